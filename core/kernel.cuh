@@ -28,9 +28,10 @@
 /* Device code is compiled for the emulator, or by nvcc for a GPU. The emulated LAUNCH, SMEM and SMEM_DYN have the same
  * meaning. */
 #ifdef CUDA_EMU
-#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
+#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) LAUNCH_CLUSTER(1, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
+#define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (shared_bytes), stream_queue(s), (kernel), ##__VA_ARGS__), \
+     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster), (shared_bytes), stream_queue(s), (kernel), ##__VA_ARGS__), \
      launch_check(#kernel, __FILE__, __LINE__)))
 #define SMEM(T, name, dims)            \
     using name##_array = T dims;       \
@@ -43,6 +44,11 @@
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
+/* The same for clusters of blocks along x, which run together (compute capability 9.0). */
+#define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
+    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
+     launch_cluster((cluster), (kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), \
+     launch_check(#kernel, __FILE__, __LINE__)))
 /* T name dims in shared memory, as in SMEM(float, part, [32]); and the launch's dynamic shared memory as T *name. */
 #define SMEM(T, name, dims) __shared__ T name dims
 #define SMEM_DYN(T, name) extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; T *name = reinterpret_cast<T *>(dynamic_shared_memory)
@@ -64,6 +70,20 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         cudaError_t cuda_error = (call);                                               \
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
+
+#ifndef CUDA_EMU
+template <typename... P, typename... A>
+static inline void launch_cluster(unsigned cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t queue,
+                                  A &&...arguments) {
+    cudaLaunchAttribute of_cluster = {};
+    of_cluster.id = cudaLaunchAttributeClusterDimension;
+    of_cluster.val.clusterDim.x = cluster, of_cluster.val.clusterDim.y = of_cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = grid, launch.blockDim = block, launch.dynamicSmemBytes = shared_bytes, launch.stream = queue;
+    launch.attrs = &of_cluster, launch.numAttrs = 1;
+    CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, P(arguments)...));
+}
+#endif
 
 /* The GPU's own clock, to choose between ways of computing the same: stop waits and returns the milliseconds since
  * start. */

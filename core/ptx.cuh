@@ -1,10 +1,10 @@
-/* ptx.cuh - the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per
+/* ptx.cuh - with ptx_wgmma.cuh the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per
  * instruction.
  *
  * Each has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers outside of
- * this file. The names, fragment layouts and descriptors are those of the PTX ISA manual: "Warp-level matrix
- * instructions" (ldmatrix, mma), "Data movement" (cp.async, cp.async.bulk.tensor), "Asynchronous warpgroup-level matrix
- * instructions" (wgmma), "mbarrier".
+ * this file. The names and fragment layouts are those of the PTX ISA manual: "Warp-level matrix instructions"
+ * (ldmatrix, stmatrix, mma), "Data movement" (cp.async, cp.async.bulk.tensor), "mbarrier", "Asynchronous proxy".
+ * The products of whole warpgroups are in ptx_wgmma.cuh.
  *
  * Fragments of m16n8k16, lane l, g = l / 4, t = l % 4: a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..],
  * a[3] = A[g+8][2t+8..]; b[0] = B[2t..][g], b[1] = B[2t+8..][g]; d[0..1] = D[g][2t..], d[2..3] = D[g+8][2t..].
@@ -91,13 +91,30 @@ DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
     EMULATED(emu::block_barrier(id, threads, "named_barrier_sync", 0, emu::REDUCE_NONE, file, line);)
     PTX("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/* Counts as having come, and goes on: what it wrote before is there for those who sync. */
+DEVICE void named_barrier_arrive(int id, int threads PTX_HERE) {
+    EMULATED(emu::block_arrive(id, threads, "named_barrier_arrive", file, line);)
+    PTX("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
-/* === compute capability 9.0: a kernel that uses this part has its body inside #ifdef PTX_HOPPER
- * ======================================= */
+/* === compute capability 9.0: a kernel that uses this part has its body inside #ifdef PTX_HOPPER ==================== */
 
 #if defined(CUDA_EMU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define PTX_HOPPER 1
 #endif
+
+/* --- matrix stores: ldmatrix the other way; its registers and rows are as there ----------------------------------- */
+
+DEVICE void stmatrix_x4(void *row, const uint32_t (&r)[4] PTX_HERE) {
+    EMULATED(emu::stmatrix(row, r, 4, false, file, line);)
+    PTX("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
+        ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+DEVICE void stmatrix_x4_transposed(void *row, const uint32_t (&r)[4] PTX_HERE) {
+    EMULATED(emu::stmatrix(row, r, 4, true, file, line);)
+    PTX("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
+        ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
 
 /* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have come; phases have parity 0, 1, 0, ... */
 
@@ -131,52 +148,91 @@ typedef CUtensorMap TensorMap;
 #endif
 /* Issued by one thread; completes the bytes of `barrier`. The map is a __grid_constant__ kernel parameter. */
 DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row PTX_HERE) {
-    EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, file, line);)
+    EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, 0, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4}], [%2];"
         ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row) : "memory");
 }
 
-/* --- wgmma: 128 threads, operands in shared memory with the 128-byte swizzle -------------------------------------- */
+/* --- clusters: blocks along x that run together, up to 8; LAUNCH_CLUSTER of core/kernel.cuh launches them ---------- */
 
-/* Thread t of the warpgroup holds, with row = t / 32 * 16 + t % 32 / 4: d[4 j + 2 h + e] = D[row + 8 h][8 j + t % 4 * 2
- * + e]. */
-DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes PTX_HERE) {
-#ifdef CUDA_EMU
-    uint32_t start = emu::shared_offset(shared, 16, "matrix descriptor", file, line);
-#else
-    uint32_t start = shared_address(shared);
-#endif
-    uint64_t at = (start & 0x3ffff) >> 4, leading = leading_bytes >> 4, stride = stride_bytes >> 4, swizzle_128 = 1;
-    return at | leading << 16 | stride << 32 | swizzle_128 << 62;
+DEVICE unsigned cluster_rank() {
+    unsigned rank = 0;
+    EMULATED(rank = emu::cluster_rank();)
+    PTX("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
 }
-DEVICE void wgmma_fence() { PTX("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void wgmma_commit() {
-    EMULATED(emu::wgmma_commit();)
-    PTX("wgmma.commit_group.sync.aligned;" ::: "memory");
+/* A barrier of all threads of the cluster, in two parts. Blocks that others reach into (below) start and end with one. */
+DEVICE void cluster_arrive(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+    EMULATED(emu::cluster_arrive(file, line);)
+    PTX("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-template <int pending> DEVICE void wgmma_wait(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
-    EMULATED(emu::wgmma_wait(pending, file, line);)
-    PTX("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+    EMULATED(emu::cluster_wait(file, line);)
+    PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* d = a b (+ d if accumulate), m64n64k16. Transposed: the operand lies with its rows (a) or columns (b) contiguous. */
-#define PTX_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define PTX_WGMMA_M64N64K16(types) \
-    PTX("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." types " " \
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, " \
-        "%32, %33, p, 1, 1, %35, %36;\n}" \
-        : PTX_F4(0), PTX_F4(4), PTX_F4(8), PTX_F4(12), PTX_F4(16), PTX_F4(20), PTX_F4(24), PTX_F4(28) \
-        : "l"(a), "l"(b), "r"(accumulate), "n"(a_transposed), "n"(b_transposed))
-template <typename T, int a_transposed = 0, int b_transposed = 0>
-DEVICE void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint64_t b, int accumulate PTX_HERE) {
-    static_assert(std::is_same<T, bf16>::value || std::is_same<T, half>::value, "16-bit operands");
-    EMULATED(emu::wgmma(d, 64, std::is_same<T, bf16>::value ? emu::MMA_BF16 : emu::MMA_F16, a, b, accumulate,
-                        a_transposed, b_transposed, file, line);)
-    if constexpr (std::is_same<T, bf16>::value) { PTX_WGMMA_M64N64K16("bf16.bf16"); }
-    else { PTX_WGMMA_M64N64K16("f16.f16"); }
+/* At the barrier that lies at the same place in block `rank`; those who wait for it use mbarrier_wait_cluster. */
+DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
+    EMULATED(emu::mbarrier_arrive_at(barrier, rank, file, line);)
+    PTX("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}"
+        ::"r"(shared_address(barrier)), "r"(rank) : "memory");
+}
+DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
+    EMULATED(emu::mbarrier_wait(barrier, parity, file, line);)
+    PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
+        ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+/* Into the blocks whose bits are set in `blocks`, at the same place in each; completes the bytes of each one's barrier. */
+DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks PTX_HERE) {
+    EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, blocks, file, line);)
+    PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3,%4}], [%2], %5;"
+        ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"((uint16_t)blocks) : "memory");
 }
 
-/* Registers per thread of the calling warpgroup; a multiple of 8. Producers give registers up, consumers take them. */
-template <int registers> DEVICE void registers_raise() { PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers)); }
-template <int registers> DEVICE void registers_lower() { PTX("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers)); }
+/* --- TMA, the other way: a tile in shared memory to a matrix; what lies outside of the matrix is not written ------- */
+
+/* Stores, cp.async and stmatrix write through the generic proxy, TMA and wgmma read through the asynchronous one. Whoever
+ * wrote calls this, and a barrier follows, before TMA or wgmma may read. */
+DEVICE void fence_proxy_async() {
+    EMULATED(emu::fence_proxy_async();)
+    PTX("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* Issued by one thread, which commits and waits. add: matrix += tile, in the type of the map. */
+DEVICE void tma_store_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
+    EMULATED(emu::tma_store_2d(map, shared, column, row, false, file, line);)
+    PTX("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2,%3}], [%1];"
+        ::"l"(map), "r"(shared_address(shared)), "r"(column), "r"(row) : "memory");
+}
+DEVICE void tma_reduce_add_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
+    EMULATED(emu::tma_store_2d(map, shared, column, row, true, file, line);)
+    PTX("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2,%3}], [%1];"
+        ::"l"(map), "r"(shared_address(shared)), "r"(column), "r"(row) : "memory");
+}
+DEVICE void bulk_commit() {
+    EMULATED(emu::bulk_commit();)
+    PTX("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* At most `pending` of this thread's latest groups are not yet written; read: have not yet left shared memory, which may
+ * be filled again, and which a block must not give up by ending. */
+template <int pending> DEVICE void bulk_wait() {
+    EMULATED(emu::bulk_wait(pending, false);)
+    PTX("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
+}
+template <int pending> DEVICE void bulk_wait_read() {
+    EMULATED(emu::bulk_wait(pending, true);)
+    PTX("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+
+/* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers give up, consumers take ---- */
+
+/* A raise waits until the block has them: it starts with those of its launch bounds, at most 64 Ki. */
+template <int registers> DEVICE void registers_raise(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+    EMULATED(emu::set_registers(registers, true, file, line);)
+    PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers> DEVICE void registers_lower(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+    EMULATED(emu::set_registers(registers, false, file, line);)
+    PTX("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
 
 #endif

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* The use of a stream of numbers: streams of one seed never overlap. */
-typedef enum { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SAMPLE = 3, RNG_TEST = 4 } RngUse;
+typedef enum { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SAMPLE = 3, RNG_TEST = 4, RNG_TIMING = 5 } RngUse;
 
 /* Four independent 32-bit words for (seed, use, counter). */
 void rng_words(uint32_t out[4], uint64_t seed, RngUse use, uint64_t counter);

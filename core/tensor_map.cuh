@@ -6,19 +6,37 @@
 #ifndef TRAIN_GPT_CORE_TENSOR_MAP_CUH
 #define TRAIN_GPT_CORE_TENSOR_MAP_CUH
 
+#include <cuda_fp8.h>
+
 #include "core/ptx.cuh"
 
-/* Tiles [box_rows, box_columns] of a row-major 16-bit matrix [rows, columns], with the 128-byte swizzle: box_columns is
- * at most 64, columns a multiple of 8, matrix 16-byte aligned. */
+/* bf16, half, float, or 8 bits, of which TMA does not ask the meaning. */
+#ifdef CUDA_EMU
+template <typename T> constexpr EmuElement element_type() {
+    return std::is_same<T, bf16>::value ? ELEMENT_BF16
+         : std::is_same<T, half>::value ? ELEMENT_F16
+         : sizeof(T) == 4               ? ELEMENT_F32 : ELEMENT_8_BIT;
+}
+#else
+template <typename T> constexpr CUtensorMapDataType element_type() {
+    return std::is_same<T, bf16>::value ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+         : std::is_same<T, half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+         : sizeof(T) == 4               ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+#endif
+
+/* Tiles [box_rows, box_columns] of a row-major matrix [rows, columns], with the 128-byte swizzle: box_columns are at most
+ * 128 bytes, columns a multiple of 16 bytes, box_rows at most 256, matrix 16-byte aligned. */
 template <typename T>
 static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns) {
-    static_assert(sizeof(T) == 2, "16-bit elements");
-    CHECK(columns % 8 == 0 && box_columns <= 64 && (uintptr_t)matrix % 16 == 0, "matrix %p of %lld columns, tiles of %d",
-          (const void *)matrix, (long long)columns, box_columns);
+    static_assert(std::is_same<T, float>::value || std::is_same<T, bf16>::value || std::is_same<T, half>::value || sizeof(T) == 1,
+                  "fp32, bf16, fp16 or 8 bits");
+    CHECK(columns * sizeof(T) % 16 == 0 && box_columns * sizeof(T) <= 128 && box_rows <= 256 && (uintptr_t)matrix % 16 == 0,
+          "matrix %p of %lld columns, tiles of %d x %d", (const void *)matrix, (long long)columns, box_rows, box_columns);
     TensorMap map;
 #ifdef CUDA_EMU
     map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)columns * sizeof(T), (uint32_t)box_columns,
-                    (uint32_t)box_rows, sizeof(T), 128};
+                    (uint32_t)box_rows, sizeof(T), 128, element_type<T>()};
 #else
     typedef decltype(&cuTensorMapEncodeTiled) Encode;
     void                            *entry = nullptr;
@@ -27,8 +45,7 @@ static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, i
     CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
     cuuint64_t          size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)columns * sizeof(T)};
     cuuint32_t          box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, step[2] = {1, 1};
-    CUtensorMapDataType type = std::is_same<T, bf16>::value ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    CUresult            result = ((Encode)entry)(&map, type, 2, (void *)matrix, size, pitch_bytes, box, step,
+    CUresult            result = ((Encode)entry)(&map, element_type<T>(), 2, (void *)matrix, size, pitch_bytes, box, step,
                                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error %d", (int)result);

@@ -7,6 +7,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "core/rng.h"
 #include "layers/algorithms.h"
 
 /* --- the table as JSON -------------------------------------------------------------------------------------------- */
@@ -144,12 +145,27 @@ static void await_end(Comm *comm) {
     for (int64_t goes_on = 1; goes_on; world_moved(comm_world(comm))) comm_broadcast(comm, &goes_on, sizeof goes_on, 0);
 }
 
+/* Tokens of all the vocabulary: zeros, or one token alone, would take less power than training does, and so another
+ * clock. */
+static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint64_t seed) {
+    int64_t  n = tensor_elems(tokens);
+    int32_t *ids = (int32_t *)malloc((size_t)n * sizeof *ids);
+    if (!ids) fail(EXIT_MEMORY, "no memory for %lld tokens", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = (int32_t)((double)vocabulary * rng_uniform(seed, RNG_TIMING, (uint64_t)i));
+    device_from_host(s, tokens, ids);
+    device_sync(s);
+    free(ids);
+}
+
 static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch) {
+    fill_with_tokens(batch.inputs, s, g->shape.vocab_size, 1);
+    fill_with_tokens(batch.targets, s, g->shape.vocab_size, 2);
     gpt_apart(g, 1);
     for (int part = 0; part < g->parts; part++) gpt_part_forward(g, s, part, 0, batch);
     device_sync(s);
     go_on(comm, 1);
-    for (int part = g->parts; part-- > 0;) gpt_part_backward(g, s, part, 0, batch, 0.0f, MICRO_EARLIER);
+    for (int part = g->parts; part-- > 0;) gpt_part_backward(g, s, part, 0, batch, 1.0f, MICRO_EARLIER);
     device_sync(s);
     gpt_apart(g, 0);
     go_on(comm, 0);

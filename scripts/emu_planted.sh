@@ -42,7 +42,7 @@ table='
 43 hopper      XXX ... XXX a count that is never reached
 44 hopper      XXX ... XXX wrong parity
 45 hopper      XXX ... XXX wrong stride in a descriptor
-46 hopper      XX- ... XX- accumulator read before wgmma.wait
+46 hopper      XXX ... XXX accumulator read before wgmma.wait
 51 edges       XXX XXX XXX a stream does not wait for the other
 52 edges       XXX XXX XXX a buffer is filled again while it is read
 53 edges       XXX XXX XXX an event is recorded before the work
@@ -50,7 +50,49 @@ table='
 55 pinned      XXX XXX XXX a pinned page is filled again while it is sent
 56 pinned      XXX XXX XXX a pinned page is read before its copy has ended
 57 launched_graph XXX XXX XXX a graph does not wait for another stream
-58 launched_graph XXX XXX XXX the default stream beside a stream that is not blocking'
+58 launched_graph XXX XXX XXX the default stream beside a stream that is not blocking
+61 wgmma       XXX XXX XXX proxy fence before the writes
+62 wgmma       XXX XXX XXX wrong order of the registers of A
+63 wgmma       XXX XXX XXX no proxy fence
+64 wgmma       XXX XXX XXX one thread makes the proxy fence for all
+65 wgmma       --- --- XXX no barrier between writers and wgmma
+66 wgmma       XXX XXX XXX no wgmma.fence
+67 wgmma       XXX XXX XXX half of the step along k
+68 wgmma       XXX XXX XXX wrong leading offset of a transposed operand
+69 wgmma       XXX XXX XXX a group that is never committed
+70 wgmma       XXX XXX XXX registers of A changed in flight
+71 wgmma       XXX XXX XXX shared operand changed in flight
+72 wgmma       XXX XXX XXX accumulators changed in flight
+73 wgmma       XXX XXX XXX the wait does not name the accumulators
+74 wgmma       XXX XXX XXX the wait covers one group too few
+75 wgmma       XXX XXX XXX second of two products used before its wait
+76 wgmma       --- --- XXX wgmma.fence before the registers of A are written
+81 tma_store   XXX XXX XXX wrong order of stmatrix fragments
+82 tma_store   XXX XXX XXX unaligned stmatrix row
+83 tma_store   XXX XXX XXX no proxy fence before a TMA store
+84 tma_store   X-X X-X XXX one thread makes the proxy fence for all
+85 tma_store   XXX XXX XXX a TMA store before the tile is whole
+86 tma_store   XXX XXX XXX a bulk group that is never committed
+87 tma_store   XXX XXX XXX another thread waits for the TMA store
+88 tma_store   XXX XXX XXX tile filled again before wait_group.read
+89 tma_store   XX- XX- XX- matrix read before wait_group
+90 tma_sum     XXX XXX XXX TMA store where blocks add
+91 tma_sum     XXX XXX XXX wait_group.read covers one group too few
+92 hand_on     XXX XXX XXX slot filled again without bar.sync
+93 hand_on     --- --- XXX bar.arrive before the writes
+94 hand_on     XXX XXX XXX bar.arrive left out
+95 hand_on     XXX XXX XXX setmaxnreg.inc of what nobody gave up
+96 hand_on     XXX XXX XXX setmaxnreg left out by one warp
+97 hand_on     XXX XXX XXX setmaxnreg.inc of more than 64 Ki in all
+98 hand_on     XXX XXX XXX bar.sync with another count
+101 cluster    -X- -X- XXX no cluster barrier before the first multicast
+102 cluster    XXX XXX XXX mbarrier.arrive at its own block alone
+103 cluster    XXX XXX XXX expects the bytes of its own half alone
+104 cluster    --- --- XXX slot filled again while the other block reads it
+105 cluster    XXX XXX XXX no cluster barrier at the end
+106 cluster    XXX XXX XXX multicast to itself alone
+107 cluster    XXX XXX XXX cluster wait without arrive
+108 cluster    XXX XXX XXX cluster arrive without wait'
 variants=(-plain "" -race)
 
 one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away

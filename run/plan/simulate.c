@@ -12,8 +12,9 @@
 
 /* Works of all stages of a step that is replayed as it is. */
 static const int64_t REPLAYED_MOST = 1 << 15;
-/* Bytes added to a CPU dry run's scratch for a GPU: cuBLASLt's workspace of 32 MiB, and as much slack. */
-static const double GPU_SCRATCH = 64.0 * (1 << 20);
+/* Bytes added to a CPU dry run's memory for a GPU: cuBLASLt's workspace of 128 MiB, and a gigabyte for its larger chunks
+ * of logits. */
+static const double GPU_SCRATCH = 1152.0 * (1 << 20);
 
 /* --- a stage's clocks --------------------------------------------------------------------------------------------- */
 

@@ -25,7 +25,7 @@ static Gathering *gathering_of(Warp &w, const char *name, unsigned mask, const c
 static void check_mask(const Warp &w, const char *name, unsigned mask, const char *file, int line) {
     if (!(mask >> current->lane & 1)) fail_at(file, line, "%s: lane %d is not in its own mask %08x", name, current->lane, mask);
     if (mask & ~w.exists)
-        fail_at(file, line, "%s: mask %08x names lanes that a block of %d threads does not have", name, mask, engine.threads);
+        fail_at(file, line, "%s: mask %08x names lanes that a block of %d threads does not have", name, mask, engine.block_threads);
     if (mask & w.exited) fail_at(file, line, "%s: lanes %08x of mask %08x have exited", name, mask & w.exited, mask);
 }
 
@@ -81,7 +81,8 @@ unsigned vote(unsigned mask, int predicate, const char *name, const char *file, 
 void warpgroup_collective(const char *name, void (*f)(int group, void *argument), void *argument, const char *file, int line) {
     enum { LANES = 128 };
     int group = current->index / LANES;
-    if (engine.threads < (group + 1) * LANES) fail_at(file, line, "%s needs a full warpgroup of 128 threads", name);
+    bool whole = engine.launch->cluster == 1 || engine.block_threads % LANES == 0;
+    if (!whole || engine.threads < (group + 1) * LANES) fail_at(file, line, "%s needs a full warpgroup of 128 threads", name);
     std::vector<Fiber *> &waiting = engine.warpgroup_waiting[group];
     for (const Fiber *other : waiting) {
         if (!same_place(other->file, other->line, file, line))
@@ -98,10 +99,10 @@ void warpgroup_collective(const char *name, void (*f)(int group, void *argument)
 }
 
 static void check_barrier(const Barrier &b, int id, int threads, int wanted, const char *name, const char *file, int line) {
-    if (!threads && engine.live < engine.threads)
-        fail_at(file, line, "%s: %d threads of the block have already exited", name, engine.threads - engine.live);
-    if (threads % WARP_LANES || threads > engine.threads)
-        fail_at(file, line, "%s: barrier %d wants %d threads of a block of %d", name, id, threads, engine.threads);
+    int of_block = engine.block_threads, live = engine.here->live;
+    if (!threads && live < of_block) fail_at(file, line, "%s: %d threads of the block have already exited", name, of_block - live);
+    if (threads % WARP_LANES || threads > of_block)
+        fail_at(file, line, "%s: barrier %d wants %d threads of a block of %d", name, id, threads, of_block);
     if (!b.arrived) return;
     if (b.wanted != wanted)
         fail_at(file, line, "%s: barrier %d wants %d threads here and %d at %s:%d", name, id, wanted, b.wanted, b.file, b.line);
@@ -109,33 +110,51 @@ static void check_barrier(const Barrier &b, int id, int threads, int wanted, con
         fail_at(file, line, "divergent barrier: %s while %d threads wait at %s:%d", name, b.arrived, b.file, b.line);
 }
 
-int block_barrier(int id, int threads, const char *name, int value, Reduction reduction, const char *file, int line) {
-    if (!current) fail_at(file, line, "%s outside of a kernel", name);
-    Barrier &b = engine.barriers[id];
-    int      wanted = threads ? threads : engine.threads;
-    check_barrier(b, id, threads, wanted, name, file, line);
+/* One thread more has come; whether it is the last one. */
+static bool arrive(Barrier &b, int wanted, int value, Reduction reduction, const char *file, int line) {
     if (!b.arrived) {
         b.value = reduction == REDUCE_AND;
         b.warps = 0;
     }
     b.wanted = wanted, b.file = file, b.line = line;
-    b.arrived++;
-    b.warps |= 1u << current->warp;
     if (reduction == REDUCE_AND) b.value &= value;
     else if (reduction == REDUCE_OR) b.value |= value;
     else b.value += value;
-    if (b.arrived < wanted) {
-        b.waiting.push_back(current);
-        fiber_wait(BARRIER, name, file, line);
-        return current->result;
-    }
+    return ++b.arrived == wanted;
+}
+/* Those who wait know of all that came; those who came and went on know nothing. */
+static void complete(Barrier &b) {
     race_barrier(b.warps);
+    for (int w = 0; w < engine.warp_count; w++)
+        if (b.warps >> w & 1) race_acquire(&b.arrivals, w);
     b.arrived = 0;
     for (Fiber *f : b.waiting) {
         f->result = b.value;
         fiber_ready(f);
     }
     b.waiting.clear();
+}
+
+void block_arrive(int id, int threads, const char *name, const char *file, int line) {
+    Barrier &b = engine.here->barriers[id];
+    check_barrier(b, id, threads, threads, name, file, line);
+    race_release(&b.arrivals, current->warp);
+    if (arrive(b, threads, 0, REDUCE_NONE, file, line)) complete(b);
+}
+
+int block_barrier(int id, int threads, const char *name, int value, Reduction reduction, const char *file, int line) {
+    if (!current) fail_at(file, line, "%s outside of a kernel", name);
+    Barrier &b = engine.here->barriers[id];
+    int      wanted = threads ? threads : engine.block_threads;
+    check_barrier(b, id, threads, wanted, name, file, line);
+    bool last = arrive(b, wanted, value, reduction, file, line);
+    b.warps |= 1u << current->warp;
+    if (!last) {
+        b.waiting.push_back(current);
+        fiber_wait(BARRIER, name, file, line);
+        return current->result;
+    }
+    complete(b);
     return b.value;
 }
 

@@ -119,7 +119,11 @@ cublasStatus_t refuse(const Problem &p, const char *fault) {
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-bool fits_wide(const Layout &l, uintptr_t align) { return align % 16 == 0 && l.ld * bytes_of(l.type) % 16 == 0; }
+/* NVIDIA's conditions for the quickest kernels, "Tensor Core Usage" of cuBLAS's documentation: pointers, leading dimensions
+ * and the extents along them are multiples of 16 bytes. */
+bool fits_wide(const Layout &l, uintptr_t align) {
+    return align % 16 == 0 && l.ld * bytes_of(l.type) % 16 == 0 && l.rows * bytes_of(l.type) % 16 == 0;
+}
 
 /* Of the algorithm on this problem; SIZE_MAX if it is not one of the three, or lost a part on the way. */
 size_t workspace_of(const Algorithm &a, const Problem &p) {
@@ -336,7 +340,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
         if (pointer % align) return refuse(p, "a pointer is not aligned as the algorithm needs it");
     if (!is_inside(a, p.a) || !is_inside(b, p.b) || !is_inside(d, p.d)) return refuse(p, "a matrix is not inside device memory");
     auto product = std::make_shared<Product>(Product{p, x, *(const float *)alpha, *(const float *)beta, a, b, c, d, (float *)workspace});
-    cudaError_t error = emu::launch("cublasLtMatmul", __FILE__, __LINE__, dim3(1), dim3(1), 0, stream, product_kernel, product);
+    cudaError_t error = emu::launch("cublasLtMatmul", __FILE__, __LINE__, dim3(1), dim3(1), 1, 0, stream, product_kernel, product);
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 }

@@ -45,10 +45,12 @@ constexpr int warpSize = 32;
 
 /* Of a matrix in global memory; in the global namespace, for a type inside emu would pull emu's functions into every
  * call with it. */
+enum EmuElement { ELEMENT_BF16, ELEMENT_F16, ELEMENT_F32, ELEMENT_8_BIT };
 struct alignas(64) EmuTensorMap {
-    void    *base;
-    uint64_t columns, rows, pitch_bytes;
-    uint32_t box_columns, box_rows, element_bytes, swizzle_bytes;
+    void      *base;
+    uint64_t   columns, rows, pitch_bytes;
+    uint32_t   box_columns, box_rows, element_bytes, swizzle_bytes;
+    EmuElement type;
 };
 
 namespace emu {
@@ -64,8 +66,8 @@ struct Body {
     virtual void operator()() = 0;
 };
 /* Runs the kernel, or records it where the stream is being captured. Takes the body over. */
-cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   const void *kernel, Body *body, size_t body_bytes);
+cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+                   cudaStream_t stream, const void *kernel, Body *body, size_t body_bytes);
 
 /* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at
  * the file's end. */
@@ -73,8 +75,8 @@ void note_kernel(const char *name, const char *signature);
 
 /* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. */
 template <class... P, class... A>
-cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   void (*kernel)(P...), A &&...args) {
+cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+                   cudaStream_t stream, void (*kernel)(P...), A &&...args) {
     static_assert(sizeof...(P) == sizeof...(A), "a launch passes as many arguments as the kernel takes");
     note_kernel(name, __PRETTY_FUNCTION__);
     struct Call final : Body {
@@ -83,7 +85,7 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
         Call(void (*kernel)(P...), A &&...a) : kernel(kernel), args(static_cast<P>(a)...) {}
         void operator()() override { std::apply(kernel, args); }
     };
-    return submit(name, file, line, grid, block, shared_bytes, stream, (const void *)kernel,
+    return submit(name, file, line, grid, block, cluster, shared_bytes, stream, (const void *)kernel,
                   new Call(kernel, std::forward<A>(args)...), sizeof(Call));
 }
 
@@ -93,13 +95,14 @@ void *smem_dynamic(size_t align);
 
 /* --- collectives: f sees the arguments of all lanes, once --------------------------------------------------------- */
 
-enum Kind : uint8_t { NONE, SHUFFLE, VOTE, SYNCWARP, LDMATRIX, MMA, BARRIER, MBARRIER, WARPGROUP };
+enum Kind : uint8_t { NONE, SHUFFLE, VOTE, SYNCWARP, LDMATRIX, STMATRIX, MMA, BARRIER, MBARRIER, WARPGROUP, SETMAXNREG, CLUSTER };
 using Compute = void (*)(void **argument_of_lane, unsigned mask);
 void warp_collective(Kind kind, const char *name, unsigned mask, void *argument, Compute f, const char *file, int line);
 
 enum Reduction { REDUCE_NONE, REDUCE_OR, REDUCE_AND, REDUCE_COUNT };
 /* threads 0: the whole block, all at one place of the source. */
-int block_barrier(int id, int threads, const char *name, int value, Reduction reduction, const char *file, int line);
+int  block_barrier(int id, int threads, const char *name, int value, Reduction reduction, const char *file, int line);
+void block_arrive(int id, int threads, const char *name, const char *file, int line); /* comes, and does not wait */
 
 template <class T> struct Shuffle {
     T    value;
@@ -162,8 +165,9 @@ template <class T> void store(T *p, T value) {
 
 /* --- the twins of core/ptx.cuh ------------------------------------------------------------------------------------ */
 
-enum MmaType { MMA_BF16, MMA_F16 };
+enum MmaType { MMA_BF16, MMA_F16, MMA_E4M3, MMA_E5M2 };
 void ldmatrix(uint32_t *r, int tiles, const void *row, bool transposed, const char *file, int line);
+void stmatrix(void *row, const uint32_t *r, int tiles, bool transposed, const char *file, int line);
 void mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, MmaType type, const char *file, int line);
 
 void cp_async(void *shared, const void *global, int bytes, int source_bytes, const char *file, int line);
@@ -174,11 +178,24 @@ uint32_t shared_offset(const void *p, size_t n, const char *what, const char *fi
 void     mbarrier_init(uint64_t *barrier, unsigned count, const char *file, int line);
 void     mbarrier_arrive(uint64_t *barrier, unsigned expected_bytes, const char *file, int line);
 void     mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int line);
-void     tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, const char *file, int line);
-void     wgmma(float *d, int n, MmaType type, uint64_t a, uint64_t b, int accumulate, bool a_transposed, bool b_transposed,
-               const char *file, int line);
-void     wgmma_commit();
-void     wgmma_wait(int pending, const char *file, int line);
+void     tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks, const char *file,
+                     int line); /* blocks 0: into the thread's own */
+void     fence_proxy_async();
+void     tma_store_2d(const EmuTensorMap *map, const void *shared, int column, int row, bool add, const char *file, int line);
+void     bulk_commit();
+void     bulk_wait(int pending, bool read);
+unsigned cluster_rank();
+void     cluster_arrive(const char *file, int line);
+void     cluster_wait(const char *file, int line);
+void     mbarrier_arrive_at(uint64_t *barrier, unsigned rank, const char *file, int line); /* of that block, at the same place */
+void     set_registers(int n, bool raise, const char *file, int line);
+
+/* a_registers NULL: a is a descriptor. A wait names the accumulators that it completes, three at most, or NULL. */
+void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const uint32_t *a_registers, uint64_t b, int accumulate,
+           bool a_transposed, bool b_transposed, const char *file, int line);
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int line);
 
 }  // namespace emu
 

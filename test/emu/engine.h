@@ -1,11 +1,14 @@
-/* engine.h - shared by the emulator's parts. One kernel runs at a time, block after block, on one host thread.
+/* engine.h - shared by the emulator's parts. One kernel runs at a time, block after block, on one host thread; the blocks
+ * of a cluster run together.
  *
  *   fiber.cpp        context switch, scheduler, and how the emulator reports and ends
  *   collectives.cpp  operations of several threads: warp operations, barriers, votes
  *   launch.cpp       a launch, its blocks, and shared memory
  *   race.cpp         who touched which memory when; only it knows the shadow
- *   tensor.cpp       ldmatrix, mma, cp.async          hopper.cpp   mbarrier, TMA, wgmma
- *   memory.cpp, queue.cpp   the CUDA runtime: allocations and copies; streams, events, graphs, the device
+ *   tensor.cpp       ldmatrix, stmatrix, mma, cp.async      hopper.cpp   mbarrier, TMA loads, setmaxnreg
+ *   wgmma.cpp        products of warpgroups                 bulk.cpp     TMA stores, the two proxies
+ *   cluster.cpp      blocks that run together
+ *   memory.cpp, streams.cpp, runtime.cpp   the CUDA runtime: allocations and copies; streams, events, graphs; the device
  */
 #pragma once
 #include <deque>
@@ -29,7 +32,7 @@ namespace emu {
 
 /* The limits of compute capability 9.0, and 4 multiprocessors, so that grids stay small. */
 enum {
-    WARP_LANES = 32, MAX_THREADS = 1024, MAX_WARPS = 32, MULTIPROCESSORS = 4,
+    WARP_LANES = 32, MAX_THREADS = 1024, MAX_WARPS = 32, MAX_CLUSTER = 8, MULTIPROCESSORS = 4,
     SHARED_DEFAULT = 48 << 10, SHARED_MOST = 227 << 10
 };
 
@@ -48,11 +51,35 @@ struct CopyAsync {
     int         line;
 };
 struct WgmmaOp {
-    float   *d;
-    int      n, accumulate;
-    MmaType  type;
-    uint64_t a, b;
-    bool     a_transposed, b_transposed;
+    float                *d;
+    int                   n, accumulate;
+    MmaType               a_type, b_type;
+    uint64_t              a, b;
+    bool                  a_transposed, b_transposed;
+    const uint32_t       *a_registers; /* NULL: a is in shared memory, too */
+    uint32_t              a_issued[4];
+    std::vector<uint16_t> issued; /* the operands in shared memory as they were then; with the warpgroup's first thread */
+    const char           *file;
+    int                   line;
+};
+/* Of products in flight: what the registers will hold. */
+struct Accumulator {
+    float             *d;
+    int                n, in_flight;
+    std::vector<float> value;
+    const char        *file;
+    int                line;
+};
+struct BulkStore {
+    EmuTensorMap      map;
+    const void       *shared;
+    int               column, row;
+    bool              add, was_read, was_written;
+    int               thread;
+    uint64_t          stamp;
+    std::vector<char> tile; /* as it was when the store was issued */
+    const char       *file;
+    int               line;
 };
 /* Groups in flight, oldest first; the last one is still open. */
 template <class T> using Groups = std::deque<std::vector<T>>;
@@ -62,8 +89,8 @@ enum State : uint8_t { READY, WAITING, DONE };
 struct Fiber {
     void *stack_pointer, *asan_stack;
     char *stack; /* lowest address */
-    uint3 thread;
-    int   index, lane, warp;
+    uint3 thread, block;
+    int   index, lane, warp, rank; /* index and warp count through the cluster; rank: the block's in it */
     State state;
     /* its wait: the operation and its place */
     Kind        kind;
@@ -74,6 +101,15 @@ struct Fiber {
 
     Groups<CopyAsync> copies;
     Groups<WgmmaOp>   wgmma;
+    Groups<BulkStore> stores;
+
+    std::vector<Accumulator> accumulators;
+    bool                     wgmma_fenced;
+
+    std::vector<std::pair<const char *, size_t>> written; /* of its stack, since the fence; the race checker notes it */
+
+    bool     at_cluster_barrier; /* arrived, and has not waited */
+    unsigned cluster_phase;      /* when it arrived */
 };
 
 /* Lanes that gather for one warp operation. */
@@ -96,6 +132,7 @@ struct Barrier {
     const char          *file;
     int                  line;
     std::vector<Fiber *> waiting;
+    char                 arrivals; /* its address stands for those who came and went on, to the race checker */
 };
 
 struct StaticObject {
@@ -107,7 +144,8 @@ struct TmaLoad {
     void        *shared;
     EmuTensorMap map;
     uint64_t    *barrier;
-    int          column, row, thread;
+    int          column, row, thread, rank;
+    unsigned     blocks; /* of the cluster, a bit each, which receive it at the same place */
     uint64_t     stamp; /* the race checker's: who asked, when */
     const char  *file;
     int          line;
@@ -117,29 +155,43 @@ struct Launch {
     const char           *name, *file;
     int                   line;
     dim3                  grid, block;
+    unsigned              cluster; /* blocks, along x */
     size_t                shared_bytes, most_shared; /* dynamic; and with static objects */
     const void           *kernel;
     std::shared_ptr<Body> body;
     size_t                body_bytes;
 };
 
-/* The block that runs now. */
+/* A block that runs now: what its threads alone have. */
+struct Block {
+    char        *arena; /* its shared memory */
+    char        *async; /* as the asynchronous proxy sees it: bulk.cpp */
+    bool         async_used;
+    size_t       arena_used;
+    StaticObject statics[64];
+    int          static_count;
+    Barrier      barriers[16];
+    int          live;           /* threads that have not ended */
+    int          registers_free; /* per thread of a warpgroup */
+};
+
+/* The blocks that run now, one or a cluster. */
 struct Engine {
     const Launch      *launch; /* NULL: the host runs */
     std::vector<Fiber> fibers; /* as many as a block may have; made at the first launch */
     Warp               warps[MAX_WARPS];
-    Barrier            barriers[16];
+    Block              blocks[MAX_CLUSTER];
+    Block             *here; /* of the current thread */
     unsigned           ready_warps;
-    int                threads, warp_count, live;
-    unsigned           block;
-
-    char        *arena = nullptr;
-    size_t       arena_used;
-    StaticObject statics[64];
-    int          static_count;
+    int                threads, warp_count, live; /* of all blocks that run now */
+    int                block_threads;
+    unsigned           block; /* the first one's number */
+    unsigned           cluster_phase;
+    int                cluster_arrived;
 
     std::vector<TmaLoad> tma;
     std::vector<Fiber *> warpgroup_waiting[MAX_WARPS / 4];
+    int                  registers[MAX_WARPS / 4], registers_wanted[MAX_WARPS / 4]; /* per thread, by warpgroup */
 
     std::mt19937 random;
 
@@ -171,6 +223,23 @@ void  fiber_wait(Kind kind, const char *name, const char *file, int line); /* un
 void  print_context();                                                  /* kernel, launch, block and thread, to stderr */
 bool  tma_run_one();                                                    /* false: nothing is on its way */
 void  launch_run(Launch launch);
+void  registers_reset();
+void  cluster_reset();
+
+/* 16-byte units of a row are exchanged by the row's number: bits 4.. of the offset take bits 7.. in. */
+uint32_t swizzled(uint32_t offset, uint32_t bytes);
+/* While one lives, shared memory is that block's. */
+struct InBlock {
+    Block *was = engine.here;
+    explicit InBlock(int rank) { engine.here = &engine.blocks[rank]; }
+    ~InBlock() { engine.here = was; }
+};
+void     tma_check(const void *shared, const EmuTensorMap &map, const char *file, int line);
+char    *async_view(size_t at); /* shared memory as the asynchronous proxy sees it */
+void     async_may_read(const char *p, size_t n, const char *what, const char *file, int line);
+bool     bulk_unread(const Fiber &f); /* TMA stores that may still read shared memory */
+void     bulk_finish_block();
+bool     wgmma_holds(const Fiber &f, const void *p, size_t n); /* accumulators of products in flight */
 
 /* Element i (0 low, 1 high) of a register of two 16-bit operands. */
 inline float operand_to_f32(uint32_t pair, int i, MmaType type) {
@@ -211,6 +280,12 @@ void     race_pending(void *shared, size_t n, const char *file, int line); /* th
 uint64_t race_stamp();                         /* this thread, now; for the hardware's later accesses in its name */
 void     race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
 void     race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
+void     race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, const char *file, int line); /* by TMA */
+void     race_proxy_fence(); /* by the current thread */
+enum { NO_THREAD = -1 };
+/* The asynchronous proxy reads shared memory for this warp (and thread): what was written there must be ordered before, and
+ * what threads wrote behind a proxy fence of the writer. */
+void     race_visible(const void *p, size_t n, int warp, int thread, const char *file, int line);
 void     race_initialised(const void *p, size_t n);
 void     race_forget(Allocation &a);
 bool     race_pause(bool pause);               /* collectives touch other threads' stacks; returns the last state */

@@ -96,7 +96,7 @@ static const bool faults_watched = watch_faults();
     for (int i = 0; i < engine.threads; i++) {
         const Fiber &f = engine.fibers[i];
         char         where[512] = "exited";
-        bool         in_warp = f.kind != BARRIER && f.kind != MBARRIER && f.kind != WARPGROUP;
+        bool         in_warp = f.kind < BARRIER;
         if (f.state != DONE && in_warp) snprintf(where, sizeof where, "in %s(mask %08x) at %s:%d", f.name, f.mask, f.file, f.line);
         else if (f.state != DONE) snprintf(where, sizeof where, "in %s at %s:%d", f.name, f.file, f.line);
         places[where].push_back(i);
@@ -209,7 +209,7 @@ static void jump(Fiber *from, Fiber *to, Leaving leaving) {
     announce_switch(leaving == ENDS ? nullptr : asan_stack, to ? to->stack : engine.host_stack, to ? STACK_BYTES : engine.host_stack_bytes);
     current = to;
     engine.came_from_host = !from;
-    if (to) threadIdx = to->thread;
+    if (to) threadIdx = to->thread, blockIdx = to->block, engine.here = &engine.blocks[to->rank];
     emu_switch(from ? &from->stack_pointer : &engine.host_stack_pointer, to ? to->stack_pointer : engine.host_stack_pointer);
     finish_switch(*asan_stack, nullptr, nullptr);
 }
@@ -270,12 +270,15 @@ void fiber_wait(Kind kind, const char *name, const char *file, int line) {
 static void check_exit(const Fiber &f, const Warp &w) {
     bool copies_left = f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty());
     if (copies_left) fail("thread exits with cp.async copies that it never waited for");
+    if (bulk_unread(f)) fail("thread exits before its TMA stores have read their tiles: it never waited for them");
+    if (!f.accumulators.empty()) fail("thread exits with products of wgmma that it never waited for");
     for (int i = 0; i < w.gatherings; i++) {
         const Gathering &g = w.gathering[i];
         if (g.wanted >> f.lane & 1)
             fail("thread exits while lanes %08x wait for it in %s(mask %08x) at %s:%d", g.arrived, g.name, g.wanted, g.file, g.line);
     }
-    const Barrier &b = engine.barriers[0];
+    if (f.at_cluster_barrier) fail("thread exits between cluster_arrive and cluster_wait");
+    const Barrier &b = engine.here->barriers[0];
     if (b.arrived) fail("thread exits while %d threads wait in __syncthreads at %s:%d", b.arrived, b.file, b.line);
 }
 
@@ -289,6 +292,7 @@ extern "C" __attribute__((no_sanitize("address", "undefined"))) void emu_fiber_m
     not_ready(me, DONE);
     w.exited |= 1u << me->lane;
     engine.live--;
+    engine.here->live--;
     Fiber *to = pick();
     if (!to && engine.live) deadlock();
     jump(me, to, ENDS);
@@ -297,11 +301,19 @@ extern "C" __attribute__((no_sanitize("address", "undefined"))) void emu_fiber_m
 
 void fiber_reset(Fiber &f, int index, dim3 block) {
     unsigned i = (unsigned)index;
-    f.index = index, f.lane = index % WARP_LANES, f.warp = index / WARP_LANES;
+    f.index = index, f.lane = index % WARP_LANES, f.warp = index / WARP_LANES, f.rank = index / engine.block_threads;
+    i %= (unsigned)engine.block_threads;
+    dim3     grid = engine.launch->grid;
+    unsigned b = engine.block + (unsigned)f.rank;
+    f.block = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
     f.thread = {i % block.x, i / block.x % block.y, i / block.x / block.y};
     f.state = READY, f.kind = NONE, f.file = nullptr, f.asan_stack = nullptr;
     f.copies.clear();
     f.wgmma.clear();
+    f.stores.clear();
+    f.accumulators.clear();
+    f.written.clear();
+    f.wgmma_fenced = f.at_cluster_barrier = false;
     /* Tops of stacks at different cache sets: all at the same offset of a large power of two would evict each other. */
     void **top = (void **)(f.stack + STACK_BYTES - 64 - index * 7 % 64 * 64) - FRAME_WORDS;
     memset(top, 0, FRAME_WORDS * sizeof *top);

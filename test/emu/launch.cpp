@@ -16,33 +16,33 @@ namespace emu {
 /* --- shared memory ------------------------------------------------------------------------------------------------ */
 
 void *smem_static(const void *key, size_t bytes, size_t align) {
-    for (int i = 0; i < engine.static_count; i++)
-        if (engine.statics[i].key == key) return engine.arena + engine.statics[i].at;
-    if (engine.static_count == sizeof engine.statics / sizeof *engine.statics) fail("too many shared objects in one kernel");
+    for (int i = 0; i < engine.here->static_count; i++)
+        if (engine.here->statics[i].key == key) return engine.here->arena + engine.here->statics[i].at;
+    if (engine.here->static_count == sizeof engine.here->statics / sizeof *engine.here->statics) fail("too many shared objects in one kernel");
     size_t of_static = bytes; /* a GPU lays static objects first, dynamic memory behind them at its alignment */
-    for (int i = 0; i < engine.static_count; i++) of_static += engine.statics[i].bytes;
+    for (int i = 0; i < engine.here->static_count; i++) of_static += engine.here->statics[i].bytes;
     size_t behind = engine.launch->shared_bytes ? (of_static + DYNAMIC_AT - 1) / DYNAMIC_AT * DYNAMIC_AT : of_static;
     if (behind + engine.launch->shared_bytes > engine.launch->most_shared)
         fail("%zu bytes of static and %zu of dynamic shared memory: a launch has %zu unless cudaFuncSetAttribute asks for more", of_static,
              engine.launch->shared_bytes, engine.launch->most_shared);
     align = std::max<size_t>(align, 16);
-    size_t at = (engine.arena_used + RED_ZONE + align - 1) / align * align;
+    size_t at = (engine.here->arena_used + RED_ZONE + align - 1) / align * align;
     if (at + bytes > ARENA_BYTES) fail("shared memory exceeds %d KiB", SHARED_MOST >> 10);
-    engine.statics[engine.static_count++] = {key, at, bytes};
-    engine.arena_used = at + bytes;
-    ASAN_UNPOISON_MEMORY_REGION(engine.arena + at, bytes);
-    return memset(engine.arena + at, 0xff, bytes);
+    engine.here->statics[engine.here->static_count++] = {key, at, bytes};
+    engine.here->arena_used = at + bytes;
+    ASAN_UNPOISON_MEMORY_REGION(engine.here->arena + at, bytes);
+    return memset(engine.here->arena + at, 0xff, bytes);
 }
 
 void *smem_dynamic(size_t align) {
     if (align > DYNAMIC_AT) fail("dynamic shared memory is aligned to %zu bytes, not to %zu", DYNAMIC_AT, align);
-    return engine.arena + DYNAMIC_AT;
+    return engine.here->arena + DYNAMIC_AT;
 }
 
 uint32_t shared_offset(const void *p, size_t n, const char *what, const char *file, int line) {
     const char *q = (const char *)p;
-    if (q < engine.arena + DYNAMIC_AT || q + n > engine.arena + ARENA_BYTES) fail_at(file, line, "%s: %p is not shared memory", what, p);
-    return (uint32_t)(q - engine.arena);
+    if (q < engine.here->arena + DYNAMIC_AT || q + n > engine.here->arena + ARENA_BYTES) fail_at(file, line, "%s: %p is not shared memory", what, p);
+    return (uint32_t)(q - engine.here->arena);
 }
 
 /* --- who was launched --------------------------------------------------------------------------------------------- */
@@ -69,26 +69,38 @@ static void make_engine() {
         engine.fibers[i].stack = stacks + STACK_BYTES * i;
         mprotect(engine.fibers[i].stack, 4096, PROT_NONE); /* an overflow faults */
     }
-    engine.arena = (char *)aligned_alloc(4096, ARENA_BYTES / 4096 * 4096 + 4096);
+    for (Block &b : engine.blocks) b.arena = (char *)aligned_alloc(4096, ARENA_BYTES / 4096 * 4096 + 4096);
+    engine.here = engine.blocks;
     engine.random.seed(settings.seed);
 }
 
+/* Shared memory and barriers of a block that begins. */
+static void begin_block(int rank) {
+    InBlock       there(rank);
+    Block        &b = *engine.here;
+    const Launch &l = *engine.launch;
+    b.arena_used = DYNAMIC_AT + l.shared_bytes;
+    b.static_count = 0;
+    b.async_used = false;
+    b.live = engine.block_threads;
+    ASAN_POISON_MEMORY_REGION(b.arena, ARENA_BYTES);
+    ASAN_UNPOISON_MEMORY_REGION(b.arena + DYNAMIC_AT, l.shared_bytes);
+    memset(b.arena + DYNAMIC_AT, 0xff, l.shared_bytes);
+    for (Barrier &barrier : b.barriers) barrier.arrived = 0, barrier.waiting.clear();
+}
+
+/* Block `index`, or the cluster that begins with it. */
 static void run_block(unsigned index) {
     const Launch &l = *engine.launch;
     engine.block = index;
-    blockIdx = {index % l.grid.x, index / l.grid.x % l.grid.y, index / l.grid.x / l.grid.y};
-
     race_new_block();
-    engine.arena_used = DYNAMIC_AT + l.shared_bytes;
-    engine.static_count = 0;
-    ASAN_POISON_MEMORY_REGION(engine.arena, ARENA_BYTES);
-    ASAN_UNPOISON_MEMORY_REGION(engine.arena + DYNAMIC_AT, l.shared_bytes);
-    memset(engine.arena + DYNAMIC_AT, 0xff, l.shared_bytes);
+    for (int rank = 0; rank < (int)l.cluster; rank++) begin_block(rank);
 
     engine.live = engine.threads;
     engine.ready_warps = 0;
     engine.tma.clear();
-    for (Barrier &b : engine.barriers) b.arrived = 0, b.waiting.clear();
+    registers_reset();
+    cluster_reset();
     for (auto &waiting : engine.warpgroup_waiting) waiting.clear();
     for (int w = 0; w < engine.warp_count; w++) {
         int      lanes = std::min<int>(WARP_LANES, engine.threads - w * WARP_LANES);
@@ -100,14 +112,16 @@ static void run_block(unsigned index) {
     }
     for (int i = 0; i < engine.threads; i++) fiber_reset(engine.fibers[i], i, l.block);
     fiber_start_all();
+    bulk_finish_block();
 }
 
 void launch_run(Launch launch) {
     static std::mutex           one_kernel_at_a_time;
     std::lock_guard<std::mutex> lock(one_kernel_at_a_time);
-    if (!engine.arena) make_engine();
+    if (!engine.here) make_engine();
     engine.launch = &launch;
-    engine.threads = (int)(launch.block.x * launch.block.y * launch.block.z);
+    engine.block_threads = (int)(launch.block.x * launch.block.y * launch.block.z);
+    engine.threads = engine.block_threads * (int)launch.cluster;
     engine.warp_count = (engine.threads + WARP_LANES - 1) / WARP_LANES;
     blockDim = {launch.block.x, launch.block.y, launch.block.z};
     gridDim = {launch.grid.x, launch.grid.y, launch.grid.z};
@@ -115,7 +129,7 @@ void launch_run(Launch launch) {
 
     race_new_launch();
     forbid_device_memory(false);
-    for (unsigned b = 0; b < blocks; b++) run_block(settings.schedule == REVERSE ? blocks - 1 - b : b);
+    for (unsigned b = 0; b < blocks; b += launch.cluster) run_block(settings.schedule == REVERSE ? blocks - launch.cluster - b : b);
     forbid_device_memory(true);
     engine.launch = nullptr;
 }

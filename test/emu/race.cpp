@@ -4,8 +4,8 @@
  * not linked. Each two bytes of shared and of device memory have a Cell: the last write and the last two reads, each stamped with launch,
  * block, thread and the clock of the thread's warp. A barrier gives its warps each other's clocks; a stamp with a clock
  * unknown to the reader's warp is a race. Nothing orders two blocks of one launch, so that any stamp of another block
- * is one too, but for two atomics. The hooks see code of .cu files only: the engine's own accesses in the name of a
- * thread go through note_* and race_async_*.
+ * is one too, but for two atomics; the blocks of a cluster count as one. The hooks see code of .cu files only: the
+ * engine's own accesses in the name of a thread go through note_* and race_async_*.
  */
 #include <unistd.h>
 
@@ -23,12 +23,14 @@ struct Cell {
     uint64_t write, read[2];
     uint32_t write_at, read_at; /* code addresses, their low halves */
 };
-enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1 }; /* in place of a code address */
+enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 }; /* in place of a code address; BULK: TMA */
 
 static struct {
     bool               compiled_in, paused;
     uint32_t           launch;
     std::vector<Cell>  shared; /* of the arena */
+    std::vector<uint32_t> fences[MAX_THREADS]; /* the clocks of each thread's proxy fences */
+    std::vector<uint32_t> fenced; /* of the arena: how many fences a cell's last writer had made before it wrote */
     uint32_t           clock[MAX_WARPS];
     uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: warp v's clock, as far as warp w knows it */
     std::map<void *, std::array<uint32_t, MAX_WARPS>> released; /* the clocks that an mbarrier hands on */
@@ -84,8 +86,13 @@ void race_new_launch() {
 }
 void race_new_block() {
     if (!on()) return;
-    race.shared.resize(ARENA_BYTES / 2);
-    std::fill_n(race.shared.begin(), engine.arena_used / 2 + 1, Cell{}); /* the last block's cells; the rest is clean */
+    race.shared.resize(ARENA_BYTES / 2 * MAX_CLUSTER);
+    for (int r = 0; r < MAX_CLUSTER; r++) { /* the last blocks' cells; the rest is clean */
+        size_t used = engine.blocks[r].arena_used;
+        if (used) std::fill_n(race.shared.begin() + (long)(ARENA_BYTES / 2 * (size_t)r), used / 2 + 1, Cell{});
+    }
+    race.fenced.resize(ARENA_BYTES / 2 * MAX_CLUSTER);
+    for (int i = 0; i < engine.threads; i++) race.fences[i].clear();
     race.released.clear();
     memset(race.told, 0, sizeof race.told);
     for (uint32_t &clock : race.clock) clock = 1;
@@ -125,7 +132,7 @@ void race_acquire(void *object, int warp) {
 
 /* Function and line of a code address, of which 32 bits are kept: an image is smaller than that. */
 static void print_place(const char *label, uint32_t at) {
-    if (at == ASYNC || at == PENDING) {
+    if (at >= BULK) {
         fprintf(stderr, "EMU   %s: an asynchronous copy issued at %s:%d\n", label, race.async_file ? race.async_file : "?",
                 race.async_line);
         return;
@@ -143,10 +150,10 @@ static void print_place(const char *label, uint32_t at) {
     print_place("this access", at);
     if (other_at) {
         dim3 d = engine.launch->block;
-        int  t = thread_of(other);
-        fprintf(stderr, "EMU   the other access is by block %u thread (%u,%u,%u), and no barrier orders them\n", block_of(other),
-                t % d.x, t / d.x % d.y,
-                t / (d.x * d.y));
+        int  t = thread_of(other), rank = t / engine.block_threads;
+        t %= engine.block_threads;
+        fprintf(stderr, "EMU   the other access is by block %u thread (%u,%u,%u), and no barrier orders them\n",
+                block_of(other) + (unsigned)rank, t % d.x, t / d.x % d.y, t / (d.x * d.y));
         print_place("other access", other_at);
     }
     print_context();
@@ -165,8 +172,8 @@ static Cell *shadow_of(Allocation &a) {
 
 static bool inside_shared(size_t at, size_t n) {
     if (at >= DYNAMIC_AT && at + n <= DYNAMIC_AT + engine.launch->shared_bytes) return true;
-    for (int i = 0; i < engine.static_count; i++)
-        if (at >= engine.statics[i].at && at + n <= engine.statics[i].at + engine.statics[i].bytes) return true;
+    for (int i = 0; i < engine.here->static_count; i++)
+        if (at >= engine.here->statics[i].at && at + n <= engine.here->statics[i].at + engine.here->statics[i].bytes) return true;
     return false;
 }
 
@@ -211,14 +218,30 @@ static void check_cell(Cell &c, const Place &place, bool initialised, const void
     }
 }
 
+/* The cell of shared memory of the current block. */
+static size_t cell_of(const char *p) {
+    return ARENA_BYTES / 2 * (size_t)(engine.here - engine.blocks) + (size_t)(p - engine.here->arena) / 2;
+}
+
+/* Whether what stands in this cell of shared memory was written by TMA, or is behind a proxy fence of its writer that comes
+ * before anything this warp (or thread) does now. */
+static bool published(size_t cell, int warp, int thread) {
+    const Cell &c = race.shared[cell];
+    if (c.write_at == BULK) return true;
+    int         writer = thread_of(c.write);
+    const auto &fences = race.fences[writer];
+    uint32_t    before = race.fenced[cell];
+    return fences.size() > before && (writer == thread || fences[before] <= race.told[warp][writer / WARP_LANES]);
+}
+
 static void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread, uint32_t clock) {
     const char  *p = (const char *)pointer;
     const Place *place = &DEVICE_MEMORY;
     Cell        *cells;
     bool         initialised = false;
-    if (p >= engine.arena && p < engine.arena + ARENA_BYTES) {
-        if (!inside_shared((size_t)(p - engine.arena), n)) report("ERROR", "access outside of every shared array", p, at);
-        cells = &race.shared[(size_t)(p - engine.arena) / 2];
+    if (p >= engine.here->arena && p < engine.here->arena + ARENA_BYTES) {
+        if (!inside_shared((size_t)(p - engine.here->arena), n)) report("ERROR", "access outside of every shared array", p, at);
+        cells = &race.shared[cell_of(p)];
         place = &SHARED_MEMORY;
     } else {
         if (inside_program(p, n)) return;
@@ -229,7 +252,15 @@ static void check(const void *pointer, size_t n, Access kind, uint32_t at, int t
         initialised = a->kind != DEVICE_ONLY || a->initialised; /* the host writes unseen into what is not the device's alone */
     }
     uint64_t me = stamp_of(thread, clock, kind == ATOMIC);
-    for (size_t i = 0; i < (n + 1) / 2; i++) check_cell(cells[i], *place, initialised, p, kind, at, me);
+    for (size_t i = 0; i < (n + 1) / 2; i++) {
+        if (place == &SHARED_MEMORY && kind != READ) {
+            size_t cell = (size_t)(&cells[i] - race.shared.data());
+            if (at == BULK && cells[i].write && !published(cell, thread / WARP_LANES, thread))
+                report("RACE", "TMA writes what a thread wrote without a fence.proxy.async", p, at, cells[i].write, cells[i].write_at);
+            race.fenced[cell] = (uint32_t)race.fences[thread].size();
+        }
+        check_cell(cells[i], *place, initialised, p, kind, at, me);
+    }
 }
 
 /* From instrumented code: of a kernel, or of a host function in a .cu file. */
@@ -241,7 +272,12 @@ static inline void seen(const void *p, size_t n, Access kind, void *return_addre
         if (a && a->kind == DEVICE_ONLY) report("ERROR", "host code dereferences device memory", p, at);
         return;
     }
-    if ((const char *)p >= current->stack && (const char *)p < current->stack + STACK_BYTES) return;
+    if ((const char *)p >= current->stack && (const char *)p < current->stack + STACK_BYTES) {
+        if (!current->accumulators.empty() && wgmma_holds(*current, p, n))
+            report("RACE", "use of wgmma's accumulators before a wait covers them", p, at);
+        if (kind == WRITE && current->wgmma_fenced) current->written.push_back({(const char *)p, n});
+        return;
+    }
     check(p, n, kind, at, current->index, race.clock[current->warp]);
 }
 
@@ -261,6 +297,28 @@ void race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const 
 }
 void race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line) {
     check_async(p, n, WRITE, thread, stamp, file, line);
+}
+void race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, const char *file, int line) {
+    if (!on() || !n) return;
+    race.async_file = file, race.async_line = line;
+    check(p, n, add ? ATOMIC : WRITE, BULK, thread, (uint32_t)stamp);
+}
+void race_proxy_fence() {
+    if (on()) race.fences[current->index].push_back(race.clock[current->warp]);
+}
+void race_visible(const void *p, size_t n, int warp, int thread, const char *file, int line) {
+    if (!on()) return;
+    race.async_file = file, race.async_line = line;
+    size_t first = cell_of((const char *)p);
+    for (size_t i = first; i < first + (n + 1) / 2; i++) {
+        const Cell &c = race.shared[i];
+        if (!c.write) report("ERROR", SHARED_MEMORY.uninitialised, p, BULK);
+        bool known = thread_of(c.write) == thread || clock_of(c.write) <= race.told[warp][thread_of(c.write) / WARP_LANES];
+        if (!known) report("RACE", SHARED_MEMORY.read_write, p, BULK, c.write, c.write_at);
+        if (!published(i, warp, thread))
+            report("RACE", "asynchronous read of what a thread wrote without a fence.proxy.async and a barrier behind it", p, BULK, c.write,
+                   c.write_at);
+    }
 }
 void race_pending(void *shared, size_t n, const char *file, int line) {
     check_async(shared, n, ISSUE, current->index, race_stamp(), file, line);

@@ -29,22 +29,25 @@ cudaError_t remember(cudaError_t error) {
 
 cudaGraph_t make_graph(Operations operations) { return new CUgraph_st{std::move(operations)}; }
 
-cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   const void *kernel, Body *body, size_t body_bytes) {
+cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+                   cudaStream_t stream, const void *kernel, Body *body, size_t body_bytes) {
     std::shared_ptr<Body> owned(body);
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, threads = (uint64_t)block.x * block.y * block.z;
     auto     asked = dynamic_limit.find(kernel);
     size_t   limit = asked == dynamic_limit.end() ? (size_t)SHARED_DEFAULT : asked->second;
     bool     grid_fits = blocks > 0 && grid.x <= 0x7fffffff && grid.y <= 65535 && grid.z <= 65535;
     bool     block_fits = threads > 0 && threads <= MAX_THREADS && block.z <= 64 && shared_bytes <= limit;
-    if (!grid_fits || !block_fits) {
+    bool cluster_fits = cluster == 1 || (cluster <= MAX_CLUSTER && grid.x % cluster == 0 && threads % WARP_LANES == 0);
+    if (cluster_fits && cluster * threads > MAX_THREADS && cluster > 1)
+        fail_at(file, line, "the emulator has %d threads for the blocks of a cluster", MAX_THREADS);
+    if (!grid_fits || !block_fits || !cluster_fits) {
         fprintf(stderr, "EMU: invalid launch %s<<<(%u,%u,%u),(%u,%u,%u),%zu>>> at %s:%d (dynamic shared memory: at most %zu)\n", name,
                 grid.x, grid.y,
                 grid.z, block.x, block.y, block.z, shared_bytes, file, line, limit);
         return remember(cudaErrorInvalidConfiguration);
     }
     size_t most = asked == dynamic_limit.end() ? (size_t)SHARED_DEFAULT : (size_t)SHARED_MOST;
-    Launch launch = {name, file, line, grid, block, shared_bytes, most, kernel, owned, body_bytes};
+    Launch launch = {name, file, line, grid, block, cluster, shared_bytes, most, kernel, owned, body_bytes};
     return enqueue(stream, [launch] { launch_run(launch); });
 }
 

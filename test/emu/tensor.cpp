@@ -1,4 +1,4 @@
-/* tensor.cpp - the emulated twins of core/ptx.cuh for compute capability 8.0: ldmatrix, mma.sync and cp.async.
+/* tensor.cpp - the emulated twins of core/ptx.cuh for the warp's matrices: ldmatrix, stmatrix, mma.sync; and cp.async.
  *
  * The fragment layouts are those of the PTX ISA manual, as core/ptx.cuh quotes them. Products are exact in fp32; their sums are in order
  * of k, which differs from the hardware's in the last bits.
@@ -39,6 +39,40 @@ void ldmatrix(uint32_t *r, int tiles, const void *row, bool transposed, const ch
     }
     Ldmatrix x = {r, tiles, row, transposed};
     warp_collective(LDMATRIX, "ldmatrix", ~0u, &x, load_tiles, file, line);
+}
+
+/* --- stmatrix: as ldmatrix, the other way ------------------------------------------------------------------------- */
+
+struct Stmatrix {
+    const uint32_t *r;
+    int             tiles;
+    void           *row;
+    bool            transposed;
+};
+
+static void store_tiles(void **argument, unsigned) {
+    const Stmatrix &first = *(Stmatrix *)argument[0];
+    for (int i = 0; i < first.tiles; i++) {
+        uint16_t tile[8][8];
+        for (int l = 0; l < WARP_LANES; l++) {
+            uint32_t pair = ((Stmatrix *)argument[l])->r[i];
+            for (int e = 0; e < 2; e++) {
+                int row = l / 4, column = l % 4 * 2 + e;
+                (first.transposed ? tile[column][row] : tile[row][column]) = (uint16_t)(pair >> 16 * e);
+            }
+        }
+        for (int r = 0; r < 8; r++) memcpy(((Stmatrix *)argument[8 * i + r])->row, tile[r], sizeof tile[r]);
+    }
+}
+
+void stmatrix(void *row, const uint32_t *r, int tiles, bool transposed, const char *file, int line) {
+    if ((int)lane() < 8 * tiles) {
+        if ((uintptr_t)row % 16) fail_at(file, line, "stmatrix: the row at %p is not aligned to 16 bytes", row);
+        shared_offset(row, 16, "stmatrix", file, line);
+        note_write(row, 16);
+    }
+    Stmatrix x = {r, tiles, row, transposed};
+    warp_collective(STMATRIX, "stmatrix", ~0u, &x, store_tiles, file, line);
 }
 
 /* --- mma.m16n8k16 ------------------------------------------------------------------------------------------------- */

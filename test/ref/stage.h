@@ -17,7 +17,7 @@ typedef struct {
     int     blocks;
 } Stage;
 
-enum { STAGE_SCRATCH = 64 << 20 }; /* enough for any op of these tests; test/model/test_planned.c compares with dry runs */
+enum { STAGE_SCRATCH = 160 << 20 }; /* enough for any op of these tests; test/model/test_planned.c compares with dry runs */
 Stage stage_create(size_t scratch_bytes);
 /* Waits for all stages: before a test reads or writes a tensor itself. Comparisons do it. */
 void  stage_settle(void);

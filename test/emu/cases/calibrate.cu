@@ -1,11 +1,13 @@
 /* calibrate.cu - results of the primitives of core/ptx.cuh for seeded random operands, bit by bit.
  * test/emu/compare_calibration.py compares a GPU's with the emulator's: moves of data must agree exactly, products up
  * to the order of their sums, 2^x up to its instruction's error. setmaxnreg alone gives no result to compare.
+ * The kernels of wgmma.cu and tma_store.cu serve for what they use: every form of wgmma, stmatrix, TMA stores, bar.arrive.
  *
  * Prints one line per result: name, index, 32 bits in hexadecimal.
  */
 #include <stdio.h>
 
+#include "core/ptx_wgmma.cuh"
 #include "core/tensor_map.cuh"
 #include "test/emu/cases/cases.cuh"
 #include "test/emu/cases/host.h"
@@ -74,10 +76,9 @@ KERNEL __launch_bounds__(THREADS, 1)
     if (primitive == WGMMA) {
         wgmma_fence();
         for (int k = 0; k < 64; k += 16)
-            wgmma_m64n64k16<T, 0, 1>(d, matrix_descriptor(shared->a + k, 16, 1024),
-                                     matrix_descriptor(shared->b + k * 64, 1024, 1024), 1);
+            wgmma<T, T, 64, 0, 1>(d, matrix_descriptor(shared->a + k, 16, 1024), matrix_descriptor(shared->b + k * 64, 1024, 1024), 1);
         wgmma_commit();
-        wgmma_wait<0>();
+        wgmma_wait<0>(d);
     }
     const T *mine = shared->a + threadIdx.x * 32;
     if (primitive == EVERY_THREAD_ARRIVES) { /* each reads a value that another has stored before it arrived */
@@ -94,9 +95,13 @@ KERNEL __launch_bounds__(THREADS, 1)
 #endif
 }
 
-static void print(const char *name, const char *type, const OnDevice<uint32_t> &out) {
-    std::vector<uint32_t> bits = out.host();
-    for (size_t i = 0; i < bits.size(); i++) printf("%s_%s %zu %08x\n", name, type, i, bits[i]);
+template <typename R> static void print(const char *name, const char *type, const OnDevice<R> &out) {
+    std::vector<R> results = out.host();
+    for (size_t i = 0; i < results.size(); i++) {
+        uint32_t bits = 0;
+        memcpy(&bits, &results[i], sizeof results[i]);
+        printf("%s_%s %zu %08x\n", name, type, i, bits);
+    }
 }
 
 template <typename T> static void of_type(const char *type, uint32_t seed) {
@@ -120,7 +125,52 @@ template <typename T> static void of_type(const char *type, uint32_t seed) {
         print(hopper_names[p], type, out);
     }
 }
+
+template <typename A, typename B, int N, bool in_registers, int b_transposed> static void of_product(const char *name, const char *type) {
+    const int       k = 128 / sizeof(A);
+    OnDevice<A>     a(operands<A>((size_t)64 * k, 3));
+    OnDevice<B>     b(operands<B>((size_t)N * k, 4));
+    OnDevice<float> out(64 * N);
+    product<A, B, N, in_registers, b_transposed>(out.p, a.p, b.p, k, &stream);
+    print(name, type, out);
+}
+static void of_wgmma() {
+    of_product<bf16, bf16, 64, false, 0>("wgmma_n64_k_major", "bf16");
+    of_product<bf16, bf16, 128, true, 1>("wgmma_n128_registers_transposed", "bf16");
+    of_product<half, half, 192, false, 1>("wgmma_n192_transposed", "fp16");
+    of_product<half, half, 256, true, 0>("wgmma_n256_registers", "fp16");
+    of_product<e4m3, e4m3, 128, false, 0>("wgmma_n128", "fp8_e4m3");
+    of_product<e5m2, e4m3, 256, false, 0>("wgmma_n256", "fp8_e5m2_e4m3");
+    of_product<e4m3, e5m2, 64, true, 0>("wgmma_n64_registers", "fp8_e4m3_e5m2");
+    of_product<e5m2, e5m2, 192, true, 0>("wgmma_n192_registers", "fp8_e5m2");
+}
+static void of_stores() {
+    const int       rows = 88, columns = 72;
+    OnDevice<bf16>  in(operands<bf16>((size_t)rows * columns, 5)), out((size_t)rows * columns), seen(2);
+    OnDevice<half>  in_half(operands<half>((size_t)rows * columns, 6)), turned((size_t)rows * columns), seen_half(2);
+    OnDevice<float> sum(std::vector<float>(50 * 32, 1.0f)), x(operands<float>(5 * 256, 7)), y(5 * 256);
+    OnDevice<bf16>  tiles(operands<bf16>(3 * 64 * 64, 9));
+    OnDevice<float> shared_by_two(2 * 3 * 64 * 64);
+    share(shared_by_two.p, tiles.p, 3, 1, &stream);
+    print("cluster_multicast", "bf16", shared_by_two);
+    OnDevice<bf16>  sum_16(operands<bf16>(50 * 64, 8));
+    store<bf16, false>(out.p, seen.p, in.p, rows, columns, &stream);
+    store<half, true>(turned.p, seen_half.p, in_half.p, rows, columns, &stream);
+    sum_of_blocks(sum.p, 50, 3, 2, &stream);
+    sum_of_blocks(sum_16.p, 50, 1, 1, &stream);
+    hand_on(y.p, x.p, 5 * 256, &stream);
+    print("stmatrix_tma_store", "bf16", out);
+    print("stmatrix_transposed_tma_store", "fp16", turned);
+    print("tma_reduce_add", "fp32", sum);
+    print("tma_reduce_add", "bf16", sum_16);
+    print("named_barrier_arrive", "fp32", y);
+}
 void calibrate() {
     of_type<bf16>("bf16", 1);
     of_type<half>("fp16", 2);
+    int major = 0;
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major != 9) return;
+    of_wgmma();
+    of_stores();
 }

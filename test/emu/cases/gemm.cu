@@ -1,5 +1,6 @@
 /* gemm.cu - C[m,n] = A[m,k] B[k,n], row-major, twice: mma.sync with double-buffered cp.async, and wgmma fed by TMA
  * through mbarriers. */
+#include "core/ptx_wgmma.cuh"
 #include "core/tensor_map.cuh"
 #include "test/emu/cases/cases.cuh"
 
@@ -128,10 +129,10 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
         for (int kk = 0; kk < SIDE; kk += 16) { /* 45: wrong stride in the descriptor */
             uint64_t a = matrix_descriptor(ring->a[stage] + kk, 16, BUG(45) ? 512 : 1024);
             uint64_t b = matrix_descriptor(ring->b[stage] + kk * SIDE, 1024, 1024);
-            wgmma_m64n64k16<T, 0, 1>(acc, a, b, 1);
+            wgmma<T, T, 64, 0, 1>(acc, a, b, 1);
         }
         wgmma_commit();
-        if (!BUG(46)) wgmma_wait<0>(); /* 46: slot released and accumulator read before the products are there */
+        if (!BUG(46)) wgmma_wait<0>(acc); /* 46: slot released and accumulator read before the products are there */
         if (threadIdx.x % WARP == 0) mbarrier_arrive(&ring->empty[stage]);
     }
     int row = m0 + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
@@ -141,7 +142,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
             Pack<float, 2> pair = {{acc[j * 4 + h * 2], acc[j * 4 + h * 2 + 1]}};
             if (r < m && c < n) pack_store(&out[(size_t)r * n + c], pair);
         }
-    if (BUG(46)) wgmma_wait<0>();
+    if (BUG(46)) wgmma_wait<0>(acc);
 #endif
 }
 template <typename T> void gemm_hopper(float *c, const T *a, const T *b, int m, int n, int k, Stream *s) {

@@ -2,6 +2,8 @@
 #pragma once
 #include <vector>
 
+#include <cuda_fp8.h>
+
 #include "core/kernel.cuh"
 
 extern Stream stream;
@@ -10,6 +12,10 @@ void          expect(bool true_one, const char *what);
 static inline float as_float(float x) { return x; }
 static inline float as_float(bf16 x) { return __bfloat162float(x); }
 static inline float as_float(half x) { return __half2float(x); }
+static inline float as_float(__nv_fp8_e4m3 x) { return (float)x; }
+static inline float as_float(__nv_fp8_e5m2 x) { return (float)x; }
+static inline void  set_float(__nv_fp8_e4m3 *to, float x) { *to = __nv_fp8_e4m3(x); }
+static inline void  set_float(__nv_fp8_e5m2 *to, float x) { *to = __nv_fp8_e5m2(x); }
 static inline void  set_float(float *to, float x) { *to = x; }
 static inline void  set_float(bf16 *to, float x) { *to = __float2bfloat16(x); }
 static inline void  set_float(half *to, float x) { *to = __float2half(x); }

@@ -184,13 +184,127 @@ static void gemm_small() {
     gemm_case("gemm 100x72x104", gemm<bf16>, 100, 72, 104);
     gemm_case("gemm 64x64x32 fp16", gemm<half>, 64, 64, 32);
 }
-static void hopper_small() {
+static bool has_hopper(const char *name) {
     int major = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    if (major != 9) return (void)printf("skip hopper: compute capability %d\n", major);
+    if (major != 9) printf("skip %s: compute capability %d\n", name, major);
+    return major == 9;
+}
+static void hopper_small() {
+    if (!has_hopper("hopper")) return;
     gemm_case("hopper 64x64x64", gemm_hopper<bf16>, 64, 64, 64);
     gemm_case("hopper 100x72x328 fp16", gemm_hopper<half>, 100, 72, 328);
     gemm_case("hopper 128x128x320", gemm_hopper<bf16>, 128, 128, 320);
+}
+template <typename A, typename B, int N, bool in_registers, int b_transposed> static void product_case(const char *name, int k) {
+    auto            a = random_vector<A>((size_t)64 * k);
+    auto            b = random_vector<B>((size_t)N * k);
+    OnDevice<A>     da(a);
+    OnDevice<B>     db(b);
+    OnDevice<float> out(64 * N);
+    double          from = now_ms(), error = 0;
+    product<A, B, N, in_registers, b_transposed>(out.p, da.p, db.p, k, &stream);
+    auto   got = out.host();
+    double ms = now_ms() - from;
+    for (int i = 0; i < 64; i++)
+        for (int j = 0; j < N; j++) {
+            double sum = 0;
+            for (int l = 0; l < k; l++)
+                sum += (double)as_float(a[(size_t)i * k + l]) * as_float(b[b_transposed ? (size_t)l * N + j : (size_t)j * k + l]);
+            widen(&error, sum - got[(size_t)i * N + j]);
+        }
+    judge(name, error, sizeof(A) == 1 ? 0.02 : 1e-3, ms); /* the hardware sums products of fp8 in fewer bits */
+}
+static void two_products_case() {
+    auto            a = random_vector<bf16>(64 * 64), b = random_vector<bf16>(128 * 64);
+    OnDevice<bf16>  da(a), db(b);
+    OnDevice<float> out(2 * 64 * 64);
+    double          from = now_ms(), error = 0;
+    two_products(out.p, da.p, db.p, &stream);
+    auto   got = out.host();
+    double ms = now_ms() - from;
+    for (int i = 0; i < 64; i++)
+        for (int j = 0; j < 128; j++) {
+            double sum = 0;
+            for (int l = 0; l < 64; l++) sum += (double)as_float(a[i * 64 + l]) * as_float(b[j * 64 + l]);
+            widen(&error, sum - got[j / 64 * 64 * 64 + i * 64 + j % 64]);
+        }
+    judge("wgmma two in flight", error, 1e-3, ms);
+}
+static void wgmma_small() {
+    if (!has_hopper("wgmma")) return;
+    product_case<bf16, bf16, 64, false, 0>("wgmma n64 bf16", 192);
+    product_case<bf16, bf16, 128, true, 1>("wgmma n128 bf16 from registers, transposed", 128);
+    product_case<half, half, 192, false, 1>("wgmma n192 fp16 transposed", 128);
+    product_case<half, half, 256, true, 0>("wgmma n256 fp16 from registers", 128);
+    product_case<e4m3, e4m3, 128, false, 0>("wgmma n128 e4m3", 256);
+    product_case<e5m2, e4m3, 256, false, 0>("wgmma n256 e5m2 e4m3", 128);
+    product_case<e4m3, e5m2, 64, true, 0>("wgmma n64 e4m3 e5m2 from registers", 256);
+    product_case<e5m2, e5m2, 192, true, 0>("wgmma n192 e5m2 from registers", 128);
+    two_products_case();
+}
+
+template <typename T, bool transposed> static void store_case(const char *name, int rows, int columns) {
+    auto        in = random_vector<T>((size_t)rows * columns);
+    OnDevice<T> din(in), out((size_t)rows * columns), seen((rows + 63) / 64);
+    double      from = now_ms(), error = 0;
+    store<T, transposed>(out.p, seen.p, din.p, rows, columns, &stream);
+    auto   got = out.host(), first = seen.host();
+    double ms = now_ms() - from;
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < columns; c++) {
+            size_t to = transposed ? (size_t)c * rows + r : (size_t)r * columns + c;
+            widen(&error, as_float(in[(size_t)r * columns + c]) - as_float(got[to]));
+        }
+    for (int r = 0; r < rows; r += 64) widen(&error, as_float(in[(size_t)r * columns]) - as_float(first[r / 64]));
+    judge(name, error, 0, ms);
+}
+template <typename T> static void sum_case(const char *name) {
+    const int   rows = 50, columns = 128 / sizeof(T), blocks = 3, rounds = 2;
+    OnDevice<T> sum(std::vector<T>((size_t)rows * columns));
+    CUDA_CHECK(cudaMemset(sum.p, 0, (size_t)rows * columns * sizeof(T)));
+    double from = now_ms(), error = 0;
+    sum_of_blocks(sum.p, rows, blocks, rounds, &stream);
+    auto   got = sum.host();
+    double ms = now_ms() - from;
+    for (int i = 0; i < rows * columns; i++) widen(&error, 2 * 6 + blocks * (i % 3) - as_float(got[i]));
+    judge(name, error, 0, ms);
+}
+static void tma_store_small() {
+    if (!has_hopper("tma_store")) return;
+    store_case<bf16, false>("tma_store 100x136", 100, 136);
+    store_case<half, true>("tma_store 88x72 fp16 transposed", 88, 72);
+}
+static void tma_sum_small() {
+    if (!has_hopper("tma_sum")) return;
+    sum_case<float>("tma_sum fp32");
+    sum_case<bf16>("tma_sum bf16");
+}
+static void hand_on_small() {
+    if (!has_hopper("hand_on")) return;
+    const int       n = 5 * 256;
+    auto            x = random_vector<float>(n);
+    OnDevice<float> dx(x), out(n);
+    double          from = now_ms(), error = 0;
+    hand_on(out.p, dx.p, n, &stream);
+    auto   got = out.host();
+    double ms = now_ms() - from;
+    for (int i = 0; i < n; i++) widen(&error, x[i] + x[i / 256 * 256 + (i + 128) % 256] - got[i]);
+    judge("hand_on", error, 0, ms);
+}
+static void cluster_small() {
+    if (!has_hopper("cluster")) return;
+    const int       tiles = 5, clusters = 2, n = tiles * 64 * 64;
+    auto            x = random_vector<bf16>(n);
+    OnDevice<bf16>  dx(x);
+    OnDevice<float> out((size_t)2 * clusters * n);
+    double          from = now_ms(), error = 0;
+    share(out.p, dx.p, tiles, clusters, &stream);
+    auto   got = out.host();
+    double ms = now_ms() - from;
+    for (int b = 0; b < 2 * clusters; b++)
+        for (int i = 0; i < n; i++) widen(&error, as_float(x[i]) + (float)b - got[(size_t)b * n + i]);
+    judge("cluster", error, 1e-6, ms);
 }
 /* The sizes of the report's table of speeds. */
 static void speed() {
@@ -215,6 +329,11 @@ static const struct {
     {"pairs", pairs_case, ALWAYS},
     {"gemm", gemm_small, ALWAYS},
     {"hopper", hopper_small, ALWAYS},
+    {"wgmma", wgmma_small, ALWAYS},
+    {"tma_store", tma_store_small, ALWAYS},
+    {"tma_sum", tma_sum_small, ALWAYS},
+    {"hand_on", hand_on_small, ALWAYS},
+    {"cluster", cluster_small, ALWAYS},
     {"managed", managed_case, ALWAYS},
     {"graph", graph_case, ALWAYS},
     {"capture_rules", capture_rules, ALWAYS},

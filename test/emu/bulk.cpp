@@ -1,0 +1,134 @@
+/* bulk.cpp - the emulated twins of core/ptx.cuh for TMA's stores, and the two proxies through which shared memory is seen.
+ *
+ * The asynchronous proxy (TMA's stores, wgmma) has its own view of shared memory. A TMA load writes both views; what
+ * threads write comes to it with a fence.proxy.async: here by any thread, in the race checker by the writer. A read
+ * through a view that lags is refused.
+ * A store reads its tile at any time until a wait_group.read, and writes the matrix at any time until a wait_group or the
+ * block's end.
+ */
+#include "engine.h"
+
+namespace emu {
+
+/* --- the asynchronous proxy's view -------------------------------------------------------------------------------- */
+
+char *async_view(size_t at) {
+    if (!engine.here->async) engine.here->async = (char *)malloc(ARENA_BYTES);
+    if (!engine.here->async_used) memset(engine.here->async, 0xff, ARENA_BYTES); /* as shared memory begins */
+    engine.here->async_used = true;
+    return engine.here->async + at;
+}
+void fence_proxy_async() {
+    char *view = async_view(0);
+    memcpy(view + DYNAMIC_AT, engine.here->arena + DYNAMIC_AT, engine.launch->shared_bytes);
+    for (int i = 0; i < engine.here->static_count; i++)
+        memcpy(view + engine.here->statics[i].at, engine.here->arena + engine.here->statics[i].at, engine.here->statics[i].bytes);
+    race_proxy_fence();
+}
+void async_may_read(const char *p, size_t n, const char *what, const char *file, int line) {
+    if (memcmp(p, async_view((size_t)(p - engine.here->arena)), n))
+        fail_at(file, line, "%s: shared memory was written, and no fence.proxy.async made it visible to the asynchronous proxy", what);
+}
+
+/* --- TMA stores --------------------------------------------------------------------------------------------------- */
+
+/* Calls f(shared, global or NULL where outside, bytes) for each element of the tile. */
+template <class F> static void each_element(const BulkStore &s, F f) {
+    const EmuTensorMap &m = s.map;
+    uint32_t            at = shared_offset(s.shared, m.box_columns * m.box_rows * m.element_bytes, "TMA", s.file, s.line);
+    for (uint32_t y = 0; y < m.box_rows; y++)
+        for (uint32_t x = 0; x < m.box_columns; x++) {
+            int64_t column = s.column + (int64_t)x, row = s.row + (int64_t)y;
+            bool    inside = column >= 0 && row >= 0 && column < (int64_t)m.columns && row < (int64_t)m.rows;
+            char   *to = (char *)m.base + row * (int64_t)m.pitch_bytes + column * (int64_t)m.element_bytes;
+            f(engine.here->arena + swizzled(at + (y * m.box_columns + x) * m.element_bytes, m.swizzle_bytes), inside ? to : nullptr);
+        }
+}
+
+static void read_tile(BulkStore &s) {
+    size_t next = 0;
+    each_element(s, [&](const char *p, const char *to) {
+        size_t n = s.map.element_bytes;
+        if (to) race_async_read(p, n, s.thread, s.stamp, s.file, s.line);
+        if (memcmp(p, &s.tile[next], n))
+            fail_at(s.file, s.line, "TMA store: its tile was changed before a cp.async.bulk.wait_group.read covered it");
+        next += n;
+    });
+    s.was_read = true;
+}
+
+template <class T, float to_f32(T), T from_f32(float)> static void add_as(char *to, const char *by) {
+    T x, y;
+    memcpy(&x, to, sizeof x);
+    memcpy(&y, by, sizeof y);
+    x = from_f32(to_f32(x) + to_f32(y));
+    memcpy(to, &x, sizeof x);
+}
+static float itself(float x) { return x; }
+static void  add(char *to, const char *by, EmuElement type, const BulkStore &s) {
+    if (type == ELEMENT_F32) add_as<float, itself, itself>(to, by);
+    else if (type == ELEMENT_BF16) add_as<__nv_bfloat16, __bfloat162float, __float2bfloat16>(to, by);
+    else if (type == ELEMENT_F16) add_as<__half, __half2float, __float2half>(to, by);
+    else fail_at(s.file, s.line, "TMA reduce-add: not of 8-bit elements");
+}
+static void write_matrix(BulkStore &s, uint64_t stamp) {
+    if (s.was_written) return;
+    size_t next = 0;
+    each_element(s, [&](const char *, char *to) {
+        size_t n = s.map.element_bytes;
+        if (to) race_bulk_write(to, n, s.add, s.thread, stamp, s.file, s.line);
+        if (to && s.add) add(to, &s.tile[next], s.map.type, s);
+        else if (to) memcpy(to, &s.tile[next], n);
+        next += n;
+    });
+    s.was_written = true;
+}
+
+void tma_store_2d(const EmuTensorMap *map, const void *shared, int column, int row, bool add, const char *file, int line) {
+    tma_check(shared, *map, file, line);
+    BulkStore s = {*map, shared, column, row, add, false, false, current->index, race_stamp(), {}, file, line};
+    each_element(s, [&](const char *p, const char *to) {
+        size_t n = map->element_bytes;
+        if (to) {
+            async_may_read(p, n, "TMA store", file, line);
+            race_visible(p, n, current->warp, current->index, file, line);
+        }
+        s.tile.insert(s.tile.end(), p, p + n);
+    });
+    if (settings.async_early) write_matrix(s, s.stamp);
+    if (current->stores.empty()) current->stores.emplace_back();
+    current->stores.back().push_back(std::move(s));
+}
+void bulk_commit() {
+    if (current->stores.empty()) current->stores.emplace_back();
+    bool now = settings.schedule == RANDOM && engine.random() % 2;
+    for (BulkStore &s : current->stores.back())
+        if (now) write_matrix(s, s.stamp);
+    current->stores.emplace_back();
+}
+void bulk_wait(int pending, bool read) {
+    Groups<BulkStore> &groups = current->stores;
+    for (int i = 0; i < (int)groups.size() - 1 - pending; i++)
+        for (BulkStore &s : groups[(size_t)i]) {
+            if (!s.was_read) read_tile(s);
+            if (!read) write_matrix(s, race_stamp());
+        }
+    while (!read && (int)groups.size() - 1 > pending) groups.pop_front();
+}
+
+bool bulk_unread(const Fiber &f) {
+    for (const auto &group : f.stores)
+        for (const BulkStore &s : group)
+            if (!s.was_read) return true;
+    return false;
+}
+void bulk_finish_block() {
+    for (int i = 0; i < engine.threads; i++) {
+        InBlock there(engine.fibers[i].rank);
+        for (auto &group : engine.fibers[i].stores)
+            for (BulkStore &s : group) write_matrix(s, s.stamp);
+        engine.fibers[i].stores.clear();
+    }
+}
+
+}  // namespace emu

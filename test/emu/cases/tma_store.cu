@@ -1,0 +1,124 @@
+/* tma_store.cu - tiles that go from registers to shared memory (stmatrix) and by TMA to a matrix: out = in or in', and a
+ * sum of all blocks in fp32 (reduce-add). One tile of shared memory serves all of a block's, one after another. */
+#include "core/tensor_map.cuh"
+#include "test/emu/cases/cases.cuh"
+
+enum { SIDE = 64, ROW_BYTES = 128, THREADS = 128 };
+struct alignas(1024) Tile { unsigned char bytes[SIDE * ROW_BYTES]; };
+
+#ifdef PTX_HOPPER
+DEVICE unsigned char *at_swizzled(Tile *tile, int row, int byte) { return tile->bytes + row * ROW_BYTES + ((byte / 16) ^ row % 8) * 16; }
+
+/* 16 x 16 elements of a row-major matrix at (r0, c0), as stmatrix takes them; those outside are 0. */
+template <typename T> DEVICE void load_fragments(uint32_t (&r)[4], const T *in, int rows, int columns, int r0, int c0) {
+    for (int i = 0; i < 4; i++) {
+        int row = r0 + i % 2 * 8 + threadIdx.x % WARP / 4, column = c0 + i / 2 * 8 + threadIdx.x % 4 * 2;
+        r[i] = row < rows && column < columns ? *(const uint32_t *)(in + (int64_t)row * columns + column) : 0;
+    }
+}
+#endif
+
+/* A block owns 64 rows of `in` and walks along its columns. */
+template <typename T, bool transposed>
+KERNEL __launch_bounds__(THREADS, 1)
+    store_kernel(const __grid_constant__ TensorMap map, const T *__restrict__ in, T *out, T *__restrict__ seen, int rows, int columns) {
+#ifdef PTX_HOPPER
+    SMEM_DYN(Tile, tile);
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r0 = blockIdx.x * SIDE;
+    for (int c0 = 0; c0 < columns; c0 += SIDE) {
+        for (int j = 0; j < 4; j++) {
+            uint32_t r[4];
+            load_fragments(r, in, rows, columns, r0 + warp * 16, c0 + j * 16);
+            if (BUG(81)) { uint32_t x = r[1]; r[1] = r[2], r[2] = x; } /* 81: wrong order of fragments */
+            int row = warp * 16 + lane / 8 % 2 * 8, column = j * 16 + lane / 16 * 8;
+            if (transposed) stmatrix_x4_transposed(at_swizzled(tile, column + lane % 8, row * 2), r);
+            else stmatrix_x4(at_swizzled(tile, row + lane % 8, column * 2) + (BUG(82) ? 8 : 0), r); /* 82: unaligned row */
+        }
+        if (!BUG(83) && (!BUG(84) || threadIdx.x == 0)) fence_proxy_async(); /* 83: none; 84: one thread fences for all */
+        if (!BUG(85)) __syncthreads(); /* 85: the tile leaves before it is whole */
+        if (threadIdx.x == 0) {
+            if (transposed) tma_store_2d(&map, tile, r0, c0);
+            else tma_store_2d(&map, tile, c0, r0);
+            if (!BUG(86)) bulk_commit(); /* 86: a group that is never closed */
+        }
+        unsigned waiting = BUG(87) ? 32 : 0; /* 87: another thread waits than the one that stored */
+        if (!BUG(88) && threadIdx.x == waiting) bulk_wait_read<0>(); /* 88: nobody does */
+        __syncthreads(); /* the tile may be filled again */
+    }
+    if (threadIdx.x == 0) {
+        if (!BUG(89)) bulk_wait<0>(); /* 89: left shared memory, but not yet in the matrix */
+        seen[blockIdx.x] = out[(int64_t)blockIdx.x * SIDE * (transposed ? 1 : columns)];
+    }
+#endif
+}
+template <typename T, bool transposed> void store(T *out, T *seen, const T *in, int rows, int columns, Stream *s) {
+    TensorMap map = transposed ? tensor_map_2d(out, columns, rows, SIDE, SIDE) : tensor_map_2d(out, rows, columns, SIDE, SIDE);
+    LAUNCH((store_kernel<T, transposed>), (unsigned)blocks_for(rows, SIDE), THREADS, sizeof(Tile), s, map, in, out, seen, rows, columns);
+}
+template void store<bf16, false>(bf16 *, bf16 *, const bf16 *, int, int, Stream *);
+template void store<half, true>(half *, half *, const half *, int, int, Stream *);
+
+/* sum[rows,32] += value * (block + 1), `rounds` times by each block; rows at most 64. */
+template <typename T>
+KERNEL __launch_bounds__(THREADS, 1) sum_kernel(const __grid_constant__ TensorMap map, int rounds) {
+#ifdef PTX_HOPPER
+    constexpr int PER_ROW = ROW_BYTES / sizeof(T);
+    SMEM_DYN(Tile, tile);
+    for (int round = 0; round < rounds; round++) {
+        for (int i = threadIdx.x; i < SIDE * PER_ROW; i += THREADS) {
+            int row = i / PER_ROW, byte = i % PER_ROW * (int)sizeof(T);
+            *(T *)(at_swizzled(tile, row, byte) + byte % 16) = from_f32<T>((float)(blockIdx.x + 1 + (round == 1) * (i % 3)));
+        }
+        fence_proxy_async();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            if (BUG(90)) tma_store_2d(&map, tile, 0, 0); /* 90: stores, and loses what the other blocks added */
+            else tma_reduce_add_2d(&map, tile, 0, 0);
+            bulk_commit();
+            if (BUG(91)) bulk_wait_read<1>(); /* 91: one group too few: the tile is filled again too early */
+            else bulk_wait_read<0>();
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0 && BUG(91)) bulk_wait_read<0>();
+#endif
+}
+template <typename T> void sum_of_blocks(T *sum, int rows, int blocks, int rounds, Stream *s) {
+    TensorMap map = tensor_map_2d(sum, rows, ROW_BYTES / sizeof(T), SIDE, ROW_BYTES / sizeof(T));
+    LAUNCH((sum_kernel<T>), (unsigned)blocks, THREADS, sizeof(Tile), s, map, rounds);
+}
+template void sum_of_blocks(float *, int, int, int, Stream *);
+template void sum_of_blocks(bf16 *, int, int, int, Stream *);
+
+/* --- warpgroups that hand work on: bar.arrive and setmaxnreg ------------------------------------------------------- */
+
+enum { RING = 2, FILLED = 1, FREE = FILLED + RING, ALL = 384 };
+/* out[i] = in[i] + in[i + 128 mod 256 of its 256], n a multiple of 256: one warpgroup fills the slots of a ring, two take from it. */
+KERNEL __launch_bounds__(ALL, 1) hand_on_kernel(float *__restrict__ out, const float *__restrict__ in, int n) {
+#ifdef PTX_HOPPER
+    SMEM(float, slot, [RING][256]);
+    int group = threadIdx.x / 128, lane = threadIdx.x % 128, rounds = n / 256;
+    if (group == 0) {
+        if (!BUG(95) && (!BUG(96) || lane < 96)) registers_lower<24>(); /* 95: gives nothing up; 96: a warp leaves it out */
+        for (int t = 0; t < rounds; t++) {
+            int s = t % RING;
+            if (t >= RING && !BUG(92)) named_barrier_sync(FREE + s, ALL); /* 92: fills a slot that is in use */
+            if (BUG(93)) named_barrier_arrive(FILLED + s, ALL); /* 93: says so before it has written */
+            for (int i = lane; i < 256; i += 128) slot[s][i] = in[t * 256 + i];
+            if (!BUG(93) && !BUG(94)) named_barrier_arrive(FILLED + s, ALL); /* 94: never says so */
+        }
+        for (int t = rounds; t < rounds + RING; t++) /* nobody arrives for nothing */
+            if (t >= RING) named_barrier_sync(FREE + t % RING, ALL);
+        return; /* no barrier of the block follows */
+    }
+    if (BUG(97)) registers_raise<256>(); /* 97: more than the block has */
+    else registers_raise<240>();
+    for (int t = 0; t < rounds; t++) {
+        int s = t % RING, i = (group - 1) * 128 + lane;
+        named_barrier_sync(FILLED + s, BUG(98) ? ALL - 32 : ALL); /* 98: another count than who arrives */
+        out[t * 256 + i] = slot[s][i] + slot[s][(i + 128) % 256];
+        named_barrier_arrive(FREE + s, ALL);
+    }
+#endif
+}
+void hand_on(float *out, const float *in, int n, Stream *s) { LAUNCH(hand_on_kernel, 1, ALL, 0, s, out, in, n); }

@@ -1,0 +1,226 @@
+/* wgmma.cpp - the emulated twins of core/ptx_wgmma.cuh: products of a warpgroup, which come when a wait covers them.
+ *
+ * Until then the accumulators are NaN, and whatever a product has yet to read or write must stay as it was when it was
+ * issued: accumulators, registers of a, shared memory. Operands must be visible to the asynchronous proxy (bulk.cpp).
+ * Emulated: m64nNkK with the 128-byte swizzle. Products are exact in fp32, their sums in order of k.
+ */
+
+#include "engine.h"
+
+#include <cuda_fp8.h>
+
+namespace emu {
+
+enum { WARPGROUP_THREADS = 128, SWIZZLE_128 = 1, ROWS = 64, MOST_COLUMNS = 256, MOST_K = 32 };
+enum : uint32_t { POISON = 0x7fadfade }; /* a signalling NaN: no arithmetic makes or keeps it */
+
+static bool is_8_bit(MmaType type) { return type == MMA_E4M3 || type == MMA_E5M2; }
+static int  depth(const WgmmaOp &op) { return is_8_bit(op.a_type) ? 32 : 16; }
+
+/* Element i of the 32 bits, of 2 or 4. */
+static float element(uint32_t word, int i, MmaType type) {
+    if (!is_8_bit(type)) return operand_to_f32(word, i, type);
+    __half_raw h = __nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)(word >> 8 * i), type == MMA_E4M3 ? __NV_E4M3 : __NV_E5M2);
+    return __half2float(h);
+}
+
+/* --- operands in shared memory, as a descriptor names them: start, leading and stride byte offset in units of 16 bytes -- */
+
+static char *place_of(uint64_t descriptor, int mn, int k, bool mn_major, int bytes, const WgmmaOp &op) {
+    uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
+    uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
+    if (descriptor >> 62 != SWIZZLE_128) fail_at(op.file, op.line, "wgmma: only the 128-byte swizzle is emulated");
+    if (descriptor >> 49 & 7) fail_at(op.file, op.line, "wgmma: the base offset must be 0");
+    uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * bytes;
+    if (mn_major) at = start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2;
+    char *p = engine.here->arena + swizzled(at, 128);
+    shared_offset(p, (size_t)bytes, "wgmma operand", op.file, op.line);
+    return p;
+}
+
+/* The words of an operand, rows of K; every element goes through f(its place, its row) first. */
+template <class F> static void gather(std::vector<uint16_t> &to, uint64_t descriptor, int rows, bool mn_major, MmaType type,
+                                      const WgmmaOp &op, F f) {
+    int bytes = is_8_bit(type) ? 1 : 2;
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < 16; k++) { /* 16 times two bytes, of either type */
+            char    *p = place_of(descriptor, r, bytes == 1 ? 2 * k : k, mn_major, bytes, op);
+            uint16_t word;
+            f(p, r);
+            memcpy(&word, p, sizeof word);
+            to.push_back(word);
+        }
+}
+template <class F> static std::vector<uint16_t> operands(const WgmmaOp &op, F f) {
+    std::vector<uint16_t> words;
+    words.reserve((size_t)(ROWS + op.n) * 16);
+    if (!op.a_registers) gather(words, op.a, ROWS, op.a_transposed, op.a_type, op, [&](char *p, int r) { f(p, r / 16); });
+    gather(words, op.b, op.n, op.b_transposed, op.b_type, op, [&](char *p, int) { f(p, -1); });
+    return words;
+}
+
+/* --- a product ---------------------------------------------------------------------------------------------------- */
+
+static Accumulator *accumulator_at(Fiber &f, const float *d) {
+    for (Accumulator &x : f.accumulators)
+        if (x.d == d) return &x;
+    return nullptr;
+}
+static void expect_untouched(const Accumulator &x) {
+    for (int i = 0; i < x.n; i++)
+        if (bits<uint32_t>(x.d[i]) != POISON)
+            fail_at(x.file, x.line, "wgmma: its accumulators were changed before a wait covered it");
+}
+
+static void unpack(float (*to)[MOST_K], const uint16_t *words, int rows, MmaType type) {
+    int per_word = is_8_bit(type) ? 2 : 1;
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < 16; k++)
+            for (int i = 0; i < per_word; i++) to[r][k * per_word + i] = element(words[r * 16 + k], i, type);
+}
+static void a_from_registers(float (*a)[MOST_K], Fiber *threads, size_t i) {
+    for (int t = 0; t < WARPGROUP_THREADS; t++) {
+        const WgmmaOp &mine = threads[t].wgmma[0][i];
+        if (memcmp(mine.a_registers, mine.a_issued, sizeof mine.a_issued))
+            fail_at(mine.file, mine.line, "wgmma: its registers of a were changed before a wait covered it");
+        int per_word = is_8_bit(mine.a_type) ? 4 : 2;
+        for (int e = 0; e < 4 * per_word; e++) {
+            int word = e / per_word, row = t / 32 * 16 + t % 32 / 4 + (word & 1) * 8;
+            int k = (word >> 1) * 4 * per_word + t % 4 * per_word + e % per_word;
+            a[row][k] = element(mine.a_issued[word], e % per_word, mine.a_type);
+        }
+    }
+}
+
+/* Operation i of the oldest group in flight. */
+static void multiply_now(int warpgroup, size_t i) {
+    static float   a[ROWS][MOST_K], b[MOST_COLUMNS][MOST_K];
+    Fiber         *threads = &engine.fibers[warpgroup * WARPGROUP_THREADS];
+    const WgmmaOp &op = threads[0].wgmma[0][i];
+    if (operands(op, [](char *p, int) { note_read(p, 2); }) != op.issued)
+        fail_at(op.file, op.line, "wgmma: an operand in shared memory was changed before a wait covered it");
+    const uint16_t *words = op.issued.data();
+    if (op.a_registers) a_from_registers(a, threads, i);
+    else unpack(a, words, ROWS, op.a_type), words += ROWS * 16;
+    unpack(b, words, op.n, op.b_type);
+    for (int t = 0; t < WARPGROUP_THREADS; t++) {
+        Accumulator &x = *accumulator_at(threads[t], threads[t].wgmma[0][i].d);
+        for (int e = 0; e < op.n / 2; e++) {
+            int   row = t / 32 * 16 + t % 32 / 4 + (e >> 1 & 1) * 8, column = e / 4 * 8 + t % 4 * 2 + (e & 1);
+            float sum = 0.0f;
+            for (int k = 0; k < depth(op); k++) sum += a[row][k] * b[column][k];
+            x.value[e] = op.accumulate ? x.value[e] + sum : sum;
+        }
+        x.in_flight--;
+    }
+}
+
+/* --- issue -------------------------------------------------------------------------------------------------------- */
+
+static void issued(int warpgroup, void *) {
+    Fiber   *threads = &engine.fibers[warpgroup * WARPGROUP_THREADS];
+    WgmmaOp &op = threads[0].wgmma.back().back();
+    for (int t = 1; t < WARPGROUP_THREADS; t++) {
+        const WgmmaOp &other = threads[t].wgmma.back().back();
+        if (other.a != op.a || other.b != op.b || other.n != op.n || !other.accumulate != !op.accumulate)
+            fail_at(op.file, op.line, "wgmma: the threads of the warpgroup name different operands");
+    }
+    int first = threads[0].warp;
+    op.issued = operands(op, [&](char *p, int quarter) { /* a warp reads its own rows of a and all of b */
+        async_may_read(p, 2, "wgmma operand", op.file, op.line);
+        for (int w = 0; w < 4; w++)
+            if (quarter < 0 || quarter == w) race_visible(p, 2, first + w, NO_THREAD, op.file, op.line);
+    });
+}
+
+void wgmma_fence() {
+    current->wgmma_fenced = true;
+    current->written.clear();
+}
+/* Registers that the program wrote behind the fence are not yet there for a product. */
+static void expect_fenced(const void *registers, size_t n, const char *file, int line) {
+    for (const auto &w : current->written)
+        if (w.first + w.second > (const char *)registers && w.first < (const char *)registers + n)
+            fail_at(file, line, "wgmma takes registers that were written after the last wgmma_fence");
+}
+
+void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const uint32_t *a_registers, uint64_t b, int accumulate,
+           bool a_transposed, bool b_transposed, const char *file, int line) {
+    Accumulator *x = accumulator_at(*current, d);
+    if (!current->wgmma_fenced && (!x || a_registers))
+        fail_at(file, line, "wgmma without a wgmma_fence since the program could touch its registers");
+    if (a_registers) expect_fenced(a_registers, sizeof(uint32_t[4]), file, line);
+    if (x) {
+        if (x->n != n / 2) fail_at(file, line, "wgmma: accumulators of another shape are in flight, from %s:%d", x->file, x->line);
+        expect_untouched(*x);
+    } else {
+        expect_fenced(d, (size_t)n / 2 * sizeof *d, file, line);
+        current->accumulators.push_back(Accumulator{d, n / 2, 0, std::vector<float>(d, d + n / 2), file, line});
+        x = &current->accumulators.back();
+        for (int i = 0; i < n / 2; i++) d[i] = bits<float>((uint32_t)POISON);
+    }
+    x->in_flight++;
+    WgmmaOp op = {d, n, accumulate, a_type, b_type, a, b, a_transposed, b_transposed, a_registers, {}, {}, file, line};
+    if (a_registers) memcpy(op.a_issued, a_registers, sizeof op.a_issued);
+    if (current->wgmma.empty()) current->wgmma.emplace_back();
+    current->wgmma.back().push_back(std::move(op));
+    warpgroup_collective("wgmma", issued, nullptr, file, line);
+}
+void wgmma_commit() {
+    if (current->wgmma.empty()) current->wgmma.emplace_back();
+    current->wgmma.emplace_back();
+}
+
+/* --- wait --------------------------------------------------------------------------------------------------------- */
+
+struct Wait {
+    int         pending;
+    float      *named[3];
+    const char *file;
+    int         line;
+};
+
+/* What has come is written back; it and nothing else must be named. */
+static void hand_over(Fiber &f, const Wait &w) {
+    for (size_t i = 0; i < f.accumulators.size();) {
+        Accumulator &x = f.accumulators[i];
+        bool         named = x.d == w.named[0] || x.d == w.named[1] || x.d == w.named[2];
+        if (x.in_flight && named) fail_at(w.file, w.line, "wgmma_wait<%d> does not cover accumulators that it names", w.pending);
+        if (x.in_flight) {
+            i++;
+            continue;
+        }
+        if (!named)
+            fail_at(w.file, w.line, "wgmma_wait<%d> does not name accumulators that it completes: their uses may be moved before it",
+                    w.pending);
+        expect_untouched(x);
+        memcpy(x.d, x.value.data(), (size_t)x.n * sizeof(float));
+        f.accumulators.erase(f.accumulators.begin() + (long)i);
+    }
+    f.wgmma_fenced = false;
+    f.written.clear();
+}
+static void waited(int warpgroup, void *) {
+    Fiber *threads = &engine.fibers[warpgroup * WARPGROUP_THREADS];
+    for (int t = 1; t < WARPGROUP_THREADS; t++)
+        if (threads[t].wgmma.size() != threads[0].wgmma.size()) fail("wgmma: the threads of the warpgroup committed different groups");
+    while ((int)threads[0].wgmma.size() - 1 > ((Wait *)threads[0].argument)->pending) {
+        for (size_t i = 0; i < threads[0].wgmma[0].size(); i++) multiply_now(warpgroup, i);
+        for (int t = 0; t < WARPGROUP_THREADS; t++) threads[t].wgmma.pop_front();
+    }
+    for (int t = 0; t < WARPGROUP_THREADS; t++) hand_over(threads[t], *(Wait *)threads[t].argument);
+}
+void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int line) {
+    Wait w = {pending, {d, e, f}, file, line};
+    current->argument = &w;
+    warpgroup_collective("wgmma.wait_group", waited, nullptr, file, line);
+}
+
+/* A kernel that touches them on its stack; the race checker asks. */
+bool wgmma_holds(const Fiber &f, const void *p, size_t n) {
+    for (const Accumulator &x : f.accumulators)
+        if ((const char *)p + n > (const char *)x.d && (const char *)p < (const char *)(x.d + x.n)) return true;
+    return false;
+}
+
+}  // namespace emu
