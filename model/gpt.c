@@ -89,10 +89,9 @@ static Tensor flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Rows of logits at once: within the bytes of a chunk, and never the whole micro-batch unless it is tiny. */
-static int64_t head_rows(int64_t N, int64_t padded_vocab, DType act) {
+int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu) {
     int64_t bytes = N * padded_vocab * (int64_t)dtype_bytes(act);
-    int64_t chunks = ceil_div(bytes, device_is_host() ? LOGITS_BYTES_CPU : LOGITS_BYTES_GPU);
+    int64_t chunks = ceil_div(bytes, on_gpu ? LOGITS_BYTES_GPU : LOGITS_BYTES_CPU);
     if (chunks < 2 && N >= 64) chunks = 2;
     int64_t rows = ceil_div(N, chunks < 1 ? 1 : chunks);
     return rows > HEAD_TILE ? ceil_div(rows, HEAD_TILE) * HEAD_TILE : rows;
@@ -154,7 +153,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.ln_f           = arena_tensor(a, act, 2, e.own, C, 1);
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
-        g.head_rows      = head_rows(N, padded, act);
+        g.head_rows      = gpt_head_rows(N, padded, act, !device_is_host());
         if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits has the whole vocabulary's in them */
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);

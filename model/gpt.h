@@ -68,6 +68,9 @@ typedef struct {
     Tensor     most, part_sums;      /* [head_rows], [2 head_rows] f32 of the classifier: over tensor ranks, and of token losses */
 } Gpt;
 
+/* Rows of logits at once, of N: within the bytes of a chunk, and never the whole micro-batch unless it is tiny. */
+int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
+
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
  * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. document_mask: batches may
  * have starts. */

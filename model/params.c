@@ -12,7 +12,6 @@
 #include "model/block.h"
 #include "model/mup.h"
 
-enum { VOCAB_PAD = 128 }; /* rows of wte in memory are a multiple, on each tensor rank: whole tiles for the products */
 
 int64_t dim_size(Dim dim, ModelShape s) {
     switch (dim) {

@@ -46,6 +46,8 @@ static inline double  shape_init_std(ModelShape s) { return s.init_std > 0.0 ? s
 static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv_head : s.n_head; }
 static inline int64_t shape_head_dim(ModelShape s) { return s.head_dim ? s.head_dim : s.n_embd / s.n_head; }
 
+enum { VOCAB_PAD = 128 }; /* rows of wte in memory are a multiple, on each tensor rank: whole tiles for the products */
+
 /* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, D = head_dim, Q and KV = columns of queries and of
  * keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Speed of whole training steps, time to the first step, peak memory against the plan. Prints, and appends to test/results/.
-#   scripts/bench.sh [train|kinds|start|memory|deterministic|checkpoint]      one part only
+#   scripts/bench.sh [train|kinds|muon|start|memory|deterministic|checkpoint]      one part only
 set -u
 . "$(dirname "$0")/env.sh"
 case $B in build/cuda*) exec scripts/bench_gpu.sh "$@" ;; esac
-wanted=${1:-train kinds start memory deterministic checkpoint}
+wanted=${1:-train kinds muon start memory deterministic checkpoint}
 program=$PWD/$B/train_gpt
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
@@ -41,6 +41,16 @@ bench_kinds() {
             json_result bench_kinds.jsonl command="scripts/bench.sh kinds" $line
         done
     done
+}
+
+# Muon's update beside AdamW's, of a step of 524,288 tokens.
+bench_muon() {
+    local line
+    line=$("$B/test/bench/bench_muon" fp32) || exit 1
+    echo "$line"
+    json_result bench_values.jsonl what="Muon adds to a step of GPT-2 124M, 524,288 tokens, fp32" command="scripts/bench.sh muon" \
+        value="$(echo "$line" | sed -E 's/.*adds=([-0-9.]+).*/\1/' | awk '{ printf "%.2f %%", 100 * $1 }')" \
+        note="$(echo "$line" | sed -E 's/.*adamw_ms=([0-9.]+) muon_ms=([0-9.]+).*/update \2 ms, AdamW'"'"'s \1 ms; limit 3 %/')"
 }
 
 make_text() { # a text of N bytes that any machine has

@@ -12,9 +12,8 @@
 
 /* Works of all stages of a step that is replayed as it is. */
 static const int64_t REPLAYED_MOST = 1 << 15;
-/* Bytes added to a CPU dry run's memory for a GPU: cuBLASLt's workspace of 128 MiB, and a gigabyte for its larger chunks
- * of logits. */
-static const double GPU_SCRATCH = 1152.0 * (1 << 20);
+/* Bytes added to a CPU dry run's scratch for a GPU: cuBLASLt's workspace of 128 MiB, and some slack. */
+static const double GPU_SCRATCH = 160.0 * (1 << 20);
 
 /* --- a stage's clocks --------------------------------------------------------------------------------------------- */
 
@@ -193,13 +192,21 @@ static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage) {
     return spec;
 }
 
+/* Its chunks of logits are larger than a CPU's. */
+static double more_logits(ModelSpec spec, Mesh mesh) {
+    int64_t N = spec.B * spec.T / spec.context_ranks, cut = (int64_t)mesh.size[AXIS_TENSOR] * VOCAB_PAD;
+    int64_t padded = (spec.shards.shape.vocab_size + cut - 1) / cut * VOCAB_PAD;
+    int64_t rows = gpt_head_rows(N, padded, spec.shards.act, 1) - gpt_head_rows(N, padded, spec.shards.act, 0);
+    return (double)(rows * padded * (int64_t)dtype_bytes(spec.shards.act));
+}
+
 static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelBytes m) {
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) +
                    (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
-    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + trees + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
+    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + more_logits(spec, mesh) + trees + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
     return model + (double)loader_bytes(spec.B, T, kept, spec.document_mask) + cluster->reserved_bytes + gpu;
 }
 
