@@ -201,6 +201,11 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
         .final_backward = final_backward,                       \
         .has_own_head = (final_from) == 0,                      \
         .has_rope = 1,                                          \
+        .keys = READS_N_KV_HEAD | READS_HEAD_DIM | READS_N_INNER | READS_TIED | READS_NORM_EPS, \
+        .norm_eps = (block_from) == 0 ? 1e-6 : 0.0,             \
+        .joins_matrices = 1,                                    \
+        .neurons = NEURON_ROWS,                                 \
+        .files = &HF_LLAMA,                                     \
     }
 const BlockKind BLOCK_LLAMA = KIND("llama", HEAD_NORM_ROWS, HEAD_NORM_ACTS, 0);
 const BlockKind BLOCK_LLAMA_TIED = KIND("llama", HEAD_NORM_ROWS, HEAD_NORM_ACTS, 1);

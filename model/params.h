@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3 } Arch;
+typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3, ARCH_COUNT } Arch;
 
 /* Sizes, and what else makes a model of its kind, under Hugging Face's names. gpt2 has the first five alone: all others
  * are unused, and may be zero. */
