@@ -7,7 +7,8 @@
 
 const BlockKind *block_kind(ModelShape shape) {
     switch ((Arch)shape.arch) {
-        case ARCH_GPT2: break;
+        case ARCH_GPT2:
+        case ARCH_COUNT: break;
         case ARCH_LLAMA: return shape.tie_embeddings ? &BLOCK_LLAMA_TIED : &BLOCK_LLAMA;
         case ARCH_QWEN3: return shape.tie_embeddings ? &BLOCK_QWEN3_TIED : &BLOCK_QWEN3;
         case ARCH_QWEN3_MOE: return &BLOCK_QWEN3_MOE[shape.balance == BALANCE_BIAS][shape.tie_embeddings != 0];

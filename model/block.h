@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "layers/layers.h"
 #include "model/ends.h"
+#include "model/hf_gpt2.h"
 #include "model/params.h"
 
 #ifdef __cplusplus
@@ -101,6 +102,15 @@ Tensor batch_rows(const BlockRun *r, Tensor qkv);
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
 
+/* Keys of the config that a kind reads, beside its five sizes. A key that it does not read is refused, but at its default. */
+typedef enum {
+    READS_N_KV_HEAD = 1, /* else each query head has its own keys       */
+    READS_HEAD_DIM  = 2, /* else n_embd / n_head                        */
+    READS_N_INNER   = 4, /* and needs it; else 4 n_embd                 */
+    READS_TIED      = 8, /* and has a head of its own where it is not given; else the embedding is the head */
+    READS_NORM_EPS  = 16 /* else 1e-5                                   */
+} KindKeys;
+
 typedef struct {
     const char *name;                      /* "gpt2" */
     const char *prefix, *blocks;           /* of names in files: "transformer.", and "h" for "transformer.h.3." */
@@ -119,7 +129,12 @@ typedef struct {
     int  has_own_head;                     /* FinalParams.head; else the embedding is the head */
     int  has_experts;                      /* its blocks count assignments  */
     size_t experts_bias;                   /* of those, in the weights' struct: the bias to the choice (model/balance.h) */
-    int  has_rope;                         /* its blocks read frequencies */
+    int  has_rope;                         /* its blocks read frequencies; the keys of rope_theta and its scaling are read */
+    int  keys;                             /* KindKeys */
+    double norm_eps;                       /* where the config gives none; 0: the option's default */
+    int  joins_matrices;                   /* reads q, k and v as one matrix, and gate and up: neighbours without a gap */
+    NeuronSide neurons;                    /* of matrices [in,out] columns, of [out,in] rows */
+    const HfFiles *files;                  /* config.json */
 } BlockKind;
 
 extern const BlockKind BLOCK_GPT2, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;

@@ -157,4 +157,6 @@ const BlockKind BLOCK_GPT2 = {
     .backward = backward,
     .final_forward = final_forward,
     .final_backward = final_backward,
+    .neurons = NEURON_COLUMNS,
+    .files = &HF_GPT2,
 };

@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "core/json_scan.h"
 #include "core/json_text.h"
-#include "model/hf_llama.h"
+#include "model/block.h"
 #include "model/hf_softcap.h"
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *tex
 int hf_config_text(ModelShape g, int32_t end_of_text, const char *dtype, char *text) {
     char end[ID_CHARS];
     id_text(end_of_text, end);
-    int bytes = g.arch != ARCH_GPT2 ? hf_llama_text(g, end, dtype, text) : gpt2_text(g, end, dtype, text);
+    int bytes = block_kind(g)->files->text(g, end, dtype, text);
     return g.logit_softcap > 0.0 ? hf_softcap_text(text, bytes, g.logit_softcap) : bytes;
 }
 
@@ -71,7 +71,12 @@ static ModelShape gpt2_shape(const cJSON *config, const char *path) {
 }
 
 ModelShape hf_config_shape(const cJSON *config, const char *path) {
-    ModelShape shape = hf_llama_reads(config) ? hf_llama_shape(config, path) : gpt2_shape(config, path);
+    const HfFiles *files = &HF_GPT2; /* of a config.json without a type, too */
+    for (int arch = 0; arch < ARCH_COUNT; arch++) {
+        const BlockKind *kind = block_kind((ModelShape){.arch = arch});
+        if (kind->files->reads(config)) files = kind->files;
+    }
+    ModelShape shape = files->shape(config, path);
     shape.logit_softcap = hf_softcap_of(config, path);
     return shape;
 }
@@ -89,16 +94,10 @@ static int is_gelu_by_tanh(const cJSON *value) {
     return hf_is_word(value, "gelu_new") || hf_is_word(value, "gelu_pytorch_tanh") || hf_is_word(value, "gelu_fast");
 }
 
-void hf_config_expect(const cJSON *config, const char *path, ModelShape shape) {
-    char   ours[80];
-    double cap = hf_softcap_of(config, path);
-    if (cap != shape.logit_softcap)
-        fail(EXIT_DATA, "%s: the soft cap of this model's logits is %.9g, ours %.9g (0: none; the shapes of weights do not show it): give "
-             "model.logit_softcap = %.9g", path, cap, shape.logit_softcap, cap);
-    if (shape.arch != ARCH_GPT2) {
-        hf_llama_expect(config, path, shape);
-        return;
-    }
+static int gpt2_reads(const cJSON *config) { return hf_is_type(config, "gpt2"); }
+
+static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape) {
+    char         ours[80];
     const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
     const cJSON *activation = json_member(config, "activation_function"), *epsilon = json_member(config, "layer_norm_epsilon");
     const cJSON *by_layer = json_member(config, "scale_attn_by_inverse_layer_idx"),
@@ -110,6 +109,16 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape shape) {
     if (epsilon && fabs(number_value(epsilon) - 1e-5) > 1e-11) hf_refuse_key(path, epsilon, "1e-5 is used here");
     if (by_layer && cJSON_IsTrue(by_layer)) hf_refuse_key(path, by_layer, "attention is not scaled so here");
     if (scaled && cJSON_IsFalse(scaled)) hf_refuse_key(path, scaled, "attention is scaled here");
+}
+
+const HfFiles HF_GPT2 = {gpt2_text, gpt2_reads, gpt2_shape, gpt2_expect};
+
+void hf_config_expect(const cJSON *config, const char *path, ModelShape ours) {
+    double cap = hf_softcap_of(config, path);
+    if (cap != ours.logit_softcap)
+        fail(EXIT_DATA, "%s: the soft cap of this model's logits is %.9g, ours %.9g (0: none; the shapes of weights do not show it): give "
+             "model.logit_softcap = %.9g", path, cap, ours.logit_softcap, cap);
+    block_kind(ours)->files->expect(config, path, ours);
 }
 
 /* --- names -------------------------------------------------------------------------------------------------------- */

@@ -14,9 +14,20 @@
 extern "C" {
 #endif
 
-/* config.json as GPT2LMHeadModel reads it, or the class of the shape's kind, into text [HF_CONFIG_BYTES]; returns its bytes. end_of_text: the id that ends a
- * text, -1: none. dtype: of the weights, "float32". */
 enum { HF_CONFIG_BYTES = 2048 };
+/* config.json of a kind of model (BlockKind.files), written and read. */
+typedef struct {
+    /* Into text [HF_CONFIG_BYTES]; returns its bytes. end: the id that ends a text as JSON, "null" for none. */
+    int        (*text)(ModelShape shape, const char *end, const char *dtype, char *text);
+    int        (*reads)(const cJSON *config);                                    /* whether it is of these kinds */
+    /* Exit 65 naming the key: where it is no shape, or asks for what is not computed here; where it is not ours. */
+    ModelShape (*shape)(const cJSON *config, const char *path);
+    void       (*expect)(const cJSON *config, const char *path, ModelShape ours);
+} HfFiles;
+extern const HfFiles HF_GPT2, HF_LLAMA;
+
+/* config.json of the shape's kind, into text [HF_CONFIG_BYTES]; returns its bytes. end_of_text: the id that ends a text,
+ * -1: none. dtype: of the weights, "float32". */
 int hf_config_text(ModelShape shape, int32_t end_of_text, const char *dtype, char *text);
 /* generation_config.json, and tokenizer_config.json beside a tokenizer.json; the same room. end_of_text as text, NULL: none. */
 int hf_generation_text(int32_t end_of_text, char *text);

@@ -1,6 +1,4 @@
-/* hf_llama.c - see hf_llama.h. */
-#include "model/hf_llama.h"
-
+/* hf_llama.c - config.json of the kinds llama and qwen3, as their classes in Hugging Face have it (HF_LLAMA of hf_gpt2.h). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +25,8 @@ enum { CLASS_COUNT = sizeof CLASSES / sizeof *CLASSES };
 
 static const HfClass *class_of(int arch) {
     const HfClass *c = CLASSES;
-    while (c->arch != (Arch)arch) c++;
+    while (c < CLASSES + CLASS_COUNT && c->arch != (Arch)arch) c++;
+    CHECK(c < CLASSES + CLASS_COUNT, "model.arch %d has no class here", arch);
     return c;
 }
 
@@ -38,7 +37,7 @@ static const HfClass *class_of_config(const cJSON *config) {
     return NULL;
 }
 
-int hf_llama_reads(const cJSON *config) { return class_of_config(config) != NULL; }
+static int llama_reads(const cJSON *config) { return class_of_config(config) != NULL; }
 
 /* DeepSeek-V3's word for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
 static const char WITH_BIAS[] = "noaux_tc";
@@ -54,7 +53,7 @@ static void experts_text(ModelShape g, char *text, size_t room) {
              g.balance == BALANCE_BIAS ? "\"" : "");
 }
 
-int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
+static int llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
     const HfClass *class = class_of(g.arch);
     char           scaling[240] = "null", experts[420] = "";
     int64_t        inner = dim_size(DIM_FC, g);
@@ -164,7 +163,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, const HfClass 
     return shape;
 }
 
-ModelShape hf_llama_shape(const cJSON *config, const char *path) {
+static ModelShape llama_shape(const cJSON *config, const char *path) {
     return shape_of(config, path, class_of_config(config));
 }
 
@@ -172,7 +171,7 @@ ModelShape hf_llama_shape(const cJSON *config, const char *path) {
 
 static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
 
-void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
+static void llama_expect(const cJSON *config, const char *path, ModelShape ours) {
     const HfClass *class = class_of(ours.arch);
     const cJSON   *type = json_member(config, "model_type");
     char           arch[40];
@@ -199,3 +198,5 @@ void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
             fail(EXIT_DATA, "%s: this model has %s = %g, ours %g (the shapes of weights do not show it): give %s = %g", path, of[i].key,
                  of[i].theirs, of[i].ours, of[i].key, of[i].theirs);
 }
+
+const HfFiles HF_LLAMA = {llama_text, llama_reads, llama_shape, llama_expect};

@@ -250,9 +250,16 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
         .has_experts = experts,                                 \
         .experts_bias = EXPERT(bias),                           \
         .has_rope = 1,                                          \
+        .keys = READS_N_KV_HEAD | READS_HEAD_DIM | READS_TIED | READS_NORM_EPS | ((experts) ? 0 : READS_N_INNER), \
+        .norm_eps = (block_from) < LLAMA_ROWS ? 1e-6 : 0.0,     \
+        .joins_matrices = 1,                                    \
+        .neurons = NEURON_ROWS,                                 \
+        .files = &HF_LLAMA,                                     \
     }
-enum { QWEN3_ROWS = EXPERT_ROWS, QWEN3_ACTS = EXPERT_ACTS };
-enum { LLAMA_ROWS = QWEN3_ROWS + HEAD_NORM_ROWS, LLAMA_ACTS = QWEN3_ACTS + HEAD_NORM_ACTS };
+enum {
+    QWEN3_ROWS = EXPERT_ROWS, LLAMA_ROWS = QWEN3_ROWS + HEAD_NORM_ROWS,
+    QWEN3_ACTS = EXPERT_ACTS, LLAMA_ACTS = QWEN3_ACTS + HEAD_NORM_ACTS,
+};
 const BlockKind BLOCK_LLAMA = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 0, 0);
 const BlockKind BLOCK_LLAMA_TIED = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 1, 0);
 const BlockKind BLOCK_QWEN3 = KIND("qwen3", QWEN3_ROWS, QWEN3_ACTS, 0, 0);

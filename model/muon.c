@@ -1,6 +1,7 @@
 /* muon.c - Muon for the matrices of blocks, AdamW for all else: see optimizer.h. */
 #include <math.h>
 
+#include "model/block.h"
 #include "model/optimizer.h"
 
 static const double MUON_SCALE = 0.2; /* AdamW's updates have about this root mean square */
@@ -13,8 +14,8 @@ static Tensor muon_field(const void *ctx, int field, Span span) {
     return field == 0 ? shards_grad(o->shards, span) : optimizer_state(o, 1, span);
 }
 
-/* The weights of GPT-2 lie as [in,out], those of all others as [out,in]: a neuron is an output. */
-static NeuronSide neurons_of(const Shards *z) { return z->spec.shape.arch == ARCH_GPT2 ? NEURON_COLUMNS : NEURON_ROWS; }
+/* A neuron is an output. */
+static NeuronSide neurons_of(const Shards *z) { return block_kind(z->spec.shape)->neurons; }
 
 static void muon_direction(const void *ctx, Stream *s, int param, const Tensor whole[MATRIX_FIELDS]) {
     const MuonWork  *w = (const MuonWork *)ctx;

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN3_MOE } Arch;
+typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN3_MOE, ARCH_COUNT } Arch;
 /* How experts come to equal shares of the tokens: a bias to the choice, moved after each step; a loss; not at all. */
 typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/json.h"
+#include "model/block.h"
 #include "run/config/config_load.h"
 
 /* Reads at most limit+1 bytes, so that a file over the limit is seen as such. Returns 0 or an errno value. */
@@ -62,13 +63,13 @@ static void resolve_preset(ConfigLoad *load) {
     }
 }
 
-/* What the options of llama and qwen3 are where they are not given. */
-static void resolve_llama(ConfigLoad *load) {
-    ModelShape *shape = &load->config->model.shape;
-    if (shape->arch == ARCH_GPT2) return;
-    if (!config_given(load, "model.tie_embeddings")->given) shape->tie_embeddings = 0;
-    if ((shape->arch == ARCH_QWEN3 || shape->arch == ARCH_QWEN3_MOE) && !config_given(load, "model.norm_eps")->given) shape->norm_eps = 1e-6;
-    shape->n_kv_head = shape_kv_heads(*shape);
+/* What a kind's options are where they are not given. */
+static void resolve_kind(ConfigLoad *load) {
+    ModelShape      *shape = &load->config->model.shape;
+    const BlockKind *kind = block_kind(*shape);
+    if (kind->keys & READS_TIED && !config_given(load, "model.tie_embeddings")->given) shape->tie_embeddings = 0;
+    if (kind->norm_eps != 0.0 && !config_given(load, "model.norm_eps")->given) shape->norm_eps = kind->norm_eps;
+    if (kind->keys & READS_N_KV_HEAD) shape->n_kv_head = shape_kv_heads(*shape);
 }
 
 /* On for every kind but gpt2; a run's own config.json has what was resolved, and asks for nothing. */
@@ -91,7 +92,7 @@ static const char *default_dir(Config *c, const char *path) {
 static void resolve(ConfigLoad *load, int is_saved) {
     Config *c = load->config;
     resolve_preset(load);
-    resolve_llama(load);
+    resolve_kind(load);
     c->model.shape.init_std = c->init.std;
     resolve_documents(load, is_saved);
     if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c, c->path);

@@ -64,7 +64,7 @@ static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) 
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Llama's q, k and v are read as one matrix, and gate and up: rows of memory begin at multiples of LAYOUT_ALIGN elements. */
+/* Where q, k and v are read as one matrix, and gate and up: rows of memory begin at multiples of LAYOUT_ALIGN elements. */
 static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
     int64_t    t = c->parallel.tensor, C = s.n_embd;
@@ -72,7 +72,7 @@ static char *check_neighbours(const Config *c) {
     uint64_t   inner = s.arch == ARCH_QWEN3_MOE ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
     int64_t    heads = s.head_dim ? 1 : 2 * s.n_head; /* a width of whole, even heads is a multiple of it */
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
-    if (s.arch == ARCH_GPT2 || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
+    if (!block_kind(s)->joins_matrices || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
     return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRIu64
                     ", which must be a multiple of %d with model.arch = \"%s\": model.n_embd = %" PRId64,
                     C, keys % LAYOUT_ALIGN ? "columns of keys" : "model.n_inner", keys % LAYOUT_ALIGN ? keys : inner, LAYOUT_ALIGN,

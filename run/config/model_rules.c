@@ -14,24 +14,26 @@
         config_given(load, name)->faulty = 1;                                           \
     } while (0)
 
-static void rules_of_gpt2(ConfigLoad *load, ModelShape s) {
-    if (shape_kv_heads(s) != s.n_head)
-        REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 ": the heads of model.arch = \"gpt2\" share no keys; leave it out, or "
-               "model.arch = \"llama\"", s.n_kv_head);
-    if (s.head_dim && (s.n_embd % s.head_dim || s.n_embd / s.head_dim != s.n_head))
-        REFUSE(load, "model.head_dim", "model.head_dim = %" PRId64 ": a head of model.arch = \"gpt2\" has model.n_embd / model.n_head = %" PRId64
-               "; leave it out, or model.arch = \"llama\"", s.head_dim, s.n_embd / s.n_head);
-    if (s.n_inner && s.n_inner != 4 * s.n_embd)
-        REFUSE(load, "model.n_inner", "model.n_inner = %" PRId64 ": model.arch = \"gpt2\" has 4 x model.n_embd = %" PRId64
-               "; leave it out, or model.arch = \"llama\"", s.n_inner, 4 * s.n_embd);
-    if (!s.tie_embeddings)
-        REFUSE(load, "model.tie_embeddings", "model.tie_embeddings = false: the head of model.arch = \"gpt2\" is its embedding; "
-               "leave it out, or model.arch = \"llama\"");
-    if (s.norm_eps != 1e-5)
-        REFUSE(load, "model.norm_eps", "model.norm_eps = %g: model.arch = \"gpt2\" has 1e-5; leave it out, or model.arch = \"llama\"", s.norm_eps);
-    if (s.rope_theta != 10000.0 || s.rope_factor != 0.0)
+/* Keys that the kind does not read. */
+static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
+    if (!(kind->keys & READS_N_KV_HEAD) && shape_kv_heads(s) != s.n_head)
+        REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 ": the heads of model.arch = \"%s\" share no keys; leave it out, or "
+               "model.arch = \"llama\"", s.n_kv_head, kind->name);
+    if (!(kind->keys & READS_HEAD_DIM) && s.head_dim && (s.n_embd % s.head_dim || s.n_embd / s.head_dim != s.n_head))
+        REFUSE(load, "model.head_dim", "model.head_dim = %" PRId64 ": a head of model.arch = \"%s\" has model.n_embd / model.n_head = %" PRId64
+               "; leave it out, or model.arch = \"llama\"", s.head_dim, kind->name, s.n_embd / s.n_head);
+    if (!(kind->keys & READS_N_INNER) && !kind->has_experts && s.n_inner && s.n_inner != 4 * s.n_embd)
+        REFUSE(load, "model.n_inner", "model.n_inner = %" PRId64 ": model.arch = \"%s\" has 4 x model.n_embd = %" PRId64
+               "; leave it out, or model.arch = \"llama\"", s.n_inner, kind->name, 4 * s.n_embd);
+    if (!(kind->keys & READS_TIED) && !s.tie_embeddings)
+        REFUSE(load, "model.tie_embeddings", "model.tie_embeddings = false: the head of model.arch = \"%s\" is its embedding; "
+               "leave it out, or model.arch = \"llama\"", kind->name);
+    if (!(kind->keys & READS_NORM_EPS) && s.norm_eps != 1e-5)
+        REFUSE(load, "model.norm_eps", "model.norm_eps = %g: model.arch = \"%s\" has 1e-5; leave it out, or model.arch = \"llama\"", s.norm_eps,
+               kind->name);
+    if (!kind->has_rope && (s.rope_theta != 10000.0 || s.rope_factor != 0.0))
         REFUSE(load, s.rope_factor != 0.0 ? "model.rope_factor" : "model.rope_theta",
-               "model.arch = \"gpt2\" has no rotary positions: leave model.rope_theta and model.rope_factor out, or model.arch = \"llama\"");
+               "model.arch = \"%s\" has no rotary positions: leave model.rope_theta and model.rope_factor out, or model.arch = \"llama\"", kind->name);
 }
 
 static void rules_of_scaling(ConfigLoad *load, ModelShape s) {
@@ -44,16 +46,7 @@ static void rules_of_scaling(ConfigLoad *load, ModelShape s) {
                s.rope_low_freq_factor, s.rope_high_freq_factor);
 }
 
-static void rules_of_llama(ConfigLoad *load, ModelShape s) {
-    if (s.n_inner == 0 && s.arch != ARCH_QWEN3_MOE)
-        REFUSE(load, "model.n_inner", "missing key \"model.n_inner\": width of the MLP, which model.arch = \"%s\" needs; often 8/3 of "
-               "model.n_embd, here %" PRId64, block_kind(s)->name, (s.n_embd * 8 / 3 + 63) / 64 * 64);
-    if (s.n_head % s.n_kv_head) {
-        int64_t below = s.n_kv_head < s.n_head ? s.n_kv_head : s.n_head;
-        while (s.n_head % below) below--;
-        REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 " must divide model.n_head = %" PRId64 ": %" PRId64, s.n_kv_head,
-               s.n_head, below);
-    }
+static void rules_of_rope(ConfigLoad *load, ModelShape s) {
     if (s.head_dim % 2)
         REFUSE(load, "model.head_dim", "model.head_dim = %" PRId64 " must be even: rotary positions turn pairs; %" PRId64, s.head_dim, s.head_dim + 1);
     else if (!s.head_dim && s.n_embd % s.n_head == 0 && s.n_embd / s.n_head % 2)
@@ -105,6 +98,19 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
                "moe.balance = \"switch\" or \"none\", or outer.send = \"deltas\"");
 }
 
+static void rules_of_read(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
+    if (kind->keys & READS_N_INNER && s.n_inner == 0)
+        REFUSE(load, "model.n_inner", "missing key \"model.n_inner\": width of the MLP, which model.arch = \"%s\" needs; often 8/3 of "
+               "model.n_embd, here %" PRId64, kind->name, (s.n_embd * 8 / 3 + 63) / 64 * 64);
+    if (kind->keys & READS_N_KV_HEAD && s.n_head % s.n_kv_head) {
+        int64_t below = s.n_kv_head < s.n_head ? s.n_kv_head : s.n_head;
+        while (s.n_head % below) below--;
+        REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 " must divide model.n_head = %" PRId64 ": %" PRId64, s.n_kv_head,
+               s.n_head, below);
+    }
+    if (kind->has_rope) rules_of_rope(load, s);
+}
+
 static void rules_of_mup(ConfigLoad *load, ModelShape s) {
     if (s.mup_base_head_dim == 0) return;
     if (s.mup_base_n_embd == 0)
@@ -121,9 +127,10 @@ void rules_of_model(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
     Keys       sizes = {"model.arch", "model.n_head", "model.n_embd", "model.head_dim", NULL};
     if (!rule_usable(load, sizes)) return;
-    if (s.arch == ARCH_QWEN3_MOE) rules_of_experts(load, s);
+    const BlockKind *kind = block_kind(s);
+    if (kind->has_experts) rules_of_experts(load, s);
     else rules_of_no_experts(load, s);
-    if (s.arch == ARCH_GPT2) rules_of_gpt2(load, s);
-    else rules_of_llama(load, s);
+    rules_of_unread(load, s, kind);
+    rules_of_read(load, s, kind);
     rules_of_mup(load, s);
 }
