@@ -26,13 +26,13 @@ template <typename T> DEVICE float softmax_exp(float x) {
  * sum. */
 DEVICE float finite_max(float max) { return max == -INFINITY ? 0.0f : max; }
 
-/* y = c tanh(x / c); c 0: x itself. */
+/* y = c tanh(x / c), rounded for itself, so that the target's y is that of the same logit among the others; c 0: x itself. */
+DEVICE float cap_logit(float x, float c) { return c == 0.0f ? x : __fmul_rn(c, tanhf(x / c)); }
 template <int W> DEVICE void cap_logits(Pack<float, W> &x, float c) {
     if (c == 0.0f) return;
     #pragma unroll
-    for (int j = 0; j < W; j++) x.v[j] = c * tanhf(x.v[j] / c);
+    for (int j = 0; j < W; j++) x.v[j] = cap_logit(x.v[j], c);
 }
-DEVICE float cap_logit(float x, float c) { return c == 0.0f ? x : c * tanhf(x / c); }
 
 /* 1 - tanh(x / c)^2 = 4 e / (1 + e)^2, e = exp(-2 |x / c|) */
 DEVICE float cap_slope(float x, float c) {
@@ -87,9 +87,9 @@ template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row
 /* The factors of a row's gradient: of exp(y - max), and the target's own. */
 typedef struct { float others, at_target; } RowFactors;
 DEVICE RowFactors row_factors(Softmax r, float y_target, LossTerms k, float scale) {
-    float pull = k.z == 0.0f ? 1.0f : 1.0f + 2.0f * k.z * (logf(r.sum) + r.max);
-    /* At the target the two terms nearly cancel once the model is sure. */
-    RowFactors f = {scale * pull / r.sum, scale * (pull * expf(y_target - r.max) / r.sum - 1.0f)};
+    float more = k.z == 0.0f ? 0.0f : 2.0f * k.z * (logf(r.sum) + r.max), p = expf(y_target - r.max) / r.sum;
+    /* At the target p and 1 nearly cancel once the model is sure: what z adds joins their difference. */
+    RowFactors f = {scale * (1.0f + more) / r.sum, scale * (p - 1.0f + more * p)};
     return f;
 }
 

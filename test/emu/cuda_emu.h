@@ -268,8 +268,14 @@ inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
+/* Rounded for itself: no compiler joins it with what follows. */
+#if defined(__x86_64__)
+inline float __fadd_rn(float a, float b) { float r = a + b; asm("" : "+x"(r)); return r; }
+inline float __fmul_rn(float a, float b) { float r = a * b; asm("" : "+x"(r)); return r; }
+#else
+inline float __fadd_rn(float a, float b) { float r = a + b; asm("" : "+w"(r)); return r; }
+inline float __fmul_rn(float a, float b) { float r = a * b; asm("" : "+w"(r)); return r; }
+#endif
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1.0f / a; }
