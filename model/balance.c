@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* What is added to elements [first, first + n) of a block's bias. */
+/* The steps by which elements [first, first + n) of a block's bias move after a step. */
 static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_t first, int64_t n) {
     int64_t all = 0;
     for (int64_t e = 0; e < shape.n_experts; e++) all += counts[e];

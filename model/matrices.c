@@ -85,7 +85,7 @@ void matrices_destroy(Matrices *m) {
 
 /* --- a turn ------------------------------------------------------------------------------------------------------- */
 
-/* What piece `piece` has of this rank's part of a matrix; returns whether it has any. */
+/* Finds the span of this rank's part of a matrix that lies in piece `piece`; returns 0 where there is none. */
 static int span_of(const Matrices *m, int param, int piece, Span *out) {
     const Param  *p = &m->shards->layout.param[param];
     const Bucket *b = &m->shards->layout.bucket[p->bucket];

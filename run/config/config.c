@@ -63,7 +63,7 @@ static void resolve_preset(ConfigLoad *load) {
     }
 }
 
-/* What a kind's options are where they are not given. */
+/* Sets the options of a kind that the config does not give. */
 static void resolve_kind(ConfigLoad *load) {
     ModelShape      *shape = &load->config->model.shape;
     const BlockKind *kind = block_kind(*shape);

@@ -150,7 +150,7 @@ const Option OPTIONS[] = {
     SIZE(mup_base_head_dim, "0", 0, DIM, "muP: the size of a head of the model of that width; 0 = n_embd / n_head, as here", FIXED),
     SHAPE_REAL(logit_softcap, "0", 0, BIG, "soft cap c of the logits, which become c x tanh(logit / c); Gemma 2 has 30; 0 = none", FIXED),
     SHAPE_REAL(z_loss, "0", 0, 1,
-               "z: training adds z x (log of the softmax denominator)^2 to each token's loss; losses are told without it", FIXED),
+               "weight z of the z-loss: training adds z x (log of the softmax denominator)^2 to each token's loss; logged losses leave it out", FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
