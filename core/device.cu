@@ -39,6 +39,8 @@ void launch_prepare(const void *kernel, size_t shared_bytes) {
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
 }
 
+int launches_early(void) { return gpu.properties.major >= 9; }
+
 void launch_check(const char *kernel, const char *file, int line) {
     cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) cuda_failed(kernel, error, file, line);

@@ -42,6 +42,7 @@ template <typename T, int W> DEVICE void store_norm(T *y, const T *w, Pack<T, W>
 /* Warp: one row of at most WARP HELD W channels, held in registers. grid ceil(rows / WARPS), no shared memory. Bound:
  * its traffic, 2 elements each, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<T> f) {
+    await_kernels();
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
     if (row >= f.r.rows) return; /* the whole warp; the block has no barrier */
@@ -68,6 +69,7 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
 /* Block: one longer row, held in dynamic shared memory, each thread meeting its own packs only. grid rows. Bound: as
  * above. */
 template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f) {
+    await_kernels();
     SMEM(float, part, [WARP]);
     SMEM_DYN(T, held);
     int64_t row = blockIdx.x, first = threadIdx.x * W, step = (int64_t)blockDim.x * W;
@@ -87,10 +89,10 @@ template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f)
 template <typename T, int W> static void launch_forward(Stream *s, RmsForward<T> f) {
     int64_t held = blocks_for(f.r.C, WARP * W), rows = f.r.rows;
     if (rows == 0) return;
-    if (held <= 1) LAUNCH((rmsnorm_forward_kernel<T, W, 1>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
+    if (held <= 1) LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, 1>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
     else if (held <= HELD_PACKS)
-        LAUNCH((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
-    else LAUNCH((rmsnorm_forward_long_kernel<T, W>), rows, LONG_ROW_THREADS, (size_t)f.r.C * sizeof(T), s, f);
+        LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
+    else LAUNCH_EARLY((rmsnorm_forward_long_kernel<T, W>), rows, LONG_ROW_THREADS, (size_t)f.r.C * sizeof(T), s, f);
 }
 
 static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, HeadRows r,

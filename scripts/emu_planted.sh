@@ -92,7 +92,12 @@ table='
 105 cluster    XXX XXX XXX no cluster barrier at the end
 106 cluster    XXX XXX XXX multicast to itself alone
 107 cluster    XXX XXX XXX cluster wait without arrive
-108 cluster    XXX XXX XXX cluster arrive without wait'
+108 cluster    XXX XXX XXX cluster arrive without wait
+111 early      XXX XXX XXX an early launch does not wait for the kernels before
+112 early      XXX XXX XXX one warp of an early launch does not wait
+113 early      --- --- XXX an early launch reads before it waits
+114 early      --- --- XXX an early launch writes before it waits
+115 early      XXX XXX XXX an early launch copies before it waits'
 variants=(-plain "" -race)
 
 one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away

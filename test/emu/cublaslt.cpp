@@ -340,7 +340,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
         if (pointer % align) return refuse(p, "a pointer is not aligned as the algorithm needs it");
     if (!is_inside(a, p.a) || !is_inside(b, p.b) || !is_inside(d, p.d)) return refuse(p, "a matrix is not inside device memory");
     auto product = std::make_shared<Product>(Product{p, x, *(const float *)alpha, *(const float *)beta, a, b, c, d, (float *)workspace});
-    cudaError_t error = emu::launch("cublasLtMatmul", __FILE__, __LINE__, dim3(1), dim3(1), 1, 0, stream, product_kernel, product);
+    cudaError_t error = emu::launch("cublasLtMatmul", __FILE__, __LINE__, dim3(1), dim3(1), 1, false, 0, stream, product_kernel, product);
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 }

@@ -108,6 +108,7 @@ struct Fiber {
 
     std::vector<std::pair<const char *, size_t>> written; /* of its stack, since the fence; the race checker notes it */
 
+    bool     awaited;            /* the kernels before: at once, unless the launch is early */
     bool     at_cluster_barrier; /* arrived, and has not waited */
     unsigned cluster_phase;      /* when it arrived */
 };
@@ -156,6 +157,7 @@ struct Launch {
     int                   line;
     dim3                  grid, block;
     unsigned              cluster; /* blocks, along x */
+    bool                  early;   /* before the kernels before it have ended: its threads call await_kernels */
     size_t                shared_bytes, most_shared; /* dynamic; and with static objects */
     const void           *kernel;
     std::shared_ptr<Body> body;

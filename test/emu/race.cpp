@@ -278,6 +278,7 @@ static inline void seen(const void *p, size_t n, Access kind, void *return_addre
         if (kind == WRITE && current->wgmma_fenced) current->written.push_back({(const char *)p, n});
         return;
     }
+    if (!current->awaited && find_allocation(p)) report("ERROR", "an early launch touches memory before await_kernels", p, at);
     check(p, n, kind, at, current->index, race.clock[current->warp]);
 }
 
