@@ -97,7 +97,8 @@ table='
 112 early      XXX XXX XXX one warp of an early launch does not wait
 113 early      --- --- XXX an early launch reads before it waits
 114 early      --- --- XXX an early launch writes before it waits
-115 early      XXX XXX XXX an early launch copies before it waits'
+115 early      XXX XXX XXX an early launch copies before it waits
+120 softmax     --- XXX XXX host dereferences a device pointer of a large allocation'
 variants=(-plain "" -race)
 
 one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away
