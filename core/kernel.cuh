@@ -80,7 +80,7 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
 
-/* Whether this process's GPU starts kernels early. */
+/* Whether this process's GPU starts kernels early; TRAIN_GPT_LAUNCH=serial forbids it. */
 int launches_early(void);
 
 #ifndef CUDA_EMU

@@ -114,6 +114,8 @@ for verb in check plan; do
     expect "$verb: heads over 128 are the CPU's alone" exits 64 "more than 128 run on the CPU only \(make BACKEND=cpu\)" "$TRAIN" $verb "$WORK/tiny.json" model.n_head=1 model.n_embd=136
 done
 
+expect "an unknown way to launch" exits 64 'TRAIN_GPT_LAUNCH is "late": early or serial' env TRAIN_GPT_LAUNCH=late "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/late"
+
 # The algorithms of another GPU are not taken over, from the file nor from the checkpoint.
 sed -i 's/"gpu":.*/"gpu": "another GPU",/' "$WORK/fp32/gemm.json"
 heard() { "$@" > /dev/null 2> "$WORK/err"; }
