@@ -22,7 +22,7 @@ KERNEL double_kernel(float *out, const float *in) {
     if (!BUG(115)) load_tile(tile, in);
     cp_async_wait<0>();
     __syncthreads(); /* the tile is there */
-    out[i] = seen > 2.0f ? NAN : 2.0f * tile[threadIdx.x];
+    out[i] = seen > 1e30f ? NAN : 2.0f * tile[threadIdx.x];
 }
 void double_often(float *out, float *room, const float *in, int n, Stream *s) {
     LAUNCH(double_kernel, n / THREADS, THREADS, 0, s, out, in); /* a kernel of the kind may be launched plainly, too */
