@@ -220,7 +220,7 @@ static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster,
 }
 
 static Simulated describe(const Config *c, int ranks) {
-    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave,
+    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave, .expert_ranks = (int)c->parallel.expert,
                      .zero_stage = (int)c->parallel.zero_stage,
                      .micro_batch = c->batch.micro_batch, .recompute = (int)c->memory.recompute};
     out.micro_batches = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, ranks));
