@@ -122,6 +122,10 @@ size_t groups_matrices_library_bytes(Mesh mesh, CommKind kind) {
 size_t groups_experts_library_bytes(Mesh mesh, int ranks, CommKind kind) {
     return ranks > 1 ? comm_library_bytes(kind, ranks) + comm_library_bytes(kind, ranks_with(mesh, WITH_STATE) / ranks) : 0;
 }
+/* Rows travel as messages, without buffers. */
+size_t groups_experts_buffer_bytes(Mesh mesh, int ranks, CommKind kind) {
+    return ranks > 1 ? comm_buffer_bytes(kind, ranks_with(mesh, WITH_STATE) / ranks) : 0;
+}
 size_t groups_library_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_library_bytes); }
 
 GroupTimes groups_times(const Groups *g) {

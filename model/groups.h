@@ -55,6 +55,7 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind);
 size_t groups_library_bytes(Mesh mesh, CommKind kind);
 size_t groups_matrices_library_bytes(Mesh mesh, CommKind kind); /* the same of groups_add_matrices */
 size_t groups_experts_library_bytes(Mesh mesh, int ranks, CommKind kind); /* and of groups_add_experts */
+size_t groups_experts_buffer_bytes(Mesh mesh, int ranks, CommKind kind);
 
 #ifdef __cplusplus
 }

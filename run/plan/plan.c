@@ -95,6 +95,7 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
               .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) +
+                            groups_experts_buffer_bytes(mesh, (int)c->parallel.expert, ranks.comm) +
                             comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * own_T * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE],
