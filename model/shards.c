@@ -1,94 +1,17 @@
 /* shards.c - see shards.h. */
-#include "model/shards.h"
+#include "model/shards_places.h"
 
 #include <stdlib.h>
 
 #include "core/injection.h"
 
+/* Of the embedding and the first block. NCCL starts a thread at each call and the host waits for it: the GPU, with the update
+ * done, would stand still until the last bucket's gather has started. */
+enum { FIRST_GATHERS = 2 };
+
 /* Nobody shares this rank's copy of the state. */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor || z->spec.twin_up; }
-
-/* --- which buckets ------------------------------------------------------------------------------------------------ */
-
-/* The final norm's; those of experts come after it. */
-static int last_bucket(const Shards *z) {
-    int b = z->layout.buckets - 1;
-    while (layout_is_of_experts(&z->layout, b)) b--;
-    return b;
-}
-static int is_block(const Shards *z, int b) { return b > 0 && b < last_bucket(z); }
-static int has_experts(const Shards *z, int b) { return z->layout.expert_ranks > 1 && is_block(z, b); }
-static int experts_of(const Shards *z, int b) { return last_bucket(z) + b; }
-static int is_here(const Shards *z, int b) { return z->layout.bucket[b].hold != BUCKET_ELSEWHERE; }
-static int is_twin(const Shards *z, int b) { return z->layout.bucket[b].hold == BUCKET_TWIN; }
-static int has_twin(const Shards *z, int b) { return b == 0 && z->spec.twin_up && !is_twin(z, 0); }
-/* The bucket whose backward ends a micro-batch on this rank. */
-static int first_own(const Shards *z) {
-    int b = 0;
-    while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
-    return b;
-}
-static int last_here(const Shards *z) {
-    int b = last_bucket(z);
-    while (!is_here(z, b)) b--;
-    return b;
-}
-/* The i-th block here. Neighbours have different slots. */
-static int block_here(const Shards *z, int i) {
-    for (int b = 1; b < last_bucket(z); b++)
-        if (is_here(z, b) && i-- == 0) return b;
-    return 0;
-}
-static int slot_of(const Shards *z, int b) {
-    int before = 0;
-    for (int k = 1; k < b; k++) before += is_here(z, k);
-    return before % SHARDS_SLOTS;
-}
-
-/* --- where buckets lie -------------------------------------------------------------------------------------------- */
-
-static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
-static int has_param_slots(const Shards *z) { return z->stage == 3; }
-
-/* With slots the first bucket and the last one come first, then the slots, then experts. Blocks have one size. */
-static int64_t end_of_slots(const Shards *z) {
-    const Bucket *bucket = z->layout.bucket;
-    return bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems;
-}
-static int64_t place_of(const Shards *z, int slots, int b) {
-    const Bucket *bucket = z->layout.bucket;
-    int           last = last_bucket(z);
-    if (!slots) return bucket[b].memory;
-    if (b == 0) return 0;
-    if (b > last) return end_of_slots(z) + bucket[b].memory - bucket[last + 1].memory;
-    return bucket[0].elems + (is_block(z, b) ? bucket[last].elems + slot_of(z, b) * bucket[b].elems : 0);
-}
-static int64_t room_of(const Shards *z, int slots) {
-    const Bucket *last = &z->layout.bucket[last_bucket(z)];
-    return slots ? end_of_slots(z) + z->layout.memory_elems - (last->memory + last->elems) : z->layout.memory_elems;
-}
-static Tensor weights_of(const Shards *z, int b) {
-    return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems);
-}
-static Tensor grads_of(const Shards *z, int b) {
-    return tensor_slice(z->grads, place_of(z, has_grad_slots(z), b), z->layout.bucket[b].elems);
-}
-
-/* The ranks that share a bucket, and the number of a rank's piece of it. */
-static Comm *comm_of(const Shards *z, int b) { return layout_is_of_experts(&z->layout, b) ? z->spec.expert_state : z->spec.comm; }
-static int   piece_number(const Shards *z, int b, int rank) { return rank / (z->layout.ranks / z->layout.bucket[b].ranks); }
-
-/* This rank's piece: of a bucket; of a block among `pieces`. */
-static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
-    int64_t q = z->layout.bucket[b].piece_elems;
-    return tensor_slice(bucket, piece_number(z, b, z->spec.rank) * q, q);
-}
-static Tensor piece_among(const Shards *z, Tensor pieces, int b) {
-    return tensor_slice(pieces, z->layout.bucket[b].shard - z->layout.bucket[1].shard, z->layout.bucket[b].piece_elems);
-}
-/* The blocks' pieces follow each other. */
-static int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_bucket(z)].shard - z->layout.bucket[1].shard; }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
@@ -159,6 +82,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->sums_of = (int64_t *)calloc((size_t)layout.buckets, sizeof *z->sums_of);
     if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
+    z->due = z->layout.buckets;
     list_spans(z);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
@@ -185,15 +109,34 @@ void shards_destroy(Shards *z) {
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-/* Nothing where they are there already. */
-static void await_weights(Shards *z, int b) {
-    if (z->gather[b] >= 0) comm_wait(comm_of(z, b), z->gather[b]);
-    z->gather[b] = -1;
-}
-
 static void gather(Shards *z, int b) {
     z->gather[b] = comm_next(comm_of(z, b));
     comm_all_gather_start(comm_of(z, b), weights_of(z, b));
+}
+
+/* At stage 0 every rank has updated all of them. */
+static int is_gathered(const Shards *z, int b) { return is_here(z, b) && (z->stage || is_twin(z, b)); }
+
+/* Starts as many of the gathers that are due, those that forward wants first. */
+static void gather_due(Shards *z, int most, GatherOrder order) {
+    Tensor list[GATHERS_MOST];
+    int    count = 0;
+    z->due_size = most < GATHERS_MOST ? most : GATHERS_MOST;
+    z->due_since = z->due;
+    for (; z->due < z->layout.buckets && count < z->due_size; z->due++) {
+        if (!is_gathered(z, z->due)) continue;
+        z->gather[z->due] = comm_next(z->spec.comm) + count;
+        list[count++] = weights_of(z, z->due);
+    }
+    comm_all_gathers_start(z->spec.comm, list, count, order);
+}
+
+/* Nothing where they are there already. */
+static void await_weights(Shards *z, int b) {
+    while (z->due <= b) gather_due(z, GATHERS_MOST, GATHERS_BEHIND);
+    if (b > z->wanted) z->wanted = b;
+    if (z->gather[b] >= 0) comm_wait(comm_of(z, b), z->gather[b]);
+    z->gather[b] = -1;
 }
 
 /* Stage 3: a block's weights start on their way into its slot, whose block of before has been queued. */
@@ -218,6 +161,7 @@ const void *shards_need(Shards *z, Stream *s, int bucket) {
 }
 
 void shards_need_all(Shards *z) {
+    while (z->due < z->layout.buckets) gather_due(z, GATHERS_MOST, GATHERS_BEHIND);
     if (z->spec.comm) comm_finish(z->spec.comm);
     if (z->spec.expert_state) comm_finish(z->spec.expert_state);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
@@ -235,8 +179,13 @@ void shards_publish(Shards *z, Stream *s) {
     send_to_twin(z);
     if (is_alone(z)) return;
     memset(z->weights_in, 0, sizeof z->weights_in);
+    if (comm_kind(z->spec.comm) == COMM_NCCL && !s->ledger && !has_param_slots(z) && z->layout.expert_ranks == 1) {
+        z->due = 0, z->wanted = -1;
+        gather_due(z, FIRST_GATHERS, GATHERS_NOW);
+        return;
+    }
     for (int b = 0; b < z->layout.buckets; b++) {
-        if (!is_here(z, b) || (!z->stage && !is_twin(z, b))) continue; /* at stage 0 every rank has updated all of them */
+        if (!is_gathered(z, b)) continue;
         if (!has_param_slots(z) || !is_block(z, b)) gather(z, b);
         else if (b == block_here(z, 0) || b == block_here(z, 1)) fetch(z, s, b);
     }
@@ -297,7 +246,8 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Bucket at = z->layout.bucket[bucket];
     if (z->order.leaves) grad_order_join(&z->order, s, at);
     if (bucket == first_own(z)) {
-        norm_squared(s, step_sum(&z->sums, SUM_RANK_CHECK), check_row(z));
+        Tensor row = check_row(z);
+        norm_squared(s, step_sum(&z->sums, SUM_RANK_CHECK), &row, 1);
         inject_flip(s, "guard.own", grads);
     }
     if (z->hashes_own) hash_words(s, step_hash(&z->sums, HASH_OWN_GRADS), grads);
@@ -320,8 +270,10 @@ static void keep_micro_batch(Shards *z, Stream *s) {
     device_zero(s, z->grads);
 }
 
+/* Work on what the last gathers brought is queued: the next ones start beside it, twice as many. */
 void shards_poll(Shards *z) {
     if (!z->spec.comm) return;
+    if (z->due < z->layout.buckets && z->wanted >= z->due_since) gather_due(z, 2 * z->due_size, GATHERS_BEHIND);
     comm_poll(z->spec.comm);
     world_moved(comm_world(z->spec.comm));
 }
@@ -391,89 +343,4 @@ void shards_await(Shards *z, Stream *s) {
     event_record(z->computed, s);
     while (!event_is_past(z->computed))
         if (z->spec.comm) comm_poll(z->spec.comm);
-}
-
-/* --- for the optimizer -------------------------------------------------------------------------------------------- */
-
-int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
-int64_t shards_state_at(const Shards *z, Span span) { return z->stage ? span.shard : span.memory; }
-Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
-    return tensor_slice(state, shards_state_at(z, span), span.elems);
-}
-static int64_t matrix_elems_of(const Shards *z, int rank) {
-    Span   *span = z->span + z->spans; /* room for one bucket more */
-    int64_t elems = 0;
-    for (int b = 0; b < z->layout.buckets; b++)
-        for (int i = layout_spans(&z->layout, b, piece_number(z, b, rank), span); i-- > 0;)
-            if (span[i].group == GROUP_MATRIX) elems += span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN;
-    return elems;
-}
-int64_t shards_matrix_elems(const Shards *z) {
-    int64_t least = INT64_MAX, all = 0;
-    for (int r = 0; r < z->layout.ranks; r++) {
-        int64_t elems = matrix_elems_of(z, r);
-        all += elems;
-        if (elems < least) least = elems;
-    }
-    return z->stage ? least : all;
-}
-
-int     shards_state_is_shared(const Shards *z) { return !z->stage; }
-
-int shards_is_own(const Shards *z, Span span) {
-    const Param  *p = &z->layout.param[span.param];
-    const Bucket *b = &z->layout.bucket[p->bucket];
-    if (p->cut == CUT_NONE && z->layout.tensor_rank > 0) return 0;
-    return z->spec.replica == 0 && (span.memory - b->memory) / b->piece_elems == piece_number(z, p->bucket, z->spec.rank);
-}
-
-int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
-    if (z->spec.replicas > 1 && bucket % z->spec.replicas != z->spec.replica) return 0;
-    return layout_spans(&z->layout, bucket, piece_number(z, bucket, z->spec.rank), spans);
-}
-
-/* A span lies in its bucket or, of a block that has a slot, among the pieces. */
-static Tensor span_of(const Shards *z, int slots, Tensor bucket, Tensor pieces, int b, Span span) {
-    if (slots && is_block(z, b)) return tensor_slice(pieces, span.shard - z->layout.bucket[1].shard, span.elems);
-    return tensor_slice(bucket, span.memory - z->layout.bucket[b].memory, span.elems);
-}
-Tensor shards_weight(const Shards *z, Span span) {
-    int b = z->layout.param[span.param].bucket;
-    return span_of(z, has_param_slots(z), weights_of(z, b), z->param_pieces, b, span);
-}
-Tensor shards_grad(const Shards *z, Span span) {
-    int b = z->layout.param[span.param].bucket;
-    return span_of(z, has_grad_slots(z), grads_of(z, b), z->grad_pieces, b, span);
-}
-
-void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {
-    if (!has_param_slots(z)) {
-        hash_words(s, hash, z->params);
-        return;
-    }
-    if (is_here(z, 0)) hash_words(s, hash, weights_of(z, 0));
-    for (int b = last_bucket(z); b < z->layout.buckets; b++)
-        if (is_here(z, b)) hash_words(s, hash, weights_of(z, b));
-}
-
-void shards_hash_whole(const Shards *z, Stream *s, Tensor hash) {
-    for (int i = 0; i < z->layout.params; i++) {
-        const Param *p = &z->layout.param[i];
-        if (p->cut != CUT_NONE || !is_here(z, p->bucket) || layout_is_of_experts(&z->layout, p->bucket)) continue;
-        if (has_param_slots(z) && is_block(z, p->bucket)) continue;
-        hash_words(s, hash, tensor_slice(weights_of(z, p->bucket), p->memory - z->layout.bucket[p->bucket].memory, p->local_elems));
-    }
-}
-
-void shards_hash_pieces(const Shards *z, Stream *s, Tensor hash) {
-    if (has_param_slots(z)) hash_words(s, hash, z->param_pieces);
-}
-
-void shards_hash_grads(const Shards *z, Stream *s, Tensor hash) {
-    for (int b = 0; b < z->layout.buckets; b++) {
-        if (!is_here(z, b)) continue;
-        Tensor grads = grads_of(z, b);
-        if (has_grad_slots(z) && is_block(z, b)) hash_words(s, hash, piece_among(z, z->grad_pieces, b));
-        else hash_words(s, hash, z->stage ? piece_of(z, grads, b) : grads);
-    }
 }
