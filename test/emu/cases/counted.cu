@@ -12,6 +12,7 @@ KERNEL counted_kernel(float *out, const float *in) {
     int      lane = (int)threadIdx.x;
     uint32_t r[4];
     for (int i = 0; i < WARP; i++) words[i * WARP + lane] = 0.0f; /* 32 of 32 */
+    __syncwarp();
     words[2 * lane] = in[lane];                                  /* 2 of 1; 128 bytes */
     __syncwarp();
     ldmatrix_x4(r, rows + lane * ROW);                           /* 4 tiles of 8 rows in the same banks: 32 of 4 */
