@@ -1,9 +1,8 @@
 /* linear.cu - CUDA side of the linear ops in layers.h: products of matmul.h, with epilogues of matmul.cuh where they
  * pay, and a kernel for the bias gradient where they do not.
  *
- * GELU stays a kernel of its own in forward. cuBLASLt's GELU epilogue sees the sum before it is stored; the contract is
- * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. The epilogue would
- * save 0.7 % of a step, measured on an H100 (llm.c issue 591).
+ * GELU in forward is an epilogue of the own product alone. cuBLASLt's sees the sum before it is stored; the contract is
+ * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it.
  */
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -127,9 +126,19 @@ void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
     matmul(s, forward_product(y, x, w, b.data));
 }
 
+typedef struct { Tensor y, pre; } GeluForward;
+
+static void gelu_of_pre(Stream *s, void *tensors) {
+    const GeluForward *g = (const GeluForward *)tensors;
+    gelu_forward(s, g->y, g->pre);
+}
+
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
-    linear_forward(s, pre, x, w, b);
-    gelu_forward(s, y, pre);
+    linear_expect(pre, x, w, b);
+    EXPECT2(y, pre.type, pre.dim[0], pre.dim[1]);
+    GeluForward g = {y, pre};
+    Rest        rest = {gelu_of_pre, &g};
+    if (!matmul_fused(s, forward_product(pre, x, w, b.data), EPILOGUE_GELU, y.data, rest)) gelu_forward(s, y, pre);
 }
 
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {

@@ -12,7 +12,8 @@
 typedef enum {
     EPILOGUE_NONE,
     EPILOGUE_GELU_BACKWARD, /* c = (a b) * gelu'(aux)           aux as c: type, shape and ld, in  */
-    EPILOGUE_COLUMN_SUMS    /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
+    EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
+    EPILOGUE_GELU           /* aux = gelu(c), of c as stored    aux as c, out. The own product's alone: gemm_hopper.cuh */
 } Epilogue;
 
 /* Queues the kernel that replaces the epilogue, after a plain product. Timing calls it several times before the
@@ -22,7 +23,7 @@ typedef struct {
     void *ctx; /* borrowed */
 } Rest;
 
-/* The product, and 1 if the epilogue was done with it; 0 if the caller does the rest. p has no bias. */
+/* The product, and 1 if the epilogue was done with it; 0 if the caller does the rest. Only EPILOGUE_GELU goes with a bias. */
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest);
 
 #endif
