@@ -47,10 +47,11 @@ $(B)/comm/%.cubin: CU_PLAIN += $(filter -I% -D%,$(MPI_CFLAGS))
 $(B)/%.cubin: %.cu $(B)/.flags
 	$(call short,ptxas,$<)$(NVCC) $(CU_PLAIN) -arch=sm_$(ARCHS) -cubin -Xptxas -v -o $@ $< > $(@:.cubin=.ptxas) 2>&1 || { cat $(@:.cubin=.ptxas); rm -f $(@:.cubin=.ptxas); exit 1; }
 sass:                      ## the compiled kernels against test/results/sass.tsv: registers, spills, loops; UPDATE=1 writes it
-	@$(if $(NVCC),for a in $(SASS_ARCHS); do $(MAKE) --no-print-directory $(if $(V),,-s) -j2 BACKEND=cuda ARCHS=$$a B=build/sass/sm_$$a cubins || exit 1; done; \
-	    CUDA_HOME=$(CUDA_HOME) python3 scripts/sass.py $(if $(UPDATE),--update) build/sass test/results/sass.tsv,echo "skip sass: no nvcc here")
+	@$(if $(NVCC),for a in $(SASS_ARCHS); do $(MAKE) --no-print-directory $(if $(V),,-s) -j2 BACKEND=cuda ARCHS=$$a B=build/sass/sm_$$a cubins || exit 1; done,echo "skip sass: no nvcc here")
+	@$(if $(NVCC),CUDA_HOME=$(CUDA_HOME) python3 scripts/sass.py $(if $(UPDATE),--update) build/sass test/results/sass.tsv)
 performance:               ## the estimated step of docs/performance.md, written anew from the emulated build's plan
-	@$(MAKE) --no-print-directory -s -j2 BACKEND=emu SAN=-plain UNSAID=1 all && python3 scripts/performance_page.py build/emu-plain/train_gpt docs/performance.md
+	@$(MAKE) --no-print-directory -s -j2 BACKEND=emu SAN=-plain UNSAID=1 all
+	@python3 scripts/performance_page.py build/emu-plain/train_gpt docs/performance.md
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)
 # Code for the GPUs of this machine, else for all that are supported, and PTX of the last of them for those to come.

@@ -235,8 +235,8 @@ def measured(folder):
     for said in sorted(glob.glob(f"{folder}/sm_*/**/*.ptxas", recursive=True)):
         arch = re.search(r"/sm_(\w+)/", said)[1]
         found, cubin = resources(said), said.replace(".ptxas", ".cubin")
-        if not found:
-            continue
+        if not found or not os.path.exists(re.sub(r".*/sm_\w+/", "", cubin).replace(".cubin", ".cu")):
+            continue  # no kernel, or of a source that is gone
         names = demangled(sorted(found))
         code = {}
         if tool:
