@@ -12,7 +12,6 @@
  * An operation's moved bytes are those of the kernels that were launched after its contract (core/device.h, stream_note).
  */
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -65,52 +64,68 @@ struct Instruction {
     uint32_t    bytes;
 };
 struct Site { /* a code address in one warp */
-    uint32_t                begun[WARP_LANES], done; /* instructions of each lane; those that are complete */
-    std::deque<Instruction> open;
-    bool                    is_shared;
+    uint32_t                 begun[WARP_LANES], done; /* instructions of each lane; those that are complete */
+    std::vector<Instruction> open;                    /* from `first` on; before it are complete ones */
+    size_t                   first;
+    bool                     is_shared;
 };
-static std::unordered_map<uint64_t, Site> sites;
+static std::unordered_map<uint64_t, Site> sites; /* of a launch */
+enum { NEAR_SITES = 1 << 12 };
+static struct { uint64_t key; Site *site; } near_sites[NEAR_SITES];
+
+static Site &site_of(uint64_t key) {
+    auto &near = near_sites[(key ^ key >> 12) % NEAR_SITES];
+    if (!near.site || near.key != key) near = {key, &sites[key]};
+    return *near.site;
+}
 
 enum { BANKS = 32, WORD = 4, SECTOR = 32 };
 
 /* Passes of lanes [from, to). */
 static int passes_of(const Instruction &x, int from, int to) {
-    std::vector<uintptr_t> words;
-    for (int l = from; l < to; l++)
-        for (uintptr_t w = (uintptr_t)x.p[l] / WORD; (x.lanes >> l & 1) && w * WORD < (uintptr_t)x.p[l] + x.bytes; w++) words.push_back(w);
-    std::sort(words.begin(), words.end());
-    words.erase(std::unique(words.begin(), words.end()), words.end());
-    int of_bank[BANKS] = {}, most = 0;
-    for (uintptr_t w : words) most = std::max(most, ++of_bank[w % BANKS]);
+    uintptr_t word[BANKS][WARP_LANES + 1];
+    int       words[BANKS] = {}, most = 0;
+    for (int l = from; l < to; l++) {
+        if (!(x.lanes >> l & 1)) continue;
+        for (uintptr_t w = (uintptr_t)x.p[l] / WORD; w * WORD < (uintptr_t)x.p[l] + x.bytes; w++) {
+            uintptr_t *of_bank = word[w % BANKS];
+            int       &n = words[w % BANKS];
+            if (std::find(of_bank, of_bank + n, w) == of_bank + n) of_bank[n++] = w;
+            most = std::max(most, n);
+        }
+    }
     return most;
 }
-static void settle(const Instruction &x, bool is_shared) {
-    if (is_shared) {
-        int together = x.bytes <= 4 ? 32 : x.bytes <= 8 ? 16 : 8;
-        for (int l = 0; l < WARP_LANES; l += together)
-            if (int passes = passes_of(x, l, l + together)) sums.kernel->passes += passes, sums.kernel->least++;
-        return;
-    }
-    std::vector<uintptr_t> sectors;
+static int sectors_of(const Instruction &x) {
+    uintptr_t sector[2 * WARP_LANES];
+    int       n = 0;
     for (int l = 0; l < WARP_LANES; l++) {
         uintptr_t s = (uintptr_t)x.p[l] / SECTOR, end = (uintptr_t)x.p[l] + x.bytes;
-        for (; (x.lanes >> l & 1) && s * SECTOR < end; s++) sectors.push_back(s);
+        for (; (x.lanes >> l & 1) && s * SECTOR < end; s++)
+            if (n == 0 || sector[n - 1] != s) sector[n++] = s;
     }
-    std::sort(sectors.begin(), sectors.end());
-    sums.kernel->asked += SECTOR * (std::unique(sectors.begin(), sectors.end()) - sectors.begin());
+    if (!std::is_sorted(sector, sector + n)) std::sort(sector, sector + n);
+    return (int)(std::unique(sector, sector + n) - sector);
+}
+static void settle(const Instruction &x, bool is_shared) {
+    int together = x.bytes <= 4 ? 32 : x.bytes <= 8 ? 16 : 8;
+    if (!is_shared) sums.kernel->asked += SECTOR * sectors_of(x);
+    for (int l = 0; l < WARP_LANES && is_shared; l += together)
+        if (int passes = passes_of(x, l, l + together)) sums.kernel->passes += passes, sums.kernel->least++;
 }
 
 static void note_part(const char *p, size_t n, uint32_t at, bool is_shared) {
-    Site        &s = sites[(uint64_t)at << 8 | (uint64_t)current->warp << 2 | (uint64_t)is_shared];
-    size_t       place = s.begun[current->lane]++ - s.done;
+    Site  &s = site_of((uint64_t)at << 8 | (uint64_t)current->warp << 2 | (uint64_t)is_shared);
+    size_t place = s.first + s.begun[current->lane]++ - s.done;
     if (place >= s.open.size()) s.open.resize(place + 1);
     Instruction &x = s.open[place];
     x.lanes |= 1u << current->lane;
     x.p[current->lane] = p;
     x.bytes = std::max(x.bytes, (uint32_t)n);
     s.is_shared = is_shared;
-    for (; !s.open.empty() && s.open.front().lanes == engine.warps[current->warp].exists; s.open.pop_front(), s.done++)
-        settle(s.open.front(), is_shared);
+    for (; s.first < s.open.size() && s.open[s.first].lanes == engine.warps[current->warp].exists; s.first++, s.done++)
+        settle(s.open[s.first], is_shared);
+    if (s.first == s.open.size()) s.open.clear(), s.first = 0;
 }
 
 /* What count_whole has counted, of which the compiler's own accesses come next. */
@@ -168,12 +183,18 @@ void count_launch(const Launch &l) {
     sums.kernel->launches++;
     sums.launch++;
     sums.moved_before = sums.kernel->moved;
+    sites.clear();
+    memset(near_sites, 0, sizeof near_sites);
 }
 void count_block_end() {
-    for (auto &site : sites)
-        for (const Instruction &x : site.second.open)
-            if (x.lanes) settle(x, site.second.is_shared);
-    sites.clear();
+    for (auto &each : sites) {
+        Site &s = each.second;
+        for (size_t i = s.first; i < s.open.size(); i++)
+            if (s.open[i].lanes) settle(s.open[i], s.is_shared);
+        s.open.clear();
+        memset(s.begun, 0, sizeof s.begun);
+        s.done = 0, s.first = 0;
+    }
 }
 void count_launch_end(const Launch &l) {
     if (sums.path && l.op) sums.ops[l.op].moved += sums.kernel->moved - sums.moved_before;
