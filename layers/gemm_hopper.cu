@@ -142,17 +142,18 @@ static double filled(const Matmul *p, GemmWay way) {
     return (double)works / (double)(blocks_for(works, clusters) * clusters);
 }
 
-/* Each number of parts that fills the GPU better than all smaller ones. */
+/* The largest of the numbers of parts that fill the GPU better than all smaller ones; with pairs of blocks, then without. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
     int    count = 0;
     double best = 0.0;
-    for (int parts = 1; parts <= MOST_PARTS && count + 2 <= GEMM_WAYS; parts++) {
+    for (int parts = 1; parts <= MOST_PARTS; parts++) {
         GemmWay way = {tiles_along(p->m) > 1 ? 2 : 1, parts};
         double  share = filled(p, way);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
         if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || share < best + 0.02) continue;
         best = share;
-        memmove(&ways[1], ways, (size_t)count++ * sizeof *ways);
+        count = count < GEMM_WAYS / 2 ? count + 1 : GEMM_WAYS / 2;
+        memmove(&ways[1], ways, (size_t)(count - 1) * sizeof *ways);
         ways[0] = way;
     }
     for (int i = 0, pairs = count; i < pairs; i++)

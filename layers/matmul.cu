@@ -300,7 +300,7 @@ static void queue_trial(Stream *s, void *trial) {
 /* Infinite if it cannot run. */
 static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
     Trial  trial = {e, algo, c, workspace, CUBLAS_STATUS_SUCCESS};
-    Rest   work = {queue_trial, &trial};
+    Rest   work = {queue_trial, NULL, &trial, 0};
     double ms = shortest_ms(s, work);
     return trial.status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
 }
@@ -337,6 +337,8 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (rest) {
         Call   plain = {c->p, EPILOGUE_NONE, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
+        Rest   behind = {rest->behind, NULL, rest->ctx, 0};
+        if (rest->behind) best += shortest_ms(s, behind);
         if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
     }
     if (aside) device_from_host(s, sums, aside);
@@ -408,7 +410,10 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
     int  fits = epilogue == EPILOGUE_GELU          ? own_may(&c)
               : epilogue == EPILOGUE_GELU_BACKWARD ? p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
     if (fits && !s->ledger && product(s, c, &rest)) return 1; /* dry: no table, as if the epilogue did not pay */
+    size_t mark = arena_mark(&s->scratch);
+    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the product's, while both are timed */
     matmul(s, p);
+    arena_release(&s->scratch, mark);
     return 0;
 }
 
