@@ -6,14 +6,14 @@
 A kernel's `conflicts` are passes of its instructions on shared memory over the least there could be: 1 is free of bank conflicts.
 `again` is the bytes it asked of global memory, in sectors, over those that it touched: 1 asks for each byte once. An operation's
 `traffic` is the bytes its kernels touched over those of its contract (layers/contracts.h), which are its "Bound:" and the plan's. Op
-tests are small: partial sums and halves of sectors weigh more in them than in training. More than 2 % above the table is worse; what
+tests are small: partial sums and halves of sectors weigh more in them than in training. More than 10 % above the table is worse; what
 the table lacks is told.
 """
 import os
 import sys
 
 COLUMNS = {"kernel": ["conflicts", "again"], "operation": ["traffic"]}
-WORSE = 1.02
+WORSE = 1.1  # a case more in a test moves the ratios, too: they are sums over all of its shapes
 
 
 def counted(path):
