@@ -52,12 +52,8 @@ static inline Stream stream_dry(Ledger *ledger) {
     Stream s = {arena_dry("scratch"), NULL, MATH_STRICT, 0, ledger};
     return s;
 }
-/* Returns whether the stream is dry; notes the operation of these sizes if so. The emulator compares the bytes with what
- * its kernels touch. */
+/* Returns whether the stream is dry; notes the operation of these sizes if so. */
 static inline int stream_note(Stream *s, const char *op, int64_t a, int64_t b, int64_t c, int64_t d, double flops, double bytes) {
-#ifdef CUDA_EMU
-    if (!s->ledger) emu::note_op(op, bytes);
-#endif
     if (!s->ledger) return 0;
     LedgerEntry e = {LEDGER_OP, op, "", {a, b, c, d}, flops, bytes, 1};
     ledger_note(s->ledger, e);

@@ -9,7 +9,7 @@
  *             for: the least that memory must deliver. What L2 and L1 save lies between moved and asked.
  * The file gets a line a kernel and a line an operation of layers.h, added to at the end of the process:
  *     kernel NAME launches passes least_passes asked_bytes moved_bytes        operation NAME calls contract_bytes moved_bytes
- * An operation's moved bytes are those of the kernels that were launched after its contract (core/device.h, stream_note).
+ * An operation's moved bytes are those of the kernels that were launched after its contract (layers/layers.h, stream_note).
  */
 #include <algorithm>
 #include <map>
