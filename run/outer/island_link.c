@@ -168,12 +168,15 @@ static void take_turned(Link *l, const Turned *t) {
                (long long)t->round);
 }
 
+int link_takes_changes(const Link *l) { return l->copy->type != FRAME_F32 && l->welcome.changes; }
+
 /* One is fetched after another. */
 static void fetch_turned(Link *l) {
     for (int i = 0; i < l->turns && l->turn[i].has_turned; i++) {
         LinkTurn *t = &l->turn[i];
         if (t->has_x) continue;
-        if (!l->fetch.store) fetch_range(l, MESSAGE_GET, t->turn.round, t->range, t->store);
+        MessageKind get = link_takes_changes(l) ? MESSAGE_GET_CHANGE : MESSAGE_GET;
+        if (!l->fetch.store) fetch_range(l, get, t->turn.round, t->range, t->store);
         if (own_piece(l, l->fetch.had) < l->fetch.pieces) return;
         t->has_x = 1;
         l->fetch = (LinkFetch){.piece = l->fetch.piece};

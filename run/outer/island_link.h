@@ -108,6 +108,7 @@ int      link_has_x(const Link *l);    /* of the oldest */
 int      link_is_idle(const Link *l);  /* all is sent, and all x are there */
 void     link_end_turn(Link *l);       /* the oldest is not under way any more */
 int64_t  link_store_elems(int64_t fragment_elems, int ranks); /* at most, on each rank */
+int      link_takes_changes(const Link *l); /* a fragment's new x comes by how much it has changed: both sides compress */
 /* Piece n of a range: rank n % ranks fetches it. */
 Fragment link_piece(Fragment range, int64_t n);
 
