@@ -77,9 +77,11 @@ void link_fetch(Link *l, MessageKind get, int64_t round) {
     fetch_range(l, get, round, (Fragment){l->first, l->end}, NULL);
 }
 
+void link_give_up(Link *l) { l->fetch.is_given_up = 1, l->fetch.has_piece = 0; }
+
 static void ask_for_pieces(Link *l) {
     LinkFetch *f = &l->fetch;
-    while (f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
+    while (!f->is_given_up && f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
         int64_t     piece = own_piece(l, f->asked);
         FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = link_piece_begin(l, piece),
                          .elems = link_piece_elems(l, piece)};
@@ -100,7 +102,7 @@ static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
     float *to = f->store ? f->store + f->had * MESSAGE_ELEMS : f->piece;
     frame_unpack((FrameType)h->type, to, payload, h->elems);
     f->had++;
-    f->has_piece = !f->store;
+    f->has_piece = !f->store && !f->is_given_up;
 }
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */

@@ -177,6 +177,6 @@ double server_end_turns(Server *s, int islands) {
 }
 
 int server_has_change(const Server *s, const FrameHeader *h) {
-    if (s->streams && fragment_at(s, h->offset) >= s->turn) return 0;
+    if (s->streams && fragment_at(s, h->offset + h->elems - 1) >= s->turn) return 0;
     return h->round == s->change.round && round_change_frame(&s->change, h->offset, h->elems);
 }
