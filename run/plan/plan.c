@@ -212,7 +212,8 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
     if (p->ranks.count > 1) print_row(out, row, p->comm_bytes);
     if (p->offload_bytes > 0) {
-        snprintf(row, sizeof row, "host: optimizer, with its pages%s", shared ? ", this rank's share" : "");
+        snprintf(row, sizeof row, "host: %s%s", is_idle_island(c) ? "fp32 masters of the weights, with their pages" : "optimizer, with its pages",
+                 shared ? ", this rank's share" : "");
         print_row(out, row, p->offload_bytes);
     }
     print_row(out, on_host ? "host copy for checkpoints" : "host: copy for checkpoints", p->host_copy_bytes);
