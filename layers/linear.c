@@ -36,8 +36,7 @@ static void add_columns(Tensor db, Tensor dy, float *partial) {
     }
 }
 
-/* db [M] += column sums of dy [N,M]. */
-static void bias_backward(Stream *s, Tensor db, Tensor dy) {
+void bias_backward(Stream *s, Tensor db, Tensor dy) {
     int    is_dry = bias_backward_contract(s, db, dy);
     size_t mark = arena_mark(&s->scratch);
     float *partial = (float *)arena_take(&s->scratch, (size_t)(bias_blocks(dy.dim[0]) * dy.dim[1]) * sizeof(float));

@@ -120,6 +120,14 @@ static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tens
     arena_release(&s->scratch, mark);
 }
 
+void bias_backward(Stream *s, Tensor db, Tensor dy) {
+    bias_backward_contract(s, db, dy);
+    size_t   mark = arena_mark(&s->scratch);
+    BiasSums b = bias_sums(&s->scratch, dy);
+    column_sums(s, &b, ptr<float>(db), MATMUL_ADD);
+    arena_release(&s->scratch, mark);
+}
+
 /* --- the ops ------------------------------------------------------------------------------------------------------ */
 
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {

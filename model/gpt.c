@@ -171,6 +171,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     g.starts = spec.document_mask ? arena_tensor(a, I32, 2, B, T, 1) : tensor_none();
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
     g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1) : tensor_none();
+    if (spec.fp8) g.fp8 = fp8_scales_create(shape.n_layer, a);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
         g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
@@ -202,6 +203,7 @@ static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 
 static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
+    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     if (!tensor_is_none(g->sums.experts)) r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
     g->kind->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
@@ -209,15 +211,16 @@ static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
 static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
+    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     g->kind->recompute(r, x, w);
     g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
 /* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
- * differ. Nor have tensor and context ranks: their blocks exchange rows. */
+ * differ. Nor have tensor and context ranks: their blocks exchange rows; nor fp8's first step, whose scales are found apart. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *graphs, BlockOps *ops) {
     BlockGraph *b = &graphs[t.tape * (t.part->end - t.part->first) + l - t.part->first];
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context && !g->fp8.uses_own;
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, t, l);
@@ -274,7 +277,6 @@ static FinalActs final_acts(const Gpt *g, Extent e) {
     return (FinalActs){first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own), first_rows(g->ln_f_mean, e.own),
                        first_rows(g->ln_f_rstd, e.own)};
 }
-
 
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     gpt_take_frequencies(g, s);

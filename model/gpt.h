@@ -45,6 +45,7 @@ typedef struct {
     Comm      *tensor, *context;     /* borrowed: the shards', and ranks with other tokens of the same sequences; NULL: one rank */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
+    Fp8Scales  fp8;                  /* none where products are of act                        */
     int64_t    past;                 /* tokens before the batch: 0 but in pipeline_token_logits()                    */
 
     GptPart   *part;                 /* owned [parts]                                         */
@@ -74,7 +75,7 @@ int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
  * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. document_mask: batches may
  * have starts. */
-typedef struct { int64_t B, T; Comm *context; const GptPartSpec *part; int parts; Recompute recompute; int document_mask; } GptSpec;
+typedef struct { int64_t B, T; Comm *context; const GptPartSpec *part; int parts; Recompute recompute; int document_mask, fp8; } GptSpec;
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
