@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "core/fp8.h"
+#include "layers/bias.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"

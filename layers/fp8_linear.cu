@@ -7,6 +7,7 @@
 #include <cuda_fp8.h>
 
 #include "core/fp8.h"
+#include "layers/bias.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.cuh"

@@ -12,21 +12,25 @@
 typedef enum {
     EPILOGUE_NONE,
     EPILOGUE_GELU_BACKWARD, /* c = (a b) * gelu'(aux)           aux as c: type, shape and ld, in  */
-    EPILOGUE_COLUMN_SUMS    /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
+    EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
+    EPILOGUE_GELU           /* aux = gelu(c), of c as stored    aux as c, out. The own product's alone: gemm_hopper.cuh */
 } Epilogue;
 
-/* Queues the kernel that replaces the epilogue, after a plain product. Timing calls it several times before the
- * product, so it may only write memory that the product or its caller overwrites afterwards. */
+/* Queues the kernel that replaces the epilogue, after a plain product; and what is then still to do behind the epilogue, or
+ * NULL. Timing calls them several times before the product, so they may only write memory that the product or its caller
+ * overwrites afterwards. */
 typedef struct {
     void (*queue)(Stream *s, void *ctx);
-    void *ctx; /* borrowed */
+    void (*behind)(Stream *s, void *ctx);
+    void  *ctx;           /* borrowed */
+    size_t scratch_bytes; /* that they take of s->scratch */
 } Rest;
 
 /* A product of 8-bit matrices: a PLAIN and b TRANSPOSED, both of them E4M3, or one E5M2; c BF16 or F32, a bias BF16. Each
  * value of a counts times *a_inverse, of b times *b_inverse: f32 in device memory. From compute capability 8.9 on. */
 void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inverse);
 
-/* The product, and 1 if the epilogue was done with it; 0 if the caller does the rest. p has no bias. */
+/* The product, and 1 if the epilogue was done with it; 0 if the caller does the rest. Only EPILOGUE_GELU goes with a bias. */
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest);
 
 #endif

@@ -31,14 +31,14 @@ void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, T
     else linear_backward(r->s, dx, dw, db, dy, x, w);
 }
 
-void product_gelu_backward(const BlockRun *r, BlockProduct p, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                           Tensor w) {
+void product_gelu_backward(const BlockRun *r, BlockProduct p, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                           Tensor pre, Tensor w) {
     if (!is_fp8(r)) {
-        linear_gelu_backward(r->s, dpre, dw, db, dy, x, pre, w);
+        linear_gelu_backward(r->s, dpre, dbias, dw, db, dy, x, pre, w);
         return;
     }
     fp8_linear_backward(r->s, dpre, dw, db, dy, x, w, fp8_of(r, p));
-    gelu_backward(r->s, dpre, dpre, pre);
+    gelu_backward(r->s, dpre, dbias, dpre, pre);
 }
 
 void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w) {

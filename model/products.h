@@ -12,8 +12,8 @@ extern "C" {
 void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
 void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-void product_gelu_backward(const BlockRun *r, BlockProduct p, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                           Tensor w);
+void product_gelu_backward(const BlockRun *r, BlockProduct p, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                           Tensor pre, Tensor w);
 void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
 void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
 

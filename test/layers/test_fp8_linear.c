@@ -1,5 +1,6 @@
-/* test_fp8_linear.c - fp8_linear_forward, fp8_linear_backward, fp8_head_forward, fp8_head_backward and bias_backward: against
+/* test_fp8_linear.c - fp8_linear_forward, fp8_linear_backward, fp8_head_forward, fp8_head_backward: against
  * the float64 products of float64's own rounding to 8 bits (test/ref/fp8_ops.h), with the counts of what was lost. */
+#include "layers/bias.h"
 #include "test/ref/fp8_ops.h"
 #include "test/ref/test.h"
 
