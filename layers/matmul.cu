@@ -106,7 +106,8 @@ static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
     static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu"};
     snprintf(text, ALGORITHM_KEY_ROOM,
              "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
-             dtype_name((DType)k->type), k->is_fp8 ? " x " : "", k->is_fp8 ? dtype_name((DType)k->b_type) : "", k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
+             dtype_name((DType)k->type), k->is_fp8 ? " x " : "", k->is_fp8 ? dtype_name((DType)k->b_type) : "",
+             k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
              k->write == MATMUL_ADD ? " added" : "", (long long)k->m, (long long)k->n, (long long)k->k,
              k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T", (long long)k->b_ld,
              (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,

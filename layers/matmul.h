@@ -49,7 +49,8 @@ void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
 static inline int matmul_note(Stream *s, Matmul p) {
     double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);
     double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);
-    const char *op = p.write == MATMUL_ADD ? "matmul, added" : "matmul", *fp8 = p.write == MATMUL_ADD ? "matmul, fp8, added" : "matmul, fp8";
+    const char *op = p.write == MATMUL_ADD ? "matmul, added" : "matmul";
+    const char *fp8 = p.write == MATMUL_ADD ? "matmul, fp8, added" : "matmul, fp8";
     return stream_note(s, dtype_bytes(p.a.type) == 1 ? fp8 : op, p.m, p.n, p.k, 0,
                        2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);
 }

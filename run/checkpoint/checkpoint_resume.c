@@ -156,8 +156,8 @@ static void take_fp8(Fp8History *h, const Manifest *m, const char *folder) {
     if (!h) return;
     h->steps = 0;
     if (strcmp(m->precision, "fp8") == 0 && !fp8_history_from_json(h, m->fp8))
-        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid fp8, the maxima of %lld tensors: resume from another step, or with precision=bf16", folder,
-             (long long)h->cells);
+        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid fp8, the maxima of %lld tensors: resume from another step, or with "
+             "precision=bf16", folder, (long long)h->cells);
 }
 
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {

@@ -12,7 +12,8 @@ enum { MULTIPLE = 16 }; /* of both sides of a matrix: cuBLASLt's condition */
 /* Both sides of the blocks' four matrices, as a tensor rank has them. */
 static void rule_widths(ConfigLoad *load) {
     const Config *c = load->config;
-    Keys          keys = {"model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head", "parallel.tensor", "precision", NULL};
+    Keys          keys = {"model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head",
+                          "parallel.tensor", "precision", NULL};
     ModelShape    s = c->model.shape;
     if (!rule_usable(load, keys) || s.n_head < 1 || (!s.head_dim && s.n_embd % s.n_head)) return;
     const struct { const char *what; int64_t all, ranks; } width[] = {
@@ -24,7 +25,8 @@ static void rule_widths(ConfigLoad *load) {
         if (width[i].all % width[i].ranks || width[i].all / width[i].ranks % MULTIPLE == 0) continue;
         if (width[i].ranks > 1) snprintf(of, sizeof of, " over parallel.tensor = %" PRId64, width[i].ranks);
         faults_add(&load->faults, rule_where(load, keys),
-                   "precision \"fp8\" multiplies matrices whose sides are multiples of %d, and %s%s is %" PRId64 ": another width, or \"bf16\"",
+                   "precision \"fp8\" multiplies matrices whose sides are multiples of %d, and %s%s is %" PRId64
+                   ": another width, or \"bf16\"",
                    MULTIPLE, width[i].what, of, width[i].all / width[i].ranks);
         return;
     }

@@ -53,7 +53,8 @@ static void round_all(int which, int exponent) {
     stage_settle();
     for (int64_t i = 0; i < N * K; i++)
         if ((double)bf16_to_f32(((const uint16_t *)y.data)[i]) != want[i])
-            fail_msg("%s of %.9g is %.9g, not %.9g", dtype_name(type_of(which)), (double)tensor_get(x, i), (double)tensor_get(y, i), want[i]);
+            fail_msg("%s of %.9g is %.9g, not %.9g", dtype_name(type_of(which)), (double)tensor_get(x, i),
+                     (double)tensor_get(y, i), want[i]);
     assert_noted(f, which, lost, 1);
     stage_destroy(&s);
 }
@@ -91,7 +92,8 @@ static Rounded round_operands(Stage *s, Tensor x, Tensor w, Tensor dy, const int
     for (int k = 0; k < FP8_TENSORS; k++) {
         double amax = 0.0;
         for (int64_t i = 0; i < n[k]; i++) amax = fmax(amax, fabs(of[k][i]));
-        r.of[k] = ref_fp8_round(of[k], of[k], n[k], uses_own ? ref_fp8_scale(amax, type_of(k)) : ldexp(1.0, exponent[k]), type_of(k));
+        double scale = uses_own ? ref_fp8_scale(amax, type_of(k)) : ldexp(1.0, exponent[k]);
+        r.of[k] = ref_fp8_round(of[k], of[k], n[k], scale, type_of(k));
     }
     return r;
 }
@@ -106,17 +108,19 @@ static double *turned(Stage *s, const double *w, int64_t rows, int64_t columns) 
 static void compare(int64_t N, int64_t K, int64_t M, int uses_own) {
     static const int exponent[FP8_TENSORS] = {8, 2, 14}; /* x saturates, w loses its smallest */
     Stage   s = stage_create(STAGE_SCRATCH);
-    Tensor  x = stage_random(&s, BF16, 2, N, K, 1, 2, 0), w = stage_random(&s, BF16, 2, K, M, 2, 0.05, 0), wt = stage_tensor(&s, BF16, 2, M, K);
+    Tensor  x = stage_random(&s, BF16, 2, N, K, 1, 2, 0), w = stage_random(&s, BF16, 2, K, M, 2, 0.05, 0);
+    Tensor  wt = stage_tensor(&s, BF16, 2, M, K);
     Tensor  b = stage_random(&s, BF16, 1, M, 1, 3, 1, 0), dy = stage_random(&s, BF16, 2, N, M, 4, 1e-3, 0);
     Tensor  y = stage_tensor(&s, BF16, 2, N, M), yt = stage_tensor(&s, BF16, 2, N, M), dx = stage_tensor(&s, BF16, 2, N, K);
-    Tensor  dxt = stage_tensor(&s, BF16, 2, N, K), dw = stage_random(&s, F32, 2, K, M, 5, 1e-3, 0), dwt = stage_random(&s, F32, 2, M, K, 6, 1e-3, 0);
+    Tensor  dxt = stage_tensor(&s, BF16, 2, N, K), dw = stage_random(&s, F32, 2, K, M, 5, 1e-3, 0);
+    Tensor  dwt = stage_random(&s, F32, 2, M, K, 6, 1e-3, 0);
     Tensor  db = stage_random(&s, F32, 1, M, 1, 7, 1e-3, 0), none = tensor_none();
     for (int64_t i = 0; i < K * M; i++) tensor_set(wt, i % M * K + i / M, tensor_get(w, i));
     Rounded r = round_operands(&s, x, w, dy, exponent, uses_own);
     if (!uses_own && N * K > 64 && K * M > 256) assert_true(r.of[FP8_X].over > 0 && r.of[FP8_W].vanished > 0);
     double *y64 = stage_doubles(&s, N * M), *dx64 = stage_doubles(&s, N * K), *dw64 = stage_widen(&s, dw), *db64 = stage_widen(&s, db);
-    double *plain64 = stage_doubles(&s, N * M), *nothing = stage_doubles(&s, M), *unused = stage_doubles(&s, K * M), *dwt64 = stage_widen(&s, dwt);
-    dwt64 = turned(&s, dwt64, M, K);
+    double *plain64 = stage_doubles(&s, N * M), *nothing = stage_doubles(&s, M), *unused = stage_doubles(&s, K * M);
+    double *dwt64 = turned(&s, stage_widen(&s, dwt), M, K);
     ref_linear_forward(y64, r.x, r.w, stage_widen(&s, b), N, K, M);
     ref_linear_forward(plain64, r.x, r.w, nothing, N, K, M);
     double *bias_dy = stage_widen(&s, dy);
@@ -140,7 +144,10 @@ static void compare(int64_t N, int64_t K, int64_t M, int uses_own) {
     assert_close(dw, dw64, BF16, bound_sum(2 * N));
     assert_close(dwt, turned(&s, dwt64, K, M), BF16, bound_sum(2 * N));
     assert_close(db, db64, BF16, bound_sum(2 * N));
-    for (int k = 0; k < FP8_TENSORS; k++) assert_noted(f, k, r.of[k], k == FP8_DY ? 2 : 1), assert_noted(of_head, k, r.of[k], k == FP8_DY ? 2 : 1);
+    for (int k = 0; k < FP8_TENSORS; k++) {
+        assert_noted(f, k, r.of[k], k == FP8_DY ? 2 : 1);
+        assert_noted(of_head, k, r.of[k], k == FP8_DY ? 2 : 1);
+    }
     stage_destroy(&s);
 }
 
@@ -155,7 +162,8 @@ static void test_shapes(void **state) {
 static void test_zeros(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);
-    Tensor x = stage_random(&s, BF16, 2, 4, 16, 0, 0, 0), w = stage_random(&s, BF16, 2, 16, 16, 2, 1, 0), y = stage_tensor(&s, BF16, 2, 4, 16);
+    Tensor x = stage_random(&s, BF16, 2, 4, 16, 0, 0, 0), w = stage_random(&s, BF16, 2, 16, 16, 2, 1, 0);
+    Tensor y = stage_tensor(&s, BF16, 2, 4, 16);
     Fp8    f = fp8_of(&s, (const int[]){0, 0, 0}, 1);
     stage_settle();
     ((int32_t *)f.amax.data)[FP8_X] = 0x40000000, f.counts = tensor_none();
