@@ -94,7 +94,8 @@ static Key key_of(const Stream *s, const Call *c) {
     Key key;
     key.m = p->m, key.n = p->n, key.k = p->k;
     key.a_ld = p->a.ld, key.b_ld = p->b.ld, key.c_ld = p->c.ld;
-    key.type = p->a.type, key.b_type = p->b.type, key.is_fp8 = dtype_bytes(p->a.type) == 1, key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
+    key.type = p->a.type, key.b_type = p->b.type, key.is_fp8 = dtype_bytes(p->a.type) == 1;
+    key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
     key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
