@@ -156,8 +156,19 @@ static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void 
         else { constexpr int W = 1; __VA_ARGS__; }                           \
     } while (0)
 
-template <typename T, int N> DEVICE Pack<T, N> pack_load(const T *p) { return *reinterpret_cast<const Pack<T, N> *>(p); }
-template <typename T, int N> DEVICE void       pack_store(T *p, Pack<T, N> x) { *reinterpret_cast<Pack<T, N> *>(p) = x; }
+#ifdef CUDA_EMU /* its compiler may take a pack apart; counted is what a GPU does */
+#define ONE_ACCESS(p, bytes, writes) if (emu::counts) emu::count_whole(p, bytes, writes)
+#else
+#define ONE_ACCESS(p, bytes, writes) (void)0
+#endif
+template <typename T, int N> DEVICE Pack<T, N> pack_load(const T *p) {
+    ONE_ACCESS(p, sizeof(Pack<T, N>), false);
+    return *reinterpret_cast<const Pack<T, N> *>(p);
+}
+template <typename T, int N> DEVICE void pack_store(T *p, Pack<T, N> x) {
+    ONE_ACCESS(p, sizeof(Pack<T, N>), true);
+    *reinterpret_cast<Pack<T, N> *>(p) = x;
+}
 
 /* The last pack of a flat array may be short: n < N elements of it are there, the others read as 0 and are not
  * written. */

@@ -72,6 +72,12 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
 /* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at
  * the file's end. */
 void note_kernel(const char *name, const char *signature);
+/* EMU_COUNTS=file: bank conflicts and bytes of each kernel and operation; test/emu/count.cpp. An operation of so many
+ * bytes, by its contract: the kernels launched from now on are its own. */
+void note_op(const char *op, double bytes);
+/* Whether anything is counted; an access that is one instruction on a GPU, whatever this compiler makes of it next. */
+extern const bool counts;
+void count_whole(const void *p, size_t n, bool writes);
 
 /* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. */
 template <class... P, class... A>

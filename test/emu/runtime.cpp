@@ -47,7 +47,7 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
         return remember(cudaErrorInvalidConfiguration);
     }
     size_t most = asked == dynamic_limit.end() ? (size_t)SHARED_DEFAULT : (size_t)SHARED_MOST;
-    Launch launch = {name, file, line, grid, block, cluster, shared_bytes, most, kernel, owned, body_bytes};
+    Launch launch = {name, file, line, grid, block, cluster, shared_bytes, most, kernel, owned, body_bytes, op_now()};
     return enqueue(stream, [launch] { launch_run(launch); });
 }
 

@@ -340,6 +340,7 @@ static const struct {
     {"edges", edges_case, ALWAYS},
     {"pinned", pinned_case, ALWAYS},
     {"launched_graph", launched_graph_case, ALWAYS},
+    {"counted", counted_case, ALWAYS},
     {"speed", speed, ONLY_BY_NAME},
     {"calibrate", calibrate, ONLY_BY_NAME},
 };
