@@ -120,6 +120,7 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .has_experts = r->experts.counts != NULL,
                          .busiest = r->experts.busiest,
                          .entropy = r->experts.entropy,
+                         .rounds = r->experts.rounds,
                          .has_fp8 = r->fp8.amax != NULL,
                          .fp8_over = (double)r->fp8.over,
                          .fp8_vanished = (double)r->fp8.vanished,

@@ -70,6 +70,11 @@ static void print_model(const Run *r) {
          how);
 }
 
+static void print_experts(const Run *r) {
+    char experts[240];
+    if (*plan_experts(r->config, r->numerics.act, experts)) line("experts", "%s", experts);
+}
+
 static void print_data(const Run *r) {
     const Config *c = r->config;
     char          tokens[32], val[32], validation[64] = "no validation";
@@ -151,6 +156,7 @@ void banner_print(const Run *r) {
         r->config->run.dir);
     print_machine(r);
     print_model(r);
+    print_experts(r);
     print_data(r);
     print_batch(r);
     print_memory(r);
