@@ -120,6 +120,7 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .has_experts = r->experts.counts != NULL,
                          .busiest = r->experts.busiest,
                          .entropy = r->experts.entropy,
+                         .rounds = r->experts.rounds,
                          .has_sent = timed || r->config->parallel.zero_stage > 1,
                          .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
 }

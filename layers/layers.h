@@ -115,7 +115,7 @@ void rows_take(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]], in the order of j: a token's rows; the gradient of rows_take.   y [N,C] act out   x [R,C] act in       */
 void rows_sum(Stream *s, Tensor y, Tensor x, Tensor place);
 /* y[r] = weight[order[r]] silu(gate) up: swiglu, weighted. With the weight here, a token's output is a plain sum of rows, and the
- * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in     */
+ * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in, or none: r itself */
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order);
 /*   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in                                                  */
 void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order);

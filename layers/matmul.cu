@@ -53,6 +53,7 @@ typedef struct {
     Matmul   p;
     Epilogue epilogue;
     void    *aux;
+    float   *sums; /* as in Rest */
 } Call;
 
 static struct {
@@ -199,7 +200,10 @@ static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
 }
 
 /* Whether the own product may take the call, and must. */
-static int own_may(const Call *c) { return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux); }
+static int own_may(const Call *c) {
+    return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux) &&
+           (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
+}
 static int own_must(const Call *c) { return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL); }
 
 /* The algorithm of a record; 0 if this library or GPU cannot run it. */
@@ -263,12 +267,14 @@ static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
-    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
+    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
     point(e, c);
     return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c,
                           c->p.c.data, e->c, &algo->lt, workspace, workspace_bytes(), stream_queue(s));
 }
+
+static int takes_sums(const Algorithm *algo, const Call *c) { return algo->is_own && c->sums; }
 
 /* The shortest of a few runs, after one that loads the kernel. */
 static double shortest_ms(Stream *s, Rest work) {
@@ -300,7 +306,7 @@ static void queue_trial(Stream *s, void *trial) {
 /* Infinite if it cannot run. */
 static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
     Trial  trial = {e, algo, c, workspace, CUBLAS_STATUS_SUCCESS};
-    Rest   work = {queue_trial, NULL, &trial, 0};
+    Rest   work = {queue_trial, NULL, &trial, 0, NULL};
     double ms = shortest_ms(s, work);
     return trial.status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
 }
@@ -324,21 +330,24 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (c->p.write == MATMUL_ADD && !aside)
         fail(EXIT_MEMORY, "no memory for a copy of %.1f MiB of sums", (double)tensor_bytes(sums) / 1048576.0);
     if (aside) device_to_host(s, aside, sums);
-    double best = INFINITY;
+    double best = INFINITY, ms[CANDIDATES], behind_ms = 0.0;
+    for (int i = 0; i < count; i++) ms[i] = product_ms(s, e, &found[i], c, workspace);
+    if (rest && rest->behind) {
+        Rest behind = {rest->behind, NULL, rest->ctx, 0, NULL};
+        behind_ms = shortest_ms(s, behind);
+    }
     for (int i = 0; i < count; i++) {
-        double ms = product_ms(s, e, &found[i], c, workspace);
-        if (ms >= best) continue;
-        best = ms, e->algo = found[i];
+        if (!takes_sums(&found[i], c)) ms[i] += behind_ms;
+        if (ms[i] >= best) continue;
+        best = ms[i], e->algo = found[i];
         algo_store(&e->record, &found[i]);
     }
     if (best == INFINITY && !rest)
         warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count,
              e->record.key);
     if (rest) {
-        Call   plain = {c->p, EPILOGUE_NONE, NULL};
+        Call   plain = {c->p, EPILOGUE_NONE, NULL, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
-        Rest   behind = {rest->behind, NULL, rest->ctx, 0};
-        if (rest->behind) best += shortest_ms(s, behind);
         if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
     }
     if (aside) device_from_host(s, sums, aside);
@@ -379,7 +388,7 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
-/* 0: nothing was done, the epilogue does not pay. */
+/* 0: nothing was done, the epilogue does not pay; else as matmul_fused. */
 static int product(Stream *s, Call c, const Rest *rest) {
     const Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&
@@ -397,19 +406,20 @@ static int product(Stream *s, Call c, const Rest *rest) {
     int    done = e->record.id != ALGORITHM_NONE;
     if (done) CUBLAS_CHECK(queue_product(s, e, &e->algo, &c, workspace));
     arena_release(&s->scratch, mark);
-    return done;
+    return done + (done && takes_sums(&e->algo, &c));
 }
 
 void matmul(Stream *s, Matmul p) {
-    Call c = {p, EPILOGUE_NONE, NULL};
+    Call c = {p, EPILOGUE_NONE, NULL, NULL};
     product(s, c, NULL);
 }
 
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
-    Call c = {p, epilogue, aux};
+    Call c = {p, epilogue, aux, rest.sums};
     int  fits = epilogue == EPILOGUE_GELU          ? own_may(&c)
               : epilogue == EPILOGUE_GELU_BACKWARD ? p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
-    if (fits && !s->ledger && product(s, c, &rest)) return 1; /* dry: no table, as if the epilogue did not pay */
+    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue did not pay */
+    if (done) return done;
     size_t mark = arena_mark(&s->scratch);
     if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the product's, while both are timed */
     matmul(s, p);

@@ -103,7 +103,7 @@ KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight,
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= R) return;
     const T *gate = gate_up + row * 2 * F;
-    float    w = weight[order[row]];
+    float    w = weight[order ? order[row] : row];
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
         Pack<float, W> v = pack_to_f32(pack_load<T, W>(gate + f)), u = pack_to_f32(pack_load<T, W>(gate + F + f));
@@ -119,7 +119,8 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
                                      const int32_t *order, int64_t R, int64_t F) {
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, gate = row * 2 * F;
     if (row >= R) return; /* uniform per warp */
-    float w = weight[order[row]], sum = 0.0f;
+    int64_t at = order ? order[row] : row;
+    float   w = weight[at], sum = 0.0f;
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
         Pack<float, W> dgate = pack_to_f32(pack_load<T, W>(gate_up + gate + f)), up = pack_to_f32(pack_load<T, W>(gate_up + gate + F + f));
@@ -135,7 +136,7 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
         pack_store(dgate_up + gate + F + f, pack_from_f32<T>(d));
     }
     sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) dweight[order[row]] = sum;
+    if (threadIdx.x % WARP == 0) dweight[at] = sum;
 }
 
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order) {

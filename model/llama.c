@@ -42,7 +42,7 @@ static const ParamRow EMBEDDING_ROWS[] = {
 };
 /* A kind has a part of each table: the rows of experts, if it has them, those of norms of heads, what all have, and the rows of one MLP
  * if it has no experts. */
-enum { EXPERT_ROWS = 5, EXPERT_ACTS = 15, HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3, MLP_ROWS = 3, MLP_ACTS = 3 };
+enum { EXPERT_ROWS = 5, EXPERT_ACTS = 21, HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3, MLP_ROWS = 3, MLP_ACTS = 3 };
 #define EXPERT(field) (offsetof(BlockParams, experts) + offsetof(ExpertParams, field))
 static const ParamRow BLOCK_ROWS[] = {
     {"mlp.gate.e_score_correction_bias", EXPERT(bias), {DIM_E}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
@@ -77,13 +77,19 @@ static const ActRow ACT_ROWS[] = {
     {EXPERT_ACT(order), ACT_R, TYPE_I32, KEEP_STATE, NO_ALIAS},
     {EXPERT_ACT(place), ACT_R, TYPE_I32, KEEP_STATE, NO_ALIAS},
     {EXPERT_ACT(first), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(gate_up), ACT_R_2FE, TYPE_ACT, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(swiglu), ACT_R_FE, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {EXPERT_ACT(gate_up), ACT_X_2FE, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(swiglu), ACT_X_FE, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {EXPERT_ACT(counts), ACT_B_E, TYPE_I32, KEEP_WORK, NO_ALIAS},
     {EXPERT_ACT(logits), ACT_N_E, TYPE_ACT, KEEP_WORK, NO_ALIAS},
     {EXPERT_ACT(rows), ACT_R_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
     {EXPERT_ACT(out), ACT_R_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(dswiglu), ACT_R_FE, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+    {EXPERT_ACT(first_here), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(weight_here), ACT_X, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(weight_rows), ACT_R_SENT, TYPE_F32, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(rows_here), ACT_X_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(out_here), ACT_X_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(dweight_here), ACT_X, TYPE_F32, KEEP_BACKWARD, NO_ALIAS},
+    {EXPERT_ACT(dswiglu), ACT_X_FE, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {EXPERT_ACT(dweight), ACT_N_TOP, TYPE_F32, KEEP_BACKWARD, NO_ALIAS},
     {EXPERT_ACT(dnorm), ACT_OWN_ALL_C, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {ACT(products), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS},
@@ -166,13 +172,13 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
 }
 
 /* Computes, from norm_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
-static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
+static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
     head_forward(r->s, r->update, x->attention, w->o);
     residual_rmsnorm_forward(r->s, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2,
                              eps_of(r));
-    mlp_forward(r, x, w, EXPERTS_ALL);
+    mlp_forward(r, x, w, pass);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
@@ -181,7 +187,7 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
     if (r->mid.data)
         residual_rmsnorm_forward(r->s, x->residual, x->norm_1, x->rstd_1, r->mid, own_rows(r, r->update), w->norm_1, eps_of(r));
     else rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
-    inner_forward(r, x, w);
+    inner_forward(r, x, w, EXPERTS_ALL);
     if (has_experts(r)) experts_output(r, &x->experts, &w->experts);
     else head_forward(r->s, r->update, x->swiglu, w->down);
     sum_rows(r, r->update);
@@ -194,7 +200,7 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     if (r->recompute == RECOMPUTE_NONE) return;
     rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
     if (r->recompute == RECOMPUTE_BLOCK) {
-        inner_forward(r, x, w);
+        inner_forward(r, x, w, EXPERTS_AGAIN);
     } else {
         rmsnorm_forward(r->s, x->norm_2, x->rstd_2, x->residual_mid, w->norm_2, eps_of(r));
         mlp_forward(r, x, w, EXPERTS_LIGHT);

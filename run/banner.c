@@ -68,6 +68,11 @@ static void print_model(const Run *r) {
          is_emulated ? " by way of f32 tiles" : "");
 }
 
+static void print_experts(const Run *r) {
+    char experts[240];
+    if (*plan_experts(r->config, r->numerics.act, experts)) line("experts", "%s", experts);
+}
+
 static void print_data(const Run *r) {
     const Config *c = r->config;
     char          tokens[32], val[32], validation[64] = "no validation";
@@ -149,6 +154,7 @@ void banner_print(const Run *r) {
         r->config->run.dir);
     print_machine(r);
     print_model(r);
+    print_experts(r);
     print_data(r);
     print_batch(r);
     print_memory(r);

@@ -150,6 +150,7 @@ static void join_ranks(Run *r, Launch launch) {
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
     r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)), c->parallel.interleave > 1);
+    groups_add_experts(&r->groups, (int)c->parallel.expert);
     if (optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices) groups_add_matrices(&r->groups);
     groups_set_kind(&r->groups, kind);
     warn_of_wide_groups(r);
@@ -185,7 +186,8 @@ static void refuse_too_large(const Run *r) {
 /* Refuses a model whose checkpoint a resume could not read. In its manifest a run of bytes ends after a MiB, with a
  * row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
-    Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL});
+    int     experts = (int)r->config->parallel.expert;
+    Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL, experts, 0});
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1; /* of a piece: a row that is cut is a run for each rank, and q, k, v */
     int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name, r->config->optimizer.normuon)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
@@ -279,9 +281,10 @@ static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tenso
 }
 int64_t run_with_parts(Run *r, int64_t replicas) {
     Groups *g = &r->groups;
-    if (!g->tensor && !g->stages) return replicas;
-    int64_t rows = g->tensor ? guard_is_outvoted(g->tensor, replicas) : 0,
-            parts = guard_is_outvoted(g->weights, hash_now(r, optimizer_hash_parts));
+    if (!g->tensor && !g->stages && !g->experts) return replicas;
+    Comm   *alike = g->tensor ? g->tensor : g->experts ? g->weights : NULL; /* they hold alike what is not divided */
+    int64_t rows = alike ? guard_is_outvoted(alike, replicas) : 0,
+            parts = guard_is_outvoted(g->experts ? g->expert_state : g->weights, hash_now(r, optimizer_hash_parts));
     return rows + 2 * parts;
 }
 int64_t run_hash_replicas(Run *r) { return run_with_parts(r, hash_now(r, optimizer_hash_replicas)); }

@@ -170,6 +170,8 @@ const Option OPTIONS[] = {
              "that Hugging Face's class does not have; none", FIXED},
     {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3",
      .min = 0, .max = BIG, .help = "the factor of that loss; by how much the bias moves in a step", FIXED},
+    REAL(moe.capacity, "2.0", 1e-3, 4096,
+         "with parallel.expert: a rank has room for so many times the even share of rows; more come in further rounds, computed again in backward"),
 
     SOURCES(data.train, NULL, 1,
             "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
@@ -218,6 +220,8 @@ const Option OPTIONS[] = {
             "stages of the model, each on ranks of its own; a step's micro-batches follow each other through them"),
     INTEGER(parallel.interleave, "1", 1, 1024,
             "parts of the model on each stage: less idle time, more messages; pipeline x interleave is at most n_layer"),
+    INTEGER(parallel.expert, "1", 1, 1024,
+            "ranks that divide the experts of qwen3-moe, of those with data of their own; rows travel to their experts and back"),
     INTEGER(parallel.zero_stage, "1", 0, 3,
             "sharded over the ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights"),
     INTEGER(parallel.replicas, "1", 1, 1 << 20,

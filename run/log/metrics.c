@@ -262,6 +262,7 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     if (s->has_experts) {
         put_number(line, sizeof line, "busiest_expert", s->busiest);
         put_number(line, sizeof line, "expert_entropy", s->entropy);
+        if (s->rounds > 1) put_number(line, sizeof line, "expert_rounds", (double)s->rounds);
     }
     if (s->has_sent) put_sent(line, sizeof line, s->sent);
     put_time(line, sizeof line, time);

@@ -351,16 +351,25 @@ static int link_between(const Cluster *c, int rank, int other) {
 }
 
 /* Of the group of rank 0: other groups lie alike. */
+/* One rank more. */
+static void reach_on(const Cluster *c, Reach *r, int from, int to) {
+    int link = link_between(c, to, from);
+    if (link > r->farthest) r->farthest = link;
+    r->latency_s += c->link[link].latency_s;
+}
+
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
     int *ranks = (int *)malloc(sizeof *ranks * (size_t)mesh_ranks(mesh));
     if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
     Reach r = {.ranks = mesh_group(mesh, 0, axes, ranks)};
-    for (int i = 1; i < r.ranks; i++) {
-        int link = link_between(c, ranks[i], ranks[i - 1]);
-        if (link > r.farthest) r.farthest = link;
-        r.latency_s += c->link[link].latency_s;
-    }
+    for (int i = 1; i < r.ranks; i++) reach_on(c, &r, ranks[i - 1], ranks[i]);
     free(ranks);
+    return r;
+}
+
+Reach cluster_every_reach(const Cluster *c, int stride, int ranks) {
+    Reach r = {.ranks = ranks};
+    for (int i = 1; i < ranks; i++) reach_on(c, &r, (i - 1) * stride, i * stride);
     return r;
 }
 

@@ -57,6 +57,7 @@ double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, 
  * over each link. */
 typedef struct { int ranks, farthest; double latency_s; } Reach;
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes);
+Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* of ranks 0, stride, 2 stride, ... */
 Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* of a message between two ranks */
 /* A collective in which each rank sends `bytes` around a ring: bytes over the farthest link's rate, and a latency for
  * each hop of the ring, or of a tree where that is quicker. rounds: 1, of an all-reduce 2. */

@@ -44,6 +44,7 @@ static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
     cJSON_AddNumberToObject(grid, "interleave", s->parts);
     cJSON_AddNumberToObject(grid, "replicas", s->mesh.size[AXIS_REPLICA]);
     cJSON_AddNumberToObject(grid, "data", datas);
+    if (s->expert_ranks > 1) cJSON_AddNumberToObject(grid, "expert", s->expert_ranks);
     cJSON_AddNumberToObject(grid, "zero_stage", s->zero_stage);
     cJSON_AddNumberToObject(grid, "micro_batch", (double)s->micro_batch);
     cJSON_AddStringToObject(grid, "recompute", RECOMPUTE_NAMES[s->recompute]);
@@ -82,6 +83,7 @@ static PlanText seconds_text(double s) {
 static void print_grid(const Simulated *s, const Cluster *cluster, int zero_bubble) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
+    if (s->expert_ranks > 1) printf(", experts on %d", s->expert_ranks);
     if (s->mesh.size[AXIS_STAGE] > 1)
         printf(", interleave %d%s", s->parts,
                zero_bubble ? ", backward in two halves (which the simulator alone has)" : "");
