@@ -259,7 +259,8 @@ double  matmul_rate(DType act, MathMode math, int64_t n, double budget_ms);
 int64_t matmul_rate_size(void); /* the n at which this backend's products are about as fast as they get: 1024 on the CPU, 4096 on a GPU */
 
 #ifdef CUDA_EMU /* compares a contract's bytes with those that the kernels behind it touch: test/emu/count.cpp */
-#define stream_note(s, op, a, b, c, d, flops, bytes) (emu::note_op(op, bytes), stream_note(s, op, a, b, c, d, flops, bytes))
+#define stream_note(s, op, a, b, c, d, flops, bytes) \
+    (emu::note_op((s)->ledger ? NULL : op, bytes), stream_note(s, op, a, b, c, d, flops, bytes))
 #endif
 
 #ifdef __cplusplus
