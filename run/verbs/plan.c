@@ -116,6 +116,8 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
     if (is_grid(p)) print_grid(c, p);
+    char experts[240];
+    if (*plan_experts(c, p->act, experts)) printf("experts      %s\n", experts);
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, plan_count_text((double)p->parameters).text);
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);

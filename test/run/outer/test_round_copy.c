@@ -36,7 +36,7 @@ static void take_in_pieces(RoundCopy *c, int64_t elems) {
 }
 
 static void check_rank(int ranks, int rank, int tensor, int tensor_rank, int stage) {
-    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL}), .stage = stage};
+    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL, 1, 0}), .stage = stage};
     Optimizer o = {.shards = &z};
     RoundCopy c = {.optimizer = &o};
     z.spec = (ShardsSpec){.ranks = ranks, .rank = rank};
@@ -70,7 +70,7 @@ static float number(int64_t element, int kind) { return sinf((float)(element % 1
 
 /* changes: the new x comes as a change of what x was before. */
 static void check_return(int ranks, int rank, int tensor, int tensor_rank, int stage, int changes) {
-    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL}), .stage = stage};
+    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL, 1, 0}), .stage = stage};
     Stream    stream = stream_create(0);
     Optimizer o = {.shards = &z, .on_host = 1};
     RoundCopy c = {.optimizer = &o, .stream = &stream};
