@@ -30,7 +30,7 @@ enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */ };
 /* Everything that an algorithm may depend on. Without padding: compared as bytes. */
 typedef struct {
     int64_t m, n, k, a_ld, b_ld, c_ld;
-    int32_t type, c_type, a_order, b_order, write, has_bias, epilogue, math;
+    int32_t type, b_type, is_fp8, c_type, a_order, b_order, write, has_bias, epilogue, math;
     int32_t a_align, b_align, c_align, aux_align;
 } Key;
 
@@ -54,6 +54,7 @@ typedef struct {
     Epilogue epilogue;
     void    *aux;
     float   *sums; /* as in Rest */
+    const float *a_inverse, *b_inverse; /* of fp8; borrowed */
 } Call;
 
 static struct {
@@ -94,7 +95,8 @@ static Key key_of(const Stream *s, const Call *c) {
     Key key;
     key.m = p->m, key.n = p->n, key.k = p->k;
     key.a_ld = p->a.ld, key.b_ld = p->b.ld, key.c_ld = p->c.ld;
-    key.type = p->a.type, key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
+    key.type = p->a.type, key.b_type = p->b.type, key.is_fp8 = dtype_bytes(p->a.type) == 1;
+    key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
     key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
@@ -105,8 +107,9 @@ static Key key_of(const Stream *s, const Call *c) {
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
     static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu"};
     snprintf(text, ALGORITHM_KEY_ROOM,
-             "%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
-             dtype_name((DType)k->type), k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
+             "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
+             dtype_name((DType)k->type), k->is_fp8 ? " x " : "", k->is_fp8 ? dtype_name((DType)k->b_type) : "",
+             k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
              k->write == MATMUL_ADD ? " added" : "", (long long)k->m, (long long)k->n, (long long)k->k,
              k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T", (long long)k->b_ld,
              (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,
@@ -115,7 +118,11 @@ static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
-static cudaDataType_t cuda_type(int32_t type) { return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F; }
+static cudaDataType_t cuda_type(int32_t type) {
+    if (type == E4M3) return CUDA_R_8F_E4M3;
+    if (type == E5M2) return CUDA_R_8F_E5M2;
+    return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
 static cublasComputeType_t compute_type(const Key *k) {
     return k->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
@@ -146,6 +153,10 @@ static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t row
 
 /* Pointers differ from call to call; cuBLASLt's heuristics look at their alignment, which is in the key. */
 static void point(const Entry *e, const Call *c) {
+    if (e->key.is_fp8) {
+        describe(e->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, c->b_inverse);
+        describe(e->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, c->a_inverse);
+    }
     if (c->p.bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->p.bias);
     if (c->epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->aux);
     if (c->epilogue == EPILOGUE_GELU_BACKWARD) describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
@@ -159,14 +170,15 @@ static void entry_make(Entry *e, Key key, const Call *c) {
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
-    if (key.has_bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.type));
+    if (key.is_fp8) describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0); /* sums in all of f32 */
+    if (key.has_bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
     if (key.epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
     if (key.epilogue == EPILOGUE_GELU_BACKWARD) {
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key.c_ld);
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)cuda_type(key.c_type));
     }
     e->a = layout_of(key.type, key.a_order, key.m, key.k, key.a_ld);
-    e->b = layout_of(key.type, key.b_order, key.k, key.n, key.b_ld);
+    e->b = layout_of(key.b_type, key.b_order, key.k, key.n, key.b_ld);
     e->c = layout_of(key.c_type, PLAIN, key.m, key.n, key.c_ld);
     point(e, c);
 }
@@ -346,7 +358,7 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
         warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count,
              e->record.key);
     if (rest) {
-        Call   plain = {c->p, EPILOGUE_NONE, NULL, NULL};
+        Call   plain = {c->p, EPILOGUE_NONE, NULL, NULL, NULL, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
         if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
     }
@@ -393,6 +405,9 @@ static int product(Stream *s, Call c, const Rest *rest) {
     const Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&
                     (p->c.type == p->a.type || p->c.type == F32);
+    if (dtype_bytes(p->a.type) == 1)
+        types_fit = (p->a.type == E4M3 || p->b.type == E4M3) && dtype_bytes(p->b.type) == 1 && p->a.order == PLAIN &&
+                    p->b.order == TRANSPOSED && (p->c.type == BF16 || p->c.type == F32);
     CHECK(types_fit && p->c.order == PLAIN && (p->write == MATMUL_SET || (p->c.type == F32 && !p->bias)),
           "a product of %s and %s into %s", dtype_name(p->a.type), dtype_name(p->b.type), dtype_name(p->c.type));
     size_t mark = arena_mark(&s->scratch);
@@ -410,12 +425,17 @@ static int product(Stream *s, Call c, const Rest *rest) {
 }
 
 void matmul(Stream *s, Matmul p) {
-    Call c = {p, EPILOGUE_NONE, NULL, NULL};
+    Call c = {p, EPILOGUE_NONE, NULL, NULL, NULL, NULL};
+    product(s, c, NULL);
+}
+
+void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inverse) {
+    Call c = {p, EPILOGUE_NONE, NULL, NULL, a_inverse, b_inverse};
     product(s, c, NULL);
 }
 
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
-    Call c = {p, epilogue, aux, rest.sums};
+    Call c = {p, epilogue, aux, rest.sums, NULL, NULL};
     int  fits = epilogue == EPILOGUE_GELU          ? own_may(&c)
               : epilogue == EPILOGUE_GELU_BACKWARD ? p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
     int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue did not pay */

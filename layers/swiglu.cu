@@ -99,6 +99,9 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
 
 /* --- weighted ----------------------------------------------------------------------------------------------------- */
 
+/* Asked again where it is wanted, so that no register holds it through a loop. */
+DEVICE int64_t assignment_of(const int32_t *order, int64_t row) { return order ? order[row] : row; }
+
 /* y = weight silu(gate) up. Warp: a row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound: 3 elements of traffic each. */
 template <typename T, int W>
 KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight, const int32_t *order, int64_t R, int64_t F) {
@@ -106,7 +109,7 @@ KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight,
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= R) return;
     const T *gate = gate_up + row * 2 * F;
-    float    w = weight[order ? order[row] : row];
+    float    w = weight[assignment_of(order, row)];
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
         Pack<float, W> v = pack_to_f32(pack_load<T, W>(gate + f)), u = pack_to_f32(pack_load<T, W>(gate + F + f));
@@ -123,8 +126,7 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, gate = row * 2 * F;
     if (row >= R) return; /* uniform per warp */
-    int64_t at = order ? order[row] : row;
-    float   w = weight[at], sum = 0.0f;
+    float w = weight[assignment_of(order, row)], sum = 0.0f;
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
         Pack<float, W> dgate = pack_to_f32(pack_load<T, W>(gate_up + gate + f)), up = pack_to_f32(pack_load<T, W>(gate_up + gate + F + f));
@@ -140,7 +142,7 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
         pack_store(dgate_up + gate + F + f, pack_from_f32<T>(d));
     }
     sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) dweight[at] = sum;
+    if (threadIdx.x % WARP == 0) dweight[assignment_of(order, row)] = sum;
 }
 
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order) {

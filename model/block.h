@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "layers/layers.h"
 #include "model/ends.h"
+#include "model/fp8.h"
 #include "model/hf_gpt2.h"
 #include "model/params.h"
 
@@ -85,6 +86,7 @@ typedef struct {
     Tensor expert_counts;      /* [E] i64: the block's assignments of this step so far, which forward adds to; none: not counted */
     Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
     Tensor starts;             /* [B,T] i32, of documents (layers.h); none: each sequence is one             */
+    Fp8    fp8;                /* of the block's FP8_BLOCK_CELLS tensors; scale none: products are of act       */
 } BlockRun;
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.

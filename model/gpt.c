@@ -63,9 +63,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .tensor = g->tensor,
                       .context = g->context,
                       .frequencies = g->frequencies,
-                      .experts = g->experts,
-                      .expert_counts = tensor_none(),
-                      .balance = g->balance,
+                      .experts = g->experts, .expert_counts = tensor_none(), .balance = g->balance,
                       .starts = batch_starts(g, e),
                       .entry_sums = tensor_none(), .exit_sums = tensor_none(),
                       .update = first_rows(g->update, e.N),
@@ -169,6 +167,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     g.starts = spec.document_mask ? arena_tensor(a, I32, 2, B, T, 1) : tensor_none();
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
     g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1) : tensor_none();
+    if (spec.fp8) g.fp8 = fp8_scales_create(shape.n_layer, a);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
         g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
@@ -204,6 +203,7 @@ typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 static int64_t number_of(Tape t, int64_t l) { return t.tape * (t.part->end - t.part->first) + l - t.part->first; }
 
 static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
+    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     if (!tensor_is_none(g->sums.experts)) r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
     g->kind->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
@@ -211,15 +211,18 @@ static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
 static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
+    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     g->kind->recompute(r, x, w);
     g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
 /* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
- * differ. Nor have tensor, context and expert ranks: their blocks exchange rows. */
+ * differ. Nor have tensor, context and expert ranks: their blocks exchange rows; nor fp8's first step, whose scales are found
+ * apart. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *graphs, BlockOps *ops) {
     BlockGraph *b = &graphs[number_of(t, l)];
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context && !g->experts;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context && !g->experts &&
+                !g->fp8.uses_own;
     if (g->experts) r->expert_rows = t.part->expert_rows + number_of(t, l) * expert_table(g);
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);

@@ -48,6 +48,7 @@ typedef struct {
     ExpertRanks *experts;            /* owned: ranks that divide the experts; NULL: each has all */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
+    Fp8Scales  fp8;                  /* none where products are of act                        */
     int64_t    past;                 /* tokens before the batch: 0 but in pipeline_token_logits()                    */
 
     GptPart   *part;                 /* owned [parts]                                         */
@@ -87,6 +88,7 @@ typedef struct {
     int     document_mask;
     Comm   *experts;
     double  capacity;
+    int     fp8;
 } GptSpec;
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);

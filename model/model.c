@@ -76,12 +76,13 @@ static void carve(Model *m) {
     m->sums = step_sums_create(&m->activations_arena);
     if (spec->optimizer && block_kind(spec->shards.shape)->has_experts)
         step_sums_count(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * spec->shards.shape.n_experts);
+    if (spec->fp8) step_sums_fp8(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * FP8_BLOCK_CELLS);
     PipelineSpec pipeline = pipeline_of(spec);
     GptPartSpec *part = pipeline_parts(spec->shards.shape, pipeline);
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards,
                         (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part,
-                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity},
+                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity, spec->fp8},
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);

@@ -27,6 +27,7 @@ typedef struct {
     int        document_mask;            /* batches may hold several documents (GptSpec)               */
     OptimizerMemory offload;             /* where the optimizer's memory is                            */
     MathMode   math;
+    int        fp8;                      /* the blocks' products (model/fp8.h)                         */
     int        any_threads;              /* the same bits for any number of threads (core/device.h)    */
 } ModelSpec;
 

@@ -27,7 +27,7 @@ WHEEL, PLACE = "nvidia-cuda-nvdisasm", "build/nvdisasm"
 COLUMNS = ["arch", "kernel", "registers", "stack", "spill", "shared", "mma", "loop", "mma/l", "shared/l", "global/l", "warnings"]
 FROM_SASS = ["mma", "loop", "mma/l", "shared/l", "global/l"]
 KINDS = ["QGMMA", "HGMMA", "HMMA"]  # the quickest first
-SHARED, GLOBAL = re.compile(r"LDS(M)?\b"), re.compile(r"LDG(STS)?\b|UTMALDG|LDGDEPBAR^")
+SHARED, GLOBAL = re.compile(r"LDS(M)?\b"), re.compile(r"LDG(STS)?\b|UTMALDG")
 SLOW_GROWTH = 1.03
 
 

@@ -485,4 +485,5 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_activations(load);
     rule_build(load);
     rules_of_outer(load);
+    rules_of_fp8(load);
 }

@@ -70,7 +70,7 @@ static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINE
 static const char *const WEIGHT_DECAY_WORDS[] = {[WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr",
                                                  [WEIGHT_DECAY_LINEAR] = "linear", NULL};
 static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
-                                              [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", NULL};
+                                              [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", [PRECISION_FP8] = "fp8", NULL};
 static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
                                               [PARALLEL_MPI] = "mpi", NULL};
 static const char *const OFFLOAD_WORDS[] = {[MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer", NULL};
@@ -211,7 +211,8 @@ const Option OPTIONS[] = {
     CHOICE(schedule.decay, "\"sqrt\"", DECAY_WORDS, "wsd only: how it falls: by 1 - sqrt(p), or by 1 - p, p from 0 to 1", FIXED),
 
     CHOICE(precision, "\"auto\"", PRECISION_WORDS,
-           "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU"),
+           "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU; fp8 = bf16 with the blocks' products in "
+           "fp8, which the CPU rounds alike, slowly"),
 
     INTEGER(parallel.tensor, "1", 1, 1024,
             "ranks that divide every matrix, and the rows between them; divides n_head and n_embd"),

@@ -167,12 +167,16 @@ void server_count_rest(Server *s, Member *m, int islands) {
 
 double server_end_turns(Server *s, int islands) {
     double norm = sqrt(exact_value(&s->squares));
+    int    is_last = server_step(s) + s->every >= s->parts.config->run.steps, follow = 0;
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
+        int     leaves = arriving_is_whole(&m->rest, m->ranks);
         for (int k = 0; k < TURNS_AHEAD; k++) arriving_forget(&m->turn[k]);
-        if (m->state == MEMBER_ENDED && arriving_is_whole(&m->rest, m->ranks)) server_count_rest(s, m, islands);
+        if (m->state != MEMBER_ENDED) continue;
+        if (leaves) server_count_rest(s, m, islands);
+        else follow++;
     }
-    if (server_step(s) + s->every >= s->parts.config->run.steps) round_change_settle(&s->change, &s->weights); /* all fetch x */
+    if (is_last || !follow) round_change_settle(&s->change, &s->weights); /* who comes next fetches all of x */
     return norm;
 }
 

@@ -61,7 +61,9 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
     int  line = is_of_expert_state(e) ? LINE_OF_EXPERTS : (int)axis;
     if (e->kind == LEDGER_OP && !*e->group) {
         double seconds = cluster_op_seconds(d->cluster, e, d->flops, d->element_bytes);
-        if (strcmp(e->op, "matmul, added") == 0 || strcmp(e->op, "matmul, experts, added") == 0) c->weights_s += seconds;
+        if (strcmp(e->op, "matmul, added") == 0 || strcmp(e->op, "matmul, fp8, added") == 0 ||
+            strcmp(e->op, "matmul, experts, added") == 0)
+            c->weights_s += seconds;
         append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0, 0});
     } else if (axis == AXIS_STAGE) {
         if (e->kind == LEDGER_OP) add_message(c, d, e, is_work);

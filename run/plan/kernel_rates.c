@@ -28,7 +28,8 @@ static const KernelRate TABLE[] = {
     /* The best public rate of a bf16 product of any shape is 794 TFLOP/s (80 %); K = 768 is short, added ones have split K. */
     {"matmul", FAMILY_PRODUCT, 1, 643e12, 755e12, 0, 0, LIBRARY},
     {"matmul, added", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, 0, LIBRARY},
-    {"expert_linear", FAMILY_PRODUCT, 1, 400e12, 740e12, 0, 0, PORTABLE},
+    {"matmul, fp8", FAMILY_PRODUCT, 1, 1300e12, 1403e12, 0, 0, "est: cuBLASLt's best shape of fp8 on H100 is 1,403"},
+    {"matmul, experts", FAMILY_PRODUCT, 1, 400e12, 740e12, 0, 0, PORTABLE},
     {"attention_forward", FAMILY_ATTENTION, 1, 220e12, 400e12, 0, 0, PORTABLE},
     {"attention_backward", FAMILY_ATTENTION, 3, 165e12, 330e12, 2, 0, "est: 7 products for 5, by mma.sync"},
     {"layernorm_forward", FAMILY_NORM, 1, 2.83e12, 3.0e12, 0, 0, NEAR_MEMORY},
@@ -45,6 +46,7 @@ static const KernelRate TABLE[] = {
     {"swiglu_backward", FAMILY_POINTWISE, 1, 2.82e12, 3.0e12, 0, 0, NEAR_MEMORY},
     {"rope_forward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, 0, NEAR_MEMORY},
     {"rope_backward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, 0, NEAR_MEMORY},
+    {"fp8_cast", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, 0, NEAR_MEMORY},
     {"bias_backward", FAMILY_BIAS, 2, 2.57e12, 3.0e12, 0, 0, PARTIALS},
     {"classifier_forward", FAMILY_CLASSIFIER, 1, 2.44e12, 3.0e12, 0, 0, ROWS},
     {"classifier_forward_backward", FAMILY_CLASSIFIER, 1, 2.44e12, 3.0e12, 0, 0, ROWS},
@@ -55,6 +57,16 @@ static const KernelRate TABLE[] = {
     {"device_zero", FAMILY_OPTIMIZER, 1, 2.8e12, 3.0e12, 0, 0, "est: cudaMemset"},
     {NULL, FAMILY_OTHER, 1, 2.4e12, 3.0e12, 0, 0, "est: no rate of its own: 80 % of memory's"},
 };
+/* Attention on wgmma, where this program's sources have it. */
+#if __has_include("layers/attention_hopper.h")
+enum { HAS_WGMMA_ATTENTION = 1 };
+#else
+enum { HAS_WGMMA_ATTENTION = 0 };
+#endif
+static const struct { const char *op; double rate; const char *source; } WGMMA[] = {
+    {"attention_forward", 265e12, "est: FlashAttention-3, of the same instructions: 265 causal at T = 1024, D = 64"},
+    {"attention_backward", 230e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; here 7 products for 5"}};
+
 enum { TABLE_ROWS = sizeof TABLE / sizeof *TABLE };
 _Static_assert(sizeof TABLE <= sizeof ((KernelRates *)0)->row, "KernelRates has room for all");
 
@@ -64,6 +76,22 @@ const char *kernel_family_name(KernelFamily family) {
     return names[family];
 }
 int kernel_rate_is_flops(const KernelRate *rate) { return rate->family == FAMILY_PRODUCT || rate->family == FAMILY_ATTENTION; }
+
+/* The place in WGMMA; -1: its kernels are the portable ones, or measured. */
+static int place_in_wgmma(const KernelRate *rate, const LedgerEntry *e) {
+    int is_wide = e->dim[3] == 64 || e->dim[3] == 128;
+    for (int i = 0; i < 2 && HAS_WGMMA_ATTENTION && is_wide && rate->op && !rate->is_measured; i++)
+        if (strcmp(WGMMA[i].op, rate->op) == 0) return i;
+    return -1;
+}
+double kernel_rate_now(const KernelRate *rate, const LedgerEntry *e) {
+    int i = place_in_wgmma(rate, e);
+    return i < 0 ? rate->rate : WGMMA[i].rate;
+}
+const char *kernel_rate_source(const KernelRate *rate, const LedgerEntry *e) {
+    int i = place_in_wgmma(rate, e);
+    return i < 0 ? rate->source : WGMMA[i].source;
+}
 
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op) {
     const KernelRate *found = &rates->row[rates->rows - 1];

@@ -42,6 +42,9 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file);
 /* The row whose name is the longest begin of the operation's: "matmul" is that of "matmul, gelu", too; or that of any other. */
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op);
 int               kernel_rate_is_flops(const KernelRate *rate);
+/* `rate` for this entry, and its source: attention of 64 and 128 channels a head has kernels on wgmma. */
+double            kernel_rate_now(const KernelRate *rate, const LedgerEntry *e);
+const char       *kernel_rate_source(const KernelRate *rate, const LedgerEntry *e);
 const char       *kernel_family_name(KernelFamily family);
 
 #ifdef __cplusplus

@@ -32,7 +32,7 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates, size_t ele
         double             calls = (double)e->count;
         if (e->kind != LEDGER_OP || *e->group) continue; /* bytes between ranks are the simulator's */
         KernelTime k = {e, rate, e->count * rate->launches,
-                        calls * seconds_at(e, rate, rate->rate, rates->bytes_per_s, element_bytes),
+                        calls * seconds_at(e, rate, kernel_rate_now(rate, e), rates->bytes_per_s, element_bytes),
                         calls * seconds_at(e, rate, rate->limit, rates->bytes_per_s, element_bytes)};
         t.kernel[t.kernels++] = k;
         t.launches += k.launches, t.seconds += k.seconds, t.limit_s += k.limit_s;
@@ -148,7 +148,7 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
         cJSON_AddItemToObject(one, "ms", number_json(k->seconds * 1e3));
         cJSON_AddItemToObject(one, "limit_ms", number_json(k->limit_s * 1e3));
         cJSON_AddBoolToObject(one, "measured", k->rate->is_measured);
-        cJSON_AddStringToObject(one, "source", k->rate->source);
+        cJSON_AddStringToObject(one, "source", kernel_rate_source(k->rate, k->entry));
         cJSON_AddItemToArray(list, one);
     }
     cJSON_AddNumberToObject(object, "launches", (double)t->launches);

@@ -7,6 +7,7 @@
 
 #include "core/memory_file.h"
 #include "data/loader.h"
+#include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/outer/island.h"
@@ -34,7 +35,7 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Gro
                          .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
                          .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
                          .offload = device_is_host() ? MEMORY_DEVICE : is_idle ? MEMORY_HOST : (OptimizerMemory)c->memory.offload,
-                       .any_threads = c->parallel.deterministic};
+                         .fp8 = c->precision == PRECISION_FP8, .any_threads = c->parallel.deterministic};
     if (groups) model_take_groups(&spec, groups);
     return spec;
 }
@@ -181,7 +182,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     const char *recompute[] = {"", ", light recompute", ", block recompute"}, *comm[] = {"the ring", "MPI", "NCCL"};
     int         shared = c->parallel.zero_stage && p->ranks.count > 1, on_host = device_is_host();
     char        row[96];
-    fprintf(out, "memory per rank (%s)\n", dtype_name(p->act));
+    fprintf(out, "memory per rank (%s)\n", c->precision == PRECISION_FP8 ? "bf16, with products in fp8" : dtype_name(p->act));
     print_row(out, "weights", p->params_bytes);
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);

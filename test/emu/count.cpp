@@ -163,7 +163,7 @@ void count_bulk(const void *p, size_t n, bool writes) {
 static const char *op_of_next; /* whose contract was the last */
 
 void note_op(const char *op, double bytes) {
-    if (!sums.path) return;
+    if (!sums.path || !op) return;
     op_of_next = op;
     OpCount &o = sums.ops[op];
     o.calls++, o.contract += bytes;

@@ -73,7 +73,7 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
  * the file's end. */
 void note_kernel(const char *name, const char *signature);
 /* EMU_COUNTS=file: bank conflicts and bytes of each kernel and operation; test/emu/count.cpp. An operation of so many
- * bytes, by its contract: the kernels launched from now on are its own. */
+ * bytes, by its contract: the kernels launched from now on are its own. NULL: a dry one. */
 void note_op(const char *op, double bytes);
 /* Whether anything is counted; an access that is one instruction on a GPU, whatever this compiler makes of it next. */
 extern const bool counts;

@@ -125,7 +125,7 @@ static const BadValue BAD_VALUES[] = {
     {"schedule.decay", "0.5", "must be \"sqrt\" or \"linear\"", "not 0.5"},
     {"optimizer.weight_decay_schedule", "\"cosine\"", "must be \"constant\", \"lr\" or \"linear\"", "not the string \"cosine\""},
     {"optimizer.weight_decay_schedule", "true", "must be \"constant\"", "not true"},
-    {"precision", "\"float32\"", "must be \"auto\", \"fp32\", \"tf32\", \"bf16\" or \"fp16\"", "not the string \"float32\""},
+    {"precision", "\"float32\"", "must be \"auto\", \"fp32\", \"tf32\", \"bf16\", \"fp16\" or \"fp8\"", "not the string \"float32\""},
     {"precision", "\"BF16\"", "must be \"auto\"", "did you mean \"bf16\"?"},
     {"precision", "16", "must be \"auto\"", "not 16"},
     {"precision", "{\"type\": \"bf16\"}", "must be \"auto\"", "not an object"},

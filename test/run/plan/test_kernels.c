@@ -100,6 +100,10 @@ static void times_follow_flops_bytes_and_launches(void **state) {
     ledger_note(&l, (LedgerEntry){.op = "matmul", .dim = {8, 8, 8}, .flops = 643e12, .bytes = 1.0});
     ledger_note(&l, (LedgerEntry){.op = "matmul", .dim = {8, 8, 9}, .flops = 1.0, .bytes = 6e12});
     ledger_note(&l, (LedgerEntry){.op = "attention_backward", .dim = {10, 10, 10, 100}, .flops = 165e12, .count = 2});
+    LedgerEntry wide_heads = {.op = "attention_backward", .dim = {1, 1, 1, 128}},
+                odd_heads = {.op = "attention_backward", .dim = {1, 1, 1, 96}};
+    const KernelRate *backward = kernel_rate_of(&rates, "attention_backward");
+    assert_true(kernel_rate_now(backward, &odd_heads) == 165e12 && kernel_rate_now(backward, &wide_heads) >= 165e12);
     ledger_note(&l, (LedgerEntry){.op = "of tomorrow", .dim = {1}, .bytes = 4.8e12});
     ledger_note(&l, (LedgerEntry){.op = "all-gather", .group = "shard", .bytes = 1e15});
     StepTimes t = kernels_times(&l, &rates, 2), w = kernels_times(&l, &wide, 2);
