@@ -25,6 +25,17 @@ template <typename T> constexpr CUtensorMapDataType element_type() {
 }
 #endif
 
+#ifndef CUDA_EMU
+typedef decltype(&cuTensorMapEncodeTiled) TensorMapEncode;
+static TensorMapEncode tensor_map_encoder_find(void) {
+    void                            *entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
+    CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
+    return (TensorMapEncode)entry;
+}
+#endif
+
 /* Tiles [box_rows, box_columns] of a row-major matrix [rows, columns], with the 128-byte swizzle. Rows are ld elements apart
  * (0: columns), a multiple of 16 bytes; box_columns are at most 128 bytes, box_rows at most 256, matrix 16-byte aligned. */
 template <typename T>
@@ -40,14 +51,10 @@ static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, i
     map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)ld * sizeof(T), (uint32_t)box_columns,
                     (uint32_t)box_rows, sizeof(T), 128, element_type<T>()};
 #else
-    typedef decltype(&cuTensorMapEncodeTiled) Encode;
-    void                            *entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
-    CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
+    static const TensorMapEncode encode = tensor_map_encoder_find(); /* looked up once: products make maps at each launch */
     cuuint64_t          size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)ld * sizeof(T)};
     cuuint32_t          box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, step[2] = {1, 1};
-    CUresult            result = ((Encode)entry)(&map, element_type<T>(), 2, (void *)matrix, size, pitch_bytes, box, step,
+    CUresult            result = encode(&map, element_type<T>(), 2, (void *)matrix, size, pitch_bytes, box, step,
                                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error %d", (int)result);
