@@ -4,7 +4,7 @@
 # stay in runs/muon_steps/: the same command goes on after a stop, and a run that is there is not made again.
 #   test/bench/muon_steps.sh      STEPS=600;  RECORD=0: prints, keeps nothing
 . "$(dirname "$0")/../../scripts/env.sh"
-STEPS=${STEPS:-600} RATES_ADAMW="2e-3 4e-3 8e-3 1.6e-2" RATES_MUON="3e-3 6e-3 1.2e-2 2.4e-2" SHARES="85 75 67 60 50"
+STEPS=${STEPS:-600} RATES_ADAMW="1e-3 2e-3 4e-3 8e-3" RATES_MUON="3e-3 6e-3 1.2e-2 2.4e-2" SHARES="85 75 67 60 50"
 [ -e datasets/demo/val_000000.bin ] || { echo "muon_steps: no datasets/demo: make demo prepares its text" >&2; exit 64; }
 
 # loss NAME RATE STEPS: the held-out loss at the end of that run.
