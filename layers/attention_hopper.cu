@@ -95,7 +95,7 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
 DEVICE void turn_begin(int group) { named_barrier_sync(TURN + group, 2 * WARPGROUP); }
 DEVICE void turn_end(int group) { named_barrier_arrive(TURN + (group + 1) % GROUPS, 2 * WARPGROUP); }
 
-/* The warpgroup's scores with KEYS keys from `key` on become p, and join the sums; see softmax. */
+/* The scores with the keys from `key` on, without those that a query does not see, become p and join the sums. */
 template <bool DOCUMENTS, int N>
 DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int position, int row, int key, const int32_t *starts,
                              const Heads &h) {
@@ -149,7 +149,8 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     queue_free(queues.keys, n++);
 }
 
-/* Divides by the sums; writes the rows of y, by way of the queries' tile, and of lse. first_row: the warp's. */
+/* Divides by the sums; writes the rows of y, by way of the queries' tile, and of lse. query, row: the warp's first, in the
+ * sequence and in the tile. */
 template <typename T, int D>
 DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Running m, int head, int query, int row, const Heads &h) {
     float scale[2];
