@@ -73,6 +73,11 @@ void comm_tree_open(Comm *c, int64_t leaves); /* between sums; allocates small t
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
 /* Starts: every rank's piece `rank` of x (any type) is copied to that place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
+/* Starts several, in this order, at most GATHERS_MOST; with NCCL as one call, and they end together. GATHERS_BEHIND: their
+ * pieces are there since the group's collective before them started, so they need no later work of the followed stream. */
+typedef enum { GATHERS_NOW, GATHERS_BEHIND } GatherOrder;
+enum { GATHERS_MOST = 16 };
+void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder order);
 /* Starts: x (F32, BF16, F16; any shape, any length) becomes the sum over ranks, the same bits on all of them. */
 void comm_all_reduce_start(Comm *c, Tensor x);
 /* The same of the maximum; F32 only. */

@@ -193,6 +193,8 @@ void nccl_close(Comm *c);
 void nccl_leave(World *w); /* after the last close */
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: of OP_TREE_SUM, all but the last */
 void nccl_exchange(Comm *c, const CommMessage *message, int count);
+void nccl_join(Comm *c, GatherOrder order); /* collectives started until nccl_join_end are one call of NCCL */
+void nccl_join_end(Comm *c);
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
 void nccl_abandon(World *w, double wait_ms); /* every group's communicator */

@@ -10,6 +10,8 @@ void nccl_close(Comm *c) { (void)c; }
 void nccl_leave(World *w) { (void)w; }
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) { (void)c, (void)kind, (void)x, (void)nodes; }
 void nccl_exchange(Comm *c, const CommMessage *message, int count) { (void)c, (void)message, (void)count; }
+void nccl_join(Comm *c, GatherOrder order) { (void)c, (void)order; }
+void nccl_join_end(Comm *c) { (void)c; }
 void nccl_poll(Comm *c) { (void)c; }
 void nccl_wait(Comm *c, int64_t number) { (void)c, (void)number; }
 void nccl_abandon(World *w, double wait_ms) { (void)w, (void)wait_ms; }

@@ -45,6 +45,8 @@ struct Nccl {
     Collective   collective[TRACES]; /* the started'th in place started % TRACES               */
     int64_t      started, read;      /* how many, and whose times are read                    */
     int64_t      finished;           /* the followed stream waits for so many of them          */
+    int64_t      joined;             /* those from this number on are one group; -1: none is open */
+    int          joined_before;      /* GATHERS_BEHIND                                         */
     Wait         wait[WAITS];        /* of the followed stream, in comm_finish                */
     int64_t      waits, waits_read;
     double       polled_ms;
@@ -134,6 +136,13 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     return result;
 }
 
+/* Before a group ends nothing is in flight, so a call inside it may not answer that it is. Asked again, the communicator
+ * would be fine, and the message missing. */
+static ncclResult_t in_group(Comm *c, ncclResult_t result) {
+    if (result == ncclInProgress) nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, EXIT_INTERNAL);
+    return result;
+}
+
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
 static int has_passed(cudaEvent_t event) {
@@ -159,18 +168,18 @@ static cudaStream_t queue_for(const Comm *c) {
 }
 
 /* A group of one message: NCCL counts both directions of a pair's ranks in groups. */
-static ncclResult_t enqueue_message(const Comm *c, OpKind kind, Tensor x) {
+static ncclResult_t enqueue_message(Comm *c, OpKind kind, Tensor x) {
     ncclResult_t result = ncclGroupStart();
     size_t       elems = (size_t)tensor_elems(x);
     if (result == ncclSuccess && kind == OP_SEND)
-        result = ncclSend(x.data, elems, type_of(x.type), 1, c->nccl->comm, c->nccl->queue);
+        result = in_group(c, ncclSend(x.data, elems, type_of(x.type), 1, c->nccl->comm, c->nccl->queue));
     if (result == ncclSuccess && kind == OP_RECEIVE)
-        result = ncclRecv(x.data, elems, type_of(x.type), 0, c->nccl->comm, c->nccl->queue);
+        result = in_group(c, ncclRecv(x.data, elems, type_of(x.type), 0, c->nccl->comm, c->nccl->queue));
     ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;
 }
 
-static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
+static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
     if (op_is_message(kind)) return enqueue_message(c, kind, x);
     const Nccl  *n = c->nccl;
     cudaStream_t queue = queue_for(c);
@@ -246,6 +255,7 @@ void nccl_open(Comm *c) {
     config.blocking = 0;
     Nccl *n = c->nccl = (Nccl *)calloc(1, sizeof *n);
     if (!n) fail(EXIT_MEMORY, "no memory for a communicator");
+    n->joined = -1;
     fix_algorithm();
     if (c->rank == 0) {
         ncclResult_t result = ncclGetUniqueId(&id);
@@ -326,12 +336,12 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
             int             is_own = part->rank == c->rank;
             t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first
                               : n->received + i * most;
-            if (!is_own) result = ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue);
+            if (!is_own) result = in_group(c, ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue));
         }
         for (int to = 0; to < c->size; to++)
             for (int k = 0; k < t->mine && to != c->rank && result == ncclSuccess; k++)
-                result = ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems,
-                                  ncclFloat32, to, n->comm, n->queue);
+                result = in_group(c, ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems,
+                                              ncclFloat32, to, n->comm, n->queue));
         ncclResult_t ended = ncclGroupEnd();
         result = settle(c, result == ncclSuccess ? ended : result, 0);
         if (result != ncclSuccess) return result;
@@ -341,8 +351,9 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     return ncclSuccess;
 }
 
-/* On our stream, once the followed one has come to here. */
-static int64_t begin(Comm *c, int64_t elems) {
+/* On our stream, once the followed one has come to here; where_before: once it has come to where the collective before
+ * this one waited for it. */
+static int64_t begin(Comm *c, int64_t elems, int where_before) {
     Nccl *n = c->nccl;
     CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");
     if (n->started - n->read >= TRACES) nccl_read_times(c);
@@ -350,7 +361,7 @@ static int64_t begin(Comm *c, int64_t elems) {
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];
     one->elems = elems, one->number = c->started, one->sequence = c->world->started;
-    if (!c->is_inline) {
+    if (!c->is_inline && !where_before) {
         CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->world->followed)));
         CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
     }
@@ -363,11 +374,33 @@ static void end(Comm *c, int64_t i, ncclResult_t result) {
     char name[NAME_CHARS];
     if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
     CUDA_CHECK(cudaEventRecord(c->nccl->collective[i % TRACES].end, queue_for(c)));
-    c->world->trace[c->world->started % TRACES].first_send_ms = clock_ms();
+    CommTrace *trace = world_trace_of(c->world, c->nccl->collective[i % TRACES].sequence);
+    if (trace) trace->first_send_ms = clock_ms();
+}
+
+void nccl_join(Comm *c, GatherOrder order) {
+    ncclResult_t result = ncclGroupStart();
+    if (result != ncclSuccess) nccl_failed(c, "a group of gathers", result, exit_code_of(result));
+    c->nccl->joined = c->nccl->started;
+    c->nccl->joined_before = order == GATHERS_BEHIND;
+}
+
+/* They are one kernel on the GPU, and end together. */
+void nccl_join_end(Comm *c) {
+    ncclResult_t result = settle(c, ncclGroupEnd(), 0);
+    for (int64_t i = c->nccl->joined; i < c->nccl->started; i++) end(c, i, result);
+    c->nccl->joined = -1;
 }
 
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
-    int64_t i = begin(c, tensor_elems(x));
+    int     is_joined = c->nccl->joined >= 0;
+    int64_t i = begin(c, tensor_elems(x), is_joined && c->nccl->joined_before);
+    if (is_joined) {
+        char         name[NAME_CHARS];
+        ncclResult_t result = in_group(c, enqueue(c, kind, x));
+        if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
+        return;
+    }
     end(c, i, kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0));
 }
 
@@ -375,13 +408,14 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
 void nccl_exchange(Comm *c, const CommMessage *message, int count) {
     int64_t elems = 0;
     for (int k = 0; k < count; k++) elems += tensor_elems(message[k].x);
-    int64_t      i = begin(c, elems);
+    int64_t      i = begin(c, elems, 0);
     ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
     for (int k = 0; k < count && result == ncclSuccess; k++) {
         Tensor x = message[k].x;
         size_t all = (size_t)tensor_elems(x);
         result = message[k].kind == EXCHANGE_SEND ? ncclSend(x.data, all, type_of(x.type), message[k].peer, c->nccl->comm, queue_for(c))
                                                  : ncclRecv(x.data, all, type_of(x.type), message[k].peer, c->nccl->comm, queue_for(c));
+        result = in_group(c, result);
     }
     ncclResult_t ended = count > 0 ? ncclGroupEnd() : ncclSuccess;
     end(c, i, settle(c, result == ncclSuccess ? ended : result, 0));

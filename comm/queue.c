@@ -200,6 +200,14 @@ static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *aft
     started(c, f);
 }
 
+void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder order) {
+    int is_one = c->kind == COMM_NCCL && c->size > 1 && !c->is_apart && !c->world->ledger && count > 0;
+    CHECK(count <= GATHERS_MOST, "%d gathers at once", count);
+    if (is_one) nccl_join(c, order);
+    for (int i = 0; i < count; i++) start(c, OP_ALL_GATHER, x[i], NULL, NULL);
+    if (is_one) nccl_join_end(c);
+}
+
 void comm_exchange_start(Comm *c, const CommMessage *message, int count) {
     int64_t sent = 0, elems = 0;
     CHECK(!c->is_pair, "an exchange over %s", c->name);

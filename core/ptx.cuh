@@ -13,6 +13,7 @@
 #define TRAIN_GPT_CORE_PTX_CUH
 
 #include <cuda.h>
+#include <string.h>
 
 #include <type_traits>
 
@@ -58,6 +59,27 @@ template <typename T> DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
     }
+}
+
+/* --- two 16-bit elements in a register, the lower half first: T is bf16 or half ------------------------------------- */
+
+template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
+    static_assert(sizeof(T) == 2, "a 16-bit type");
+    uint32_t bits;
+    if constexpr (std::is_same<T, bf16>::value) {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        memcpy(&bits, &pair, sizeof bits);
+    } else {
+        half2 pair = __floats2half2_rn(low, high);
+        memcpy(&bits, &pair, sizeof bits);
+    }
+    return bits;
+}
+
+template <typename T> DEVICE float2 unpack_pair(uint32_t bits) {
+    if constexpr (std::is_same<T, bf16>::value)
+        return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+    else return __half22float2(*reinterpret_cast<const half2 *>(&bits));
 }
 
 /* --- 2^x: relative error 2^-22, results below 2^-126 are zero. One instruction, where exp2f takes four. ----------- */
@@ -170,11 +192,11 @@ DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line 
     EMULATED(emu::cluster_wait(file, line);)
     PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* At the barrier that lies at the same place in block `rank`; those who wait for it use mbarrier_wait_cluster. */
+/* At the barrier at the same place in block `rank`: has read what stood there. What it wrote is not handed on: that took a fence, slow. */
 DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
     EMULATED(emu::mbarrier_arrive_at(barrier, rank, file, line);)
     PTX("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}"
         ::"r"(shared_address(barrier)), "r"(rank) : "memory");
 }
 DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {

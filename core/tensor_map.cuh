@@ -25,27 +25,36 @@ template <typename T> constexpr CUtensorMapDataType element_type() {
 }
 #endif
 
-/* Tiles [box_rows, box_columns] of a row-major matrix [rows, columns], with the 128-byte swizzle: box_columns are at most
- * 128 bytes, columns a multiple of 16 bytes, box_rows at most 256, matrix 16-byte aligned. */
-template <typename T>
-static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns) {
-    static_assert(std::is_same<T, float>::value || std::is_same<T, bf16>::value || std::is_same<T, half>::value || sizeof(T) == 1,
-                  "fp32, bf16, fp16 or 8 bits");
-    CHECK(columns * sizeof(T) % 16 == 0 && box_columns * sizeof(T) <= 128 && box_rows <= 256 && (uintptr_t)matrix % 16 == 0,
-          "matrix %p of %lld columns, tiles of %d x %d", (const void *)matrix, (long long)columns, box_rows, box_columns);
-    TensorMap map;
-#ifdef CUDA_EMU
-    map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)columns * sizeof(T), (uint32_t)box_columns,
-                    (uint32_t)box_rows, sizeof(T), 128, element_type<T>()};
-#else
-    typedef decltype(&cuTensorMapEncodeTiled) Encode;
+#ifndef CUDA_EMU
+typedef decltype(&cuTensorMapEncodeTiled) TensorMapEncode;
+static TensorMapEncode tensor_map_encoder_find(void) {
     void                            *entry = nullptr;
     cudaDriverEntryPointQueryResult found;
     CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
     CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
-    cuuint64_t          size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)columns * sizeof(T)};
+    return (TensorMapEncode)entry;
+}
+#endif
+
+/* Tiles [box_rows, box_columns] of a row-major matrix [rows, columns], with the 128-byte swizzle. Rows are ld elements apart
+ * (0: columns), a multiple of 16 bytes; box_columns are at most 128 bytes, box_rows at most 256, matrix 16-byte aligned. */
+template <typename T>
+static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns, int64_t ld = 0) {
+    static_assert(std::is_same<T, float>::value || std::is_same<T, bf16>::value || std::is_same<T, half>::value || sizeof(T) == 1,
+                  "fp32, bf16, fp16 or 8 bits");
+    if (ld == 0) ld = columns;
+    CHECK(ld >= columns && ld * sizeof(T) % 16 == 0 && box_columns * sizeof(T) <= 128 && box_rows <= 256 && (uintptr_t)matrix % 16 == 0,
+          "matrix %p of %lld columns, %lld apart, tiles of %d x %d", (const void *)matrix, (long long)columns, (long long)ld, box_rows,
+          box_columns);
+    TensorMap map;
+#ifdef CUDA_EMU
+    map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)ld * sizeof(T), (uint32_t)box_columns,
+                    (uint32_t)box_rows, sizeof(T), 128, element_type<T>()};
+#else
+    static const TensorMapEncode encode = tensor_map_encoder_find(); /* looked up once: products make maps at each launch */
+    cuuint64_t          size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)ld * sizeof(T)};
     cuuint32_t          box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, step[2] = {1, 1};
-    CUresult            result = ((Encode)entry)(&map, element_type<T>(), 2, (void *)matrix, size, pitch_bytes, box, step,
+    CUresult            result = encode(&map, element_type<T>(), 2, (void *)matrix, size, pitch_bytes, box, step,
                                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error %d", (int)result);

@@ -1,6 +1,6 @@
 /* algorithms.h - which algorithm computes which matrix product: the table behind same bits on a GPU.
  *
- * matmul.cu times cuBLASLt's candidates at the first product of a shape and adds the quickest here. Another choice
+ * matmul.cu times cuBLASLt's candidates and its own at the first product of a shape and adds the quickest here. Another choice
  * sums in another order, so a run repeats its bits only with the table it had. model/algorithms_file.c stores the
  * records, sets them before the first step of the next process, and gives rank 0's to every rank. On the CPU the
  * table stays empty.
@@ -17,7 +17,8 @@ extern "C" {
 enum {
     ALGORITHM_KEY_ROOM = 192,
     ALGORITHM_FIRST    = -1, /* id: the library's own first choice                                                  */
-    ALGORITHM_NONE     = -2  /* id: the work around the product has a kernel of its own, which is quicker           */
+    ALGORITHM_NONE     = -2, /* id: the work around the product has a kernel of its own, which is quicker           */
+    ALGORITHM_OWN      = -3  /* id: the own product of gemm_hopper.cu; state: its way                               */
 };
 
 /* cuBLASLt's algorithms are 64 opaque bytes, which may be stored and later restored for the same version of the library

@@ -192,25 +192,6 @@ DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads 
 
 /* --- products of 16-bit tiles: fragments as in core/ptx.cuh, g = lane / 4, t = lane % 4 --------------------------- */
 
-template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
-    static_assert(sizeof(T) == 2, "a 16-bit type");
-    uint32_t bits;
-    if constexpr (std::is_same<T, bf16>::value) {
-        __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-        memcpy(&bits, &pair, sizeof bits);
-    } else {
-        half2 pair = __floats2half2_rn(low, high);
-        memcpy(&bits, &pair, sizeof bits);
-    }
-    return bits;
-}
-
-template <typename T> DEVICE float2 unpack_pair(uint32_t bits) {
-    if constexpr (std::is_same<T, bf16>::value)
-        return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
-    else return __half22float2(*reinterpret_cast<const half2 *>(&bits));
-}
-
 /* Left factor: ATOMS x 16 rows of a tile, 16 columns from `column`. */
 template <typename T, int ATOMS, int D>
 DEVICE void load_left(uint32_t (&a)[ATOMS][4], const T *rows, int column) {

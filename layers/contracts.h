@@ -79,13 +79,14 @@ static inline int residual_forward_contract(Stream *s, Tensor sum, Tensor x, Ten
     EXPECT2(update, x.type, x.dim[0], x.dim[1]);
     return stream_note(s, "residual_forward", x.dim[0], x.dim[1], 0, 0, (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
-static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy,
-                                              Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual,
+                                              Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1];
     layernorm_expect(dy, mean, rstd, x, w, w);
     EXPECT2(dx, x.type, N, C);
     EXPECT1(dw, F32, C);
     EXPECT1(db, F32, C);
+    if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, C);
     if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
     return stream_note(s, "layernorm_backward", N, C, 0, 0, 16.0 * (double)tensor_elems(x),
                        (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + 2.0 * contract_bytes(mean));
@@ -168,7 +169,7 @@ static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tenso
     EXPECT2(dw, F32, K, M);
     if (!tensor_is_none(db)) EXPECT1(db, F32, M);
 }
-/* db += column sums of dy: a step of linear_backward. */
+/* db += column sums of dy, where no op that wrote dy has added them. */
 static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     EXPECT1(db, F32, dy.dim[1]);
     return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));
@@ -181,10 +182,11 @@ static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x) {
     EXPECT2(y, x.type, x.dim[0], x.dim[1]);
     return stream_note(s, "gelu_forward", x.dim[0], x.dim[1], 0, 0, 10.0 * (double)tensor_elems(x), 2.0 * contract_bytes(x));
 }
-static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dy, Tensor x) {
+static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     EXPECT2(x, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dy, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
+    if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, x.dim[1]);
     return stream_note(s, "gelu_backward", x.dim[0], x.dim[1], 0, 0, 16.0 * (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
 
@@ -378,16 +380,19 @@ static inline int muon_update_contract(Stream *s, Tensor p, Tensor u) {
     EXPECT1(u, F32, p.dim[0]);
     return stream_note(s, "muon_update", p.dim[0], 0, 0, 0, 4.0 * (double)p.dim[0], 3.0 * contract_bytes(p));
 }
-static inline int exact_sum_contract(Stream *s, const char *op, Tensor sum, Tensor x, double flops_per_element) {
+static inline int norm_squared_contract(Stream *s, Tensor sum, const Tensor *x, int count) {
+    int64_t elems = 0;
     EXPECT1(sum, I64, EXACT_WORDS);
-    EXPECT1(x, F32, x.dim[0]);
-    return stream_note(s, op, x.dim[0], 0, 0, 0, flops_per_element * (double)x.dim[0], contract_bytes(x));
-}
-static inline int norm_squared_contract(Stream *s, Tensor sum, Tensor x) {
-    return exact_sum_contract(s, "norm_squared", sum, x, 2.0);
+    for (int i = 0; i < count; i++) {
+        EXPECT1(x[i], F32, x[i].dim[0]);
+        elems += x[i].dim[0];
+    }
+    return stream_note(s, "norm_squared", elems, 0, 0, 0, 2.0 * (double)elems, 4.0 * (double)elems);
 }
 static inline int sum_forward_contract(Stream *s, Tensor sum, Tensor x) {
-    return exact_sum_contract(s, "sum_forward", sum, x, 1.0);
+    EXPECT1(sum, I64, EXACT_WORDS);
+    EXPECT1(x, F32, x.dim[0]);
+    return stream_note(s, "sum_forward", x.dim[0], 0, 0, 0, (double)x.dim[0], contract_bytes(x));
 }
 static inline int add_forward_contract(Stream *s, Tensor y, Tensor x) {
     EXPECT1(y, F32, y.dim[0]);

@@ -1,5 +1,6 @@
 /* gelu.c - CPU side of the gelu ops in layers.h; the function itself is in gelu_simd.h. */
 #include "layers/act_simd.h"
+#include "layers/bias.h"
 #include "layers/gelu_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -18,10 +19,10 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
     for (int64_t i = 0; i < elems; i += ACT_BLOCK) gelu_block(x.type, y.data, x.data, i, act_block_elems(i, elems));
 }
 
-void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x) {
+void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     EXPECT_ACT(x);
-    if (gelu_backward_contract(s, dx, dy, x)) return;
-    int64_t elems = tensor_elems(x);
+    int64_t elems = gelu_backward_contract(s, dx, dbias, dy, x) ? 0 : tensor_elems(x);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < elems; i += ACT_BLOCK) gelu_grad_block(x.type, dx.data, dy.data, x.data, i, act_block_elems(i, elems));
+    if (!tensor_is_none(dbias)) bias_backward(s, dbias, dx);
 }

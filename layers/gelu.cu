@@ -1,5 +1,6 @@
 /* gelu.cu - CUDA side of the gelu ops in layers.h; the function itself is in gelu.cuh. */
 #include "layers/gelu.cuh"
+#include "layers/bias.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
@@ -52,9 +53,54 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
         LAUNCH((gelu_forward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<T>(y), ptr<T>(x), n)));
 }
 
-void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x) {
+/* The same for a strip of 32 W columns and a stretch of rows, whose sums go to sums[blockIdx.y]: bias.cuh. A warp has ROWS
+ * rows on their way at once. grid (ceil(M/(32 W)), parts), block (32,8), static shared memory. Bound: as above. */
+enum { ROWS = 2 };
+template <typename T, int W>
+KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows, int64_t rows_per_block, int64_t M) {
+    int64_t c = ((int64_t)blockIdx.x * WARP + threadIdx.x) * W, first = (int64_t)blockIdx.y * rows_per_block;
+    int64_t end = first + rows_per_block < rows ? first + rows_per_block : rows;
+    float   sum[W] = {};
+    for (int64_t r = first + threadIdx.y; c < M && r < end; r += ROWS * SUM_WARPS) {
+        Pack<T, W> in[ROWS], grad[ROWS];
+        #pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            int64_t i = (r + k * SUM_WARPS) * M + c;
+            if (r + k * SUM_WARPS < end) in[k] = pack_load<T, W>(x + i), grad[k] = pack_load<T, W>(dy + i);
+        }
+        #pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            if (r + k * SUM_WARPS >= end) continue;
+            Pack<float, W> v = pack_to_f32(in[k]), d = pack_to_f32(grad[k]);
+            for (int j = 0; j < W; j++) v.v[j] = d.v[j] * gelu_grad(v.v[j]);
+            Pack<T, W> stored = pack_from_f32<T>(v);
+            pack_store(dx + (r + k * SUM_WARPS) * M + c, stored);
+            for (int j = 0; j < W; j++) sum[j] += to_f32(stored.v[j]);
+        }
+    }
+    strip_sums(sum, M, [=](int64_t at, float total) { sums[(int64_t)blockIdx.y * M + at] = total; });
+}
+
+static void backward_with_sums(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
+    int64_t N = x.dim[0], M = x.dim[1], parts = sum_parts_of(N);
+    size_t  mark = arena_mark(&s->scratch);
+    float  *partial = (float *)arena_take(&s->scratch, bias_scratch_bytes(N, M));
+    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {dx.data, dy.data, x.data}), W,
+        LAUNCH((gelu_backward_sums_kernel<T, W>), dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s,
+               ptr<T>(dx), partial, ptr<T>(dy), ptr<T>(x), N, sum_rows_of(N), M)));
+    column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
+    arena_release(&s->scratch, mark);
+}
+
+void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     int64_t n = tensor_elems(x);
-    if (gelu_backward_contract(s, dx, dy, x) || n == 0) return;
+    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x);
+    if (n == 0) return;
+    if (!tensor_is_none(dbias)) {
+        backward_with_sums(s, dx, dbias, dy, x);
+        return;
+    }
+    if (is_dry) return;
     DISPATCH_ACT(x.type, T,
                  DISPATCH_PACK(T, packs_fit(PACK_BYTES, {dx.data, dy.data, x.data}), W,
                                LAUNCH((gelu_backward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,

@@ -31,8 +31,9 @@ static void add_terms(Tensor sum, Tensor x, AddTerms *add) {
     }
 }
 
-void norm_squared(Stream *s, Tensor sum, Tensor x) {
-    if (!norm_squared_contract(s, sum, x)) add_terms(sum, x, add_squares);
+void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count) {
+    if (norm_squared_contract(s, sum, x, count)) return;
+    for (int i = 0; i < count; i++) add_terms(sum, x[i], add_squares);
 }
 void sum_forward(Stream *s, Tensor sum, Tensor x) {
     if (!sum_forward_contract(s, sum, x)) add_terms(sum, x, add_values);

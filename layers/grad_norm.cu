@@ -1,67 +1,172 @@
-/* grad_norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Blocks add to exact sums in shared memory, then
- * to the result: integer atomics, which come in any order and give the same sum on every GPU. */
+/* grad_norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Threads add to exact sums in registers, blocks in
+ * shared memory, all to the result: integer additions, which come in any order and give the same sum on every GPU. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 256, LANES = 16, PER_LANE = 4, MAX_BLOCKS = 1024 }; /* LANES x PER_LANE: the 64 elements summed in float64 */
+enum {
+    THREADS = 256, LANES = 16, PER_LANE = 4, /* LANES x PER_LANE: the 64 elements summed in float64              */
+    TURNS = LANES,                           /* of a warp's tile: afterwards each lane has a sum of 64 of its own */
+    TILE = TURNS * WARP * PER_LANE,          /* elements                                                          */
+    LOADS = 4,                               /* packs that a thread has on their way                              */
+    BLOCK_TILES = THREADS / WARP * 2, MAX_BLOCKS = 1024,
+    MOST_PIECES = 160                        /* of a launch: its parameters are 4 KiB at most                     */
+};
 
 typedef enum { VALUES, SQUARES } Terms;
 
+typedef struct { const float *x; int64_t n; unsigned first_tile; } Piece;
+typedef struct {
+    Piece    piece[MOST_PIECES];
+    int      count;
+    unsigned tiles;
+} Pieces;
+
+/* --- an exact sum in registers ------------------------------------------------------------------------------------ */
+
+/* Words base .. base+3 of an exact sum. Squares of a gradient meet in a handful of words: where the next value goes
+ * elsewhere these move to shared memory, and that is seldom. */
+enum { HELD = 4 };
+typedef struct { int base; unsigned long long word[HELD]; } Held;
+
 /* Two's complement: sums of unsigned words are those of signed ones. */
-DEVICE void add_exactly(unsigned long long *word, double x) {
+DEVICE void held_give(unsigned long long *sum, Held &h) {
+    for (int k = 0; k < HELD; k++)
+        if (h.word[k]) atomicAdd(sum + h.base + k, h.word[k]);
+}
+DEVICE void held_add(unsigned long long *sum, Held &h, double x) {
     ExactParts p = exact_parts(x);
-    for (int k = 0; k < 3; k++)
-        if (p.part[k]) atomicAdd(word + p.first + k, (unsigned long long)p.part[k]);
+    if (x == 0.0) return; /* adds nothing, wherever the others are */
+    if (p.first < h.base || p.first > h.base + 1) {
+        held_give(sum, h);
+        h = {p.first < EXACT_WORDS - HELD ? p.first : EXACT_WORDS - HELD, {}};
+    }
+    bool up = p.first > h.base;
+    for (int k = 0; k < HELD; k++) {
+        int64_t low = k < 3 ? p.part[k] : 0, high = k > 0 ? p.part[k - 1] : 0;
+        h.word[k] += (unsigned long long)(up ? high : low);
+    }
+}
+/* All lanes': those that hold the highest words, mostly all of them, as one. */
+DEVICE void warp_give(unsigned long long *sum, Held &h) {
+    int highest = h.base;
+    for (int o = WARP / 2; o > 0; o /= 2) highest = max(highest, __shfl_xor_sync(0xffffffffu, highest, o));
+    if (h.base != highest) {
+        held_give(sum, h);
+        h = {highest, {}};
+    }
+    for (int k = 0; k < HELD; k++)
+        for (int o = WARP / 2; o > 0; o /= 2) h.word[k] += __shfl_xor_sync(0xffffffffu, h.word[k], o);
+    if (threadIdx.x % WARP == 0) held_give(sum, h);
 }
 
-/* Squares of 64 elements: four neighbours a lane, then the 16 lanes as a tree; every lane gets the sum. */
-DEVICE double squares_of_64(Pack<float, PER_LANE> x) {
+/* --- the kernel --------------------------------------------------------------------------------------------------- */
+
+/* Four neighbours from `at` on; beyond n zeros. */
+template <int W> DEVICE Pack<float, PER_LANE> four_at(const float *x, int64_t at, int64_t n) {
+    Pack<float, PER_LANE> in = {};
+    for (int j = 0; j < PER_LANE; j += W) {
+        if (at + j >= n) break;
+        Pack<float, W> part = pack_load_part<float, W>(x + at + j, n - at - j);
+        for (int k = 0; k < W; k++) in.v[j + k] = part.v[k];
+    }
+    return in;
+}
+
+DEVICE double squares_of_4(Pack<float, PER_LANE> x) {
     double sum = 0.0;
     for (int j = 0; j < PER_LANE; j++) sum = fma((double)x.v[j], (double)x.v[j], sum); /* the product is exact either way */
-    for (int o = LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
     return sum;
 }
 
-/* sum += the terms of x. Thread: a pack of 4 of every tile that is its block's turn; no thread leaves the loop before
- * its warp. Bound: 4 bytes each. Words of the exact sum in shared memory: nearly all squares of a gradient meet in a
- * handful of them. */
-template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const float *x, int64_t n) {
-    SMEM(unsigned long long, word, [EXACT_WORDS]);
-    for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += (int)blockDim.x) word[i] = 0;
-    __syncthreads(); /* the sum is empty */
-    int64_t tile = (int64_t)blockDim.x * PER_LANE;
-    for (int64_t first = blockIdx.x * tile; first < n; first += gridDim.x * tile) {
-        int64_t               at = first + (int64_t)threadIdx.x * PER_LANE;
-        Pack<float, PER_LANE> in = {};
-        for (int j = 0; j < PER_LANE; j += W) {
-            if (at + j >= n) break;
-            Pack<float, W> part = pack_load_part<float, W>(x + at + j, n - at - j);
-            for (int k = 0; k < W; k++) in.v[j + k] = part.v[k];
-        }
-        if (terms == SQUARES) {
-            double square = squares_of_64(in);
-            if (threadIdx.x % LANES == 0) add_exactly(word, square);
-        } else {
-            for (int j = 0; j < PER_LANE; j++) add_exactly(word, (double)in.v[j]);
+/* Lane l has sum[i] of its part of turn i, and returns the sum of turn l % 16 over the 16 lanes of its half: a tree, the
+ * halves added at each step being those of the lane l ^ o, o = 8, 4, 2, 1. A lane gives away half of its turns at each step. */
+template <int o> DEVICE double sum_of_turn(double (&sum)[TURNS]) {
+    bool upper = threadIdx.x & o;
+    #pragma unroll
+    for (int i = 0; i < o; i++) {
+        double given = upper ? sum[i] : sum[i + o], kept = upper ? sum[i + o] : sum[i];
+        sum[i] = kept + __shfl_xor_sync(0xffffffffu, given, o);
+    }
+    if constexpr (o > 1) return sum_of_turn<o / 2>(sum);
+    else return sum[0];
+}
+
+/* The warp's tile of x from `first` on. */
+template <Terms terms, int W> DEVICE void add_tile(unsigned long long *word, Held &h, const float *x, int64_t first, int64_t n) {
+    double sum[TURNS];
+    #pragma unroll
+    for (int turn = 0; turn < TURNS; turn += LOADS) {
+        Pack<float, PER_LANE> in[LOADS];
+        #pragma unroll
+        for (int k = 0; k < LOADS; k++) in[k] = four_at<W>(x, first + ((turn + k) * WARP + threadIdx.x % WARP) * PER_LANE, n);
+        #pragma unroll
+        for (int k = 0; k < LOADS; k++) {
+            if (terms == SQUARES) sum[turn + k] = squares_of_4(in[k]);
+            else for (int j = 0; j < PER_LANE; j++) held_add(word, h, (double)in[k].v[j]);
         }
     }
+    if (terms == SQUARES) held_add(word, h, sum_of_turn<LANES / 2>(sum));
+}
+
+/* Which piece a tile is of: the last that begins at it or before. */
+DEVICE int piece_of(const Pieces &all, unsigned tile) {
+    int low = 0, high = all.count; /* piece[low] begins at the tile or before, piece[high] behind it */
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (all.piece[middle].first_tile <= tile) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+/* sum += the terms of all pieces. Block: a stretch of the tiles, its warps by turns; no thread leaves the loop before its
+ * warp. Static shared memory: an exact sum. Bound: 4 bytes each. */
+template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ Pieces all) {
+    SMEM(unsigned long long, word, [EXACT_WORDS]);
+    for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += THREADS) word[i] = 0;
+    __syncthreads(); /* the sum is empty */
+    unsigned tile = (unsigned)((uint64_t)all.tiles * blockIdx.x / gridDim.x) + threadIdx.x / WARP;
+    unsigned end = (unsigned)((uint64_t)all.tiles * (blockIdx.x + 1) / gridDim.x);
+    Held     h = {};
+    for (int at = piece_of(all, tile); tile < end; tile += THREADS / WARP) {
+        while (at + 1 < all.count && all.piece[at + 1].first_tile <= tile) at++;
+        const Piece &p = all.piece[at];
+        add_tile<terms, W>(word, h, p.x, (int64_t)(tile - p.first_tile) * TILE, p.n);
+    }
+    warp_give(word, h);
     __syncthreads(); /* every thread's terms are in it */
-    for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += (int)blockDim.x)
+    for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += THREADS)
         if (word[i]) atomicAdd(sum + i, word[i]);
 }
 
-template <Terms terms> static void add_terms(Stream *s, Tensor sum, Tensor x) {
-    int64_t n = x.dim[0], blocks = blocks_for(n, THREADS * PER_LANE);
-    if (n == 0) return;
-    DISPATCH_PACK(float, packs_fit(PACK_BYTES, {x.data}), W,
-        LAUNCH((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s,
-               ptr<unsigned long long>(sum), ptr<float>(x), n));
+/* --- launches ----------------------------------------------------------------------------------------------------- */
+
+/* Adds as many pieces as one launch takes; returns their number. */
+template <Terms terms, int W> static int add_some(Stream *s, Tensor sum, const Tensor *x, int count) {
+    Pieces all = {};
+    int    taken = 0;
+    for (; taken < count && all.count < MOST_PIECES; taken++) {
+        int64_t n = x[taken].dim[0];
+        if (n == 0) continue;
+        all.piece[all.count++] = {ptr<float>(x[taken]), n, all.tiles};
+        all.tiles += (unsigned)blocks_for(n, TILE);
+    }
+    int64_t blocks = blocks_for(all.tiles, BLOCK_TILES);
+    if (blocks > 0)
+        LAUNCH((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s, ptr<unsigned long long>(sum), all);
+    return taken;
 }
 
-void norm_squared(Stream *s, Tensor sum, Tensor x) {
-    if (!norm_squared_contract(s, sum, x)) add_terms<SQUARES>(s, sum, x);
+template <Terms terms> static void add_terms(Stream *s, Tensor sum, const Tensor *x, int count) {
+    bool fit = true;
+    for (int i = 0; i < count; i++) fit = fit && packs_fit(PACK_BYTES, {x[i].data});
+    for (int done = 0; done < count;) DISPATCH_PACK(float, fit, W, (done += add_some<terms, W>(s, sum, x + done, count - done)));
+}
+
+void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count) {
+    if (!norm_squared_contract(s, sum, x, count)) add_terms<SQUARES>(s, sum, x, count);
 }
 void sum_forward(Stream *s, Tensor sum, Tensor x) {
-    if (!sum_forward_contract(s, sum, x)) add_terms<VALUES>(s, sum, x);
+    if (!sum_forward_contract(s, sum, x)) add_terms<VALUES>(s, sum, &x, 1);
 }

@@ -3,6 +3,7 @@
  * partial sums of dw and db, of runs of rows that the shape fixes, added in order: the same bits for any number of
  * threads. */
 #include "layers/act_simd.h"
+#include "layers/bias.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/row_runs.h"
@@ -57,13 +58,14 @@ static void backward_rows(Tensor dw, Tensor db, Tensor x, Backward k, float *par
     add_partials((float *)db.data, partial + half, 2 * half, runs, k.C);
 }
 
-void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
-                        Tensor rstd) {
+void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
+                        Tensor mean, Tensor rstd) {
     EXPECT_ACT(x);
-    int      is_dry = layernorm_backward_contract(s, dx, dw, db, dresidual, dy, x, w, mean, rstd);
+    int      is_dry = layernorm_backward_contract(s, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
     size_t   mark = arena_mark(&s->scratch);
     float   *partial = (float *)arena_take(&s->scratch, (size_t)(runs_of(x.dim[0]) * 2 * partial_elems(x.dim[1])) * sizeof(float));
     Backward k = {dx.data, dresidual.data, dy.data, x.data, w.data, (const float *)mean.data, (const float *)rstd.data, x.dim[1]};
     if (!is_dry) backward_rows(dw, db, x, k, partial);
     arena_release(&s->scratch, mark);
+    if (!tensor_is_none(dbias)) bias_backward(s, dbias, dx);
 }

@@ -44,9 +44,10 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
 /* The sum alone, with the same bits.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
 /* dx = dresidual + the norm's gradient: the branch joins the residual stream again here.
+ *   dbias [C] f32 out(+=) column sums of dx as stored, the gradient of a bias of the branch before, or none
  *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none   dy, x [N,C] act in  */
-void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
-                        Tensor rstd);
+void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
+                        Tensor mean, Tensor rstd);
 
 /* --- rmsnorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); Zhang & Sennrich, arXiv:1910.07467 ---------------------------------
  * The product is f32 and rounded once; Hugging Face's LlamaRMSNorm rounds x * rstd to act before it takes w.
@@ -74,14 +75,15 @@ void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 /*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in         */
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* The same where x = gelu(pre): dx is the gradient of pre, dpre = (dy w^T) * gelu'(pre).                                              */
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
+/* The same where x = gelu(pre): dx is the gradient of pre, dpre = (dy w^T) * gelu'(pre).
+ *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none                                     */
+void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
 
 /* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 ------------------------
  *   y, x [N,M] act                                                                                                                  */
 void gelu_forward(Stream *s, Tensor y, Tensor x);
-/*   dx = dy * gelu'(x); dx may be dy                                                                                                */
-void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x);
+/*   dx = dy * gelu'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none                                      */
+void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x);
 
 /* --- swiglu: y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); Shazeer, arXiv:2002.05202 ---------------------------------------------
  *   y [N,F] act out   gate_up [N,2F] act in: gate is columns [0,F), up is [F,2F)                                                    */
@@ -230,10 +232,10 @@ void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, doub
  *   p [n] f32 in/out   u [n] f32 in                                                                                                   */
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
 
-/* Sum of squares of x: of each 64 elements in float64 in a fixed order, of those sums exactly. So every cut of a
- * tensor at multiples of 64, and every order of the parts, gives the same sum.
- *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                              */
-void norm_squared(Stream *s, Tensor sum, Tensor x);
+/* Sum of squares of the tensors of a list: of each 64 elements in float64 in a fixed order, of those sums exactly. So every
+ * cut of a tensor at multiples of 64, and every order of the parts, gives the same sum.
+ *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x[count], each [n] f32 in, of any n                                        */
+void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count);
 /* Sum of x, exact.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                                       */
 void sum_forward(Stream *s, Tensor sum, Tensor x);
 /* y = y + x: the one addition of gradients of several micro-batches where their order is fixed (comm/tree.h).   y [n] f32 in/out   x [n] f32 in */

@@ -1,10 +1,10 @@
-/* matmul.cu - matrix products by cuBLASLt, see matmul.h and matmul.cuh. The one file that knows its API.
+/* matmul.cu - matrix products by cuBLASLt or by gemm_hopper.cu, see matmul.h and matmul.cuh. The one file that knows cuBLASLt's API.
  *
  * cuBLASLt counts columns first: row-major memory of c[m,n] is its n x m matrix, and c = a b is c^T = b^T a^T. So its A
  * is our b, its B our a, its m our n; a matrix read as it lies is its 'N', a transposed one its 'T', and a bias along
  * our columns is along its rows.
  *
- * The first product of a shape asks for cuBLASLt's candidates, times each on the real operands and keeps the quickest
+ * The first product of a shape asks for cuBLASLt's candidates and the own ways, times each on the real operands and keeps the quickest
  * in the table of algorithms.h; descriptors are kept too. Candidates that add partial sums in the order in which blocks
  * happen to finish are left out: a run repeats its bits. A record holds all of an algorithm, so that a stored one is
  * the same one.
@@ -19,9 +19,10 @@
 #include <string.h>
 
 #include "layers/algorithms.h"
+#include "layers/gemm_hopper.cuh"
 #include "layers/layers.h"
 
-enum { CACHE = 128, CANDIDATES = 16, TIMED_RUNS = 3 };
+enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, TIMED_RUNS = 3 };
 /* cuBLASLt's aux matrix: a multiple of 8 elements from one column to the next, cublasLt.h at
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
 enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */ };
@@ -33,11 +34,18 @@ typedef struct {
     int32_t a_align, b_align, c_align, aux_align;
 } Key;
 
+/* One of the two. */
+typedef struct {
+    int                  is_own;
+    GemmWay              way;
+    cublasLtMatmulAlgo_t lt;
+} Algorithm;
+
 typedef struct {
     Key                    key;
     cublasLtMatmulDesc_t   product;
     cublasLtMatrixLayout_t a, b, c; /* ours: cuBLASLt's B, A and C */
-    cublasLtMatmulAlgo_t   algo;
+    Algorithm              algo;
     MatmulAlgorithm        record;
 } Entry;
 
@@ -89,12 +97,12 @@ static Key key_of(const Stream *s, const Call *c) {
     key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
-    key.aux_align = align_of(p->bias ? p->bias : c->aux);
+    key.aux_align = align_of(p->bias) < align_of(c->aux) ? align_of(p->bias) : align_of(c->aux); /* 16 where there is none */
     return key;
 }
 
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
-    static const char *const epilogues[] = {"", " gelu_backward", " column_sums"};
+    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu"};
     snprintf(text, ALGORITHM_KEY_ROOM,
              "%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
              dtype_name((DType)k->type), k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
@@ -183,18 +191,28 @@ static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
 }
 
 /* Copies an algorithm to its record of the table. */
-static void algo_store(MatmulAlgorithm *record, const cublasLtMatmulAlgo_t *algo) {
-    static_assert(sizeof record->state == sizeof algo->data, "all of an algorithm is kept");
-    record->id = algo_id(algo);
-    memcpy(record->state, algo->data, sizeof record->state);
+static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
+    static_assert(sizeof record->state == sizeof algo->lt.data, "all of an algorithm is kept");
+    uint32_t own[ALGORITHM_WORDS] = {GEMM_BITS, (uint32_t)algo->way.cluster, (uint32_t)algo->way.parts};
+    record->id = algo->is_own ? (int32_t)ALGORITHM_OWN : algo_id(&algo->lt);
+    memcpy(record->state, algo->is_own ? (const void *)own : algo->lt.data, sizeof record->state);
 }
 
+/* Whether the own product may take the call, and must. */
+static int own_may(const Call *c) { return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux); }
+static int own_must(const Call *c) { return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL); }
+
 /* The algorithm of a record; 0 if this library or GPU cannot run it. */
-static int algo_restore(const Entry *e, const MatmulAlgorithm *record, cublasLtMatmulAlgo_t *algo) {
-    memcpy(algo->data, record->state, sizeof record->state);
+static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *record, Algorithm *algo) {
     cublasLtMatmulHeuristicResult_t result;
-    return algo_id(algo) == record->id &&
-           cublasLtMatmulAlgoCheck(lt.handle, e->product, e->b, e->a, e->c, e->c, algo, &result) ==
+    algo->is_own = record->id == ALGORITHM_OWN;
+    if (algo->is_own) {
+        algo->way = {(int)record->state[1], (int)record->state[2]};
+        return own_may(c) && record->state[0] == GEMM_BITS && gemm_hopper_has_way(&c->p, workspace_bytes(), algo->way);
+    }
+    memcpy(algo->lt.data, record->state, sizeof record->state);
+    return !own_must(c) && algo_id(&algo->lt) == record->id &&
+           cublasLtMatmulAlgoCheck(lt.handle, e->product, e->b, e->a, e->c, e->c, &algo->lt, &result) ==
                CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= workspace_bytes();
 }
@@ -211,8 +229,8 @@ static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
 }
 
 /* The proposals of cuBLASLt that repeat their bits, best guess first. */
-static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
-    cublasLtMatmulHeuristicResult_t result[CANDIDATES];
+static int lt_candidates(const Entry *e, Algorithm *found) {
+    cublasLtMatmulHeuristicResult_t result[LT_CANDIDATES];
     cublasLtMatmulPreference_t      preference;
     int count = 0, kept = 0;
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
@@ -222,24 +240,34 @@ static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)e->key.a_align);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)e->key.c_align);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)e->key.c_align);
-    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, CANDIDATES, result, &count) !=
+    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, LT_CANDIDATES, result, &count) !=
         CUBLAS_STATUS_SUCCESS)
         count = 0; /* it also fails when it has none */
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; i < count; i++)
         if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= workspace_bytes() &&
             is_reproducible(&result[i].algo))
-            found[kept++] = result[i].algo;
+            found[kept++] = {0, {}, result[i].algo};
     return kept;
+}
+
+/* cuBLASLt's, then the own ones: an own one that must be taken stands alone. */
+static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
+    GemmWay way[GEMM_WAYS];
+    int     count = own_must(c) || c->epilogue == EPILOGUE_GELU ? 0 : lt_candidates(e, found);
+    int     ways = own_may(c) ? gemm_hopper_ways(&c->p, workspace_bytes(), way) : 0;
+    for (int i = 0; i < ways; i++) found[count++] = {1, way[i], {}};
+    return count;
 }
 
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
-static cublasStatus_t queue_product(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *algo, const Call *c, void *workspace) {
+static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
+    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
     point(e, c);
     return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c,
-                          c->p.c.data, e->c, algo, workspace, workspace_bytes(), stream_queue(s));
+                          c->p.c.data, e->c, &algo->lt, workspace, workspace_bytes(), stream_queue(s));
 }
 
 /* The shortest of a few runs, after one that loads the kernel. */
@@ -257,11 +285,11 @@ static double shortest_ms(Stream *s, Rest work) {
 }
 
 typedef struct {
-    const Entry                *entry;
-    const cublasLtMatmulAlgo_t *algo;
-    const Call                 *call;
-    void                       *workspace;
-    cublasStatus_t              status;
+    const Entry     *entry;
+    const Algorithm *algo;
+    const Call      *call;
+    void            *workspace;
+    cublasStatus_t   status;
 } Trial;
 
 static void queue_trial(Stream *s, void *trial) {
@@ -270,25 +298,26 @@ static void queue_trial(Stream *s, void *trial) {
 }
 
 /* Infinite if it cannot run. */
-static double product_ms(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *algo, const Call *c, void *workspace) {
+static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
     Trial  trial = {e, algo, c, workspace, CUBLAS_STATUS_SUCCESS};
-    Rest   work = {queue_trial, &trial};
+    Rest   work = {queue_trial, NULL, &trial, 0};
     double ms = shortest_ms(s, work);
     return trial.status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
 }
 
 static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *rest);
 
-/* Writes the quickest candidate to e; ALGORITHM_NONE where product and rest apart are quicker. Timing would change
- * sums that the product adds to: they are put aside in host memory. */
+/* Writes the quickest candidate to e, or the one that must be taken; ALGORITHM_NONE where product and rest apart are quicker. Timing would
+ * change sums that the product adds to: they are put aside in host memory. */
 static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Rest *rest) {
-    cublasLtMatmulAlgo_t found[CANDIDATES];
-    int count = candidates(e, found), untimed = matmul_algorithms_frozen() || stream_is_captured(s);
+    Algorithm found[CANDIDATES];
+    int count = candidates(e, c, found), untimed = matmul_algorithms_frozen() || stream_is_captured(s);
     CHECK(count > 0 || rest, "cuBLASLt has no algorithm for %s", e->record.key);
     e->record.id = ALGORITHM_NONE;
-    if (count == 0 || (untimed && rest)) return;
+    if (count == 0 || (untimed && rest && !own_must(c))) return;
     e->record.id = ALGORITHM_FIRST, e->algo = found[0];
-    if (untimed) return;
+    if (own_must(c)) algo_store(&e->record, &e->algo);
+    if (untimed || own_must(c)) return;
 
     Tensor sums = tensor_1d(c->p.c.data, c->p.c.type, (c->p.m - 1) * c->p.c.ld + c->p.n);
     void  *aside = c->p.write == MATMUL_ADD ? malloc(tensor_bytes(sums)) : NULL;
@@ -308,6 +337,8 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (rest) {
         Call   plain = {c->p, EPILOGUE_NONE, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
+        Rest   behind = {rest->behind, NULL, rest->ctx, 0};
+        if (rest->behind) best += shortest_ms(s, behind);
         if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
     }
     if (aside) device_from_host(s, sums, aside);
@@ -315,15 +346,15 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
 }
 
 /* The choice that the table holds for e's key; 0 if it holds none that can be run. */
-static int adopt(Entry *e, const Rest *rest) {
+static int adopt(Entry *e, const Call *c, const Rest *rest) {
     int at = matmul_algorithms_find(e->record.key);
     if (at < 0) return 0;
     e->record = matmul_algorithms_get(at);
-    cublasLtMatmulAlgo_t found[CANDIDATES];
+    Algorithm found[CANDIDATES];
     if (e->record.id == ALGORITHM_NONE && rest) return 1;
-    if (e->record.id == ALGORITHM_FIRST && candidates(e, found) > 0) return e->algo = found[0], 1;
-    if (e->record.id >= 0 && algo_restore(e, &e->record, &e->algo)) return 1;
-    warn("the stored algorithm for %s does not run on this GPU or with this cuBLASLt: another one is chosen", e->record.key);
+    if (e->record.id == ALGORITHM_FIRST && candidates(e, c, found) > 0) return e->algo = found[0], 1;
+    if ((e->record.id >= 0 || e->record.id == ALGORITHM_OWN) && algo_restore(e, c, &e->record, &e->algo)) return 1;
+    warn("the stored algorithm for %s does not run on this GPU, or with this program or cuBLASLt: another one is chosen", e->record.key);
     return 0;
 }
 
@@ -340,7 +371,7 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
     Entry *e = &lt.cache[lt.made++ % CACHE];
     entry_drop(e);
     entry_make(e, key, c);
-    if (adopt(e, rest)) return e;
+    if (adopt(e, c, rest)) return e;
     choose(s, e, c, workspace, rest);
     if (!matmul_algorithms_frozen()) matmul_algorithms_set(e->record), lt.version = matmul_algorithms_version();
     return e;
@@ -376,9 +407,13 @@ void matmul(Stream *s, Matmul p) {
 
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
     Call c = {p, epilogue, aux};
-    int  fits = epilogue != EPILOGUE_GELU_BACKWARD || (p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN);
+    int  fits = epilogue == EPILOGUE_GELU          ? own_may(&c)
+              : epilogue == EPILOGUE_GELU_BACKWARD ? p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
     if (fits && !s->ledger && product(s, c, &rest)) return 1; /* dry: no table, as if the epilogue did not pay */
+    size_t mark = arena_mark(&s->scratch);
+    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the product's, while both are timed */
     matmul(s, p);
+    arena_release(&s->scratch, mark);
     return 0;
 }
 

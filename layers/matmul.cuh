@@ -12,17 +12,21 @@
 typedef enum {
     EPILOGUE_NONE,
     EPILOGUE_GELU_BACKWARD, /* c = (a b) * gelu'(aux)           aux as c: type, shape and ld, in  */
-    EPILOGUE_COLUMN_SUMS    /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
+    EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
+    EPILOGUE_GELU           /* aux = gelu(c), of c as stored    aux as c, out. The own product's alone: gemm_hopper.cuh */
 } Epilogue;
 
-/* Queues the kernel that replaces the epilogue, after a plain product. Timing calls it several times before the
- * product, so it may only write memory that the product or its caller overwrites afterwards. */
+/* Queues the kernel that replaces the epilogue, after a plain product; and what is then still to do behind the epilogue, or
+ * NULL. Timing calls them several times before the product, so they may only write memory that the product or its caller
+ * overwrites afterwards. */
 typedef struct {
     void (*queue)(Stream *s, void *ctx);
-    void *ctx; /* borrowed */
+    void (*behind)(Stream *s, void *ctx);
+    void  *ctx;           /* borrowed */
+    size_t scratch_bytes; /* that they take of s->scratch */
 } Rest;
 
-/* The product, and 1 if the epilogue was done with it; 0 if the caller does the rest. p has no bias. */
+/* The product, and 1 if the epilogue was done with it; 0 if the caller does the rest. Only EPILOGUE_GELU goes with a bias. */
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest);
 
 #endif

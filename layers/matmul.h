@@ -1,4 +1,4 @@
-/* matmul.h - matrix products for the ops: by oneDNN in matmul.c, by cuBLASLt in matmul.cu. Internal to layers.
+/* matmul.h - matrix products for the ops: by oneDNN in matmul.c, by cuBLASLt or an own kernel in matmul.cu. Internal to layers.
  *
  * c[m,n] = or += a[m,k] b[k,n] (+ bias[n]), with fp32 or 16-bit operands and f32 accumulation. A Matrix is a view of
  * row-major memory with a leading dimension, read as it lies or transposed.

@@ -127,7 +127,7 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
                      if (threads <= MAX_THREADS) LAUNCH((rmsnorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
                      else LAUNCH((rmsnorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
                  }));
-    row_sums_total(s, ptr<float>(dw), NULL, partial, blocks, r.C);
+    row_sums_total(s, {{ptr<float>(dw)}}, partial, blocks, r.C);
     arena_release(&s->scratch, mark);
 }
 

@@ -15,16 +15,19 @@ enum {
 };
 
 /* Blocks for N rows of C channels. */
-static int64_t partial_blocks(int64_t N, int64_t C) {
+static inline int64_t partial_blocks(int64_t N, int64_t C) {
     int64_t most = BLOCK_CHANNELS / C, blocks = blocks_for(N, MIN_ROWS);
     most = most > MAX_BLOCKS ? (int64_t)MAX_BLOCKS : most < MIN_BLOCKS ? (int64_t)MIN_BLOCKS : most;
     return blocks < most ? blocks : most;
 }
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
-/* dw, db += their partial sums, in a fixed order. Block: 32 of the columns, which are dw's C and then db's, if any;
- * warp i adds blocks i, i + TOTAL_ROWS, ... */
-KERNEL row_sums_total_kernel(float *dw, float *db, const float *partial, int64_t blocks, int64_t C, int64_t columns) {
+enum { SUMS_MOST = 3 };
+typedef struct { float *of[SUMS_MOST]; } RowSums; /* [C] each; the last ones may be NULL */
+
+/* Each += its partial sums, in a fixed order. Block: 32 of the columns, which are those of all sums, side by side; warp i
+ * adds blocks i, i + TOTAL_ROWS, ... */
+KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks, int64_t C, int64_t columns) {
     SMEM(float, part, [TOTAL_ROWS][WARP]);
     int     lane = (int)threadIdx.x % WARP, first = (int)threadIdx.x / WARP;
     int64_t column = (int64_t)blockIdx.x * WARP + lane;
@@ -37,15 +40,16 @@ KERNEL row_sums_total_kernel(float *dw, float *db, const float *partial, int64_t
     __syncthreads();
     if (first > 0 || column >= columns) return;
     for (int i = 1; i < TOTAL_ROWS; i++) sum += part[i][lane];
-    if (column < C) dw[column] += sum;
-    else            db[column - C] += sum;
+    if (column < C)          sums.of[0][column] += sum;
+    else if (column < 2 * C) sums.of[1][column - C] += sum;
+    else                     sums.of[2][column - 2 * C] += sum;
 }
 
-/* dw [C] +=, and db [C] += unless it is NULL.   partial [blocks][dw's C, db's C] */
-static void row_sums_total(Stream *s, float *dw, float *db, const float *partial, int64_t blocks, int64_t C) {
-    int64_t columns = db ? 2 * C : C;
-    LAUNCH(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, dw, db, partial, blocks, C,
-           columns);
+/* partial [blocks][of each sum, C] */
+static void row_sums_total(Stream *s, RowSums sums, const float *partial, int64_t blocks, int64_t C) {
+    int64_t columns = 0;
+    for (int i = 0; i < SUMS_MOST && sums.of[i]; i++) columns += C;
+    LAUNCH(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, sums, partial, blocks, C, columns);
 }
 
 #endif

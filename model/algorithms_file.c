@@ -51,7 +51,7 @@ static int read_record(const cJSON *record, MatmulAlgorithm *a) {
     const cJSON *value = values->child;
     for (int k = 0; k < NUMBERS; k++, value = value->next) {
         if (!cJSON_IsNumber(value) ||
-            !(value->valuedouble >= (k ? 0 : ALGORITHM_NONE) && value->valuedouble <= (k ? UINT32_MAX : INT32_MAX)))
+            !(value->valuedouble >= (k ? 0 : ALGORITHM_OWN) && value->valuedouble <= (k ? UINT32_MAX : INT32_MAX)))
             return 0;
         if (k) a->state[k - 1] = (uint32_t)value->valuedouble;
         else   a->id = (int32_t)value->valuedouble;

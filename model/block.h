@@ -74,6 +74,7 @@ typedef struct {
      * its last branch's output in own_rows(update). */
     Tensor mid;                /* [own,C] act                                                              */
     Tensor update;             /* [N,C] act: also where all ranks' rows meet; training has room for [N,Q/t]   */
+    Tensor entry_sums, exit_sums; /* [C] f32: backward's column sums of dresidual where the block begins, out, and where it ends; none: not wanted, not there */
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
     Tensor keys, dkeys;        /* context ranks: [ranks*N,2KV/t] act, keys and values of all of them, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32, of kinds that have_rope                                 */
@@ -133,6 +134,7 @@ typedef struct {
     int  keys;                             /* KindKeys */
     double norm_eps;                       /* where the config gives none; 0: the option's default */
     int  joins_matrices;                   /* reads q, k and v as one matrix, and gate and up: neighbours without a gap */
+    int  has_biases;                       /* its backward adds to entry_sums, and takes exit_sums where they are */
     NeuronSide neurons;                    /* of matrices [in,out] columns, of [out,in] rows */
     const HfFiles *files;                  /* config.json */
 } BlockKind;

@@ -69,6 +69,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .expert_counts = tensor_none(),
                       .balance = g->balance,
                       .starts = batch_starts(g, e),
+                      .entry_sums = tensor_none(), .exit_sums = tensor_none(),
                       .update = first_rows(g->update, e.N),
                       .dresidual = first_rows(g->dresidual, e.own),
                       .dbranch = first_rows(g->dbranch, e.N),
@@ -158,6 +159,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
+    g.dresidual_sums = trains && g.kind->has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
@@ -455,6 +457,7 @@ static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale
     device_range_end();
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
+    r->entry_sums = gpt_sums_at(g, &g->part[g->parts - 1], g->shape.n_layer);
     g->kind->final_backward(r, final_acts(g, e), sum_rows(r, r->dbranch), *final, *dfinal);
     shards_done(g->shards, s, final_bucket(g), which);
 }
@@ -476,6 +479,7 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
         shards_need(g->shards, s, block_bucket(l)); /* these, too */
         if (l > t.part->first) shards_prefetch(g->shards, s, block_bucket(l - 1));
         shards_grads(g->shards, s, block_bucket(l));
+        r.entry_sums = gpt_sums_at(g, t.part, l), r.exit_sums = gpt_sums_at(g, t.part, l + 1);
         device_range_begin("block backward");
         queue_block(g, &r, t, l, t.part->backward, backward_ops);
         device_range_end();

@@ -109,22 +109,31 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     }
 }
 
+/* The last norm's backward, and that of a block's first norm, add the gradient of the bias before them. With tensor ranks,
+ * whose rows of the stream are a part, biases add the gathered rows themselves. */
+static Tensor entry_sums(const BlockRun *r) {
+    if (!tensor_is_none(r->entry_sums)) device_zero(r->s, r->entry_sums);
+    return r->entry_sums;
+}
+
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
     Tensor             dattention = x->attention; /* in the room of update, which is free between its uses below */
     dattention.data = r->update.data;
-    linear_gelu_backward(r->s, x->dfc, d->mlp_proj_w, counted_once(r, d->mlp_proj_b),
+    int                is_summed = !tensor_is_none(r->exit_sums);
+    if (is_summed) add_forward(r->s, d->mlp_proj_b, r->exit_sums);
+    linear_gelu_backward(r->s, x->dfc, d->c_fc_b, d->mlp_proj_w, is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
                          gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
-    linear_backward(r->s, r->dbranch, d->c_fc_w, d->c_fc_b, x->dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
-    layernorm_backward(r->s, r->dresidual, d->ln_2_w, d->ln_2_b, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid,
+    linear_backward(r->s, r->dbranch, d->c_fc_w, tensor_none(), x->dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
+    layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid,
                        w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
-    linear_backward(r->s, dattention, d->attn_proj_w, counted_once(r, d->attn_proj_b),
+    linear_backward(r->s, dattention, d->attn_proj_w, r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
                     gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
     attend_backward(r, x->dqkv, dattention, x->attention, x->lse, x->qkv);
     linear_backward(r->s, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
-    layernorm_backward(r->s, r->dresidual, d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual,
+    layernorm_backward(r->s, r->dresidual, entry_sums(r), d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual,
                        w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }
 
@@ -136,7 +145,7 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
     Tensor nothing = r->dresidual; /* flows past the last norm */
     nothing.data = NULL;
-    layernorm_backward(r->s, r->dresidual, d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean, x.rstd);
+    layernorm_backward(r->s, r->dresidual, entry_sums(r), d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean, x.rstd);
 }
 
 #define TABLE(rows, type) {rows, sizeof rows / sizeof *rows, sizeof(type)}
@@ -157,6 +166,7 @@ const BlockKind BLOCK_GPT2 = {
     .backward = backward,
     .final_forward = final_forward,
     .final_backward = final_backward,
+    .has_biases = 1,
     .neurons = NEURON_COLUMNS,
     .files = &HF_GPT2,
 };

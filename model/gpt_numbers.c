@@ -21,3 +21,8 @@ void gpt_take_balance(Gpt *g, Stream *s, float grad_scale) {
     device_from_host(s, g->balance, &factor);
     g->balance_there = factor;
 }
+
+Tensor gpt_sums_at(const Gpt *g, const GptPart *part, int64_t l) {
+    int is_between = l > part->first && (l < part->end || part->classifies);
+    return is_between ? g->dresidual_sums : tensor_none();
+}

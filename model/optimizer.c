@@ -49,16 +49,18 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
     if (o.on_host) make_pages(&o, arena);
     o.spans = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
-    if (!o.spans) fail(EXIT_MEMORY, "no memory for the list of spans to update");
+    o.own_grad = (Tensor *)malloc(sizeof(Tensor) * (size_t)(z->spans + 1));
+    if (!o.spans || !o.own_grad) fail(EXIT_MEMORY, "no memory for the list of spans to update");
     return o;
 }
 
 void optimizer_destroy(Optimizer *o) {
     for (int k = 0; k < 2 && o->grads_in[0].handle; k++) event_destroy(&o->grads_in[k]);
     free(o->spans);
+    free(o->own_grad);
     free(o->left_out);
     if (o->kind->has_matrices) matrices_destroy(&o->matrices);
-    o->spans = NULL, o->left_out = NULL;
+    o->spans = NULL, o->own_grad = NULL, o->left_out = NULL;
 }
 
 Tensor optimizer_state(const Optimizer *o, int k, Span span) {
@@ -155,8 +157,10 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     for (int k = 0; k < o->kind->states && !o->on_host && !o->kind->is_idle; k++) inject_flip(s, points[k], o->state[k]);
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
+    int own = 0;
     for (int i = 0; i < z->spans; i++)
-        if (shards_is_own(z, z->span[i])) norm_squared(s, step_sum(&z->sums, SUM_GRAD_SQUARES), shards_grad(z, z->span[i]));
+        if (shards_is_own(z, z->span[i])) o->own_grad[own++] = shards_grad(z, z->span[i]);
+    if (own > 0) norm_squared(s, step_sum(&z->sums, SUM_GRAD_SQUARES), o->own_grad, own);
 }
 
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) { o->kind->update(o, s, h, grad_scale); }

@@ -47,6 +47,7 @@ struct Optimizer {
     int64_t   *left_out;                 /* owned [spans + 1]: of matrices before each span, elements that no_matrices saves */
     Tensor     master;                   /* the same; data NULL when the working copy is F32            */
     AdamWSpan *spans;                    /* owned [spans]: as the op takes them                         */
+    Tensor    *own_grad;                 /* owned [spans]: room for the gradients whose norm is taken   */
     int        on_host;                  /* master and states are in host memory, and updated there     */
     Tensor     grad_page[2], page[2];    /* on_host: gradients, and weights of type act, on their way   */
     Event      grads_in[2];              /* made at the first update                                    */

@@ -5,6 +5,10 @@
 
 #include "core/injection.h"
 
+/* Of the embedding and the first block. NCCL starts a thread at each call and the host waits for it: the GPU, with the update
+ * done, would stand still until the last bucket's gather has started. */
+enum { FIRST_GATHERS = 2 };
+
 /* Nobody shares this rank's copy of the state. */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor || z->spec.twin_up; }
@@ -142,6 +146,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->sums_of = (int64_t *)calloc((size_t)layout.buckets, sizeof *z->sums_of);
     if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
+    z->due = z->layout.buckets;
     list_spans(z);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
@@ -168,15 +173,34 @@ void shards_destroy(Shards *z) {
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-/* Nothing where they are there already. */
-static void await_weights(Shards *z, int b) {
-    if (z->gather[b] >= 0) comm_wait(z->spec.comm, z->gather[b]);
-    z->gather[b] = -1;
-}
-
 static void gather(Shards *z, int b) {
     z->gather[b] = comm_next(z->spec.comm);
     comm_all_gather_start(z->spec.comm, weights_of(z, b));
+}
+
+/* At stage 0 every rank has updated all of them. */
+static int is_gathered(const Shards *z, int b) { return is_here(z, b) && (z->stage || is_twin(z, b)); }
+
+/* Starts as many of the gathers that are due, those that forward wants first. */
+static void gather_due(Shards *z, int most, GatherOrder order) {
+    Tensor list[GATHERS_MOST];
+    int    count = 0;
+    z->due_size = most < GATHERS_MOST ? most : GATHERS_MOST;
+    z->due_since = z->due;
+    for (; z->due < z->layout.buckets && count < z->due_size; z->due++) {
+        if (!is_gathered(z, z->due)) continue;
+        z->gather[z->due] = comm_next(z->spec.comm) + count;
+        list[count++] = weights_of(z, z->due);
+    }
+    comm_all_gathers_start(z->spec.comm, list, count, order);
+}
+
+/* Nothing where they are there already. */
+static void await_weights(Shards *z, int b) {
+    while (z->due <= b) gather_due(z, GATHERS_MOST, GATHERS_BEHIND);
+    if (b > z->wanted) z->wanted = b;
+    if (z->gather[b] >= 0) comm_wait(z->spec.comm, z->gather[b]);
+    z->gather[b] = -1;
 }
 
 /* Stage 3: a block's weights start on their way into its slot, whose block of before has been queued. */
@@ -200,6 +224,7 @@ const void *shards_need(Shards *z, Stream *s, int bucket) {
 }
 
 void shards_need_all(Shards *z) {
+    while (z->due < z->layout.buckets) gather_due(z, GATHERS_MOST, GATHERS_BEHIND);
     if (z->spec.comm) comm_finish(z->spec.comm);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
 }
@@ -216,8 +241,13 @@ void shards_publish(Shards *z, Stream *s) {
     send_to_twin(z);
     if (is_alone(z)) return;
     memset(z->weights_in, 0, sizeof z->weights_in);
+    if (comm_kind(z->spec.comm) == COMM_NCCL && !s->ledger && !has_param_slots(z)) {
+        z->due = 0, z->wanted = -1;
+        gather_due(z, FIRST_GATHERS, GATHERS_NOW);
+        return;
+    }
     for (int b = 0; b < z->layout.buckets; b++) {
-        if (!is_here(z, b) || (!z->stage && !is_twin(z, b))) continue; /* at stage 0 every rank has updated all of them */
+        if (!is_gathered(z, b)) continue;
         if (!has_param_slots(z) || !is_block(z, b)) gather(z, b);
         else if (b == block_here(z, 0) || b == block_here(z, 1)) fetch(z, s, b);
     }
@@ -278,7 +308,8 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Bucket at = z->layout.bucket[bucket];
     if (z->order.leaves) grad_order_join(&z->order, s, at);
     if (bucket == first_own(z)) {
-        norm_squared(s, step_sum(&z->sums, SUM_RANK_CHECK), check_row(z));
+        Tensor row = check_row(z);
+        norm_squared(s, step_sum(&z->sums, SUM_RANK_CHECK), &row, 1);
         inject_flip(s, "guard.own", grads);
     }
     if (z->hashes_own) hash_words(s, step_hash(&z->sums, HASH_OWN_GRADS), grads);
@@ -301,8 +332,10 @@ static void keep_micro_batch(Shards *z, Stream *s) {
     device_zero(s, z->grads);
 }
 
+/* Work on what the last gathers brought is queued: the next ones start beside it, twice as many. */
 void shards_poll(Shards *z) {
     if (!z->spec.comm) return;
+    if (z->due < z->layout.buckets && z->wanted >= z->due_since) gather_due(z, 2 * z->due_size, GATHERS_BEHIND);
     comm_poll(z->spec.comm);
     world_moved(comm_world(z->spec.comm));
 }

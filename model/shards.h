@@ -75,6 +75,8 @@ typedef struct {
     GradOrder     order;
     Event         computed;        /* shards_await's, from its first use                                       */
     int64_t      *gather;          /* owned [buckets]: number of the collective that brings the weights; -1: they are there */
+    int           due, due_since, due_size; /* buckets from `due` on have their gathers still to start; the last ones started at once */
+    int           wanted;          /* the highest bucket that was waited for since                             */
     int64_t      *sums_of;         /* owned [buckets]: stages 2, 3: micro-batches of the step in a block's grad piece */
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS]; /* the bucket in each slot; its sum is on its way; 0: none */
     int64_t       sum_number[SHARDS_SLOTS];  /* of that sum                                                    */

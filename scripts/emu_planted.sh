@@ -92,7 +92,8 @@ table='
 105 cluster    XXX XXX XXX no cluster barrier at the end
 106 cluster    XXX XXX XXX multicast to itself alone
 107 cluster    XXX XXX XXX cluster wait without arrive
-108 cluster    XXX XXX XXX cluster arrive without wait'
+108 cluster    XXX XXX XXX cluster arrive without wait
+120 softmax     --- XXX XXX host dereferences a device pointer of a large allocation'
 variants=(-plain "" -race)
 
 one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away

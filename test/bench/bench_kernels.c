@@ -121,7 +121,8 @@ OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_non
 OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
 OP(layernorm_f, layernorm_forward(s, b->y, b->mean, b->rstd, b->x, b->norm_w, b->norm_b, 1e-5f))
 OP(residual_f, residual_layernorm_forward(s, b->dx, b->y, b->mean, b->rstd, b->x, b->update, b->norm_w, b->norm_b, 1e-5f))
-OP(layernorm_b, layernorm_backward(s, b->dx, b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
+OP(layernorm_b, layernorm_backward(s, b->dx, tensor_none(), b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
+OP(layernorm_bias, layernorm_backward(s, b->dx, b->dproj_b, b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
 OP(rmsnorm_f, rmsnorm_forward(s, b->y, b->rstd, b->x, b->norm_w, 1e-5f))
 OP(residual_rms_f, residual_rmsnorm_forward(s, b->dx, b->y, b->rstd, b->x, b->update, b->norm_w, 1e-5f))
 OP(rmsnorm_b, rmsnorm_backward(s, b->dx, b->dnorm_w, b->update, b->dy, b->x, b->norm_w, b->rstd))
@@ -138,9 +139,10 @@ OP(proj_b, linear_backward(s, b->dx, b->dproj_w, b->dproj_b, b->dy, b->x, b->pro
 OP(fc_f, linear_gelu_forward(s, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
 OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w))
 OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
-OP(out_b, linear_gelu_backward(s, b->dfc, b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
+OP(out_b, linear_gelu_backward(s, b->dfc, tensor_none(), b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
 OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
-OP(gelu_b, gelu_backward(s, b->dfc, b->gelu, b->fc))
+OP(gelu_b, gelu_backward(s, b->dfc, tensor_none(), b->gelu, b->fc))
+OP(gelu_bias, gelu_backward(s, b->dfc, b->dfc_b, b->gelu, b->fc))
 OP(swiglu_f, swiglu_forward(s, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
 OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
 OP(rope_f, rope_forward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
@@ -155,7 +157,7 @@ OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->
 OP(classifier_b, classifier_forward_backward(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 1e-3f))
 OP(adamw, AdamW h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10};
    adamw_update(s, &(AdamWSpan){b->master, b->m, b->v, b->working, b->grad, 1, 0}, 1, h, 1.0f))
-OP(norm, norm_squared(s, b->sum, b->grad))
+OP(norm, norm_squared(s, b->sum, &b->grad, 1))
 OP(sum, sum_forward(s, b->sum, b->loss))
 OP(cast, cast_forward(s, b->working, b->from))
 
@@ -196,6 +198,7 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"layernorm_forward", layernorm_f, 2 * N * C * a + 8 * N, 0},
         {"residual_layernorm_forward", residual_f, 4 * N * C * a + 8 * N, 0},
         {"layernorm_backward", layernorm_b, 4 * N * C * a + 8 * N, 0},
+        {"layernorm_backward:bias", layernorm_bias, 4 * N * C * a + 8 * N, 0},
         {"rmsnorm_forward", rmsnorm_f, 2 * N * C * a + 4 * N, 0},
         {"residual_rmsnorm_forward", residual_rms_f, 4 * N * C * a + 4 * N, 0},
         {"rmsnorm_backward", rmsnorm_b, 4 * N * C * a + 4 * N, 0},
@@ -217,6 +220,7 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"linear_gelu_backward:fcproj", out_b, a * (13 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
         {"gelu_forward", gelu_f, 8 * N * C * a, 0},
         {"gelu_backward", gelu_b, 12 * N * C * a, 0},
+        {"gelu_backward:bias", gelu_bias, 12 * N * C * a, 0},
         {"swiglu_forward", swiglu_f, 6 * N * C * a, 0},
         {"swiglu_backward", swiglu_b, 10 * N * C * a, 0},
         {"head_forward", head_f, a * (n * C + V * C + n * V), 2 * n * C * V},

@@ -4,7 +4,7 @@
  *   all      every rank finds the same      early1   rank 1 alone does
  *   check    rank 1 meets the impossible    fine     nothing happens
  *   segv     the last rank crashes          exit     the last rank leaves with code 3, exit0 with 0, behind MPI's back
- *   nccl     no fault but EMU_NCCL_FAULT's, and a build without NCCL
+ *   nccl     no fault but EMU_NCCL_FAULT's, and a build without NCCL; an exchange at the end, with nccl-gathers two gathers
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "comm/comm.h"
 
 /* As a run does: a communicator over each rank's GPU, buckets in its memory. */
-static void use_nccl(Comm *c) {
+static void use_nccl(Comm *c, const char *how) {
     device_open(world_local_rank(comm_world(c)), 1);
     Stream s = stream_create(256);
     world_follow(comm_world(c), &s);
@@ -22,6 +22,12 @@ static void use_nccl(Comm *c) {
     size_t bytes = sizeof(float) * 64 * (size_t)comm_size(c);
     Tensor t = tensor_1d(device_alloc(bytes, "a bucket"), F32, 64 * comm_size(c));
     for (int i = 0; i < 4; i++) comm_reduce_scatter(c, t);
+    Tensor ends[2] = {tensor_slice(t, 0, 32 * comm_size(c)), tensor_slice(t, 32 * comm_size(c), 32 * comm_size(c))};
+    int         right = (comm_rank(c) + 1) % comm_size(c), left = (comm_rank(c) + comm_size(c) - 1) % comm_size(c);
+    CommMessage round[2] = {{EXCHANGE_SEND, right, ends[0]}, {EXCHANGE_RECEIVE, left, ends[1]}};
+    if (strcmp(how, "nccl-gathers") == 0) comm_all_gathers_start(c, ends, 2, GATHERS_NOW);
+    else comm_exchange_start(c, round, 2);
+    comm_finish(c);
     device_sync(&s);
     device_free(t.data, bytes);
     world_leave(comm_world(c));
@@ -44,8 +50,8 @@ int main(int argc, char **argv) {
     if (strcmp(how, "segv") == 0 && last) raise(SIGSEGV);
     if (strncmp(how, "exit", 4) == 0 && last) _exit(strcmp(how, "exit") == 0 ? 3 : 0);
 
-    if (strcmp(how, "nccl") == 0) {
-        use_nccl(c);
+    if (strncmp(how, "nccl", 4) == 0) {
+        use_nccl(c, how);
         return 0;
     }
 

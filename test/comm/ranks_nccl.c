@@ -1,5 +1,5 @@
-/* ranks_nccl.c - properties of NCCL alone: times read from events, order by the stream alone, more collectives in
- * flight than times are kept for.
+/* ranks_nccl.c - properties of NCCL alone: times read from events, order by the stream alone, gathers in groups, more
+ * collectives in flight than times are kept for.
  * One rank works too, so that a machine with one GPU proves at least that the library is there and takes our calls;
  * comm.h would make no-ops of them, so its collectives are started behind its back.
  */
@@ -14,6 +14,16 @@ static void start(OpKind kind, Tensor x) {
     if (comm_size(world) == 1) nccl_start(world, kind, x, NULL);
     else if (kind == OP_ALL_GATHER) comm_all_gather_start(world, x);
     else comm_reduce_scatter_start(world, x);
+}
+
+static void gathers(const Tensor *x, int count, GatherOrder order) {
+    if (comm_size(world) > 1) {
+        comm_all_gathers_start(world, x, count, order);
+        return;
+    }
+    nccl_join(world, order);
+    for (int i = 0; i < count; i++) nccl_start(world, OP_ALL_GATHER, x[i], NULL);
+    nccl_join_end(world);
 }
 
 /* Sums of r + 1 over ranks, gathered again: the stream fills, reduces, gathers and reads without the host waiting in
@@ -67,8 +77,44 @@ static void times_come_from_the_gpu(void **state) {
     comm_set_kind(world, COMM_RING);
 }
 
+/* Gathers in two groups, the second behind the first while the stream has other work: all pieces come, and each has its own
+ * number, time and end. */
+static void gathers_in_groups(void **state) {
+    (void)state;
+    if (!has_nccl()) skip();
+    enum { BUCKETS = 5, FIRST = 2 };
+    comm_set_kind(world, COMM_NCCL);
+    int     W = comm_size(world), r = comm_rank(world);
+    int64_t n = (int64_t)W * PIECE, all = BUCKETS * n, wrong = 0;
+    size_t  bytes = (size_t)all * sizeof(float);
+    Tensor  t = tensor_1d(device_alloc(bytes, "buckets"), F32, all), other = tensor_1d(device_alloc(bytes, "other work"), F32, all), bucket[BUCKETS];
+    float  *host = (float *)device_alloc_host(bytes, "buckets");
+    for (int64_t i = 0; i < all; i++) host[i] = i % n / PIECE == r ? (float)(10 * (i / n) + r + 1) : -1.0f;
+    for (int b = 0; b < BUCKETS; b++) bucket[b] = tensor_slice(t, b * n, n);
+    int64_t first = comm_next(world);
+    for (int round = 0; round < 40; round++) { /* 200 collectives: more than are kept */
+        device_from_host_queued(&stream, t, host);
+        gathers(bucket, FIRST, GATHERS_NOW);
+        device_zero(&stream, other);
+        gathers(bucket + FIRST, BUCKETS - FIRST, GATHERS_BEHIND);
+        comm_wait(world, comm_next(world) - 2);
+        device_zero(&stream, other);
+        comm_finish(world);
+        comm_poll(world);
+    }
+    EXPECT_ON_ALL(comm_next(world) - first == (W > 1 ? 40 * BUCKETS : 0));
+    device_to_host(&stream, host, t);
+    for (int64_t i = 0; i < all; i++) wrong += host[i] != (float)(10 * (i / n) + i % n / PIECE + 1);
+    EXPECT_ON_ALL(wrong == 0);
+    device_free_host(host);
+    device_free(other.data, bytes);
+    device_free(t.data, bytes);
+    comm_set_kind(world, COMM_RING);
+}
+
 int main(void) {
     const struct CMUnitTest ranks_nccl[] = {
+        cmocka_unit_test(gathers_in_groups),
         cmocka_unit_test(order_is_the_streams),
         cmocka_unit_test(times_come_from_the_gpu),
     };

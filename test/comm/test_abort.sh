@@ -43,10 +43,15 @@ build/cpu*) ranks "a build without NCCL" 69 "this build has no NCCL" 2 nccl ;;
 build/emu*)
     faulty() { export EMU_NCCL_FAULT=$1; shift; ranks "$@"; unset EMU_NCCL_FAULT; }
     ranks        "NCCL starts and ends"                 0  ""  2 nccl
+    ranks        "NCCL ends after gathers in one group" 0  ""  2 nccl-gathers
     faulty setup "a communicator that cannot be made"   69 "NCCL: setting up failed on rank 0, host $(hostname), GPU-" 2 nccl
     faulty peer  "a lost peer is named"                 77 "NCCL: reduce-scatter 4 of 128 elements failed on rank 0, host $(hostname), GPU-" 2 nccl
     faulty memory "NCCL without memory"                 71 "NCCL: reduce-scatter 3 of 128 elements failed on rank 0, host $(hostname), GPU-" 2 nccl
     faulty order "ranks that call different collectives" 70 "NCCL: reduce-scatter 3 of 128 elements failed on rank 0" 2 nccl
+    faulty in-group "a message that is \"in progress\" inside a group" 70 \
+        "NCCL: a call inside a group, answered as in progress, failed on rank 0, host $(hostname), GPU-" 2 nccl
+    faulty in-group "a gather that is \"in progress\" inside a group" 70 \
+        "NCCL: a call inside a group, answered as in progress, failed on rank 0, host $(hostname), GPU-" 2 nccl-gathers
     ;;
 esac
 alone "srun without MPI names the option" 69 "start them with: srun --mpi=pm" SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2

@@ -263,6 +263,7 @@ struct Allocation {
     MemoryKind kind;
     Cell      *shadow; /* the race checker's, made at the first access */
     bool       initialised; /* for the race checker: all of it was written at once */
+    int        open;        /* a large one under ASan: how many may touch it just now */
 };
 Allocation *find_allocation(const void *p); /* NULL: not CUDA's memory */
 void        for_each_allocation(void (*f)(Allocation &));

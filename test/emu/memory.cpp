@@ -6,9 +6,17 @@
  * Device memory is filled with 0xFF (NaN) when allocated and, under ASan, closed to the host while no kernel runs. Managed and pinned
  * memory is open to both sides and counts as initialised. Each allocation stands alone, with room behind it, so that
  * ASan sees accesses past its end.
+ *
+ * A large allocation, such as an op's scratch memory, has pages of its own, which come into being when they are touched: its first 0xFF are
+ * copies of one page file, its zeros the kernel's. To close it is one call that takes the pages' rights away, where ASan's shadow of
+ * 160 MiB would be written twice a kernel.
  */
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
+#include <mutex>
 
 #include "streams.h"
 
@@ -16,7 +24,7 @@ namespace emu {
 
 /* As if the GPU had this much. */
 static const size_t TOTAL_BYTES = (size_t)8 << 30;
-enum { ALIGN = 256, BEHIND = 256 };
+enum { ALIGN = 256, BEHIND = 256, LARGE_BYTES = 1 << 20, FILL_BYTES = 1 << 21 };
 
 static std::map<const char *, Allocation, std::greater<const char *>> allocations;
 static size_t                                                         used_bytes;
@@ -29,12 +37,57 @@ Allocation *find_allocation(const void *pointer) {
 void for_each_allocation(void (*f)(Allocation &)) {
     for (auto &a : allocations) f(a.second);
 }
+/* --- large allocations: pages of their own ------------------------------------------------------------------------- */
+
+static bool   is_large(size_t bytes, MemoryKind kind) { return kind == DEVICE_ONLY && bytes >= LARGE_BYTES; }
+static size_t pages_of(size_t bytes) { return (bytes + BEHIND + 4095) & ~(size_t)4095; }
+
+/* 0xFF everywhere, of a file of FILL_BYTES mapped as often as it takes; NULL: no memory. */
+static char *map_pages(size_t bytes) {
+    static int file = -1;
+    if (file < 0) {
+        std::vector<char> fill(FILL_BYTES, '\xff');
+        if ((file = memfd_create("fill", MFD_CLOEXEC)) < 0 || write(file, fill.data(), FILL_BYTES) != FILL_BYTES) fail("no memory file for the fill of allocations");
+    }
+    size_t all = pages_of(bytes);
+    char  *base = (char *)mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) return nullptr;
+    for (size_t at = 0; at < all; at += FILL_BYTES)
+        if (mmap(base + at, std::min<size_t>(FILL_BYTES, all - at), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == MAP_FAILED) fail("mmap of device memory");
+    ASAN_POISON_MEMORY_REGION(base + bytes, all - bytes);
+    return base;
+}
+static void unmap_pages(const Allocation &a) {
+    ASAN_UNPOISON_MEMORY_REGION(a.base, pages_of(a.bytes));
+    munmap(a.base, pages_of(a.bytes));
+}
+/* The whole of it becomes zero: pages that nobody has touched. */
+static void zero_pages(const Allocation &a) {
+    if (mmap(a.base, pages_of(a.bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+        fail("mmap of device memory");
+}
+
+/* Those who may touch it, kernels and the runtime's copies, which may run at once; the last one closes it. */
+static std::mutex opening;
+static void open_pages(Allocation &a) {
+    std::lock_guard<std::mutex> lock(opening);
+    if (a.open++ == 0) mprotect(a.base, pages_of(a.bytes), PROT_READ | PROT_WRITE);
+}
+static void close_pages(Allocation &a) {
+    std::lock_guard<std::mutex> lock(opening);
+    if (--a.open == 0) mprotect(a.base, pages_of(a.bytes), PROT_NONE);
+}
+
+/* --- what the host may touch --------------------------------------------------------------------------------------- */
+
 void forbid_device_memory(bool forbid) {
     if (!EMU_ASAN) return;
-    for (auto &a : allocations) {
-        if (a.second.kind != DEVICE_ONLY) continue;
-        if (forbid) ASAN_POISON_MEMORY_REGION(a.second.base, a.second.bytes);
-        else ASAN_UNPOISON_MEMORY_REGION(a.second.base, a.second.bytes);
+    for (auto &each : allocations) {
+        Allocation &a = each.second;
+        if (a.kind != DEVICE_ONLY) continue;
+        if (is_large(a.bytes, a.kind)) forbid ? close_pages(a) : open_pages(a);
+        else if (forbid) ASAN_POISON_MEMORY_REGION(a.base, a.bytes);
+        else ASAN_UNPOISON_MEMORY_REGION(a.base, a.bytes);
     }
 }
 
@@ -45,10 +98,15 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
     if (kind != PINNED && bytes > TOTAL_BYTES - used_bytes) return remember(cudaErrorMemoryAllocation);
     char  *base = nullptr;
     size_t behind = kind == DEVICE_ONLY ? BEHIND : 0; /* the host may touch the others: ASan's own red zones guard their ends */
-    if (posix_memalign((void **)&base, ALIGN, bytes + behind) != 0) return remember(cudaErrorMemoryAllocation);
-    memset(base, 0xff, bytes + behind);
-    if (kind == DEVICE_ONLY) ASAN_POISON_MEMORY_REGION(base, bytes + behind);
-    allocations[base] = Allocation{base, bytes, kind, nullptr, false};
+    if (is_large(bytes, kind)) {
+        if (!(base = map_pages(bytes))) return remember(cudaErrorMemoryAllocation);
+        if (EMU_ASAN) mprotect(base, pages_of(bytes), PROT_NONE);
+    } else {
+        if (posix_memalign((void **)&base, ALIGN, bytes + behind) != 0) return remember(cudaErrorMemoryAllocation);
+        memset(base, 0xff, bytes + behind);
+        if (kind == DEVICE_ONLY) ASAN_POISON_MEMORY_REGION(base, bytes + behind);
+    }
+    allocations[base] = Allocation{base, bytes, kind, nullptr, false, 0};
     if (kind != PINNED) used_bytes += bytes;
     *p = base;
     return cudaSuccess;
@@ -64,6 +122,7 @@ static cudaError_t release(void *p, bool pinned, const char *what) {
     race_forget(a);
     allocations.erase(it);
     if (!pinned) used_bytes -= a.bytes;
+    if (is_large(a.bytes, a.kind)) return unmap_pages(a), cudaSuccess;
     ASAN_UNPOISON_MEMORY_REGION(a.base, a.bytes + (a.kind == DEVICE_ONLY ? BEHIND : 0));
     free(a.base);
     return cudaSuccess;
@@ -71,11 +130,15 @@ static cudaError_t release(void *p, bool pinned, const char *what) {
 
 /* The runtime's own accesses to device memory, between these two. The granules of ASan are 8 bytes, an allocation is closed as a whole. */
 static void open_range(const void *p, size_t n) {
-    if (find_allocation(p)) ASAN_UNPOISON_MEMORY_REGION(p, n);
+    Allocation *a = EMU_ASAN ? find_allocation(p) : nullptr;
+    if (!a) return;
+    if (is_large(a->bytes, a->kind)) open_pages(*a);
+    else ASAN_UNPOISON_MEMORY_REGION(p, n);
 }
 static void close_range(const void *p, size_t n) {
-    const Allocation *a = find_allocation(p);
+    Allocation *a = EMU_ASAN ? find_allocation(p) : nullptr;
     if (!a || a->kind != DEVICE_ONLY) return;
+    if (is_large(a->bytes, a->kind)) return close_pages(*a);
     const char *start = (const char *)p - (uintptr_t)p % 8;
     ASAN_POISON_MEMORY_REGION(start, (size_t)((const char *)p + n - start));
 }
@@ -153,7 +216,9 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t stream) 
     check_device_range(to, n, "cudaMemset");
     return enqueue(stream, [=] {
         open_range(to, n);
-        memset(to, value, n);
+        Allocation *a = find_allocation(to);
+        if (value == 0 && a->bytes == n && is_large(n, a->kind)) zero_pages(*a);
+        else memset(to, value, n);
         close_range(to, n);
         race_initialised(to, n);
     });

@@ -5,9 +5,6 @@
  * asked again: whoever goes on without asking works with old bytes. On its stream a collective takes this rank's bytes when the stream comes to
  * it and ends when all ranks' have come; a send ends when its receiver has begun to receive.
  *
- * The ranks of a communicator meet by its id: that names the MPI rank which made it, and a tag. Each sends that rank its place; the answer is the
- * list of all. So groups of any ranks are made, several apart at once.
- *
  * EMU_NCCL_FAULT, where the two collectives that connect the ranks do not count:
  *   setup        the communicator cannot be made
  *   peer         a peer is lost after the third collective
@@ -15,48 +12,13 @@
  *   memory       the third collective finds no memory
  *   stuck        from the fourth on, no collective ends until the communicator is aborted
  *   stuck-abort  nor does the abort end
+ *   in-group     calls inside a group answer that they are in progress, and do nothing
  */
-#include "streams.h"
-
-#include <nccl.h>
+#include "nccl_ranks.h"
 
 #include <unistd.h>
 
-#include <atomic>
-#include <cstdarg>
-#ifndef NO_MPI
-#include <mpi.h>
-#endif
-
-struct ncclComm {
-    int                           ranks, rank;
-    bool                          blocking, finalized;
-    ncclResult_t                  state;     /* as ncclCommGetAsyncError returns it */
-    std::function<ncclResult_t()> pending;   /* the operation in progress; runs when asked for */
-    int64_t                       collectives;
-    std::atomic<bool>             aborted;
-#ifndef NO_MPI
-    MPI_Comm                      world;     /* of its ranks, for the data                         */
-    MPI_Comm                      calls;     /* the same, for comparing calls                      */
-    int                           leader, tag, mine[2];
-    bool                          answered;
-    std::vector<int>              came, list; /* of the leader: (rank, MPI's rank) each; MPI's ranks */
-    std::vector<MPI_Request>      meeting;
-#endif
-};
-
 namespace {
-
-char last_error[256];
-
-ncclResult_t wrong(ncclResult_t result, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-ncclResult_t wrong(ncclResult_t result, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(last_error, sizeof last_error, fmt, args);
-    va_end(args);
-    return result;
-}
 
 bool fault(const char *name) {
     const char *planted = getenv("EMU_NCCL_FAULT");
@@ -74,152 +36,21 @@ ncclResult_t later(ncclComm_t comm, std::function<ncclResult_t()> work) {
     return comm->state;
 }
 
-/* A send or receive of a group. */
-struct Message {
-    bool              is_send;
-    void             *device;
-    std::vector<char> bytes;
-    int               peer;
-};
+/* --- groups: nothing happens before the group ends ---------------------------------------------------------------- */
 
-/* --- between ranks: one of them needs no MPI ---------------------------------------------------------------------- */
+struct Group {
+    bool                 open = false;
+    ncclComm_t           comm = nullptr;
+    cudaStream_t         stream = nullptr;
+    std::vector<Message> messages; /* all at once */
+    std::vector<std::function<ncclResult_t()>> collectives; /* or these, one after the other */
+} group;
 
-/* A gathering of all ranks' bytes, begun by the first call of gathered(). */
-struct Gather {
-    std::vector<char> mine, all;
-    bool              begun = false;
-#ifndef NO_MPI
-    MPI_Request       request;
-#endif
-};
-/* The messages of a group, begun by the first call of exchanged(). */
-struct Exchange {
-    std::vector<Message> messages;
-    bool                 begun = false;
-#ifndef NO_MPI
-    std::vector<MPI_Request> request;
-#endif
-};
-
-#ifdef NO_MPI
-void         world_name(ncclUniqueId *) {}
-ncclResult_t world_make(ncclComm_t comm, ncclUniqueId) { return comm->ranks == 1 ? ncclSuccess : wrong(ncclInvalidUsage, "this build has no MPI"); }
-ncclResult_t world_made(ncclComm_t) { return ncclSuccess; }
-void         world_free(ncclComm_t) {}
-bool         gathered(ncclComm_t, Gather &g, bool) { return g.all = g.mine, true; }
-bool         exchanged(ncclComm_t, Exchange &) { return true; }
-#else
-struct Name { int leader, tag; }; /* the beginning of an id */
-enum { FIRST_TAG = 1000, TAGS = 10000 };
-
-void world_name(ncclUniqueId *id) {
-    static int made;
-    int        here = 0;
-    Name       name = {0, FIRST_TAG + made++ % TAGS * 2};
-    MPI_Initialized(&here);
-    if (here) MPI_Comm_rank(MPI_COMM_WORLD, &name.leader);
-    memcpy(id->internal, &name, sizeof name);
-}
-
-ncclResult_t world_make(ncclComm_t comm, ncclUniqueId id) {
-    Name name;
-    memcpy(&name, id.internal, sizeof name);
-    comm->leader = name.leader, comm->tag = name.tag, comm->mine[0] = comm->rank;
-    if (comm->ranks == 1) return ncclSuccess;
-    MPI_Comm_rank(MPI_COMM_WORLD, &comm->mine[1]);
-    comm->list.assign((size_t)comm->ranks, -1);
-    if (comm->mine[1] != comm->leader) {
-        comm->answered = true;
-        comm->meeting.resize(2);
-        MPI_Isend(comm->mine, 2, MPI_INT, comm->leader, comm->tag, MPI_COMM_WORLD, &comm->meeting[0]);
-        MPI_Irecv(comm->list.data(), comm->ranks, MPI_INT, comm->leader, comm->tag + 1, MPI_COMM_WORLD, &comm->meeting[1]);
-        return ncclSuccess;
-    }
-    comm->came.resize(2 * (size_t)comm->ranks);
-    comm->meeting.resize((size_t)comm->ranks - 1);
-    for (size_t i = 0; i < comm->meeting.size(); i++)
-        MPI_Irecv(&comm->came[2 * i], 2, MPI_INT, MPI_ANY_SOURCE, comm->tag, MPI_COMM_WORLD, &comm->meeting[i]);
+ncclResult_t join_group(const char *name, ncclComm_t comm, cudaStream_t stream) {
+    if (group.comm && (group.comm != comm || group.stream != stream)) return wrong(ncclInvalidUsage, "%s: one group, two streams", name);
+    group.comm = comm, group.stream = stream;
     return ncclSuccess;
 }
-
-/* The leader, once all have come. */
-ncclResult_t answer(ncclComm_t comm) {
-    comm->answered = true;
-    memcpy(&comm->came[2 * comm->meeting.size()], comm->mine, sizeof comm->mine);
-    for (size_t i = 0; i <= comm->meeting.size(); i++) {
-        int rank = comm->came[2 * i];
-        if (rank < 0 || rank >= comm->ranks || comm->list[(size_t)rank] >= 0) return wrong(ncclInvalidUsage, "two ranks come as rank %d", rank);
-        comm->list[(size_t)rank] = comm->came[2 * i + 1];
-    }
-    comm->meeting.clear();
-    for (int other : comm->list) {
-        if (other == comm->leader) continue;
-        comm->meeting.emplace_back();
-        MPI_Isend(comm->list.data(), comm->ranks, MPI_INT, other, comm->tag + 1, MPI_COMM_WORLD, &comm->meeting.back());
-    }
-    return ncclInProgress;
-}
-
-ncclResult_t world_made(ncclComm_t comm) {
-    int       done = 0;
-    MPI_Group all, members;
-    if (comm->ranks == 1) return ncclSuccess;
-    MPI_Testall((int)comm->meeting.size(), comm->meeting.data(), &done, MPI_STATUSES_IGNORE);
-    if (!done) return ncclInProgress;
-    if (!comm->answered) return answer(comm);
-    MPI_Comm_group(MPI_COMM_WORLD, &all);
-    MPI_Group_incl(all, comm->ranks, comm->list.data(), &members);
-    MPI_Comm_create_group(MPI_COMM_WORLD, members, comm->tag, &comm->world); /* waits for ranks that have all come */
-    MPI_Comm_dup(comm->world, &comm->calls);
-    MPI_Group_free(&members);
-    MPI_Group_free(&all);
-    return ncclSuccess;
-}
-void world_free(ncclComm_t comm) {
-    if (comm->ranks == 1) return;
-    MPI_Comm_free(&comm->calls);
-    MPI_Comm_free(&comm->world);
-}
-
-/* False: some rank's bytes have not come. Calls are compared apart from the data: the host makes them ahead of the stream. */
-bool gathered(ncclComm_t comm, Gather &g, bool are_calls) {
-    int done = 0;
-    if (comm->ranks == 1) return g.all = g.mine, true;
-    if (!g.begun) {
-        g.begun = true;
-        g.all.resize(g.mine.size() * (size_t)comm->ranks);
-        MPI_Iallgather(g.mine.data(), (int)g.mine.size(), MPI_BYTE, g.all.data(), (int)g.mine.size(), MPI_BYTE, are_calls ? comm->calls : comm->world,
-                       &g.request);
-    }
-    PMPI_Test(&g.request, &done, MPI_STATUS_IGNORE);
-    return done;
-}
-
-/* All at once, as a group runs; the two sides of a message must agree on its length. */
-bool exchanged(ncclComm_t comm, Exchange &e) {
-    int                     done = 0;
-    std::vector<MPI_Status> status(e.messages.size());
-    for (Message &m : e.messages) {
-        if (e.begun) break;
-        e.request.emplace_back();
-        if (m.is_send) MPI_Issend(m.bytes.data(), (int)m.bytes.size(), MPI_BYTE, m.peer, 0, comm->world, &e.request.back());
-        else MPI_Irecv(m.bytes.data(), (int)m.bytes.size(), MPI_BYTE, m.peer, 0, comm->world, &e.request.back());
-    }
-    e.begun = true;
-    bool failed = PMPI_Testall((int)e.request.size(), e.request.data(), &done, status.data()) != MPI_SUCCESS;
-    if (!done && !failed) return false;
-    for (size_t i = 0; i < e.messages.size(); i++) {
-        const Message &m = e.messages[i];
-        int            count = (int)m.bytes.size();
-        if (!m.is_send && !failed) MPI_Get_count(&status[i], MPI_BYTE, &count);
-        if (failed || count != (int)m.bytes.size()) {
-            fprintf(stderr, "emulated NCCL: rank %d expects %zu bytes of rank %d, and other bytes came\n", comm->rank, m.bytes.size(), m.peer);
-            abort();
-        }
-    }
-    return true;
-}
-#endif
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
@@ -313,7 +144,7 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
     if (fault("order") && comm->rank == 1 && call.number == CONNECTING + 2) call.count++;
     auto calls = std::make_shared<Gather>(), data = std::make_shared<Gather>();
     calls->mine = bytes_of(call);
-    return later(comm, [=] {
+    auto work = [=]() -> ncclResult_t {
         if (fault("peer") && call.number >= CONNECTING + 3) return wrong(ncclRemoteError, "planted");
         if (fault("memory") && call.number >= CONNECTING + 2) return wrong(ncclUnhandledCudaError, "Failed to CUDA malloc 9633792 bytes");
         if ((fault("stuck") || fault("stuck-abort")) && call.number >= CONNECTING + 3) {
@@ -322,17 +153,15 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
         }
         if (ncclResult_t result = compare_calls(comm, *calls)) return result;
         return emu::enqueue_waiting(stream, [=] { return move(comm, call, from, to, *data); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-    });
+    };
+    if (!group.open) return later(comm, work);
+    if (fault("in-group")) return ncclInProgress;
+    if (ncclResult_t result = join_group("collective", comm, stream)) return result;
+    group.collectives.push_back(work);
+    return ncclSuccess;
 }
 
-/* --- groups of sends and receives: nothing happens before the group ends ------------------------------------------ */
-
-struct Group {
-    bool                 open = false;
-    ncclComm_t           comm = nullptr;
-    cudaStream_t         stream = nullptr;
-    std::vector<Message> messages;
-} group;
+/* --- sends and receives --------------------------------------------------------------------------------------------- */
 
 ncclResult_t add_message(const char *name, bool is_send, void *at, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
     size_t bytes = count * type_bytes(type);
@@ -341,8 +170,8 @@ ncclResult_t add_message(const char *name, bool is_send, void *at, size_t count,
     if (peer < 0 || peer >= comm->ranks || peer == comm->rank) return wrong(ncclInvalidArgument, "%s: rank %d of %d", name, peer, comm->ranks);
     if (bytes == 0) return wrong(ncclInvalidArgument, "%s of nothing", name);
     if (ncclResult_t result = check_buffer(name, at, bytes)) return result;
-    if (!group.messages.empty() && (group.comm != comm || group.stream != stream)) return wrong(ncclInvalidUsage, "%s: one group, two streams", name);
-    group.comm = comm, group.stream = stream;
+    if (fault("in-group")) return ncclInProgress;
+    if (ncclResult_t result = join_group(name, comm, stream)) return result;
     group.messages.push_back({is_send, at, std::vector<char>(bytes), peer});
     return ncclSuccess;
 }
@@ -455,6 +284,15 @@ ncclResult_t ncclGroupEnd() {
     group = {};
     if (!g.comm) return ncclSuccess;
     ncclComm_t comm = g.comm;
+    if (!g.collectives.empty()) {
+        if (!g.messages.empty()) return wrong(ncclInvalidUsage, "collectives and messages in one group are not emulated");
+        auto left = std::make_shared<std::deque<std::function<ncclResult_t()>>>(g.collectives.begin(), g.collectives.end());
+        return later(comm, [left] {
+            for (; !left->empty(); left->pop_front())
+                if (ncclResult_t result = left->front()()) return result;
+            return ncclSuccess;
+        });
+    }
     int64_t    number = comm->collectives++;
     auto       e = std::make_shared<Exchange>();
     e->messages = std::move(g.messages);

@@ -47,6 +47,8 @@ for precision in fp32 bf16; do
     beside moe.$precision 1 $MOE precision=$precision
 done
 for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
+# The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
+TRAIN_GPT_GEMM=own beside own 1 $SMALL precision=bf16
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
 beside stages.ring 2 $GRID precision=bf16 parallel.pipeline=2 parallel.comm=ring
@@ -72,6 +74,9 @@ for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
 done
+expect "own products train" ended own
+expect "own products: the CPU build's losses" same_losses "$WORK/own" "$WORK/cpu_bf16" "$(allowed bf16)"
+expect "own products: all of the step's, and no other" [ "$(grep -c algorithm.: "$WORK/own/gemm.json")" -gt 10 -a -z "$(grep algorithm.: "$WORK/own/gemm.json" | grep -vE '\[-[23],')" ]
 for run in llama.fp32 llama.bf16 qwen3.fp32 qwen3.bf16 moe.fp32 moe.bf16; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/cpu_$run" "$(allowed ${run#*.})"

@@ -38,7 +38,7 @@ static void test_records(void **state) {
     assert_same_float64(dx64, record_find(&f, "gelu.dx"));
     Tensor y = stage_tensor(&s, F32, 2, x.dim[0], x.dim[1]), dx = stage_tensor(&s, F32, 2, x.dim[0], x.dim[1]);
     gelu_forward(&s.stream, y, x);
-    gelu_backward(&s.stream, dx, dy, x);
+    gelu_backward(&s.stream, dx, tensor_none(), dy, x);
     assert_close(y, (const double *)record_find(&f, "gelu.y")->data, F32, bound_sum(GELU_TERMS));
     assert_close(dx, (const double *)record_find(&f, "gelu.dx")->data, F32, bound_sum(GELU_TERMS));
     record_unload(&f);
@@ -47,10 +47,10 @@ static void test_records(void **state) {
 
 static void test_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][2] = {{1, 1}, {1, 15}, {3, 16}, {7, 17}, {40, 168}, {3, 16384}, {5, 9001}};
+    static const int64_t shapes[][2] = {{1, 1}, {1, 15}, {3, 16}, {7, 17}, {40, 168}, {3, 16384}, {5, 9001}, {331, 24}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
-            Stage   s = stage_create(0);
+            Stage   s = stage_create(STAGE_SCRATCH);
             DType   act = ACT_TYPES[t];
             int64_t N = shapes[i][0], M = shapes[i][1];
             Tensor  x = stage_random(&s, act, 2, N, M, 3, 6, 0), dy = stage_random(&s, act, 2, N, M, 4, 1, 0);
@@ -59,11 +59,15 @@ static void test_shapes(void **state) {
             ref_gelu_forward(y64, stage_widen(&s, x), N * M);
             ref_gelu_backward(dx64, stage_widen(&s, dy), stage_widen(&s, x), N * M);
             gelu_forward(&s.stream, y, x);
-            gelu_backward(&s.stream, dx, dy, x);
+            gelu_backward(&s.stream, dx, tensor_none(), dy, x);
             assert_close(y, y64, act, bound_sum(GELU_TERMS));
             assert_close(dx, dx64, act, bound_sum(GELU_TERMS));
-            gelu_backward(&s.stream, dy, dy, x); /* in place */
+            Tensor  dbias = stage_random(&s, F32, 1, M, 1, 5, 1, 0);
+            double *dbias64 = stage_widen(&s, dbias);
+            for (int64_t k = 0; k < N * M; k++) dbias64[k % M] += (double)tensor_get(dx, k); /* as stored */
+            gelu_backward(&s.stream, dy, dbias, dy, x); /* in place, with its column sums */
             assert_same_bits(dy, dx);
+            assert_close(dbias, dbias64, F32, bound_sum(N));
             stage_destroy(&s);
         }
 }
@@ -79,14 +83,14 @@ static void test_unaligned(void **state) {
         Tensor y = stage_tensor(&s, act, 2, 1, N), dx = stage_tensor(&s, act, 2, 1, N), y_cut = stage_copy(&s, y),
                dx_cut = stage_copy(&s, y);
         gelu_forward(&s.stream, y, x);
-        gelu_backward(&s.stream, dx, dy, x);
+        gelu_backward(&s.stream, dx, tensor_none(), dy, x);
         for (int part = 0; part < 2; part++) {
             int64_t at = part ? AT : 0, elems = part ? N - AT : AT;
             Tensor  of[] = {y_cut, x, dx_cut, dy};
             for (int i = 0; i < COUNT(of); i++)
                 of[i] = tensor_2d((char *)of[i].data + (size_t)at * dtype_bytes(act), act, 1, elems);
             gelu_forward(&s.stream, of[0], of[1]);
-            gelu_backward(&s.stream, of[2], of[3], of[1]);
+            gelu_backward(&s.stream, of[2], tensor_none(), of[3], of[1]);
         }
         assert_same_bits(y_cut, y);
         assert_same_bits(dx_cut, dx);
@@ -105,7 +109,7 @@ static void test_extremes(void **state) {
         Tensor one = stage_random(&s, ACT_TYPES[t], 2, 1, COUNT(x_of) + 1, 0, 0, 1);
         for (int i = 0; i < COUNT(x_of); i++) tensor_set(x, i, (float)x_of[i]); /* the last stays NaN */
         gelu_forward(&s.stream, y, x);
-        gelu_backward(&s.stream, dx, one, x);
+        gelu_backward(&s.stream, dx, tensor_none(), one, x);
         for (int i = 0; i < COUNT(x_of); i++) {
             double want = round_to(x.type, y_of[i]), slope = x_of[i] == 0.0 ? 0.5 : x_of[i] > 0.0 ? 1.0 : 0.0;
             assert_true((double)tensor_get(y, i) == want || fabs((double)tensor_get(y, i) - want) < 1e-30);

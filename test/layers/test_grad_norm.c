@@ -25,14 +25,14 @@ static void test_sizes(void **state) {
             square += (long double)tensor_get(x, k) * (long double)tensor_get(x, k);
             plain += (long double)tensor_get(x, k);
         }
-        norm_squared(&s.stream, norm, x);
+        norm_squared(&s.stream, norm, &x, 1);
         sum_forward(&s.stream, sum, x);
         assert_true(fabs(value_of(norm) - (double)square) <= COMPARE_K * 0x1p-53 * sqrt(64.0) * (double)square); /* compare.h's bound in float64 */
         assert_true(fabs(value_of(sum) - (double)plain) <=
                     0x1p-52 * fabs((double)plain) + (double)sizes[i] * 0x1p-63 * sqrt((double)square));
         int threads = omp_get_max_threads();
         omp_set_num_threads(threads + 2);
-        norm_squared(&s.stream, other, x);
+        norm_squared(&s.stream, other, &x, 1);
         omp_set_num_threads(threads);
         assert_same_bits(other, norm);
         stage_destroy(&s);
@@ -46,13 +46,13 @@ static void test_any_cut(void **state) {
     Stage  s = stage_create(0);
     Tensor x = stage_random(&s, F32, 1, N, 1, 4, 3, 0.5), whole = sum_from(&s, 0.0), whole_sum = sum_from(&s, 0.0);
     for (int64_t i = 0; i < N; i += 3) tensor_set(x, i, ldexpf(tensor_get(x, i), (int)(i % 200) - 120));
-    norm_squared(&s.stream, whole, x);
+    norm_squared(&s.stream, whole, &x, 1);
     sum_forward(&s.stream, whole_sum, x);
     for (int64_t piece = 64; piece < N; piece += 64 * 37) {
         Tensor norm = sum_from(&s, 0.0), sum = sum_from(&s, 0.0);
         for (int64_t at = (N - 1) / piece * piece; at >= 0; at -= piece) {
             Tensor part = tensor_slice(x, at, N - at < piece ? N - at : piece);
-            norm_squared(&s.stream, norm, part);
+            norm_squared(&s.stream, norm, &part, 1);
             sum_forward(&s.stream, sum, part);
         }
         assert_same_bits(norm, whole);
@@ -65,36 +65,57 @@ static void test_any_cut(void **state) {
     stage_destroy(&s);
 }
 
+/* A list: more pieces than one launch takes, empty ones and such off any alignment among them, gives what its pieces give one
+ * after the other. Their squares lie 200 binary digits apart. */
+static void test_list(void **state) {
+    (void)state;
+    enum { PIECES = 350, LEAST = 61, N = PIECES * 64 };
+    Stage  s = stage_create(0);
+    Tensor x = stage_random(&s, F32, 1, N, 1, 5, 3, 0.5), piece[PIECES];
+    for (int64_t i = 0; i < N; i++) tensor_set(x, i, ldexpf(tensor_get(x, i), (int)(i / 640 * 37 % 200) - 100));
+    for (int shift = 0; shift < 2; shift++) {
+        Tensor list = sum_from(&s, 3.0), singly = sum_from(&s, 3.0);
+        for (int i = 0; i < PIECES; i++) piece[i] = tensor_slice(x, 64 * i + shift, i % 7 == 3 ? 0 : i % (LEAST + 1));
+        piece[PIECES - 2] = tensor_slice(x, shift, 64 * 200), piece[5] = tensor_slice(x, 64 * 9 + shift, 64 * 33 + 17);
+        for (int i = 0; i < PIECES; i++) norm_squared(&s.stream, singly, &piece[i], 1);
+        norm_squared(&s.stream, list, piece, PIECES);
+        norm_squared(&s.stream, list, NULL, 0);
+        assert_same_bits(list, singly);
+    }
+    stage_destroy(&s);
+}
+
 /* Squares beyond f32, the smallest subnormals, infinity and NaN. */
 static void test_range(void **state) {
     (void)state;
     Stage  s = stage_create(0);
     Tensor x = stage_random(&s, F32, 1, 161, 1, 0, 0, 0), norm = sum_from(&s, 0.0);
     tensor_set(x, 3, 1e30f), tensor_set(x, 160, 1e-30f);
-    norm_squared(&s.stream, norm, x);
+    norm_squared(&s.stream, norm, &x, 1);
     assert_true(value_of(norm) == (double)1e30f * (double)1e30f);
     tensor_set(x, 3, 0.0f);
     norm = sum_from(&s, 0.0);
-    norm_squared(&s.stream, norm, x);
+    norm_squared(&s.stream, norm, &x, 1);
     assert_true(value_of(norm) == (double)1e-30f * (double)1e-30f);
     tensor_set(x, 64, 0x1p-149f), tensor_set(x, 160, -0x1p-149f);
     norm = sum_from(&s, 0.0);
-    norm_squared(&s.stream, norm, x);
+    norm_squared(&s.stream, norm, &x, 1);
     assert_true(value_of(norm) == 0x1p-297);
     tensor_set(x, 5, -3.4e38f), tensor_set(x, 6, 3.4e38f);
-    norm_squared(&s.stream, norm, x);
+    norm_squared(&s.stream, norm, &x, 1);
     assert_true(value_of(norm) == 2.0 * (double)3.4e38f * (double)3.4e38f);
     tensor_set(x, 7, -INFINITY);
-    norm_squared(&s.stream, norm, x);
+    norm_squared(&s.stream, norm, &x, 1);
     assert_true(value_of(norm) == INFINITY);
     tensor_set(x, 5, NAN);
-    norm_squared(&s.stream, norm, x);
+    norm_squared(&s.stream, norm, &x, 1);
     assert_true(isnan(value_of(norm)));
     stage_destroy(&s);
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_any_cut), cmocka_unit_test(test_range)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_any_cut), cmocka_unit_test(test_list),
+                                     cmocka_unit_test(test_range)};
     return cmocka_run_group_tests_name("norm", all, NULL, NULL);
 }
 

@@ -6,6 +6,15 @@ static const double EPS = 1e-5f; /* the float, as the op gets it */
 
 typedef struct { int64_t N, C; double *y, *mean, *rstd, *x, *w, *b, *dy; } Case;
 
+/* A bias that joined the stream before the norm. */
+typedef struct { Case k; double *bias, *stream; } BiasCase;
+static double bias_objective(void *ctx) {
+    BiasCase *b = (BiasCase *)ctx;
+    for (int64_t i = 0; i < b->k.N * b->k.C; i++) b->stream[i] = b->k.x[i] + b->bias[i % b->k.C];
+    ref_layernorm_forward(b->k.y, b->k.mean, b->k.rstd, b->stream, b->k.w, b->k.b, b->k.N, b->k.C, EPS);
+    return dot(b->k.y, b->k.dy, b->k.N * b->k.C);
+}
+
 static double objective(void *ctx) {
     Case *k = (Case *)ctx;
     ref_layernorm_forward(k->y, k->mean, k->rstd, k->x, k->w, k->b, k->N, k->C, EPS);
@@ -30,6 +39,10 @@ static void test_differences(void **state) {
     assert_true(difference_proves(objective, &k, k.x, dx, N * C));
     assert_true(difference_proves(objective, &k, k.w, dw, C));
     assert_true(difference_proves(objective, &k, k.b, db, C));
+    BiasCase with = {k, stage_doubles(&s, C), stage_doubles(&s, N * C)};
+    double  *dbias = stage_doubles(&s, C);
+    ref_column_sums(dbias, dx, N, C);
+    assert_true(difference_proves(bias_objective, &with, with.bias, dbias, C));
     stage_destroy(&s);
 }
 
@@ -58,7 +71,7 @@ static void test_records(void **state) {
     Tensor dx = stage_tensor(&s, F32, 2, N, C), dw = stage_random(&s, F32, 1, C, 1, 0, 0, 0), db = stage_copy(&s, dw);
     Tensor sum = stage_tensor(&s, F32, 2, N, C);
     layernorm_forward(&s.stream, y, mean, rstd, x, w, b, 1e-5f);
-    layernorm_backward(&s.stream, dx, dw, db, dresidual, dy, x, w, mean, rstd);
+    layernorm_backward(&s.stream, dx, tensor_none(), dw, db, dresidual, dy, x, w, mean, rstd);
     assert_close(y, (const double *)record_find(&f, "layernorm.y")->data, F32, bound_sum(C));
     assert_close(mean, (const double *)record_find(&f, "layernorm.mean")->data, F32, bound_sum(C));
     assert_close(rstd, (const double *)record_find(&f, "layernorm.rstd")->data, F32, bound_sum(C));
@@ -123,7 +136,13 @@ static double term_size(Rows r, const double *dy, const double *w, int64_t N, in
     return sqrt(square / (double)(N * C));
 }
 
-/* Twice, with and without a residual gradient; the second time dx is the residual gradient itself. */
+/* Adds column sums of x as stored. */
+static void add_columns(double *sums, Tensor x) {
+    stage_settle();
+    for (int64_t i = 0; i < tensor_elems(x); i++) sums[i % x.dim[1]] += (double)tensor_get(x, i);
+}
+
+/* Twice, with and without a residual gradient; the second time dx is the residual gradient itself, and no bias is there. */
 static void compare_backward(DType act, int64_t N, int64_t C) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Rows   r = rows_create(&s, act, N, C);
@@ -132,17 +151,22 @@ static void compare_backward(DType act, int64_t N, int64_t C) {
     Tensor dw = stage_random(&s, F32, 1, C, 1, 7, 1, 0), db = stage_random(&s, F32, 1, C, 1, 8, 1, 0);
     double *x64 = stage_widen(&s, r.x), *w64 = stage_widen(&s, r.w), *dy64 = stage_widen(&s, dy), *dx64 = stage_doubles(&s, N * C);
     double *dw64 = stage_widen(&s, dw), *db64 = stage_widen(&s, db), *dresidual64 = stage_widen(&s, dresidual);
+    Tensor  dbias = stage_random(&s, F32, 1, C, 1, 10, 1, 0);
+    double *dbias64 = stage_widen(&s, dbias);
     layernorm_forward(&s.stream, r.y, r.mean, r.rstd, r.x, r.w, r.b, 1e-5f);
     ref_layernorm_backward(dx64, dw64, db64, NULL, dy64, x64, w64, N, C, EPS);
-    layernorm_backward(&s.stream, dx, dw, db, none, dy, r.x, r.w, r.mean, r.rstd);
+    layernorm_backward(&s.stream, dx, dbias, dw, db, none, dy, r.x, r.w, r.mean, r.rstd);
+    add_columns(dbias64, dx);
     assert_close(dx, dx64, act, bound_cancelling(C, term_size(r, dy64, w64, N, C)));
     ref_layernorm_backward(dx64, dw64, db64, dresidual64, dy64, x64, w64, N, C, EPS);
     Tensor dw_before = stage_copy(&s, dw), db_before = stage_copy(&s, db);
-    layernorm_backward(&s.stream, dx, dw, db, dresidual, dy, r.x, r.w, r.mean, r.rstd);
-    layernorm_backward(&s.stream, dresidual, dw_before, db_before, dresidual, dy, r.x, r.w, r.mean, r.rstd);
+    layernorm_backward(&s.stream, dx, dbias, dw, db, dresidual, dy, r.x, r.w, r.mean, r.rstd);
+    add_columns(dbias64, dx);
+    layernorm_backward(&s.stream, dresidual, tensor_none(), dw_before, db_before, dresidual, dy, r.x, r.w, r.mean, r.rstd);
     assert_close(dx, dx64, act, bound_cancelling(C, term_size(r, dy64, w64, N, C)));
     assert_close(dw, dw64, act, bound_sum(2 * N));
     assert_close(db, db64, act, bound_sum(2 * N));
+    assert_close(dbias, dbias64, F32, bound_sum(2 * N));
     assert_same_bits(dresidual, dx);
     assert_same_bits(dw_before, dw);
     assert_same_bits(db_before, db);

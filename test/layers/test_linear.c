@@ -85,7 +85,7 @@ static void test_gelu_records(void **state) {
     int64_t N = x.dim[0], K = x.dim[1], M = w.dim[1];
     Tensor  dpre = stage_tensor(&s, F32, 2, N, K), dw = stage_random(&s, F32, 2, K, M, 0, 0, 0),
            db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
-    linear_gelu_backward(&s.stream, dpre, dw, db, dy, x, pre, w);
+    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w);
     assert_close(dpre, (const double *)record_find(&f, "linear_gelu.dpre")->data, F32, bound_sum(M + 24));
     assert_close(dw, (const double *)record_find(&f, "linear_gelu.dw")->data, F32, bound_sum(N + 1)); /* and x's rounding */
     assert_close(db, (const double *)record_find(&f, "linear_gelu.db")->data, F32, bound_sum(N));
@@ -122,7 +122,12 @@ static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
         ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
     ref_gelu_backward(dpre64, dx64, stage_widen(&s, pre), N * K);
     linear_backward(&s.stream, dx, dw, db, dy, x, w);
-    linear_gelu_backward(&s.stream, dpre, dw, db, dy, x, pre, w);
+    Tensor  dbias = stage_random(&s, F32, 1, K, 1, 8, 1, 0);
+    double *dbias64 = stage_widen(&s, dbias);
+    linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
+    stage_settle();
+    for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i); /* as stored */
+    assert_close(dbias, dbias64, F32, bound_sum(N));
     assert_close(dx, dx64, act, bound_sum(M));
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0)); /* dy w^T is stored before gelu' multiplies it */
     assert_close(dw, dw64, act, bound_sum(2 * N));

@@ -53,11 +53,11 @@ static Outputs layernorm(Stage *s, DType act) {
     Tensor  x = random_act(s, act, N, C, 1), w = random_act(s, act, C, 0, 2), b = random_act(s, act, C, 0, 3),
            y = stage_tensor(s, act, 2, N, C);
     Tensor  mean = stage_tensor(s, F32, 1, N, 1), rstd = stage_tensor(s, F32, 1, N, 1), dx = stage_tensor(s, act, 2, N, C);
-    Tensor  dw = zeros(s, C, 0), db = zeros(s, C, 0), dy = random_act(s, act, N, C, 4), none = dx;
+    Tensor  dw = zeros(s, C, 0), db = zeros(s, C, 0), dbias = zeros(s, C, 0), dy = random_act(s, act, N, C, 4), none = dx;
     none.data = NULL;
     layernorm_forward(&s->stream, y, mean, rstd, x, w, b, 1e-5f);
-    layernorm_backward(&s->stream, dx, dw, db, none, dy, x, w, mean, rstd);
-    return (Outputs){{y, dx, dw, db}, 4};
+    layernorm_backward(&s->stream, dx, dbias, dw, db, none, dy, x, w, mean, rstd);
+    return (Outputs){{dx, dw, db, dbias}, 4};
 }
 static Outputs rmsnorm(Stage *s, DType act) {
     int64_t N = 517, C = 42;

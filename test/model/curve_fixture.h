@@ -115,8 +115,10 @@ static inline double learning_rate(int64_t s) {
 static inline double gradient_norm(Model *m) { /* rank 0 answers for its pieces only, so the norm is taken over all of it here */
     Tensor sum = step_sum(&m->sums, SUM_GRAD_SQUARES);
     device_zero(&m->stream, sum);
-    for (int i = 0; i < m->shards->spans; i++)
-        norm_squared(&m->stream, sum, tensor_slice(m->shards->grads, m->shards->span[i].memory, m->shards->span[i].elems));
+    for (int i = 0; i < m->shards->spans; i++) {
+        Tensor grad = tensor_slice(m->shards->grads, m->shards->span[i].memory, m->shards->span[i].elems);
+        norm_squared(&m->stream, sum, &grad, 1);
+    }
     StepValues values = step_sums_fetch(&m->sums, &m->stream);
     return sqrt(exact_value(&values.sum[SUM_GRAD_SQUARES]));
 }

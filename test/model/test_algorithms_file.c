@@ -17,20 +17,22 @@
 static void test_round_trip(void **state) {
     (void)state;
     MatmulAlgorithm one = {"bf16 to bf16, m 1", 66, {0xffffffffu, 1, 2, 3, 4, 5, 6, 7, 8}},
-                    two = {"fp32 \"added\"", ALGORITHM_NONE, {0}};
+                    two = {"fp32 \"added\"", ALGORITHM_NONE, {0}}, own = {"fp16 to fp32", ALGORITHM_OWN, {1, 2, 7}};
     matmul_algorithms_clear();
     matmul_algorithms_set(one);
     matmul_algorithms_set(two);
+    matmul_algorithms_set(own);
     cJSON *json = algorithms_to_json();
     char  *text = cJSON_PrintUnformatted(json);
     cJSON *again = cJSON_Parse(text);
     matmul_algorithms_clear();
     assert_int_equal(algorithms_from_json(again, "a file"), 1);
-    assert_int_equal(matmul_algorithms_count(), 2);
-    MatmulAlgorithm a = matmul_algorithms_get(0), b = matmul_algorithms_get(1);
+    assert_int_equal(matmul_algorithms_count(), 3);
+    MatmulAlgorithm a = matmul_algorithms_get(0), b = matmul_algorithms_get(1), c = matmul_algorithms_get(2);
     assert_string_equal(a.key, one.key), assert_string_equal(b.key, two.key);
     assert_memory_equal(&a.id, &one.id, sizeof one - offsetof(MatmulAlgorithm, id));
     assert_memory_equal(&b.id, &two.id, sizeof two - offsetof(MatmulAlgorithm, id));
+    assert_memory_equal(&c.id, &own.id, sizeof own - offsetof(MatmulAlgorithm, id));
     cJSON_Delete(again), cJSON_free(text), cJSON_Delete(json);
 }
 
@@ -62,6 +64,7 @@ static void test_other_things(void **state) {
          "{\"product\":7,\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}",
          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,4294967296]}",
+         "{\"product\":\"x\",\"algorithm\":[-4,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
          "{\"product\":\"x\",\"algorithm\":[1,-1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,\"17\"]}"};
     static const char *const texts[] = {"{}",

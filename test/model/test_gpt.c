@@ -25,7 +25,7 @@ static void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char
     RecordFile adamw = m->records, muon = record_load(file);
     m->optimizer.muon.newton = newton;
     double     worst_loss = 0.0;
-    int64_t    steps = stage_is_slow() ? STEPS / 4 : STEPS;
+    int64_t    steps = !stage_is_slow() ? STEPS : kind == &OPTIMIZER_MUON && newton == NEWTON_QUINTIC ? STEPS / 4 : 2;
     for (int64_t step = 0; step < steps; step++) {
         double loss = gradients(m, step, 2);
         worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&muon, "loss"), step)));

@@ -47,6 +47,10 @@ void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *
     }
 }
 
+void ref_column_sums(double *sums, const double *x, int64_t N, int64_t C) {
+    for (int64_t i = 0; i < N * C; i++) sums[i % C] += x[i];
+}
+
 /* With z = (x-mean) rstd and g = dy w:  dx_c = rstd (g_c - mean(g) - z_c mean(g z)). */
 void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
                             const double *x, const double *w, int64_t N, int64_t C, double eps) {

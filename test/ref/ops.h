@@ -18,6 +18,8 @@ void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const 
 void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b,
                            int64_t N, int64_t C, double eps);
 /* dresidual may be NULL; the statistics are computed again from x. */
+/* sums [C] += column sums of x [N,C]: the gradient of a bias whose output x is the gradient of. */
+void ref_column_sums(double *sums, const double *x, int64_t N, int64_t C);
 void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
                             const double *x, const double *w, int64_t N, int64_t C, double eps);
 

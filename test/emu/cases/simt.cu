@@ -85,6 +85,12 @@ template <int BLOCK> KERNEL softmax_kernel(float *__restrict__ out, const float 
 void softmax(float *out, const float *in, int rows, int columns, Stream *s) {
     LAUNCH((softmax_kernel<256>), rows, 256, 0, s, out, in, columns);
     if (BUG(20) && out[0] == 12345.0f) printf("never\n"); /* 20: the host reads device memory */
+    if (BUG(120)) { /* 120: the same of a large allocation, which has pages of its own */
+        float *large;
+        cudaMalloc((void **)&large, 4 << 20);
+        if (large[1 << 19] == 12345.0f) printf("never\n");
+        cudaFree(large);
+    }
 }
 
 /* --- column sums: blocks meet in global memory -------------------------------------------------------------------- */

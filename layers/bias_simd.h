@@ -1,4 +1,4 @@
-/* linear_simd.h - the kernels of linear.c: rows added for the bias gradient. Compiled once per instruction set
+/* bias_simd.h - the kernels of bias.c: rows added for the bias gradient. Compiled once per instruction set
  * (core/simd_each.h). */
 #include "layers/act_simd.h"
 

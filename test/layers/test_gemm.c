@@ -1,0 +1,250 @@
+/* test_gemm.c - matrix products in the orders and shapes that the own kernel for compute capability 9.0 takes
+ * (layers/gemm_hopper.cu). It is forced where there is one, in each of its ways; elsewhere the same products by what the backend has. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "layers/algorithms.h"
+#include "layers/matmul.h"
+#include "test/ref/test.h"
+
+/* Once there is a stage. */
+static int has_own(void) { return strncmp(device_isa(), "sm_90", 5) == 0; }
+/* Asks for products by "own", "cublaslt" or "timed", and forgets the table. */
+static void ask(const char *who) {
+    if (who) setenv("TRAIN_GPT_GEMM", who, 1);
+    else unsetenv("TRAIN_GPT_GEMM");
+    matmul_algorithms_clear();
+}
+static int own_records(void) {
+    int count = 0;
+    for (int i = 0; i < matmul_algorithms_count(); i++) count += matmul_algorithms_get(i).id == ALGORITHM_OWN;
+    return count;
+}
+/* Every own product of the table goes another way from now on. */
+static void force_way(uint32_t cluster, uint32_t parts) {
+    for (int i = 0; i < matmul_algorithms_count(); i++) {
+        MatmulAlgorithm a = matmul_algorithms_get(i);
+        if (a.id != ALGORITHM_OWN) continue;
+        a.state[1] = cluster, a.state[2] = parts;
+        matmul_algorithms_set(a);
+    }
+}
+/* 1 if they still go it: it was not refused. */
+static int went_way(uint32_t cluster, uint32_t parts) {
+    for (int i = 0; i < matmul_algorithms_count(); i++) {
+        MatmulAlgorithm a = matmul_algorithms_get(i);
+        if (a.id == ALGORITHM_OWN && (a.state[1] != cluster || a.state[2] != parts)) return 0;
+    }
+    return 1;
+}
+
+/* --- products ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    int64_t     m, n, k, pad; /* pad: columns beside each matrix, NaN */
+    MatrixOrder a, b;
+    int         bias;
+} Shape;
+
+/* Forward products, gradients of inputs, gradients of weights (f32, added): edges on each side; several turns of each warpgroup. */
+static const Shape SHAPES[] = {{1, 8, 8, 0, PLAIN, PLAIN, 1},         {130, 136, 72, 8, PLAIN, PLAIN, 1},
+                               {650, 264, 136, 0, PLAIN, TRANSPOSED, 0}, {129, 128, 264, 16, PLAIN, TRANSPOSED, 0},
+                               {136, 264, 330, 8, TRANSPOSED, PLAIN, 0}, {64, 8, 1, 0, TRANSPOSED, PLAIN, 0}};
+
+typedef struct {
+    Stage   s;
+    Matmul  p;
+    Tensor  c, c0, bias;
+    double *want;
+} Product;
+
+/* Element (i,j) lies at i * row + j * column. */
+typedef struct { int64_t row, column; } Steps;
+static Steps steps_of(Matrix x) { return x.order == PLAIN ? (Steps){x.ld, 1} : (Steps){1, x.ld}; }
+
+static Matrix operand(Stage *s, DType type, MatrixOrder order, int64_t rows, int64_t columns, int64_t pad, uint64_t seed) {
+    int64_t lines = order == PLAIN ? rows : columns, along = order == PLAIN ? columns : rows, ld = (along + 7) / 8 * 8 + pad;
+    Tensor  t = stage_random(s, type, 2, lines, ld, seed, 1, 0);
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t j = along; j < ld; j++) tensor_set(t, i * ld + j, NAN);
+    return matrix_of(t, order);
+}
+
+static Product *product_create(DType act, Shape h) {
+    Product *x = (Product *)calloc(1, sizeof *x);
+    x->s = stage_create(STAGE_SCRATCH);
+    Stage *s = &x->s;
+    int    adds = h.a == TRANSPOSED;
+    Matrix a = operand(s, act, h.a, h.m, h.k, h.pad, 1), b = operand(s, act, h.b, h.k, h.n, h.pad, 2);
+    x->c0 = stage_random(s, adds ? F32 : act, 2, h.m, h.n + h.pad, 3, 1, 0);
+    x->c = stage_copy(s, x->c0);
+    x->bias = stage_random(s, act, 1, h.n, 1, 4, 1, 0);
+    x->p = (Matmul){matrix_of(x->c, PLAIN), a, b, h.m, h.n, h.k, adds ? MATMUL_ADD : MATMUL_SET, h.bias ? x->bias.data : NULL};
+    double *a64 = stage_widen(s, tensor_1d(a.data, act, a.ld * (h.a == PLAIN ? h.m : h.k)));
+    double *b64 = stage_widen(s, tensor_1d(b.data, act, b.ld * (h.b == PLAIN ? h.k : h.n)));
+    Steps   sa = steps_of(a), sb = steps_of(b);
+    x->want = stage_doubles(s, h.m * h.n);
+    for (int64_t i = 0; i < h.m; i++)
+        for (int64_t l = 0; l < h.k; l++)
+            for (int64_t j = 0; j < h.n; j++) x->want[i * h.n + j] += a64[i * sa.row + l * sa.column] * b64[l * sb.row + j * sb.column];
+    for (int64_t i = 0; i < h.m * h.n; i++)
+        x->want[i] += adds ? tensor_get(x->c0, i / h.n * (h.n + h.pad) + i % h.n) : h.bias ? tensor_get(x->bias, i % h.n) : 0.0;
+    return x;
+}
+static void product_destroy(Product *x) {
+    stage_destroy(&x->s);
+    free(x);
+}
+
+static void product_check(Product *x) {
+    Matmul p = x->p;
+    Tensor inner = stage_tensor(&x->s, x->c.type, 2, p.m, p.n);
+    memcpy(x->c.data, x->c0.data, tensor_bytes(x->c0));
+    matmul(&x->s.stream, p);
+    for (int64_t i = 0; i < p.m; i++)
+        for (int64_t j = 0; j < p.c.ld; j++) {
+            if (j < p.n) tensor_set(inner, i * p.n + j, tensor_get(x->c, i * p.c.ld + j));
+            else assert_true(tensor_get(x->c, i * p.c.ld + j) == tensor_get(x->c0, i * p.c.ld + j)); /* beside c */
+        }
+    assert_close(inner, x->want, x->c.type, bound_sum(p.k + 1));
+}
+
+static void check_shape(DType act, Shape h) {
+    ask("own");
+    Product *x = product_create(act, h);
+    product_check(x);
+    assert_int_equal(own_records(), has_own());
+    Tensor first = stage_copy(&x->s, x->c);
+    int    parts = x->c.type == F32 && h.k > 128 ? 3 : 1;
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* the bits are the same with either */
+        force_way(cluster, 1);
+        product_check(x);
+        assert_same_bits(x->c, first);
+    }
+    for (uint32_t cluster = 1; has_own() && parts > 1 && cluster <= 2; cluster++) {
+        force_way(cluster, (uint32_t)parts);
+        product_check(x);
+        if (cluster == 1) first = stage_copy(&x->s, x->c);
+        assert_same_bits(x->c, first);
+        assert_true(went_way(cluster, (uint32_t)parts));
+    }
+    if (has_own() && x->c.type != F32) { /* a way that it has not: another one, not a wrong product */
+        force_way(1, 2);
+        product_check(x);
+        assert_false(went_way(1, 2));
+    }
+    product_destroy(x);
+}
+
+static void test_products(void **state) {
+    (void)state;
+    for (int t = has_own(); t < stage_act_types(); t++)
+        for (int i = 0; i < COUNT(SHAPES); i++) check_shape(ACT_TYPES[t], SHAPES[i]);
+    ask(NULL);
+}
+
+/* --- ops ----------------------------------------------------------------------------------------------------------- */
+
+/* gelu of pre as it is stored, by the epilogue and by the kernel: the same bits. */
+static void check_gelu(DType act, int64_t N, int64_t K, int64_t M) {
+    Stage  s = stage_create(STAGE_SCRATCH);
+    Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
+    Tensor b = stage_random(&s, act, 1, M, 1, 3, 1, 0);
+    Tensor y = stage_tensor(&s, act, 2, N, M), pre = stage_tensor(&s, act, 2, N, M), plain = stage_tensor(&s, act, 2, N, M);
+    Tensor gelu = stage_tensor(&s, act, 2, N, M);
+    ask("own");
+    linear_gelu_forward(&s.stream, y, pre, x, w, b);
+    assert_int_equal(own_records(), has_own());
+    linear_forward(&s.stream, plain, x, w, b);
+    assert_same_bits(pre, plain);
+    gelu_forward(&s.stream, gelu, pre);
+    assert_same_bits(y, gelu);
+    stage_destroy(&s);
+}
+
+static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
+    Stage  s = stage_create(STAGE_SCRATCH);
+    Tensor pre = stage_random(&s, act, 2, N, K, 4, 3, 0), x = stage_tensor(&s, act, 2, N, K), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
+    Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dpre = stage_tensor(&s, act, 2, N, K);
+    Tensor dw = stage_random(&s, F32, 2, K, M, 6, 1, 0), db = stage_random(&s, F32, 1, M, 1, 7, 1, 0);
+    gelu_forward(&s.stream, x, pre);
+    double *dx64 = stage_doubles(&s, N * K), *dpre64 = stage_doubles(&s, N * K), *dw64 = stage_widen(&s, dw), *db64 = stage_widen(&s, db);
+    ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
+    ref_gelu_backward(dpre64, dx64, stage_widen(&s, pre), N * K);
+    ask("own");
+    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w);
+    assert_int_equal(own_records(), 2 * has_own());
+    assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
+    assert_close(dw, dw64, act, bound_sum(N + 1));
+    assert_close(db, db64, act, bound_sum(N + 1));
+    stage_destroy(&s);
+}
+
+static void test_ops(void **state) {
+    (void)state;
+    for (int t = has_own(); t < stage_act_types(); t++) {
+        check_gelu(ACT_TYPES[t], 150, 64, 264);
+        check_backward(ACT_TYPES[t], 300, 136, 72);
+    }
+    ask(NULL);
+}
+
+/* --- the choice ---------------------------------------------------------------------------------------------------- */
+
+static void test_choice(void **state) {
+    (void)state;
+    Product *x = product_create(BF16, SHAPES[1]);
+    ask("timed");
+    product_check(x);
+    if (matmul_algorithms_count()) { /* a GPU: what was chosen computes the same bits when it is read back */
+        assert_int_equal(matmul_algorithms_count(), 1);
+        MatmulAlgorithm chosen = matmul_algorithms_get(0);
+        Tensor          first = stage_copy(&x->s, x->c);
+        matmul_algorithms_clear();
+        matmul_algorithms_set(chosen);
+        product_check(x);
+        assert_same_bits(x->c, first);
+        assert_int_equal(matmul_algorithms_get(0).id, chosen.id);
+    }
+    if (has_own()) {
+        ask("own");
+        product_check(x);
+        MatmulAlgorithm own = matmul_algorithms_get(0), strange = own;
+        strange.state[0] += 1; /* of a program that added in another order */
+        matmul_algorithms_set(strange);
+        product_check(x);
+        assert_memory_equal(matmul_algorithms_get(0).state, own.state, sizeof own.state);
+        ask("cublaslt");
+        matmul_algorithms_set(own);
+        product_check(x);
+        assert_int_equal(own_records(), 0);
+        ask("own");
+        matmul_algorithms_freeze(); /* and still it is taken */
+        product_check(x);
+        assert_int_equal(matmul_algorithms_count(), 0);
+        pid_t child = fork();
+        if (child == 0) {
+            ask("mine");
+            matmul(&x->s.stream, x->p);
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), EXIT_CONFIG);
+    }
+    ask(NULL);
+    product_destroy(x);
+}
+
+static int tests(void) {
+    Stage s = stage_create(0);
+    stage_destroy(&s);
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_ops), cmocka_unit_test(test_choice)};
+    return cmocka_run_group_tests_name("gemm", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}
