@@ -120,6 +120,10 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .has_experts = r->experts.counts != NULL,
                          .busiest = r->experts.busiest,
                          .entropy = r->experts.entropy,
+                         .rounds = r->experts.rounds,
+                         .has_fp8 = r->fp8.amax != NULL,
+                         .fp8_over = (double)r->fp8.over,
+                         .fp8_vanished = (double)r->fp8.vanished,
                          .has_sent = timed || r->config->parallel.zero_stage > 1,
                          .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
 }
@@ -148,6 +152,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
         case GUARD_ROLLBACK: return roll_back(r, step);
         case GUARD_SKIP:     log_skip(r, step, said); break;
         case GUARD_UPDATE:
+            fp8_steps_accept(&r->fp8, model);                        /* the next step's scales */
             if (rounds_send_gradients(r)) break;                     /* the server updates */
             optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));

@@ -15,7 +15,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 
-enum { DROPS = 64 /* reads of 64 KiB in one call, while it ends */, DROP_BYTES = 1 << 16 };
+enum { DROPS = 64 /* reads of 64 KiB in one call, while it ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
 
 typedef enum {
     CHANNEL_WHOLE,
@@ -39,6 +39,7 @@ struct Channel {
     int64_t      most_elems;
     uint8_t     *in;                     /* the bytes of one stage of the opening, then of one frame */
     size_t       in_bytes;
+    int          wakes_at;               /* so many bytes in the socket end a wait */
     FrameHeader  header;                 /* of the frame in `in`, once its header is there */
     int          is_ready, is_given;     /* it is whole and sealed; channel_next has given it away */
     uint8_t     *out;                    /* [out_capacity]: bytes from out_from to out_to are unsent */
@@ -264,6 +265,17 @@ static struct pollfd interest(const Channel *c) {
     return (struct pollfd){.fd = c->fd, .events = (short)((reads ? POLLIN : 0) | (writes ? POLLOUT : 0))};
 }
 
+/* Within a frame a wait ends with its rest, or WAKE_BYTES of it: not with each packet, of which a frame of 4 MiB has
+ * thousands. The system wakes for the end of the connection all the same. */
+static void set_wakes_at(Channel *c) {
+    int    is_within = c->is_open && !c->is_ending && !c->is_ready && c->in_bytes >= FRAME_HEADER_BYTES;
+    size_t left = is_within ? wants(c) - c->in_bytes : 1;
+    int    at = left < WAKE_BYTES ? (int)left : WAKE_BYTES;
+    if (at == c->wakes_at) return;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &at, sizeof at);
+    c->wakes_at = at;
+}
+
 /* Rounded up: a wait that ends just before its deadline would begin anew. */
 static int whole_ms(double ms) { return ms <= 0 ? 0 : ms > 1e6 ? 1000000 : (int)ms + 1; }
 
@@ -276,6 +288,7 @@ int channel_wait(Channel *const *c, int count, int listening, double ms) {
         if (!c[i]) continue;
         if (c[i]->state != CHANNEL_WHOLE || (c[i]->is_ready && !c[i]->is_given)) now = 1;
         if (has_deadline(c[i]) && c[i]->until - began < ms) ms = c[i]->until - began;
+        set_wakes_at(c[i]);
         p[polled++] = interest(c[i]);
     }
     if (listening >= 0) p[polled++] = (struct pollfd){.fd = listening, .events = POLLIN};
@@ -308,7 +321,7 @@ Channel *channel_over(int fd, Side side, const Key *key) {
     }
     c->fd = fd;
     c->in = c->small_in, c->out = c->small_out, c->out_capacity = sizeof c->small_out;
-    c->most_elems = INT64_MAX;
+    c->most_elems = INT64_MAX, c->wakes_at = 1;
     c->heard = clock_ms(), c->until = c->heard + CHANNEL_OPENING_MS;
     socket_peer(fd, c->peer);
     c->opening = opening_begin(side, key, &first);

@@ -27,7 +27,7 @@ extern "C" {
 #endif
 
 enum {
-    CHANNEL_PROTOCOL = 1,
+    CHANNEL_PROTOCOL = 2, /* 2: WELCOME says whether the server has changes. What frames mean has changed: one more */
     CHANNEL_OPENING_MS = 5000, /* a peer has this long for its opening */
     CHANNEL_RETRY_MS = 1000,   /* between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT + SEAL_BYTES,
@@ -76,7 +76,8 @@ int channel_progress(Channel *c);
 int channel_next(Channel *c, FrameHeader *h, const void **payload);
 
 /* Waits for at most ms until one of the channels (NULLs are passed over) or the listening descriptor (-1: none) has
- * something to do, or a signal comes. Returns 1: something to do, 0: none. */
+ * something to do, or a signal comes. Within a frame that is its rest, or 32 KiB of it. Returns 1: something to do, 0:
+ * none. */
 int channel_wait(Channel *const *c, int count, int listening, double ms);
 
 /* Sends what is in the out buffer, for at most ms. Returns 1: all has gone to the system, 0: time is up, -1: broken. */

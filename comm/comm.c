@@ -70,21 +70,33 @@ Comm *comm_split(Comm *parent, int color, int key, const char *name) {
     return c;
 }
 
-/* The lowest rank names the group. */
+/* ranks [size]: of parent, ascending. The lowest names the group. */
+static Comm *group_of(Comm *parent, const int *ranks, int size, const char *name) {
+    int at = 0;
+    if (!parent->world->ledger) return comm_split(parent, ranks[0], parent->rank, name);
+    while (ranks[at] != parent->rank) at++;
+    Comm *c = comm_make(parent->world, name);
+    comm_make_dry(c, ranks, size, at);
+    for (int i = 0; i < size; i++) c->member[i] = parent->member[ranks[i]];
+    world_list(c->world, c);
+    return c;
+}
+
 Comm *comm_group(Comm *job, Mesh mesh, unsigned axes, const char *name) {
     CHECK(mesh_ranks(mesh) == job->size, "a grid of %d among %d ranks", mesh_ranks(mesh), job->size);
     int *ranks = (int *)malloc(sizeof *ranks * (size_t)job->size);
     if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
-    int   size = mesh_group(mesh, job->rank, axes, ranks), at = 0;
-    Comm *c;
-    if (job->world->ledger) {
-        while (ranks[at] != job->rank) at++;
-        c = comm_make(job->world, name);
-        comm_make_dry(c, ranks, size, at);
-        world_list(c->world, c);
-    } else {
-        c = comm_split(job, ranks[0], job->rank, name);
-    }
+    Comm *c = group_of(job, ranks, mesh_group(mesh, job->rank, axes, ranks), name);
+    free(ranks);
+    return c;
+}
+
+Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name) {
+    int *ranks = (int *)malloc(sizeof *ranks * (size_t)size), is_here = 0;
+    if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
+    for (int i = 0; i < size; i++) is_here |= (ranks[i] = first + i * stride) == parent->rank;
+    CHECK(is_here && ranks[size - 1] < parent->size, "rank %d of %d in a group from %d on", parent->rank, parent->size, first);
+    Comm *c = group_of(parent, ranks, size, name);
     free(ranks);
     return c;
 }

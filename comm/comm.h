@@ -28,6 +28,9 @@ Comm *comm_split(Comm *parent, int color, int key, const char *name);
 /* A group of the ranks that differ from this one in these axes (WITH_...) of the grid alone, in rank order. job is the
  * whole grid; all its ranks call it together. */
 Comm *comm_group(Comm *job, Mesh mesh, unsigned axes, const char *name);
+/* A group of ranks first, first + stride, first + 2 stride, ... of parent, `size` of them, this one among them. All ranks of
+ * parent call it together, each for its own group. */
+Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name);
 /* A pair: messages from rank `from` of parent to rank `to`, which are ranks 0 and 1 of it, in the order they are sent. All
  * ranks of parent call it together; it returns NULL on the others. */
 Comm *comm_pair(Comm *parent, int from, int to, const char *name);

@@ -356,7 +356,7 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
 static int64_t begin(Comm *c, int64_t elems, int where_before) {
     Nccl *n = c->nccl;
     CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");
-    if (n->started - n->read >= TRACES) nccl_read_times(c);
+    if (n->started - n->read >= TRACES && n->joined < 0) nccl_read_times(c); /* a group has no ends yet */
     if (n->started - n->read >= TRACES) n->read++; /* its time is never read: nobody has asked for long */
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];

@@ -21,6 +21,7 @@ enum {
 
 static struct {
     int            is_open, is_none; /* none: DEVICE_NONE */
+    int            launches_early;   /* TRAIN_GPT_LAUNCH */
     cudaDeviceProp properties;
     char           isa[16], id[48];
     size_t         context_bytes; /* taken on the GPU before our first allocation: by CUDA itself, and by other processes */
@@ -38,6 +39,8 @@ void launch_prepare(const void *kernel, size_t shared_bytes) {
     if (shared_bytes > FREE_SHARED_BYTES - STATIC_SHARED_BYTES)
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
 }
+
+int launches_early(void) { return gpu.launches_early; }
 
 void launch_check(const char *kernel, const char *file, int line) {
     cudaError_t error = cudaGetLastError();
@@ -95,6 +98,14 @@ void device_describe(char text[256], char fault[256]) {
     count_devices(fault, 256);
 }
 
+/* Compute capability 9.0 has programmatic dependent launches. */
+static int may_launch_early(void) {
+    const char *asked = getenv("TRAIN_GPT_LAUNCH");
+    int         serial = asked && strcmp(asked, "serial") == 0;
+    if (asked && !serial && strcmp(asked, "early") != 0) fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
+    return gpu.properties.major >= 9 && !serial;
+}
+
 void device_open(int local_rank, int threads) {
     if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1); /* for the update of an optimizer in host memory */
     if (local_rank == DEVICE_NONE) gpu.is_none = 1;
@@ -116,6 +127,7 @@ void device_open(int local_rank, int threads) {
              "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make BACKEND=cuda ARCHS=%d%d%s",
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major,
              gpu.properties.minor, gpu.properties.major == 9 ? "a" : "");
+    gpu.launches_early = may_launch_early();
     snprintf(gpu.isa, sizeof gpu.isa, "sm_%d%d", gpu.properties.major, gpu.properties.minor);
     const unsigned char *u = (const unsigned char *)gpu.properties.uuid.bytes;
     snprintf(gpu.id, sizeof gpu.id, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],

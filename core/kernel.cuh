@@ -16,6 +16,7 @@
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <initializer_list>
 #include <type_traits>
@@ -28,10 +29,13 @@
 /* Device code is compiled for the emulator, or by nvcc for a GPU. The emulated LAUNCH, SMEM and SMEM_DYN have the same
  * meaning. */
 #ifdef CUDA_EMU
-#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) LAUNCH_CLUSTER(1, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
+#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
+#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, true, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 #define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
+    LAUNCH_AS(cluster, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
+#define LAUNCH_AS(cluster, early, kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster), (shared_bytes), stream_queue(s), (kernel), ##__VA_ARGS__), \
+     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster), (early), (shared_bytes), stream_queue(s), (kernel), ##__VA_ARGS__), \
      launch_check(#kernel, __FILE__, __LINE__)))
 #define SMEM(T, name, dims)            \
     using name##_array = T dims;       \
@@ -44,6 +48,11 @@
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
+/* The same for a kernel that begins with await_kernels(): its blocks take their places while the last ones of the kernel
+ * before it still work, and wait there (programmatic dependent launch, compute capability 9.0; elsewhere as LAUNCH). */
+#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) \
+    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
+     launch_early((kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
 /* The same for clusters of blocks along x, which run together (compute capability 9.0). */
 #define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
@@ -71,19 +80,45 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
 
+/* Whether this process's GPU starts kernels early; TRAIN_GPT_LAUNCH=serial forbids it. */
+int launches_early(void);
+
 #ifndef CUDA_EMU
+template <typename... P, typename... A>
+static inline void launch_with(cudaLaunchAttribute *attribute, unsigned attributes, void (*kernel)(P...), dim3 grid, dim3 block,
+                               size_t shared_bytes, cudaStream_t queue, A &&...arguments) {
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = grid, launch.blockDim = block, launch.dynamicSmemBytes = shared_bytes, launch.stream = queue;
+    launch.attrs = attribute, launch.numAttrs = attributes;
+    CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, P(arguments)...));
+}
 template <typename... P, typename... A>
 static inline void launch_cluster(unsigned cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t queue,
                                   A &&...arguments) {
     cudaLaunchAttribute of_cluster = {};
     of_cluster.id = cudaLaunchAttributeClusterDimension;
     of_cluster.val.clusterDim.x = cluster, of_cluster.val.clusterDim.y = of_cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = grid, launch.blockDim = block, launch.dynamicSmemBytes = shared_bytes, launch.stream = queue;
-    launch.attrs = &of_cluster, launch.numAttrs = 1;
-    CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, P(arguments)...));
+    launch_with(&of_cluster, 1, kernel, grid, block, shared_bytes, queue, arguments...);
+}
+template <typename... P, typename... A>
+static inline void launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t queue, A &&...arguments) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    launch_with(&early, launches_early() ? 1u : 0u, kernel, grid, block, shared_bytes, queue, arguments...);
 }
 #endif
+
+/* A kernel of LAUNCH_EARLY calls this before it touches memory: the kernels before it on the stream have then ended, and
+ * what they wrote is there. The kernel after it may then take places that become free. */
+DEVICE void await_kernels() {
+#if defined(CUDA_EMU)
+    emu::await_kernels();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
 
 /* The GPU's own clock, to choose between ways of computing the same: stop waits and returns the milliseconds since
  * start. */
@@ -156,19 +191,51 @@ static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void 
         else { constexpr int W = 1; __VA_ARGS__; }                           \
     } while (0)
 
-template <typename T, int N> DEVICE Pack<T, N> pack_load(const T *p) { return *reinterpret_cast<const Pack<T, N> *>(p); }
-template <typename T, int N> DEVICE void       pack_store(T *p, Pack<T, N> x) { *reinterpret_cast<Pack<T, N> *>(p) = x; }
+#ifdef CUDA_EMU /* its compiler may take a pack apart; counted is what a GPU does */
+#define ONE_ACCESS(p, bytes, writes) if (emu::counts) emu::count_whole(p, bytes, writes)
+#else
+#define ONE_ACCESS(p, bytes, writes) (void)0
+#endif
+template <typename T, int N> DEVICE Pack<T, N> pack_load(const T *p) {
+    ONE_ACCESS(p, sizeof(Pack<T, N>), false);
+    return *reinterpret_cast<const Pack<T, N> *>(p);
+}
+template <typename T, int N> DEVICE void pack_store(T *p, Pack<T, N> x) {
+    ONE_ACCESS(p, sizeof(Pack<T, N>), true);
+    *reinterpret_cast<Pack<T, N> *>(p) = x;
+}
+
+/* The same of memory that nobody looks at again soon: it leaves the L2 cache before the rest. */
+template <int bytes> struct PackWord;
+template <> struct PackWord<16> { typedef int4 type; };
+template <> struct PackWord<8> { typedef int2 type; };
+template <> struct PackWord<4> { typedef int type; };
+template <> struct PackWord<2> { typedef short type; };
+template <typename T, int N> DEVICE Pack<T, N> pack_load_once(const T *p) {
+    typedef typename PackWord<sizeof(Pack<T, N>)>::type Word;
+    Word       word = __ldcs(reinterpret_cast<const Word *>(p));
+    Pack<T, N> x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+template <typename T, int N> DEVICE void pack_store_once(T *p, Pack<T, N> x) {
+    typedef typename PackWord<sizeof(Pack<T, N>)>::type Word;
+    Word word;
+    memcpy(&word, &x, sizeof x);
+    __stcs(reinterpret_cast<Word *>(p), word);
+}
 
 /* The last pack of a flat array may be short: n < N elements of it are there, the others read as 0 and are not
  * written. */
-template <typename T, int N> DEVICE Pack<T, N> pack_load_part(const T *p, int64_t n) {
-    if (n >= N) return pack_load<T, N>(p);
+enum Reuse { REUSED, ONCE };
+template <typename T, int N, Reuse reuse = REUSED> DEVICE Pack<T, N> pack_load_part(const T *p, int64_t n) {
+    if (n >= N) return reuse == ONCE ? pack_load_once<T, N>(p) : pack_load<T, N>(p);
     Pack<T, N> x;
     for (int i = 0; i < N; i++) x.v[i] = i < n ? p[i] : from_f32<T>(0.0f);
     return x;
 }
-template <typename T, int N> DEVICE void pack_store_part(T *p, Pack<T, N> x, int64_t n) {
-    if (n >= N) return pack_store(p, x);
+template <Reuse reuse = REUSED, typename T, int N> DEVICE void pack_store_part(T *p, Pack<T, N> x, int64_t n) {
+    if (n >= N) return reuse == ONCE ? pack_store_once(p, x) : pack_store(p, x);
     for (int i = 0; i < N; i++)
         if (i < n) p[i] = x.v[i];
 }

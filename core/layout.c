@@ -11,7 +11,19 @@ static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1)
 /* A vector is one row of columns, except where its elements are cut as rows. */
 static int64_t columns_of(const Param *p, const int64_t dim[2]) { return p->dims == 2 ? dim[1] : dim[0]; }
 
-static void cut(const Layout *l, Param *p) {
+/* Experts on several ranks: each has as many, in order. */
+typedef struct { int ranks, rank, each; } ExpertShare;
+static int is_elsewhere(ExpertShare of, const Param *p) { return of.ranks > 1 && p->expert && (p->expert - 1) / of.each != of.rank; }
+
+static ExpertShare share_of(const Layout *l, LayoutPlace place) {
+    int experts = 0;
+    for (int i = 0; i < l->params; i++)
+        if (l->param[i].expert > experts) experts = l->param[i].expert;
+    CHECK(experts % l->expert_ranks == 0, "%d experts among %d ranks", experts, l->expert_ranks);
+    return (ExpertShare){l->expert_ranks, place.expert_rank, experts / l->expert_ranks};
+}
+
+static void cut(const Layout *l, ExpertShare experts, Param *p) {
     int64_t t = l->tensor_ranks, i = l->tensor_rank, *last = &p->local[p->dims - 1];
     p->local[0] = p->dim[0], p->local[1] = p->dims == 2 ? p->dim[1] : 1;
     p->elems = p->local[0] * p->local[1];
@@ -20,6 +32,7 @@ static void cut(const Layout *l, Param *p) {
     CHECK(p->cut == CUT_VOCABULARY || p->cut == CUT_NONE || p->local[0] * p->local[1] * t == p->elems,
           "%s among %lld tensor ranks", p->name, (long long)t);
     CHECK(p->cut != CUT_HEADS || *last % 3 == 0, "%s has no thirds", p->name);
+    if (is_elsewhere(experts, p)) p->local[0] = 0;
     p->local_elems = p->local[0] * p->local[1];
     if (p->cut != CUT_VOCABULARY) return;
     p->local[0] = round_up(p->dim[0], p->pad * t) / t;
@@ -30,21 +43,34 @@ static void cut(const Layout *l, Param *p) {
 static void place_bucket(Layout *l, Bucket *b, int index) {
     int64_t length = 0;
     int     is_here = b->hold != BUCKET_ELSEWHERE, is_own = b->hold == BUCKET_OWN;
-    for (int i = b->first_param; i < l->params && l->param[i].bucket == index; i++, b->params++) {
+    b->ranks = l->ranks;
+    for (int i = b->first_param; i < b->first_param + b->params; i++) {
         Param *p = &l->param[i];
-        cut(l, p);
-        p->offset = l->elems;
+        if (p->bucket != index) continue;
+        if (p->expert && l->expert_ranks > 1) b->ranks = l->ranks / l->expert_ranks;
         p->memory = l->memory_elems + length;
-        l->elems += p->elems;
         length += is_here ? round_up(p->local[0] * p->local[1], LAYOUT_ALIGN) : 0;
     }
-    CHECK(b->params > 0, "bucket %d has no rows", index);
     b->memory = l->memory_elems;
-    b->piece_elems = round_up((length + l->ranks - 1) / l->ranks, LAYOUT_ALIGN);
-    b->elems = b->piece_elems * l->ranks;
+    b->piece_elems = round_up((length + b->ranks - 1) / b->ranks, LAYOUT_ALIGN);
+    b->elems = b->piece_elems * b->ranks;
     b->shard = l->shard_elems;
     l->memory_elems += b->elems;
     l->shard_elems += is_own ? b->piece_elems : 0;
+}
+
+/* Places the rows in files, and finds those of each bucket. */
+static void list_rows(Layout *l, LayoutPlace place) {
+    ExpertShare experts = share_of(l, place);
+    for (int i = 0; i < l->params; i++) {
+        Param  *p = &l->param[i];
+        Bucket *b = &l->bucket[p->bucket];
+        cut(l, experts, p);
+        p->offset = l->elems;
+        l->elems += p->elems;
+        if (b->params == 0) b->first_param = i;
+        b->params = i + 1 - b->first_param;
+    }
 }
 
 Layout layout_create(const Param *rows, int params, LayoutPlace place) {
@@ -55,16 +81,19 @@ Layout layout_create(const Param *rows, int params, LayoutPlace place) {
     l.params = params;
     l.ranks = place.ranks;
     l.tensor_ranks = place.tensor_ranks, l.tensor_rank = place.tensor_rank;
-    l.buckets = rows[params - 1].bucket + 1;
+    l.expert_ranks = place.expert_ranks > 1 ? place.expert_ranks : 1;
+    CHECK(l.ranks % l.expert_ranks == 0, "%d ranks, of which %d divide the experts", l.ranks, l.expert_ranks);
+    for (int i = 0; i < params; i++)
+        if (rows[i].bucket >= l.buckets) l.buckets = rows[i].bucket + 1;
     l.param = (Param *)malloc(sizeof(Param) * (size_t)params);
     l.bucket = (Bucket *)calloc((size_t)l.buckets, sizeof(Bucket));
     if (!l.param || !l.bucket) fail(EXIT_MEMORY, "no memory for a table of %d parameters", params);
     memcpy(l.param, rows, sizeof(Param) * (size_t)params);
-    for (int b = 0, first = 0; b < l.buckets; b++) {
-        l.bucket[b].first_param = first;
+    list_rows(&l, place);
+    for (int b = 0; b < l.buckets; b++) {
+        CHECK(l.bucket[b].params > 0, "bucket %d has no rows", b);
         l.bucket[b].hold = place.hold ? place.hold[b] : BUCKET_OWN;
         place_bucket(&l, &l.bucket[b], b);
-        first += l.bucket[b].params;
     }
     return l;
 }
@@ -81,6 +110,7 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
     int     count = 0;
     for (int i = b->first_param; b->hold == BUCKET_OWN && i < b->first_param + b->params; i++) {
         const Param *p = &layout->param[i];
+        if (p->bucket != bucket) continue;
         int64_t from = p->memory > begin ? p->memory : begin;
         int64_t to = p->memory + p->local_elems < end ? p->memory + p->local_elems : end;
         if (from >= to) continue;

@@ -10,6 +10,9 @@
  * the same size on all of them. Ranks of one state then share that memory: piece r of a bucket is [r*q, (r+1)*q) of it,
  * rank r's part after a reduce-scatter, its ZeRO shard. layout_spans() turns pieces into runs of elements of one row's
  * part, layout_run() those into runs of a file.
+ *
+ * Ranks that divide the experts (parallel.expert) hold whole rows: those of their own experts. These are in buckets of
+ * their own, whose pieces fewer ranks share: those with the same experts.
  */
 #ifndef TRAIN_GPT_CORE_LAYOUT_H
 #define TRAIN_GPT_CORE_LAYOUT_H
@@ -41,12 +44,13 @@ typedef struct {            /* one row of the parameter table */
     float   rate, muon_rate; /* of the optimizer's learning rate: factors, AdamW's and Muon's */
     ParamGroup group;
     size_t  field;          /* offset of its Tensor in its bucket's view (model/params.h) */
-    int     bucket;         /* rows of a bucket are neighbours, buckets ascend */
+    int     bucket;         /* rows of a bucket are neighbours, but for those of another bucket among them */
+    int     expert;         /* of an expert: its number, from 1 on; 0: of none */
     /* computed by layout_create */
     int64_t elems;          /* product of dim                              */
     int64_t offset;         /* global offset of element 0                  */
     int64_t local[2];       /* shape in this rank's memory, with padding rows; of a vector the second is 1 */
-    int64_t local_elems;    /* of them, no padding                         */
+    int64_t local_elems;    /* of them, no padding; 0: another rank has this expert */
     int64_t memory;         /* memory index of the first of them           */
 } Param;
 
@@ -59,7 +63,8 @@ typedef struct {
     int64_t elems;          /* W*q: the bucket's room                      */
     int64_t piece_elems;    /* q                                           */
     int64_t shard;          /* index of this bucket's piece in a rank's shard: the sum of q over earlier buckets */
-    int     first_param, params;
+    int     first_param, params; /* its rows are among these params: those with this bucket */
+    int     ranks;          /* W: that share it                            */
     BucketHold hold;
 } Bucket;
 
@@ -68,8 +73,9 @@ typedef struct {
     int     params;
     Bucket *bucket;         /* owned */
     int     buckets;
-    int     ranks;          /* W */
+    int     ranks;          /* W of all buckets but those of experts */
     int     tensor_ranks, tensor_rank;
+    int     expert_ranks;   /* that divide the experts */
     int64_t elems;          /* P: parameters, without padding */
     int64_t memory_elems;   /* sum of the buckets' rooms      */
     int64_t shard_elems;    /* sum of q                       */
@@ -85,8 +91,9 @@ typedef struct {
 } Span;
 
 /* Of `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every extent that is cut. hold [buckets] is
- * copied; NULL: all are its own. */
-typedef struct { int ranks, tensor_ranks, tensor_rank; const BucketHold *hold; } LayoutPlace;
+ * copied; NULL: all are its own. Of expert_ranks, 0 counts as 1, that divide the experts, on expert_rank: the rows of
+ * experts then have buckets to themselves. */
+typedef struct { int ranks, tensor_ranks, tensor_rank; const BucketHold *hold; int expert_ranks, expert_rank; } LayoutPlace;
 /* Copies the rows and places them. A bucket that is elsewhere takes no memory, and its pieces are empty. */
 Layout layout_create(const Param *rows, int params, LayoutPlace place);
 void   layout_destroy(Layout *layout);
@@ -103,6 +110,8 @@ FileRun layout_run(const Layout *layout, const Span *span, int64_t at);
 static inline int layout_cuts_columns(const Layout *layout, const Param *p) {
     return layout->tensor_ranks > 1 && (p->cut == CUT_COLUMNS || p->cut == CUT_HEADS);
 }
+/* Its rows are those of experts that other ranks have others of. */
+static inline int layout_is_of_experts(const Layout *layout, int bucket) { return layout->bucket[bucket].ranks < layout->ranks; }
 /* Parts of a row of the file that are cut each for itself. */
 static inline int layout_parts(const Param *p) { return p->cut == CUT_HEADS ? 3 : 1; }
 

@@ -4,12 +4,12 @@
 #include <stdio.h>
 
 size_t dtype_bytes(DType type) {
-    static const size_t bytes[] = {[F32] = 4, [BF16] = 2, [F16] = 2, [I32] = 4, [F64] = 8, [I64] = 8};
+    static const size_t bytes[] = {[F32] = 4, [BF16] = 2, [F16] = 2, [I32] = 4, [F64] = 8, [I64] = 8, [E4M3] = 1, [E5M2] = 1};
     return bytes[type];
 }
 
 const char *dtype_name(DType type) {
-    static const char *const names[] = {"fp32", "bf16", "fp16", "int32", "fp64", "int64"};
+    static const char *const names[] = {"fp32", "bf16", "fp16", "int32", "fp64", "int64", "e4m3", "e5m2"};
     return names[type];
 }
 

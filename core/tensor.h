@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-typedef enum { F32, BF16, F16, I32, F64, I64 } DType;
+typedef enum { F32, BF16, F16, I32, F64, I64, E4M3, E5M2 } DType; /* the last two: core/fp8.h */
 
 enum { TENSOR_DIMS = 4 };
 
@@ -28,7 +28,7 @@ typedef struct {
 } Tensor;
 
 size_t      dtype_bytes(DType type);
-const char *dtype_name(DType type); /* "fp32", "bf16", "fp16", "int32", "fp64", "int64" */
+const char *dtype_name(DType type); /* "fp32", "bf16", "fp16", "int32", "fp64", "int64", "e4m3", "e5m2" */
 
 static inline Tensor tensor_of(void *data, DType type, int dims, int64_t a, int64_t b, int64_t c, int64_t d) {
     Tensor t;

@@ -45,15 +45,16 @@ template <typename T> DEVICE const Piece<T> &piece_of(const Pieces<T> &all, unsi
 /* Thread: W elements of its block's piece, four loads at once. grid the sum of ceil(n / (THREADS W)), no shared memory.
  * Bound: 28 bytes of traffic each, 30 with a 16-bit working copy. */
 template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<T> all, Factors f) {
+    await_kernels();
     const Piece<T> &k = piece_of(all, blockIdx.x);
     int64_t         i = ((int64_t)(blockIdx.x - k.first_block) * THREADS + threadIdx.x) * W;
     if (i >= k.n) return;
-    Pack<float, W> p4 = pack_load_part<float, W>(k.master + i, k.n - i), m4 = pack_load_part<float, W>(k.m + i, k.n - i);
-    Pack<float, W> v4 = pack_load_part<float, W>(k.v + i, k.n - i), g4 = pack_load_part<float, W>(k.grad + i, k.n - i);
+    Pack<float, W> p4 = pack_load_part<float, W, ONCE>(k.master + i, k.n - i), m4 = pack_load_part<float, W, ONCE>(k.m + i, k.n - i);
+    Pack<float, W> v4 = pack_load_part<float, W, ONCE>(k.v + i, k.n - i), g4 = pack_load_part<float, W, ONCE>(k.grad + i, k.n - i);
     for (int j = 0; j < W; j++) adamw_element(p4.v[j], m4.v[j], v4.v[j], g4.v[j], k.own, f);
-    pack_store_part(k.master + i, p4, k.n - i);
-    pack_store_part(k.m + i, m4, k.n - i);
-    pack_store_part(k.v + i, v4, k.n - i);
+    pack_store_part<ONCE>(k.master + i, p4, k.n - i);
+    pack_store_part<ONCE>(k.m + i, m4, k.n - i);
+    pack_store_part<ONCE>(k.v + i, v4, k.n - i);
     if constexpr (!std::is_same<T, float>::value) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
 }
 
@@ -76,7 +77,7 @@ template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *
     bool      fit = piece_fits(piece[0]);
     while (taken < pieces && all.count < MOST_PIECES && piece_fits(piece[taken]) == fit)
         add_piece<T, W>(&all, piece[taken++], h);
-    if (all.blocks > 0) LAUNCH((adamw_kernel<T, W>), all.blocks, THREADS, 0, s, all, f);
+    if (all.blocks > 0) LAUNCH_EARLY((adamw_kernel<T, W>), all.blocks, THREADS, 0, s, all, f);
     return taken;
 }
 

@@ -139,14 +139,16 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. */
+/* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. Where the
+ * group is one head (PLAIN) the rows alone say whether there are more: a register less, which the kernel at D = 64 lacks. */
 typedef struct { int query, head; } Walk;
-DEVICE void walk_on(Walk &w, int step, int begin, int end) {
+template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end) {
     w.query += step;
-    if (w.query < end) return;
+    if (PLAIN || w.query < end) return;
     w.query = begin;
     w.head++;
 }
+template <bool PLAIN> DEVICE bool has_more(const Walk &w, int end, int group) { return PLAIN ? w.query < end : w.head < group; }
 /* The pair of tiles of another head of the group. */
 template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Heads &h) {
     return {first.first + head * h.D, first.second + head * h.D, first.first_stride, first.second_stride};
@@ -178,7 +180,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     Walk          next = {begin, begin < end ? 0 : group};
 
     load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
-    if (next.head < group) {
+    if (has_more<PLAIN>(next, end, group)) {
         load_minus<STEP>(statistics, minus, (int64_t)p.head * minus.padded + begin);
         load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, begin, h);
     }
@@ -186,16 +188,16 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     set_zero(dk);
     set_zero(dv);
     #pragma unroll 1
-    for (int stage = 0; next.head < group; stage ^= 1) {
+    for (int stage = 0; has_more<PLAIN>(next, end, group); stage ^= 1) {
         const int    query = next.query, query_position = position_of(h, query);
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
-        walk_on(next, STEP, begin, end);
-        if (next.head < group) {
+        walk_on<PLAIN>(next, STEP, begin, end);
+        if (has_more<PLAIN>(next, end, group)) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
-                             (int64_t)(p.head + next.head) * minus.padded + next.query);
+                             (int64_t)(PLAIN ? p.head : p.head + next.head) * minus.padded + next.query);
             load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
                                   PLAIN ? other : pair_of(other, next.head, h), next.query, h);
         }
@@ -348,7 +350,7 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, p.head);
     const int     last = min(block_key + Tile::ROWS, h.T) - 1, end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T,
                   group = PLAIN ? 1 : h.group;
-    for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on(now, Tile::ROWS, begin, end)) {
+    for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
         __syncthreads(); /* the step before has been read */

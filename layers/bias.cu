@@ -6,6 +6,7 @@
  * grid (ceil(M/(32 PACK)), parts), block (32,8), static shared memory. Bound: reading x once. */
 template <typename T, int PACK>
 KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_per_block, int64_t M, MatmulWrite write) {
+    await_kernels();
     int64_t c = ((int64_t)blockIdx.x * WARP + threadIdx.x) * PACK, first = (int64_t)blockIdx.y * rows_per_block;
     int64_t end = first + rows_per_block < rows ? first + rows_per_block : rows;
     float   sum[PACK] = {};
@@ -26,7 +27,7 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M, MatmulWrite write) {
     unsigned parts = (unsigned)blocks_for(rows, per_block);
     DISPATCH_ACT(type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,
-        LAUNCH((column_sums_kernel<T, PACK>), dim3((unsigned)blocks_for(M, WARP * PACK), parts), dim3(WARP, SUM_WARPS), 0, s,
+        LAUNCH_EARLY((column_sums_kernel<T, PACK>), dim3((unsigned)blocks_for(M, WARP * PACK), parts), dim3(WARP, SUM_WARPS), 0, s,
                sums, (const T *)x, rows, per_block, M, write)));
 }
 

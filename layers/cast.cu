@@ -13,6 +13,7 @@ template <typename To, typename From> DEVICE To cast(From x) {
 /* Thread: PACKS packs, 16 bytes on the wider side. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: its
  * traffic. */
 template <typename To, typename From, int W> KERNEL cast_kernel(To *y, const From *x, int64_t n) {
+    await_kernels();
     Pack<From, W> in[PACKS];
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {
@@ -36,6 +37,6 @@ void cast_forward(Stream *s, Tensor y, Tensor x) {
     DISPATCH_ACT(y.type, To, DISPATCH_ACT(x.type, From, {
         typedef typename std::conditional<sizeof(To) >= sizeof(From), To, From>::type Wider;
         DISPATCH_PACK(Wider, fit, W,
-            LAUNCH((cast_kernel<To, From, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<To>(y), ptr<From>(x), n));
+            LAUNCH_EARLY((cast_kernel<To, From, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<To>(y), ptr<From>(x), n));
     }));
 }

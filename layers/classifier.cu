@@ -2,7 +2,7 @@
  * thread keeps a running maximum and the sum of exponentials below it (Milakov & Gimelshein, arXiv:1805.02867), which
  * the block then joins in a fixed order. The gradient pass reads the row again from shared memory, or from the L2 cache
  * where two rows do not fit a multiprocessor's. */
-#include "core/kernel.cuh"
+#include "core/ptx.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
@@ -19,7 +19,7 @@ typedef struct { float max, sum; } Softmax; /* softmax[v] = exp(x[v] - max) / su
  * than 16-bit logits and gradients carry, but too much for fp32's. */
 template <typename T> DEVICE float softmax_exp(float x) {
     if constexpr (std::is_same<T, float>::value) return expf(x);
-    else return __expf(x);
+    else return exp_approx(x);
 }
 
 /* Where nothing has been seen but -infinity, the sum is kept relative to 0. NaN fails every comparison and poisons the
@@ -121,6 +121,7 @@ DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, RowFa
 template <Pass pass, typename T, int W>
 KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, LossTerms terms, float scale,
                          int kept) {
+    await_kernels();
     SMEM(float, part, [WARP]);
     SMEM_DYN(T, shared_row);
     T      *row = logits + (int64_t)blockIdx.x * columns, *copy = kept ? shared_row : NULL;
@@ -146,7 +147,7 @@ template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits,
     int    kept = pass == LOSS_AND_GRADIENT && row_bytes <= device_shared_bytes() / 2;
     DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W, {
         int64_t threads = blocks_for(blocks_for(columns, W), WARP) * WARP;
-        LAUNCH((classifier_kernel<pass, T, W>), n, threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, kept ? row_bytes : 0, s,
+        LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, kept ? row_bytes : 0, s,
                ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, terms, scale, kept);
     }));
 }
@@ -163,6 +164,7 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
 
 /* Block: a row, as above. most[row] = the largest of row[0..V). */
 template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns, float softcap) {
+    await_kernels();
     SMEM(float, part, [WARP]);
     float max = block_max(thread_softmax<T, W>((T *)NULL, logits + (int64_t)blockIdx.x * columns, V, softcap).max, part);
     if (threadIdx.x == 0) most[blockIdx.x] = max;
@@ -172,6 +174,7 @@ template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logit
 template <typename T, int W>
 KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns,
                         float softcap) {
+    await_kernels();
     SMEM(float, part, [WARP]);
     const T *row = logits + (int64_t)blockIdx.x * columns;
     int      target = targets[blockIdx.x];
@@ -187,6 +190,7 @@ KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, co
 template <typename T, int W>
 KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const float *most, const float *sums, int V,
                         int columns, LossTerms terms, float scale) {
+    await_kernels();
     T      *row = logits + (int64_t)blockIdx.x * columns;
     int     target = targets[blockIdx.x];
     Softmax r = {most[blockIdx.x], sums[blockIdx.x]};
@@ -199,7 +203,7 @@ KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const fl
 #define LAUNCH_ROWS(kernel, logits, ...)                                                                                                        \
     DISPATCH_ACT((logits).type, T, DISPATCH_PACK(T, packs_fit((size_t)(logits).dim[1] * dtype_bytes((logits).type), {(logits).data}), W, {        \
         int64_t threads = blocks_for(blocks_for((logits).dim[1], W), WARP) * WARP;                                                              \
-        LAUNCH((kernel<T, W>), (logits).dim[0], threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, 0, s, __VA_ARGS__);                      \
+        LAUNCH_EARLY((kernel<T, W>), (logits).dim[0], threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, 0, s, __VA_ARGS__);                      \
     }))
 
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms) {

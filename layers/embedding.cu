@@ -20,6 +20,7 @@ template <typename T, int W>
 KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, const int32_t *starts, int64_t N,
                                 int64_t length, Positions p, int64_t C,
                                 int64_t rows) {
+    await_kernels();
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;
     device_check(token[n] >= 0 && token[n] <= rows);
@@ -41,12 +42,13 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
     Positions p = positions_of(context, T);
     bool      fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
     DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
-        LAUNCH((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
+        LAUNCH_EARLY((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
                ptr<A>(wpe), ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
 }
 
 /* Thread: a token. */
 KERNEL tokens_own_kernel(int32_t *own, const int32_t *token, int64_t n, int64_t first, int64_t rows) {
+    await_kernels();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) own[i] = (int32_t)(token[i] >= first && token[i] < first + rows ? token[i] - first : rows);
 }
@@ -54,7 +56,7 @@ KERNEL tokens_own_kernel(int32_t *own, const int32_t *token, int64_t n, int64_t 
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows) {
     int64_t n = tokens.dim[0];
     if (tokens_own_contract(s, own, tokens) || n == 0) return;
-    LAUNCH(tokens_own_kernel, blocks_for(n, THREADS), THREADS, 0, s, ptr<int32_t>(own), ptr<int32_t>(tokens), n, first, rows);
+    LAUNCH_EARLY(tokens_own_kernel, blocks_for(n, THREADS), THREADS, 0, s, ptr<int32_t>(own), ptr<int32_t>(tokens), n, first, rows);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
@@ -84,6 +86,7 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
  * 32 packs)). */
 template <typename T, int W>
 KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t length, Positions p, int64_t C) {
+    await_kernels();
     int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + threadIdx.x % WARP) * W;
     if (t >= length || c >= C) return;
     Pack<float, W> sum = {};
@@ -95,6 +98,7 @@ KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t l
  * Tokens from `rows` on have none. grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound: dy read once. */
 template <typename T, int W>
 KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
+    await_kernels();
     int     lane = (int)threadIdx.x % WARP;
     int64_t first = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + lane) * W;
     if (first >= N) return;
@@ -126,6 +130,7 @@ DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int3
  * (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
 template <typename T, int W>
 KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
+    await_kernels();
     SMEM(float, part, [GROUPS][SLICE_PACKS * W]);
     int64_t place = (int64_t)blockIdx.x * WARP;
     int32_t token = list.token[place];
@@ -151,6 +156,7 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
 
 /* Thread: a row's position in its document. */
 KERNEL document_positions_kernel(int32_t *position, const int32_t *starts, int64_t N, int64_t length, Positions p) {
+    await_kernels();
     int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (n < N) position[n] = (int32_t)POSITION_OF(p, n % length) - starts[n];
 }
@@ -161,9 +167,9 @@ static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_
     size_t    mark = arena_mark(&s->scratch);
     TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), id, N, rows + 1);
     DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dw.data, dy.data}), W, {
-        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), (unsigned)blocks_for(C, WARP * W)), THREADS, 0, s,
+        LAUNCH_EARLY((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), (unsigned)blocks_for(C, WARP * W)), THREADS, 0, s,
                ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
-        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), (unsigned)blocks_for(C, SLICE_PACKS * W)), THREADS,
+        LAUNCH_EARLY((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), (unsigned)blocks_for(C, SLICE_PACKS * W)), THREADS,
                0, s, ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
     }));
     arena_release(&s->scratch, mark);
@@ -174,7 +180,7 @@ static void add_by_position(Stream *s, Tensor dwpe, Tensor dy, Tensor starts, Po
     int64_t  N = dy.dim[0];
     size_t   mark = arena_mark(&s->scratch);
     int32_t *position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
-    LAUNCH(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts), N, starts.dim[1], p);
+    LAUNCH_EARLY(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts), N, starts.dim[1], p);
     add_by_id(s, dwpe, dy, position, dwpe.dim[0]);
     arena_release(&s->scratch, mark);
 }
@@ -192,6 +198,6 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
         return;
     }
     DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W,
-        LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)), THREADS, 0, s,
+        LAUNCH_EARLY((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)), THREADS, 0, s,
                ptr<float>(dwpe), ptr<A>(dy), B, T, p, C)));
 }

@@ -68,7 +68,7 @@ static inline int expert_swiglu_contract(Stream *s, const char *op, Tensor y, Te
     EXPECT2(y, y.type, R, F);
     EXPECT2(gate_up, y.type, R, 2 * F);
     EXPECT2(dgate_up, y.type, R, 2 * F);
-    EXPECT1(order, I32, R);
+    if (!tensor_is_none(order)) EXPECT1(order, I32, R);
     EXPECT2(weight, F32, weight.dim[0], weight.dim[1]);
     CHECK(weight.dim[0] * weight.dim[1] == R, "%lld weights for %lld rows", (long long)(weight.dim[0] * weight.dim[1]), (long long)R);
     return stream_note(s, op, R, F, 0, 0, flops * (double)tensor_elems(y), passes * contract_bytes(y));

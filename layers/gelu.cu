@@ -9,11 +9,12 @@ enum { THREADS = 256, PACKS = 2 }; /* packs of a thread: two loads of each array
 /* y = gelu(x). Thread: PACKS packs. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: 2 elements of traffic
  * each. */
 template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_t n) {
+    await_kernels();
     Pack<T, W> in[PACKS];
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = pack_place<W, PACKS>(k);
-        if (i < n) in[k] = pack_load_part<T, W>(x + i, n - i);
+        if (i < n) in[k] = pack_load_part<T, W, ONCE>(x + i, n - i); /* again in backward alone */
     }
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {
@@ -28,12 +29,13 @@ template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_
 /* dx = dy gelu'(x); dx may be dy: each element is read and written by one thread. As above; bound: 3 elements of
  * traffic each. */
 template <typename T, int W> KERNEL gelu_backward_kernel(T *dx, const T *dy, const T *x, int64_t n) {
+    await_kernels();
     Pack<T, W> in[PACKS], grad[PACKS];
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = pack_place<W, PACKS>(k);
         if (i >= n) continue;
-        in[k] = pack_load_part<T, W>(x + i, n - i);
+        in[k] = pack_load_part<T, W, ONCE>(x + i, n - i);
         grad[k] = pack_load_part<T, W>(dy + i, n - i);
     }
     #pragma unroll
@@ -50,7 +52,7 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
     int64_t n = tensor_elems(x);
     if (gelu_forward_contract(s, y, x) || n == 0) return;
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit(PACK_BYTES, {y.data, x.data}), W,
-        LAUNCH((gelu_forward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<T>(y), ptr<T>(x), n)));
+        LAUNCH_EARLY((gelu_forward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<T>(y), ptr<T>(x), n)));
 }
 
 /* The same for a strip of 32 W columns and a stretch of rows, whose sums go to sums[blockIdx.y]: bias.cuh. A warp has ROWS
@@ -58,6 +60,7 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
 enum { ROWS = 2 };
 template <typename T, int W>
 KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows, int64_t rows_per_block, int64_t M) {
+    await_kernels();
     int64_t c = ((int64_t)blockIdx.x * WARP + threadIdx.x) * W, first = (int64_t)blockIdx.y * rows_per_block;
     int64_t end = first + rows_per_block < rows ? first + rows_per_block : rows;
     float   sum[W] = {};
@@ -66,7 +69,7 @@ KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, in
         #pragma unroll
         for (int k = 0; k < ROWS; k++) {
             int64_t i = (r + k * SUM_WARPS) * M + c;
-            if (r + k * SUM_WARPS < end) in[k] = pack_load<T, W>(x + i), grad[k] = pack_load<T, W>(dy + i);
+            if (r + k * SUM_WARPS < end) in[k] = pack_load_once<T, W>(x + i), grad[k] = pack_load<T, W>(dy + i);
         }
         #pragma unroll
         for (int k = 0; k < ROWS; k++) {
@@ -86,7 +89,7 @@ static void backward_with_sums(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Te
     size_t  mark = arena_mark(&s->scratch);
     float  *partial = (float *)arena_take(&s->scratch, bias_scratch_bytes(N, M));
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {dx.data, dy.data, x.data}), W,
-        LAUNCH((gelu_backward_sums_kernel<T, W>), dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s,
+        LAUNCH_EARLY((gelu_backward_sums_kernel<T, W>), dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s,
                ptr<T>(dx), partial, ptr<T>(dy), ptr<T>(x), N, sum_rows_of(N), M)));
     column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
     arena_release(&s->scratch, mark);
@@ -103,6 +106,6 @@ void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     if (is_dry) return;
     DISPATCH_ACT(x.type, T,
                  DISPATCH_PACK(T, packs_fit(PACK_BYTES, {dx.data, dy.data, x.data}), W,
-                               LAUNCH((gelu_backward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
+                               LAUNCH_EARLY((gelu_backward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
                                       ptr<T>(dx), ptr<T>(dy), ptr<T>(x), n)));
 }

@@ -9,7 +9,7 @@
 #ifndef TRAIN_GPT_LAYERS_GELU_CUH
 #define TRAIN_GPT_LAYERS_GELU_CUH
 
-#include "core/kernel.cuh"
+#include "core/ptx.cuh"
 
 #define GELU_SLOPE 1.5957691216f    /* 2 sqrt(2/pi) */
 #define GELU_CUBIC 0.0713548162726f /* 0.044715 * 2 sqrt(2/pi) */
@@ -18,13 +18,13 @@
 /* NaN stays NaN through the exponential. */
 DEVICE float gelu(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
-    return __fdividef(fmaxf(x, -GELU_FAR), 1.0f + __expf(-two_u));
+    return __fdividef(fmaxf(x, -GELU_FAR), 1.0f + exp_approx(-two_u));
 }
 
 /* gelu'(x) = p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)). With e = exp(-|2u|) nothing overflows; the smaller of p, 1-p is e / (1+e). */
 DEVICE float gelu_grad(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
-    float e = __expf(-fabsf(two_u));
+    float e = exp_approx(-fabsf(two_u));
     float large = __fdividef(1.0f, 1.0f + e), small = e * large;
     float in = fminf(fmaxf(x, -GELU_FAR), GELU_FAR);
     return (two_u < 0.0f ? small : large) + in * large * small * (in * in * (3.0f * GELU_CUBIC) + GELU_SLOPE);

@@ -18,14 +18,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/bias.cuh"
 #include "layers/gemm_hopper_store.cuh"
 
-enum { TURN = 1 /* named barriers TURN + warpgroup */, MOST_PARTS = 32, LEAST_STEPS = 8 /* of a part, whose sums are written and read again */ };
+enum { MOST_PARTS = 32, LEAST_STEPS = 8 /* of a part, whose sums are written and read again */ };
 
 #ifdef PTX_HOPPER
 /* What a math warpgroup does: every second of the block's works. */
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
-DEVICE void multiply_all(GemmShared *s, const GemmCall &g, int group) {
+DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int group) {
     int   warp = (int)threadIdx.x / WARP, stride = work_stride(g);
     float acc[2][ACCUMULATORS];
     Slots slots = {s->slot[warp], 0};
@@ -42,7 +43,7 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, int group) {
             release_stage(s, (step + steps - 1) % STAGES, g.cluster);
             if (epilogue == EPILOGUE_GELU_BACKWARD) mbarrier_wait(&s->read[warp], turn / 2 & 1);
             if constexpr (std::is_same<C, float>::value) store_sums(acc, g, w);
-            else store_tile<T, epilogue>(acc, slots, g, w);
+            else store_tile<T, epilogue>(s, acc, slots, g, bias, w);
         }
         step += steps;
     }
@@ -52,7 +53,7 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, int group) {
 
 /* Two warpgroups multiply, the third one loads. grid: blocks that fit at once, block GEMM_THREADS, GemmShared. */
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
-KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_constant__ GemmCall g) {
+KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
 #ifdef PTX_HOPPER
     SMEM_DYN(GemmShared, s);
     if (threadIdx.x == 0) barriers_init(s, g.cluster);
@@ -65,12 +66,12 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
         __syncwarp(); /* the cluster's barrier wants whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();
-        multiply_all<T, C, a_by_lines, b_by_lines, epilogue>(s, g, group);
+        multiply_all<T, C, a_by_lines, b_by_lines, epilogue>(s, g, bias, group);
     }
     cluster_arrive();
     cluster_wait(); /* no block ends while the other one may reach into it */
 #else
-    device_check(g.m < 0); /* gemm_hopper_fits has refused this GPU */
+    device_check(g.m < 0 && bias); /* gemm_hopper_fits has refused this GPU */
 #endif
 }
 
@@ -136,6 +137,8 @@ int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
     return way.parts == 1 || (p->c.type == F32 && (size_t)(way.parts * p->m * p->n) * sizeof(float) <= workspace_bytes);
 }
 
+size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->m) * p->n) * sizeof(float); }
+
 /* The share of the multiprocessors' time in which they have work, if all works take as long. */
 static double filled(const Matmul *p, GemmWay way) {
     int64_t clusters = device_multiprocessors() / way.cluster, works = works_of(p, way);
@@ -178,7 +181,6 @@ template <typename T> static GemmCall call_of(const Matmul *p, const void *aux, 
     g.m = (int)p->m, g.n = (int)p->n, g.steps = (int)steps_of(p);
     g.cluster = way.cluster, g.parts = way.parts, g.works = (int)works_of(p, way);
     g.tiles_m = (int)blocks_for(tiles_along(p->m), way.cluster), g.tiles_n = (int)tiles_along(p->n);
-    g.bias = p->bias;
     if (p->c.type != F32) g.c = panel_map<T>(p->c.data, p);
     else if (way.parts == 1) g.sums = (float *)p->c.data, g.ld = p->c.ld, g.add = p->write == MATMUL_ADD;
     else g.sums = (float *)workspace, g.ld = p->n, g.part_elems = p->m * p->n;
@@ -186,25 +188,29 @@ template <typename T> static GemmCall call_of(const Matmul *p, const void *aux, 
     return g;
 }
 
-template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue> static void launch(Stream *s, const GemmCall &g) {
+template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
+static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
     int clusters = device_multiprocessors() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
     LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue>), (unsigned)blocks, GEMM_THREADS,
-                   sizeof(GemmShared), s, g);
+                   sizeof(GemmShared), s, g, (const T *)bias);
 }
 
-template <typename T> static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, GemmWay way, void *workspace) {
+template <typename T>
+static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, GemmWay way, void *workspace) {
     GemmCall g = call_of<T>(p, aux, way, workspace);
+    if (sums) g.column_sums = (float *)workspace;
     if (p->c.type == F32) launch<T, float, false, false, EPILOGUE_NONE>(s, g);
-    else if (epilogue == EPILOGUE_GELU) launch<T, T, true, false, EPILOGUE_GELU>(s, g);
+    else if (epilogue == EPILOGUE_GELU) launch<T, T, true, false, EPILOGUE_GELU>(s, g, p->bias);
     else if (epilogue == EPILOGUE_GELU_BACKWARD) launch<T, T, true, true, EPILOGUE_GELU_BACKWARD>(s, g);
-    else if (p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_NONE>(s, g);
-    else launch<T, T, true, true, EPILOGUE_NONE>(s, g);
+    else if (p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_NONE>(s, g, p->bias);
+    else launch<T, T, true, true, EPILOGUE_NONE>(s, g, p->bias);
+    if (sums) column_sums(s, sums, workspace, F32, tiles_along(p->m), tiles_along(p->m), p->n, MATMUL_SET);
     if (way.parts == 1) return;
     LAUNCH(parts_total_kernel, blocks_for(p->m * p->n, WIDE * THREADS), THREADS, 0, s, (float *)p->c.data, p->c.ld, g.sums, way.parts, p->m,
            p->n, p->write == MATMUL_ADD);
 }
 
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, GemmWay way, void *workspace) {
-    if (p->a.type == BF16) queue<bf16>(s, p, epilogue, aux, way, workspace);
-    else queue<half>(s, p, epilogue, aux, way, workspace);
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, GemmWay way, void *workspace) {
+    if (p->a.type == BF16) queue<bf16>(s, p, epilogue, aux, sums, way, workspace);
+    else queue<half>(s, p, epilogue, aux, sums, way, workspace);
 }

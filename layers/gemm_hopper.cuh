@@ -22,6 +22,9 @@ int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux);
 /* Ways worth timing, best guess first; of those that fit. */
 int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);
 int  gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way);
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, GemmWay way, void *workspace);
+/* Of the workspace, for column sums behind EPILOGUE_GELU_BACKWARD. */
+size_t gemm_hopper_sums_bytes(const Matmul *p);
+/* sums [n] f32: column sums of c as stored, behind EPILOGUE_GELU_BACKWARD; or NULL. */
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, GemmWay way, void *workspace);
 
 #endif

@@ -74,8 +74,9 @@ template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
     }
 }
 
-/* r = round(acc gelu'(pre)), pre in the slot that is next. */
-template <typename T> DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, Slots &s) {
+/* r = round(acc gelu'(pre)), pre in the slot that is next; sum += r, of this thread's columns. */
+template <typename T>
+DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p, Slots &s) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
         ldmatrix_x4(r[q], line_of(&s.slot[s.used % SLOTS], q));
@@ -84,25 +85,46 @@ template <typename T> DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], cons
             float2 x = unpack_pair<T>(r[q][i]);
             int    at = p * 32 + q * 8 + i * 2;
             r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
+            float2 stored = unpack_pair<T>(r[q][i]);
+            sum[q * 4 + i / 2 * 2] += stored.x;
+            sum[q * 4 + i / 2 * 2 + 1] += stored.y;
         }
     }
 }
 
+/* A row of column_sums: lanes of a column add up theirs, then warps, in order. The next tile's turn is the barrier before
+ * shared memory is filled again. */
+DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const GemmCall &g, const Work &w) {
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, group = warp / 4, t = (int)threadIdx.x % WARPGROUP;
+#pragma unroll
+    for (int i = 0; i < SIDE / 2; i++) {
+        float &x = sum[i / (SIDE / 4)][i % (SIDE / 4)];
+        for (int o = 4; o < WARP; o *= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+        if (lane < 4) s->sums[warp][i / 2 * 8 + lane * 2 + i % 2] = x;
+    }
+    named_barrier_sync(SUMS + group, WARPGROUP); /* the four warps' sums are there */
+    float total = 0.0f;
+    for (int i = 0; i < 4; i++) total += s->sums[group * 4 + i][t];
+    if (w.row < g.m && w.column + t < g.n) g.column_sums[(int64_t)(w.row / TILE) * g.n + w.column + t] = total;
+}
+
 /* A tile of a 16-bit c. */
 template <typename T, int epilogue>
-DEVICE void store_tile(const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g, const Work &w) {
-    int row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
+DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g, const T *bias, const Work &w) {
+    int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
+    float sum[2][SIDE / 4] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++) { /* half i / 2 of the rows, half i % 2 of the columns */
         uint32_t r[BLOCKS][4];
-        if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, acc[i / 2], i % 2, s);
-        else round_panel<T>(r, acc[i / 2], i % 2, (const T *)g.bias, w.column, g.n);
+        if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, sum[i % 2], acc[i / 2], i % 2, s);
+        else round_panel<T>(r, acc[i / 2], i % 2, bias, w.column, g.n);
         put_panel(&g.c, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         if constexpr (epilogue == EPILOGUE_GELU) {
             gelu_panel<T>(r);
             put_panel(&g.aux, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         }
     }
+    if (epilogue == EPILOGUE_GELU_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
 }
 
 /* A tile of an f32 c: c = or += acc. Loads of a row come before its stores, which the compiler could not exchange. */

@@ -15,7 +15,8 @@ enum {
     WARPGROUP = 128, MATH_GROUPS = 2, MATH_WARPS = MATH_GROUPS * 4, GEMM_THREADS = WARPGROUP * (MATH_GROUPS + 1),
     LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* 168 a thread at the start: 128 go from the loading warpgroup to the two others */
     PANEL_ROWS = 16, SLOTS = 4,   /* a warp stores 16 x 64 of c at a time                                       */
-    ACCUMULATORS = TILE / 2       /* of a thread for 64 rows                                                    */
+    ACCUMULATORS = TILE / 2,      /* of a thread for 64 rows                                                    */
+    TURN = 1, SUMS = TURN + MATH_GROUPS /* named barriers, one for each math warpgroup                          */
 };
 
 /* Lines of 128 bytes with the 128-byte swizzle, as TMA lays them and wgmma reads them. */
@@ -26,20 +27,21 @@ enum { SQUARE_BYTES = sizeof(Square), STAGE_BYTES = 4 * SQUARE_BYTES, PANEL_BYTE
 struct GemmShared {
     Square   a[STAGES][2], b[STAGES][2]; /* 128 KiB */
     Panel    slot[MATH_WARPS][SLOTS];    /* 64 KiB: c on its way out, and what an epilogue reads */
+    float    sums[MATH_WARPS][TILE];     /* 4 KiB: of a warp's rows of a tile                    */
     uint64_t full[STAGES], empty[STAGES], read[MATH_WARPS];
 };
 static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
 
 /* A launch. */
 struct GemmCall {
-    TensorMap   a, b, c, aux;     /* aux: gelu(c), or what c's gradient goes through           */
-    int         m, n, steps;      /* steps of DEPTH along k                                    */
-    int         cluster, tiles_m, tiles_n; /* tiles_m: of clusters, whose blocks lie along m   */
-    int         parts, works;     /* of k; tiles of all parts                                  */
-    const void *bias;             /* [n] or NULL                                               */
-    float      *sums;             /* an f32 c, or parts [parts,m,n]; rows are ld apart         */
-    int64_t     ld, part_elems;
-    int         add;
+    TensorMap a, b, c, aux;       /* aux: gelu(c), or what c's gradient goes through           */
+    int       m, n, steps;        /* steps of DEPTH along k                                    */
+    int       cluster, tiles_m, tiles_n; /* tiles_m: of clusters, whose blocks lie along m     */
+    int       parts, works;       /* of k; tiles of all parts                                  */
+    float    *sums;               /* an f32 c, or parts [parts,m,n]; rows are ld apart         */
+    float    *column_sums;        /* [tiles along m,n] of c as stored, or NULL                 */
+    int64_t   ld, part_elems;
+    int       add;
 };
 
 /* A tile of c and a part of k. */

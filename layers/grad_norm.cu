@@ -123,6 +123,7 @@ DEVICE int piece_of(const Pieces &all, unsigned tile) {
 /* sum += the terms of all pieces. Block: a stretch of the tiles, its warps by turns; no thread leaves the loop before its
  * warp. Static shared memory: an exact sum. Bound: 4 bytes each. */
 template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ Pieces all) {
+    await_kernels();
     SMEM(unsigned long long, word, [EXACT_WORDS]);
     for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += THREADS) word[i] = 0;
     __syncthreads(); /* the sum is empty */
@@ -154,7 +155,7 @@ template <Terms terms, int W> static int add_some(Stream *s, Tensor sum, const T
     }
     int64_t blocks = blocks_for(all.tiles, BLOCK_TILES);
     if (blocks > 0)
-        LAUNCH((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s, ptr<unsigned long long>(sum), all);
+        LAUNCH_EARLY((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s, ptr<unsigned long long>(sum), all);
     return taken;
 }
 

@@ -27,6 +27,7 @@ DEVICE Word block_total(Word x, Word *part) {
 /* Thread: PACKS packs of W words of every tile that is the block's turn; thread 0 of block 0 also the last, cut word.
  * One atomic a block. Bound: 8 bytes a word. */
 template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t words, int64_t rest_bytes) {
+    await_kernels();
     SMEM(Word, part, [THREADS / WARP]);
     Word    sum = 0;
     int64_t tile = (int64_t)blockDim.x * PACKS * W;
@@ -63,5 +64,5 @@ void hash_words(Stream *s, Tensor hash, Tensor x) {
     if (blocks < 1) blocks = 1;
     if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
     DISPATCH_PACK(Word, packs_fit(PACK_BYTES, {x.data}), W,
-        LAUNCH((hash_words_kernel<W>), blocks, THREADS, 0, s, ptr<Word>(hash), ptr<Word>(x), words, bytes - 8 * words));
+        LAUNCH_EARLY((hash_words_kernel<W>), blocks, THREADS, 0, s, ptr<Word>(hash), ptr<Word>(x), words, bytes - 8 * words));
 }

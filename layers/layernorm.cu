@@ -19,10 +19,10 @@ template <typename T> struct Forward {
 template <typename T, int W> DEVICE Pack<T, W> updated_pack(const Forward<T> &f, int64_t i) {
     Pack<T, W> x = pack_load<T, W>(f.x + i);
     if (!f.update) return x;
-    Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load<T, W>(f.update + i));
+    Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load_once<T, W>(f.update + i));
     for (int j = 0; j < W; j++) sum.v[j] += update.v[j];
     x = pack_from_f32<T>(sum);
-    pack_store(f.sum + i, x);
+    pack_store_once(f.sum + i, x); /* wanted again when the next branch ends */
     return x;
 }
 
@@ -50,6 +50,7 @@ DEVICE void store_norm(const Forward<T> &f, int64_t row, int64_t c, Pack<T, W> x
 /* Warp: one row of at most WARP HELD W channels, held in registers. grid ceil(N / WARPS), no shared memory. Bound: its
  * traffic, 2 elements each, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(Forward<T> f) {
+    await_kernels();
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
     if (row >= f.N) return; /* the whole warp; the block has no barrier */
@@ -79,6 +80,7 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(Forward<T
 /* Block: one longer row, held in dynamic shared memory, each thread meeting its own packs only. grid N. Bound: as
  * above. */
 template <typename T, int W> KERNEL layernorm_forward_long_kernel(Forward<T> f) {
+    await_kernels();
     SMEM(float, part, [WARP]);
     SMEM_DYN(T, held);
     int64_t row = blockIdx.x, first = threadIdx.x * W, step = (int64_t)blockDim.x * W;
@@ -100,11 +102,11 @@ template <typename T, int W> static void launch_forward(Stream *s, Forward<T> f)
     int64_t held = blocks_for(f.C, WARP * W);
     if (f.N == 0) return;
     if (held <= HELD_PACKS / 2)
-        LAUNCH((layernorm_forward_kernel<T, W, HELD_PACKS / 2>), blocks_for(f.N, WARPS), WARPS * WARP, 0, s, f);
+        LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS / 2>), blocks_for(f.N, WARPS), WARPS * WARP, 0, s, f);
     else if (held <= HELD_PACKS)
-        LAUNCH((layernorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(f.N, WARPS), WARPS * WARP, 0, s, f);
+        LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(f.N, WARPS), WARPS * WARP, 0, s, f);
     else
-        LAUNCH((layernorm_forward_long_kernel<T, W>), f.N, LONG_ROW_THREADS, (size_t)f.C * sizeof(T), s, f);
+        LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), f.N, LONG_ROW_THREADS, (size_t)f.C * sizeof(T), s, f);
 }
 
 static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
@@ -144,6 +146,7 @@ enum { SUM_THREADS = 256 };
 
 /* Thread: a pack. Bound: 3 elements of traffic each. */
 template <typename T, int W> KERNEL residual_kernel(Forward<T> f, int64_t elems) {
+    await_kernels();
     int64_t i = pack_place<W, 1>(0);
     if (i < elems) updated_pack<T, W>(f, i);
 }
@@ -153,6 +156,6 @@ void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
     if (residual_forward_contract(s, sum, x, update) || elems == 0) return;
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit((size_t)elems * sizeof(T), {sum.data, x.data, update.data}), W, {
         Forward<T> f = {ptr<T>(sum), NULL, NULL, NULL, ptr<T>(x), ptr<T>(update), NULL, NULL, x.dim[0], x.dim[1], 0.0f};
-        LAUNCH((residual_kernel<T, W>), blocks_for(elems, SUM_THREADS * W), SUM_THREADS, 0, s, f, elems);
+        LAUNCH_EARLY((residual_kernel<T, W>), blocks_for(elems, SUM_THREADS * W), SUM_THREADS, 0, s, f, elems);
     }));
 }

@@ -49,7 +49,7 @@ template <typename T, int W> DEVICE void load_batch(RowBatch<T, W> &b, const Bac
     for (int r = 0; r < ROWS; r++) {
         int64_t row = start + (first + r < end ? first + r : end - 1), i = row * k.C + c;
         b.mean[r] = k.mean[row], b.rstd[r] = k.rstd[row];
-        b.x[r] = pack_load<T, W>(k.x + i), b.dy[r] = pack_load<T, W>(k.dy + i), b.dresidual[r] = pack_load<T, W>(joined + i);
+        b.x[r] = pack_load_once<T, W>(k.x + i), b.dy[r] = pack_load_once<T, W>(k.dy + i), b.dresidual[r] = pack_load<T, W>(joined + i);
     }
 }
 
@@ -106,6 +106,7 @@ template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int g
  * batches. Thread: one pack of channels, threads of a group W >= C. Shared memory: each warp's sums of these rows, in two
  * buffers, so that one barrier of the group a batch is enough. Bound: traffic of 3 elements each, 4 with dresidual. */
 template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(Backward<T> k, int group_threads) {
+    await_kernels();
     SMEM(Sums, part, [2][ROWS][MOST_WARPS]);
     int     group = (int)threadIdx.x / group_threads, groups = (int)blockDim.x / group_threads, warps = group_threads / WARP;
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, buffer = 0;
@@ -144,6 +145,7 @@ template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernor
 /* Any C: the block goes twice over each row, and its sums over rows stay in scratch, each element one thread's. Bound:
  * as above and 16 or 24 bytes of L2 traffic each. */
 template <typename T, int W> KERNEL layernorm_backward_long_kernel(Backward<T> k) {
+    await_kernels();
     SMEM(float, part, [WARP]);
     int64_t at = threadIdx.x * W, step = (int64_t)blockDim.x * W, end = first_row(k.N, blockIdx.x + 1);
     float  *dw = k.partial + blockIdx.x * k.sums * k.C, *db = dw + k.C, *dbias = db + k.C;
@@ -173,8 +175,8 @@ static int64_t blocks_of(int64_t N) { return blocks_for(N, MIN_ROWS) < BLOCKS ? 
 template <typename T, int W> static void launch_backward(Stream *s, Backward<T> k, int64_t blocks) {
     int64_t threads = blocks_for(blocks_for(k.C, W), WARP) * WARP, groups = GROUP_THREADS / threads;
     groups = groups < 1 ? 1 : groups > MOST_GROUPS ? (int64_t)MOST_GROUPS : groups;
-    if (threads <= max_threads<W>()) LAUNCH((layernorm_backward_kernel<T, W>), blocks, threads * groups, 0, s, k, (int)threads);
-    else LAUNCH((layernorm_backward_long_kernel<T, W>), blocks, LONG_THREADS, 0, s, k);
+    if (threads <= max_threads<W>()) LAUNCH_EARLY((layernorm_backward_kernel<T, W>), blocks, threads * groups, 0, s, k, (int)threads);
+    else LAUNCH_EARLY((layernorm_backward_long_kernel<T, W>), blocks, LONG_THREADS, 0, s, k);
 }
 
 void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,

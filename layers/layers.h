@@ -79,6 +79,23 @@ void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tens
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none                                     */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
 
+/* --- linear in fp8: the same products of x, w and dy as 8-bit numbers (core/fp8.h), x and w as e4m3, dy as e5m2 -----------------------
+ * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, cuBLASLt's condition. Of Fp8, for x, w, dy:
+ *   scale [3,2] f32 in: s and 1/s, powers of two   amax [3] i32 in/out: bits of the largest |t| as f32, so far and of this one
+ *   counts [3,2] i64 in/out(+=), or none: elements above the largest value; elements that became zero
+ * uses_own: scale is not read, each tensor has the s that its own amax asks for, found before the product. Forward notes x and w,
+ * backward dy.                                                                                                                       */
+enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
+typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
+/*   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none                                                     */
+void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f);
+/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy itself, or none   dy [N,M] bf16 in   */
+void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f);
+/* head's products, of w [M,K]: y = x w^T. */
+void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f);
+/*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=) dy^T x                                                                              */
+void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f);
+
 /* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 ------------------------
  *   y, x [N,M] act                                                                                                                  */
 void gelu_forward(Stream *s, Tensor y, Tensor x);
@@ -115,7 +132,7 @@ void rows_take(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]], in the order of j: a token's rows; the gradient of rows_take.   y [N,C] act out   x [R,C] act in       */
 void rows_sum(Stream *s, Tensor y, Tensor x, Tensor place);
 /* y[r] = weight[order[r]] silu(gate) up: swiglu, weighted. With the weight here, a token's output is a plain sum of rows, and the
- * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in     */
+ * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in, or none: r itself */
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order);
 /*   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in                                                  */
 void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order);
@@ -257,6 +274,11 @@ void hash_words(Stream *s, Tensor hash, Tensor x);
  * own and gives it back: for the start and for benches. */
 double  matmul_rate(DType act, MathMode math, int64_t n, double budget_ms);
 int64_t matmul_rate_size(void); /* the n at which this backend's products are about as fast as they get: 1024 on the CPU, 4096 on a GPU */
+
+#ifdef CUDA_EMU /* compares a contract's bytes with those that the kernels behind it touch: test/emu/count.cpp */
+#define stream_note(s, op, a, b, c, d, flops, bytes) \
+    (emu::note_op((s)->ledger ? NULL : op, bytes), stream_note(s, op, a, b, c, d, flops, bytes))
+#endif
 
 #ifdef __cplusplus
 }

@@ -39,7 +39,7 @@ static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tens
     }
     size_t   mark = arena_mark(&s->scratch);
     BiasSums b = bias_sums(s, dy);
-    Rest     rest = {bias_aside, NULL, &b, bias_scratch_bytes(dy.dim[0], dy.dim[1])};
+    Rest     rest = {bias_aside, NULL, &b, bias_scratch_bytes(dy.dim[0], dy.dim[1]), NULL};
     if (matmul_fused(s, weight_gradient(dw, x, dy), EPILOGUE_COLUMN_SUMS, b.aside.data, rest))
         column_sums(s, ptr<float>(db), b.aside.data, F32, 1, 1, dy.dim[1], MATMUL_ADD);
     else
@@ -65,7 +65,7 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
     linear_expect(pre, x, w, b);
     EXPECT2(y, pre.type, pre.dim[0], pre.dim[1]);
     GeluForward g = {y, pre};
-    Rest        rest = {gelu_of_pre, NULL, &g, 0};
+    Rest        rest = {gelu_of_pre, NULL, &g, 0, NULL};
     if (!matmul_fused(s, forward_product(pre, x, w, b.data), EPILOGUE_GELU, y.data, rest)) gelu_forward(s, y, pre);
 }
 
@@ -86,16 +86,19 @@ static void dbias_of_dpre(Stream *s, void *tensors) {
     bias_backward(s, g->dbias, g->dpre);
 }
 
-/* gelu's kernel has dpre in registers and adds it to dbias; behind the epilogue that takes a pass of its own. */
+/* gelu's kernel has dpre in registers and adds it to dbias, the own product as well; behind cuBLASLt's epilogue that takes a pass. */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w);
     EXPECT2(pre, x.type, x.dim[0], x.dim[1]);
     int          sums = !tensor_is_none(dbias);
     size_t       mark = arena_mark(&s->scratch);
     GeluBackward g = {dpre, dbias, pre}, timed = {dpre, sums ? bias_sums(s, dpre).aside : dbias, pre};
-    Rest         rest = {gelu_backward_in_place, sums ? dbias_of_dpre : NULL, &timed, sums ? bias_scratch_bytes(x.dim[0], x.dim[1]) : 0};
-    if (!matmul_fused(s, input_gradient(dpre, dy, w), EPILOGUE_GELU_BACKWARD, pre.data, rest)) gelu_backward_in_place(s, &g);
-    else if (sums) dbias_of_dpre(s, &g);
+    Rest         rest = {gelu_backward_in_place, sums ? dbias_of_dpre : NULL, &timed, sums ? bias_scratch_bytes(x.dim[0], x.dim[1]) : 0,
+                         sums ? ptr<float>(timed.dbias) : NULL};
+    int          done = matmul_fused(s, input_gradient(dpre, dy, w), EPILOGUE_GELU_BACKWARD, pre.data, rest);
+    if (!done) gelu_backward_in_place(s, &g);
+    else if (done == 1 && sums) dbias_of_dpre(s, &g);
+    else if (sums) column_sums(s, ptr<float>(dbias), rest.sums, F32, 1, 1, dbias.dim[0], MATMUL_ADD);
     parameters_backward(s, dw, db, dy, x);
     arena_release(&s->scratch, mark);
 }

@@ -30,7 +30,7 @@ enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */ };
 /* Everything that an algorithm may depend on. Without padding: compared as bytes. */
 typedef struct {
     int64_t m, n, k, a_ld, b_ld, c_ld;
-    int32_t type, c_type, a_order, b_order, write, has_bias, epilogue, math;
+    int32_t type, b_type, is_fp8, c_type, a_order, b_order, write, has_bias, epilogue, math;
     int32_t a_align, b_align, c_align, aux_align;
 } Key;
 
@@ -53,6 +53,8 @@ typedef struct {
     Matmul   p;
     Epilogue epilogue;
     void    *aux;
+    float   *sums; /* as in Rest */
+    const float *a_inverse, *b_inverse; /* of fp8; borrowed */
 } Call;
 
 static struct {
@@ -93,7 +95,8 @@ static Key key_of(const Stream *s, const Call *c) {
     Key key;
     key.m = p->m, key.n = p->n, key.k = p->k;
     key.a_ld = p->a.ld, key.b_ld = p->b.ld, key.c_ld = p->c.ld;
-    key.type = p->a.type, key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
+    key.type = p->a.type, key.b_type = p->b.type, key.is_fp8 = dtype_bytes(p->a.type) == 1;
+    key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
     key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
@@ -104,8 +107,9 @@ static Key key_of(const Stream *s, const Call *c) {
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
     static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu"};
     snprintf(text, ALGORITHM_KEY_ROOM,
-             "%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
-             dtype_name((DType)k->type), k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
+             "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
+             dtype_name((DType)k->type), k->is_fp8 ? " x " : "", k->is_fp8 ? dtype_name((DType)k->b_type) : "",
+             k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
              k->write == MATMUL_ADD ? " added" : "", (long long)k->m, (long long)k->n, (long long)k->k,
              k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T", (long long)k->b_ld,
              (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,
@@ -114,7 +118,11 @@ static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
-static cudaDataType_t cuda_type(int32_t type) { return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F; }
+static cudaDataType_t cuda_type(int32_t type) {
+    if (type == E4M3) return CUDA_R_8F_E4M3;
+    if (type == E5M2) return CUDA_R_8F_E5M2;
+    return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
 static cublasComputeType_t compute_type(const Key *k) {
     return k->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
@@ -145,6 +153,10 @@ static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t row
 
 /* Pointers differ from call to call; cuBLASLt's heuristics look at their alignment, which is in the key. */
 static void point(const Entry *e, const Call *c) {
+    if (e->key.is_fp8) {
+        describe(e->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, c->b_inverse);
+        describe(e->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, c->a_inverse);
+    }
     if (c->p.bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->p.bias);
     if (c->epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->aux);
     if (c->epilogue == EPILOGUE_GELU_BACKWARD) describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
@@ -158,14 +170,15 @@ static void entry_make(Entry *e, Key key, const Call *c) {
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
-    if (key.has_bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.type));
+    if (key.is_fp8) describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0); /* sums in all of f32 */
+    if (key.has_bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
     if (key.epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
     if (key.epilogue == EPILOGUE_GELU_BACKWARD) {
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key.c_ld);
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)cuda_type(key.c_type));
     }
     e->a = layout_of(key.type, key.a_order, key.m, key.k, key.a_ld);
-    e->b = layout_of(key.type, key.b_order, key.k, key.n, key.b_ld);
+    e->b = layout_of(key.b_type, key.b_order, key.k, key.n, key.b_ld);
     e->c = layout_of(key.c_type, PLAIN, key.m, key.n, key.c_ld);
     point(e, c);
 }
@@ -199,7 +212,10 @@ static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
 }
 
 /* Whether the own product may take the call, and must. */
-static int own_may(const Call *c) { return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux); }
+static int own_may(const Call *c) {
+    return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux) &&
+           (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
+}
 static int own_must(const Call *c) { return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL); }
 
 /* The algorithm of a record; 0 if this library or GPU cannot run it. */
@@ -263,12 +279,14 @@ static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
-    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
+    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
     point(e, c);
     return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c,
                           c->p.c.data, e->c, &algo->lt, workspace, workspace_bytes(), stream_queue(s));
 }
+
+static int takes_sums(const Algorithm *algo, const Call *c) { return algo->is_own && c->sums; }
 
 /* The shortest of a few runs, after one that loads the kernel. */
 static double shortest_ms(Stream *s, Rest work) {
@@ -300,7 +318,7 @@ static void queue_trial(Stream *s, void *trial) {
 /* Infinite if it cannot run. */
 static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
     Trial  trial = {e, algo, c, workspace, CUBLAS_STATUS_SUCCESS};
-    Rest   work = {queue_trial, NULL, &trial, 0};
+    Rest   work = {queue_trial, NULL, &trial, 0, NULL};
     double ms = shortest_ms(s, work);
     return trial.status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
 }
@@ -324,21 +342,24 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (c->p.write == MATMUL_ADD && !aside)
         fail(EXIT_MEMORY, "no memory for a copy of %.1f MiB of sums", (double)tensor_bytes(sums) / 1048576.0);
     if (aside) device_to_host(s, aside, sums);
-    double best = INFINITY;
+    double best = INFINITY, ms[CANDIDATES], behind_ms = 0.0;
+    for (int i = 0; i < count; i++) ms[i] = product_ms(s, e, &found[i], c, workspace);
+    if (rest && rest->behind) {
+        Rest behind = {rest->behind, NULL, rest->ctx, 0, NULL};
+        behind_ms = shortest_ms(s, behind);
+    }
     for (int i = 0; i < count; i++) {
-        double ms = product_ms(s, e, &found[i], c, workspace);
-        if (ms >= best) continue;
-        best = ms, e->algo = found[i];
+        if (!takes_sums(&found[i], c)) ms[i] += behind_ms;
+        if (ms[i] >= best) continue;
+        best = ms[i], e->algo = found[i];
         algo_store(&e->record, &found[i]);
     }
     if (best == INFINITY && !rest)
         warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count,
              e->record.key);
     if (rest) {
-        Call   plain = {c->p, EPILOGUE_NONE, NULL};
+        Call   plain = {c->p, EPILOGUE_NONE, NULL, NULL, NULL, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
-        Rest   behind = {rest->behind, NULL, rest->ctx, 0};
-        if (rest->behind) best += shortest_ms(s, behind);
         if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
     }
     if (aside) device_from_host(s, sums, aside);
@@ -379,11 +400,14 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
-/* 0: nothing was done, the epilogue does not pay. */
+/* 0: nothing was done, the epilogue does not pay; else as matmul_fused. */
 static int product(Stream *s, Call c, const Rest *rest) {
     const Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&
                     (p->c.type == p->a.type || p->c.type == F32);
+    if (dtype_bytes(p->a.type) == 1)
+        types_fit = (p->a.type == E4M3 || p->b.type == E4M3) && dtype_bytes(p->b.type) == 1 && p->a.order == PLAIN &&
+                    p->b.order == TRANSPOSED && (p->c.type == BF16 || p->c.type == F32);
     CHECK(types_fit && p->c.order == PLAIN && (p->write == MATMUL_SET || (p->c.type == F32 && !p->bias)),
           "a product of %s and %s into %s", dtype_name(p->a.type), dtype_name(p->b.type), dtype_name(p->c.type));
     size_t mark = arena_mark(&s->scratch);
@@ -397,19 +421,25 @@ static int product(Stream *s, Call c, const Rest *rest) {
     int    done = e->record.id != ALGORITHM_NONE;
     if (done) CUBLAS_CHECK(queue_product(s, e, &e->algo, &c, workspace));
     arena_release(&s->scratch, mark);
-    return done;
+    return done + (done && takes_sums(&e->algo, &c));
 }
 
 void matmul(Stream *s, Matmul p) {
-    Call c = {p, EPILOGUE_NONE, NULL};
+    Call c = {p, EPILOGUE_NONE, NULL, NULL, NULL, NULL};
+    product(s, c, NULL);
+}
+
+void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inverse) {
+    Call c = {p, EPILOGUE_NONE, NULL, NULL, a_inverse, b_inverse};
     product(s, c, NULL);
 }
 
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
-    Call c = {p, epilogue, aux};
+    Call c = {p, epilogue, aux, rest.sums, NULL, NULL};
     int  fits = epilogue == EPILOGUE_GELU          ? own_may(&c)
               : epilogue == EPILOGUE_GELU_BACKWARD ? p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
-    if (fits && !s->ledger && product(s, c, &rest)) return 1; /* dry: no table, as if the epilogue did not pay */
+    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue did not pay */
+    if (done) return done;
     size_t mark = arena_mark(&s->scratch);
     if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the product's, while both are timed */
     matmul(s, p);

@@ -24,9 +24,15 @@ typedef struct {
     void (*behind)(Stream *s, void *ctx);
     void  *ctx;           /* borrowed */
     size_t scratch_bytes; /* that they take of s->scratch */
+    float *sums;          /* [n] out: column sums of c as stored, in the place of `behind`, by an epilogue that has them; or NULL */
 } Rest;
 
-/* The product, and 1 if the epilogue was done with it; 0 if the caller does the rest. Only EPILOGUE_GELU goes with a bias. */
+/* A product of 8-bit matrices: a PLAIN and b TRANSPOSED, both of them E4M3, or one E5M2; c BF16 or F32, a bias BF16. Each
+ * value of a counts times *a_inverse, of b times *b_inverse: f32 in device memory. From compute capability 8.9 on. */
+void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inverse);
+
+/* The product. 0: the caller does the rest; 1: the epilogue was done with it; 2: and rest.sums, too. Only EPILOGUE_GELU goes with a
+ * bias. */
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest);
 
 #endif

@@ -17,7 +17,7 @@ typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite;
 
 typedef struct {
     void       *data;  /* borrowed; NULL in a dry run                                                   */
-    DType       type;  /* F32, BF16 or F16 (the CPU: F32, BF16)                                         */
+    DType       type;  /* F32, BF16 or F16 (the CPU: F32, BF16); of matmul_fp8 (matmul.cuh) E4M3, E5M2   */
     int64_t     ld;    /* elements from one row in memory to the next                                   */
     MatrixOrder order; /* element (i,j) lies at i*ld + j when PLAIN, at j*ld + i when TRANSPOSED        */
 } Matrix;
@@ -49,7 +49,9 @@ void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
 static inline int matmul_note(Stream *s, Matmul p) {
     double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);
     double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);
-    return stream_note(s, p.write == MATMUL_ADD ? "matmul, added" : "matmul", p.m, p.n, p.k, 0,
+    const char *op = p.write == MATMUL_ADD ? "matmul, added" : "matmul";
+    const char *fp8 = p.write == MATMUL_ADD ? "matmul, fp8, added" : "matmul, fp8";
+    return stream_note(s, dtype_bytes(p.a.type) == 1 ? fp8 : op, p.m, p.n, p.k, 0,
                        2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);
 }
 

@@ -42,25 +42,25 @@ template <typename T, int W> DEVICE void store_norm(T *y, const T *w, Pack<T, W>
 /* Warp: one row of at most WARP HELD W channels, held in registers. grid ceil(rows / WARPS), no shared memory. Bound:
  * its traffic, 2 elements each, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<T> f) {
-    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
-    int     lane = (int)threadIdx.x % WARP;
+    await_kernels();
+    int64_t   row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    const int lane = (int)threadIdx.x % WARP, C = (int)f.r.C;
     if (row >= f.r.rows) return; /* the whole warp; the block has no barrier */
     int64_t    at = row_start(f.r, row, f.x_width), to = row_start(f.r, row, f.y_width);
     Pack<T, W> x[HELD];
     float      square = 0.0f;
     #pragma unroll
     for (int k = 0; k < HELD; k++) {
-        int64_t c = (k * WARP + lane) * W;
-        if (c < f.r.C) x[k] = updated_pack<T, W>(f, at + c);
+        int c = (k * WARP + lane) * W;
+        x[k] = c < C ? updated_pack<T, W>(f, at + c) : Pack<T, W>{};
     }
     #pragma unroll
-    for (int k = 0; k < HELD; k++)
-        if ((k * WARP + lane) * W < f.r.C) square += pack_square(x[k]);
-    float rstd = 1.0f / sqrtf(warp_sum(square) / (float)f.r.C + f.eps);
+    for (int k = 0; k < HELD; k++) square += pack_square(x[k]);
+    float rstd = 1.0f / sqrtf(warp_sum(square) / (float)C + f.eps);
     #pragma unroll
     for (int k = 0; k < HELD; k++) {
-        int64_t c = (k * WARP + lane) * W;
-        if (c < f.r.C) store_norm(f.y + to + c, f.w + c, x[k], rstd);
+        int c = (k * WARP + lane) * W;
+        if (c < C) store_norm(f.y + to + c, f.w + c, x[k], rstd);
     }
     if (lane == 0) f.rstd[row] = rstd;
 }
@@ -68,6 +68,7 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
 /* Block: one longer row, held in dynamic shared memory, each thread meeting its own packs only. grid rows. Bound: as
  * above. */
 template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f) {
+    await_kernels();
     SMEM(float, part, [WARP]);
     SMEM_DYN(T, held);
     int64_t row = blockIdx.x, first = threadIdx.x * W, step = (int64_t)blockDim.x * W;
@@ -87,10 +88,10 @@ template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f)
 template <typename T, int W> static void launch_forward(Stream *s, RmsForward<T> f) {
     int64_t held = blocks_for(f.r.C, WARP * W), rows = f.r.rows;
     if (rows == 0) return;
-    if (held <= 1) LAUNCH((rmsnorm_forward_kernel<T, W, 1>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
+    if (held <= 1) LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, 1>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
     else if (held <= HELD_PACKS)
-        LAUNCH((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
-    else LAUNCH((rmsnorm_forward_long_kernel<T, W>), rows, LONG_ROW_THREADS, (size_t)f.r.C * sizeof(T), s, f);
+        LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
+    else LAUNCH_EARLY((rmsnorm_forward_long_kernel<T, W>), rows, LONG_ROW_THREADS, (size_t)f.r.C * sizeof(T), s, f);
 }
 
 static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, HeadRows r,

@@ -48,6 +48,7 @@ DEVICE void store_dx(const RmsBackward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W
 /* Thread: one pack of channels of ROWS rows at a time, blockDim.x W >= C. Shared memory: each warp's sums of these
  * rows, in two buffers, so that one barrier a batch is enough. Bound: traffic of 3 elements each, 4 with dresidual. */
 template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backward_kernel(RmsBackward<T> k) {
+    await_kernels();
     SMEM(float, part, [2][ROWS][WARP]);
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP, buffer = 0;
     int64_t c = threadIdx.x * W, end = first_row(k.r.rows, blockIdx.x + 1);
@@ -89,6 +90,7 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
 /* Any C: the block goes twice over each row, and its sums over rows stay in scratch, each element one thread's. Bound:
  * as above and 8 bytes of L2 traffic each. */
 template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> k) {
+    await_kernels();
     SMEM(float, part, [WARP]);
     int64_t at = threadIdx.x * W, step = (int64_t)blockDim.x * W, end = first_row(k.r.rows, blockIdx.x + 1);
     float  *dw = k.partial + blockIdx.x * k.r.C;
@@ -124,8 +126,8 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
                      RmsBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w),
                                          ptr<float>(rstd), partial, r, dx.dim[1], dy.dim[1], x.dim[1]};
                      int64_t     threads = blocks_for(blocks_for(r.C, W), WARP) * WARP;
-                     if (threads <= MAX_THREADS) LAUNCH((rmsnorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
-                     else LAUNCH((rmsnorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
+                     if (threads <= MAX_THREADS) LAUNCH_EARLY((rmsnorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
+                     else LAUNCH_EARLY((rmsnorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
                  }));
     row_sums_total(s, {{ptr<float>(dw)}}, partial, blocks, r.C);
     arena_release(&s->scratch, mark);

@@ -16,6 +16,7 @@ typedef struct {
 /* Thread: W pairs of a row. grid ceil(N pairs / (THREADS W)), no shared memory. Bound: q and k are read and written
  * once; the f64 of an angle serves all heads. */
 template <typename T, int W> KERNEL rope_kernel(T *qkv, const float *frequency, Rope r) {
+    await_kernels();
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = item / (r.pairs / W);
     int     i = (int)(item % (r.pairs / W)) * W;
     if (row >= r.N) return;
@@ -45,7 +46,7 @@ static void rope(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t
     Rope    r = {qkv.dim[0], qkv.dim[1], T, first, (int)pairs, (int)(h.query + h.key), positions_of(context, T), direction};
     if (r.N == 0) return;
     DISPATCH_ACT(qkv.type, A, DISPATCH_PACK(A, packs_fit((size_t)pairs * sizeof(A), {qkv.data}), W,
-        LAUNCH((rope_kernel<A, W>), blocks_for(r.N * (pairs / W), THREADS), THREADS, 0, s, ptr<A>(qkv),
+        LAUNCH_EARLY((rope_kernel<A, W>), blocks_for(r.N * (pairs / W), THREADS), THREADS, 0, s, ptr<A>(qkv),
                ptr<float>(frequencies), r)));
 }
 

@@ -28,6 +28,7 @@ typedef struct { float *of[SUMS_MOST]; } RowSums; /* [C] each; the last ones may
 /* Each += its partial sums, in a fixed order. Block: 32 of the columns, which are those of all sums, side by side; warp i
  * adds blocks i, i + TOTAL_ROWS, ... */
 KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks, int64_t C, int64_t columns) {
+    await_kernels();
     SMEM(float, part, [TOTAL_ROWS][WARP]);
     int     lane = (int)threadIdx.x % WARP, first = (int)threadIdx.x / WARP;
     int64_t column = (int64_t)blockIdx.x * WARP + lane;
@@ -49,7 +50,7 @@ KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks,
 static void row_sums_total(Stream *s, RowSums sums, const float *partial, int64_t blocks, int64_t C) {
     int64_t columns = 0;
     for (int i = 0; i < SUMS_MOST && sums.of[i]; i++) columns += C;
-    LAUNCH(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, sums, partial, blocks, C, columns);
+    LAUNCH_EARLY(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, sums, partial, blocks, C, columns);
 }
 
 #endif

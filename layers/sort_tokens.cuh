@@ -36,6 +36,7 @@ DEVICE int digit_of(int32_t token, int shift) { return token >> shift & (SORT_RA
 
 /* counts[digit][tile]. Block: a tile; integer atomics, whose sums have no order. */
 KERNEL sort_count_kernel(int32_t *counts, const int32_t *token, int64_t N, int shift, int64_t rows) {
+    await_kernels();
     SMEM(int32_t, count, [SORT_RADIX]);
     count[threadIdx.x] = 0;
     __syncthreads();
@@ -51,6 +52,7 @@ KERNEL sort_count_kernel(int32_t *counts, const int32_t *token, int64_t N, int s
 
 /* Each count becomes the sum of those before it. One block; a thread has a stretch of them. */
 KERNEL sort_scan_kernel(int32_t *counts, int64_t n) {
+    await_kernels();
     SMEM(int32_t, part, [WARP]);
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int64_t stretch = (n + SORT_SCAN_THREADS - 1) / SORT_SCAN_THREADS, first = threadIdx.x * stretch;
@@ -89,6 +91,7 @@ DEVICE unsigned lanes_alike(int digit, bool has_key) {
  * positions. */
 KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *position_in, const int32_t *counts,
                          int64_t N, int shift) {
+    await_kernels();
     SMEM(int32_t, place, [SORT_WARPS][SORT_RADIX]);
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int64_t first = (int64_t)blockIdx.x * SORT_TILE + warp * SORT_WARP_KEYS + lane;
@@ -131,9 +134,9 @@ static inline TokenList sort_tokens(Stream *s, SortScratch k, const int32_t *tok
     const int32_t *token = tokens, *position = NULL;
     int            turn = 0;
     for (int shift = 0; shift == 0 || (shift < 31 && (rows - 1) >> shift > 0); shift += SORT_BITS, turn ^= 1) {
-        LAUNCH(sort_count_kernel, tiles, SORT_RADIX, 0, s, k.counts, token, N, shift, rows);
-        LAUNCH(sort_scan_kernel, 1, SORT_SCAN_THREADS, 0, s, k.counts, SORT_RADIX * tiles);
-        LAUNCH(sort_place_kernel, tiles, SORT_RADIX, 0, s, k.list[turn], token, position, k.counts, N, shift);
+        LAUNCH_EARLY(sort_count_kernel, tiles, SORT_RADIX, 0, s, k.counts, token, N, shift, rows);
+        LAUNCH_EARLY(sort_scan_kernel, 1, SORT_SCAN_THREADS, 0, s, k.counts, SORT_RADIX * tiles);
+        LAUNCH_EARLY(sort_place_kernel, tiles, SORT_RADIX, 0, s, k.list[turn], token, position, k.counts, N, shift);
         token = k.list[turn].token, position = k.list[turn].position;
     }
     return k.list[turn ^ 1];

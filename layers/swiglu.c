@@ -37,7 +37,7 @@ void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, T
     const int32_t *assignment = (const int32_t *)order.data;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < y.dim[0]; row++)
-        expert_swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment[row]], row, y.dim[1]);
+        expert_swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment ? assignment[row] : row], row, y.dim[1]);
 }
 
 void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order) {
@@ -47,7 +47,7 @@ void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor d
     const int32_t *assignment = (const int32_t *)order.data;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < dy.dim[0]; row++) {
-        int32_t at = assignment[row];
+        int64_t at = assignment ? assignment[row] : row;
         expert_swiglu_grad_row(dy.type, dgate_up.data, (float *)dweight.data + at, dy.data, gate_up.data,
                                ((const float *)weight.data)[at], row, dy.dim[1]);
     }

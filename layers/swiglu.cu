@@ -4,7 +4,7 @@
  *
  * The fast exponential errs by some |x| units in the last place of f32, the fast division by two: the bound of
  * test_swiglu.c allows for both. */
-#include "core/kernel.cuh"
+#include "core/ptx.cuh"
 #include "layers/expert_contracts.h"
 #include "layers/layers.h"
 
@@ -12,12 +12,12 @@ enum { THREADS = 128, PACKS = 2 }; /* packs of a thread: two loads of each array
 #define SILU_FAR 80.0f             /* beyond +-80 silu is 0 or x in f32, and the exponential still finite */
 
 /* NaN stays NaN, through the exponential; where that is infinite the quotient is 0. */
-DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + __expf(-x)); }
+DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + exp_approx(-x)); }
 
 /* With silu(x), which shares its exponential. With e = exp(-|x|) nothing overflows; the smaller of p, 1-p is
  * e / (1+e). */
 DEVICE float silu_grad(float &silu, float x) {
-    float e = __expf(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large, p = x < 0.0f ? small : large;
+    float e = exp_approx(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large, p = x < 0.0f ? small : large;
     silu = fmaxf(x, -SILU_FAR) * p;
     return p + fminf(fmaxf(x, -SILU_FAR), SILU_FAR) * large * small;
 }
@@ -34,6 +34,7 @@ template <int W> DEVICE int64_t column_of(int64_t F, int k) {
 /* y = silu(gate) up. Thread: PACKS packs of a row. grid N row_blocks(F), no shared memory. Bound: 3 elements of
  * traffic each. */
 template <typename T, int W> KERNEL swiglu_forward_kernel(T *y, const T *gate_up, int64_t F) {
+    await_kernels();
     int64_t    row = blockIdx.x / row_blocks<W>(F);
     const T   *gate = gate_up + row * 2 * F, *up = gate + F;
     Pack<T, W> g[PACKS], u[PACKS];
@@ -55,6 +56,7 @@ template <typename T, int W> KERNEL swiglu_forward_kernel(T *y, const T *gate_up
 /* dgate = dy up silu'(gate), dup = dy silu(gate); dgate_up may be gate_up: each element is read and written by one
  * thread. As above; bound: 5 elements of traffic each. */
 template <typename T, int W> KERNEL swiglu_backward_kernel(T *dgate_up, const T *dy, const T *gate_up, int64_t F) {
+    await_kernels();
     int64_t    row = blockIdx.x / row_blocks<W>(F), gate = row * 2 * F, up = gate + F;
     Pack<T, W> g[PACKS], u[PACKS], d[PACKS];
     #pragma unroll
@@ -83,7 +85,7 @@ void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
     int64_t N = y.dim[0], F = y.dim[1];
     if (swiglu_forward_contract(s, y, gate_up) || N * F == 0) return;
     DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
-        LAUNCH((swiglu_forward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up), F)));
+        LAUNCH_EARLY((swiglu_forward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up), F)));
 }
 
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
@@ -91,19 +93,23 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     if (swiglu_backward_contract(s, dgate_up, dy, gate_up) || N * F == 0) return;
     DISPATCH_ACT(dy.type, T,
                  DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {dgate_up.data, dy.data, gate_up.data}), W,
-                               LAUNCH((swiglu_backward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s,
+                               LAUNCH_EARLY((swiglu_backward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s,
                                       ptr<T>(dgate_up), ptr<T>(dy), ptr<T>(gate_up), F)));
 }
 
 /* --- weighted ----------------------------------------------------------------------------------------------------- */
 
+/* Asked again where it is wanted, so that no register holds it through a loop. */
+DEVICE int64_t assignment_of(const int32_t *order, int64_t row) { return order ? order[row] : row; }
+
 /* y = weight silu(gate) up. Warp: a row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound: 3 elements of traffic each. */
 template <typename T, int W>
 KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight, const int32_t *order, int64_t R, int64_t F) {
+    await_kernels();
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= R) return;
     const T *gate = gate_up + row * 2 * F;
-    float    w = weight[order[row]];
+    float    w = weight[assignment_of(order, row)];
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
         Pack<float, W> v = pack_to_f32(pack_load<T, W>(gate + f)), u = pack_to_f32(pack_load<T, W>(gate + F + f));
@@ -117,9 +123,10 @@ KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight,
 template <typename T, int W>
 KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, const T *gate_up, const float *weight,
                                      const int32_t *order, int64_t R, int64_t F) {
+    await_kernels();
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, gate = row * 2 * F;
     if (row >= R) return; /* uniform per warp */
-    float w = weight[order[row]], sum = 0.0f;
+    float w = weight[assignment_of(order, row)], sum = 0.0f;
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
         Pack<float, W> dgate = pack_to_f32(pack_load<T, W>(gate_up + gate + f)), up = pack_to_f32(pack_load<T, W>(gate_up + gate + F + f));
@@ -135,14 +142,14 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
         pack_store(dgate_up + gate + F + f, pack_from_f32<T>(d));
     }
     sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) dweight[order[row]] = sum;
+    if (threadIdx.x % WARP == 0) dweight[assignment_of(order, row)] = sum;
 }
 
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order) {
     int64_t R = y.dim[0], F = y.dim[1];
     if (expert_swiglu_contract(s, "expert_swiglu_forward", y, gate_up, gate_up, weight, order, 6.0, 3.0) || R * F == 0) return;
     DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
-        LAUNCH((expert_swiglu_forward_kernel<T, W>), blocks_for(R, THREADS / WARP), THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up),
+        LAUNCH_EARLY((expert_swiglu_forward_kernel<T, W>), blocks_for(R, THREADS / WARP), THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up),
                ptr<float>(weight), ptr<int32_t>(order), R, F)));
 }
 
@@ -152,7 +159,7 @@ void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor d
     if (expert_swiglu_contract(s, "expert_swiglu_backward", dy, gate_up, dgate_up, weight, order, 15.0, 5.0) || R * F == 0) return;
     DISPATCH_ACT(dy.type, T,
                  DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {dgate_up.data, dy.data, gate_up.data}), W,
-                               LAUNCH((expert_swiglu_backward_kernel<T, W>), blocks_for(R, THREADS / WARP), THREADS, 0, s,
+                               LAUNCH_EARLY((expert_swiglu_backward_kernel<T, W>), blocks_for(R, THREADS / WARP), THREADS, 0, s,
                                       ptr<T>(dgate_up), ptr<float>(dweight), ptr<T>(dy), ptr<T>(gate_up), ptr<float>(weight),
                                       ptr<int32_t>(order), R, F)));
 }

@@ -27,6 +27,9 @@ static int is_shared(Keep keep, GptUse use, Recompute recompute) {
     return recompute == RECOMPUTE_BLOCK || (recompute == RECOMPUTE_LIGHT && keep == KEEP_CHEAP);
 }
 
+/* Rows that this rank's experts compute at once. */
+static int64_t expert_rows(ModelShape m, Extent e) { return e.room ? e.room : e.N * m.top_k; }
+
 static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
     switch (shape) {
         case ACT_OWN_ALL_C: return tensor_2d(NULL, type, e.own, m.n_embd);
@@ -44,8 +47,11 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
         case ACT_R: return tensor_1d(NULL, type, e.N * m.top_k);
         case ACT_FIRST: return tensor_1d(NULL, type, m.n_experts + 1);
         case ACT_R_C: return tensor_2d(NULL, type, e.N * m.top_k, m.n_embd);
-        case ACT_R_FE: return tensor_2d(NULL, type, e.N * m.top_k, m.n_expert_inner);
-        case ACT_R_2FE: return tensor_2d(NULL, type, e.N * m.top_k, 2 * m.n_expert_inner);
+        case ACT_X_FE: return tensor_2d(NULL, type, expert_rows(m, e), m.n_expert_inner);
+        case ACT_X_2FE: return tensor_2d(NULL, type, expert_rows(m, e), 2 * m.n_expert_inner);
+        case ACT_X: return tensor_1d(NULL, type, e.room);
+        case ACT_X_C: return tensor_2d(NULL, type, e.room, m.n_embd);
+        case ACT_R_SENT: return tensor_1d(NULL, type, e.room ? e.N * m.top_k : 0);
         case ACT_OWN: break;
     }
     return tensor_1d(NULL, type, e.own);

@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "layers/layers.h"
 #include "model/ends.h"
+#include "model/fp8.h"
 #include "model/hf_gpt2.h"
 #include "model/params.h"
 
@@ -31,7 +32,9 @@ typedef enum {
     ACT_OWN_ALL_C, ACT_OWN, ACT_N_Q, ACT_N_QKV, ACT_PAST_N_QKV, ACT_N_HEADS, ACT_N_KEYS, ACT_N_FC, ACT_N_2FC,
     ACT_HEADS_T, /* [B*H,T] */
     /* of experts, on one tensor rank: TOP of a token, R = N*TOP, FIRST is [E+1], FE an expert's width */
-    ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_R, ACT_FIRST, ACT_R_C, ACT_R_FE, ACT_R_2FE
+    ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_R, ACT_FIRST, ACT_R_C,
+    ACT_X_FE, ACT_X_2FE, /* X: room for rows that ranks bring to this one's experts; R where each rank has all of them */
+    ACT_X, ACT_X_C, ACT_R_SENT /* X, and R, of such ranks alone: else 0 */
 } ActShape;
 typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType; /* the run's own, or always this */
 /* The time for which a block's tensor is kept:
@@ -57,9 +60,9 @@ typedef struct {
 
 /* Of the micro-batch: B sequences, T tokens of each on this context rank, N = B*T rows; own = N/tensor of them are this
  * tensor rank's. past: tokens of the one sequence before these, whose keys and values are kept; sampling's, else 0. */
-typedef struct { int64_t B, T, N, own, tensor, past; } Extent;
+typedef struct { int64_t B, T, N, own, tensor, past, room; } Extent; /* room: ExpertRanks'; 0: no ranks divide the experts */
 static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) {
-    return (Extent){B, T, B * T, B * T / tensor, tensor, 0};
+    return (Extent){B, T, B * T, B * T / tensor, tensor, 0, 0};
 }
 
 typedef struct {
@@ -78,9 +81,12 @@ typedef struct {
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
     Tensor keys, dkeys;        /* context ranks: [ranks*N,2KV/t] act, keys and values of all of them, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32, of kinds that have_rope                                 */
+    struct ExpertRanks *experts; /* borrowed: ranks that divide the experts (model/expert_ranks.h); NULL: each has all */
+    int64_t *expert_rows;      /* borrowed [ranks][E]: of this block and micro-batch, how many rows each of them has for each expert; forward sets it */
     Tensor expert_counts;      /* [E] i64: the block's assignments of this step so far, which forward adds to; none: not counted */
     Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
     Tensor starts;             /* [B,T] i32, of documents (layers.h); none: each sequence is one             */
+    Fp8    fp8;                /* of the block's FP8_BLOCK_CELLS tensors; scale none: products are of act       */
 } BlockRun;
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.

@@ -8,18 +8,15 @@
 #include "model/ends.h"
 #include "model/gpt_numbers.h"
 
-enum { HEAD_TILE = 128 };                 /* rows of a large chunk are a multiple: no tile of the product is half empty */
-/* Logits of a classifier chunk, so large that reading and writing dwte, fp32, is little beside the chunk's products. A
- * GPU multiplies faster in proportion to its memory: at 124M, 128 MiB would move dwte 47 times a micro-batch of 64. */
-static const int64_t LOGITS_BYTES_CPU = 128 << 20, LOGITS_BYTES_GPU = 1 << 30;
-
 /* --- views of the current micro-batch, which may be smaller than the memory --------------------------------------- */
 
 static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) : 1; }
 
+static int64_t room_of(const Gpt *g) { return g->experts ? g->experts->room : 0; }
+
 static Extent batch_extent(const Gpt *g, Batch batch) {
     Extent e = extent_of(batch.inputs.dim[0], batch.inputs.dim[1], tensor_ranks(g));
-    e.past = g->past;
+    e.past = g->past, e.room = room_of(g);
     CHECK(e.past == 0 || (e.B == 1 && gpt_keeps_past(g)), "%lld tokens before a batch of %lld sequences",
           (long long)e.past, (long long)e.B);
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
@@ -66,8 +63,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .tensor = g->tensor,
                       .context = g->context,
                       .frequencies = g->frequencies,
-                      .expert_counts = tensor_none(),
-                      .balance = g->balance,
+                      .experts = g->experts, .expert_counts = tensor_none(), .balance = g->balance,
                       .starts = batch_starts(g, e),
                       .entry_sums = tensor_none(), .exit_sums = tensor_none(),
                       .update = first_rows(g->update, e.N),
@@ -88,15 +84,8 @@ static Tensor flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu) {
-    int64_t bytes = N * padded_vocab * (int64_t)dtype_bytes(act);
-    int64_t chunks = ceil_div(bytes, on_gpu ? LOGITS_BYTES_GPU : LOGITS_BYTES_CPU);
-    if (chunks < 2 && N >= 64) chunks = 2;
-    int64_t rows = ceil_div(N, chunks < 1 ? 1 : chunks);
-    return rows > HEAD_TILE ? ceil_div(rows, HEAD_TILE) * HEAD_TILE : rows;
-}
+/* Elements of a block's BlockRun.expert_rows. */
+static int64_t expert_table(const Gpt *g) { return g->experts ? comm_size(g->experts->comm) * g->shape.n_experts : 0; }
 
 /* Rows that are not kept have the memory of the first block of all. */
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
@@ -106,7 +95,10 @@ static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) 
     p->acts = (void **)calloc((size_t)p->tapes, sizeof *p->acts);
     p->forward = (BlockGraph *)calloc((size_t)(p->tapes * blocks), sizeof *p->forward);
     p->backward = (BlockGraph *)calloc((size_t)(p->tapes * blocks), sizeof *p->backward);
-    if (!p->acts || !p->forward || !p->backward) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
+    if (g->experts)
+        p->expert_rows = (int64_t *)calloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows);
+    if (!p->acts || !p->forward || !p->backward || (g->experts && !p->expert_rows))
+        fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
     for (int t = 0; t < p->tapes; t++)
         p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use,
                                        part || t ? g->part[0].acts[0] : NULL, a);
@@ -133,6 +125,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
                  .B = B, .T = T, .tensor = z->spec.tensor,
                  .context = spec.context, .shards = z, .sums = z->sums};
     Extent  e = extent_of(B, T, tensor_ranks(&g));
+    if (spec.experts) g.experts = expert_ranks_create(spec.experts, shape.n_experts, e.N * shape.top_k, spec.capacity);
+    e.room = room_of(&g);
     int64_t N = e.N, C = shape.n_embd;
     int     trains = g.use == GPT_TRAINING;
 
@@ -173,6 +167,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     g.starts = spec.document_mask ? arena_tensor(a, I32, 2, B, T, 1) : tensor_none();
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
     g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1) : tensor_none();
+    if (spec.fp8) g.fp8 = fp8_scales_create(shape.n_layer, a);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
         g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
@@ -189,7 +184,9 @@ void gpt_destroy(Gpt *g) {
         free(part->acts);
         free(part->forward);
         free(part->backward);
+        free(part->expert_rows);
     }
+    expert_ranks_destroy(g->experts);
     free(g->part);
     free(g->one_block);
     g->part = NULL, g->one_block = NULL, g->parts = 0;
@@ -203,7 +200,10 @@ static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 
 typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 
+static int64_t number_of(Tape t, int64_t l) { return t.tape * (t.part->end - t.part->first) + l - t.part->first; }
+
 static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
+    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     if (!tensor_is_none(g->sums.experts)) r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
     g->kind->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
@@ -211,15 +211,19 @@ static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
 static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
+    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     g->kind->recompute(r, x, w);
     g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
 /* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
- * differ. Nor have tensor and context ranks: their blocks exchange rows. */
+ * differ. Nor have tensor, context and expert ranks: their blocks exchange rows; nor fp8's first step, whose scales are found
+ * apart. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *graphs, BlockOps *ops) {
-    BlockGraph *b = &graphs[t.tape * (t.part->end - t.part->first) + l - t.part->first];
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context;
+    BlockGraph *b = &graphs[number_of(t, l)];
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context && !g->experts &&
+                !g->fp8.uses_own;
+    if (g->experts) r->expert_rows = t.part->expert_rows + number_of(t, l) * expert_table(g);
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, t, l);
@@ -233,6 +237,7 @@ void gpt_apart(Gpt *g, int is_apart) {
     shards_apart(g->shards, is_apart);
     if (g->tensor) comm_set_apart(g->tensor, is_apart);
     if (g->context) comm_set_apart(g->context, is_apart);
+    if (g->experts) comm_set_apart(g->experts->comm, g->experts->is_apart = is_apart);
 }
 
 /* --- embedding: tensor ranks have a part of the vocabulary each ---------------------------------------------------- */
@@ -276,7 +281,6 @@ static FinalActs final_acts(const Gpt *g, Extent e) {
     return (FinalActs){first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own), first_rows(g->ln_f_mean, e.own),
                        first_rows(g->ln_f_rstd, e.own)};
 }
-
 
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     gpt_take_frequencies(g, s);
@@ -381,22 +385,6 @@ void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
         device_to_host(s, out + N + row, first_rows(g->most, n));
         device_to_host(s, out + 2 * N + row, tensor_slice(g->part_sums, n, n));
     }
-}
-
-int64_t gpt_scored_length(const Gpt *g, int64_t tokens) {
-    int64_t most = context_part(g->context).ranks * g->T, length = gpt_sample_step(g);
-    while (length < tokens) length *= 2;
-    return length < most ? length : most;
-}
-int gpt_keeps_past(const Gpt *g) { return !g->context && block_keeps_past(g->use, g->recompute); }
-
-int64_t gpt_token_rows(const Gpt *g) { return tensor_ranks(g); }
-
-int64_t gpt_sample_step(const Gpt *g) {
-    int64_t step = SAMPLE_STEP;
-    if (g->context) step = 4 * SAMPLE_STEP * comm_size(g->context); /* a chunk is whole tiles of attention */
-    for (int64_t least = step; step / context_part(g->context).ranks % tensor_ranks(g);) step += least;
-    return step;
 }
 
 /* Of all the vocabulary, on every tensor rank. */

@@ -12,6 +12,7 @@
 #include "core/batch.h"
 #include "layers/layers.h"
 #include "model/block.h"
+#include "model/expert_ranks.h"
 #include "model/shards.h"
 
 #ifdef __cplusplus
@@ -29,6 +30,7 @@ typedef struct {
     int        tapes;                /* micro-batches whose activations it keeps              */
     void     **acts;                 /* owned [tapes]: [end - first] of the kind's structs    */
     BlockGraph *forward, *backward;  /* owned [tapes][end - first]                            */
+    int64_t    *expert_rows;         /* owned [tapes][end - first][ranks][E]: BlockRun's; NULL: no ranks divide the experts */
 } GptPart;
 
 /* How a stage of a pipeline divides its blocks, in order: model/work.h. */
@@ -43,8 +45,10 @@ typedef struct {
     int64_t    B, T;                 /* largest micro-batch, T tokens of a sequence on this rank */
     int64_t    head_rows;            /* rows of a classifier chunk                            */
     Comm      *tensor, *context;     /* borrowed: the shards', and ranks with other tokens of the same sequences; NULL: one rank */
+    ExpertRanks *experts;            /* owned: ranks that divide the experts; NULL: each has all */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
+    Fp8Scales  fp8;                  /* none where products are of act                        */
     int64_t    past;                 /* tokens before the batch: 0 but in pipeline_token_logits()                    */
 
     GptPart   *part;                 /* owned [parts]                                         */
@@ -74,8 +78,18 @@ int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
 
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
  * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. document_mask: batches may
- * have starts. */
-typedef struct { int64_t B, T; Comm *context; const GptPartSpec *part; int parts; Recompute recompute; int document_mask; } GptSpec;
+ * have starts. experts: NULL where each rank has all; capacity: ExpertRanks'. */
+typedef struct {
+    int64_t B, T;
+    Comm   *context;
+    const GptPartSpec *part;
+    int     parts;
+    Recompute recompute;
+    int     document_mask;
+    Comm   *experts;
+    double  capacity;
+    int     fp8;
+} GptSpec;
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 

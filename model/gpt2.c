@@ -8,6 +8,7 @@
  */
 #include "layers/layers.h"
 #include "model/block.h"
+#include "model/products.h"
 
 #define LAYERNORM_EPS 1e-5f
 
@@ -74,13 +75,13 @@ static const ActRow ACT_ROWS[] = {
 
 /* Computes, from ln_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
-    linear_forward(r->s, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
+    product_forward(r, PRODUCT_QKV, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
     attend(r, x->attention, x->lse, x->qkv);
-    linear_forward(r->s, r->update, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
+    product_forward(r, PRODUCT_ATTENTION, r->update, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
     residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual,
                                sum_rows(r, r->update), w->ln_2_w, w->ln_2_b,
                                LAYERNORM_EPS);
-    linear_gelu_forward(r->s, x->gelu, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w, w->c_fc_b);
+    product_gelu_forward(r, PRODUCT_UP, x->gelu, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w, w->c_fc_b);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
@@ -91,7 +92,7 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
                                    own_rows(r, r->update), w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     else layernorm_forward(r->s, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     inner_forward(r, x, w);
-    linear_forward(r->s, r->update, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b));
+    product_forward(r, PRODUCT_DOWN, r->update, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b));
     sum_rows(r, r->update);
 }
 
@@ -123,16 +124,16 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     dattention.data = r->update.data;
     int                is_summed = !tensor_is_none(r->exit_sums);
     if (is_summed) add_forward(r->s, d->mlp_proj_b, r->exit_sums);
-    linear_gelu_backward(r->s, x->dfc, d->c_fc_b, d->mlp_proj_w, is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
+    product_gelu_backward(r, PRODUCT_DOWN, x->dfc, d->c_fc_b, d->mlp_proj_w, is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
                          gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
-    linear_backward(r->s, r->dbranch, d->c_fc_w, tensor_none(), x->dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
+    product_backward(r, PRODUCT_UP, r->dbranch, d->c_fc_w, tensor_none(), x->dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
     layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid,
                        w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
-    linear_backward(r->s, dattention, d->attn_proj_w, r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
+    product_backward(r, PRODUCT_ATTENTION, dattention, d->attn_proj_w, r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
                     gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
     attend_backward(r, x->dqkv, dattention, x->attention, x->lse, x->qkv);
-    linear_backward(r->s, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
+    product_backward(r, PRODUCT_QKV, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual,
                        w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }

@@ -63,13 +63,21 @@ void groups_add_matrices(Groups *g) {
     else g->matrices = comm_group(g->job, g->mesh, WITH_TENSOR | WITH_WEIGHTS, "matrices");
 }
 
-enum { MOST = 14 };
+void groups_add_experts(Groups *g, int ranks) {
+    int of = comm_size(g->state), rank = comm_rank(g->state);
+    if (ranks <= 1) return;
+    g->experts = comm_every(g->state, rank - rank % ranks, 1, ranks, GROUP_OF_EXPERTS);
+    g->expert_state = comm_every(g->state, rank % ranks, ranks, of / ranks, GROUP_OF_EXPERT_STATE);
+    comm_set_inline(g->experts);
+}
+
+enum { MOST = 16 };
 /* Each once; returns how many. axis: whose times and bytes they count for. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
     Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights, g->stages,
-                         g->pair[0], g->pair[1], g->pair[2], g->pair[3], g->pair[4], g->pair[5], g->matrices};
+                         g->pair[0], g->pair[1], g->pair[2], g->pair[3], g->pair[4], g->pair[5], g->matrices, g->experts, g->expert_state};
     Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD, AXIS_STAGE,
-                      AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_SHARD};
+                      AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_SHARD, AXIS_SHARD, AXIS_SHARD};
     int   count = 0;
     for (int i = 0; i < MOST; i++) {
         int is_new = each[i] != NULL;
@@ -110,6 +118,13 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh
 size_t groups_matrices_library_bytes(Mesh mesh, CommKind kind) {
     int all = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS);
     return all == mesh_ranks(mesh) || all == ranks_with(mesh, WITH_STATE) ? 0 : comm_library_bytes(kind, all);
+}
+size_t groups_experts_library_bytes(Mesh mesh, int ranks, CommKind kind) {
+    return ranks > 1 ? comm_library_bytes(kind, ranks) + comm_library_bytes(kind, ranks_with(mesh, WITH_STATE) / ranks) : 0;
+}
+/* Rows travel as messages, without buffers. */
+size_t groups_experts_buffer_bytes(Mesh mesh, int ranks, CommKind kind) {
+    return ranks > 1 ? comm_buffer_bytes(kind, ranks_with(mesh, WITH_STATE) / ranks) : 0;
 }
 size_t groups_library_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_library_bytes); }
 

@@ -9,6 +9,9 @@
 extern "C" {
 #endif
 
+#define GROUP_OF_EXPERTS "expert" /* names in ledgers */
+#define GROUP_OF_EXPERT_STATE "expert shard"
+
 typedef struct {
     Mesh  mesh;
     Comm *job;      /* borrowed: all ranks of the grid                                              */
@@ -22,6 +25,8 @@ typedef struct {
     Comm *twin_up, *twin_down; /* the tied embedding's gradient, from the last stage to the first; its weights, back */
     Comm *pair[6];  /* these six, those that are there, in the order in which all ranks made theirs */
     int   pairs;
+    Comm *experts;  /* ranks that divide the experts; NULL: each has all                            */
+    Comm *expert_state; /* ranks that share the state of the same experts; NULL where experts is    */
     Comm *matrices; /* all ranks of this stage of the pipeline, for an optimizer of whole matrices; NULL: nobody asked */
     Comm *weights;  /* ranks that hold the same weights; the job where that is all                  */
     int   data, datas; /* this rank's place among those that compute different micro-batches, and their number */
@@ -32,6 +37,9 @@ typedef struct {
 Groups groups_create(Comm *job, Mesh mesh, int is_ring);
 void   groups_free(Groups *g);
 
+/* Sets g->experts and g->expert_state, before groups_set_kind: `ranks` of the shard axis divide the experts, neighbours
+ * among those that share a state. All ranks call it together. */
+void   groups_add_experts(Groups *g, int ranks);
 /* Sets g->matrices, before groups_set_kind. All ranks call it together. */
 void   groups_add_matrices(Groups *g);
 /* How the groups' collectives travel, the job's too (comm_set_kind). */
@@ -46,6 +54,8 @@ void       groups_forget_times(const Groups *g);
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind);
 size_t groups_library_bytes(Mesh mesh, CommKind kind);
 size_t groups_matrices_library_bytes(Mesh mesh, CommKind kind); /* the same of groups_add_matrices */
+size_t groups_experts_library_bytes(Mesh mesh, int ranks, CommKind kind); /* and of groups_add_experts */
+size_t groups_experts_buffer_bytes(Mesh mesh, int ranks, CommKind kind);
 
 #ifdef __cplusplus
 }

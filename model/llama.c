@@ -13,6 +13,7 @@
 #include "layers/layers.h"
 #include "model/block.h"
 #include "model/experts.h"
+#include "model/products.h"
 
 typedef struct {
     Tensor q_norm, k_norm;            /* [D] [D]: Qwen3's               */
@@ -42,7 +43,7 @@ static const ParamRow EMBEDDING_ROWS[] = {
 };
 /* A kind has a part of each table: the rows of experts, if it has them, those of norms of heads, what all have, and the rows of one MLP
  * if it has no experts. */
-enum { EXPERT_ROWS = 5, EXPERT_ACTS = 15, HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3, MLP_ROWS = 3, MLP_ACTS = 3 };
+enum { EXPERT_ROWS = 5, EXPERT_ACTS = 21, HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3, MLP_ROWS = 3, MLP_ACTS = 3 };
 #define EXPERT(field) (offsetof(BlockParams, experts) + offsetof(ExpertParams, field))
 static const ParamRow BLOCK_ROWS[] = {
     {"mlp.gate.e_score_correction_bias", EXPERT(bias), {DIM_E}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
@@ -77,13 +78,19 @@ static const ActRow ACT_ROWS[] = {
     {EXPERT_ACT(order), ACT_R, TYPE_I32, KEEP_STATE, NO_ALIAS},
     {EXPERT_ACT(place), ACT_R, TYPE_I32, KEEP_STATE, NO_ALIAS},
     {EXPERT_ACT(first), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(gate_up), ACT_R_2FE, TYPE_ACT, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(swiglu), ACT_R_FE, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {EXPERT_ACT(gate_up), ACT_X_2FE, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(swiglu), ACT_X_FE, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {EXPERT_ACT(counts), ACT_B_E, TYPE_I32, KEEP_WORK, NO_ALIAS},
     {EXPERT_ACT(logits), ACT_N_E, TYPE_ACT, KEEP_WORK, NO_ALIAS},
     {EXPERT_ACT(rows), ACT_R_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
     {EXPERT_ACT(out), ACT_R_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(dswiglu), ACT_R_FE, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+    {EXPERT_ACT(first_here), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(weight_here), ACT_X, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(weight_rows), ACT_R_SENT, TYPE_F32, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(rows_here), ACT_X_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(out_here), ACT_X_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(dweight_here), ACT_X, TYPE_F32, KEEP_BACKWARD, NO_ALIAS},
+    {EXPERT_ACT(dswiglu), ACT_X_FE, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {EXPERT_ACT(dweight), ACT_N_TOP, TYPE_F32, KEEP_BACKWARD, NO_ALIAS},
     {EXPERT_ACT(dnorm), ACT_OWN_ALL_C, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {ACT(products), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS},
@@ -122,7 +129,7 @@ static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
     HeadShape h = heads_of(r);
     Tensor    rows = batch_rows(r, x->qkv), products = has_head_norms(r) ? x->products : rows;
     int64_t   Q = h.query * h.size, KV = h.key * h.size;
-    head_forward(r->s, products, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+    product_head_forward(r, PRODUCT_QKV, products, gather_rows(r, x->norm_1, r->update), qkv_of(w));
     if (has_head_norms(r)) {
         head_norm_forward(r->s, rows, x->q_rstd, products, 0, h.query, w->q_norm, eps_of(r));
         head_norm_forward(r->s, rows, x->k_rstd, products, Q, h.key, w->k_norm, eps_of(r));
@@ -139,7 +146,7 @@ static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w
         head_norm_backward(r->s, x->dqkv, d->q_norm, x->dqkv, x->products, 0, h.query, w->q_norm, x->q_rstd);
         head_norm_backward(r->s, x->dqkv, d->k_norm, x->dqkv, x->products, h.query * h.size, h.key, w->k_norm, x->k_rstd);
     }
-    head_backward(r->s, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+    product_head_backward(r, PRODUCT_QKV, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update), qkv_of(w));
 }
 
 static int has_experts(const BlockRun *r) { return r->shape.arch == ARCH_QWEN3_MOE; }
@@ -150,7 +157,7 @@ static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, E
         experts_forward(r, &x->experts, x->norm_2, &w->experts, pass);
         return;
     }
-    if (pass != EXPERTS_LIGHT) head_forward(r->s, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    if (pass != EXPERTS_LIGHT) product_head_forward(r, PRODUCT_UP, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
     swiglu_forward(r->s, x->swiglu, x->gate_up);
 }
 
@@ -160,19 +167,19 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
         experts_backward(r, &x->experts, x->norm_2, &w->experts, &d->experts);
         return;
     }
-    head_backward(r->s, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu, w->down);
+    product_head_backward(r, PRODUCT_DOWN, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu, w->down);
     swiglu_backward(r->s, x->gate_up, x->dswiglu, x->gate_up);
-    head_backward(r->s, r->dbranch, gate_up_of(d), x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    product_head_backward(r, PRODUCT_UP, r->dbranch, gate_up_of(d), x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
 }
 
 /* Computes, from norm_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
-static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
+static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
-    head_forward(r->s, r->update, x->attention, w->o);
+    product_head_forward(r, PRODUCT_ATTENTION, r->update, x->attention, w->o);
     residual_rmsnorm_forward(r->s, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2,
                              eps_of(r));
-    mlp_forward(r, x, w, EXPERTS_ALL);
+    mlp_forward(r, x, w, pass);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
@@ -181,9 +188,9 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
     if (r->mid.data)
         residual_rmsnorm_forward(r->s, x->residual, x->norm_1, x->rstd_1, r->mid, own_rows(r, r->update), w->norm_1, eps_of(r));
     else rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
-    inner_forward(r, x, w);
+    inner_forward(r, x, w, EXPERTS_ALL);
     if (has_experts(r)) experts_output(r, &x->experts, &w->experts);
-    else head_forward(r->s, r->update, x->swiglu, w->down);
+    else product_head_forward(r, PRODUCT_DOWN, r->update, x->swiglu, w->down);
     sum_rows(r, r->update);
 }
 
@@ -194,7 +201,7 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     if (r->recompute == RECOMPUTE_NONE) return;
     rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
     if (r->recompute == RECOMPUTE_BLOCK) {
-        inner_forward(r, x, w);
+        inner_forward(r, x, w, EXPERTS_AGAIN);
     } else {
         rmsnorm_forward(r->s, x->norm_2, x->rstd_2, x->residual_mid, w->norm_2, eps_of(r));
         mlp_forward(r, x, w, EXPERTS_LIGHT);
@@ -209,7 +216,7 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     mlp_backward(r, x, w, d);
     rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2, x->rstd_2);
 
-    head_backward(r->s, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch), x->attention, w->o);
+    product_head_backward(r, PRODUCT_ATTENTION, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch), x->attention, w->o);
     attend_backward(r, x->dqkv, dattention, x->attention, x->lse, x->qkv);
     heads_backward(r, x, w, d);
     rmsnorm_backward(r->s, r->dresidual, d->norm_1, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->norm_1, x->rstd_1);

@@ -51,19 +51,30 @@ static void measure(Matrices *m, const Param *p) {
     if (!parts_are_whole(m, p) && p->elems > m->whole_elems) m->whole_elems = p->elems;
 }
 
-Matrices matrices_create(const Shards *z) {
-    int      replicas = at_least_1(z->spec.replicas), ranks;
+/* The ranks that share them out, and this one's place. */
+static Matrices matrices_among(const Shards *z, MatricesOf of) {
+    int      replicas = at_least_1(z->spec.replicas), ranks = z->layout.ranks, experts = z->layout.expert_ranks;
     Matrices m = {.shards = z, .comm = z->spec.matrices, .tensor = z->layout.tensor_ranks};
+    if (of == MATRICES_OF_EXPERTS)
+        return (Matrices){.shards = z, .comm = z->spec.expert_state, .copies = 1, .pieces = ranks / experts, .tensor = 1,
+                          .rank = z->spec.rank / experts};
+    m.pieces = z->stage ? ranks : 1;
+    m.copies = z->stage ? replicas : replicas * ranks;
+    m.rank = (z->spec.replica * ranks + z->spec.rank) * m.tensor + z->layout.tensor_rank;
+    return m;
+}
+
+Matrices matrices_create(const Shards *z, MatricesOf of) {
+    Matrices m = matrices_among(z, of);
     Priced  *priced = (Priced *)malloc(sizeof *priced * (size_t)z->layout.params);
-    m.pieces = z->stage ? z->layout.ranks : 1;
-    m.copies = z->stage ? replicas : replicas * z->layout.ranks;
-    m.rank = (z->spec.replica * z->layout.ranks + z->spec.rank) * m.tensor + z->layout.tensor_rank;
+    int      ranks;
     ranks = m.copies * m.pieces * m.tensor;
     CHECK(!m.comm || (ranks == comm_size(m.comm) && m.rank == comm_rank(m.comm)), "rank %d of %d shares matrices among %d", m.rank,
           ranks, m.comm ? comm_size(m.comm) : 1);
     for (int i = 0; priced && i < z->layout.params; i++) {
         const Param *p = &z->layout.param[i];
-        if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN) continue;
+        if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN || p->local_elems == 0) continue;
+        if (layout_is_of_experts(&z->layout, p->bucket) != (of == MATRICES_OF_EXPERTS)) continue;
         priced[m.count++] = (Priced){i, cost_of(p)};
         measure(&m, p);
     }

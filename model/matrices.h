@@ -9,6 +9,9 @@
  *   ZeRO stage   copies of the state                  pieces of a copy
  *   0            each rank of the state, each replica   one
  *   1 to 3       replicas                               one for each rank of the state
+ *
+ * Matrices of experts that ranks divide are shared out by themselves, among the ranks that hold the same experts. Each copy of
+ * the state computes them for itself.
  */
 #ifndef TRAIN_GPT_MODEL_MATRICES_H
 #define TRAIN_GPT_MODEL_MATRICES_H
@@ -33,7 +36,9 @@ typedef struct {
     int           messages;
 } Matrices;
 
-Matrices matrices_create(const Shards *shards);
+/* All that all ranks have, experts' too where each has all of them; those of divided experts. */
+typedef enum { MATRICES_OF_ALL, MATRICES_OF_EXPERTS } MatricesOf;
+Matrices matrices_create(const Shards *shards, MatricesOf of);
 void     matrices_destroy(Matrices *m);
 
 enum { MATRIX_FIELDS = 2 };

@@ -15,10 +15,21 @@ static PipelineSpec pipeline_of(const ModelSpec *spec) {
     return p;
 }
 
+/* The experts of a block are where the block is. */
+static BucketHold *hold_experts(BucketHold *hold, ModelShape shape) {
+    hold = (BucketHold *)realloc(hold, sizeof *hold * (size_t)(model_expert_bucket(shape, (int)shape.n_layer) + 1));
+    if (!hold) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
+    for (int b = 1; b <= shape.n_layer; b++) hold[model_expert_bucket(shape, b)] = hold[b];
+    return hold;
+}
+
 Layout model_spec_layout(const ModelSpec *spec) {
     ShardsSpec  s = spec->shards;
+    int         experts = at_least_1(s.expert_ranks);
     BucketHold *hold = pipeline_holds(s.shape, pipeline_of(spec));
-    Layout      layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold});
+    if (experts > 1) hold = hold_experts(hold, s.shape);
+    Layout      layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold, experts,
+                                                             s.rank % experts});
     free(hold);
     return layout;
 }
@@ -37,6 +48,7 @@ static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
                          [AXIS_STAGE] = spec->pipeline.stage}};
     *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
     Groups     groups = groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
+    groups_add_experts(&groups, at_least_1(s.expert_ranks));
     if (spec->optimizer && spec->optimizer->has_matrices) groups_add_matrices(&groups);
     return groups;
 }
@@ -49,6 +61,8 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
     s->comm = g->state, s->rank = comm_rank(g->state);
     s->across = g->replicas, s->replica = rank_in(g->replicas);
     s->matrices = g->matrices;
+    s->expert_state = g->expert_state;
+    spec->experts = g->experts;
     s->tensor = g->tensor, s->tensor_rank = rank_in(g->tensor);
     s->twin_up = g->twin_up, s->twin_down = g->twin_down;
     spec->context = g->context, spec->context_rank = rank_in(g->context);
@@ -62,12 +76,13 @@ static void carve(Model *m) {
     m->sums = step_sums_create(&m->activations_arena);
     if (spec->optimizer && block_kind(spec->shards.shape)->has_experts)
         step_sums_count(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * spec->shards.shape.n_experts);
+    if (spec->fp8) step_sums_fp8(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * FP8_BLOCK_CELLS);
     PipelineSpec pipeline = pipeline_of(spec);
     GptPartSpec *part = pipeline_parts(spec->shards.shape, pipeline);
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards,
                         (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part,
-                                  pipeline.parts, spec->recompute, spec->document_mask},
+                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity, spec->fp8},
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);

@@ -19,12 +19,15 @@ typedef struct {
     MuonSettings muon;                   /* where it is Muon                                           */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     Comm      *context;                  /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: there is one */
+    Comm      *experts;                  /* borrowed; ranks that divide the experts; NULL: each has all */
+    double     capacity;                 /* moe.capacity, of such ranks                                */
     int        context_ranks, context_rank; /* of it, 0 counts as 1; or of those that a plan is for    */
     PipelineSpec pipeline;               /* stages and parts 0 count as 1                              */
     Recompute  recompute;
     int        document_mask;            /* batches may hold several documents (GptSpec)               */
     OptimizerMemory offload;             /* where the optimizer's memory is                            */
     MathMode   math;
+    int        fp8;                      /* the blocks' products (model/fp8.h)                         */
     int        any_threads;              /* the same bits for any number of threads (core/device.h)    */
 } ModelSpec;
 

@@ -32,7 +32,9 @@ void muon_step(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     for (int i = 0; i < z->spans; i++)
         if (z->span[i].group == GROUP_MATRIX)
             muon_momentum(s, shards_grad(z, z->span[i]), optimizer_state(o, 0, z->span[i]), o->muon.momentum, grad_scale);
-    matrices_each(&o->matrices, s, (MatrixWork){o->kind->is_normuon ? 2 : 1, muon_field, muon_direction, &w});
+    MatrixWork work = {o->kind->is_normuon ? 2 : 1, muon_field, muon_direction, &w};
+    matrices_each(&o->matrices, s, work);
+    if (o->expert_matrices.count) matrices_each(&o->expert_matrices, s, work);
     for (int i = 0; i < z->spans; i++) {
         Span         span = z->span[i];
         const Param *p = &z->layout.param[span.param];

@@ -42,7 +42,7 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     Optimizer o = {.kind = kind, .muon = MUON_DEFAULTS, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
     leave_out_matrices(&o);
-    if (kind->has_matrices) o.matrices = matrices_create(z);
+    if (kind->has_matrices) o.matrices = matrices_create(z, MATRICES_OF_ALL), o.expert_matrices = matrices_create(z, MATRICES_OF_EXPERTS);
     for (int k = 0; k < kind->states; k++)
         o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0)
                                    : arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
@@ -59,7 +59,7 @@ void optimizer_destroy(Optimizer *o) {
     free(o->spans);
     free(o->own_grad);
     free(o->left_out);
-    if (o->kind->has_matrices) matrices_destroy(&o->matrices);
+    if (o->kind->has_matrices) matrices_destroy(&o->matrices), matrices_destroy(&o->expert_matrices);
     o->spans = NULL, o->own_grad = NULL, o->left_out = NULL;
 }
 
@@ -135,7 +135,7 @@ void optimizer_zero_states(const Optimizer *o, Stream *s) {
 }
 
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
-    if (o->shards->layout.tensor_ranks > 1) shards_hash_whole(o->shards, s, hash);
+    if (o->shards->layout.tensor_ranks > 1 || o->shards->layout.expert_ranks > 1) shards_hash_whole(o->shards, s, hash);
     else optimizer_hash_parts(o, s, hash);
 }
 

@@ -41,7 +41,7 @@ typedef struct { double momentum; NewtonKind newton; } MuonSettings;
 struct Optimizer {
     const OptimizerKind *kind;
     MuonSettings muon;
-    Matrices   matrices;                 /* owned, of a kind that has_matrices                          */
+    Matrices   matrices, expert_matrices; /* owned, of a kind that has_matrices                         */
     Shards    *shards;                   /* borrowed                                                    */
     Tensor     state[OPTIMIZER_STATES];  /* [shards_state_elems] f32; less shards_matrix_elems where matrices have none */
     int64_t   *left_out;                 /* owned [spans + 1]: of matrices before each span, elements that no_matrices saves */

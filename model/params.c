@@ -69,7 +69,7 @@ static int append_rows(Param *p, const ParamTable *t, const char *prefix, int bu
         for (int e = 0; e < repeats(t, i, s); e++)
             for (int k = i; k < end; k++) {
                 p[at] = param_of(&t->row[k], prefix, bucket, s, e);
-                if (e > 0) p[at].field = NO_FIELD;
+                if (is_each(&t->row[k])) p[at].expert = 1 + e;
                 at++;
             }
     }
@@ -118,6 +118,12 @@ int model_parameters(ModelShape s, int64_t *parameters) { return count_parameter
 Layout model_layout(ModelShape s, LayoutPlace place) {
     int    count;
     Param *rows = model_params(s, &count);
+    int    ranks = place.expert_ranks > 1 ? place.expert_ranks : 1, first = 1 + (int)s.n_experts / ranks * place.expert_rank;
+    for (int i = 0; i < count; i++) {
+        if (!rows[i].expert) continue;
+        if (rows[i].expert != first) rows[i].field = NO_FIELD;
+        if (ranks > 1) rows[i].bucket = model_expert_bucket(s, rows[i].bucket);
+    }
     Layout layout = layout_create(rows, count, place);
     free(rows);
     return layout;

@@ -81,7 +81,15 @@ Param *model_params(ModelShape shape, int *count);
 int    model_parameters(ModelShape shape, int64_t *parameters);
 /* The struct of Tensors of a bucket's rows. */
 size_t model_view_bytes(ModelShape shape, int bucket);
+/* With place.expert_ranks > 1 the rows of experts of block l are bucket model_expert_bucket(shape, 1 + l), after all others. */
 Layout model_layout(ModelShape shape, LayoutPlace place);
+static inline int model_final_bucket(ModelShape s) { return 1 + (int)s.n_layer; }
+static inline int model_expert_bucket(ModelShape s, int block) { return model_final_bucket(s) + block; }
+/* The bucket whose view (model_view_bytes) shows the rows of this one: a block's, for its experts. */
+static inline int model_view_bucket(ModelShape s, int bucket) {
+    int final = model_final_bucket(s);
+    return bucket > final ? bucket - final : bucket;
+}
 
 /* Model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal), P = all parameters, but for a wte that is
  * not the head, too, and of the experts those of one token. */

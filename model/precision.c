@@ -3,12 +3,13 @@
 
 Numerics precision_resolve(Precision asked, int native_bf16) {
     static const Numerics fp32 = {F32, MATH_STRICT, "fp32"}, tf32 = {F32, MATH_TF32, "tf32"}, bf16 = {BF16, MATH_STRICT, "bf16"},
-                          fp16 = {F16, MATH_STRICT, "fp16"};
+                          fp16 = {F16, MATH_STRICT, "fp16"}, fp8 = {BF16, MATH_STRICT, "fp8"};
     switch (asked) {
         case PRECISION_FP32: return fp32;
         case PRECISION_TF32: return tf32;
         case PRECISION_BF16: return bf16;
         case PRECISION_FP16: return fp16;
+        case PRECISION_FP8: return fp8;
         case PRECISION_AUTO: break;
     }
     return native_bf16 ? bf16 : fp32;

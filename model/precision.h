@@ -10,12 +10,12 @@ extern "C" {
 #endif
 
 /* The option's words. */
-typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16 } Precision;
+typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16, PRECISION_FP8 } Precision;
 
 typedef struct {
     DType       act;    /* of activations and working weights                      */
     MathMode    math;   /* of fp32 matrix products                                 */
-    const char *name;   /* "fp32", "tf32", "bf16", "fp16", as in the config's words */
+    const char *name;   /* "fp32", "tf32", "bf16", "fp16", "fp8", as in the config's words; fp8: products of blocks alone, act is bf16 */
 } Numerics;
 
 /* native_bf16: whether every rank computes bf16 natively; `auto` depends on it. */

@@ -1,5 +1,5 @@
 /* shards.c - see shards.h. */
-#include "model/shards.h"
+#include "model/shards_places.h"
 
 #include <stdlib.h>
 
@@ -13,71 +13,6 @@ enum { FIRST_GATHERS = 2 };
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor || z->spec.twin_up; }
 
-/* --- which buckets ------------------------------------------------------------------------------------------------ */
-
-static int is_here(const Shards *z, int b) { return z->layout.bucket[b].hold != BUCKET_ELSEWHERE; }
-static int is_twin(const Shards *z, int b) { return z->layout.bucket[b].hold == BUCKET_TWIN; }
-static int has_twin(const Shards *z, int b) { return b == 0 && z->spec.twin_up && !is_twin(z, 0); }
-/* The bucket whose backward ends a micro-batch on this rank. */
-static int first_own(const Shards *z) {
-    int b = 0;
-    while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
-    return b;
-}
-static int last_here(const Shards *z) {
-    int b = z->layout.buckets - 1;
-    while (!is_here(z, b)) b--;
-    return b;
-}
-/* The i-th block here. Neighbours have different slots. */
-static int block_here(const Shards *z, int i) {
-    for (int b = 1; b < z->layout.buckets - 1; b++)
-        if (is_here(z, b) && i-- == 0) return b;
-    return 0;
-}
-static int slot_of(const Shards *z, int b) {
-    int before = 0;
-    for (int k = 1; k < b; k++) before += is_here(z, k);
-    return before % SHARDS_SLOTS;
-}
-
-/* --- where buckets lie -------------------------------------------------------------------------------------------- */
-
-static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
-static int has_param_slots(const Shards *z) { return z->stage == 3; }
-static int last_bucket(const Shards *z) { return z->layout.buckets - 1; }
-static int is_block(const Shards *z, int b) { return b > 0 && b < last_bucket(z); }
-
-/* With slots the first bucket and the last one come first. Blocks have one size. */
-static int64_t place_of(const Shards *z, int slots, int b) {
-    const Bucket *bucket = z->layout.bucket;
-    if (!slots) return bucket[b].memory;
-    if (b == 0) return 0;
-    return bucket[0].elems + (is_block(z, b) ? bucket[last_bucket(z)].elems + slot_of(z, b) * bucket[b].elems : 0);
-}
-static int64_t room_of(const Shards *z, int slots) {
-    const Bucket *bucket = z->layout.bucket;
-    return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems
-                 : z->layout.memory_elems;
-}
-static Tensor weights_of(const Shards *z, int b) {
-    return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems);
-}
-static Tensor grads_of(const Shards *z, int b) {
-    return tensor_slice(z->grads, place_of(z, has_grad_slots(z), b), z->layout.bucket[b].elems);
-}
-
-/* This rank's piece: of a bucket; of a block among `pieces`. */
-static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
-    int64_t q = z->layout.bucket[b].piece_elems;
-    return tensor_slice(bucket, z->spec.rank * q, q);
-}
-static Tensor piece_among(const Shards *z, Tensor pieces, int b) {
-    return tensor_slice(pieces, z->layout.bucket[b].shard - z->layout.bucket[1].shard, z->layout.bucket[b].piece_elems);
-}
-/* The blocks' pieces follow each other. */
-static int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_bucket(z)].shard - z->layout.bucket[1].shard; }
-
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* This rank's part of a row as a tensor inside its bucket, with its padding rows. */
@@ -90,15 +25,15 @@ static Tensor row_view(Tensor bucket, const Param *p, int64_t first) {
 static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, int b)) {
     const Layout *l = &z->layout;
     void        **view = (void **)calloc((size_t)l->buckets, sizeof *view);
-    for (int b = 0; view && b < l->buckets; b++) {
-        view[b] = calloc(1, model_view_bytes(z->spec.shape, b));
-        for (int i = l->bucket[b].first_param;
-             view[b] && is_here(z, b) && i < l->bucket[b].first_param + l->bucket[b].params; i++) {
-            Tensor t = row_view(bucket_of(z, b), &l->param[i], l->bucket[b].memory);
-            if (l->param[i].field != NO_FIELD) memcpy((char *)view[b] + l->param[i].field, &t, sizeof t);
-        }
+    for (int b = 0; view && b <= last_bucket(z); b++) view[b] = calloc(1, model_view_bytes(z->spec.shape, b));
+    for (int i = 0; view && i < l->params; i++) {
+        int   b = l->param[i].bucket;
+        void *in = view[model_view_bucket(z->spec.shape, b)];
+        if (!in || !is_here(z, b) || l->param[i].field == NO_FIELD) continue;
+        Tensor t = row_view(bucket_of(z, b), &l->param[i], l->bucket[b].memory);
+        memcpy((char *)in + l->param[i].field, &t, sizeof t);
     }
-    for (int b = 0; b < l->buckets; b++)
+    for (int b = 0; b <= last_bucket(z); b++)
         if (!view || !view[b]) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", l->buckets);
     return view;
 }
@@ -106,16 +41,17 @@ static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, i
 /* Stage 0 updates the pieces of all ranks. */
 static void list_spans(Shards *z) {
     const Layout *l = &z->layout;
-    int           first = z->stage ? z->spec.rank : 0, pieces = z->stage ? 1 : l->ranks;
-    z->span = (Span *)malloc(sizeof *z->span * (size_t)l->params * (size_t)(pieces + 1));
+    z->span = (Span *)malloc(sizeof *z->span * (size_t)l->params * (size_t)((z->stage ? 1 : l->ranks) + 1));
     if (!z->span) fail(EXIT_MEMORY, "no memory for the table of parameter spans");
-    for (int b = 0; b < l->buckets; b++)
+    for (int b = 0; b < l->buckets; b++) {
+        int first = z->stage ? piece_number(z, b, z->spec.rank) : 0, pieces = z->stage ? 1 : l->bucket[b].ranks;
         for (int r = first; r < first + pieces; r++) z->spans += layout_spans(l, b, r, z->span + z->spans);
+    }
 }
 
 /* The spans of this rank's pieces whose rows every tensor rank has whole, into span; returns how many. */
 static int whole_spans(const Shards *z, int b, Span *span) {
-    int count = layout_spans(&z->layout, b, z->spec.rank, span), whole = 0;
+    int count = layout_spans(&z->layout, b, piece_number(z, b, z->spec.rank), span), whole = 0;
     for (int i = 0; i < count; i++)
         if (z->layout.param[span[i].param].cut == CUT_NONE) span[whole++] = span[i];
     return whole;
@@ -174,8 +110,8 @@ void shards_destroy(Shards *z) {
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
 static void gather(Shards *z, int b) {
-    z->gather[b] = comm_next(z->spec.comm);
-    comm_all_gather_start(z->spec.comm, weights_of(z, b));
+    z->gather[b] = comm_next(comm_of(z, b));
+    comm_all_gather_start(comm_of(z, b), weights_of(z, b));
 }
 
 /* At stage 0 every rank has updated all of them. */
@@ -199,7 +135,7 @@ static void gather_due(Shards *z, int most, GatherOrder order) {
 static void await_weights(Shards *z, int b) {
     while (z->due <= b) gather_due(z, GATHERS_MOST, GATHERS_BEHIND);
     if (b > z->wanted) z->wanted = b;
-    if (z->gather[b] >= 0) comm_wait(z->spec.comm, z->gather[b]);
+    if (z->gather[b] >= 0) comm_wait(comm_of(z, b), z->gather[b]);
     z->gather[b] = -1;
 }
 
@@ -220,12 +156,14 @@ void shards_prefetch(Shards *z, Stream *s, int bucket) {
 const void *shards_need(Shards *z, Stream *s, int bucket) {
     shards_prefetch(z, s, bucket);
     await_weights(z, bucket);
+    if (has_experts(z, bucket)) await_weights(z, experts_of(z, bucket));
     return z->weight_view[bucket];
 }
 
 void shards_need_all(Shards *z) {
     while (z->due < z->layout.buckets) gather_due(z, GATHERS_MOST, GATHERS_BEHIND);
     if (z->spec.comm) comm_finish(z->spec.comm);
+    if (z->spec.expert_state) comm_finish(z->spec.expert_state);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
 }
 
@@ -241,7 +179,7 @@ void shards_publish(Shards *z, Stream *s) {
     send_to_twin(z);
     if (is_alone(z)) return;
     memset(z->weights_in, 0, sizeof z->weights_in);
-    if (comm_kind(z->spec.comm) == COMM_NCCL && !s->ledger && !has_param_slots(z)) {
+    if (comm_kind(z->spec.comm) == COMM_NCCL && !s->ledger && !has_param_slots(z) && z->layout.expert_ranks == 1) {
         z->due = 0, z->wanted = -1;
         gather_due(z, FIRST_GATHERS, GATHERS_NOW);
         return;
@@ -257,7 +195,7 @@ void shards_rewind(Shards *z, Stream *s) {
     for (int i = 0; i < SHARDS_SLOTS; i++) shards_prefetch(z, s, block_here(z, i));
 }
 
-int  shards_gathers(const Shards *z) { return has_param_slots(z); }
+int  shards_gathers(const Shards *z) { return has_param_slots(z) || z->layout.expert_ranks > 1; }
 void shards_apart(Shards *z, int is_apart) { z->is_apart = is_apart; }
 
 /* --- gradients ---------------------------------------------------------------------------------------------------- */
@@ -321,9 +259,9 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
         return;
     }
     if (z->order.leaves) grad_order_share(&z->order, s, at, z->spec.comm);
-    else comm_reduce_scatter_start(z->spec.comm, grads);
+    else comm_reduce_scatter_start(comm_of(z, bucket), grads);
     if (z->spec.across && !is_twin(z, bucket) && !has_twin(z, bucket))
-        comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), z->spec.comm);
+        comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), comm_of(z, bucket));
 }
 
 /* With ordered sums each micro-batch starts from zero. */
@@ -343,6 +281,7 @@ void shards_poll(Shards *z) {
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_due = which == MICRO_LAST || (has_grad_slots(z) && is_block(z, bucket));
     if (is_due && !z->is_apart && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
+    if (which == MICRO_LAST && !z->is_apart && has_experts(z, bucket)) start_sum(z, s, experts_of(z, bucket), which);
     if (which == MICRO_EARLIER && z->order.leaves && bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z)))
         keep_micro_batch(z, s);
     shards_poll(z);
@@ -386,6 +325,7 @@ void shards_finish(Shards *z, Stream *s) {
     for (int slot = SHARDS_SLOTS - 1; slot >= 0; slot--) take_sum(z, s, slot);
     if (z->spec.across) comm_finish(z->spec.across);
     if (!is_alone(z)) comm_finish(z->spec.comm);
+    if (z->spec.expert_state) comm_finish(z->spec.expert_state);
     if (z->spec.twin_up) join_twin(z, s);
     if (z->spec.tensor) sum_whole(z, s);
     if (!is_alone(z) && !z->stage) {
@@ -403,87 +343,4 @@ void shards_await(Shards *z, Stream *s) {
     event_record(z->computed, s);
     while (!event_is_past(z->computed))
         if (z->spec.comm) comm_poll(z->spec.comm);
-}
-
-/* --- for the optimizer -------------------------------------------------------------------------------------------- */
-
-int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
-int64_t shards_state_at(const Shards *z, Span span) { return z->stage ? span.shard : span.memory; }
-Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
-    return tensor_slice(state, shards_state_at(z, span), span.elems);
-}
-static int64_t matrix_elems_of(const Shards *z, int rank) {
-    Span   *span = z->span + z->spans; /* room for one bucket more */
-    int64_t elems = 0;
-    for (int b = 0; b < z->layout.buckets; b++)
-        for (int i = layout_spans(&z->layout, b, rank, span); i-- > 0;)
-            if (span[i].group == GROUP_MATRIX) elems += span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN;
-    return elems;
-}
-int64_t shards_matrix_elems(const Shards *z) {
-    int64_t least = INT64_MAX, all = 0;
-    for (int r = 0; r < z->layout.ranks; r++) {
-        int64_t elems = matrix_elems_of(z, r);
-        all += elems;
-        if (elems < least) least = elems;
-    }
-    return z->stage ? least : all;
-}
-
-int     shards_state_is_shared(const Shards *z) { return !z->stage; }
-
-int shards_is_own(const Shards *z, Span span) {
-    const Param  *p = &z->layout.param[span.param];
-    const Bucket *b = &z->layout.bucket[p->bucket];
-    if (p->cut == CUT_NONE && z->layout.tensor_rank > 0) return 0;
-    return z->spec.replica == 0 && (span.memory - b->memory) / b->piece_elems == z->spec.rank;
-}
-
-int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
-    if (z->spec.replicas > 1 && bucket % z->spec.replicas != z->spec.replica) return 0;
-    return layout_spans(&z->layout, bucket, z->spec.rank, spans);
-}
-
-/* A span lies in its bucket or, of a block that has a slot, among the pieces. */
-static Tensor span_of(const Shards *z, int slots, Tensor bucket, Tensor pieces, int b, Span span) {
-    if (slots && is_block(z, b)) return tensor_slice(pieces, span.shard - z->layout.bucket[1].shard, span.elems);
-    return tensor_slice(bucket, span.memory - z->layout.bucket[b].memory, span.elems);
-}
-Tensor shards_weight(const Shards *z, Span span) {
-    int b = z->layout.param[span.param].bucket;
-    return span_of(z, has_param_slots(z), weights_of(z, b), z->param_pieces, b, span);
-}
-Tensor shards_grad(const Shards *z, Span span) {
-    int b = z->layout.param[span.param].bucket;
-    return span_of(z, has_grad_slots(z), grads_of(z, b), z->grad_pieces, b, span);
-}
-
-void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {
-    if (!has_param_slots(z)) {
-        hash_words(s, hash, z->params);
-        return;
-    }
-    if (is_here(z, 0)) hash_words(s, hash, weights_of(z, 0));
-    if (is_here(z, last_bucket(z))) hash_words(s, hash, weights_of(z, last_bucket(z)));
-}
-
-void shards_hash_whole(const Shards *z, Stream *s, Tensor hash) {
-    for (int i = 0; i < z->layout.params; i++) {
-        const Param *p = &z->layout.param[i];
-        if (p->cut != CUT_NONE || !is_here(z, p->bucket) || (has_param_slots(z) && is_block(z, p->bucket))) continue;
-        hash_words(s, hash, tensor_slice(weights_of(z, p->bucket), p->memory - z->layout.bucket[p->bucket].memory, p->local_elems));
-    }
-}
-
-void shards_hash_pieces(const Shards *z, Stream *s, Tensor hash) {
-    if (has_param_slots(z)) hash_words(s, hash, z->param_pieces);
-}
-
-void shards_hash_grads(const Shards *z, Stream *s, Tensor hash) {
-    for (int b = 0; b < z->layout.buckets; b++) {
-        if (!is_here(z, b)) continue;
-        Tensor grads = grads_of(z, b);
-        if (has_grad_slots(z) && is_block(z, b)) hash_words(s, hash, piece_among(z, z->grad_pieces, b));
-        else hash_words(s, hash, z->stage ? piece_of(z, grads, b) : grads);
-    }
 }

@@ -29,6 +29,9 @@
  * With a pipeline a rank holds its stage's buckets (core/layout.h: BucketHold). The last stage has a twin of the first
  * bucket, for the head: its gradient goes to the first stage, which adds it to its own, updates, and sends the weights
  * back.
+ *
+ * With expert ranks (parallel.expert) a block's experts are a bucket of their own, which travels with the block's but among
+ * fewer ranks: those that hold the same experts. It stays, as in stage 1: these ranks have divided the experts already.
  */
 #ifndef TRAIN_GPT_MODEL_SHARDS_H
 #define TRAIN_GPT_MODEL_SHARDS_H
@@ -54,6 +57,8 @@ typedef struct {
     Comm      *matrices;           /* borrowed; all ranks that hold a part of one matrix (model/matrices.h); NULL: one alone, or no need */
     Comm      *tensor;             /* borrowed; ranks that divide every matrix; NULL: there is one             */
     int        tensor_ranks, tensor_rank; /* of it, 0 counts as 1; or of those that a plan is for              */
+    Comm      *expert_state;       /* borrowed; ranks that share the state of the same experts                 */
+    int        expert_ranks;       /* ranks that divide the experts, 0 counts as 1; neighbours in comm         */
     int        zero_stage;         /* 0 to 3, as above                                                         */
     int64_t    micro_batches;      /* parallel.deterministic: of a step, on each rank; 0: not in that mode     */
     DType      act;                /* of the working copy                                                      */
@@ -110,7 +115,7 @@ void        shards_publish(Shards *z, Stream *s);
 
 /* After forwards beside the steps: the first blocks come back into the slots of stage 3. */
 void        shards_rewind(Shards *z, Stream *s);
-/* Stage 3: a forward gathers weights, so that all ranks run equally many. */
+/* A forward gathers weights (stage 3), or brings rows to experts, so that all ranks run equally many. */
 int         shards_gathers(const Shards *z);
 /* While is_apart nothing travels, for a rank that computes without the others, to time it: its slots hold other
  * weights. */

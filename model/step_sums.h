@@ -17,8 +17,12 @@ enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
  * with. */
 enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
 
-/* experts: of each block, how many assignments each of its experts had; dims 0 in a model without experts. */
-typedef struct { Tensor cells, experts; } StepSums; /* [SUMS * EXACT_WORDS + HASHES], [n_layer * E] i64 */
+/* experts: of each block, how many assignments each of its experts had; dims 0 in a model without experts. fp8_amax, fp8_counts:
+ * Fp8's of every block, of runs in fp8 (model/fp8.h). */
+typedef struct {
+    Tensor cells, experts;       /* [SUMS * EXACT_WORDS + HASHES], [n_layer * E] i64 */
+    Tensor fp8_amax, fp8_counts; /* [cells] i32, [2 cells] i64 */
+} StepSums;
 
 typedef struct { Exact sum[SUMS]; int64_t hash[HASHES]; } StepValues;
 
@@ -28,6 +32,8 @@ Tensor   step_sum(const StepSums *n, int which);  /* an Exact: [EXACT_WORDS] i64
 Tensor   step_hash(const StepSums *n, int which); /* [1] i64 */
 /* Makes room for counts of experts. */
 void     step_sums_count(StepSums *n, Arena *arena, int64_t counts);
+/* And for fp8's of so many tensors. */
+void     step_sums_fp8(StepSums *n, Arena *arena, int64_t cells);
 /* Waits for the stream. */
 StepValues step_sums_fetch(const StepSums *n, Stream *s);
 

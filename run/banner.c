@@ -46,9 +46,9 @@ static void print_machine(const Run *r) {
     int  ranks = comm_size(r->comm), hosts = 0;
     char name[128], grid[MESH_TEXT] = "", rate[320];
     int  is_fast = r->matmul_flops >= 1e13;
-    snprintf(rate, sizeof rate, "%s (%s), %d thread%s%s, %.1f %cFLOP/s = MFU 100%%", short_name(name), device_isa(),
+    snprintf(rate, sizeof rate, "%s (%s), %d thread%s%s, %.1f %cFLOP/s%s = MFU 100%%", short_name(name), device_isa(),
              device_threads(), plural(device_threads()), ranks > 1 ? " each" : "",
-             r->matmul_flops * (is_fast ? 1e-12 : 1e-9), is_fast ? 'T' : 'G');
+             r->matmul_flops * (is_fast ? 1e-12 : 1e-9), is_fast ? 'T' : 'G', r->fp8.amax ? " of bf16 products" : "");
     if (ranks == 1) {
         line("machine", "%s", rate);
         return;
@@ -63,9 +63,16 @@ static void print_machine(const Run *r) {
 static void print_model(const Run *r) {
     ModelShape shape = r->config->model.shape;
     int        is_emulated = r->numerics.act == BF16 && !device_has_bf16(); /* this processor has no bf16 products */
+    const char *how = is_emulated ? " by way of f32 tiles" : "";
+    if (r->fp8.amax) how = device_is_host() ? ": the blocks' products of rounded bf16" : " in the blocks' products, else bf16";
     line("model", "%.2f M parameters: %lld layers, %lld heads, width %lld; %s%s", (double)r->plan.parameters * 1e-6,
          (long long)shape.n_layer, (long long)shape.n_head, (long long)shape.n_embd, r->numerics.name,
-         is_emulated ? " by way of f32 tiles" : "");
+         how);
+}
+
+static void print_experts(const Run *r) {
+    char experts[240];
+    if (*plan_experts(r->config, r->numerics.act, experts)) line("experts", "%s", experts);
 }
 
 static void print_data(const Run *r) {
@@ -149,6 +156,7 @@ void banner_print(const Run *r) {
         r->config->run.dir);
     print_machine(r);
     print_model(r);
+    print_experts(r);
     print_data(r);
     print_batch(r);
     print_memory(r);

@@ -32,6 +32,10 @@ void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
     if (!l->counts) fail(EXIT_MEMORY, "no memory for the counts of %lld experts", (long long)elems);
     device_to_host(&m->stream, l->counts, m->sums.experts);
     comm_all_reduce_i64(all, l->counts, (size_t)elems, COMM_SUM);
+    if (m->gpt.experts) {
+        l->rounds = m->gpt.experts->rounds, m->gpt.experts->rounds = 0;
+        comm_all_reduce_i64(all, &l->rounds, 1, COMM_MAX);
+    }
     l->busiest = l->entropy = 0.0;
     for (int64_t b = 0; b < shape.n_layer; b++) {
         ExpertShares s = expert_shares(l->counts + b * n, n);

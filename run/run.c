@@ -129,6 +129,12 @@ static void warn_of_wide_groups(const Run *r) {
              comm_host(r->comm, wide), fits);
 }
 
+static void refuse_fp8(const Config *c) {
+    const char *isa = device_isa();
+    if (c->precision != PRECISION_FP8 || strncmp(isa, "sm_", 3) != 0 || atoi(isa + 3) >= 89) return;
+    fail(EXIT_NODEVICE, "precision \"fp8\" needs a GPU of compute capability 8.9 or more, and %s is %s: \"bf16\"", device_name(), isa);
+}
+
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
     r->watchdog = watchdog_create(c->run.watchdog_seconds, launch);
@@ -146,10 +152,12 @@ static void join_ranks(Run *r, Launch launch) {
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve((Precision)c->precision, (int)native_bf16);
+    refuse_fp8(c);
     r->state.loss_scale = loss_scale_start(r->numerics.act);
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
     r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)), c->parallel.interleave > 1);
+    groups_add_experts(&r->groups, (int)c->parallel.expert);
     if (optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices) groups_add_matrices(&r->groups);
     groups_set_kind(&r->groups, kind);
     warn_of_wide_groups(r);
@@ -185,7 +193,8 @@ static void refuse_too_large(const Run *r) {
 /* Refuses a model whose checkpoint a resume could not read. In its manifest a run of bytes ends after a MiB, with a
  * row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
-    Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL});
+    int     experts = (int)r->config->parallel.expert;
+    Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL, experts, 0});
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1; /* of a piece: a row that is cut is a run for each rank, and q, k, v */
     int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name, r->config->optimizer.normuon)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
@@ -208,6 +217,7 @@ static void take_memory(Run *r) {
     spec.math = r->numerics.math;
     spec.document_mask = r->end_of_text >= 0;
     r->model = model_create(spec);
+    if (spec.fp8) r->fp8 = fp8_steps_create(c->model.shape.n_layer), r->state.fp8 = &r->fp8.history;
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
     int64_t own_T = T / c->parallel.context;
     r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
@@ -227,6 +237,7 @@ static void publish_first_weights(Run *r) {
     else if (r->resumed.ranks == 0) model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
     shards_publish(r->model->shards, &r->model->stream);
     shards_need_all(r->model->shards);
+    fp8_scales_set(&r->model->gpt.fp8, &r->model->stream, &r->fp8.history);
 }
 
 static void load_weights(Run *r) {
@@ -279,9 +290,10 @@ static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tenso
 }
 int64_t run_with_parts(Run *r, int64_t replicas) {
     Groups *g = &r->groups;
-    if (!g->tensor && !g->stages) return replicas;
-    int64_t rows = g->tensor ? guard_is_outvoted(g->tensor, replicas) : 0,
-            parts = guard_is_outvoted(g->weights, hash_now(r, optimizer_hash_parts));
+    if (!g->tensor && !g->stages && !g->experts) return replicas;
+    Comm   *alike = g->tensor ? g->tensor : g->experts ? g->weights : NULL; /* they hold alike what is not divided */
+    int64_t rows = alike ? guard_is_outvoted(alike, replicas) : 0,
+            parts = guard_is_outvoted(g->experts ? g->expert_state : g->weights, hash_now(r, optimizer_hash_parts));
     return rows + 2 * parts;
 }
 int64_t run_hash_replicas(Run *r) { return run_with_parts(r, hash_now(r, optimizer_hash_replicas)); }
@@ -298,6 +310,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
         r->state.loss_scale = loss_scale_start(r->numerics.act);
         r->state.start = (Position){0};
         r->state.guard = (Guard){0};
+        r->fp8.history.steps = 0;
     }
     publish_first_weights(r);
     r->state.start.samples = next;
@@ -404,6 +417,7 @@ void run_destroy(Run *r) {
     free(r->eval_tokens);
     free(r->shares);
     expert_load_drop(&r->experts);
+    fp8_steps_destroy(&r->fp8);
     if (!is_read) dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
     for (int i = 0; i < r->tasks; i++) task_free(&r->task[i]);

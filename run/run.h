@@ -17,6 +17,7 @@
 #include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/expert_load.h"
+#include "run/fp8_steps.h"
 #include "run/log/metrics.h"
 #include "run/outer/island.h"
 #include "run/plan/plan.h"
@@ -81,6 +82,7 @@ typedef struct {
     Requests      requests;
     Between       between;
     ExpertLoad    experts;          /* of the last step                        */
+    Fp8Steps      fp8;              /* owned; empty in other precisions        */
     Island       *island;           /* owned; NULL: outer.server is not set */
     RoundWork     round;
     int           server_is_lost;   /* and all is to be saved before the end */

@@ -38,6 +38,7 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     shards_await(m->shards, &m->stream);
     StepValues v = step_sums_fetch(&m->sums, &m->stream);
     expert_load_take(&r->experts, m, r->comm, step); /* before run_with_parts, which overwrites the sums */
+    fp8_steps_take(&r->fp8, m, r->comm);         /* as this */
     if (compares) v.hash[HASH_REPLICAS] = run_with_parts(r, v.hash[HASH_REPLICAS]);
     Words      w = words_of(r, &v, step);
     int        suspect = is_suspect(&w, ranks);

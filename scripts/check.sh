@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # make check: checks of the sources besides the tests. It prints a line for each check; the first word is ok or FAIL.
-#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map mutants schema cppcheck shell gcc clang asan tsan valgrind mpich
+#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
 . "$(dirname "$0")/env.sh"
-wanted=" ${*:-includes ops length flags readme map mutants schema cppcheck shell gcc clang asan tsan valgrind mpich} "
+wanted=" ${*:-includes ops length flags readme map mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich} "
 failed=0
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 check() { # NAME COMMAND...: passes when the command succeeds
@@ -59,6 +59,8 @@ schema() {
     make -s BACKEND=cpu all && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json &&
         build/cpu/train_gpt help config markdown | cmp - docs/config.md && echo "configs/train_gpt.schema.json and docs/config.md are what the table says"
 }
+# What nvcc makes of each kernel: not worse than test/results/sass.tsv.
+sass() { make -s sass; }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch scripts/elastic.sh && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
@@ -86,6 +88,7 @@ check readme readme
 check map map
 check mutants mutants
 check schema schema
+[ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || command -v nvcc >/dev/null && check sass sass || echo "skip sass: no nvcc"
 command -v cppcheck >/dev/null && check cppcheck cppcheck_run || echo "skip cppcheck: not installed"
 command -v shellcheck >/dev/null && check shell shell || echo "skip shell: shellcheck is not installed"
 check gcc warnings gcc

@@ -93,6 +93,11 @@ table='
 106 cluster    XXX XXX XXX multicast to itself alone
 107 cluster    XXX XXX XXX cluster wait without arrive
 108 cluster    XXX XXX XXX cluster arrive without wait
+111 early      XXX XXX XXX an early launch does not wait for the kernels before
+112 early      XXX XXX XXX one warp of an early launch does not wait
+113 early      --- --- XXX an early launch reads before it waits
+114 early      --- --- XXX an early launch writes before it waits
+115 early      XXX XXX XXX an early launch copies before it waits
 120 softmax     --- XXX XXX host dereferences a device pointer of a large allocation'
 variants=(-plain "" -race)
 

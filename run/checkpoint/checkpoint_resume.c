@@ -151,6 +151,15 @@ static int take_identity(CheckpointState *state, const Manifest *m) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
+/* A checkpoint of another precision has no history: the next step is as a first one. */
+static void take_fp8(Fp8History *h, const Manifest *m, const char *folder) {
+    if (!h) return;
+    h->steps = 0;
+    if (strcmp(m->precision, "fp8") == 0 && !fp8_history_from_json(h, m->fp8))
+        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid fp8, the maxima of %lld tensors: resume from another step, or with "
+             "precision=bf16", folder, (long long)h->cells);
+}
+
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
     Resumed resumed = {.step = m->step, .ranks = m->ranks};
     Path    folder = path_of("%s/checkpoints/%s", state->config->run.dir, at->name);
@@ -162,6 +171,7 @@ static Resumed take_over(CheckpointState *state, const StepFolder *at, const Man
     state->train_state->guard = m->guard;
     if (strcmp(m->precision, state->precision) == 0)
         state->train_state->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
+    take_fp8(state->train_state->fp8, m, folder.text);
     return resumed;
 }
 

@@ -59,6 +59,7 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
                        .runs = runs,
                        .fd = {-1, -1},
                        .gemm = device_is_host() ? NULL : algorithms_to_json(),
+                       .fp8 = state->train_state->fp8 ? fp8_history_to_json(state->train_state->fp8) : NULL,
                        .config = config_to_json(state->config)};
     s.run_dir = path_of("%s", state->config->run.dir);
     s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
@@ -79,6 +80,7 @@ void save_release(Save *s) {
     free(s->written);
     cJSON_Delete(s->config);
     cJSON_Delete(s->gemm);
+    cJSON_Delete(s->fp8);
     memset(s, 0, sizeof *s);
 }
 
@@ -365,7 +367,8 @@ static Manifest describe(const Save *s) {
                                 .ranks = comm_size(state->comm),
                                 .threads = state->threads,
                                 .config = s->config,
-                                .gemm = s->gemm};
+                                .gemm = s->gemm,
+                                .fp8 = s->fp8};
     snprintf(m.run_id, sizeof m.run_id, "%s", s->train_state.run_id);
     m.parent = s->train_state.parent;
     Mesh mesh = config_mesh(config, m.ranks);

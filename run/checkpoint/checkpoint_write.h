@@ -35,6 +35,7 @@ typedef struct {
     const Manifest *rescued;                /* borrowed: the state is this one's, not the run's; NULL: no rescue */
     cJSON       *config;                    /* owned */
     cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
+    cJSON       *fp8;                       /* owned: the history of scales, in fp8 */
     Path         run_dir, checkpoints, tmp, final;
     char         name[32];
     char        *header[2];                 /* owned: of FILE_MODEL and FILE_OPTIMIZER, the same on every rank */

@@ -63,7 +63,7 @@ static void write_files(FILE *out, const Manifest *m) {
     }
 }
 
-static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm) {
+static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm, const char *fp8) {
     int whole = 1;
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
     if (m->parent.run_id[0])
@@ -84,6 +84,7 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
     if (m->grid[0]) fprintf(out, "\"grid\":\"%s\",", m->grid);
     write_guard(out, &m->guard);
     if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);
+    if (fp8) fprintf(out, "\"fp8\":%s,\n", fp8);
     fprintf(out, "\"config\":%s,\n\"data\":[", config);
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
@@ -98,11 +99,13 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
 
 char *manifest_write(const Manifest *m, size_t *bytes) {
     char *text = NULL, *config = cJSON_PrintUnformatted(m->config), *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
+    char *fp8 = m->fp8 ? cJSON_PrintUnformatted(m->fp8) : NULL;
     FILE *out = memory_file_open(&text, bytes);
-    int   whole = out && config && (gemm || !m->gemm) && write_body(out, m, config, gemm);
+    int   whole = out && config && (gemm || !m->gemm) && (fp8 || !m->fp8) && write_body(out, m, config, gemm, fp8);
     if (whole) fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
     if (out && fclose(out) != 0) whole = 0;
     cJSON_free(gemm);
+    cJSON_free(fp8);
     cJSON_free(config);
     if (whole) return text;
     free(text);
@@ -224,6 +227,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *guard = json_member(root, "guard");
     if (guard && !read_guard(guard, &m->guard)) return manifest_fault(fault, MANIFEST_NAME " has no valid guard");
     m->gemm = json_member(root, "gemm");
+    m->fp8 = json_member(root, "fp8");
     m->config = json_member(root, "config");
     return cJSON_IsObject(m->config) ? 1 : manifest_fault(fault, MANIFEST_NAME " has no config");
 }

@@ -85,6 +85,7 @@ typedef struct {
     int64_t       loss_scale_steps; /* without overflow since it last changed; absent in a file = 0 */
     Guard         guard;          /* absent in a file = empty */
     const cJSON  *gemm;           /* borrowed: the table of model/algorithms_file.h; NULL: there is none */
+    const cJSON  *fp8;            /* borrowed: the history of model/fp8.h; NULL: there is none */
     const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
     ManifestData *data;           /* owned */
     int           data_files;

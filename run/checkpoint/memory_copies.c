@@ -20,7 +20,7 @@
 #include "run/checkpoint/memory_copy.h"
 #include "run/checkpoint/state_copy.h"
 
-enum { HEAD_SPARE = 64 << 10 }; /* a head grows with the losses that guard remembers */
+enum { HEAD_SPARE = 256 << 10 }; /* a head grows with the losses that guard remembers, and with fp8's maxima */
 static const double PAUSE_MS = 100.0;
 
 typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; } Slots; /* bytes before the data, and of it; slot: maps, owned */

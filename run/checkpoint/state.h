@@ -3,6 +3,7 @@
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_STATE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_STATE_H
 
+#include "model/fp8.h"
 #include "model/precision.h"
 #include "run/checkpoint/manifest.h"
 #include "run/config/config.h"
@@ -21,6 +22,7 @@ typedef struct {
     int64_t   missed;      /* steps that the moments have not seen: those before an island joined, less those it trained twice */
     Guard     guard;
     LossScale loss_scale;  /* the same bits as a run that was never stopped             */
+    Fp8History *fp8;       /* borrowed; NULL in other precisions: the same */
     char      run_id[40];  /* made at the first start, kept by resumes, not by copies   */
     RunParent parent;      /* of a copied run                                           */
 } TrainState;

@@ -67,6 +67,7 @@ typedef struct {
         int         document_mask; /* DocumentMask */
         const char *tokenizer;
     } data;
+    struct { double capacity; } moe;    /* its other options are of model.shape */
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
     struct {
         const char *name;
@@ -83,7 +84,7 @@ typedef struct {
     } schedule;
     int precision;                      /* Precision of model/precision.h */
     struct {
-        int64_t tensor, context, pipeline, interleave, replicas, zero_stage;
+        int64_t tensor, context, pipeline, interleave, expert, replicas, zero_stage;
         int     balance, comm; /* ParallelComm */
         int     deterministic;
     } parallel;

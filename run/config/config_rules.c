@@ -40,9 +40,9 @@ typedef struct { const char *key; int64_t size; } AxisSize;
 /* A pipeline keeps the order of sums, unless its parts take turns. */
 static char *check_order(const Config *c) {
     AxisSize one[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context},
-                      {"interleave", c->parallel.interleave}, {"replicas", c->parallel.replicas}};
+                      {"interleave", c->parallel.interleave}, {"expert", c->parallel.expert}, {"replicas", c->parallel.replicas}};
     if (!c->parallel.deterministic) return NULL;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (one[i].size > 1)
             return sentence("parallel.deterministic = true adds gradients in one order, with parallel.%s = %" PRId64
                             " it cannot: parallel.%s = 1",
@@ -154,6 +154,10 @@ static char *check_balance(const Config *c) {
         return sentence("parallel.balance = true with parallel.zero_stage = %" PRId64
                         ": its ranks exchange in every micro-batch, and need equally many: at most 1",
                         c->parallel.zero_stage);
+    if (c->parallel.expert > 1)
+        return sentence("parallel.balance = true with parallel.expert = %" PRId64
+                        ": its ranks exchange in every micro-batch, and need equally many: parallel.expert = 1",
+                        c->parallel.expert);
     if (c->parallel.pipeline > 1)
         return sentence("parallel.balance = true with parallel.pipeline = %" PRId64
                         ": stages are given their share by their layers: parallel.pipeline = 1",
@@ -198,6 +202,15 @@ static void other_sizes(char out[100], const Config *c, int axis, const char *na
     else if (below > 0 || is_above) snprintf(out, 100, ", or %s = %" PRId64, name, is_above ? above : below);
 }
 
+/* shards: ranks with other micro-batches that share one state. */
+static char *check_expert_ranks(const Config *c, int64_t shards) {
+    char nearest[64];
+    if (shards % c->parallel.expert == 0) return NULL;
+    nearest_divisors(nearest, sizeof nearest, c->parallel.expert, common_divisor(shards, c->model.shape.n_experts));
+    return sentence("parallel.expert = %" PRId64 " must divide the %" PRId64 " rank%s that share the state: parallel.expert = %s",
+                    c->parallel.expert, shards, shards == 1 ? "" : "s", nearest);
+}
+
 /* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or
  * tensor = 2 or 4". */
 static char *check_grid(const Config *c, int ranks) {
@@ -213,7 +226,8 @@ static char *check_grid(const Config *c, int ranks) {
                          axis[i].key, axis[i].size);
         if (first < 0 && axis[i].size > 1) first = i;
     }
-    if (ranks <= 0 || ranks % product == 0) return NULL;
+    if (ranks > 0 && ranks % product == 0) return check_expert_ranks(c, ranks / product);
+    if (ranks <= 0) return NULL;
     int64_t rest = product / axis[first].size, below = ranks - ranks % product, start = below > 0 ? below : product;
     if (ranks % rest == 0 && ranks > rest) other_sizes(other, c, first, axis[first].key, axis[first].size, ranks / rest);
     return sentence("%d rank%s no multiple of %s: start %" PRId64 " or %" PRId64 " ranks%s", ranks,
@@ -225,13 +239,14 @@ static void add_fault(ConfigLoad *load, const Keys keys, char *text) {
     free(text);
 }
 
-static const Keys GRID_KEYS = {"parallel.tensor", "parallel.context", "parallel.pipeline", "parallel.replicas", NULL};
+static const Keys GRID_KEYS = {"parallel.tensor", "parallel.context", "parallel.pipeline", "parallel.replicas", "parallel.expert",
+                               "moe.experts", NULL};
 
 static void rule_grid(ConfigLoad *load, int ranks) {
-    Keys order = {"parallel.tensor", "parallel.context", "parallel.interleave", "parallel.replicas",
+    Keys order = {"parallel.tensor", "parallel.context", "parallel.interleave", "parallel.expert", "parallel.replicas",
                   "parallel.zero_stage", "parallel.deterministic", NULL};
     Keys pipeline = {"parallel.pipeline", "parallel.interleave", "model.n_layer", NULL};
-    Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
+    Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", "parallel.expert", NULL};
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.head_dim",
                    "model.n_inner", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
@@ -470,4 +485,5 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_activations(load);
     rule_build(load);
     rules_of_outer(load);
+    rules_of_fp8(load);
 }

@@ -63,6 +63,26 @@ static void rules_of_no_experts(ConfigLoad *load, ModelShape s) {
         if (of[i].value)
             REFUSE(load, of[i].key, "%s = %" PRId64 ": model.arch = \"%s\" has no experts; leave it out, or model.arch = \"qwen3-moe\"",
                    of[i].key, of[i].value, block_kind(s)->name);
+    if (load->config->parallel.expert > 1)
+        REFUSE(load, "parallel.expert", "parallel.expert = %" PRId64 ": model.arch = \"%s\" has no experts; leave it out, or model.arch = "
+               "\"qwen3-moe\"", load->config->parallel.expert, block_kind(s)->name);
+}
+
+/* Experts on several ranks. */
+static void rules_of_expert_ranks(ConfigLoad *load, ModelShape s) {
+    const Config *c = load->config;
+    int64_t       e = c->parallel.expert, below = e;
+    if (e == 1) return;
+    while (s.n_experts % below) below--;
+    if (s.n_experts % e)
+        REFUSE(load, "parallel.expert", "parallel.expert = %" PRId64 " must divide moe.experts = %" PRId64 ": parallel.expert = %" PRId64, e,
+               s.n_experts, below);
+    if (c->parallel.zero_stage == 0)
+        REFUSE(load, "parallel.zero_stage", "parallel.zero_stage = 0 with parallel.expert = %" PRId64 ": no rank has all experts to update; "
+               "parallel.zero_stage = 1", e);
+    if (c->outer.server && *c->outer.server)
+        REFUSE(load, "parallel.expert", "parallel.expert = %" PRId64 " with outer.server: an island's ranks send rounds of whole blocks; "
+               "parallel.expert = 1", e);
 }
 
 static void rules_of_experts(ConfigLoad *load, ModelShape s) {
@@ -89,7 +109,8 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
                "(model.arch = \"qwen3-moe\"); leave it out", s.mup_base_n_embd);
     if (c->parallel.tensor > 1)
         REFUSE(load, "parallel.tensor", "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = \"qwen3-moe\"); "
-               "parallel.tensor = 1, and parallel.zero_stage = 3 divides weights", c->parallel.tensor);
+               "parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, parallel.expert the experts", c->parallel.tensor);
+    if (s.n_experts) rules_of_expert_ranks(load, s);
     if (c->parallel.context > 1 && s.balance == BALANCE_SWITCH)
         REFUSE(load, "moe.balance", "moe.balance = \"switch\" is a loss of whole sequences, which parallel.context = %" PRId64
                " divides: moe.balance = \"bias\" or \"none\"", c->parallel.context);

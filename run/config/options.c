@@ -70,7 +70,7 @@ static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINE
 static const char *const WEIGHT_DECAY_WORDS[] = {[WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr",
                                                  [WEIGHT_DECAY_LINEAR] = "linear", NULL};
 static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
-                                              [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", NULL};
+                                              [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", [PRECISION_FP8] = "fp8", NULL};
 static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
                                               [PARALLEL_MPI] = "mpi", NULL};
 static const char *const OFFLOAD_WORDS[] = {[MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer", NULL};
@@ -170,6 +170,8 @@ const Option OPTIONS[] = {
              "that Hugging Face's class does not have; none", FIXED},
     {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3",
      .min = 0, .max = BIG, .help = "the factor of that loss; by how much the bias moves in a step", FIXED},
+    REAL(moe.capacity, "2.0", 1e-3, 4096,
+         "with parallel.expert: a rank has room for so many times the even share of rows; more come in further rounds, computed again in backward"),
 
     SOURCES(data.train, NULL, 1,
             "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
@@ -209,7 +211,8 @@ const Option OPTIONS[] = {
     CHOICE(schedule.decay, "\"sqrt\"", DECAY_WORDS, "wsd only: how it falls: by 1 - sqrt(p), or by 1 - p, p from 0 to 1", FIXED),
 
     CHOICE(precision, "\"auto\"", PRECISION_WORDS,
-           "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU"),
+           "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU; fp8 = bf16 with the blocks' products in "
+           "fp8, which the CPU rounds alike, slowly"),
 
     INTEGER(parallel.tensor, "1", 1, 1024,
             "ranks that divide every matrix, and the rows between them; divides n_head and n_embd"),
@@ -218,6 +221,8 @@ const Option OPTIONS[] = {
             "stages of the model, each on ranks of its own; a step's micro-batches follow each other through them"),
     INTEGER(parallel.interleave, "1", 1, 1024,
             "parts of the model on each stage: less idle time, more messages; pipeline x interleave is at most n_layer"),
+    INTEGER(parallel.expert, "1", 1, 1024,
+            "ranks that divide the experts of qwen3-moe, of those with data of their own; rows travel to their experts and back"),
     INTEGER(parallel.zero_stage, "1", 0, 3,
             "sharded over the ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights"),
     INTEGER(parallel.replicas, "1", 1, 1 << 20,

@@ -405,6 +405,7 @@ static void say_goodbye(Island *s) {
 /* The server has read every rank's END before rank 0 says goodbye: it answers in order. */
 void island_leave(Island *s, IslandWork work) {
     turns_halt(s);
+    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* asked to stop while x came */
     int64_t broken = links_broken(s->link, s->links) != NULL;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
     if (!broken && s->turns.is_on) broken = turns_send_rest(s) != MET;

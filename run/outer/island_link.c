@@ -77,9 +77,11 @@ void link_fetch(Link *l, MessageKind get, int64_t round) {
     fetch_range(l, get, round, (Fragment){l->first, l->end}, NULL);
 }
 
+void link_give_up(Link *l) { l->fetch.is_given_up = 1, l->fetch.has_piece = 0; }
+
 static void ask_for_pieces(Link *l) {
     LinkFetch *f = &l->fetch;
-    while (f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
+    while (!f->is_given_up && f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
         int64_t     piece = own_piece(l, f->asked);
         FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = link_piece_begin(l, piece),
                          .elems = link_piece_elems(l, piece)};
@@ -100,7 +102,7 @@ static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
     float *to = f->store ? f->store + f->had * MESSAGE_ELEMS : f->piece;
     frame_unpack((FrameType)h->type, to, payload, h->elems);
     f->had++;
-    f->has_piece = !f->store;
+    f->has_piece = !f->store && !f->is_given_up;
 }
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
@@ -168,12 +170,15 @@ static void take_turned(Link *l, const Turned *t) {
                (long long)t->round);
 }
 
+int link_takes_changes(const Link *l) { return l->copy->type != FRAME_F32 && l->welcome.changes; }
+
 /* One is fetched after another. */
 static void fetch_turned(Link *l) {
     for (int i = 0; i < l->turns && l->turn[i].has_turned; i++) {
         LinkTurn *t = &l->turn[i];
         if (t->has_x) continue;
-        if (!l->fetch.store) fetch_range(l, MESSAGE_GET, t->turn.round, t->range, t->store);
+        MessageKind get = link_takes_changes(l) ? MESSAGE_GET_CHANGE : MESSAGE_GET;
+        if (!l->fetch.store) fetch_range(l, get, t->turn.round, t->range, t->store);
         if (own_piece(l, l->fetch.had) < l->fetch.pieces) return;
         t->has_x = 1;
         l->fetch = (LinkFetch){.piece = l->fetch.piece};

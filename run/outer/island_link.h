@@ -22,7 +22,8 @@ typedef struct {
     int64_t turn;         /* the piece that the ranks wait for; -1: of another server's */
     int64_t asked, had;   /* pieces of this rank: asked for, and come */
     float  *piece;        /* owned [MESSAGE_ELEMS]: the one that came last */
-    int     has_piece;    /* and waits to be taken */
+    int     has_piece;    /* and waits to be taken: until then nothing is read */
+    int     is_given_up;  /* what still comes is dropped */
     float  *store;        /* borrowed; not NULL: the pieces go to a turn's, and none waits */
 } LinkFetch;
 
@@ -93,6 +94,7 @@ void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t
 void link_ping(Link *l);
 
 void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to ask for it */
+void    link_give_up(Link *l);                             /* nobody will take it: what comes behind it is read */
 int64_t link_piece_begin(const Link *l, int64_t piece);
 int64_t link_piece_elems(const Link *l, int64_t piece);
 int     link_owns(const Link *l, int64_t piece);
@@ -108,6 +110,7 @@ int      link_has_x(const Link *l);    /* of the oldest */
 int      link_is_idle(const Link *l);  /* all is sent, and all x are there */
 void     link_end_turn(Link *l);       /* the oldest is not under way any more */
 int64_t  link_store_elems(int64_t fragment_elems, int ranks); /* at most, on each rank */
+int      link_takes_changes(const Link *l); /* a fragment's new x comes by how much it has changed: both sides compress */
 /* Piece n of a range: rank n % ranks fetches it. */
 Fragment link_piece(Fragment range, int64_t n);
 

@@ -21,7 +21,8 @@ typedef struct {
     int64_t  sent_at[FRAGMENTS_MOST]; /* such tokens, and its round's, when each was sent last */
     int64_t  before[2];              /* bytes when the round began: sent, received */
     double   waited_ms;              /* of this round */
-    float   *store[LINK_TURNS];      /* owned: this rank's pieces of the new x of the fragments under way */
+    float   *store[LINK_TURNS];      /* owned: this rank's pieces of the new x of the fragments under way, or of its change */
+    float   *was[LINK_TURNS];        /* owned: outer.compress: x of the fragments under way before; else NULL */
     LinkPump pump;
 } IslandTurns;
 

@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "run/outer/island_state.h"
+#include "run/outer/round_change.h"
 
 static int64_t largest(int64_t elems, int count) {
     int64_t most = 0;
@@ -16,9 +17,16 @@ static int64_t largest(int64_t elems, int count) {
 
 /* A rank alone takes all of a fragment. */
 size_t turns_bytes(const Config *c, const Layout *layout) {
-    int count = fragments_count(layout->elems, c->outer.every);
     if (!c->outer.stream) return 0;
-    return LINK_TURNS * sizeof(float) * (size_t)link_store_elems(largest(layout->elems, count), 1);
+    int64_t most = largest(layout->elems, fragments_count(layout->elems, c->outer.every));
+    int64_t was = round_change_type(c) == FRAME_F32 ? 0 : most;
+    return LINK_TURNS * sizeof(float) * (size_t)(link_store_elems(most, 1) + was);
+}
+
+static float *floats(int64_t elems) {
+    float *made = (float *)malloc(sizeof *made * (size_t)elems);
+    if (!made) fail(EXIT_MEMORY, "no memory for a fragment of the weights (outer.stream)");
+    return made;
 }
 
 void turns_create(Island *s) {
@@ -27,10 +35,10 @@ void turns_create(Island *s) {
     if (!c->outer.stream) return;
     t->is_on = 1;
     t->count = fragments_count(s->link->elems, c->outer.every);
-    int64_t elems = link_store_elems(largest(s->link->elems, t->count), s->link->ranks);
+    int64_t most = largest(s->link->elems, t->count);
     for (int i = 0; i < LINK_TURNS; i++) {
-        t->store[i] = (float *)malloc(sizeof *t->store[i] * (size_t)elems);
-        if (!t->store[i]) fail(EXIT_MEMORY, "no memory for a fragment of the weights (outer.stream)");
+        t->store[i] = floats(link_store_elems(most, s->link->ranks));
+        t->was[i] = s->copy.type == FRAME_F32 ? NULL : floats(most);
     }
     pump_create(&t->pump, s->link);
 }
@@ -38,7 +46,7 @@ void turns_create(Island *s) {
 void turns_destroy(Island *s) {
     if (!s->turns.is_on) return;
     pump_destroy(&s->turns.pump);
-    for (int i = 0; i < LINK_TURNS; i++) free(s->turns.store[i]);
+    for (int i = 0; i < LINK_TURNS; i++) free(s->turns.store[i]), free(s->turns.was[i]);
 }
 
 void turns_halt(Island *s) {
@@ -57,17 +65,22 @@ void turns_begin_round(Island *s, int is_whole) {
 
 /* --- a turn ------------------------------------------------------------------------------------------------------- */
 
-/* The oldest fragment's new x: each piece has come to one rank, and goes from there to all. */
+/* Of a fragment under way, where its new x comes as a change; else NULL. */
+static float *was_of(const Island *s, int fragment) {
+    return link_takes_changes(s->link) ? s->turns.was[fragment % LINK_TURNS] : NULL;
+}
+
+/* The oldest fragment's new x, or its change: each piece has come to one rank, and goes from there to all. */
 static void take_back(Island *s) {
     Link           *l = s->link;
     const LinkTurn *t = &l->turn[0];
-    float          *own = t->store;
+    float          *own = t->store, *was = was_of(s, t->turn.fragment);
     for (int64_t n = 0; t->range.first + n * MESSAGE_ELEMS < t->range.end; n++) {
         Fragment piece = link_piece(t->range, n);
         int64_t  elems = piece.end - piece.first;
         float   *x = link_owns(l, n) ? own : (float *)(void *)l->payload;
         comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(n % l->ranks));
-        round_copy_return(&s->copy, piece.first, x, elems);
+        round_copy_return(&s->copy, piece.first, x, elems, was ? was + n * MESSAGE_ELEMS : NULL);
         if (x == own) own += MESSAGE_ELEMS;
     }
     round_copy_show(&s->copy);
@@ -100,7 +113,7 @@ static Awaited send_next(Island *s, int64_t tokens) {
     if (s->link->turns == LINK_TURNS) take_back(s);
     t->next++;
     t->sent_at[f] = t->tokens + tokens;
-    round_copy_leave(&s->copy, range);
+    round_copy_leave(&s->copy, range, was_of(s, f));
     link_send_fragment(s->link, turn, range, t->store[f % LINK_TURNS]);
     return MET;
 }

@@ -2,6 +2,9 @@
 #include "run/outer/round_change.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "run/outer/outer_rule.h"
 
 FrameType round_change_type(const Config *c) {
     switch (c->outer.compress) {
@@ -12,16 +15,11 @@ FrameType round_change_type(const Config *c) {
 }
 
 int round_change_is_kept(const Config *c) {
-    return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL && !c->outer.stream;
+    return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL;
 }
 
-static int64_t frames_of(int64_t elems) { return (elems + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS; }
-
-/* Frames but the last are full, so each begins where so many elements before it end. */
-static size_t packed_bytes(FrameType type, int64_t elems) {
-    int64_t full = elems / MESSAGE_ELEMS;
-    return (size_t)(full * frame_value_bytes(type, MESSAGE_ELEMS) + frame_value_bytes(type, elems % MESSAGE_ELEMS));
-}
+/* Blocks but the last are full, so each begins where so many elements before it end. */
+static size_t packed_bytes(FrameType type, int64_t elems) { return (size_t)frame_value_bytes(type, elems); }
 
 size_t round_change_bytes(const Config *c, size_t elems) {
     return round_change_is_kept(c) ? sizeof(float) * elems + packed_bytes(round_change_type(c), (int64_t)elems) : 0;
@@ -43,19 +41,13 @@ void round_change_destroy(RoundChange *c) {
     *c = (RoundChange){0};
 }
 
-static int64_t elems_of(const RoundChange *c, int64_t frame) {
-    int64_t left = c->elems - frame * MESSAGE_ELEMS;
-    return left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
-}
-
-static char *payload_of(const RoundChange *c, int64_t frame) {
-    return c->packed + (size_t)frame * (size_t)frame_value_bytes(c->type, MESSAGE_ELEMS);
-}
+static char  *payload_at(const RoundChange *c, int64_t offset) { return c->packed + packed_bytes(c->type, offset - c->first); }
+static float *rest_at(const RoundChange *c, int64_t offset) { return c->rest + (offset - c->first); }
 
 /* x += rest, and rest = x as it was. */
-static void begin_frame(RoundChange *c, const Served *w, int64_t frame, float *x) {
-    int64_t elems = elems_of(c, frame), offset = c->first + frame * MESSAGE_ELEMS;
-    float  *rest = c->rest + frame * MESSAGE_ELEMS;
+static void begin_frame(RoundChange *c, const Served *w, Fragment f, float *x) {
+    int64_t elems = f.end - f.first, offset = f.first;
+    float  *rest = rest_at(c, offset);
     served_read(w, WEIGHTS_X, offset, elems, x);
     for (int64_t i = 0; i < elems; i++) {
         float was = x[i];
@@ -65,43 +57,52 @@ static void begin_frame(RoundChange *c, const Served *w, int64_t frame, float *x
 }
 
 /* change = rounded(x - was); x = was + change; rest = what x has lost by that. */
-static void end_frame(RoundChange *c, const Served *w, int64_t frame, float *x, float *change) {
-    int64_t elems = elems_of(c, frame), offset = c->first + frame * MESSAGE_ELEMS;
-    float  *was = c->rest + frame * MESSAGE_ELEMS;
+static void end_frame(RoundChange *c, const Served *w, Fragment f, float *x, float *change) {
+    int64_t elems = f.end - f.first, offset = f.first;
+    float  *was = rest_at(c, offset);
+    char   *payload = payload_at(c, offset);
     served_read(w, WEIGHTS_X, offset, elems, x);
     for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
-    frame_pack(c->type, payload_of(c, frame), change, elems);
-    frame_unpack(c->type, change, payload_of(c, frame), elems); /* as it arrives */
+    frame_pack(c->type, payload, change, elems);
+    frame_unpack(c->type, change, payload, elems); /* as it arrives */
     round_change_add(was, change, elems);
     served_write(w, WEIGHTS_X, offset, elems, was);
     for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
 }
 
-static void each_frame(RoundChange *c, const Served *w, int ends) {
+static void each_frame(RoundChange *c, const Served *w, Fragment all, int ends) {
     #pragma omp parallel for
-    for (int64_t frame = 0; frame < frames_of(c->elems); frame++) {
-        float *x = (float *)malloc(2 * sizeof *x * MESSAGE_ELEMS);
+    for (int64_t at = all.first; at < all.end; at += MESSAGE_ELEMS) {
+        Fragment f = fragment_within(all, at, at + MESSAGE_ELEMS);
+        float   *x = (float *)malloc(2 * sizeof *x * (size_t)(f.end - f.first));
         if (!x) fail(EXIT_MEMORY, "no memory for the change of a round (outer.compress)");
-        if (ends) end_frame(c, w, frame, x, x + MESSAGE_ELEMS);
-        else      begin_frame(c, w, frame, x);
+        if (ends) end_frame(c, w, f, x, x + (f.end - f.first));
+        else      begin_frame(c, w, f, x);
         free(x);
     }
 }
 
-void round_change_begin(RoundChange *c, const Served *w) {
-    if (c->type != FRAME_F32) each_frame(c, w, 0);
+void round_change_begin(RoundChange *c, const Served *w, Fragment f) {
+    if (c->type != FRAME_F32) each_frame(c, w, f, 0);
 }
 
-void round_change_end(RoundChange *c, const Served *w, int64_t round) {
+void round_change_end(RoundChange *c, const Served *w, Fragment f, int64_t round) {
     if (c->type == FRAME_F32) return;
-    each_frame(c, w, 1);
+    each_frame(c, w, f, 1);
     c->round = round;
 }
 
+void round_change_owe(RoundChange *c, const float *d, double share) { outer_rest(c->rest, d, share, c->elems); }
+
+void round_change_settle(RoundChange *c, const Served *w) {
+    round_change_begin(c, w, served_all(w));
+    if (c->rest) memset(c->rest, 0, sizeof *c->rest * (size_t)c->elems);
+}
+
 const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t elems) {
-    int64_t from = offset - c->first, frame = from / MESSAGE_ELEMS;
-    if (c->type == FRAME_F32 || from < 0 || from >= c->elems || from % MESSAGE_ELEMS) return NULL;
-    return elems == elems_of(c, frame) ? payload_of(c, frame) : NULL;
+    int64_t from = offset - c->first, end = from + elems;
+    if (c->type == FRAME_F32 || from < 0 || elems <= 0 || end > c->elems || from % INT8_BLOCK) return NULL;
+    return end % INT8_BLOCK && end != c->elems ? NULL : payload_at(c, offset);
 }
 
 void round_change_add(float *x, const float *change, int64_t elems) {

@@ -231,22 +231,39 @@ static void move_x(RoundCopy *c, int64_t first, int64_t end) {
     }
 }
 
-void round_copy_leave(RoundCopy *c, Fragment f) {
+/* x of the fragment, as far as this rank has it. */
+static void keep_x(const RoundCopy *c, Fragment f, float *was) {
+    const Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span part = within(&z->layout, z->span[i], f);
+        for (int64_t at = 0; at < part.elems;) {
+            FileRun run = layout_run(&z->layout, &part, at);
+            memcpy(was + (run.offset - f.first), x_of(c, part) + at, sizeof *was * (size_t)run.elems);
+            at += run.elems;
+        }
+    }
+}
+
+void round_copy_leave(RoundCopy *c, Fragment f, float *was) {
+    if (was) keep_x(c, f, was);
     subtract_fragment(c, f);
     for (int64_t at = f.first; at < f.end; at += MESSAGE_ELEMS)
         move_x(c, at, f.end - at < MESSAGE_ELEMS ? f.end : at + MESSAGE_ELEMS);
 }
 
-void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_t elems) {
+void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_t elems, const float *was) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
         Span part = within(&z->layout, z->span[i], (Fragment){offset, offset + elems});
         if (part.elems == 0) continue;
         float *x = x_of(c, part), *master = masters_of(c, part);
         for (int64_t at = 0; at < part.elems;) {
-            FileRun      run = layout_run(&z->layout, &part, at);
-            const float *to = values + (run.offset - offset);
-            for (int64_t e = 0; e < run.elems; e++, at++) master[at] += to[e] - x[at], x[at] = to[e];
+            FileRun run = layout_run(&z->layout, &part, at);
+            int64_t from = run.offset - offset;
+            for (int64_t e = from; e < from + run.elems; e++, at++) {
+                float to = was ? was[e] + values[e] : values[e]; /* round_change_add */
+                master[at] += to - x[at], x[at] = to;
+            }
         }
         optimizer_put(c->optimizer, c->stream, optimizer_master(c->optimizer, part), master);
     }

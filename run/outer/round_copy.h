@@ -6,7 +6,8 @@
  *
  * With outer.stream x changes by fragments (run/outer/fragments.h), and masters do not wait for it: when a fragment
  * leaves, x becomes the masters that it leaves with; when the server's x' comes, master += x' - x, and x = x'. So the
- * steps made meanwhile are kept, and are the next delta, which the server knows nothing of yet.
+ * steps made meanwhile are kept, and are the next delta, which the server knows nothing of yet. Where x' comes as a
+ * change of x (round_change.h), x is kept beside until then.
  *
  * Where deltas are sent in fewer bytes, what rounding took from each is kept, and joins the next one (error feedback).
  */
@@ -66,10 +67,11 @@ void   round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload);
 void   round_copy_forget(RoundCopy *c);
 
 /* ROUND_STREAMS. Collective: computes the fragment's deltas, in the places of round_copy_subtract's, then x = x - delta
- * there: the masters, as the server will see them. */
-void round_copy_leave(RoundCopy *c, Fragment f);
-/* The server's x of elements [offset, offset + elems), elems <= MESSAGE_ELEMS: masters keep the steps made since. */
-void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_t elems);
+ * there: the masters, as the server will see them. was [f]: x before, from f.first on; may be NULL. */
+void round_copy_leave(RoundCopy *c, Fragment f, float *was);
+/* The server's x of elements [offset, offset + elems), elems <= MESSAGE_ELEMS: masters keep the steps made since. was
+ * [elems]: x before, and values are its change; NULL: they are x. */
+void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_t elems, const float *was);
 /* Collective, after the last of them: masters to the working copies of all ranks. */
 void round_copy_show(RoundCopy *c);
 

@@ -214,7 +214,7 @@ static void take_get(Server *s, Peer *p, const FrameHeader *h) {
         server_refuse_peer(s, p, EXIT_PEER, "the island asked for weights that another server has");
         return;
     }
-    if (h->kind == MESSAGE_GET_CHANGE && (h->round != s->change.round || !round_change_frame(&s->change, h->offset, h->elems))) {
+    if (h->kind == MESSAGE_GET_CHANGE && !server_has_change(s, h)) {
         server_refuse_peer(s, p, EXIT_PEER, "the island asked for the change of %lld weights from %lld on in round %lld, "
                            "and the last is of round %lld", (long long)h->elems, (long long)h->offset,
                            (long long)h->round, (long long)s->change.round);

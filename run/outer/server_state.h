@@ -140,10 +140,13 @@ void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payl
 void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes);
 /* Makes the new x of the fragments that all who train have sent. */
 void server_close_turns(Server *s);
-/* The steps that no turn has had, of an island that counts as one of so many: x -= rest / islands. */
+/* The steps that no turn has had, of an island that counts as one of so many: x -= rest / islands. Where islands follow
+ * x by its changes it joins the next one. */
 void server_count_rest(Server *s, Member *m, int islands);
 /* A round of so many islands is over, whose norms and rests count. Returns the norm of its means. */
 double server_end_turns(Server *s, int islands);
+/* A GET_CHANGE of what has changed in this round: of all, or of a fragment that has had its turn. */
+int    server_has_change(const Server *s, const FrameHeader *h);
 
 #ifdef __cplusplus
 }

@@ -127,7 +127,9 @@ static int step_mean(Server *s) {
     }
     outer_mean(mean, delta, weight, islands, f.end - f.first);
     outer_squares(mean, f.end - f.first, &s->squares);
+    round_change_begin(&s->change, &s->weights, f);
     served_step(&s->weights, &step, f, mean, NULL);
+    round_change_end(&s->change, &s->weights, f, ms->round);
     free(delta);
     free(weight);
     return islands;
@@ -157,16 +159,28 @@ void server_close_turns(Server *s) {
 /* --- the rest ----------------------------------------------------------------------------------------------------- */
 
 void server_count_rest(Server *s, Member *m, int islands) {
-    served_rest(&s->weights, m->rest.values, 1.0 / islands);
+    if (s->change.type == FRAME_F32) served_rest(&s->weights, m->rest.values, 1.0 / islands);
+    else round_change_owe(&s->change, m->rest.values, 1.0 / islands);
     arriving_forget(&m->rest);
+    if (!members_here(&s->members)) round_change_settle(&s->change, &s->weights);
 }
 
 double server_end_turns(Server *s, int islands) {
     double norm = sqrt(exact_value(&s->squares));
+    int    is_last = server_step(s) + s->every >= s->parts.config->run.steps, follow = 0;
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
+        int     leaves = arriving_is_whole(&m->rest, m->ranks);
         for (int k = 0; k < TURNS_AHEAD; k++) arriving_forget(&m->turn[k]);
-        if (m->state == MEMBER_ENDED && arriving_is_whole(&m->rest, m->ranks)) server_count_rest(s, m, islands);
+        if (m->state != MEMBER_ENDED) continue;
+        if (leaves) server_count_rest(s, m, islands);
+        else follow++;
     }
+    if (is_last || !follow) round_change_settle(&s->change, &s->weights); /* who comes next fetches all of x */
     return norm;
+}
+
+int server_has_change(const Server *s, const FrameHeader *h) {
+    if (s->streams && fragment_at(s, h->offset + h->elems - 1) >= s->turn) return 0;
+    return h->round == s->change.round && round_change_frame(&s->change, h->offset, h->elems);
 }

@@ -39,6 +39,7 @@ static const Key KEYS[] = {
     {"gpu.flops.tf32", FIELD(tf32), KEY_NUMBER, 0, 1, 1e24, 0},
     {"gpu.flops.bf16", FIELD(bf16), KEY_NUMBER, 0, 1, 1e24, 0},
     {"gpu.flops.fp16", FIELD(fp16), KEY_NUMBER, 0, 1, 1e24, 0},
+    {"gpu.flops.fp8", FIELD(fp8), KEY_NUMBER, 0, 1, 1e24, 0},
     {"gpu.bytes_per_s", FIELD(bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
     {"efficiency.product", FIELD(product), KEY_NUMBER, 1, 1e-6, 1, 0},
     {"efficiency.attention", FIELD(attention), KEY_NUMBER, 0, 1e-6, 1, -1},
@@ -331,7 +332,8 @@ static double longer(double a, double b) { return a > b ? a : b; }
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes) {
     double bytes_per_s = c->bytes_per_s * c->memory, bytes = e->bytes / bytes_per_s;
     if (strncmp(e->op, "matmul", 6) == 0) {
-        double k = (double)e->dim[2], rate = flops * c->product * sqrt(wave_fill(c, e->dim[0], e->dim[1])) * k / (k + c->ramp);
+        double most = strncmp(e->op, "matmul, fp8", 11) == 0 ? c->fp8 : flops;
+        double k = (double)e->dim[2], rate = most * c->product * sqrt(wave_fill(c, e->dim[0], e->dim[1])) * k / (k + c->ramp);
         return c->op_s + longer(e->flops / rate, bytes);
     }
     if (strncmp(e->op, "attention_", 10) == 0 && c->attention_passes > 0) {
@@ -351,16 +353,25 @@ static int link_between(const Cluster *c, int rank, int other) {
 }
 
 /* Of the group of rank 0: other groups lie alike. */
+/* One rank more. */
+static void reach_on(const Cluster *c, Reach *r, int from, int to) {
+    int link = link_between(c, to, from);
+    if (link > r->farthest) r->farthest = link;
+    r->latency_s += c->link[link].latency_s;
+}
+
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
     int *ranks = (int *)malloc(sizeof *ranks * (size_t)mesh_ranks(mesh));
     if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
     Reach r = {.ranks = mesh_group(mesh, 0, axes, ranks)};
-    for (int i = 1; i < r.ranks; i++) {
-        int link = link_between(c, ranks[i], ranks[i - 1]);
-        if (link > r.farthest) r.farthest = link;
-        r.latency_s += c->link[link].latency_s;
-    }
+    for (int i = 1; i < r.ranks; i++) reach_on(c, &r, ranks[i - 1], ranks[i]);
     free(ranks);
+    return r;
+}
+
+Reach cluster_every_reach(const Cluster *c, int stride, int ranks) {
+    Reach r = {.ranks = ranks};
+    for (int i = 1; i < ranks; i++) reach_on(c, &r, (i - 1) * stride, i * stride);
     return r;
 }
 

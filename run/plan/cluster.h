@@ -23,7 +23,7 @@ typedef struct {
     double gpus_per_node;
     double memory_bytes, reserved_bytes; /* of a GPU; of them, taken by its context and kernels */
     double processors;             /* multiprocessors, for the tail of a product; 0: it is no GPU */
-    double fp32, tf32, bf16, fp16; /* FLOP/s of matrix products; 0: the GPU has none    */
+    double fp32, tf32, bf16, fp16, fp8; /* FLOP/s of matrix products; 0: the GPU has none */
     double bytes_per_s;            /* of its memory                                     */
     Link   link[CLUSTER_LINKS];    /* from near to far; the last reaches all            */
     int    links;
@@ -48,6 +48,7 @@ double cluster_flops(const Cluster *c, DType type, int is_tf32);
 
 /* Seconds that one operation of a ledger computes, of matrix products at `flops` a second:
  *   products   FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate)
+ *              in fp8 at that rate, for `flops`
  *   attention  the same at its own efficiency; with attention_passes, all of the scores are computed and go through memory
  *   others     bytes / memory rate
  * The wave fill is the part of the multiprocessors that the last wave of 128 x 256 tiles keeps busy, over all waves. */
@@ -57,6 +58,7 @@ double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, 
  * over each link. */
 typedef struct { int ranks, farthest; double latency_s; } Reach;
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes);
+Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* of ranks 0, stride, 2 stride, ... */
 Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* of a message between two ranks */
 /* A collective in which each rank sends `bytes` around a ring: bytes over the farthest link's rate, and a latency for
  * each hop of the ring, or of a tree where that is quicker. rounds: 1, of an all-reduce 2. */

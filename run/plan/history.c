@@ -6,11 +6,13 @@
 
 /* --- durations ---------------------------------------------------------------------------------------------------- */
 
-Durations durations_of(const Cluster *cluster, Mesh mesh, DType act, double flops) {
+Durations durations_of(const Cluster *cluster, Mesh mesh, int expert_ranks, DType act, double flops) {
     Durations d = {.cluster = cluster, .flops = flops, .element_bytes = dtype_bytes(act)};
     static const unsigned AXES_OF[AXES] = {WITH_TENSOR, WITH_CONTEXT, WITH_STATE, WITH_REPLICA, WITH_STAGE};
     for (int a = 0; a < AXES; a++) d.reach[a] = cluster_reach(cluster, mesh, AXES_OF[a]);
     d.all = cluster_reach(cluster, mesh, WITH_TENSOR | WITH_CONTEXT | WITH_DATA | WITH_STAGE);
+    d.experts = cluster_every_reach(cluster, 1, expert_ranks);
+    d.expert_state = cluster_every_reach(cluster, expert_ranks, d.reach[AXIS_SHARD].ranks / expert_ranks);
     d.twins = cluster_pair_reach(cluster, 0, mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = mesh.size[AXIS_STAGE] - 1}));
     return d;
 }
@@ -22,9 +24,13 @@ static Axis axis_of(const char *group) {
     return AXIS_SHARD;
 }
 
+static int is_of_experts(const LedgerEntry *e) { return strcmp(e->group, GROUP_OF_EXPERTS) == 0; }
+static int is_of_expert_state(const LedgerEntry *e) { return strcmp(e->group, GROUP_OF_EXPERT_STATE) == 0; }
+
 static double collective_seconds(const Durations *d, const LedgerEntry *e, Axis axis) {
-    int rounds = strncmp(e->op, "all-reduce", 10) == 0 || strncmp(e->op, "maximum", 7) == 0 ? 2 : 1;
-    return cluster_collective_seconds(d->cluster, d->reach[axis], e->bytes, rounds);
+    int   rounds = strncmp(e->op, "all-reduce", 10) == 0 || strncmp(e->op, "maximum", 7) == 0 ? 2 : 1;
+    Reach reach = is_of_experts(e) ? d->experts : is_of_expert_state(e) ? d->expert_state : d->reach[axis];
+    return cluster_collective_seconds(d->cluster, reach, e->bytes, rounds);
 }
 
 /* --- chapters ----------------------------------------------------------------------------------------------------- */
@@ -47,23 +53,26 @@ static void append(Chapter *c, Passage p) {
 static void add_message(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
     if (e->bytes == 0.0) return; /* a receive */
     if (is_work) c->message_bytes = e->bytes;
-    else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, cluster_message_seconds(d->cluster, d->twins, e->bytes), e->bytes, 0});
+    else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, cluster_message_seconds(d->cluster, d->twins, e->bytes), e->bytes, 0, AXIS_STAGE});
 }
 
 static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
     Axis axis = axis_of(e->group);
+    int  line = is_of_expert_state(e) ? LINE_OF_EXPERTS : (int)axis;
     if (e->kind == LEDGER_OP && !*e->group) {
         double seconds = cluster_op_seconds(d->cluster, e, d->flops, d->element_bytes);
-        if (strcmp(e->op, "matmul, added") == 0 || strcmp(e->op, "matmul, experts, added") == 0) c->weights_s += seconds;
-        append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0});
+        if (strcmp(e->op, "matmul, added") == 0 || strcmp(e->op, "matmul, fp8, added") == 0 ||
+            strcmp(e->op, "matmul, experts, added") == 0)
+            c->weights_s += seconds;
+        append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0, 0});
     } else if (axis == AXIS_STAGE) {
         if (e->kind == LEDGER_OP) add_message(c, d, e, is_work);
-    } else if (axis == AXIS_TENSOR || axis == AXIS_CONTEXT || !d->cluster->overlaps) {
-        if (e->kind == LEDGER_OP) append(c, (Passage){PASSAGE_BLOCKS, axis, collective_seconds(d, e, axis), e->bytes, 0});
+    } else if (axis == AXIS_TENSOR || axis == AXIS_CONTEXT || is_of_experts(e) || !d->cluster->overlaps) {
+        if (e->kind == LEDGER_OP) append(c, (Passage){PASSAGE_BLOCKS, axis, collective_seconds(d, e, axis), e->bytes, 0, axis});
     } else if (e->kind == LEDGER_OP) {
-        append(c, (Passage){PASSAGE_START, axis, collective_seconds(d, e, axis), e->bytes, 0});
+        append(c, (Passage){PASSAGE_START, axis, collective_seconds(d, e, axis), e->bytes, 0, line});
     } else {
-        append(c, (Passage){PASSAGE_WAIT, axis, 0, 0, e->dim[0]});
+        append(c, (Passage){PASSAGE_WAIT, axis, 0, 0, e->dim[0], line});
     }
 }
 

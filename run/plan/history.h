@@ -14,13 +14,16 @@ typedef enum {
     PASSAGE_COMPUTE,  /* seconds of operations                                          */
     PASSAGE_BLOCKS,   /* seconds of a collective that keeps the rank from computing     */
     PASSAGE_START,    /* a collective of so many seconds starts beside the operations   */
-    PASSAGE_WAIT      /* until the collective has ended that started `back` of its axis before the last */
+    PASSAGE_WAIT      /* until the collective has ended that started `back` of its line before the last */
 } PassageKind;
+/* Collectives that a wait counts together: of each axis, and of the ranks that share the state of the same experts. */
+enum { LINE_OF_EXPERTS = AXES, LINES };
 typedef struct {
     PassageKind kind;
     Axis        axis;
     double      seconds, sent;
     int64_t     back;
+    int         line;
 } Passage;
 
 /* A work, or another part of a step. */
@@ -48,9 +51,10 @@ typedef struct {
     size_t         element_bytes;
     Reach          reach[AXES], all, twins; /* collectives of each axis; of shard: of the ranks that share a state; of all ranks;
                                                messages between the first stage and the last */
+    Reach          experts, expert_state;   /* of ranks that divide the experts; of those that share the state of the same ones */
 } Durations;
 
-Durations durations_of(const Cluster *cluster, Mesh mesh, DType act, double flops);
+Durations durations_of(const Cluster *cluster, Mesh mesh, int expert_ranks, DType act, double flops);
 
 /* ZeRO stage 3 with a pipeline, stage 2 with one whose parts take turns: which blocks are in the slots depends on the works
  * before, so each work has a history of its own. */

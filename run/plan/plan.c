@@ -7,6 +7,7 @@
 
 #include "core/memory_file.h"
 #include "data/loader.h"
+#include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/outer/island.h"
@@ -24,17 +25,17 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Gro
     int        is_idle = is_idle_island(c);
     ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
                          .replicas = mesh.size[AXIS_REPLICA],
-                         .tensor_ranks = mesh.size[AXIS_TENSOR], .zero_stage = (int)c->parallel.zero_stage,
+                         .tensor_ranks = mesh.size[AXIS_TENSOR], .expert_ranks = (int)c->parallel.expert, .zero_stage = (int)c->parallel.zero_stage,
                          .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * config_datas(c, ranks)) : 0,
                          .act = act, .use = GPT_TRAINING};
     PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
                              .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
-    ModelSpec    spec = {.shards = shards, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
+    ModelSpec    spec = {.shards = shards, .capacity = c->moe.capacity, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
                          .optimizer = is_idle ? &OPTIMIZER_IDLE : optimizer_kind(c->optimizer.name, c->optimizer.normuon),
                          .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
                          .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
                          .offload = device_is_host() ? MEMORY_DEVICE : is_idle ? MEMORY_HOST : (OptimizerMemory)c->memory.offload,
-                       .any_threads = c->parallel.deterministic};
+                         .fp8 = c->precision == PRECISION_FP8, .any_threads = c->parallel.deterministic};
     if (groups) model_take_groups(&spec, groups);
     return spec;
 }
@@ -90,16 +91,19 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
               .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm) +
+                                groups_experts_library_bytes(mesh, (int)c->parallel.expert, ranks.comm) +
                                 (spec.optimizer->has_matrices ? groups_matrices_library_bytes(mesh, ranks.comm) : 0)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
               .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) +
+                            groups_experts_buffer_bytes(mesh, (int)c->parallel.expert, ranks.comm) +
                             comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * own_T * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE],
                                                4 * B * own_T / mesh.size[AXIS_TENSOR] * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT],
                                                2 * B * T * dim_size(DIM_KV, c->model.shape) / mesh.size[AXIS_TENSOR]) +
+                            comm_staging_bytes(ranks.comm, (int)c->parallel.expert, 4 * B * own_T * c->model.shape.top_k * c->model.shape.n_embd) +
                             tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps, spec.document_mask),
@@ -178,7 +182,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     const char *recompute[] = {"", ", light recompute", ", block recompute"}, *comm[] = {"the ring", "MPI", "NCCL"};
     int         shared = c->parallel.zero_stage && p->ranks.count > 1, on_host = device_is_host();
     char        row[96];
-    fprintf(out, "memory per rank (%s)\n", dtype_name(p->act));
+    fprintf(out, "memory per rank (%s)\n", c->precision == PRECISION_FP8 ? "bf16, with products in fp8" : dtype_name(p->act));
     print_row(out, "weights", p->params_bytes);
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
@@ -209,7 +213,8 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
     if (p->ranks.count > 1) print_row(out, row, p->comm_bytes);
     if (p->offload_bytes > 0) {
-        snprintf(row, sizeof row, "host: optimizer, with its pages%s", shared ? ", this rank's share" : "");
+        snprintf(row, sizeof row, "host: %s%s", is_idle_island(c) ? "fp32 masters of the weights, with their pages" : "optimizer, with its pages",
+                 shared ? ", this rank's share" : "");
         print_row(out, row, p->offload_bytes);
     }
     print_row(out, on_host ? "host copy for checkpoints" : "host: copy for checkpoints", p->host_copy_bytes);
@@ -225,6 +230,21 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
              (long long)c->outer.least_islands, c->outer.least_islands == 1 ? "" : "s");
     if (p->server_bytes > 0) print_row(out, row, p->server_bytes);
     if (p->follower_bytes > 0) print_row(out, "each other server, where it runs: at most", p->follower_bytes);
+}
+
+/* Of a block: rows and their outputs, gate and up, swiglu and its gradient, a weight and its gradient. */
+char *plan_experts(const Config *c, DType act, char out[240]) {
+    ModelShape s = c->model.shape;
+    int64_t    e = c->parallel.expert, even = c->batch.micro_batch * (c->batch.seq_len / c->parallel.context) * s.top_k,
+            room = expert_room(even, c->moe.capacity, e);
+    double bytes = (double)room * ((double)dtype_bytes(act) * (double)(2 * s.n_embd + 4 * s.n_expert_inner) + 8.0);
+    out[0] = '\0';
+    if (e > 1)
+        snprintf(out, 240, "%lld of %lld on each of %lld ranks; room for %lld rows, %lld are the even share: %s a block; "
+                 "more take further rounds, computed again in backward",
+                 (long long)(s.n_experts / e), (long long)s.n_experts, (long long)e, (long long)room, (long long)even,
+                 plan_bytes_text(bytes).text);
+    return out;
 }
 
 char *plan_memory_advice(const Config *c, const Plan *p) {

@@ -69,6 +69,9 @@ PlanText plan_bytes_text(double bytes);
 /* "4 ranks", or "2 groups of 2 ranks": who computes different micro-batches. Returns out. */
 char *plan_sharers(int datas, int ranks, char out[64]);
 
+/* parallel.expert: "4 of 8 on each of 2 ranks; room for 160 rows, ..."; "" without. Returns out. */
+char *plan_experts(const Config *config, DType act, char out[240]);
+
 /* The lines of a run that finds no memory: the table, and one or two changes that take less. malloc'ed. */
 char *plan_memory_advice(const Config *config, const Plan *plan);
 

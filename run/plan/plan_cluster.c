@@ -44,6 +44,7 @@ static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
     cJSON_AddNumberToObject(grid, "interleave", s->parts);
     cJSON_AddNumberToObject(grid, "replicas", s->mesh.size[AXIS_REPLICA]);
     cJSON_AddNumberToObject(grid, "data", datas);
+    if (s->expert_ranks > 1) cJSON_AddNumberToObject(grid, "expert", s->expert_ranks);
     cJSON_AddNumberToObject(grid, "zero_stage", s->zero_stage);
     cJSON_AddNumberToObject(grid, "micro_batch", (double)s->micro_batch);
     cJSON_AddStringToObject(grid, "recompute", RECOMPUTE_NAMES[s->recompute]);
@@ -82,6 +83,7 @@ static PlanText seconds_text(double s) {
 static void print_grid(const Simulated *s, const Cluster *cluster, int zero_bubble) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
+    if (s->expert_ranks > 1) printf(", experts on %d", s->expert_ranks);
     if (s->mesh.size[AXIS_STAGE] > 1)
         printf(", interleave %d%s", s->parts,
                zero_bubble ? ", backward in two halves (which the simulator alone has)" : "");
@@ -192,8 +194,9 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
 
 static DType precision_on(const Config *c, const Cluster *cluster) {
     DType act = precision_resolve((Precision)c->precision, cluster->bf16 > 0).act;
-    if (cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0) return act;
-    const char *name = c->precision == PRECISION_TF32 ? "tf32" : dtype_name(act);
+    int   is_fp8 = c->precision == PRECISION_FP8, has_act = cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0;
+    if (has_act && (!is_fp8 || cluster->fp8 > 0)) return act;
+    const char *name = c->precision == PRECISION_TF32 ? "tf32" : has_act ? "fp8" : dtype_name(act);
     fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name,
          name, name);
 }
@@ -238,7 +241,7 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
         return;
     }
     printf("plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks,
-           asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu, dtype_name(act));
+           asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu, config->precision == PRECISION_FP8 ? "fp8" : dtype_name(act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);
     print_grid(&s, &cluster, asked.zero_bubble);

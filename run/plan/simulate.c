@@ -28,8 +28,8 @@ typedef struct {
     Reach          to[2];           /* by kind of work: the stage that gets its message */
     double         later;           /* zero bubble: seconds of weights' gradients that are still to compute */
     double         compute_s, exposed_s[AXES], sent[AXES];
-    double        *end[AXES];       /* owned [ENDS]: of the collectives so far, the latest of number `started` - 1 */
-    int64_t        started[AXES];
+    double        *end[LINES];      /* owned [ENDS]: of the collectives so far, the latest of number `started` - 1 */
+    int64_t        started[LINES];
     int64_t        at;              /* the next work of the list */
     double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: it is not */
     Message        in[2], out[2];   /* that its receive has taken; that waits to leave, or leaves until `at` */
@@ -60,11 +60,11 @@ static void run_chapter(Stage *s, const Chapter *c, double share) {
             break;
         case PASSAGE_START:
             s->queue = later_of(s->queue, s->now) + p->seconds;
-            s->end[p->axis][s->started[p->axis]++ % ENDS] = s->queue;
+            s->end[p->line][s->started[p->line]++ % ENDS] = s->queue;
             break;
         case PASSAGE_WAIT:
-            if (p->back < ENDS && p->back < s->started[p->axis])
-                wait_until(s, s->end[p->axis][(s->started[p->axis] - 1 - p->back) % ENDS], p->axis);
+            if (p->back < ENDS && p->back < s->started[p->line])
+                wait_until(s, s->end[p->line][(s->started[p->line] - 1 - p->back) % ENDS], p->axis);
             break;
         }
     }
@@ -206,7 +206,8 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
                    (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
-    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + more_logits(spec, mesh) + trees + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
+    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + more_logits(spec, mesh) + trees + (double)(groups_library_bytes(mesh, COMM_NCCL) +
+                     groups_experts_library_bytes(mesh, spec.shards.expert_ranks, COMM_NCCL)) : 0.0;
     return model + (double)loader_bytes(spec.B, T, kept, spec.document_mask) + cluster->reserved_bytes + gpu;
 }
 
@@ -219,7 +220,7 @@ static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster,
 }
 
 static Simulated describe(const Config *c, int ranks) {
-    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave,
+    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave, .expert_ranks = (int)c->parallel.expert,
                      .zero_stage = (int)c->parallel.zero_stage,
                      .micro_batch = c->batch.micro_batch, .recompute = (int)c->memory.recompute};
     out.micro_batches = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, ranks));
@@ -258,7 +259,7 @@ static int rank_of_stage(Mesh mesh, int p) { return mesh_rank(mesh, (MeshPlace){
 static Totals replay(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
     Mesh      mesh = config_mesh(c, ranks);
     int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
-    Durations d = durations_of(cluster, mesh, act, matmul_flops(c, act, cluster));
+    Durations d = durations_of(cluster, mesh, (int)c->parallel.expert, act, matmul_flops(c, act, cluster));
     Replay    r = {.cluster = cluster,
                    .stages = P,
                    .parts = V,
@@ -278,7 +279,7 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
         for (int kind = 0; kind < 2; kind++)
             s->to[kind] =
                 cluster_pair_reach(cluster, rank_of_stage(mesh, p), rank_of_stage(mesh, receiver_of(&r, kind, p)));
-        for (int a = 0; a < AXES; a++) {
+        for (int a = 0; a < LINES; a++) {
             s->end[a] = (double *)malloc(sizeof **s->end * ENDS);
             if (!s->end[a]) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
         }
@@ -296,7 +297,7 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
     for (int p = 0; p < P; p++) {
         work_list_free(&r.stage[p].list);
         if (like[p] == p) history_free(&history[p]);
-        for (int a = 0; a < AXES; a++) free(r.stage[p].end[a]);
+        for (int a = 0; a < LINES; a++) free(r.stage[p].end[a]);
     }
     free(r.stage);
     free(history);

@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct {
     Mesh    mesh;
-    int     parts, zero_stage;
+    int     parts, expert_ranks, zero_stage;
     int64_t micro_batch, micro_batches; /* sequences; of a data index and step */
     int     recompute;
     double  step_s;                /* of one step among many                           */

@@ -86,7 +86,7 @@ void stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes
     Config c = {.optimizer = {.name = "adamw"}};
     c.model.shape = shape;
     c.parallel.tensor = grid.tensor, c.parallel.context = grid.context, c.parallel.pipeline = grid.stages,
-    c.parallel.interleave = c.parallel.replicas = 1;
+    c.parallel.interleave = c.parallel.replicas = c.parallel.expert = 1;
     c.batch.micro_batch = 1, c.batch.seq_len = T, c.batch.global_tokens = T;
     int64_t wanted = (int64_t)grid.tensor * grid.context * grid.stages;
     if (wanted != ranks)

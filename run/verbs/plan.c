@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/precision.h"
+#include "run/plan/kernels.h"
 #include "run/plan/plan_cluster.h"
 #include "run/plan/plan_data.h"
 #include "run/log/progress.h"
@@ -115,6 +116,8 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
     if (is_grid(p)) print_grid(c, p);
+    char experts[240];
+    if (*plan_experts(c, p->act, experts)) printf("experts      %s\n", experts);
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, plan_count_text((double)p->parameters).text);
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);
@@ -157,10 +160,10 @@ static void print_ledger(const Config *c, const Plan *p) {
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { int ranks; size_t memory_bytes; int ledger, fits; ClusterPlan on; } Asked;
+typedef struct { int ranks; size_t memory_bytes; int ledger, fits, kernels; const char *rates; ClusterPlan on; } Asked;
 
 enum { MOST_RANKS = 1 << 20 };
-enum { RANKS, MEMORY, LEDGER, GPU, NODES, PRICE, CLUSTER, SEARCH, FIT, MTBF_HOURS, JSON, ZERO_BUBBLE };
+enum { RANKS, MEMORY, LEDGER, GPU, NODES, PRICE, CLUSTER, SEARCH, FIT, MTBF_HOURS, JSON, ZERO_BUBBLE, KERNELS, RATES };
 const VerbKey PLAN_KEYS[] = {
     [RANKS] = {"ranks", "8", "1", "ranks of the job"},
     [MEMORY] = {"memory", "80GiB", "this machine's", "memory of a rank: prints the largest micro-batch that fits"},
@@ -174,6 +177,8 @@ const VerbKey PLAN_KEYS[] = {
     [MTBF_HOURS] = {"mtbf_hours", "3.1", "", "hours between failures of the job: how often to save, and what is lost"},
     [JSON] = {"json", "true", "false", "figures of the simulation as JSON; with fit=true here, the ranks alone"},
     [ZERO_BUBBLE] = {"zero_bubble", "true", "false", "simulate pipelines whose backward is in two halves"},
+    [KERNELS] = {"kernels", "true", "false", "a step of one gpu=, kernel by kernel, beside what it could take"},
+    [RATES] = {"rates", "h100.json", "", "measured rates of kernels, a file, in place of estimates"},
     {.name = NULL},
 };
 
@@ -193,8 +198,19 @@ static int take_one(Asked *asked, const char *argument) {
         case MTBF_HOURS: asked->on.mtbf_hours = verb_number(&a, 1e-6, 1e9); return 1;
         case JSON: asked->on.json = verb_flag(&a); return 1;
         case ZERO_BUBBLE: asked->on.zero_bubble = verb_flag(&a); return 1;
+        case KERNELS: asked->kernels = verb_flag(&a); return 1;
+        case RATES: asked->rates = verb_text(&a); return 1;
         default: return 0;
     }
+}
+
+static void check_kernels(const Asked *asked) {
+    if (asked->rates && !asked->kernels)
+        fail(EXIT_CONFIG, "plan: rates=%s are of kernels=true: gpu=h100 kernels=true rates=%s", asked->rates, asked->rates);
+    if (asked->kernels && !asked->on.gpu)
+        fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: gpu=h100 or gpu=h200");
+    if (asked->kernels && (asked->on.searches || asked->on.price > 0 || asked->on.mtbf_hours > 0 || asked->on.zero_bubble || asked->fits))
+        fail(EXIT_CONFIG, "plan: kernels=true is one step of one GPU; search=, fit=, price=, mtbf_hours= and zero_bubble= are of the whole job");
 }
 
 /* Takes the verb's own keys out of the overrides; the others stay in order. */
@@ -221,6 +237,7 @@ static Asked take_asked(int *count, char **overrides) {
     if (asked.fits && asked.on.searches)
         fail(EXIT_CONFIG,
              "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for a grid: one of them");
+    check_kernels(&asked);
     asked.on.held = search_held(overrides, kept);
     return asked;
 }
@@ -270,7 +287,8 @@ int verb_plan(int argc, char **argv) {
     }
     if (is_elsewhere) {
         asked.on.ranks = asked.ranks;
-        plan_cluster(&config, asked.on);
+        if (asked.kernels) kernels_plan(&config, asked.ranks, (KernelsAsked){asked.on.gpu, asked.on.nodes, asked.rates, asked.on.json});
+        else plan_cluster(&config, asked.on);
         config_free(&config);
         return EXIT_DONE;
     }

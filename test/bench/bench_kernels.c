@@ -262,9 +262,9 @@ int main(int argc, char **argv) {
                       .T = b.T};
     Arena     dry = arena_dry("model"), counted = arena_dry("bench");
     StepSums  sums = step_sums_create(&dry);
-    Gpt g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL}), sums,
+    Gpt g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0}), sums,
                                      &dry, &dry),
-                       (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE, 0}, &dry);
+                       (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE, 0, NULL, 0.0, 0}, &dry);
     b.rows = g.head_rows, b.padded = g.logits.dim[1], b.params = g.shards->layout.elems;
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);

@@ -205,7 +205,7 @@ static void padding_stays_zero(void **state) {
     (void)state;
     int    W = comm_size(world), r = comm_rank(world);
     Param  row = {.name = "short", .dims = 1, .dim = {65, 1}};
-    Layout layout = layout_create(&row, 1, (LayoutPlace){W, 1, 0, NULL});
+    Layout layout = layout_create(&row, 1, (LayoutPlace){W, 1, 0, NULL, 1, 0});
     Bucket b = layout.bucket[0];
     float *x = floats(b.elems);
     memset(x, 0, (size_t)b.elems * 4);

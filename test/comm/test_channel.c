@@ -366,10 +366,41 @@ static void no_signal_for_a_lost_peer(void **state) {
     channel_close(NULL);
 }
 
+/* Packets of a large frame wake nobody one by one: 32 KiB do, its end does, and so does the connection's. */
+static void a_large_frame_wakes_seldom(void **state) {
+    enum { BYTES = 100000, ALL = FRAME_HEADER_BYTES + BYTES + SEAL_BYTES };
+    static const struct { int bytes, wakes; } PART[] = {{1000, 1}, {30000, 0}, {5000, 1}, {60000, 1}, {2040, 0}, {2040, 1}};
+    static uint8_t all[ALL], bytes[BYTES];
+    FrameHeader    h;
+    const void    *payload;
+    Line           l = line_make(&KEY, &KEY);
+    const uint8_t *at = all;
+    (void)state;
+    line_open(&l);
+    assert_int_equal(channel_send(l.client, bytes_frame(BYTES), bytes), 1);
+    line_read(l.at_client, all, ALL);
+    for (size_t i = 0; i < sizeof PART / sizeof *PART; at += PART[i++].bytes) {
+        line_write(l.at_server, at, (size_t)PART[i].bytes);
+        assert_int_equal(channel_wait(&l.server, 1, -1, PART[i].wakes ? 5000 : 50), PART[i].wakes);
+        if (PART[i].wakes) assert_int_equal(channel_next(l.server, &h, &payload), at + PART[i].bytes == all + ALL);
+    }
+    assert_true(at == all + ALL);
+    assert_int_equal(channel_send(l.client, bytes_frame(10), bytes), 1); /* a header wakes */
+    line_read(l.at_client, all, 90);
+    line_write(l.at_server, all, 60);
+    assert_int_equal(channel_wait(&l.server, 1, -1, 5000), 1);
+    assert_int_equal(channel_next(l.server, &h, &payload), 0);
+    line_cut(&l.at_server);
+    assert_int_equal(channel_wait(&l.server, 1, -1, 5000), 1);
+    assert_int_equal(channel_next(l.server, &h, &payload), -1);
+    line_free(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_whole_talk),
         cmocka_unit_test(frames_under_way),
+        cmocka_unit_test(a_large_frame_wakes_seldom),
         cmocka_unit_test(other_families_and_names),
         cmocka_unit_test(a_reader_that_stops_reading),
         cmocka_unit_test(last_words_reach_a_peer_that_sends),

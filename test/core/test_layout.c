@@ -42,7 +42,7 @@ static Layout layout_of(const Table *t, int ranks) {
         rows[i].bucket = t->row[i].bucket;
         rows[i].group = t->row[i].dims == 2 ? GROUP_MATRIX : GROUP_VECTOR;
     }
-    return layout_create(rows, t->count, (LayoutPlace){ranks, 1, 0, NULL});
+    return layout_create(rows, t->count, (LayoutPlace){ranks, 1, 0, NULL, 1, 0});
 }
 
 /* Over all buckets and ranks the spans name every global offset once, at the memory place of its parameter, inside the
@@ -144,7 +144,7 @@ static Layout cut_layout(int ranks, int tensor_ranks, int tensor_rank) {
         rows[i].dims = of[i].dims, rows[i].dim[0] = of[i].dim[0], rows[i].dim[1] = of[i].dim[1];
         rows[i].cut = of[i].cut, rows[i].pad = 8, rows[i].bucket = of[i].bucket;
     }
-    return layout_create(rows, CUT_ROWS_COUNT, (LayoutPlace){ranks, tensor_ranks, tensor_rank, NULL});
+    return layout_create(rows, CUT_ROWS_COUNT, (LayoutPlace){ranks, tensor_ranks, tensor_rank, NULL, 1, 0});
 }
 
 /* The tensor rank that holds element e of a row of 12 columns (q, k, v: of 3 x 12), by the rule in words. */
@@ -193,6 +193,52 @@ static void cut_rows_are_held_once(void **state) {
         }
 }
 
+/* Two blocks, buckets 1 and 2, whose four experts have buckets 4 and 5 where ranks divide them; their rows stand among the blocks'. */
+enum { EXPERT_ROWS_COUNT = 14, EXPERTS = 4 };
+static Layout expert_layout(int ranks, int expert_ranks, int expert_rank) {
+    Param rows[EXPERT_ROWS_COUNT];
+    memset(rows, 0, sizeof rows);
+    for (int i = 0; i < EXPERT_ROWS_COUNT; i++) {
+        int block = 1 + (i - 1) / 6, within = (i - 1) % 6, is_end = i == 0 || i == EXPERT_ROWS_COUNT - 1;
+        rows[i] = (Param){.dims = 2, .dim = {5 + i % 3, 13}, .bucket = i == 0 ? 0 : block};
+        if (!is_end && within >= 1 && within <= EXPERTS)
+            rows[i] = (Param){.dims = 2, .dim = {7, 11}, .expert = within, .bucket = expert_ranks > 1 ? 3 + block : block};
+        snprintf(rows[i].name, sizeof rows[i].name, "row.%d", i);
+    }
+    return layout_create(rows, EXPERT_ROWS_COUNT, (LayoutPlace){ranks, 1, 0, NULL, expert_ranks, expert_rank});
+}
+
+/* Rank r has expert rank r % e and piece r / e of its experts: every element is one rank's, in the file's place of one rank alone. */
+static void divided_experts_are_held_once(void **state) {
+    (void)state;
+    Layout one = expert_layout(1, 1, 0);
+    for (int e = 2; e <= EXPERTS; e *= 2)
+        for (int ranks = e; ranks <= 12; ranks += e) {
+            int8_t *held = (int8_t *)calloc((size_t)one.elems, 1);
+            for (int r = 0; r < ranks; r++) {
+                Layout l = expert_layout(ranks, e, r % e);
+                Span   spans[EXPERT_ROWS_COUNT];
+                assert_true(l.elems == one.elems && l.buckets == 6);
+                for (int b = 0; b < l.buckets; b++) {
+                    int of_experts = b > 3;
+                    assert_true(layout_is_of_experts(&l, b) == of_experts && l.bucket[b].ranks == (of_experts ? ranks / e : ranks));
+                    for (int k = layout_spans(&l, b, of_experts ? r / e : r, spans); k-- > 0;) {
+                        const Param *p = &l.param[spans[k].param];
+                        FileRun      run = layout_run(&l, &spans[k], 0);
+                        assert_true(p->offset == one.param[spans[k].param].offset && (p->expert != 0) == of_experts);
+                        assert_true(!p->expert || (p->expert - 1) / (EXPERTS / e) == r % e);
+                        assert_true(run.elems == spans[k].elems && run.offset == p->offset + spans[k].first);
+                        for (int64_t i = run.offset; i < run.offset + run.elems; i++) held[i]++;
+                    }
+                }
+                layout_destroy(&l);
+            }
+            for (int64_t i = 0; i < one.elems; i++) assert_int_equal(held[i], 1);
+            free(held);
+        }
+    layout_destroy(&one);
+}
+
 static void rows_are_found_by_name(void **state) {
     (void)state;
     Layout l = layout_of(&TABLES[3], 3);
@@ -207,7 +253,8 @@ int main(void) {
         cmocka_unit_test(pieces_cover_everything_once),
         cmocka_unit_test(places_are_the_contracts),
         cmocka_unit_test(offsets_do_not_depend_on_ranks),
-        cmocka_unit_test(cut_rows_are_held_once), cmocka_unit_test(rows_are_found_by_name),
+        cmocka_unit_test(cut_rows_are_held_once),
+        cmocka_unit_test(divided_experts_are_held_once), cmocka_unit_test(rows_are_found_by_name),
     };
     return cmocka_run_group_tests(test_layout, NULL, NULL);
 }

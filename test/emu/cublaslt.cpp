@@ -8,6 +8,7 @@
 #include "engine.h"
 
 #include <cublasLt.h>
+#include <cuda_fp8.h>
 
 #include <string>
 
@@ -21,6 +22,8 @@ struct Operation {
     int32_t             trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N, bias_type = -1, aux_type = -1;
     uint32_t            epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     void               *bias = nullptr, *aux = nullptr;
+    const float        *a_scale = nullptr, *b_scale = nullptr;
+    int8_t              fast_accumulation = 0;
     int64_t             aux_ld = 0;
 };
 struct Layout {
@@ -73,8 +76,10 @@ struct Problem {
     int64_t   m, n, k;
 };
 
-bool    is_known(cudaDataType_t type) { return type == CUDA_R_32F || type == CUDA_R_16BF || type == CUDA_R_16F; }
-int64_t bytes_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+bool    is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+bool    is_known(cudaDataType_t type) { return type == CUDA_R_32F || type == CUDA_R_16BF || type == CUDA_R_16F || is_fp8(type); }
+int64_t bytes_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : is_fp8(type) ? 1 : 2; }
+cudaDataType_t bias_type(const Problem &p) { return is_fp8(p.a.type) ? CUDA_R_16BF : p.d.type; }
 
 const char *fault_of_epilogue(const Problem &p) {
     switch (p.op.epilogue) {
@@ -82,8 +87,8 @@ const char *fault_of_epilogue(const Problem &p) {
     case CUBLASLT_EPILOGUE_BIAS:
     case CUBLASLT_EPILOGUE_BGRADA:
         if (!p.op.bias) return "no bias vector";
-        if (p.op.bias_type != -1 && p.op.bias_type != (int32_t)p.d.type) return "the bias vector has D's type";
-        if ((uintptr_t)p.op.bias % (uintptr_t)bytes_of(p.d.type)) return "a bias vector between elements";
+        if ((p.op.bias_type != -1 || bias_type(p) != p.d.type) && p.op.bias_type != (int32_t)bias_type(p)) return "the bias vector has D's type, with fp8 bf16";
+        if ((uintptr_t)p.op.bias % (uintptr_t)bytes_of(bias_type(p))) return "a bias vector between elements";
         return nullptr;
     case CUBLASLT_EPILOGUE_DGELU:
         if (!p.op.aux || (uintptr_t)p.op.aux % 16) return "aux is aligned to 16 bytes";
@@ -94,11 +99,26 @@ const char *fault_of_epilogue(const Problem &p) {
     }
 }
 
+/* "To use FP8 kernels" of cuBLAS's documentation at cublasLtMatmul, for compute capability 8.9 and 9.0. */
+const char *fault_of_fp8(const Problem &p) {
+    if (!is_fp8(p.b.type) || (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2)) return "fp8: two of it, at most one E5M2";
+    if (p.op.trans_a != CUBLAS_OP_T || p.op.trans_b != CUBLAS_OP_N) return "fp8: A is transposed and B is not";
+    if (p.c.type != p.d.type || (p.d.type != CUDA_R_16BF && p.d.type != CUDA_R_32F)) return "fp8: C and D of bf16 or f32 are emulated";
+    if (p.op.compute != CUBLAS_COMPUTE_32F) return "fp8: the compute type";
+    if (p.op.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p.op.epilogue != CUBLASLT_EPILOGUE_BIAS) return "fp8: this epilogue is not emulated";
+    if (p.k % 16 || p.m % 16 || p.a.ld % 16 || p.b.ld % 16) return "fp8: m, k and leading dimensions are multiples of 16";
+    return nullptr;
+}
+
 const char *fault_of(const Problem &p) {
     const Layout *const layouts[] = {&p.a, &p.b, &p.c, &p.d};
     for (const Layout *l : layouts)
         if (!is_known(l->type) || l->rows < 1 || l->columns < 1 || l->ld < l->rows) return "a layout";
-    if (p.a.type != p.b.type || p.c.type != p.d.type || (p.d.type != p.a.type && p.d.type != CUDA_R_32F)) return "types";
+    if (is_fp8(p.a.type) || is_fp8(p.b.type)) {
+        if (const char *fault = fault_of_fp8(p)) return fault;
+    } else if (p.op.a_scale || p.op.b_scale || p.op.fast_accumulation) {
+        return "scales and fast accumulation are fp8's";
+    } else if (p.a.type != p.b.type || p.c.type != p.d.type || (p.d.type != p.a.type && p.d.type != CUDA_R_32F)) return "types";
     if (p.op.scale != CUDA_R_32F) return "the scale type";
     bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     if (!(p.op.compute == CUBLAS_COMPUTE_32F || (tf32 && p.a.type == CUDA_R_32F))) return "the compute type";
@@ -147,6 +167,10 @@ float round_tf32(float x) {
 }
 __attribute__((no_sanitize("address", "undefined"))) float load(const void *p, cudaDataType_t type, int64_t i) {
     if (type == CUDA_R_32F) return ((const float *)p)[i];
+    if (is_fp8(type)) {
+        __nv_fp8_storage_t code = ((const __nv_fp8_storage_t *)p)[i];
+        return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2)));
+    }
     return type == CUDA_R_16BF ? __bfloat162float(((const __nv_bfloat16 *)p)[i]) : __half2float(((const __half *)p)[i]);
 }
 __attribute__((no_sanitize("address", "undefined"))) void store(void *p, cudaDataType_t type, int64_t i, float x) {
@@ -198,8 +222,10 @@ struct Product {
 float finish(const Product &x, int64_t i, int64_t j, float sum) {
     const Problem &p = x.p;
     float v = x.alpha * sum;
+    if (p.op.a_scale) v *= load(p.op.a_scale, CUDA_R_32F, 0);
+    if (p.op.b_scale) v *= load(p.op.b_scale, CUDA_R_32F, 0);
     if (x.beta != 0.0f) v += x.beta * load(x.c, p.c.type, i + j * p.c.ld);
-    if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS) v += load(p.op.bias, p.d.type, i);
+    if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS) v += load(p.op.bias, bias_type(p), i);
     if (p.op.epilogue == CUBLASLT_EPILOGUE_DGELU) v *= (float)gelu_gradient(load(p.op.aux, p.d.type, i + j * p.op.aux_ld));
     return v;
 }
@@ -211,7 +237,9 @@ void matmul_kernel(const Product *x) {
     std::vector<float> b = widen(x->b, p.b, p.op.trans_b == CUBLAS_OP_N, tf32); /* [n,k] */
     std::vector<float> acc((size_t)p.m);
     int64_t half = x->algorithm.split == 2 ? p.k / 2 : p.k, d_bytes = bytes_of(p.d.type);
-    if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS) emu::note_read(p.op.bias, (size_t)(p.m * d_bytes));
+    if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS) emu::note_read(p.op.bias, (size_t)(p.m * bytes_of(bias_type(p))));
+    for (const float *scale : {p.op.a_scale, p.op.b_scale})
+        if (scale) emu::note_read(scale, sizeof *scale);
     for (int64_t j = 0; j < p.n; j++) {
         if (x->beta != 0.0f) emu::note_read((const char *)x->c + j * p.c.ld * d_bytes, (size_t)(p.m * d_bytes));
         if (p.op.epilogue == CUBLASLT_EPILOGUE_DGELU) emu::note_read((const char *)p.op.aux + j * p.op.aux_ld * d_bytes, (size_t)(p.m * d_bytes));
@@ -265,7 +293,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op, cublasLtM
         {CUBLASLT_MATMUL_DESC_TRANSA, &o->trans_a, 4}, {CUBLASLT_MATMUL_DESC_TRANSB, &o->trans_b, 4}, {CUBLASLT_MATMUL_DESC_EPILOGUE, &o->epilogue, 4},
         {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &o->bias, 8}, {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &o->bias_type, 4},
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &o->aux, 8}, {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &o->aux_ld, 8},
-        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &o->aux_type, 4}};
+        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &o->aux_type, 4}, {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &o->a_scale, 8},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &o->b_scale, 8}, {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &o->fast_accumulation, 1}};
     return attribute(all, what, nullptr, in, bytes);
 }
 
@@ -335,12 +364,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     const Algorithm &x = *(const Algorithm *)algo;
     if (const char *fault = fault_of(p)) return refuse(p, fault);
     if (workspace_of(x, p) > workspace_bytes || (uintptr_t)workspace % 16) return refuse(p, "the algorithm, or its workspace");
-    uintptr_t align = x.id == WIDE ? 16 : 2;
+    uintptr_t align = x.id == WIDE || is_fp8(p.a.type) ? 16 : 2;
     for (uintptr_t pointer : {(uintptr_t)a, (uintptr_t)b, (uintptr_t)c, (uintptr_t)d})
         if (pointer % align) return refuse(p, "a pointer is not aligned as the algorithm needs it");
     if (!is_inside(a, p.a) || !is_inside(b, p.b) || !is_inside(d, p.d)) return refuse(p, "a matrix is not inside device memory");
     auto product = std::make_shared<Product>(Product{p, x, *(const float *)alpha, *(const float *)beta, a, b, c, d, (float *)workspace});
-    cudaError_t error = emu::launch("cublasLtMatmul", __FILE__, __LINE__, dim3(1), dim3(1), 1, 0, stream, product_kernel, product);
+    cudaError_t error = emu::launch("cublasLtMatmul", __FILE__, __LINE__, dim3(1), dim3(1), 1, false, 0, stream, product_kernel, product);
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 }

@@ -66,16 +66,22 @@ struct Body {
     virtual void operator()() = 0;
 };
 /* Runs the kernel, or records it where the stream is being captured. Takes the body over. */
-cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
                    cudaStream_t stream, const void *kernel, Body *body, size_t body_bytes);
 
 /* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at
  * the file's end. */
 void note_kernel(const char *name, const char *signature);
+/* EMU_COUNTS=file: bank conflicts and bytes of each kernel and operation; test/emu/count.cpp. An operation of so many
+ * bytes, by its contract: the kernels launched from now on are its own. NULL: a dry one. */
+void note_op(const char *op, double bytes);
+/* Whether anything is counted; an access that is one instruction on a GPU, whatever this compiler makes of it next. */
+extern const bool counts;
+void count_whole(const void *p, size_t n, bool writes);
 
 /* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. */
 template <class... P, class... A>
-cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
                    cudaStream_t stream, void (*kernel)(P...), A &&...args) {
     static_assert(sizeof...(P) == sizeof...(A), "a launch passes as many arguments as the kernel takes");
     note_kernel(name, __PRETTY_FUNCTION__);
@@ -85,9 +91,12 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
         Call(void (*kernel)(P...), A &&...a) : kernel(kernel), args(static_cast<P>(a)...) {}
         void operator()() override { std::apply(kernel, args); }
     };
-    return submit(name, file, line, grid, block, cluster, shared_bytes, stream, (const void *)kernel,
+    return submit(name, file, line, grid, block, cluster, early, shared_bytes, stream, (const void *)kernel,
                   new Call(kernel, std::forward<A>(args)...), sizeof(Call));
 }
+
+/* Before it a thread of an early launch may touch no memory of the GPU but its arguments, and it may not end. */
+void await_kernels();
 
 /* One object per key and block, with red zones around it. */
 void *smem_static(const void *key, size_t bytes, size_t align);

@@ -7,7 +7,7 @@
  *   race.cpp         who touched which memory when; only it knows the shadow
  *   tensor.cpp       ldmatrix, stmatrix, mma, cp.async      hopper.cpp   mbarrier, TMA loads, setmaxnreg
  *   wgmma.cpp        products of warpgroups                 bulk.cpp     TMA stores, the two proxies
- *   cluster.cpp      blocks that run together
+ *   cluster.cpp      blocks that run together              count.cpp   bank conflicts, bytes
  *   memory.cpp, streams.cpp, runtime.cpp   the CUDA runtime: allocations and copies; streams, events, graphs; the device
  */
 #pragma once
@@ -108,6 +108,7 @@ struct Fiber {
 
     std::vector<std::pair<const char *, size_t>> written; /* of its stack, since the fence; the race checker notes it */
 
+    bool     awaited;            /* the kernels before: at once, unless the launch is early */
     bool     at_cluster_barrier; /* arrived, and has not waited */
     unsigned cluster_phase;      /* when it arrived */
 };
@@ -156,10 +157,12 @@ struct Launch {
     int                   line;
     dim3                  grid, block;
     unsigned              cluster; /* blocks, along x */
+    bool                  early;   /* before the kernels before it have ended: its threads call await_kernels */
     size_t                shared_bytes, most_shared; /* dynamic; and with static objects */
     const void           *kernel;
     std::shared_ptr<Body> body;
     size_t                body_bytes;
+    const char           *op; /* of layers.h, that launched it; for count.cpp */
 };
 
 /* A block that runs now: what its threads alone have. */
@@ -289,6 +292,16 @@ enum { NO_THREAD = -1 };
 void     race_visible(const void *p, size_t n, int warp, int thread, const char *file, int line);
 void     race_initialised(const void *p, size_t n);
 void     race_forget(Allocation &a);
+bool     watching();                           /* it sees accesses now */
 bool     race_pause(bool pause);               /* collectives touch other threads' stacks; returns the last state */
+
+/* --- counts of a kernel's accesses: does nothing unless EMU_COUNTS names a file and the race checker runs ---------- */
+
+const char *op_now();               /* the operation whose contract was met last; NULL: none, or nothing is counted */
+void        count_launch(const Launch &l);
+void        count_block_end();
+void        count_launch_end(const Launch &l);
+void        count_access(const void *p, size_t n, bool writes, uint32_t at); /* by the current thread, from code at `at` */
+void        count_bulk(const void *p, size_t n, bool writes);                /* of global memory, not a lane's own      */
 
 }  // namespace emu

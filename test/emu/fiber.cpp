@@ -277,6 +277,7 @@ static void check_exit(const Fiber &f, const Warp &w) {
         if (g.wanted >> f.lane & 1)
             fail("thread exits while lanes %08x wait for it in %s(mask %08x) at %s:%d", g.arrived, g.name, g.wanted, g.file, g.line);
     }
+    if (!f.awaited) fail("thread of an early launch exits and has not waited for the kernels before: await_kernels");
     if (f.at_cluster_barrier) fail("thread exits between cluster_arrive and cluster_wait");
     const Barrier &b = engine.here->barriers[0];
     if (b.arrived) fail("thread exits while %d threads wait in __syncthreads at %s:%d", b.arrived, b.file, b.line);
@@ -314,6 +315,7 @@ void fiber_reset(Fiber &f, int index, dim3 block) {
     f.accumulators.clear();
     f.written.clear();
     f.wgmma_fenced = f.at_cluster_barrier = false;
+    f.awaited = !engine.launch->early;
     /* Tops of stacks at different cache sets: all at the same offset of a large power of two would evict each other. */
     void **top = (void **)(f.stack + STACK_BYTES - 64 - index * 7 % 64 * 64) - FRAME_WORDS;
     memset(top, 0, FRAME_WORDS * sizeof *top);
@@ -326,6 +328,8 @@ void fiber_start_all() {
     jump(nullptr, pick(), COMES_BACK);
     current = nullptr;
 }
+
+void await_kernels() { current->awaited = true; }
 
 unsigned lane() { return (unsigned)current->lane; }
 

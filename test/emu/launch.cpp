@@ -113,6 +113,7 @@ static void run_block(unsigned index) {
     for (int i = 0; i < engine.threads; i++) fiber_reset(engine.fibers[i], i, l.block);
     fiber_start_all();
     bulk_finish_block();
+    if (counts) count_block_end();
 }
 
 void launch_run(Launch launch) {
@@ -128,9 +129,11 @@ void launch_run(Launch launch) {
     unsigned blocks = launch.grid.x * launch.grid.y * launch.grid.z;
 
     race_new_launch();
+    count_launch(launch);
     forbid_device_memory(false);
     for (unsigned b = 0; b < blocks; b += launch.cluster) run_block(settings.schedule == REVERSE ? blocks - launch.cluster - b : b);
     forbid_device_memory(true);
+    count_launch_end(launch);
     engine.launch = nullptr;
 }
 

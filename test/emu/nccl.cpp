@@ -1,7 +1,7 @@
 /* nccl.cpp - the calls of NCCL that comm/nccl.cu makes, over MPI, for a build that runs without GPUs. The prototypes are NVIDIA's.
  *
- * As strict as NCCL and a little more: every rank's call is compared with the others', buffers must be device memory, aligned and either
- * apart or in place as NCCL defines it. A non-blocking communicator answers "in progress" first, and nothing has happened before it is
+ * As strict as NCCL and a little more: every rank's call is compared with the others', buffers must be device memory, aligned (messages:
+ * as their elements are) and either apart or in place as NCCL defines it. A non-blocking communicator answers "in progress" first, and nothing has happened before it is
  * asked again: whoever goes on without asking works with old bytes. On its stream a collective takes this rank's bytes when the stream comes to
  * it and ends when all ranks' have come; a send ends when its receiver has begun to receive.
  *
@@ -62,12 +62,12 @@ struct Call {
 
 size_t type_bytes(ncclDataType_t type) { return type == ncclFloat32 ? 4 : type == ncclFloat16 || type == ncclBfloat16 ? 2 : 0; }
 
-ncclResult_t check_buffer(const char *name, const void *p, size_t bytes) {
+ncclResult_t check_buffer(const char *name, const void *p, size_t bytes, size_t align = ALIGN) {
     const emu::Allocation *a = emu::find_allocation(p);
     if (!a) return wrong(ncclInvalidArgument, "%s %p is not memory of the GPU", name, p);
     if ((const char *)p + bytes > a->base + a->bytes)
         return wrong(ncclInvalidArgument, "%s: %zu bytes run past their allocation", name, bytes);
-    if ((uintptr_t)p % ALIGN) return wrong(ncclInvalidArgument, "%s %p is not aligned to %d bytes", name, p, ALIGN);
+    if ((uintptr_t)p % align) return wrong(ncclInvalidArgument, "%s %p is not aligned to %zu bytes", name, p, align);
     return ncclSuccess;
 }
 
@@ -169,7 +169,7 @@ ncclResult_t add_message(const char *name, bool is_send, void *at, size_t count,
     if (comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "%s while the communicator is in state %d", name, (int)comm->state);
     if (peer < 0 || peer >= comm->ranks || peer == comm->rank) return wrong(ncclInvalidArgument, "%s: rank %d of %d", name, peer, comm->ranks);
     if (bytes == 0) return wrong(ncclInvalidArgument, "%s of nothing", name);
-    if (ncclResult_t result = check_buffer(name, at, bytes)) return result;
+    if (ncclResult_t result = check_buffer(name, at, bytes, type_bytes(type))) return result;
     if (fault("in-group")) return ncclInProgress;
     if (ncclResult_t result = join_group(name, comm, stream)) return result;
     group.messages.push_back({is_send, at, std::vector<char>(bytes), peer});

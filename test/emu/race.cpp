@@ -40,6 +40,7 @@ static struct {
 } race;
 
 static bool on() { return race.compiled_in && !race.paused; }
+bool        watching() { return on(); }
 bool        race_pause(bool pause) {
     bool was = race.paused;
     race.paused = pause;
@@ -278,6 +279,8 @@ static inline void seen(const void *p, size_t n, Access kind, void *return_addre
         if (kind == WRITE && current->wgmma_fenced) current->written.push_back({(const char *)p, n});
         return;
     }
+    if (!current->awaited && find_allocation(p)) report("ERROR", "an early launch touches memory before await_kernels", p, at);
+    if (counts) count_access(p, n, kind != READ, at);
     check(p, n, kind, at, current->index, race.clock[current->warp]);
 }
 
@@ -287,12 +290,16 @@ void note_atomic(void *p, size_t n) { seen(p, n, ATOMIC, __builtin_return_addres
 
 void copy_unnoted(void *to, const void *from, size_t n) { memcpy(to, from, n); } /* this file is not instrumented */
 
+static bool is_global(const void *p) {
+    return (const char *)p < engine.here->arena || (const char *)p >= engine.here->arena + ARENA_BYTES;
+}
 static void check_async(const void *p, size_t n, Access kind, int thread, uint64_t stamp, const char *file, int line) {
     if (!on() || !n) return;
     race.async_file = file, race.async_line = line;
     check(p, n, kind, ASYNC, thread, (uint32_t)stamp);
 }
 void race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line) {
+    if (counts && on() && is_global(p)) count_bulk(p, n, false);
     check_async(p, n, READ, thread, stamp, file, line);
 }
 void race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line) {
@@ -301,6 +308,7 @@ void race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char 
 void race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, const char *file, int line) {
     if (!on() || !n) return;
     race.async_file = file, race.async_line = line;
+    if (counts && is_global(p)) count_bulk(p, n, true);
     check(p, n, add ? ATOMIC : WRITE, BULK, thread, (uint32_t)stamp);
 }
 void race_proxy_fence() {
@@ -321,6 +329,7 @@ void race_visible(const void *p, size_t n, int warp, int thread, const char *fil
     }
 }
 void race_pending(void *shared, size_t n, const char *file, int line) {
+    if (counts && on()) count_access(shared, n, true, (uint32_t)line);
     check_async(shared, n, ISSUE, current->index, race_stamp(), file, line);
 }
 

@@ -29,7 +29,7 @@ cudaError_t remember(cudaError_t error) {
 
 cudaGraph_t make_graph(Operations operations) { return new CUgraph_st{std::move(operations)}; }
 
-cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
                    cudaStream_t stream, const void *kernel, Body *body, size_t body_bytes) {
     std::shared_ptr<Body> owned(body);
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, threads = (uint64_t)block.x * block.y * block.z;
@@ -47,7 +47,7 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
         return remember(cudaErrorInvalidConfiguration);
     }
     size_t most = asked == dynamic_limit.end() ? (size_t)SHARED_DEFAULT : (size_t)SHARED_MOST;
-    Launch launch = {name, file, line, grid, block, cluster, shared_bytes, most, kernel, owned, body_bytes};
+    Launch launch = {name, file, line, grid, block, cluster, early, shared_bytes, most, kernel, owned, body_bytes, op_now()};
     return enqueue(stream, [launch] { launch_run(launch); });
 }
 

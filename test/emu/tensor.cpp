@@ -129,6 +129,7 @@ void cp_async(void *shared, const void *global, int bytes, int source_bytes, con
         fail_at(file, line, "cp.async: %p <- %p is not aligned to %d bytes", shared, global, bytes);
     if (source_bytes < 0 || source_bytes > bytes) fail_at(file, line, "cp.async: %d source bytes of %d", source_bytes, bytes);
     shared_offset(shared, (size_t)bytes, "cp.async", file, line);
+    if (!current->awaited) fail_at(file, line, "cp.async before await_kernels of an early launch");
     CopyAsync c = {shared, global, bytes, source_bytes, file, line};
     if (settings.async_early) return copy_now(c);
     race_pending(shared, (size_t)bytes, file, line);

@@ -6,6 +6,7 @@ if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
     echo "skip emulator: ${reason##*\*\*\* }"
     exit 0
 fi
+counts=$(mktemp); trap 'rm -f "$counts"' EXIT
 scripts/emu_planted.sh 0 3 5 6 10 12 18 21 28 41 51 55 72 84 88 97 | while read -r number rest; do
     case $number in [0-9]*) ;; *) echo "$number $rest"; continue ;; esac
     case $rest in
@@ -14,3 +15,8 @@ scripts/emu_planted.sh 0 3 5 6 10 12 18 21 28 41 51 55 72 84 88 97 | while read 
         *) echo "not ok emulator $number $rest" ;;
     esac
 done
+# The counts of a kernel that says beside each line what it costs; four bytes are written twice, and moved once.
+EMU_COUNTS=$counts build/emu-race/test/emu/cases/cases counted > /dev/null
+wanted=$(printf 'kernel\tcounted_kernel\t1\t71\t42\t1216\t260\noperation\tcounted\t1\t512\t260')
+if [ "$(cat "$counts")" = "$wanted" ]; then echo "ok emulator counts bank conflicts and bytes"; else
+    echo "not ok emulator counts bank conflicts and bytes:"; cat "$counts"; fi

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Every CUDA kernel on the emulated GPU: the op tests of test/layers under AddressSanitizer and UBSan, then under the race checker, and a list
-# of which kernels ran with which element types. The whole model, which is the longest of them, goes first, and under the race checker only in
-# `make soak` (test/soak/schedules.sh).
+# of which kernels ran with which element types, and what the race checker counted beside (UPDATE=1 writes its table). The whole model, which is
+# the longest of them, goes first, and under the race checker only in `make soak` (test/soak/schedules.sh).
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
     echo "skip kernels: ${reason##*\*\*\* }"
     exit 0
 fi
-launched=$(mktemp); trap 'rm -f "$launched"' EXIT
+launched=$(mktemp) counted=$(mktemp); trap 'rm -f "$launched" "$counted"' EXIT
 export OMP_NUM_THREADS=1
 
 # The op tests of one variant, two at a time: "ok" or "not ok" a test.
@@ -21,6 +21,8 @@ run_ops() { # VARIANT
         rm -f "$log"' "$build" {}
 }
 run_ops ""
-run_ops -race
+EMU_COUNTS=$counted run_ops -race
 
 python3 test/emu/kernels.py "$launched"
+# shellcheck disable=SC2086
+python3 test/emu/counts.py ${UPDATE:+--update} "$counted" test/results/emu_counts.tsv

@@ -21,6 +21,7 @@ for precision in fp32 bf16; do
     TRAIN=$CPU train $QWEN3 run.dir="$WORK/cpu_qwen3.$precision" precision=$precision > /dev/null
     TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe.$precision" precision=$precision > /dev/null
 done
+TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe4" precision=bf16 batch.global_tokens=160 run.steps=3 > /dev/null
 # The same for the grids, whose tensor ranks want heads and whose context ranks want tiles of 64 tokens.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
@@ -46,6 +47,8 @@ for precision in fp32 bf16; do
     beside qwen3.$precision 1 $QWEN3 precision=$precision
     beside moe.$precision 1 $MOE precision=$precision
 done
+beside experts.ring 2 $MOE precision=bf16 parallel.expert=2 parallel.comm=ring memory.recompute=block
+beside experts 4 $MOE precision=bf16 parallel.expert=2 moe.capacity=0.4 parallel.comm=nccl batch.global_tokens=160 run.steps=3
 for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
 # The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
 TRAIN_GPT_GEMM=own beside own 1 $SMALL precision=bf16
@@ -81,6 +84,11 @@ for run in llama.fp32 llama.bf16 qwen3.fp32 qwen3.bf16 moe.fp32 moe.bf16; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/cpu_$run" "$(allowed ${run#*.})"
 done
+for run in experts experts.ring; do
+    [ $run = experts ] && like=cpu_moe4 || like=cpu_moe.bf16
+    expect "$run trains" ended $run
+    expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/$like" "$(allowed bf16)"
+done
 for run in tensor stages stages.ring tensor.stages tensor.slots context; do
     [ $run = context ] && like=cpu_long || like=cpu_grid
     expect "$run trains" ended $run
@@ -113,6 +121,8 @@ unset EMU_NCCL_FAULT
 for verb in check plan; do
     expect "$verb: heads over 128 are the CPU's alone" exits 64 "more than 128 run on the CPU only \(make BACKEND=cpu\)" "$TRAIN" $verb "$WORK/tiny.json" model.n_head=1 model.n_embd=136
 done
+
+expect "an unknown way to launch" exits 64 'TRAIN_GPT_LAUNCH is "late": early or serial' env TRAIN_GPT_LAUNCH=late "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/late"
 
 # The algorithms of another GPU are not taken over, from the file nor from the checkpoint.
 sed -i 's/"gpu":.*/"gpu": "another GPU",/' "$WORK/fp32/gemm.json"

@@ -167,16 +167,30 @@ static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
     Tensor pre = stage_random(&s, act, 2, N, K, 4, 3, 0), x = stage_tensor(&s, act, 2, N, K), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
     Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dpre = stage_tensor(&s, act, 2, N, K);
     Tensor dw = stage_random(&s, F32, 2, K, M, 6, 1, 0), db = stage_random(&s, F32, 1, M, 1, 7, 1, 0);
+    Tensor dbias = stage_random(&s, F32, 1, K, 1, 8, 1, 0), dbias0 = stage_copy(&s, dbias);
     gelu_forward(&s.stream, x, pre);
     double *dx64 = stage_doubles(&s, N * K), *dpre64 = stage_doubles(&s, N * K), *dw64 = stage_widen(&s, dw), *db64 = stage_widen(&s, db);
     ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
     ref_gelu_backward(dpre64, dx64, stage_widen(&s, pre), N * K);
     ask("own");
-    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w);
+    double *dbias64 = stage_widen(&s, dbias);
+    linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
     assert_int_equal(own_records(), 2 * has_own());
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
     assert_close(dw, dw64, act, bound_sum(N + 1));
     assert_close(db, db64, act, bound_sum(N + 1));
+    for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i); /* as stored */
+    assert_close(dbias, dbias64, F32, bound_sum(N));
+    Tensor first = stage_copy(&s, dbias), dpre_first = stage_copy(&s, dpre);
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* the same bits, in either way */
+        force_way(cluster, 1);
+        memcpy(dbias.data, dbias0.data, tensor_bytes(dbias0));
+        linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
+        assert_same_bits(dpre, dpre_first);
+        assert_same_bits(dbias, first);
+    }
+    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w); /* whose sums nobody wants */
+    assert_same_bits(dpre, dpre_first);
     stage_destroy(&s);
 }
 

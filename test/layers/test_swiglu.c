@@ -93,6 +93,20 @@ static void test_weighted_differences(void **state) {
     stage_destroy(&s);
 }
 
+/* The same with weights in the order of rows: t: y, gate_up, dgate_up and dy. */
+static void compare_in_order(Stage *s, const Tensor t[4], Tensor weight, const double *dweight64) {
+    int64_t R = t[0].dim[0], F = t[0].dim[1];
+    Tensor  rows = stage_tensor(s, F32, 2, R, 1), dweight = stage_tensor(s, F32, 2, R, 1), y = stage_tensor(s, t[0].type, 2, R, F),
+            dgate_up = stage_tensor(s, t[0].type, 2, R, 2 * F);
+    stage_settle();
+    for (int64_t r = 0; r < R; r++) tensor_set(rows, r, tensor_get(weight, R - 1 - r));
+    expert_swiglu_forward(&s->stream, y, t[1], rows, tensor_none());
+    expert_swiglu_backward(&s->stream, dgate_up, dweight, t[3], t[1], rows, tensor_none());
+    assert_same_bits(y, t[0]);
+    assert_same_bits(dgate_up, t[2]);
+    assert_close(dweight, dweight64, F32, bound_sum(F + SWIGLU_TERMS));
+}
+
 /* Rows in the reverse order of their assignments. */
 static void compare_weighted(DType act, int64_t N, int64_t per_token, int64_t F) {
     int64_t R = N * per_token;
@@ -114,6 +128,7 @@ static void compare_weighted(DType act, int64_t N, int64_t per_token, int64_t F)
     assert_close(y, y64, act, bound_sum(SWIGLU_TERMS));
     assert_close(dgate_up, dgate_up64, act, bound_sum(SWIGLU_TERMS));
     assert_close(dweight, dweight64 + R, F32, bound_sum(F + SWIGLU_TERMS));
+    compare_in_order(&s, (Tensor[]){y, gate_up, dgate_up, dy}, weight, dweight64);
     expert_swiglu_backward(&s.stream, gate_up, dweight, dy, gate_up, weight, order); /* in place */
     assert_same_bits(gate_up, dgate_up);
     assert_close(dweight, dweight64 + R, F32, bound_sum(F + SWIGLU_TERMS));

@@ -88,7 +88,7 @@ static void test_sent(void **state) {
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
     Ledger    one = {0}, zero = {0}, order = {0};
     spec.shards.ranks = 4, spec.shards.rank = 2;
-    Layout layout = model_layout(spec.shards.shape, (LayoutPlace){4, 1, 0, NULL});
+    Layout layout = model_layout(spec.shards.shape, (LayoutPlace){4, 1, 0, NULL, 1, 0});
     double elems = (double)layout.memory_elems;
     layout_destroy(&layout);
     model_dry(spec, 2, &one);
@@ -114,7 +114,7 @@ static void test_sent_in_slots(void **state) {
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
     spec.shards.shape.n_layer = BLOCKS;
     spec.shards.ranks = RANKS, spec.shards.rank = 2, spec.shards.replicas = 2, spec.shards.replica = 1;
-    Layout layout = model_layout(spec.shards.shape, (LayoutPlace){RANKS, 1, 0, NULL});
+    Layout layout = model_layout(spec.shards.shape, (LayoutPlace){RANKS, 1, 0, NULL, 1, 0});
     double block = (double)layout.bucket[1].elems, all = (double)layout.memory_elems, stays = all - BLOCKS * block;
     layout_destroy(&layout);
     for (int stage = 2; stage <= 3; stage++) {

@@ -33,7 +33,7 @@ static void test_base(void **state) {
     static const ModelShape at[] = {GPT2_MUP(42, 14), GPT2_MUP(42, 0), LLAMA_MUP(48, 12)},
                             plain[] = {GPT2_MUP(0, 0), GPT2_MUP(0, 0), LLAMA_MUP(0, 0)};
     for (int k = 0; k < 3; k++) {
-        Layout a = model_layout(at[k], (LayoutPlace){1, 1, 0, NULL}), b = model_layout(plain[k], (LayoutPlace){1, 1, 0, NULL});
+        Layout a = model_layout(at[k], (LayoutPlace){1, 1, 0, NULL, 1, 0}), b = model_layout(plain[k], (LayoutPlace){1, 1, 0, NULL, 1, 0});
         for (int i = 0; i < a.params; i++) {
             assert_true(a.param[i].init_std == b.param[i].init_std && a.param[i].init_mean == b.param[i].init_mean);
             assert_true(a.param[i].rate == 1.0f && a.param[i].muon_rate == 1.0f && b.param[i].rate == 1.0f && b.param[i].muon_rate == 1.0f);
@@ -47,7 +47,7 @@ static void test_rows(void **state) {
     (void)state;
     ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9,
                         .mup_base_n_embd = 16, .mup_base_head_dim = 4, .init_std = 0.5};
-    Layout     l = model_layout(shape, (LayoutPlace){1, 1, 0, NULL});
+    Layout     l = model_layout(shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
     static const struct { const char *name; float mean, std, rate, muon_rate; } want[] = {
         {"wte.weight", 0, 0.5f, 1, 1},
         {"wpe.weight", 0, 0.5f, 1, 1},

@@ -14,6 +14,7 @@ static void test_words(void **state) {
     static const struct { int precision, native; DType act; MathMode math; const char *name; } rows[] = {
         {PRECISION_AUTO, 1, BF16, MATH_STRICT, "bf16"}, {PRECISION_AUTO, 0, F32, MATH_STRICT, "fp32"}, {PRECISION_FP32, 1, F32, MATH_STRICT, "fp32"},
         {PRECISION_TF32, 0, F32, MATH_TF32, "tf32"},    {PRECISION_BF16, 0, BF16, MATH_STRICT, "bf16"}, {PRECISION_FP16, 1, F16, MATH_STRICT, "fp16"},
+        {PRECISION_FP8, 0, BF16, MATH_STRICT, "fp8"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Numerics n = precision_resolve((Precision)rows[i].precision, rows[i].native);

@@ -56,6 +56,13 @@ def presets_rows():
                f"({row['threads']} thread(s), by the {row['clock']}'s clock)", row)
 
 
+def fp8_rows():
+    for row in newest(lines("loss_fp8.jsonl"), "steps"):
+        yield (f"held-out loss of configs/demo-gpt2.json with precision=fp8, {row['steps']} steps", f"{row['fp8_loss']:.4f}, {row['above_percent']:+.2f} % beside bf16's",
+               f"bf16: {row['bf16_loss']:.4f}; the last 50 steps' training loss {row['train_above_percent']:+.2f} %; each step {row['vanished_a_step']} elements "
+               f"vanish and {row['saturated_a_step']} saturate, of 22 million", row)
+
+
 def comm_rows():
     for row in newest(lines("bench_comm.jsonl"), "op", "ranks", "bytes"):
         if row["bytes"] >= 1 << 20:
@@ -99,7 +106,7 @@ def islands_loss_rows():
 
 def table():
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
-    for what, measured, against, row in list(train_rows()) + list(kinds_rows()) + list(presets_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()) + list(islands_rows()) + list(memory_rows()) + list(islands_loss_rows()):
+    for what, measured, against, row in list(train_rows()) + list(kinds_rows()) + list(presets_rows()) + list(fp8_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()) + list(islands_rows()) + list(memory_rows()) + list(islands_loss_rows()):
         out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
 

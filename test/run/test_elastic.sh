@@ -124,6 +124,7 @@ run=$WORK/changing
 printf '%s\n' nodeA nodeB:1 "nodeC slots=1" "nodeD # the one that goes" > "$WORK/hosts"
 begins exec_elastic "$WORK" $endless checkpoint.every=5 hosts="$WORK/hosts"
 await_step_beyond "$run" 12
+await '^saved .*/step_00000010 ' # it is written while steps go on
 expect "a rank for each host of the file" grep -q '^elastic.sh: 4 ranks on nodeA nodeB nodeC nodeD$' "$WORK/out"
 touch "$WORK/down/nodeD"; killed=$EPOCHREALTIME
 kill -9 "$(pgrep -f "^$TRAIN $WORK/tiny.json run.dir=$run" | tail -n 1)"

@@ -58,6 +58,16 @@ def hold_llama_rows():
            f"within {row['within_percent']}")
 
 
+def hold_ratios():
+    """Of two ways of training the same, on clusters as they are in configs/clusters/."""
+    for row in DOC["ratios"]:
+        times = [plan(row["ranks"], row[way], row["cluster"], "sizes_by_preset")["step_ms"] for way in ("slower", "quicker")]
+        simulated = times[0] / times[1]
+        percent = 100 * (simulated / row["ratio"] - 1)
+        ok(abs(percent) <= row["within_percent"],
+           f"{row['name']}: published {row['ratio']:.3g}, simulated {simulated:.3g}: {percent:+.1f} %, within {row['within_percent']}")
+
+
 def rank_grids():
     """The paper's grid of 145.6B among those that fitted then: no state shared, all computed again."""
     row = next(r for r in DOC["rows"] if r["name"] == "145.6B")
@@ -89,5 +99,6 @@ def times():
 write_inputs()
 hold_rows()
 hold_llama_rows()
+hold_ratios()
 rank_grids()
 times()

@@ -44,4 +44,5 @@ void capture_rules();
 void edges_case();
 void pinned_case();
 void launched_graph_case();
+void counted_case();
 void calibrate();

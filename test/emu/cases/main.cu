@@ -27,6 +27,11 @@ void launch_prepare(const void *kernel, size_t shared_bytes) {
     if (shared_bytes > 48 << 10)
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
 }
+int launches_early(void) {
+    int major = 0;
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    return major >= 9;
+}
 void launch_check(const char *kernel, const char *file, int line) {
     cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) cuda_failed(kernel, error, file, line);
@@ -292,6 +297,18 @@ static void hand_on_small() {
     for (int i = 0; i < n; i++) widen(&error, x[i] + x[i / 256 * 256 + (i + 128) % 256] - got[i]);
     judge("hand_on", error, 0, ms);
 }
+static void early_case() {
+    const int       n = 512;
+    auto            x = random_vector<float>(n);
+    OnDevice<float> dx(x), room(n), out(n);
+    double          from = now_ms(), error = 0;
+    double_often(out.p, room.p, dx.p, n, &stream);
+    auto   got = out.host();
+    double ms = now_ms() - from;
+    for (int i = 0; i < n; i++) widen(&error, got[i] - 8.0 * x[i]);
+    judge("early", error, 0, ms);
+}
+
 static void cluster_small() {
     if (!has_hopper("cluster")) return;
     const int       tiles = 5, clusters = 2, n = tiles * 64 * 64;
@@ -333,6 +350,7 @@ static const struct {
     {"tma_store", tma_store_small, ALWAYS},
     {"tma_sum", tma_sum_small, ALWAYS},
     {"hand_on", hand_on_small, ALWAYS},
+    {"early", early_case, ALWAYS},
     {"cluster", cluster_small, ALWAYS},
     {"managed", managed_case, ALWAYS},
     {"graph", graph_case, ALWAYS},
@@ -340,6 +358,7 @@ static const struct {
     {"edges", edges_case, ALWAYS},
     {"pinned", pinned_case, ALWAYS},
     {"launched_graph", launched_graph_case, ALWAYS},
+    {"counted", counted_case, ALWAYS},
     {"speed", speed, ONLY_BY_NAME},
     {"calibrate", calibrate, ONLY_BY_NAME},
 };

@@ -99,7 +99,7 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
         comm_barrier(comm);
     }
     fixture_rows(rows);
-    Layout     layout = layout_create(rows, FIXTURE_ROWS, (LayoutPlace){comm_size(comm), 1, 0, NULL});
+    Layout     layout = layout_create(rows, FIXTURE_ROWS, (LayoutPlace){comm_size(comm), 1, 0, NULL, 1, 0});
     ShardsSpec spec = {.shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V},
                        .comm = comm,
                        .ranks = comm_size(comm),

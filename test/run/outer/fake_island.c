@@ -272,7 +272,7 @@ int main(int argc, char **argv) {
     if (code) fail(code, "%s", why);
     server = channel_connect(config.outer.server, &key, 10e3, NULL, NULL, &fault);
     if (!server) fail(fault.code, "%s", fault.text);
-    Layout layout = model_layout(config.model.shape, (LayoutPlace){1, 1, 0, NULL});
+    Layout layout = model_layout(config.model.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
     elems = layout.elems;
     x = malloc(sizeof *x * (size_t)elems);
     CHECK(x, "no memory");

@@ -81,7 +81,7 @@ typedef struct {
 } Held;
 
 static Held serve(void) {
-    Held    s = {.shards = {.layout = model_layout((ModelShape)GPT2_SHAPE(3, 12, 84, 41, 389), (LayoutPlace){1, 1, 0, NULL})}};
+    Held    s = {.shards = {.layout = model_layout((ModelShape)GPT2_SHAPE(3, 12, 84, 41, 389), (LayoutPlace){1, 1, 0, NULL, 1, 0})}};
     Layout *l = &s.shards.layout;
     s.memory = (float *)calloc((size_t)(3 * l->memory_elems), sizeof *s.memory);
     s.shards.span = (Span *)calloc((size_t)l->params, sizeof *s.shards.span);

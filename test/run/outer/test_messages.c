@@ -232,7 +232,7 @@ static void a_hello_comes_back(void **state) {
     Hello  m;
     assert_int_equal(bytes, strlen(text));
     assert_true(hello_read(text, bytes, &m, fault));
-    assert_true(m.protocol == 1 && m.rank == 1 && m.ranks == 2 && m.elems == 124439808 && m.samples == 777);
+    assert_true(m.protocol == CHANNEL_PROTOCOL && m.rank == 1 && m.ranks == 2 && m.elems == 124439808 && m.samples == 777);
     assert_true(m.updates == 850 && m.wants_moments);
     assert_string_equal(m.island, "00ff00ff00ff00ff");
     assert_true(json_member(json_member(m.config, "optimizer"), "beta2")->valuedouble == 0.95);
@@ -250,7 +250,8 @@ static void a_hello_comes_back(void **state) {
 static void bad_hellos_are_refused(void **state) {
     (void)state;
     static const char *const BAD[][3] = {
-        {"\"protocol\":1", "\"protocol\":2", "protocol"},
+        {"\"protocol\":2", "\"protocol\":1", "protocol"},
+        {"\"protocol\":2", "\"protocol\":3", "protocol"},
         {"\"island\":\"00ff00ff00ff00ff\"", "\"island\":\"00FF00ff00ff00ff\"", "island"},
         {"\"island\":\"00ff00ff00ff00ff\"", "\"island\":\"00ff00ff00ff00\"", "island"},
         {"\"rank\":1", "\"rank\":2", "rank"},
@@ -287,7 +288,7 @@ static void a_hello_over_the_limit_is_not_written(void **state) {
     static HelloData data[FILES];
     char             name[] = "a name of a file of tokens, long enough that 20000 of them take over a MiB";
     cJSON           *config = cJSON_CreateObject();
-    Hello            m = {.protocol = 1, .island = "00ff00ff00ff00ff", .ranks = 1, .config = config, .data = data,
+    Hello            m = {.protocol = CHANNEL_PROTOCOL, .island = "00ff00ff00ff00ff", .ranks = 1, .config = config, .data = data,
                           .data_files = FILES, .elems = 1};
     size_t           bytes;
     for (int i = 0; i < FILES; i++) data[i] = (HelloData){name, 1, "f"};

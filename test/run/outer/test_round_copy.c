@@ -36,7 +36,7 @@ static void take_in_pieces(RoundCopy *c, int64_t elems) {
 }
 
 static void check_rank(int ranks, int rank, int tensor, int tensor_rank, int stage) {
-    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL}), .stage = stage};
+    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL, 1, 0}), .stage = stage};
     Optimizer o = {.shards = &z};
     RoundCopy c = {.optimizer = &o};
     z.spec = (ShardsSpec){.ranks = ranks, .rank = rank};
@@ -68,16 +68,17 @@ static void every_element_has_its_place(void **state) {
 /* A number for each element of the model, of one kind. */
 static float number(int64_t element, int kind) { return sinf((float)(element % 1013 + 1) * (float)kind) * 0.5f; }
 
-static void check_return(int ranks, int rank, int tensor, int tensor_rank, int stage) {
-    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL}), .stage = stage};
+/* changes: the new x comes as a change of what x was before. */
+static void check_return(int ranks, int rank, int tensor, int tensor_rank, int stage, int changes) {
+    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL, 1, 0}), .stage = stage};
     Stream    stream = stream_create(0);
     Optimizer o = {.shards = &z, .on_host = 1};
     RoundCopy c = {.optimizer = &o, .stream = &stream};
     z.spec = (ShardsSpec){.ranks = ranks, .rank = rank};
     list_spans(&z);
     int64_t  elems = shards_state_elems(&z), first = z.layout.elems / 3, end = z.layout.elems / 2;
-    float   *memory = (float *)calloc((size_t)(2 * elems + MESSAGE_ELEMS + end - first), sizeof *memory), *values;
-    c.x = memory, c.block = memory + 2 * elems, values = c.block + MESSAGE_ELEMS;
+    float   *memory = (float *)calloc((size_t)(2 * elems + MESSAGE_ELEMS + 2 * (end - first)), sizeof *memory), *values, *was;
+    c.x = memory, c.block = memory + 2 * elems, values = c.block + MESSAGE_ELEMS, was = values + (end - first);
     o.master = tensor_1d(memory + elems, F32, elems);
     for (int which = 0; which < 2; which++) /* x, then masters */
         for (int i = 0; i < z.spans; i++) {
@@ -85,16 +86,20 @@ static void check_return(int ranks, int rank, int tensor, int tensor_rank, int s
             for (int64_t at = 0; at < z.span[i].elems; at++)
                 to[at] = number(layout_run(&z.layout, &z.span[i], at).offset, 1 + which);
         }
-    for (int64_t e = first; e < end; e++) values[e - first] = number(e, 3);
-    round_copy_return(&c, first, values, end - first);
+    for (int64_t e = first; e < end; e++) {
+        was[e - first] = number(e, 4);
+        values[e - first] = changes ? number(e, 5) : number(e, 3);
+    }
+    round_copy_return(&c, first, values, end - first, changes ? was : NULL);
     for (int i = 0; i < z.spans; i++) {
         const float *x = (float *)shards_state_view(&z, tensor_1d(c.x, F32, elems), z.span[i]).data;
         const float *master = (float *)shards_state_view(&z, o.master, z.span[i]).data;
         for (int64_t at = 0; at < z.span[i].elems; at++) {
             int64_t e = layout_run(&z.layout, &z.span[i], at).offset;
             int     is_in = e >= first && e < end;
-            assert_true(x[at] == number(e, is_in ? 3 : 1));
-            double wanted = number(e, 2) + (is_in ? (double)number(e, 3) - number(e, 1) : 0.0);
+            float   now = !is_in ? number(e, 1) : changes ? number(e, 4) + number(e, 5) : number(e, 3);
+            assert_true(x[at] == now);
+            double wanted = number(e, 2) + (is_in ? (double)now - number(e, 1) : 0.0);
             assert_true(fabs(master[at] - wanted) <= 2e-7);
         }
     }
@@ -109,7 +114,7 @@ static void steps_under_way_are_kept(void **state) {
     (void)state;
     for (int tensor = 1; tensor <= 4; tensor++)
         for (int ranks = 1; ranks <= 3; ranks++)
-            for (int stage = 0; stage <= 1; stage++) check_return(ranks, ranks - 1, tensor, tensor / 2, stage);
+            for (int way = 0; way < 4; way++) check_return(ranks, ranks - 1, tensor, tensor / 2, way / 2, way % 2);
 }
 
 /* Over many rounds the sum of the deltas arrives, but for what is kept of the last one. */

@@ -1,0 +1,99 @@
+/* fp8.c - see fp8.h. */
+#include "model/fp8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fp8.h"
+
+Fp8History fp8_history_create(int64_t n_layer) {
+    Fp8History h = {.cells = n_layer * FP8_BLOCK_CELLS};
+    h.exponent = (int8_t *)malloc((size_t)(FP8_STEPS * h.cells));
+    if (!h.exponent) fail(EXIT_MEMORY, "no memory for the scales of %lld tensors", (long long)h.cells);
+    return h;
+}
+
+void fp8_history_destroy(Fp8History *h) {
+    free(h->exponent);
+    *h = (Fp8History){0};
+}
+
+static DType type_of(int64_t cell) { return cell % FP8_TENSORS == FP8_DY ? E5M2 : E4M3; }
+
+void fp8_history_add(Fp8History *h, const int64_t *amax) {
+    memmove(h->exponent + h->cells, h->exponent, (size_t)((FP8_STEPS - 1) * h->cells));
+    for (int64_t c = 0; c < h->cells; c++) {
+        int says_nothing = amax[c] <= 0 || amax[c] >= 0x7f800000;
+        h->exponent[c] = (int8_t)(says_nothing ? FP8_SILENT : fp8_exponent((uint32_t)amax[c], type_of(c)));
+    }
+    if (h->steps < FP8_STEPS) h->steps++;
+}
+
+int fp8_history_exponent(const Fp8History *h, int64_t cell) {
+    int least = FP8_SILENT;
+    for (int k = 0; k < h->steps; k++)
+        if (h->exponent[k * h->cells + cell] < least) least = h->exponent[k * h->cells + cell];
+    return least == FP8_SILENT ? 0 : least;
+}
+
+cJSON *fp8_history_to_json(const Fp8History *h) {
+    cJSON *list = cJSON_CreateArray();
+    char  *digits = (char *)malloc((size_t)(2 * h->cells + 1));
+    for (int k = 0; list && digits && k < h->steps; k++) {
+        for (int64_t c = 0; c < h->cells; c++) {
+            unsigned value = (unsigned)(h->exponent[k * h->cells + c] + 128);
+            digits[2 * c] = "0123456789abcdef"[value / 16], digits[2 * c + 1] = "0123456789abcdef"[value % 16];
+        }
+        digits[2 * h->cells] = 0;
+        cJSON_AddItemToArray(list, cJSON_CreateString(digits));
+    }
+    if (!digits || (list && cJSON_GetArraySize(list) != h->steps)) cJSON_Delete(list), list = NULL;
+    free(digits);
+    return list;
+}
+
+static int digit_of(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+
+static int read_step(int8_t *exponent, int64_t cells, const cJSON *step) {
+    if (!cJSON_IsString(step) || (int64_t)strlen(step->valuestring) != 2 * cells) return 0;
+    for (int64_t c = 0; c < cells; c++) {
+        int high = digit_of(step->valuestring[2 * c]), low = digit_of(step->valuestring[2 * c + 1]), value = 16 * high + low - 128;
+        if (high < 0 || low < 0 || ((value < FP8_LEAST || value > FP8_MOST) && value != FP8_SILENT)) return 0;
+        exponent[c] = (int8_t)value;
+    }
+    return 1;
+}
+
+int fp8_history_from_json(Fp8History *h, const cJSON *json) {
+    h->steps = 0;
+    if (!cJSON_IsArray(json) || cJSON_GetArraySize(json) > FP8_STEPS) return 0;
+    int steps = 0;
+    for (const cJSON *step = json->child; step; step = step->next)
+        if (!read_step(h->exponent + steps++ * h->cells, h->cells, step)) return 0;
+    h->steps = steps;
+    return 1;
+}
+
+Fp8Scales fp8_scales_create(int64_t n_layer, Arena *a) {
+    return (Fp8Scales){arena_tensor(a, F32, 1, 2 * n_layer * FP8_BLOCK_CELLS, 1, 1), 1};
+}
+
+Fp8 fp8_of_block(const Fp8Scales *f, const StepSums *sums, int64_t l) {
+    if (tensor_is_none(f->scale)) return (Fp8){tensor_none(), tensor_none(), tensor_none(), 0};
+    int64_t first = l * FP8_BLOCK_CELLS, cells = FP8_BLOCK_CELLS;
+    return (Fp8){tensor_slice(f->scale, 2 * first, 2 * cells), tensor_slice(sums->fp8_amax, first, cells),
+                 tensor_slice(sums->fp8_counts, 2 * first, 2 * cells), f->uses_own};
+}
+
+void fp8_scales_set(Fp8Scales *f, Stream *s, const Fp8History *h) {
+    if (tensor_is_none(f->scale)) return;
+    f->uses_own = h->steps == 0;
+    float *values = (float *)malloc(tensor_bytes(f->scale));
+    if (!values) fail(EXIT_MEMORY, "no memory for the scales of %lld tensors", (long long)h->cells);
+    for (int64_t c = 0; c < h->cells; c++) {
+        int exponent = fp8_history_exponent(h, c);
+        values[2 * c] = fp8_power(exponent), values[2 * c + 1] = fp8_power(-exponent);
+    }
+    device_from_host(s, f->scale, values);
+    free(values);
+}

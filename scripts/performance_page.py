@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""make performance: rewrites the table of docs/performance.md, from `plan kernels=true` of the emulated build.
+
+    performance_page.py PROGRAM PAGE             rewrites the part of PAGE between the markers
+    performance_page.py --check PROGRAM PAGE     fails when that part differs
+"""
+import json
+import subprocess
+import sys
+
+BEGIN, END = "<!-- step: made by scripts/performance_page.py -->", "<!-- end of step -->"
+ASKED = ["configs/gpt2-124m.json", "batch.global_tokens=65536", "gpu=h100", "kernels=true"]
+LEAST_MS = 0.3  # shorter rows share one
+
+
+def row(words, align=""):
+    return "| " + " | ".join(str(w) for w in words) + " |"
+
+
+def figures(one):
+    return [one["calls"], one["launches"], f"{one['ms']:.1f}", f"{one['limit_ms']:.1f}", f"{one['ms'] - one['limit_ms']:.1f}"]
+
+
+def added(ones):
+    return {key: sum(one[key] for one in ones) for key in ("calls", "launches", "ms", "limit_ms")}
+
+
+def table(program):
+    plan = json.loads(subprocess.run([program, "plan", *ASKED, "json=true"], check=True, capture_output=True, text=True).stdout)
+    kernels, families = plan["kernels"], []
+    for one in kernels:
+        if one["family"] not in families:
+            families.append(one["family"])
+    head, line = ["calls", "launches", "ms", "limit ms", "left ms"], "|---" * 7 + "|"
+    out = [row(["operation", "sizes"] + head), line]
+    out += [row([one["operation"], one["sizes"]] + figures(one)) for one in kernels if one["ms"] >= LEAST_MS]
+    out.append(row(["smaller ones", ""] + figures(added([one for one in kernels if one["ms"] < LEAST_MS]))))
+    gaps = {"calls": "", "launches": plan["launches"], "ms": plan["gaps_ms"], "limit_ms": plan["gaps_limit_ms"]}
+    out.append(row(["gaps, the host's turn", ""] + figures(gaps)))
+    out += ["", row(["family"] + head + ["measured"]), line]
+    for family in families:
+        ones = [one for one in kernels if one["family"] == family]
+        out.append(row([family] + figures(added(ones)) + ["yes" if all(one["measured"] for one in ones) else "no: estimate"]))
+    out.append(row(["gaps, the host's turn"] + figures(gaps) + ["no: estimate"]))
+    whole = {"calls": "", "launches": plan["launches"], "ms": plan["step_ms"], "limit_ms": plan["limit_ms"]}
+    out.append(row(["**sum**"] + figures(whole) + [""]))
+    goal_ms = 65536 / plan["goal_tokens_per_s"] * 1e3
+    out += ["", f"Estimate: {plan['tokens_per_s']:,.0f} tokens/s, MFU {100 * plan['mfu']:.1f} %; with each kernel at its limit "
+            f"{65536 / plan['limit_ms'] * 1e3:,.0f}.",
+            f"The goal of {plan['goal_tokens_per_s']:,.0f} tokens/s is {goal_ms:.1f} ms a step: {abs(plan['step_ms'] - goal_ms):.1f} ms "
+            + ("to go." if plan["step_ms"] > goal_ms else "below it.")]
+    return "\n".join(out)
+
+
+def main(arguments):
+    program, page = arguments[-2:]
+    text = open(page, encoding="utf-8").read()
+    before, rest = text.split(BEGIN + "\n", 1)
+    old, after = rest.split("\n" + END, 1)
+    new = table(program)
+    if arguments[0] != "--check":
+        open(page, "w", encoding="utf-8").write(before + BEGIN + "\n" + new + "\n" + END + after)
+    elif new != old:
+        sys.exit(f"{page}: the step is no longer what the program says: make performance")
+    print(f"{page}: {new.splitlines()[-2]}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

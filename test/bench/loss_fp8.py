@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""loss_fp8.py - what test/bench/loss_fp8.sh compares of two runs, as key=value words.
+  loss_fp8.py BF16_RUN FP8_RUN
+"""
+import json
+import sys
+
+
+def lines(folder, kind):
+    rows = {}
+    for line in open(f"{folder}/metrics.jsonl"):
+        row = json.loads(line)
+        if row["kind"] == kind:
+            rows[row["step"]] = row
+    return rows
+
+
+bf16, fp8 = sys.argv[1:3]
+steps = max(lines(bf16, "train"))
+if max(lines(fp8, "train")) != steps:
+    sys.exit(f"loss_fp8: {fp8} is not at step {steps}")
+trained = {folder: sum(lines(folder, "train")[step]["loss"] for step in range(steps - 49, steps + 1)) / 50 for folder in (bf16, fp8)}
+held = {folder: lines(folder, "eval")[steps]["loss"] for folder in (bf16, fp8)}
+apart = [abs(lines(fp8, "train")[s]["loss"] / row["loss"] - 1) for s, row in lines(bf16, "train").items()]
+counts = list(lines(fp8, "train").values())
+print(f"steps={steps} bf16_loss={held[bf16]:.4f} fp8_loss={held[fp8]:.4f} above_percent={100 * (held[fp8] / held[bf16] - 1):.2f} "
+      f"train_above_percent={100 * (trained[fp8] / trained[bf16] - 1):.2f} most_apart_percent={100 * max(apart):.2f} "
+      f"saturated_a_step={sum(r['fp8_saturated'] for r in counts) / steps:.1f} vanished_a_step={sum(r['fp8_vanished'] for r in counts) / steps:.0f}")

@@ -1,0 +1,32 @@
+/* counted.cu - a kernel whose bank conflicts and bytes are known, for EMU_COUNTS (test/emu/count.cpp). */
+#include "core/kernel.cuh"
+#include "core/ptx.cuh"
+#include "host.h"
+
+enum { ROW = 64 }; /* 16-bit elements: 128 bytes, all banks once */
+
+/* One warp. Beside each line: passes, of at least; bytes asked of global memory. */
+KERNEL counted_kernel(float *out, const float *in) {
+    SMEM(bf16, rows, [WARP * ROW]);
+    float   *words = reinterpret_cast<float *>(rows);
+    int      lane = (int)threadIdx.x;
+    uint32_t r[4];
+    for (int i = 0; i < WARP; i++) words[i * WARP + lane] = 0.0f; /* 32 of 32 */
+    __syncwarp();
+    words[2 * lane] = in[lane];                                  /* 2 of 1; 128 bytes */
+    __syncwarp();
+    ldmatrix_x4(r, rows + lane * ROW);                           /* 4 tiles of 8 rows in the same banks: 32 of 4 */
+    Pack<float, 4> four = pack_load<float, 4>(words + 4 * lane); /* 4 of 4 */
+    out[8 * lane] = four.v[0] + words[0] * (float)(r[0] & 1);    /* 1 of 1, all lanes one word; 32 sectors: 1024 bytes */
+    if (lane == 0) out[0] += 1.0f;                               /* read and written: 32 and 32 */
+}
+
+void counted_case() {
+    std::vector<float> x(WARP, 1.0f);
+    OnDevice<float>    in(x), out((size_t)8 * WARP);
+#ifdef CUDA_EMU
+    emu::note_op("counted", 512.0); /* as its contract would */
+#endif
+    LAUNCH(counted_kernel, 1, WARP, 0, &stream, out.p, in.p);
+    expect(out.host()[8] == 1.0f, "counted");
+}

@@ -1,0 +1,31 @@
+/* early.cu - kernels that start while the one before them still runs: each takes the other's result. */
+#include "core/ptx.cuh"
+#include "test/emu/cases/cases.cuh"
+
+enum { THREADS = 128, COPIED = 4 /* floats of a cp.async */ };
+
+DEVICE void load_tile(float *tile, const float *in) {
+    int t = threadIdx.x;
+    if (t < THREADS / COPIED) cp_async_16(tile + t * COPIED, in + blockIdx.x * THREADS + t * COPIED, 16);
+    cp_async_commit();
+}
+
+/* out[i] = 2 in[i]; both [n], a multiple of THREADS. */
+KERNEL double_kernel(float *out, const float *in) {
+    SMEM(float, tile, [THREADS]);
+    int i = blockIdx.x * THREADS + threadIdx.x, warp = threadIdx.x / WARP;
+    float seen = 0.0f;
+    if (BUG(113)) seen = in[i]; /* 113: reads before it waits */
+    if (BUG(114)) out[i] = 0.0f; /* 114: writes before it waits */
+    if (BUG(115)) load_tile(tile, in); /* 115: copies before it waits */
+    if (!BUG(111) && !(BUG(112) && warp == 1)) await_kernels(); /* 111: nobody waits; 112: one warp does not */
+    if (!BUG(115)) load_tile(tile, in);
+    cp_async_wait<0>();
+    __syncthreads(); /* the tile is there */
+    out[i] = seen > 1e30f ? NAN : 2.0f * tile[threadIdx.x];
+}
+void double_often(float *out, float *room, const float *in, int n, Stream *s) {
+    LAUNCH(double_kernel, n / THREADS, THREADS, 0, s, out, in); /* a kernel of the kind may be launched plainly, too */
+    LAUNCH_EARLY(double_kernel, n / THREADS, THREADS, 0, s, room, out);
+    LAUNCH_EARLY(double_kernel, n / THREADS, THREADS, 0, s, out, room);
+}

@@ -1,0 +1,76 @@
+"""What the emulator counted in the op tests (EMU_COUNTS), compared with the table test/results/emu_counts.tsv.
+
+    counts.py COUNTED TABLE             prints "ok KERNEL: ..." or "not ok KERNEL: what became worse"
+    counts.py --update COUNTED TABLE    writes the table
+
+A kernel's `conflicts` are passes of its instructions on shared memory over the least there could be: 1 is free of bank conflicts.
+`again` is the bytes it asked of global memory, in sectors, over those that it touched: 1 asks for each byte once. An operation's
+`traffic` is the bytes its kernels touched over those of its contract (layers/contracts.h), which are its "Bound:" and the plan's. Op
+tests are small: partial sums and halves of sectors weigh more in them than in training. More than 10 % above the table is worse; what
+the table lacks is told.
+"""
+import os
+import sys
+
+COLUMNS = {"kernel": ["conflicts", "again"], "operation": ["traffic"]}
+WORSE = 1.1  # a case more in a test moves the ratios, too: they are sums over all of its shapes
+
+
+def counted(path):
+    """The ratios of each kernel and operation, over all tests."""
+    sums = {}
+    for line in open(path):
+        what, name, *numbers = line.rstrip("\n").split("\t")
+        old = sums.setdefault((what, name), [0.0] * len(numbers))
+        sums[what, name] = [a + float(b) for a, b in zip(old, numbers)]
+    rows = {}
+    for (what, name), n in sums.items():
+        if name.startswith("cublas") or name in ("matmul", "matmul, added"):
+            continue  # a library's: what the emulator does in its place says nothing
+        if what == "kernel":
+            _, passes, least, asked, moved = n
+            rows[what, name] = [passes / least if least else 1.0, asked / moved if moved else 1.0]
+        elif n[2] and n[1]:  # fills run no kernel here
+            rows[what, name] = [n[2] / n[1]]
+    return rows
+
+
+def read_table(path):
+    rows = {}
+    for line in open(path) if os.path.exists(path) else []:
+        if not line.startswith("#"):
+            what, name, *ratios = line.rstrip("\n").split("\t")
+            rows[what, name] = [float(r) for r in ratios]
+    return rows
+
+
+def main(arguments):
+    update = arguments[0] == "--update"
+    path, table = arguments[-2:]
+    rows, before = counted(path), read_table(table)
+    if len(rows) < 20:
+        print(f"not ok counts: only {len(rows)} kernels and operations were counted")
+        return
+    if update:
+        with open(table, "w") as out:
+            out.write("# Made by `UPDATE=1 scripts/test.sh test_kernels`. kernel, conflicts, again; operation, traffic: test/emu/counts.py\n")
+            for (what, name), ratios in sorted(rows.items()):
+                out.write("\t".join([what, name] + [f"{r:.3f}" for r in ratios]) + "\n")
+        print(f"ok counts: {table} has {len(rows)} rows")
+        return
+    fresh, worse = [], 0
+    for key, ratios in sorted(rows.items()):
+        if key not in before:
+            fresh.append(key[1])
+            continue
+        for column, ratio, old in zip(COLUMNS[key[0]], ratios, before[key]):
+            if ratio > WORSE * old + 0.001:
+                print(f"not ok {key[0]} {key[1]}: {column} {old:.3f} -> {ratio:.3f}")
+                worse += 1
+    if fresh:
+        print(f"# {len(fresh)} kernels and operations are not in {table}, such as {fresh[0]}: UPDATE=1 scripts/test.sh test_kernels")
+    if not worse:
+        print(f"ok counts: bank conflicts and bytes of {len(rows)} kernels and operations are as in {table}")
+
+
+main(sys.argv[1:])

@@ -1,0 +1,192 @@
+/* test_kernels.c - a step's time kernel by kernel: the limits of GPT-2 124M's step on an H100 equal those worked out by hand, measured
+ * rates take the place of estimates, and faulty files of rates are refused with their place. */
+#include "core/error.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "run/plan/kernels.h"
+#include "test/run/lib/child.h"
+
+enum { B = 64, T = 1024, H = 12, D = 64, N = B * T, C = H * D, V = 50304, L = 12 };
+static const double U = 2.0 * N * C; /* bytes of activations of one width */
+
+static void product(Ledger *l, const char *op, int64_t m, int64_t n, int64_t k, int64_t count) {
+    ledger_note(l, (LedgerEntry){.op = op, .dim = {m, n, k}, .flops = 2.0 * (double)m * (double)n * (double)k, .count = count});
+}
+static void pass(Ledger *l, const char *op, double bytes, int64_t count) {
+    ledger_note(l, (LedgerEntry){.op = op, .dim = {N, C}, .bytes = bytes, .count = count});
+}
+static void attention(Ledger *l, const char *op, double products) {
+    ledger_note(l, (LedgerEntry){.op = op, .dim = {B, T, H, D}, .flops = products * N * C * (T + 1.0), .count = L});
+}
+
+/* One step of one micro-batch; the head in one piece. */
+static Ledger gpt2_step(void) {
+    Ledger l = {0};
+    static const int64_t widths[4][2] = {{C, 3 * C}, {C, C}, {C, 4 * C}, {4 * C, C}};
+    for (int i = 0; i < 4; i++) {
+        product(&l, "matmul", N, widths[i][1], widths[i][0], L); /* forward, then with n and k changed about: dX */
+        product(&l, "matmul", N, widths[i][0], widths[i][1], L);
+        product(&l, "matmul, added", widths[i][0], widths[i][1], N, L);
+    }
+    product(&l, "matmul", N, V, C, 1);
+    product(&l, "matmul", N, C, V, 1);
+    product(&l, "matmul, added", V, C, N, 1);
+    attention(&l, "attention_forward", 2);
+    attention(&l, "attention_backward", 5);
+    pass(&l, "residual_layernorm_forward", 4 * U, 2 * L);
+    pass(&l, "layernorm_forward", 2 * U, 1);
+    pass(&l, "layernorm_backward", 4 * U, 2 * L);
+    pass(&l, "layernorm_backward", 3 * U, 1);
+    pass(&l, "gelu_forward", 8 * U, L);
+    pass(&l, "bias_backward", 9 * U, L);
+    pass(&l, "classifier_forward_backward", 2.0 * 2 * N * V, 1);
+    return l;
+}
+
+static double limit_ms(const StepTimes *t, const char *op, int64_t least_width, int64_t most_width) {
+    double s = 0.0;
+    for (int i = 0; i < t->kernels; i++) {
+        const LedgerEntry *e = t->kernel[i].entry;
+        int64_t            widest = 0; /* beside the rows */
+        for (int d = 0; d < 3; d++)
+            if (e->dim[d] > widest && e->dim[d] != N) widest = e->dim[d];
+        if (strcmp(e->op, op) == 0 && widest >= least_width && widest < most_width) s += t->kernel[i].limit_s;
+    }
+    return s * 1e3;
+}
+
+/* The limits of an audit of these kernels on an H100: each by its own arithmetic from FLOPs, bytes and public rates. */
+static void limits_are_those_worked_out(void **state) {
+    (void)state;
+    Cluster     h100 = cluster_load("dgx-h100");
+    KernelRates rates = kernel_rates(&h100, NULL);
+    Ledger      step = gpt2_step();
+    StepTimes   t = kernels_times(&step, &rates, 2);
+    const struct { const char *op; int64_t least, most; double ms; } rows[] = {
+        {"matmul", 0, V, 29.8},        {"matmul, added", 0, V, 15.1},
+        {"matmul", V, V + 1, 13.3},    {"matmul, added", V, V + 1, 6.8},
+        {"attention_forward", 0, V, 3.1}, {"attention_backward", 0, V, 9.4 + 0.8},
+        {"residual_layernorm_forward", 0, V, 3.3 * 96 / 98}, {"layernorm_backward", 0, V, 3.3},
+        {"gelu_forward", 0, V, 3.2},   {"bias_backward", 0, V, 3.6},
+        {"classifier_forward_backward", 0, V, 4.4}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double ms = limit_ms(&t, rows[i].op, rows[i].least, rows[i].most);
+        if (fabs(ms - rows[i].ms) > 0.03 * rows[i].ms) fail_msg("%s: a limit of %.3f ms, not of %.1f", rows[i].op, ms, rows[i].ms);
+    }
+    for (int i = 0; i < t.kernels; i++) {
+        assert_true(t.kernel[i].seconds >= t.kernel[i].limit_s && t.kernel[i].limit_s > 0);
+        assert_true(i == 0 || t.kernel[i].seconds <= t.kernel[i - 1].seconds);
+    }
+    kernels_free(&t);
+    ledger_free(&step);
+}
+
+static int is_near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
+
+/* FLOPs or bytes, whichever takes longer; bytes follow the card's memory; an operation without a row takes its bytes. */
+static void times_follow_flops_bytes_and_launches(void **state) {
+    (void)state;
+    Cluster     h100 = cluster_load("dgx-h100"), h200 = cluster_load("dgx-h200");
+    KernelRates rates = kernel_rates(&h100, NULL), wide = kernel_rates(&h200, NULL);
+    Ledger      l = {0};
+    ledger_note(&l, (LedgerEntry){.op = "matmul", .dim = {8, 8, 8}, .flops = 643e12, .bytes = 1.0});
+    ledger_note(&l, (LedgerEntry){.op = "matmul", .dim = {8, 8, 9}, .flops = 1.0, .bytes = 6e12});
+    ledger_note(&l, (LedgerEntry){.op = "attention_backward", .dim = {10, 10, 10, 100}, .flops = 165e12, .count = 2});
+    LedgerEntry wide_heads = {.op = "attention_backward", .dim = {1, 1, 1, 128}},
+                odd_heads = {.op = "attention_backward", .dim = {1, 1, 1, 96}};
+    const KernelRate *backward = kernel_rate_of(&rates, "attention_backward");
+    assert_true(kernel_rate_now(backward, &odd_heads) == 165e12 && kernel_rate_now(backward, &wide_heads) >= 165e12);
+    ledger_note(&l, (LedgerEntry){.op = "of tomorrow", .dim = {1}, .bytes = 4.8e12});
+    ledger_note(&l, (LedgerEntry){.op = "all-gather", .group = "shard", .bytes = 1e15});
+    StepTimes t = kernels_times(&l, &rates, 2), w = kernels_times(&l, &wide, 2);
+    assert_int_equal(t.kernels, 4);
+    double rows_s = 2.0 * 1e5 * 2 / 3.0e12, sum = 1.0 + 6.0 / 3.0 + 2.0 * (1.0 + rows_s) + 2.0;
+    assert_true(is_near(t.kernel[0].seconds, 2.0 * (1.0 + rows_s)));
+    assert_int_equal(t.launches, 1 + 1 + 2 * 3 + 1);
+    assert_true(is_near(t.gaps_s, 9 * 1.2e-6 + 1e-4) && is_near(t.seconds, sum + t.gaps_s));
+    double more = 4.8 / 3.35; /* TB/s */
+    assert_true(is_near(w.seconds, 1.0 + 2.0 / more + 2.0 * (1.0 + rows_s / more) + 2.0 / more + w.gaps_s));
+    kernels_free(&t), kernels_free(&w);
+    ledger_free(&l);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+static char path[64];
+static void write_file(const char *text) {
+    snprintf(path, sizeof path, "/tmp/rates-%d.json", (int)getpid());
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void measured_rates_take_the_place(void **state) {
+    (void)state;
+    write_file("{\"source\": \"H100 80GB, 3f2a\", \"launch_s\": 2e-6, \"host_s\": 0, "
+               "\"kernels\": {\"matmul, added\": 7e14, \"gelu_forward\": 1.5e12}}");
+    Cluster           h100 = cluster_load("dgx-h100");
+    KernelRates       rates = kernel_rates(&h100, path);
+    const KernelRate *added = kernel_rate_of(&rates, "matmul, added"), *gelu = kernel_rate_of(&rates, "gelu_forward"),
+                     *plain = kernel_rate_of(&rates, "matmul");
+    assert_true(added->rate == 7e14 && added->is_measured && gelu->rate == 1.5e12 && gelu->is_measured && !plain->is_measured);
+    assert_true(rates.launch_s == 2e-6 && rates.host_s == 0.0);
+    assert_string_equal(rates.source, "H100 80GB, 3f2a");
+    assert_ptr_equal(kernel_rate_of(&rates, "matmul, added to a bias"), added); /* the longest name that it begins with */
+    assert_ptr_equal(kernel_rate_of(&rates, "matmul, gelu"), plain);
+    assert_null(kernel_rate_of(&rates, "mat")->op);
+    unlink(path);
+}
+
+static void load(void *name) {
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    Cluster h100 = cluster_load("dgx-h100");
+    kernel_rates(&h100, (const char *)name);
+}
+static void load_a100(void *unused) {
+    (void)unused;
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    Cluster a100 = cluster_load("dgx-a100");
+    kernel_rates(&a100, NULL);
+}
+
+static void faults_are_told(void **state) {
+    (void)state;
+    static const struct { const char *text, *says; int lines; } cases[] = {
+        {"{", "1:2", 1},
+        {"[1]", "object", 1},
+        {"{}", "source must say", 1},
+        {"{\"source\": \"x\", \"launch_s\": -1}", "launch_s = -1: a number from 0 to 0.001", 1},
+        {"{\"source\": \"x\", \"launches\": 1}", "launches is no key of a file of rates", 1},
+        {"{\"source\": \"x\", \"kernels\": []}", "kernels must be an object", 1},
+        {"{\"source\": \"x\", \"kernels\": {\"gelu_foward\": 1e12}}", "the nearest is gelu_forward", 1},
+        {"{\"source\": \"x\", \"kernels\": {\"matmul\": 5, \"gelu_forward\": \"fast\"}}", "kernels.gelu_forward = ", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_file(cases[i].text);
+        Child c = child_run(load, path);
+        if (c.code != EXIT_CONFIG || !strstr(c.said, cases[i].says) || child_lines(&c) != cases[i].lines)
+            fail_msg("case %zu, exit %d, %d lines, not \"%s\":\n%s", i, c.code, child_lines(&c), cases[i].says, c.said);
+    }
+    unlink(path);
+    Child gone = child_run(load, (void *)"/tmp/there-are-no-rates.json"), other = child_run(load_a100, NULL);
+    assert_true(gone.code == EXIT_CONFIG && strstr(gone.said, "cannot be read"));
+    assert_true(other.code == EXIT_CONFIG && strstr(other.said, "gpu=h100"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(limits_are_those_worked_out),
+        cmocka_unit_test(times_follow_flops_bytes_and_launches),
+        cmocka_unit_test(measured_rates_take_the_place),
+        cmocka_unit_test(faults_are_told),
+    };
+    return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
+}
