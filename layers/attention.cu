@@ -1,5 +1,5 @@
 /* attention.cu - CUDA side of attention_forward in layers.h; the CPU twin is attention.c, backward is
- * attention_backward.cu.
+ * attention_backward.cu; attention_hopper.cu has kernels for compute capability 9.0.
  *
  * A block has a tile of queries of one head and walks the tiles of keys up to the diagonal with a running maximum and
  * sum per query, so that scores exist only in registers. Dao, FlashAttention-2, arXiv:2307.08691. The maximum is raised
@@ -8,6 +8,7 @@
  */
 #include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
+#include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
 
 /* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
@@ -257,6 +258,10 @@ template <typename T, int D, bool DOCUMENTS> static void forward_launch(Stream *
 }
 
 static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
+    if (attention_takes_hopper(qkv.type, h)) {
+        attention_hopper_forward(s, y, lse, qkv, keys, h);
+        return;
+    }
     DISPATCH_ACT(qkv.type, T, DISPATCH_WIDE(h.D, D, {
         auto launch = h.starts ? forward_launch<T, D, true> : forward_launch<T, D, false>;
         launch(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), ptr<T>(keys), h);

@@ -1,4 +1,5 @@
-/* attention_backward.cu - CUDA side of attention_backward in layers.h; the CPU twin is attention_backward.c.
+/* attention_backward.cu - CUDA side of attention_backward in layers.h; the CPU twin is attention_backward.c,
+ * kernels for compute capability 9.0 are in attention_hopper_backward.cu.
  *
  * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
@@ -8,15 +9,12 @@
  */
 #include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
+#include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
 
 /* --- the values of a query that come before its scores ------------------------------------------------------------ */
 
-/* Products begin at these negated values, in place of a subtraction: p = exp(scale (q.k + lse)) and
- * ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
-typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
-
-enum { PADDED = 128, PREPARE_LANES = 8, PREPARE_THREADS = 256 };
+enum { PREPARE_LANES = 8, PREPARE_THREADS = 256 };
 
 /* Eight threads share a row of one head. grid ceil(heads * padded / 32), no shared memory. Bound: reading y and dy
  * once. */
@@ -439,6 +437,7 @@ static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED
 static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
     for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
+    bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h);
     size_t mark = arena_mark(&s->scratch);
     Minus  minus = {NULL, NULL, (int)padded_queries(h.T)};
     size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
@@ -447,7 +446,8 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
     unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
     DISPATCH_ACT(qkv.type, T,
         LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), ptr<T>(dy), ptr<T>(y), h);
-        DISPATCH_WIDE(h.D, D, {
+        if (is_hopper) attention_hopper_backward(s, dqkv, dkeys, dy, minus, qkv, keys, h);
+        else DISPATCH_WIDE(h.D, D, {
             auto launch = h.starts       ? backward_launch<T, D, false, true>
                           : h.group > 1  ? backward_launch<T, D, false, false>
                                          : backward_launch<T, D, true, false>;

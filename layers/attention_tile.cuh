@@ -40,6 +40,11 @@ typedef struct {
     int64_t keys;       /* the same, of keys                                            */
 } Place;
 
+/* Backward's products begin at these negated values of a query, in place of a subtraction: p = exp(scale (q.k + lse)) and
+ * ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
+enum { PADDED = 128 };
+typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
+
 /* Checks the tensors that forward and backward share; returns the problem. */
 static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor starts, ContextPart context, HeadShape shape) {
     int64_t H = shape.query, T = lse.dim[1], B = lse.dim[0] / H, D = shape.size;
@@ -74,11 +79,11 @@ static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor sta
         else { constexpr int WIDE = ATTENTION_MAX_D; __VA_ARGS__; }            \
     } while (0)
 
-/* Blocks start in the order of their index. Heads go section by section, so that the rows that tiles of a head share
- * are read from the cache. Within a section tile 0 of all heads comes first, or the last tile where later tiles have
- * more work. A block has `members` query heads: one, or a whole group. */
-DEVICE Place attention_place(const Heads &h, int members, int tiles, bool last_first) {
-    int   section = h.section * h.group / members, block = (int)blockIdx.x, first = block / (section * tiles) * section,
+/* Of a block, or item, of this number; they start in the order of their numbers. Heads go section by section, so that the
+ * rows that tiles of a head share are read from the cache. Within a section tile 0 of all heads comes first, or the last
+ * tile where later tiles have more work. A block has `members` query heads: one, or a whole group. */
+DEVICE Place attention_place(const Heads &h, int members, int tiles, bool last_first, int block = (int)blockIdx.x) {
+    int   section = h.section * h.group / members, first = block / (section * tiles) * section,
           i = block - first * tiles;
     int   wide = min(section, h.heads / members - first);
     Place p;

@@ -210,6 +210,33 @@ static void test_shapes(void **state) {
         }
 }
 
+/* Heads of 64 and 128 channels have kernels of their own on a GPU of compute capability 9.0, of 128 rows at once: lengths
+ * around these, one that gives a block several items, and chunks of context ranks that are half of them. */
+static void test_whole_tiles(void **state) {
+    (void)state;
+    static const struct { int64_t B, T; HeadShape h; } cases[] = {
+        {1, 1, {1, 1, 64}},   {2, 63, {1, 1, 128}}, {1, 128, {2, 1, 64}}, {1, 129, {1, 1, 128}},
+        {1, 191, {1, 1, 64}}, {7, 65, {1, 1, 64}},  {2, 193, {2, 1, 64}}};
+    for (int t = 0; t < stage_act_types(); t++) {
+        if (ACT_TYPES[t] == F32) continue; /* as in test_shapes */
+        for (int i = 0; i < COUNT(cases); i++)
+            if (!stage_is_slow() || (i + t) % 2) compare(ACT_TYPES[t], cases[i].B, cases[i].T, cases[i].h, 1 + 2 * (i % 2));
+        compare_context(ACT_TYPES[t], 2, 1, 256, (HeadShape){2, 1, 128});
+    }
+}
+
+/* The portable kernels, which other GPUs have for such heads. */
+static void test_portable(void **state) {
+    (void)state;
+    setenv("TRAIN_GPT_ATTENTION", "portable", 1);
+    for (int t = 0; t < stage_act_types(); t++) {
+        compare(ACT_TYPES[t], 1, 130, (HeadShape){1, 1, 64}, 1);
+        compare(ACT_TYPES[t], 1, 70, (HeadShape){2, 1, 128}, 3);
+    }
+    compare_context(ACT_TYPES[stage_act_types() - 1], 2, 1, 256, (HeadShape){1, 1, 64});
+    unsetenv("TRAIN_GPT_ATTENTION");
+}
+
 /* Heads that share keys have the outputs that they have with copies of these keys, bit for bit. */
 static void test_copied_keys(void **state) {
     (void)state;
@@ -292,11 +319,37 @@ static void test_large_scores(void **state) {
     stage_destroy(&s);
 }
 
+/* Scores that grow from tile to tile, by 8 from key to key 128 later: what was summed up under a lower maximum shrinks each time. */
+static void test_rising_scores(void **state) {
+    (void)state;
+    enum { T = 300, D = 64 };
+    HeadShape h = {1, 1, D};
+    for (int t = 0; t < stage_act_types(); t++) {
+        DType  act = ACT_TYPES[t];
+        Stage  s = stage_create(STAGE_SCRATCH);
+        Tensor qkv = stage_random(&s, act, 2, T, 3 * D, 1, 1, 0), y = stage_tensor(&s, act, 2, T, D), lse = stage_tensor(&s, F32, 2, 1, T);
+        stage_settle();
+        for (int64_t i = 0; i < T * D; i++) {
+            tensor_set(qkv, i / D * 3 * D + i % D, 1.0f);
+            tensor_set(qkv, i / D * 3 * D + D + i % D, (float)(i / D / 64) * 0.5f); /* a score of 64 x 0.5 / 8 every 64 keys */
+        }
+        double *y64 = stage_doubles(&s, T * D), *lse64 = stage_doubles(&s, T);
+        reference_forward(y64, lse64, stage_widen(&s, qkv), 1, T, h);
+        AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
+        attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
+        assert_close(y, y64, act, b.y);
+        stage_settle();
+        for (int64_t i = 0; i < T; i++) assert_true(fabs((double)tensor_get(lse, i) - lse64[i]) <= 32.0 * D * 0x1p-24);
+        stage_destroy(&s);
+    }
+}
+
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
-                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_copied_keys), cmocka_unit_test(test_context),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_whole_tiles),
+                                     cmocka_unit_test(test_portable), cmocka_unit_test(test_copied_keys), cmocka_unit_test(test_context),
                                      cmocka_unit_test(test_columns), cmocka_unit_test(test_causal),
-                                     cmocka_unit_test(test_large_scores)};
+                                     cmocka_unit_test(test_large_scores), cmocka_unit_test(test_rising_scores)};
     return cmocka_run_group_tests_name("attention", all, NULL, NULL);
 }
 

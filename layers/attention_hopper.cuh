@@ -1,0 +1,161 @@
+/* attention_hopper.cuh - shared by attention's kernels for compute capability 9.0 (attention_hopper.cu,
+ * attention_hopper_backward.cu): tiles in shared memory, queues of them, and products of a warpgroup.
+ *
+ * A block stays on its multiprocessor and takes one item after another: 128 rows of one head. One thread of the last
+ * warpgroup, the loader, lets TMA fill the tiles; the first two warpgroups multiply, 64 of the rows each. Loader and
+ * consumers walk the same items in the same order and meet in queues alone, so that the next item's tiles come while
+ * this one's results are stored. The loader's warpgroup gives up its registers to the others. Shah et al.,
+ * FlashAttention-3, arXiv:2407.08608.
+ *
+ * A tile has ROWS rows of D columns, 64 columns after 64: a row of these is 128 bytes, swizzled (core/tensor_map.cuh).
+ * Rows past the end of a sequence are the next one's, or zero: finite either way, and multiplied by p = 0.
+ */
+#ifndef TRAIN_GPT_LAYERS_ATTENTION_HOPPER_CUH
+#define TRAIN_GPT_LAYERS_ATTENTION_HOPPER_CUH
+
+#include "core/ptx_wgmma.cuh"
+#include "core/tensor_map.cuh"
+#include "layers/attention_hopper.h"
+
+enum {
+    WARPGROUP = 128, GROUPS = 2, GROUP_ROWS = 64, BLOCK_ROWS = GROUPS * GROUP_ROWS,
+    CONSUMER_WARPS = GROUPS * WARPGROUP / WARP, HOPPER_THREADS = (GROUPS + 1) * WARPGROUP, LOADER = GROUPS * WARPGROUP,
+    LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232, /* of 3 x 168 that the block starts with */
+    BOX = 64, TILE_ALIGN = 1024, SWIZZLE_ROWS_BYTES = 8 * 128
+};
+
+/* --- host --------------------------------------------------------------------------------------------------------- */
+
+template <typename T> static TensorMap map_of(Tensor matrix) {
+    return tensor_map_2d(ptr<T>(matrix), matrix.dim[0], matrix.dim[1], BOX, BOX);
+}
+
+#ifdef PTX_HOPPER
+
+/* --- queues: the loader fills SLOTS places in turn, the consumers take them in the same order; n counts from 0 ------ */
+
+template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
+
+template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q) {
+    for (int i = 0; i < SLOTS; i++) {
+        mbarrier_init(&q.full[i], 1);
+        mbarrier_init(&q.empty[i], CONSUMER_WARPS);
+    }
+}
+/* When the n-th place is free: announces the bytes that its barrier will see; returns the barrier. */
+template <int SLOTS> DEVICE uint64_t *queue_fill(Queue<SLOTS> &q, unsigned n, unsigned bytes) {
+    mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1);
+    mbarrier_arrive_expect(&q.full[n % SLOTS], bytes);
+    return &q.full[n % SLOTS];
+}
+template <int SLOTS> DEVICE void queue_take(Queue<SLOTS> &q, unsigned n) { mbarrier_wait(&q.full[n % SLOTS], n / SLOTS & 1); }
+/* Each warp, when it has read the n-th place. */
+template <int SLOTS> DEVICE void queue_free(Queue<SLOTS> &q, unsigned n) {
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.empty[n % SLOTS]);
+}
+
+/* --- loads: 64 rows and D columns of a matrix, into a tile of ROWS rows --------------------------------------------- */
+
+template <typename T, int ROWS, int D> DEVICE void load_box(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
+    #pragma unroll
+    for (int c = 0; c < D; c += BOX) tma_load_2d(tile + c * ROWS, map, full, column + c, row);
+}
+template <typename T, int ROWS, int D> DEVICE void load_rows(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
+    for (int r = 0; r < ROWS; r += BOX) load_box<T, ROWS, D>(tile + r * BOX, map, full, column, row + r);
+}
+/* ROWS keys from position `key` on, of the sequence whose rows begin at first_row on each rank. */
+template <typename T, int ROWS, int D>
+DEVICE void load_positions(T *tile, const TensorMap *keys, uint64_t *full, int column, int first_row, int key, const Heads &h) {
+    for (int r = 0; r < ROWS; r += BOX) {
+        KeyRows from = key_rows(h, key + r);
+        int     owner_row = from.owner ? (int)(from.owner / h.key_stride) : 0;
+        load_box<T, ROWS, D>(tile + r * BOX, keys, full, column, owner_row + first_row + from.row);
+    }
+}
+
+/* The first row of a head's sequence, and its columns in y (or among the q of qkv) and in keys. */
+DEVICE int sequence_row(const Heads &h, int head) { return head / h.H * h.T; }
+DEVICE int head_column(const Heads &h, int head) { return head % h.H * h.D; }
+DEVICE int key_column(const Heads &h, int head) { return (h.context > 1 ? 0 : h.C) + head % h.H / h.group * h.D; }
+
+/* --- products: a thread holds element i of [64,N] in row held_row() + 8 held_side(i), column held_column(i) --------- */
+
+DEVICE int           held_row() { return (int)threadIdx.x % WARPGROUP / WARP * 16 + (int)threadIdx.x % WARP / 4; }
+DEVICE constexpr int held_side(int i) { return i / 2 % 2; }
+DEVICE int           held_column(int i) { return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2; }
+
+/* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another. A_ROWS: of the whole tile. */
+template <typename T, int N, int D, int A_ROWS>
+DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bool add) {
+    #pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        uint64_t left = matrix_descriptor(a + d / BOX * BOX * A_ROWS + row * BOX + d % BOX, 16, SWIZZLE_ROWS_BYTES),
+                 right = matrix_descriptor(b + d / BOX * BOX * N + d % BOX, 16, SWIZZLE_ROWS_BYTES);
+        wgmma<T, T, N>(s, left, right, add || d > 0);
+    }
+    wgmma_commit();
+}
+/* out += p x: [64,N] in registers times a tile of N rows. */
+template <typename T, int N, int D> DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const T *x) {
+    #pragma unroll
+    for (int j = 0; j < N; j += 16)
+        wgmma_from_registers<T, T, D, 1>(out, p[j / 16], matrix_descriptor(x + j * BOX, BOX * N * 2, SWIZZLE_ROWS_BYTES), 1);
+    wgmma_commit();
+}
+/* A product as the left factor of the next one, rounded to T. */
+template <typename T, int N> DEVICE void round_product(uint32_t (&p)[N / 16][4], const float (&s)[N / 2]) {
+    #pragma unroll
+    for (int i = 0; i < N / 4; i++) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
+}
+template <int N> DEVICE void set_zero(float (&x)[N]) {
+    #pragma unroll
+    for (int i = 0; i < N; i++) x[i] = 0.0f;
+}
+
+/* --- masks: rows are queries and columns keys from the given positions on, or TURNED; the scores become -infinity ------- */
+
+/* No query sees a later key. */
+template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, int key) {
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int row = held_row() + 8 * held_side(i), column = held_column(i);
+        if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[i] = -INFINITY;
+    }
+}
+/* Nor one of an earlier document. row: of the first query, in `starts`. */
+template <bool TURNED, int N> DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key, const Heads &h) {
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int down = held_row() + 8 * held_side(i), across = held_column(i);
+        if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h)) s[i] = -INFINITY;
+    }
+}
+
+/* --- results: by way of a tile's own 16 rows of this warp, which no product reads any more --------------------------- */
+
+/* Rows `first` on of a head, those before T: product times scale[side]. row: of the warp in the tile of ROWS rows. */
+template <typename T, int ROWS, int D>
+DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2],
+                          const Heads &h) {
+    constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK;
+    const int     lane = (int)threadIdx.x % WARP;
+    #pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        uint32_t r[4];
+        for (int e = 0; e < 4; e++)
+            r[e] = pack_pair<T>(x[d / 2 + 2 * e] * scale[e % 2], x[d / 2 + 2 * e + 1] * scale[e % 2]);
+        int in_box = row + lane % 16, pack = (d % BOX + lane / 16 * 8) / PACK ^ in_box % 8;
+        stmatrix_x4(tile + d / BOX * BOX * ROWS + in_box * BOX + pack * PACK, r);
+    }
+    __syncwarp();
+    for (int i = lane; i < 16 * PACKS; i += WARP) {
+        int in_box = row + i / PACKS, column = i % PACKS * PACK, pack = column % BOX / PACK ^ in_box % 8;
+        if (first + i / PACKS < h.T)
+            pack_store(to + (int64_t)(first + i / PACKS) * stride + column,
+                       pack_load<T, PACK>(tile + column / BOX * BOX * ROWS + in_box * BOX + pack * PACK));
+    }
+}
+
+#endif
+#endif
