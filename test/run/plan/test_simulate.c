@@ -18,7 +18,7 @@ static Config config_of(int tensor, int context, int pipeline, int interleave, i
     c.model.shape.vocab_size = 512;
     c.batch.micro_batch = 1, c.batch.seq_len = 512, c.batch.global_tokens = 512 * 64;
     c.parallel.tensor = tensor, c.parallel.context = context, c.parallel.pipeline = pipeline,
-    c.parallel.interleave = interleave, c.parallel.replicas = replicas;
+    c.parallel.interleave = interleave, c.parallel.replicas = replicas, c.parallel.expert = 1;
     c.parallel.zero_stage = zero_stage;
     c.run.steps = 100, c.run.dir = "runs/simulate";
     return c;
