@@ -2,6 +2,7 @@
 #ifndef TRAIN_GPT_TEST_RUN_CHILD_H
 #define TRAIN_GPT_TEST_RUN_CHILD_H
 
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
     if (pipe(ends) < 0) abort();
     fflush(stdout);
     fflush(stderr);
+    omp_pause_resource_all(omp_pause_hard); /* a child has none of its parent's threads, and would wait for them */
     pid_t pid = fork();
     if (pid < 0) abort();
     if (pid == 0) {
