@@ -213,6 +213,7 @@ template <> struct PackWord<4> { typedef int type; };
 template <> struct PackWord<2> { typedef short type; };
 template <typename T, int N> DEVICE Pack<T, N> pack_load_once(const T *p) {
     typedef typename PackWord<sizeof(Pack<T, N>)>::type Word;
+    ONE_ACCESS(p, sizeof(Word), false);
     Word       word = __ldcs(reinterpret_cast<const Word *>(p));
     Pack<T, N> x;
     memcpy(&x, &word, sizeof x);
@@ -222,6 +223,7 @@ template <typename T, int N> DEVICE void pack_store_once(T *p, Pack<T, N> x) {
     typedef typename PackWord<sizeof(Pack<T, N>)>::type Word;
     Word word;
     memcpy(&word, &x, sizeof x);
+    ONE_ACCESS(p, sizeof(Word), true);
     __stcs(reinterpret_cast<Word *>(p), word);
 }
 

@@ -102,13 +102,16 @@ typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
 
 typedef struct { Matrix plain, turned; const float *inverse; } Codes; /* in scratch */
 
-static void queue_cast(Stream *s, const Codes *c, Tensor x, DType type, const float *scale, int32_t *amax, int64_t *counts) {
+template <DType type>
+static void queue_cast_to(Stream *s, const Codes *c, Tensor x, const float *scale, int32_t *amax, int64_t *counts) {
     int64_t R = x.dim[0], C = x.dim[1], up = blocks_for(R, ROUND_UP) * ROUND_UP;
     CHECK((uintptr_t)x.data % PACK_BYTES == 0, "a tensor for fp8 that is not aligned to %d bytes", PACK_BYTES);
-    dim3 grid((unsigned)blocks_for(C, TILE), (unsigned)blocks_for(up, TILE));
-    auto kernel = type == E4M3 ? fp8_cast_kernel<E4M3> : fp8_cast_kernel<E5M2>;
-    LAUNCH(kernel, grid, THREADS, 0, s, (uint8_t *)c->plain.data, (uint8_t *)c->turned.data, ptr<bf16>(x), R, C, up, scale, amax,
-           (unsigned long long *)counts);
+    LAUNCH((fp8_cast_kernel<type>), dim3((unsigned)blocks_for(C, TILE), (unsigned)blocks_for(up, TILE)), THREADS, 0, s,
+           (uint8_t *)c->plain.data, (uint8_t *)c->turned.data, ptr<bf16>(x), R, C, up, scale, amax, (unsigned long long *)counts);
+}
+static void queue_cast(Stream *s, const Codes *c, Tensor x, DType type, const float *scale, int32_t *amax, int64_t *counts) {
+    if (type == E4M3) queue_cast_to<E4M3>(s, c, x, scale, amax, counts);
+    else queue_cast_to<E5M2>(s, c, x, scale, amax, counts);
 }
 
 /* s and 1/s for x alone, in scratch; `amax`, if it is not NULL, takes x's over. */

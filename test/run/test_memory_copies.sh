@@ -25,7 +25,7 @@ goes_on() {
         grep -q "^resume .*at step $step, saved by $from rank" "$WORK/out" || shown
 }
 # Every copy of a step's slot (5: the first, in 1; 10: in 0) gets another byte, far behind its head.
-spoil() { for file in "$MEMORY"/*/rank_*."$1"; do printf x | dd of="$file" bs=1 seek=120000 conv=notrunc status=none; done; }
+spoil() { for file in "$MEMORY"/*/rank_*."$1"; do printf x | dd of="$file" bs=1 seek=600000 conv=notrunc status=none; done; }
 
 mkdir "$MEMORY"
 expect "a run with copies" copies 1 copied
