@@ -27,7 +27,7 @@ extern "C" {
 #endif
 
 enum {
-    CHANNEL_PROTOCOL = 2, /* 2: WELCOME says whether the server has changes. What frames mean has changed: one more */
+    CHANNEL_PROTOCOL = 2, /* 2: WELCOME says whether the server has changes. Raise it when a frame or a message changes */
     CHANNEL_OPENING_MS = 5000, /* a peer has this long for its opening */
     CHANNEL_RETRY_MS = 1000,   /* between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT + SEAL_BYTES,

@@ -196,7 +196,8 @@ DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line 
     EMULATED(emu::cluster_wait(file, line);)
     PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* At the barrier at the same place in block `rank`: has read what stood there. What it wrote is not handed on: that took a fence, slow. */
+/* Arrives at the barrier that block `rank` of the cluster has at the same address: this thread has read its stage. Orders reads only;
+ * to hand writes on to the other block would need .release.cluster, which compiles to a slow fence of the whole GPU. */
 DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
     EMULATED(emu::mbarrier_arrive_at(barrier, rank, file, line);)
     PTX("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
