@@ -5,9 +5,9 @@
  *          infinities, and NaN where all seven bits are set
  *   E5M2   sign, 5 bits of exponent (bias 15), 2 of fraction, as IEEE 754 has it; 57344 = 1.75 * 2^15, and 2^-16
  *
- * A tensor t is stored as fp8(s t), rounded to nearest, ties to even. A finite number beyond the type's largest becomes the
- * largest; an infinity becomes NaN, and NaN stays NaN, so that a fault stays visible. s is the largest power of two with s amax <= max/2: the
- * half is room for a tensor that grows before its scale has followed.
+ * A tensor t is stored as fp8(s t), rounded to nearest, ties to even. A finite number beyond the type's largest becomes
+ * the largest; an infinity becomes NaN, and NaN stays NaN, so that a fault stays visible. s is the largest power of two
+ * with s amax <= max/2: the half is room for a tensor that grows before its scale has followed.
  */
 #ifndef TRAIN_GPT_CORE_FP8_H
 #define TRAIN_GPT_CORE_FP8_H
