@@ -122,7 +122,7 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .entropy = r->experts.entropy,
                          .rounds = r->experts.rounds,
                          .has_fp8 = r->fp8.amax != NULL,
-                         .fp8_over = (double)r->fp8.over,
+                         .fp8_saturated = (double)r->fp8.saturated,
                          .fp8_vanished = (double)r->fp8.vanished,
                          .has_sent = timed || r->config->parallel.zero_stage > 1,
                          .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};

@@ -95,7 +95,8 @@ static void print_families(const StepTimes *t) {
             calls += k->entry->count, launches += k->launches, seconds += k->seconds, limit_s += k->limit_s;
             measured &= k->rate->is_measured;
         }
-        if (calls) print_row(measured ? "measured" : "estimate", kernel_family_name((KernelFamily)f), "", calls, launches, seconds, limit_s);
+        if (calls)
+            print_row(measured ? "measured" : "estimate", kernel_family_name((KernelFamily)f), "", calls, launches, seconds, limit_s);
     }
     print_row("estimate", "gaps, the host's turn", "", 0, t->launches, t->gaps_s, t->gaps_limit_s);
 }
