@@ -253,8 +253,8 @@ int main(int argc, char **argv) {
     int     pending = eval_is_pending(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
     if (step >= last && !pending) {
         if (run_is_rank0(r))
-            progress_note("%s is at step %lld of %s = %lld already: nothing to do", config.run.dir, (long long)step,
-                          step < steps ? "run.stop_step" : "run.steps", (long long)last);
+            progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", config.run.dir, (long long)step,
+                          step < steps ? "run.stop_step" : "run.steps", (long long)last, step < steps ? "; run.stop_step=0 goes on" : "");
         memory_copies_sweep(&r->checkpoint);
         run_destroy(r), config_free(&config);
         return EXIT_DONE; /* at run.stop_step, too: a job that was requeued ends here */

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/io.h"
 #include "core/json.h"
@@ -123,9 +122,6 @@ static int starts_from_source(const Config *config) {
 
 void checkpoint_precheck_source(const Config *config) {
     if (!starts_from_source(config)) return;
-    if (access(config->model.init_from, F_OK) < 0 && errno == ENOENT)
-        fail(EXIT_DATA, "model.init_from: %s does not exist; it names a .safetensors file, a Hugging Face folder or a run folder",
-             config->model.init_from);
     WeightsSet set = weights_set_open(config->model.init_from);
     if (set.folder) refuse_other_model(set.folder, config);
     weights_set_close(&set);

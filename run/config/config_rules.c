@@ -355,10 +355,13 @@ static void rule_parameters(ConfigLoad *load) {
     if (!rule_usable(load, keys) ||
         (model_parameters(c->model.shape, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64})))
         return;
+    ModelShape s = c->model.shape;
+    char       more[100] = "";
+    if (s.n_inner) snprintf(more, sizeof more, ", model.n_inner = %" PRId64, s.n_inner);
+    if (s.n_experts) snprintf(more, sizeof more, ", moe.experts = %" PRId64 ", moe.n_inner = %" PRId64, s.n_experts, s.n_expert_inner);
     faults_add(&load->faults, rule_where(load, keys),
-               "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 ", model.n_positions = %" PRId64
-               ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address",
-               c->model.shape.n_layer, c->model.shape.n_embd, c->model.shape.n_positions, c->model.shape.vocab_size);
+               "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = %" PRId64
+               ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
 }
 
 static void rule_activations(ConfigLoad *load) {

@@ -161,11 +161,7 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
     cJSON_AddItemToObject(object, "mfu", number_json(r.mfu));
     if (has_goal(c, cluster, act, ranks)) cJSON_AddNumberToObject(object, "goal_tokens_per_s", KERNELS_GOAL);
     cJSON_AddTrueToObject(object, "estimate");
-    char *text = cJSON_Print(object);
-    if (!text) fail(EXIT_MEMORY, "no memory for a plan");
-    printf("%s\n", text);
-    cJSON_free(text);
-    cJSON_Delete(object);
+    json_print(object);
 }
 
 void kernels_plan(const Config *c, int ranks, KernelsAsked asked) {

@@ -190,12 +190,12 @@ static Errors train(Grid g, int ranks, int steps) {
         double  loss = record_value(losses, step), norm = record_value(norms, step);
         e.loss = fmax(e.loss, fabs(n.loss - loss) / loss);
         e.norm = fmax(e.norm, fabs(n.norm - norm) / norm);
-        if (step == 0 && !g.of[PRECISION]) e.gradient = worst_row(&j.at, "grad", g.of[COPIES], grad_of);
+        if (step == 0 && !g.of[PRECISION]) e.gradient = worst_row(&j.at, "grad", 0, grad_of);
         update(&j.at, step, n.norm);
         shards_publish(j.at.model->shards, &j.at.model->stream);
         memcpy(&e.bits, &n.loss, sizeof e.bits);
     }
-    if (!g.of[PRECISION] && steps == STEPS) e.weight = worst_row(&j.at, "final", g.of[COPIES], master_of);
+    if (!g.of[PRECISION] && steps == STEPS) e.weight = worst_row(&j.at, "final", 0, master_of);
     ranked_drop(&j.at);
     return e;
 }
