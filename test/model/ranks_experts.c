@@ -82,7 +82,7 @@ static Batch next_batch(void *job) {
 }
 
 /* After an update: the experts' bias moves by all ranks' counts. */
-static void balance(const Model *m) {
+static void balance(Model *m) {
     int64_t *counts = (int64_t *)malloc(tensor_bytes(m->sums.experts));
     CHECK(counts, "no memory");
     device_to_host(&m->stream, counts, m->sums.experts);
