@@ -55,6 +55,7 @@ const char *device_id(void) { return ""; }
 const char *device_isa(void) { return simd_name(); }
 int         device_threads(void) { return omp_get_max_threads(); }
 int         device_has_bf16(void) { return simd_has_bf16(); }
+int         device_has_quick_bf16(void) { return simd_has_quick_bf16(); }
 
 size_t device_memory_free(void) { return 0; }
 size_t device_memory_total(void) { return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE); }
