@@ -2,7 +2,7 @@
 # A host is lost at a random instant, its memory too; or a rank alone is killed. 10 a round: test/run/lib/memory_kills.sh over and over.
 # goal: 200 lost hosts
 . "$(dirname "$0")/part.sh"
-EXPERTS="model.arch=qwen3-moe model.n_head=2 model.n_kv_head=1 model.head_dim=22"
+EXPERTS="model.arch=qwen3-moe model.n_embd=64 model.n_head=2 model.n_kv_head=1 model.head_dim=22"
 EXPERTS+=" moe.experts=4 moe.top_k=2 moe.n_inner=24 moe.balance=bias parallel.expert=2"
 while more; do
     for words in "4" "1" "4 $EXPERTS"; do
