@@ -96,6 +96,16 @@ if unshare -u true 2> /dev/null; then
     expect "one host is lost: two ranks of the other go on" goes_on 2 hosts 4 10
     expect "with the losses of an unbroken run" same_losses "$WORK/hosts" "$WORK/whole1" 2e-6
     expect "none is left" none_left
+
+    # A rank's copies have its own experts: the other half of them is on its host.
+    EXPERTS="model.arch=qwen3-moe model.n_embd=64 model.n_head=2 model.n_kv_head=1 model.head_dim=22"
+    EXPERTS+=" moe.experts=4 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
+    expect "experts: a run of one rank" copies 1 experts_whole $EXPERTS checkpoint.memory_every=0
+    expect "experts divided among the ranks of two hosts: all are killed" kill_all 4 experts $EXPERTS parallel.expert=2
+    rm -rf "$MEMORY"/*-host1
+    expect "one host is lost: the other goes on" goes_on 2 experts 4 10 $EXPERTS parallel.expert=2
+    expect "with the losses of one rank" same_losses "$WORK/experts" "$WORK/experts_whole" 1e-5
+    expect "none is left of the experts" none_left
 else
     echo "skip two hosts: this user may not give them names"
 fi

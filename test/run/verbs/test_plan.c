@@ -81,6 +81,8 @@ static void a_server_is_counted(void **state) {
     c.outer.compress = COMPRESS_BF16; /* what rounding took, and the change */
     assert_int_equal(serve_bytes(&c, 0).changes, 6 * P);
     assert_int_equal(serve_bytes(&c, 0).all, own.all + 14 * P);
+    c.outer.wait = WAIT_NONE; /* what each island holds */
+    assert_int_equal(serve_bytes(&c, 0).changes, 3 * 4 * P);
     c.outer.server = "";
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, 0);
 }
