@@ -49,6 +49,21 @@ def kinds_rows():
                f"GPT-2's {row['gpt2_step_ms']:.0f} ms in turns, {row['threads']} thread(s), by the {row['clock']}'s clock", row)
 
 
+def documents_rows():
+    for row in newest(lines("bench_documents.jsonl"), "dtype", "T", "layers"):
+        for key, what in (("step", f"a step of GPT-2 124M's width, {row['layers']} layers"), ("forward", "attention forward"), ("backward", "attention backward")):
+            one, four = row[key + "_one"], row[key + "_four"]
+            yield (f"data.document_mask, {what}, T={row['T']}, {row['dtype']}", f"{one:.3f} x the time without it, where each sequence is one document",
+                   f"documents of 3/8, 1/8, 1/4, 1/4 of a sequence: {four:.3f} x; by the processor's clock {row[key + '_one_processor']:.3f} x "
+                   f"and {row[key + '_four_processor']:.3f} x; without {row[key + '_ms']:.1f} ms", row)
+
+
+def ops_rows():
+    for row in newest(lines("bench_ops.jsonl"), "op", "dtype", "isa"):
+        yield (f"{row['op']}, 1024 rows of 768 channels, {row['dtype']}, {row['isa']}", f"{row['ms']:.3f} ms of one core, {row['gbs']:.1f} GB/s",
+               f"{row['of_same_bytes']:.2f} of the speed of a copy that moves as many bytes", row)
+
+
 def presets_rows():
     for row in newest(lines("loss_presets.jsonl"), "name"):
         yield (f"held-out loss of {row['first']}, {row['first_steps']} steps", f"{row['first_loss']:.4f}, {row['below_percent']:.1f} % lower",
@@ -106,7 +121,7 @@ def islands_loss_rows():
 
 def table():
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
-    for what, measured, against, row in list(train_rows()) + list(kinds_rows()) + list(presets_rows()) + list(fp8_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()) + list(islands_rows()) + list(memory_rows()) + list(islands_loss_rows()):
+    for what, measured, against, row in list(train_rows()) + list(kinds_rows()) + list(documents_rows()) + list(ops_rows()) + list(presets_rows()) + list(fp8_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()) + list(islands_rows()) + list(memory_rows()) + list(islands_loss_rows()):
         out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
 
