@@ -20,8 +20,8 @@ bench_train() {
         [[ $line == *quiet=yes* ]] || { echo "a busy machine to the end: $dtype is not written down"; continue; }
         rate=$(echo "$line" | sed -E 's/.*matmul_before=([0-9.]+) matmul_after=([0-9.]+).*/\1 \2/' | awk '{printf "%.1f", ($1 + $2) / 2}')
         case $line in
-        *isa=avx512bf16* | dtype=fp32*) is="oneDNN $dtype at 1024" ;;
-        *) is="oneDNN fp32 at 1024; its bf16, emulated on this processor, gives $(TRAIN_GPT_BF16=onednn "$B/test/bench/bench_train" rate bf16)" ;;
+        *bf16_by=bf16* | dtype=fp32*) is="oneDNN $dtype at 1024" ;;
+        *) is="oneDNN fp32 at 1024; its bf16 on this processor gives $(TRAIN_GPT_BF16=onednn "$B/test/bench/bench_train" rate bf16)" ;;
         esac
         # shellcheck disable=SC2086
         json_result bench_train.jsonl what="GPT-2 124M, T=256, 4 sequences" command="make bench" $line matmul="$rate" matmul_is="$is"

@@ -133,8 +133,8 @@ static inline void update(Model *m, int64_t step, double norm) {
     free(counts);
 }
 
-/* Worst ||got - want|| / ||want|| over the rows of the parameter table, where a zero row must be zero; got is parameter memory, want the records of
- * that prefix. */
+/* Worst ||got - want|| / ||want|| over the rows of the parameter table, where a zero row must be zero; got is
+ * parameter memory, want the records of that prefix. */
 static inline double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
     double worst = 0.0;
     for (int i = 0; i < m->shards->layout.params; i++) {

@@ -198,7 +198,8 @@ def routed(probability, bias, k, normed):
 
 
 def expert_mlp(x, gate, experts, k, normed, bias=0.0):
-    """Each token's experts, as Qwen3MoeSparseMoeBlock adds them up; experts: of (gate_proj, up_proj, down_proj). Also returns who was chosen."""
+    """Each token's experts, as Qwen3MoeSparseMoeBlock adds them up; experts: of (gate_proj, up_proj, down_proj). Also
+    returns who was chosen."""
     expert, weight = routed((x @ gate.T).softmax(1), bias, k, normed)
     y = torch.zeros_like(x)
     for e, (gate_proj, up_proj, down_proj) in enumerate(experts):
@@ -430,10 +431,10 @@ def llama_shapes(tied):
     yield "model.embed_tokens.weight", (V, C)
     q, kv = H * HEAD, KEYS * HEAD
     norms = (("self_attn.q_norm", (HEAD,)), ("self_attn.k_norm", (HEAD,))) if HEAD_NORMS else ()
+    mlp = EXPERT_ROWS() if EXPERTS else (("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER)))
     for i in range(L):
         for name, shape in (*norms, ("input_layernorm", (C,)), ("self_attn.q_proj", (q, C)), ("self_attn.k_proj", (kv, C)),
-                            ("self_attn.v_proj", (kv, C)), ("self_attn.o_proj", (C, q)), ("post_attention_layernorm", (C,)),
-                            *(EXPERT_ROWS() if EXPERTS else (("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER))))):
+                            ("self_attn.v_proj", (kv, C)), ("self_attn.o_proj", (C, q)), ("post_attention_layernorm", (C,)), *mlp):
             yield f"model.layers.{i}.{name}.weight", shape
         if EXPERTS and EXPERTS.balance == "bias":
             yield f"model.layers.{i}.mlp.gate.e_score_correction_bias", (EXPERTS.count,)
