@@ -8,7 +8,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "test/bench/training_step.h"
 
@@ -36,15 +35,10 @@ static Bench bench_create(ModelShape shape, DType act, int64_t T, int64_t B) {
     return b;
 }
 
-static double processor_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 static double one_step_ms(Bench *b) {
-    double start = processor_ms(), wall = step_ms(b->model, b->batch, ++b->steps);
-    return device_threads() == 1 ? processor_ms() - start : wall;
+    double start = bench_ms();
+    step_ms(b->model, b->batch, ++b->steps);
+    return bench_ms() - start;
 }
 
 int main(int argc, char **argv) {
@@ -65,7 +59,7 @@ int main(int argc, char **argv) {
     }
     printf("kind=%s dtype=%s isa=%s threads=%d clock=%s layers=%lld T=%lld B=%lld pairs=%lld parameters=%lld gpt2_parameters=%lld "
            "step_ms=%.1f gpt2_step_ms=%.1f flops_of_gpt2=%.4f beside_gpt2=%.4f\n",
-           kind, dtype_name(act), device_isa(), device_threads(), device_threads() == 1 ? "processor" : "wall", (long long)n[3],
+           kind, dtype_name(act), device_isa(), device_threads(), by_processor() ? "processor" : "wall", (long long)n[3],
            (long long)T, (long long)B, (long long)pairs, (long long)other.model->shards->layout.elems,
            (long long)gpt2.model->shards->layout.elems,
            median(other_ms, (int)pairs), median(gpt2_ms, (int)pairs), flops, median(share, (int)pairs));

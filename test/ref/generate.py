@@ -550,12 +550,17 @@ class Muon(torch.optim.Optimizer):
                     t.mul_(1 - group["lr"] * DECAY).sub_(group["lr"] * update)
 
 
-def muon_records(before, tokens, name="muon", **options):
+def muon_records(before, tokens, name="muon", model_loss=model_loss, **options):
     w = Writer(name)
     p = {key: leaf(t) for key, t in before.items()}
-    matrices = [t for key, t in p.items() if ".h." in key and t.dim() == 2]
-    rest = [t for key, t in p.items() if ".h." not in key or t.dim() < 2]
-    final_records(w, p, name, train(p, tokens, [Muon(matrices, **options), adamw_of(rest)]))
+    matrices = [key for key, t in p.items() if (".h." in key or ".layers." in key) and t.dim() == 2]
+    numbers = train(p, tokens, [Muon([p[key] for key in matrices], **options), adamw_of([t for key, t in p.items() if key not in matrices])],
+                    model_loss=model_loss)
+    if name == "muon_llama":
+        w.put("loss", numbers[0], "float64"), w.put("grad_norm", numbers[1], "float64")
+        print(name, "losses", numbers[0], "norms", numbers[1])
+        return
+    final_records(w, p, name, numbers)
     if name == "normuon":
         return
     for key, shape in (("wide", (21, 42)), ("tall", (42, 21)), ("square", (33, 33))):
@@ -614,6 +619,7 @@ if __name__ == "__main__":
     llama = model_records("llama", lambda: llama_shapes(tied=False), llama_loss)
     model_records("llama_tied", lambda: llama_shapes(tied=True), llama_loss)
     mup_records("mup_llama", *llama, llama_loss)
+    muon_records(*llama, name="muon_llama", model_loss=llama_loss)
     loss_records()
     as_qwen3()
     torch.manual_seed(2505)

@@ -50,6 +50,24 @@ def kinds_rows():
                f"GPT-2's {row['gpt2_step_ms']:.0f} ms in turns, {row['threads']} thread(s), by the {row['clock']}'s clock", row)
 
 
+def documents_rows():
+    for row in newest(lines("bench_documents.jsonl"), "dtype", "T", "layers"):
+        for key, what in (("step", f"a step of GPT-2 124M's width, {row['layers']} layers"), ("forward", "attention forward"),
+                          ("backward", "attention backward")):
+            one, four = row[key + "_one"], row[key + "_four"]
+            yield (f"data.document_mask, {what}, T={row['T']}, {row['dtype']}",
+                   f"{one:.3f} x the time without it, where each sequence is one document",
+                   f"documents of 3/8, 1/8, 1/4, 1/4 of a sequence: {four:.3f} x; by the processor's clock {row[key + '_one_processor']:.3f} x "
+                   f"and {row[key + '_four_processor']:.3f} x; without {row[key + '_ms']:.1f} ms", row)
+
+
+def ops_rows():
+    for row in newest(lines("bench_ops.jsonl"), "op", "dtype", "isa"):
+        yield (f"{row['op']}, 1024 rows of 768 channels, {row['dtype']}, {row['isa']}",
+               f"{row['ms']:.3f} ms of one core, {row['gbs']:.1f} GB/s",
+               f"{row['of_same_bytes']:.2f} of the speed of a copy that moves as many bytes", row)
+
+
 def presets_rows():
     for row in newest(lines("loss_presets.jsonl"), "name"):
         yield (f"held-out loss of {row['first']}, {row['first_steps']} steps",
@@ -112,8 +130,8 @@ def islands_loss_rows():
 
 def table():
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
-    parts = (train_rows, kinds_rows, presets_rows, fp8_rows, value_rows, comm_rows, grid_rows, islands_rows, memory_rows,
-             islands_loss_rows)
+    parts = (train_rows, kinds_rows, documents_rows, ops_rows, presets_rows, fp8_rows, value_rows, comm_rows, grid_rows, islands_rows,
+             memory_rows, islands_loss_rows)
     for what, measured, against, row in (row for part in parts for row in part()):
         out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
