@@ -149,6 +149,7 @@ const char *device_id(void) { return gpu.id; }
 const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }
 int         device_threads(void) { return 1; }
 int         device_has_bf16(void) { return 1; } /* since compute capability 8.0 */
+int         device_has_quick_bf16(void) { return 1; }
 int         device_multiprocessors(void) { return gpu.properties.multiProcessorCount; }
 size_t      device_shared_bytes(void) { return gpu.properties.sharedMemPerBlockOptin; }
 size_t      device_memory_free(void) {

@@ -41,6 +41,7 @@ const char *device_id(void);          /* the GPU's global name: "GPU-<uuid>", as
 const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
 int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
 int         device_has_bf16(void);    /* computes bf16 matrix products natively                       */
+int         device_has_quick_bf16(void); /* and quicker than in fp32; else they go by way of f32       */
 size_t      device_memory_free(void); /* free bytes now; 0 = unknown (the CPU)             */
 size_t      device_memory_total(void);/* bytes                                                        */
 size_t      device_memory_peak(void); /* bytes this process has used at most (CPU: resident set)      */

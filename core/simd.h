@@ -23,6 +23,7 @@ typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 } Isa; /* each ha
 Isa         simd_isa(void);      /* by cpuid, capped by TRAIN_GPT_ISA (exit 64 if no name below); constant */
 const char *simd_name(void);     /* "avx512bf16", "avx512", "avx2", "sse2" */
 int         simd_has_bf16(void); /* multiplies bf16: AVX512-BF16 or AMX-BF16 */
+int         simd_has_quick_bf16(void); /* and does so quicker than fp32: AMX-BF16, or AVX512-BF16 of others than Intel */
 
 #define SIMD_INLINE static inline __attribute__((always_inline))
 
@@ -69,6 +70,8 @@ typedef uint16_t u16x16 __attribute__((vector_size(32)));
 #define f32x16_sqrt SIMD(f32x16_sqrt)
 #define f32x16_load_bf16 SIMD(f32x16_load_bf16)
 #define f32x16_store_bf16 SIMD(f32x16_store_bf16)
+#define f32x16_load_bf16_halves SIMD(f32x16_load_bf16_halves)
+#define f32x16_store_bf16_halves SIMD(f32x16_store_bf16_halves)
 #define f32x16_exp SIMD(f32x16_exp)
 
 #endif

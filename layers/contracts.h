@@ -378,12 +378,15 @@ static inline int muon_momentum_contract(Stream *s, Tensor grad, Tensor m) {
     EXPECT1(m, F32, grad.dim[0]);
     return stream_note(s, "muon_momentum", grad.dim[0], 0, 0, 0, 6.0 * (double)grad.dim[0], 4.0 * contract_bytes(grad));
 }
-/* Beside the products, which note themselves: the norm, a pass to narrow and one to widen, and two passes a round. */
+/* Beside the products, which note themselves: the norm, a pass to narrow and one to widen; in a round two passes that read two matrices
+ * and write one, over X and over the square of its smaller side. */
 static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DType type) {
     double elems = (double)x.dim[0] * (double)x.dim[1], bytes = (double)dtype_bytes(type);
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
     CHECK(parts >= 1 && x.dim[1] % parts == 0, "%lld columns in %lld parts", (long long)x.dim[1], (long long)parts);
-    return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 24.0 * elems, elems * (12.0 + 32.0 * bytes));
+    double side = x.dim[0] < x.dim[1] / parts ? (double)x.dim[0] : (double)(x.dim[1] / parts), squares = (double)parts * side * side;
+    return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 3.0 * elems + 15.0 * (elems + squares),
+                       12.0 * elems + bytes * (2.0 * elems + 15.0 * (elems + squares)));
 }
 /* Two passes, and a third of a neuron's numbers. */
 static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts) {

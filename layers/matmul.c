@@ -2,7 +2,7 @@
  *
  * Three ways, chosen by type, shape and processor only, so that a run repeats its bits:
  *   sgemm       fp32, nearly always: it packs both operands, so no leading dimension hurts it
- *   primitive   bf16 where the processor multiplies it; fp32 with b transposed and k >= n, where it is ahead of sgemm
+ *   primitive   bf16 where the processor multiplies it quicker than fp32; fp32 with b transposed and k >= n, where it is ahead of sgemm
  *   panels      bf16 elsewhere: operands are widened panel by panel and multiplied in fp32, the result is rounded once
  * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2026: 1024 x 3072 x 768 (m n k) 248 :
  * 138, 1024 x 768 x 3072 239 : 120, with b transposed 200 : 248, with a transposed 231 : 125.
@@ -92,7 +92,7 @@ static void onednn_open(void) {
 /* TRAIN_GPT_BF16=onednn leaves bf16 to oneDNN on any AVX-512 processor: for tests, it is slow. */
 int matmul_has_native_bf16(void) {
     const char *asked = getenv("TRAIN_GPT_BF16");
-    return simd_has_bf16() || (simd_isa() >= ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
+    return simd_has_quick_bf16() || (simd_isa() >= ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
 }
 
 static Way way_of(Matmul p) {

@@ -10,7 +10,7 @@ extern "C" {
 
 typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
 
-int  matmul_has_native_bf16(void);                   /* oneDNN multiplies bf16 here, not tiles of f32 */
+int  matmul_has_native_bf16(void);                   /* oneDNN multiplies bf16 here, not panels of f32 */
 void matmul_by(Stream *s, Matmul product, Way way);  /* BY_SGEMM or BY_PRIMITIVE                      */
 
 #ifdef __cplusplus

@@ -22,6 +22,7 @@ void members_destroy(Members *ms) {
     for (int i = 0; i < ms->count; i++) {
         free(ms->member[i]->said);
         free(ms->member[i]->delta);
+        held_forget(&ms->member[i]->held);
         members_forget_turns(ms->member[i]);
         free(ms->member[i]);
     }
@@ -75,6 +76,7 @@ static Member *find_member(Members *ms, const char *id) {
 static int take_place(Member *m, const Hello *hello) {
     free(m->said);
     m->said = (char *)calloc((size_t)hello->ranks, 1);
+    held_forget(&m->held);
     m->ranks = hello->ranks, m->joined = m->leaves = m->knows_end = 0;
     m->state = m->said ? MEMBER_GATHERS : MEMBER_GONE;
     snprintf(m->id, sizeof m->id, "%s", hello->island);

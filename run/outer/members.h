@@ -14,6 +14,7 @@
 #define TRAIN_GPT_RUN_OUTER_MEMBERS_H
 
 #include "run/config/config.h"
+#include "run/outer/held_weights.h"
 #include "run/outer/leases.h"
 
 #ifdef __cplusplus
@@ -42,6 +43,8 @@ typedef struct {
     int64_t     last_round;
     float      *delta;             /* owned: by global offset; NULL until a rank sends some of it */
     int64_t     elems;             /* that have come */
+    int         takes_changes;     /* it has outer.compress */
+    HeldWeights held;              /* wait=none, where it takes changes: what it has fetched */
     int         parts_in;          /* of several servers: those that have their part of it whole */
     Exact       squares;           /* of those parts */
     int         has_moments;       /* of its optimizer, other than zero: it can give them */

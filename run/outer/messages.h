@@ -8,7 +8,8 @@
  *   OPEN     server, to rank 0  Open: a lease of samples; train on these
  *   GET      each rank          nothing; offset and elems of x of the header's round that it wants
  *   X        server             f32: answers a GET, in order, at most MESSAGE_ELEMS each
- *   GET_CHANGE each rank        as GET, of one frame: by how much the last round has changed x (round_change.h)
+ *   GET_CHANGE each rank        as GET, of one frame: by how much the last round has changed x (round_change.h), or how
+ *                               far x is from what the island holds (held_weights.h)
  *   CHANGE   server             bf16 or int8: answers a GET_CHANGE
  *   DELTA    each rank          f32, bf16 or int8: x of the round - master (send=deltas), or the mean gradient
  *   END      each rank          End: all its deltas of the round are sent

@@ -28,7 +28,7 @@ typedef struct {
 
 /* The values' type on the way up, and where the server's config has it, down. */
 FrameType   round_change_type(const Config *c);
-/* 0 in rounds whose islands do not begin with one x (wait=none). */
+/* 0 in rounds whose islands do not begin with one x (wait=none: held_weights.h). */
 int         round_change_is_kept(const Config *c);
 size_t      round_change_bytes(const Config *c, size_t elems);
 RoundChange round_change_create(const Config *c, const Served *w);

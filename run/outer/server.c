@@ -79,6 +79,7 @@ static void sweep(Server *s) {
         free(m->delta), free(m->said);
         m->delta = NULL, m->said = NULL;
         members_forget_turns(m);
+        held_forget(&m->held);
     }
 }
 

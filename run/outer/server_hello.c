@@ -108,3 +108,9 @@ int hello_refuse(const Hello *hello, const Config *config, const Dataset *train,
              elems);
     return EXIT_CONFIG;
 }
+
+int hello_takes_changes(const Hello *hello) {
+    const cJSON *outer = cJSON_GetObjectItem(hello->config, "outer");
+    const char  *compress = cJSON_GetStringValue(cJSON_GetObjectItem(outer, "compress"));
+    return compress && strcmp(compress, "none") != 0;
+}

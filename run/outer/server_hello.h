@@ -17,6 +17,9 @@ int hello_refuse(const Hello *hello, const Config *config, const Dataset *train,
 /* The same of a follower, for one of `parts` servers: "has part 1 of 3, and ...". */
 int follow_refuse(const Follow *follow, const Config *config, int parts, int64_t elems, char *why, size_t bytes);
 
+/* Whether the island's config has outer.compress. */
+int hello_takes_changes(const Hello *hello);
+
 #ifdef __cplusplus
 }
 #endif

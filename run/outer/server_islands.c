@@ -108,7 +108,7 @@ static void welcome(Server *s, Peer *p) {
     char    text[MESSAGE_TEXT], name[160];
     Member *m = p->member;
     Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .part = s->parts.part,
-                 .parts = s->parts.parts, .changes = s->change.type != FRAME_F32};
+                 .parts = s->parts.parts, .changes = round_change_type(s->parts.config) != FRAME_F32};
     peer_say(p, MESSAGE_WELCOME, w.round, text, welcome_write(&w, text));
     if (m->state != MEMBER_WAITS || !server_leads(s)) return;
     s->parts.note("%s has joined with %d rank%s", server_name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
@@ -137,6 +137,7 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
     }
     if (m) {
         p->member = m, p->rank = hello.rank;
+        m->takes_changes = hello_takes_changes(&hello);
         welcome(s, p);
     }
     hello_free(&hello);
@@ -207,6 +208,16 @@ static void take_bye(Server *s, Peer *p) {
     else server_lose_member(s, m, "leaves");
 }
 
+/* wait=none: what an island that takes changes fetches is kept. Returns 0 without memory: it is refused. */
+static int hold(Server *s, Peer *p) {
+    Member   *m = p->member;
+    FrameType type = held_type(s->parts.config);
+    if (type == FRAME_F32 || !m->takes_changes || m->held.x) return 1;
+    if (held_begin(&m->held, type, served_all(&s->weights))) return 1;
+    server_refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for what one more island holds (outer.compress)");
+    return 0;
+}
+
 /* wait=all: an island fetches the x of the round that is open, whichever it names. */
 static void take_get(Server *s, Peer *p, const FrameHeader *h) {
     int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
@@ -214,7 +225,8 @@ static void take_get(Server *s, Peer *p, const FrameHeader *h) {
         server_refuse_peer(s, p, EXIT_PEER, "the island asked for weights that another server has");
         return;
     }
-    if (h->kind == MESSAGE_GET_CHANGE && !server_has_change(s, h)) {
+    if (h->kind == MESSAGE_GET && !hold(s, p)) return;
+    if (h->kind == MESSAGE_GET_CHANGE && !held_is_whole(&p->member->held) && !server_has_change(s, h)) {
         server_refuse_peer(s, p, EXIT_PEER, "the island asked for the change of %lld weights from %lld on in round %lld, "
                            "and the last is of round %lld", (long long)h->elems, (long long)h->offset,
                            (long long)h->round, (long long)s->change.round);

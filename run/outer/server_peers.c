@@ -131,11 +131,26 @@ static int has_values(PeerValues v, const PeerGet *g) {
     return g->kind == MESSAGE_X || g->kind == MESSAGE_CHANGE || v.moments[0];
 }
 
-/* The payload of the next elems values: in block, but for a change, which lies ready. */
-static const void *read_values(PeerValues v, const PeerGet *g, int64_t elems, float *block) {
-    if (g->kind == MESSAGE_CHANGE) return round_change_frame(v.change, g->offset, elems);
-    if (g->kind == MESSAGE_X) served_read(v.weights, WEIGHTS_X, g->offset, elems, block);
-    else memcpy(block, v.moments[g->kind == MESSAGE_V] + g->offset, sizeof *block * (size_t)elems);
+/* What an island holds of x, where that is kept; else NULL. */
+static HeldWeights *held_by(const Peer *p) { return p->member && p->member->held.x ? &p->member->held : NULL; }
+
+static FrameType type_of(const Peer *p, PeerValues v, const PeerGet *g) {
+    if (g->kind != MESSAGE_CHANGE) return FRAME_F32;
+    return held_by(p) ? held_by(p)->type : v.change->type;
+}
+
+/* The payload of the next elems values: in block [2 * MESSAGE_ELEMS], but for a change of a round, which lies ready. */
+static const void *read_values(const Peer *p, PeerValues v, const PeerGet *g, int64_t elems, float *block) {
+    HeldWeights *held = held_by(p);
+    if (g->kind == MESSAGE_M || g->kind == MESSAGE_V)
+        return memcpy(block, v.moments[g->kind == MESSAGE_V] + g->offset, sizeof *block * (size_t)elems);
+    if (g->kind == MESSAGE_CHANGE && !held) return round_change_frame(v.change, g->offset, elems);
+    served_read(v.weights, WEIGHTS_X, g->offset, elems, block);
+    if (g->kind == MESSAGE_CHANGE) {
+        held_change(held, g->offset, block, elems, block + MESSAGE_ELEMS);
+        return block + MESSAGE_ELEMS;
+    }
+    if (held) held_fetch(held, g->offset, block, elems);
     return block;
 }
 
@@ -148,12 +163,12 @@ static void send_values(Peer *p, PeerValues values) {
             p->got++;
             continue;
         }
-        if (!block && !(block = (float *)malloc(sizeof *block * MESSAGE_ELEMS)))
+        if (!block && !(block = (float *)malloc(2 * sizeof *block * MESSAGE_ELEMS)))
             fail(EXIT_MEMORY, "no memory for a frame of weights");
-        FrameType   type = g->kind == MESSAGE_CHANGE ? values.change->type : FRAME_F32;
+        FrameType   type = type_of(p, values, g);
         FrameHeader h = {.kind = (uint8_t)g->kind, .type = (uint8_t)type, .round = g->round, .offset = g->offset,
                          .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(type, elems)};
-        if (channel_send(p->channel, h, read_values(values, g, elems, block)) != 1) break;
+        if (channel_send(p->channel, h, read_values(p, values, g, elems, block)) != 1) break; /* broken: it has room */
         g->offset += elems, g->elems -= elems;
         if (g->elems == 0) p->got++;
     }

@@ -5,6 +5,7 @@
 
 #include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/outer/held_weights.h"
 #include "run/outer/outer_rule.h"
 #include "run/outer/round_change.h"
 #include "run/outer/server_list.h"
@@ -44,7 +45,7 @@ ServeBytes serve_bytes(const Config *c, int part) {
     const Layout *layout = &w.shards->layout;
     size_t        elems = elems_of(c, layout, part);
     ServeBytes    b = {.weights = WEIGHTS_TENSORS * sizeof(float) * elems,
-                       .changes = round_change_bytes(c, elems),
+                       .changes = round_change_bytes(c, elems) + held_bytes(c, elems) * (size_t)c->outer.least_islands,
                        .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands,
                        .moments = c->outer.moments == MOMENTS_PEER ? OPTIMIZER_STATES * sizeof(float) * elems : 0};
     if (part == 0) {

@@ -29,7 +29,8 @@ void         serve_weights_destroy(ServeWeights *w);
 typedef struct {
     size_t weights;      /* and what an update of x needs */
     size_t copy;         /* from which checkpoints are written: the one that leads writes them */
-    size_t changes;      /* outer.compress: what islands fetch, and what rounding took from it (round_change.h) */
+    size_t changes;      /* outer.compress: what islands fetch, and what rounding took from it (round_change.h);
+                          * wait=none: what each island of outer.least_islands holds (held_weights.h) */
     size_t deltas;       /* of its part: one an island, of outer.least_islands */
     size_t moments;      /* outer.moments=peer: of one island, on their way to others */
     size_t all;

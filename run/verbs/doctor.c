@@ -50,7 +50,9 @@ static void check_processor(Visit *v) {
     tell(v, simd_isa() == ISA_BASE ? WARN : FINE, "CPU", "%s%s%s%s", simd_name(),
          cap ? ", capped by TRAIN_GPT_ISA=" : "", cap ? cap : "",
          simd_isa() == ISA_BASE ? ": without AVX2 matrix products are several times slower" : "");
-    if (simd_has_bf16()) tell(v, FINE, "CPU bf16", "native (AVX512-BF16 or AMX): precision=auto is bf16");
+    if (simd_has_bf16())
+        tell(v, FINE, "CPU bf16", "native (AVX512-BF16 or AMX): precision=auto is bf16%s",
+             simd_has_quick_bf16() ? "" : "; without AMX its products are slower than fp32's here, and go by way of fp32");
     else tell(v, FINE, "CPU bf16", "none: precision=auto is fp32, and bf16 is computed by way of fp32");
 }
 

@@ -73,10 +73,10 @@ int main(int argc, char **argv) {
     double flops = model_flops_per_token(shape, T) * (double)(B * T), rate = flops / step * 1e3;
     double apart = fabs(before - after) / fmax(before, after);
     printf("dtype=%s isa=%s threads=%d parameters=%lld T=%lld B=%lld step_ms=%.1f tokens_per_s=%.1f gflops=%.1f matmul_before=%.1f matmul_after=%.1f "
-           "of_matmul=%.4f norm_of_step=%.4f quiet=%s",
+           "of_matmul=%.4f norm_of_step=%.4f bf16_by=%s quiet=%s",
            strcmp(precision, "tf32") == 0 ? precision : dtype_name(act), device_isa(), device_threads(),
            (long long)parameters, (long long)T, (long long)B, step, (double)(B * T) / step * 1e3, rate * 1e-9,
-           before * 1e-9, after * 1e-9, rate / (0.5 * (before + after)), median(norm_ms, STEPS) / step,
+           before * 1e-9, after * 1e-9, rate / (0.5 * (before + after)), median(norm_ms, STEPS) / step, device_has_quick_bf16() ? "bf16" : "fp32",
            apart <= 0.05 ? "yes" : "no");
     if (on_gpu)
         printf(" fastest_ms=%.2f slowest_ms=%.2f memory_mib=%.0f planned_mib=%.0f matmul_4096=%.0f matmul_8192=%.0f",

@@ -301,6 +301,7 @@ const char *op_now();               /* the operation whose contract was met last
 void        count_launch(const Launch &l);
 void        count_block_end();
 void        count_launch_end(const Launch &l);
+int64_t     counted_work();         /* of all launches so far: in the place of time, while it counts */
 void        count_access(const void *p, size_t n, bool writes, uint32_t at); /* by the current thread, from code at `at` */
 void        count_bulk(const void *p, size_t n, bool writes);                /* of global memory, not a lane's own      */
 

@@ -26,6 +26,11 @@ static std::mt19937 &dice() {
     return random;
 }
 
+/* Where bytes are counted, a nanosecond for each: times then repeat on every machine. */
+static Clock::time_point now() {
+    return counts ? Clock::time_point(std::chrono::nanoseconds(counted_work())) : Clock::now();
+}
+
 static cudaStream_t real(cudaStream_t stream) { return stream ? stream : &default_stream; }
 
 /* --- the order of work ---------------------------------------------------------------------------------------------------------------- */
@@ -102,10 +107,10 @@ void device_step() {
 /* --- queues --------------------------------------------------------------------------------------------------------------------------- */
 
 static std::shared_ptr<Mark> put_mark(cudaStream_t s) {
-    auto mark = std::make_shared<Mark>(Mark{s, s->work.empty(), Clock::now()});
+    auto mark = std::make_shared<Mark>(Mark{s, s->work.empty(), now()});
     if (!mark->passed)
         s->work.push_back({nullptr, [mark] {
-                               mark->at = Clock::now();
+                               mark->at = now();
                                return mark->passed = true;
                            }});
     return mark;
@@ -250,7 +255,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->stream = stream;
     event->capture = stream ? stream->capture : nullptr;
     event->position = stream ? stream->position : 0;
-    if (event->capture) event->mark = std::make_shared<Mark>(Mark{stream, true, Clock::now()});
+    if (event->capture) event->mark = std::make_shared<Mark>(Mark{stream, true, now()});
     else {
         join_default(real(stream));
         event->mark = put_mark(real(stream));

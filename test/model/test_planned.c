@@ -33,6 +33,8 @@ static void note(Keys *keys, Matmul p) {
 
 int  __wrap_simd_has_bf16(void);
 int  __wrap_simd_has_bf16(void) { return 1; }
+int  __wrap_simd_has_quick_bf16(void);
+int  __wrap_simd_has_quick_bf16(void) { return 1; }
 void __wrap_matmul(Stream *s, Matmul p);
 void __wrap_matmul(Stream *s, Matmul p) {
     if (s->ledger) {

@@ -80,7 +80,8 @@ expect "leave none" none_left
 if unshare -m true 2> /dev/null; then
     unshare -m bash -c 'mount -t tmpfs -o size=200k none "$0" && shift 0 && "$@"' "$MEMORY" "$TRAIN" "$WORK/tiny.json" $COPIES run.dir="$WORK/full" > "$WORK/out" 2> "$WORK/err"
     expect "a full folder: the run ends as it would have" same_weights "$WORK/full" "$WORK/whole1" step_00000024
-    expect "with one warning" [ "$(grep -c "warning: no copies in memory: cannot take 0.9 MiB for $MEMORY/.*: No space left on device; training goes on" "$WORK/err")" -eq 1 ]
+    warning="warning: no copies in memory: cannot take 0.9 MiB for $MEMORY/.*: No space left on device; training goes on"
+    expect "with one warning" [ "$(grep -c "$warning" "$WORK/err")" -eq 1 ]
 else
     echo "skip a full folder: this user may not mount any"
 fi
@@ -95,6 +96,16 @@ if unshare -u true 2> /dev/null; then
     expect "one host is lost: two ranks of the other go on" goes_on 2 hosts 4 10
     expect "with the losses of an unbroken run" same_losses "$WORK/hosts" "$WORK/whole1" 2e-6
     expect "none is left" none_left
+
+    # A rank's copies have its own experts: the other half of them is on its host.
+    EXPERTS="model.arch=qwen3-moe model.n_embd=64 model.n_head=2 model.n_kv_head=1 model.head_dim=22"
+    EXPERTS+=" moe.experts=4 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
+    expect "experts: a run of one rank" copies 1 experts_whole $EXPERTS checkpoint.memory_every=0
+    expect "experts divided among the ranks of two hosts: all are killed" kill_all 4 experts $EXPERTS parallel.expert=2
+    rm -rf "$MEMORY"/*-host1
+    expect "one host is lost: the other goes on" goes_on 2 experts 4 10 $EXPERTS parallel.expert=2
+    expect "with the losses of one rank" same_losses "$WORK/experts" "$WORK/experts_whole" 1e-5
+    expect "none is left of the experts" none_left
 else
     echo "skip two hosts: this user may not give them names"
 fi

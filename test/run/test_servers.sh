@@ -62,7 +62,8 @@ alone() {
     serves "$n" "$name" outer.wait=none "$@" && begin 1 "$name-a" outer.wait=none "$@" && all_end 0 $job "${server[@]}"
 }
 expect "deltas at once, on one server and on three" eval 'alone 1 one-n $DELTAS && alone 3 three-n $DELTAS && same one-n three-n'
-expect "gradients at once, on one server and on two" eval 'alone 1 one-gn $GRADIENTS && alone 2 two-gn $GRADIENTS && same one-gn two-gn'
+BF16="$GRADIENTS outer.compress=bf16"
+expect "gradients at once, in bf16, on one server and on two" eval 'alone 1 one-gn $BF16 && alone 2 two-gn $BF16 && same one-gn two-gn'
 
 # --- another server comes before the first, and before its key ----------------------------------------------------------
 mkdir early; server=() servers=$(list 2)

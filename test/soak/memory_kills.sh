@@ -2,9 +2,12 @@
 # A host is lost at a random instant, its memory too; or a rank alone is killed. 10 a round: test/run/lib/memory_kills.sh over and over.
 # goal: 200 lost hosts
 . "$(dirname "$0")/part.sh"
+EXPERTS="model.arch=qwen3-moe model.n_embd=64 model.n_head=2 model.n_kv_head=1 model.head_dim=22"
+EXPERTS+=" moe.experts=4 moe.top_k=2 moe.n_inner=24 moe.balance=bias parallel.expert=2"
 while more; do
-    for ranks in 4 1; do
-        told=$(test/run/lib/memory_kills.sh 10 $ranks $RANDOM)
+    for words in "4" "1" "4 $EXPERTS"; do
+        read -r ranks words <<< "$words"
+        told=$(test/run/lib/memory_kills.sh 10 $ranks $RANDOM $words)
         grep '^not ok' <<< "$told"
         tally $([ $ranks -eq 4 ] && echo 10 || echo 0) "$(grep -c '^not ok' <<< "$told")"
     done

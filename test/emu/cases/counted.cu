@@ -21,12 +21,29 @@ KERNEL counted_kernel(float *out, const float *in) {
     if (lane == 0) out[0] += 1.0f;                               /* read and written: 32 and 32 */
 }
 
+#ifdef CUDA_EMU
+/* While bytes are counted, a nanosecond for each: of `in`, written and read of `out`, and what a launch counts as. */
+static const float COUNTED_MS = (float)(4 * WARP + 4 * WARP + 4 + 1024) * 1e-6f;
+#endif
+
 void counted_case() {
     std::vector<float> x(WARP, 1.0f);
     OnDevice<float>    in(x), out((size_t)8 * WARP);
+    cudaEvent_t        from, to;
+    float              ms;
+    CUDA_CHECK(cudaEventCreate(&from));
+    CUDA_CHECK(cudaEventCreate(&to));
 #ifdef CUDA_EMU
     emu::note_op("counted", 512.0); /* as its contract would */
 #endif
+    CUDA_CHECK(cudaEventRecord(from, stream_queue(&stream)));
     LAUNCH(counted_kernel, 1, WARP, 0, &stream, out.p, in.p);
+    CUDA_CHECK(cudaEventRecord(to, stream_queue(&stream)));
     expect(out.host()[8] == 1.0f, "counted");
+    CUDA_CHECK(cudaEventElapsedTime(&ms, from, to));
+#ifdef CUDA_EMU
+    expect(!emu::counts || fabsf(ms - COUNTED_MS) < 1e-8f, "counted time");
+#endif
+    CUDA_CHECK(cudaEventDestroy(from));
+    CUDA_CHECK(cudaEventDestroy(to));
 }

@@ -1,0 +1,99 @@
+/* test_held_weights.c - x as an island holds it: both sides have the same bits, and nothing that rounding takes is lost. */
+#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+#include "run/outer/held_weights.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "run/outer/round_change.h"
+
+enum { FIRST = 3072, ELEMS = 3 * INT8_BLOCK + 1001, CUT = 2 * INT8_BLOCK, MOVES = 30, RESTS = 6 };
+static const Fragment PART = {FIRST, FIRST + ELEMS};
+
+static float x[ELEMS], island[ELEMS], change[ELEMS];
+static char  payload[4 * ELEMS];
+
+/* A step that is no multiple of anything: much larger here than there. */
+static float step_of(int move, int64_t i) {
+    return 1e-3f * cosf((float)(i * 7 + move * 13)) * (i % 4099 == 0 ? 50.0f : 1.0f);
+}
+
+static HeldWeights begin(FrameType type) {
+    HeldWeights h;
+    for (int64_t i = 0; i < ELEMS; i++) x[i] = sinf((float)i);
+    assert_true(held_begin(&h, type, PART));
+    assert_false(held_is_whole(&h));
+    held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* pieces come in any order */
+    assert_false(held_is_whole(&h));
+    held_fetch(&h, FIRST, x, CUT);
+    assert_true(held_is_whole(&h));
+    memcpy(island, x, sizeof island);
+    return h;
+}
+
+static void follow(HeldWeights *h, int64_t at, int64_t elems) {
+    memcpy(change, x + at, sizeof *x * (size_t)elems);
+    held_change(h, FIRST + at, change, elems, payload);
+    frame_unpack(h->type, change, payload, elems);
+    round_change_add(island + at, change, elems);
+}
+
+static double far_from_x(void) {
+    double far = 0.0;
+    for (int64_t i = 0; i < ELEMS; i++) far = fmax(far, fabs((double)x[i] - island[i]));
+    return far;
+}
+
+/* far: how far the island may be from x, however many changes there were. part: of a change, what rounding takes. */
+static void island_follows(FrameType type, double far, double part) {
+    HeldWeights h = begin(type);
+    for (int move = 0; move < MOVES; move++) {
+        for (int64_t i = 0; i < ELEMS; i++) x[i] -= step_of(move, i);
+        follow(&h, CUT, ELEMS - CUT);
+        follow(&h, 0, CUT);
+        assert_memory_equal(island, h.x, sizeof island);
+        assert_true(far_from_x() <= far);
+    }
+    for (int rest = 0; rest < RESTS; rest++) { /* x stands still */
+        double before = far_from_x();
+        follow(&h, 0, ELEMS);
+        assert_true(far_from_x() <= before * part + 1.2e-7); /* fp32's own rounding: |x| < 2 */
+    }
+    assert_true(far_from_x() <= 1.2e-7);
+    held_forget(&h);
+    assert_null(h.x);
+    assert_false(held_is_whole(&h));
+}
+
+/* A change is a step and what the last one lacked: bf16 rounds it by 2^-8 of it, int8 by half of 1/127 of the largest
+ * of its block. */
+static void bf16_follows(void **state) { (void)state, island_follows(FRAME_BF16, 0.0515 / 256, 1.0 / 256); }
+static void int8_follows(void **state) { (void)state, island_follows(FRAME_INT8, 0.0515 / 254, 1.0 / 254); }
+
+static void kept_where_asked(void **state) {
+    (void)state;
+    Config c = {.outer = {.compress = COMPRESS_INT8, .wait = WAIT_NONE}};
+    assert_int_equal(held_type(&c), FRAME_INT8);
+    assert_int_equal(held_bytes(&c, ELEMS), 4 * ELEMS);
+    c.outer.wait = WAIT_ALL;
+    assert_int_equal(held_type(&c), FRAME_F32);
+    assert_int_equal(held_bytes(&c, ELEMS), 0);
+    c.outer.wait = WAIT_NONE, c.outer.compress = COMPRESS_NONE;
+    assert_int_equal(held_type(&c), FRAME_F32);
+    assert_int_equal(held_bytes(&c, ELEMS), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bf16_follows),
+        cmocka_unit_test(int8_follows),
+        cmocka_unit_test(kept_where_asked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
