@@ -361,7 +361,8 @@ static void rule_parameters(ConfigLoad *load) {
     if (s.n_experts) snprintf(more, sizeof more, ", moe.experts = %" PRId64 ", moe.n_inner = %" PRId64, s.n_experts, s.n_expert_inner);
     faults_add(&load->faults, rule_where(load, keys),
                "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = %" PRId64
-               ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
+               ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address",
+               s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
 }
 
 static void rule_activations(ConfigLoad *load) {

@@ -79,9 +79,10 @@ def presets_rows():
 
 def fp8_rows():
     for row in newest(lines("loss_fp8.jsonl"), "steps"):
+        fp32 = f"; both evaluated in fp32 {row['above_percent_in_fp32']:+.2f} %" if "above_percent_in_fp32" in row else ""
         yield (f"held-out loss of configs/demo-gpt2.json with precision=fp8, {row['steps']} steps", f"{row['fp8_loss']:.4f}, {row['above_percent']:+.2f} % beside bf16's",
-               f"bf16: {row['bf16_loss']:.4f}; the last 50 steps' training loss {row['train_above_percent']:+.2f} %; each step {row['vanished_a_step']} elements "
-               f"vanish and {row['saturated_a_step']} saturate, of 22 million", row)
+               f"bf16: {row['bf16_loss']:.4f}{fp32}; the last 50 steps' training loss {row['train_above_percent']:+.2f} %; each step {row['vanished_a_step']} elements "
+               f"vanish and {row['saturated_a_step']} saturate, of {row.get('cast_a_step', 22e6) / 1e6:.0f} million", row)
 
 
 def comm_rows():

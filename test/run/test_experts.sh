@@ -18,6 +18,7 @@ expect "one rank" heard mine run.dir="$WORK/run"
 like divided run 2 parallel.expert=2
 ROOM='experts +4 of 8 on each of 2 ranks; room for [0-9]+ rows, [0-9]+ are the even share: [0-9.]+ [KM]iB a block'
 expect "the banner says the room" grep -qE "$ROOM" "$WORK/said"
+expect "and the kind of model and of update" grep -qE 'parameters: qwen3-moe, 2 layers, .*; fp32; adamw$' "$WORK/said"
 rounds() { values "$WORK/$1" train expert_rounds | sort -n | tail -n 1; }
 like tight run 2 parallel.expert=2 moe.capacity=0.2 memory.recompute=light run.verify_every=5
 expect "little room: metrics say the rounds" [ "$(rounds tight)" -ge 5 ]
