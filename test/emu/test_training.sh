@@ -134,6 +134,11 @@ expect "another GPU's algorithms" heard train $SMALL run.dir="$WORK/fp32" run.st
 expect "another GPU's algorithms: both are named" grep -q "gemm.json: .* chosen on GPU another GPU, and this is emulated GPU" "$WORK/err"
 expect "another GPU's algorithms: the file is this one's now" grep -q '"gpu":.*"emulated GPU"' "$WORK/fp32/gemm.json"
 say() { "$TRAIN" sample "$WORK/fp32" tokens=50 prompt="the quick" seed=3; }
+sampled() { "$1" sample "$WORK/$2.fp32" tokens=12 prompt="the quick" seed=3; }
+for kind in llama qwen3 moe; do
+    said=$(sampled "$TRAIN" $kind)
+    expect "$kind: the CPU build samples the same text" [ -n "$said" -a "$said" = "$(sampled "$CPU" $kind)" ]
+done
 said=$(say)
 expect "sample prints the same each time" [ -n "$said" -a "$said" = "$(say)" ]
 rm -r "$WORK/bf16/checkpoints/step_00000006"
