@@ -98,8 +98,8 @@ bench-comm: tests          ## ring against MPI's collectives; the simulator agai
 	@B=$(B) scripts/bench_comm.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs
 	@scripts/check.sh
-check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformers, scores in lm-eval; ids of its tokenizers and of tiktoken, text of pyarrow
-	@test/interop/$(if $(filter check-hf,$@),check_hf,check_interop).sh
+check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformers, scores in lm-eval; test-interop: also ids of its tokenizers and of tiktoken, text of pyarrow
+	@for each in $(if $(filter test-interop,$@),check_interop) check_hf; do test/interop/$$each.sh || failed=1; done; exit $$failed
 soak: tests                ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh
 faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail

@@ -122,7 +122,7 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .entropy = r->experts.entropy,
                          .rounds = r->experts.rounds,
                          .has_fp8 = r->fp8.amax != NULL,
-                         .fp8_over = (double)r->fp8.over,
+                         .fp8_saturated = (double)r->fp8.saturated,
                          .fp8_vanished = (double)r->fp8.vanished,
                          .has_sent = timed || r->config->parallel.zero_stage > 1,
                          .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
@@ -253,8 +253,8 @@ int main(int argc, char **argv) {
     int     pending = eval_is_pending(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
     if (step >= last && !pending) {
         if (run_is_rank0(r))
-            progress_note("%s is at step %lld of %s = %lld already: nothing to do", config.run.dir, (long long)step,
-                          step < steps ? "run.stop_step" : "run.steps", (long long)last);
+            progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", config.run.dir, (long long)step,
+                          step < steps ? "run.stop_step" : "run.steps", (long long)last, step < steps ? "; run.stop_step=0 goes on" : "");
         memory_copies_sweep(&r->checkpoint);
         run_destroy(r), config_free(&config);
         return EXIT_DONE; /* at run.stop_step, too: a job that was requeued ends here */

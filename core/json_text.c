@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/error.h"
 #include "core/json_scan.h"
 
 char *number_text(double value, char out[SHOWN_BYTES]) {
@@ -56,4 +57,12 @@ char *grouped_text(int64_t n, char out[32]) {
     }
     out[used] = '\0';
     return out;
+}
+
+void json_print(cJSON *json) {
+    char *text = cJSON_Print(json);
+    if (!text) fail(EXIT_MEMORY, "no memory to print JSON");
+    printf("%s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(json);
 }

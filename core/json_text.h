@@ -21,6 +21,8 @@ char *value_text(const cJSON *value, char out[SHOWN_BYTES]);
  * verbatim. */
 cJSON *number_json(double value);
 double number_value(const cJSON *number); /* of a node from number_json() or the parser; NaN if it is neither */
+/* To standard output, with a newline; frees it. Ends the program where there is no memory. */
+void json_print(cJSON *json);
 
 #ifdef __cplusplus
 }

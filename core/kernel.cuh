@@ -35,8 +35,8 @@
     LAUNCH_AS(cluster, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 #define LAUNCH_AS(cluster, early, kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster), (early), (shared_bytes), stream_queue(s), (kernel), ##__VA_ARGS__), \
-     launch_check(#kernel, __FILE__, __LINE__)))
+     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster), (early), (shared_bytes), stream_queue(s), (kernel), \
+                 ##__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
 #define SMEM(T, name, dims)            \
     using name##_array = T dims;       \
     static char            name##_key; \

@@ -70,6 +70,8 @@ typedef uint16_t u16x16 __attribute__((vector_size(32)));
 #define f32x16_sqrt SIMD(f32x16_sqrt)
 #define f32x16_load_bf16 SIMD(f32x16_load_bf16)
 #define f32x16_store_bf16 SIMD(f32x16_store_bf16)
+#define f32x16_load_bf16_halves SIMD(f32x16_load_bf16_halves)
+#define f32x16_store_bf16_halves SIMD(f32x16_store_bf16_halves)
 #define f32x16_exp SIMD(f32x16_exp)
 
 #endif

@@ -19,14 +19,26 @@ SIMD_INLINE f32x16 f32x16_load(const float *p) {
 SIMD_INLINE void   f32x16_store(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
 SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* x - 0 is x and costs nothing; 0 + x would be an addition, for -0 */
 
-/* The larger; b where either is NaN. */
+/* The larger, and the smaller; b where either is NaN, and of two zeros. */
 SIMD_INLINE f32reg SIMD(reg_max)(f32reg a, f32reg b) {
+#if SIMD_BYTES == 64
+    return (f32reg)_mm512_max_ps((__m512)a, (__m512)b);
+#elif SIMD_BYTES == 32
+    return (f32reg)_mm256_max_ps((__m256)a, (__m256)b);
+#else
     i32reg above = a > b;
     return (f32reg)(((i32reg)a & above) | ((i32reg)b & ~above));
+#endif
 }
 SIMD_INLINE f32reg SIMD(reg_min)(f32reg a, f32reg b) {
+#if SIMD_BYTES == 64
+    return (f32reg)_mm512_min_ps((__m512)a, (__m512)b);
+#elif SIMD_BYTES == 32
+    return (f32reg)_mm256_min_ps((__m256)a, (__m256)b);
+#else
     i32reg below = a < b;
     return (f32reg)(((i32reg)a & below) | ((i32reg)b & ~below));
+#endif
 }
 SIMD_INLINE f32x16 f32x16_max(f32x16 a, f32x16 b) {
     f32reg x[REGISTERS], y[REGISTERS];
@@ -78,25 +90,49 @@ SIMD_INLINE f32x16 f32x16_load_bf16(const uint16_t *p) {
     return v;
 #endif
 }
-SIMD_INLINE u32reg SIMD(reg_to_bf16)(u32reg u) { /* in the low halves */
-    u32reg rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+SIMD_INLINE u32reg SIMD(reg_round_bf16)(u32reg u) { /* in the high halves; the low ones hold anything */
+#if SIMD_BYTES == 64
+    __m512i   x = (__m512i)u, up = _mm512_add_epi32(x, _mm512_set1_epi32(0x7fff));
+    __mmask16 is_odd = _mm512_test_epi32_mask(x, _mm512_set1_epi32(0x10000));
+    __mmask16 is_nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    up = _mm512_mask_add_epi32(up, is_odd, up, _mm512_set1_epi32(1));
+    return (u32reg)_mm512_mask_or_epi32(up, is_nan, x, _mm512_set1_epi32(0x400000));
+#else
     u32reg nan = (u32reg)((i32reg)(u & 0x7fffffffu) > 0x7f800000);
-    return (rounded & ~nan) | (((u >> 16) | 0x40u) & nan);
+    return (u + ((0x7fffu + ((u >> 16) & 1u)) & ~nan)) | (nan & 0x400000u);
+#endif
 }
-SIMD_INLINE void f32x16_store_bf16(uint16_t *p, f32x16 v) {
+SIMD_INLINE u32x16 SIMD(round_bf16)(f32x16 v) {
     u32reg u[REGISTERS];
     memcpy(u, &v, sizeof v);
-    for (int k = 0; k < REGISTERS; k++) u[k] = SIMD(reg_to_bf16)(u[k]);
+    for (int k = 0; k < REGISTERS; k++) u[k] = SIMD(reg_round_bf16)(u[k]);
+    u32x16 rounded;
+    memcpy(&rounded, u, sizeof v);
+    return rounded;
+}
+SIMD_INLINE void f32x16_store_bf16(uint16_t *p, f32x16 v) {
+    u32x16 h = SIMD(round_bf16)(v) >> 16;
 #if SIMD_BYTES == 64
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)u[0]));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)h));
 #elif SIMD_BYTES == 32
-    __m256i mixed = _mm256_packus_epi32((__m256i)u[0], (__m256i)u[1]); /* packs within 128-bit halves */
+    __m256i u[2];
+    memcpy(u, &h, sizeof h);
+    __m256i mixed = _mm256_packus_epi32(u[0], u[1]); /* packs within 128-bit halves */
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(mixed, 0xd8));
 #else
-    uint32_t h[LANES];
-    memcpy(h, u, sizeof h);
     for (int k = 0; k < LANES; k++) p[k] = (uint16_t)h[k];
 #endif
+}
+
+/* Thirty-two bf16 with no lane moved: the low halves of sixteen words, which are every second value, and the high halves. */
+SIMD_INLINE void f32x16_load_bf16_halves(f32x16 v[2], const uint16_t *p) {
+    u32x16 words;
+    memcpy(&words, p, sizeof words);
+    v[0] = (f32x16)(words << 16), v[1] = (f32x16)(words & 0xffff0000u);
+}
+SIMD_INLINE void f32x16_store_bf16_halves(uint16_t *p, const f32x16 v[2]) {
+    u32x16 words = (SIMD(round_bf16)(v[0]) >> 16) | (SIMD(round_bf16)(v[1]) & 0xffff0000u);
+    memcpy(p, &words, sizeof words);
 }
 
 /* exp(x), relative error under 2 ulp for x in [-87.3, 88.3]; below it is 0, above exp(88.3), NaN stays NaN. x = n ln2 +

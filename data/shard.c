@@ -88,7 +88,7 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
 #define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
     int32_t start[3] = {0, 0, 0}; /* magic, version, tokens */
     memcpy(start, data, bytes < sizeof start ? bytes : sizeof start);
-    if (file_bytes == 0) FAULT("is empty");
+    if (file_bytes == 0) FAULT("is empty; copy or make it again");
 
     for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++) {
         if (bytes < 4 || llmc_files[i].magic != start[0]) continue;

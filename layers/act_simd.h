@@ -25,6 +25,13 @@ static inline int64_t act_block_elems(int64_t first, int64_t elems) {
 #define act16_load_n SIMD(act16_load_n)
 #define act16_store_n SIMD(act16_store_n)
 #define act16_count SIMD(act16_count)
+#define act32_load_n SIMD(act32_load_n)
+#define act32_store_n SIMD(act32_store_n)
+#define act32_count SIMD(act32_count)
+
+/* Thirty-two values for work on each alone: their order in the halves is that of memory for fp32, another for bf16. */
+enum { PAIR = 2 * LANES };
+typedef struct { f32x16 half[2]; } ActPair;
 
 /* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) of SIMD(scale_of): one copy per type, `type` constant in
  * each. The last arguments are the parameters' names after type. */
@@ -69,4 +76,25 @@ SIMD_INLINE void act16_store_n(void *p, int64_t i, int64_t n, DType type, f32x16
     else            act16_store_part(p, i, n, type, v);
 }
 SIMD_INLINE int64_t act16_count(int64_t i, int64_t elems) { return elems - i < LANES ? elems - i : LANES; }
+
+/* The same in pairs: n = 32, ..., 32, elems % 32. */
+SIMD_INLINE ActPair act32_load_n(const void *p, int64_t i, int64_t n, DType type) {
+    ActPair v;
+    if (n == PAIR && type == BF16) {
+        f32x16_load_bf16_halves(v.half, (const uint16_t *)p + i);
+        return v;
+    }
+    v.half[0] = act16_load_n(p, i, n < LANES ? n : LANES, type);
+    v.half[1] = n > LANES ? act16_load_n(p, i + LANES, n - LANES, type) : f32x16_all(0.0f);
+    return v;
+}
+SIMD_INLINE void act32_store_n(void *p, int64_t i, int64_t n, DType type, ActPair v) {
+    if (n == PAIR && type == BF16) {
+        f32x16_store_bf16_halves((uint16_t *)p + i, v.half);
+        return;
+    }
+    act16_store_n(p, i, n < LANES ? n : LANES, type, v.half[0]);
+    if (n > LANES) act16_store_n(p, i + LANES, n - LANES, type, v.half[1]);
+}
+SIMD_INLINE int64_t act32_count(int64_t i, int64_t elems) { return elems - i < PAIR ? elems - i : PAIR; }
 #endif

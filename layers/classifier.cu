@@ -138,6 +138,11 @@ KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, 
         write_gradient<T, W>(row, copy ? copy : row, r, target, row_factors(r, y_target, terms, scale), terms.softcap, V, columns);
 }
 
+static int64_t threads_of(int64_t columns, int W) {
+    int64_t threads = blocks_for(blocks_for(columns, W), WARP) * WARP;
+    return threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS;
+}
+
 template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
                                            float scale) {
     int64_t n = logits.dim[0], columns = logits.dim[1];
@@ -145,11 +150,9 @@ template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits,
     if (classifier_contract(s, loss, logits, targets, V, pass == LOSS_AND_GRADIENT) || n == 0) return;
     size_t row_bytes = (size_t)columns * dtype_bytes(logits.type);
     int    kept = pass == LOSS_AND_GRADIENT && row_bytes <= device_shared_bytes() / 2;
-    DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W, {
-        int64_t threads = blocks_for(blocks_for(columns, W), WARP) * WARP;
-        LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, kept ? row_bytes : 0, s,
-               ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, terms, scale, kept);
-    }));
+    DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W,
+        LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads_of(columns, W), kept ? row_bytes : 0, s, ptr<float>(loss),
+                     ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, terms, scale, kept)));
 }
 
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {
@@ -200,11 +203,11 @@ KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const fl
         write_gradient<T, W>(row, row, r, target, row_factors(r, y_target, terms, scale), terms.softcap, V, columns);
 }
 
-#define LAUNCH_ROWS(kernel, logits, ...)                                                                                                        \
-    DISPATCH_ACT((logits).type, T, DISPATCH_PACK(T, packs_fit((size_t)(logits).dim[1] * dtype_bytes((logits).type), {(logits).data}), W, {        \
-        int64_t threads = blocks_for(blocks_for((logits).dim[1], W), WARP) * WARP;                                                              \
-        LAUNCH_EARLY((kernel<T, W>), (logits).dim[0], threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, 0, s, __VA_ARGS__);                      \
-    }))
+static bool rows_fit(Tensor logits) { return packs_fit((size_t)logits.dim[1] * dtype_bytes(logits.type), {logits.data}); }
+
+#define LAUNCH_ROWS(kernel, logits, ...)                                                                               \
+    DISPATCH_ACT((logits).type, T, DISPATCH_PACK(T, rows_fit(logits), W,                                               \
+        LAUNCH_EARLY((kernel<T, W>), (logits).dim[0], threads_of((logits).dim[1], W), 0, s, __VA_ARGS__)))
 
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms) {
     if (classifier_part_most_contract(s, most, logits, V) || logits.dim[0] == 0) return;

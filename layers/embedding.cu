@@ -167,10 +167,10 @@ static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_
     size_t    mark = arena_mark(&s->scratch);
     TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), id, N, rows + 1);
     DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dw.data, dy.data}), W, {
-        LAUNCH_EARLY((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), (unsigned)blocks_for(C, WARP * W)), THREADS, 0, s,
-               ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
-        LAUNCH_EARLY((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), (unsigned)blocks_for(C, SLICE_PACKS * W)), THREADS,
-               0, s, ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
+        dim3 runs((unsigned)blocks_for(N, WARPS), (unsigned)blocks_for(C, WARP * W));
+        dim3 long_runs((unsigned)blocks_for(N, WARP), (unsigned)blocks_for(C, SLICE_PACKS * W));
+        LAUNCH_EARLY((embedding_runs_kernel<A, W>), runs, THREADS, 0, s, ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
+        LAUNCH_EARLY((embedding_long_runs_kernel<A, W>), long_runs, THREADS, 0, s, ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
     }));
     arena_release(&s->scratch, mark);
 }
@@ -198,6 +198,6 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
         return;
     }
     DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W,
-        LAUNCH_EARLY((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)), THREADS, 0, s,
-               ptr<float>(dwpe), ptr<A>(dy), B, T, p, C)));
+        LAUNCH_EARLY((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)),
+                     THREADS, 0, s, ptr<float>(dwpe), ptr<A>(dy), B, T, p, C)));
 }

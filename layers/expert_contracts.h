@@ -84,8 +84,8 @@ static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor
     EXPECT1(first, I32, E + 1);
     CHECK(E >= 1 && stride >= M * K && R < INT32_MAX, "%lld experts, %lld elements apart, %lld rows", (long long)E, (long long)stride,
           (long long)R);
-    return stream_note(s, op, m, n, k, E, 2.0 * (double)R * (double)M * (double)K,
-                       contract_bytes(x) + contract_bytes(y) + (double)E * contract_bytes(w) * (w.type == F32 && x.type != F32 ? 2.0 : 1.0));
+    double matrices = (double)E * contract_bytes(w) * (w.type == F32 && x.type != F32 ? 2.0 : 1.0);
+    return stream_note(s, op, m, n, k, E, 2.0 * (double)R * (double)M * (double)K, contract_bytes(x) + contract_bytes(y) + matrices);
 }
 static inline int expert_linear_forward_contract(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
     CHECK(w.type == x.type, "weights of %s, rows of %s", dtype_name(w.type), dtype_name(x.type));

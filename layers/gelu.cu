@@ -89,8 +89,8 @@ static void backward_with_sums(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Te
     size_t  mark = arena_mark(&s->scratch);
     float  *partial = (float *)arena_take(&s->scratch, bias_scratch_bytes(N, M));
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {dx.data, dy.data, x.data}), W,
-        LAUNCH_EARLY((gelu_backward_sums_kernel<T, W>), dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s,
-               ptr<T>(dx), partial, ptr<T>(dy), ptr<T>(x), N, sum_rows_of(N), M)));
+        LAUNCH_EARLY((gelu_backward_sums_kernel<T, W>), dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts),
+                     dim3(WARP, SUM_WARPS), 0, s, ptr<T>(dx), partial, ptr<T>(dy), ptr<T>(x), N, sum_rows_of(N), M)));
     column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
     arena_release(&s->scratch, mark);
 }

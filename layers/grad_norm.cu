@@ -155,7 +155,8 @@ template <Terms terms, int W> static int add_some(Stream *s, Tensor sum, const T
     }
     int64_t blocks = blocks_for(all.tiles, BLOCK_TILES);
     if (blocks > 0)
-        LAUNCH_EARLY((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s, ptr<unsigned long long>(sum), all);
+        LAUNCH_EARLY((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s,
+                     ptr<unsigned long long>(sum), all);
     return taken;
 }
 

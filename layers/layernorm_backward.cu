@@ -101,7 +101,8 @@ template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int g
             for (int j = 0; j < W; j++) joined[0][c + j] = all.dw.v[j], joined[1][c + j] = all.db.v[j], joined[2][c + j] = all.dbias.v[j];
         __syncthreads(); /* group g's are there */
         if (group == g - 1 && mine)
-            for (int j = 0; j < W; j++) all.dw.v[j] += joined[0][c + j], all.db.v[j] += joined[1][c + j], all.dbias.v[j] += joined[2][c + j];
+            for (int j = 0; j < W; j++)
+                all.dw.v[j] += joined[0][c + j], all.db.v[j] += joined[1][c + j], all.dbias.v[j] += joined[2][c + j];
         __syncthreads(); /* and read */
     }
 }
@@ -133,7 +134,7 @@ template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernor
             row = warp_sums(row);
             if (lane == 0) part[buffer][r][warp] = row;
         }
-        named_barrier_sync(1 + group, group_threads); /* part is complete; it is written again past the next barrier, which all reach after reading */
+        named_barrier_sync(1 + group, group_threads); /* part is complete; written again past the next barrier, when all have read */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             Sums means = warp_sums(lane < warps ? part[buffer][r][group * warps + lane] : Sums{0.0f, 0.0f});

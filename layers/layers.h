@@ -125,14 +125,14 @@ void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert);
 void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert, Tensor weight, RouterWeights kind,
                      Tensor counts, Tensor balance);
 /* order: the assignment of each row, rows of expert 0 first, of one expert in the order of their assignments. place: its inverse,
- * the row of each assignment. Expert e has rows [first[e], first[e+1]).   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
+ * the row of each. Expert e has rows [first[e], first[e+1]).   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
 /* y[r] = x[order[r] / k], the row's token.   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N                              */
 void rows_take(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]], in the order of j: a token's rows; the gradient of rows_take.   y [N,C] act out   x [R,C] act in       */
 void rows_sum(Stream *s, Tensor y, Tensor x, Tensor place);
-/* y[r] = weight[order[r]] silu(gate) up: swiglu, weighted. With the weight here, a token's output is a plain sum of rows, and the
- * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in, or none: r itself */
+/* y[r] = weight[order[r]] silu(gate) up, order none: r itself. With the weight here a token's output is a plain sum of rows, and the
+ * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in */
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order);
 /*   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in                                                  */
 void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order);
@@ -251,7 +251,7 @@ void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
 
 /* Sum of squares of the tensors of a list: of each 64 elements in float64 in a fixed order, of those sums exactly. So every
  * cut of a tensor at multiples of 64, and every order of the parts, gives the same sum.
- *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x[count], each [n] f32 in, of any n                                        */
+ *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x[count], each [n] f32 in, of any n                                    */
 void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count);
 /* Sum of x, exact.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                                       */
 void sum_forward(Stream *s, Tensor sum, Tensor x);

@@ -29,12 +29,16 @@ static inline int64_t row_start(HeadRows r, int64_t row, int64_t width) {
 
 #define SIMD_FILE "layers/rmsnorm_simd.h"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, forward_row, (DType type, Forward f, int64_t row), (type, f, row))
-SIMD_DISPATCH(void, backward_row, (DType type, Backward k, float *dw, int64_t row), (type, k, dw, row))
+SIMD_DISPATCH(void, forward_run, (DType type, const Forward *f, int64_t first, int64_t end), (type, f, first, end))
+SIMD_DISPATCH(void, backward_run, (DType type, const Backward *k, float *dw, int64_t first, int64_t end),
+              (type, k, dw, first, end))
+
+enum { ROWS_AT_ONCE = 16 };
 
 static void forward_rows(DType type, Forward f, int64_t rows) {
     #pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < rows; row++) forward_row(type, f, row);
+    for (int64_t row = 0; row < rows; row += ROWS_AT_ONCE)
+        forward_run(type, &f, row, rows - row < ROWS_AT_ONCE ? rows : row + ROWS_AT_ONCE);
 }
 
 /* partial [runs][partial_elems(C)] */
@@ -44,7 +48,7 @@ static void backward_rows(DType type, Tensor dw, Backward k, int64_t rows, float
     for (int64_t p = 0; p < runs; p++) {
         float *dw_part = partial + p * stride;
         memset(dw_part, 0, (size_t)stride * sizeof(float));
-        for (int64_t row = rows * p / runs; row < rows * (p + 1) / runs; row++) backward_row(type, k, dw_part, row);
+        backward_run(type, &k, dw_part, rows * p / runs, rows * (p + 1) / runs);
     }
     add_partials((float *)dw.data, partial, stride, runs, k.rows.C);
 }

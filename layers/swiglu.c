@@ -5,13 +5,11 @@
 
 #define SIMD_FILE "layers/swiglu_simd.h"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, swiglu_row, (DType type, void *y, const void *gate_up, int64_t row, int64_t F),
-              (type, y, gate_up, row, F))
+SIMD_DISPATCH(void, swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F),
+              (type, y, gate_up, weight, row, F))
 SIMD_DISPATCH(void, swiglu_grad_row,
               (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
               (type, dgate_up, dy, gate_up, row, F))
-SIMD_DISPATCH(void, expert_swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F),
-              (type, y, gate_up, weight, row, F))
 SIMD_DISPATCH(void, expert_swiglu_grad_row,
               (DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up, float weight, int64_t row, int64_t F),
               (type, dgate_up, dweight, dy, gate_up, weight, row, F))
@@ -20,7 +18,7 @@ void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
     EXPECT_ACT(y);
     if (swiglu_forward_contract(s, y, gate_up)) return;
     #pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < y.dim[0]; row++) swiglu_row(y.type, y.data, gate_up.data, row, y.dim[1]);
+    for (int64_t row = 0; row < y.dim[0]; row++) swiglu_row(y.type, y.data, gate_up.data, 1.0f, row, y.dim[1]);
 }
 
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
@@ -37,7 +35,7 @@ void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, T
     const int32_t *assignment = (const int32_t *)order.data;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < y.dim[0]; row++)
-        expert_swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment ? assignment[row] : row], row, y.dim[1]);
+        swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment ? assignment[row] : row], row, y.dim[1]);
 }
 
 void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order) {

@@ -23,40 +23,42 @@ SIMD_INLINE f32x16 SIMD(silu_grad16)(f32x16 *silu, f32x16 x) {
     return p + in * p * (e * p);
 }
 
-SIMD_INLINE void SIMD(swiglu_row_of)(DType type, void *y, const void *gate_up, int64_t row, int64_t F) {
-    int64_t gate = row * 2 * F, up = gate + F;
-    for (int64_t f = 0; f < F; f += LANES) {
-        int64_t n = act16_count(f, F);
-        f32x16  silu = SIMD(silu16)(act16_load_n(gate_up, gate + f, n, type));
-        act16_store_n(y, row * F + f, n, type, silu * act16_load_n(gate_up, up + f, n, type));
-    }
+/* n values from element `to` of y on. */
+SIMD_INLINE void SIMD(swiglu_run)(DType type, void *y, int64_t to, const void *gate_up, int64_t gate, int64_t up, float weight,
+                                  int64_t n) {
+    ActPair x = act32_load_n(gate_up, gate, n, type), u = act32_load_n(gate_up, up, n, type);
+    for (int k = 0; k < 2; k++) x.half[k] = SIMD(silu16)(x.half[k]) * u.half[k] * weight;
+    act32_store_n(y, to, n, type, x);
 }
-ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, int64_t row, int64_t F), y, gate_up, row, F)
+
+/* A weight of 1 changes no bit. */
+SIMD_INLINE void SIMD(swiglu_row_of)(DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F) {
+    int64_t gate = row * 2 * F, up = gate + F, f = 0;
+    for (; f + PAIR <= F; f += PAIR) SIMD(swiglu_run)(type, y, row * F + f, gate_up, gate + f, up + f, weight, PAIR);
+    if (f < F) SIMD(swiglu_run)(type, y, row * F + f, gate_up, gate + f, up + f, weight, F - f);
+}
+ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F), y, gate_up, weight, row, F)
+
+/* n gradients from elements gate and up of dgate_up on, which may be gate_up, and `at` of dy. */
+SIMD_INLINE void SIMD(swiglu_grad_run)(DType type, void *dgate_up, const void *dy, int64_t at, const void *gate_up, int64_t gate,
+                                       int64_t up, int64_t n) {
+    ActPair d = act32_load_n(dy, at, n, type), u = act32_load_n(gate_up, up, n, type), x = act32_load_n(gate_up, gate, n, type);
+    for (int k = 0; k < 2; k++) {
+        f32x16 silu, slope = SIMD(silu_grad16)(&silu, x.half[k]);
+        x.half[k] = d.half[k] * u.half[k] * slope, u.half[k] = d.half[k] * silu;
+    }
+    act32_store_n(dgate_up, gate, n, type, x);
+    act32_store_n(dgate_up, up, n, type, u);
+}
 
 SIMD_INLINE void SIMD(swiglu_grad_row_of)(DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row,
                                           int64_t F) {
-    int64_t gate = row * 2 * F, up = gate + F;
-    for (int64_t f = 0; f < F; f += LANES) {
-        int64_t n = act16_count(f, F);
-        f32x16  silu, d = act16_load_n(dy, row * F + f, n, type), u = act16_load_n(gate_up, up + f, n, type);
-        f32x16  slope = SIMD(silu_grad16)(&silu, act16_load_n(gate_up, gate + f, n, type));
-        act16_store_n(dgate_up, gate + f, n, type, d * u * slope);
-        act16_store_n(dgate_up, up + f, n, type, d * silu);
-    }
+    int64_t gate = row * 2 * F, up = gate + F, f = 0;
+    for (; f + PAIR <= F; f += PAIR) SIMD(swiglu_grad_run)(type, dgate_up, dy, row * F + f, gate_up, gate + f, up + f, PAIR);
+    if (f < F) SIMD(swiglu_grad_run)(type, dgate_up, dy, row * F + f, gate_up, gate + f, up + f, F - f);
 }
 ACT_KERNEL(swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
            dgate_up, dy, gate_up, row, F)
-
-SIMD_INLINE void SIMD(expert_swiglu_row_of)(DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F) {
-    int64_t gate = row * 2 * F, up = gate + F;
-    for (int64_t f = 0; f < F; f += LANES) {
-        int64_t n = act16_count(f, F);
-        f32x16  silu = SIMD(silu16)(act16_load_n(gate_up, gate + f, n, type));
-        act16_store_n(y, row * F + f, n, type, silu * act16_load_n(gate_up, up + f, n, type) * weight);
-    }
-}
-ACT_KERNEL(expert_swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F), y, gate_up, weight,
-           row, F)
 
 /* Returns the weight's gradient in *dweight. */
 SIMD_INLINE void SIMD(expert_swiglu_grad_row_of)(DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up,

@@ -77,12 +77,12 @@ typedef struct {
      * its last branch's output in own_rows(update). */
     Tensor mid;                /* [own,C] act                                                              */
     Tensor update;             /* [N,C] act: also where all ranks' rows meet; training has room for [N,Q/t]   */
-    Tensor entry_sums, exit_sums; /* [C] f32: backward's column sums of dresidual where the block begins, out, and where it ends; none: not wanted, not there */
+    Tensor entry_sums, exit_sums; /* [C] f32: column sums of dresidual where the block begins, out, and where it ends; or none */
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
     Tensor keys, dkeys;        /* context ranks: [ranks*N,2KV/t] act, keys and values of all of them, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32, of kinds that have_rope                                 */
     struct ExpertRanks *experts; /* borrowed: ranks that divide the experts (model/expert_ranks.h); NULL: each has all */
-    int64_t *expert_rows;      /* borrowed [ranks][E]: of this block and micro-batch, how many rows each of them has for each expert; forward sets it */
+    int64_t *expert_rows;      /* borrowed [ranks][E]: how many rows each of them has for each expert, as forward finds */
     Tensor expert_counts;      /* [E] i64: the block's assignments of this step so far, which forward adds to; none: not counted */
     Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
     Tensor starts;             /* [B,T] i32, of documents (layers.h); none: each sequence is one             */

@@ -127,8 +127,8 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     product_gelu_backward(r, PRODUCT_DOWN, x->dfc, d->c_fc_b, d->mlp_proj_w, is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
                          gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
     product_backward(r, PRODUCT_UP, r->dbranch, d->c_fc_w, tensor_none(), x->dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
-    layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid,
-                       w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
+    layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b, r->dresidual,
+                       sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
     product_backward(r, PRODUCT_ATTENTION, dattention, d->attn_proj_w, r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
                     gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -72,8 +73,8 @@ static int llama_text(ModelShape g, const char *end, const char *dtype, char *te
         "  \"initializer_range\": %.15g,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
         "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
         class->name, class->type, g.vocab_size, g.n_positions, g.n_embd, inner, g.n_layer, g.n_head, shape_kv_heads(g),
-        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, experts, shape_init_std(g), end, end, g.tie_embeddings ? "true" : "false",
-        dtype, dtype);
+        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, experts, shape_init_std(g), end, end,
+        g.tie_embeddings ? "true" : "false", dtype, dtype);
 }
 
 /* --- read --------------------------------------------------------------------------------------------------------- */
@@ -171,6 +172,20 @@ static ModelShape llama_shape(const cJSON *config, const char *path) {
 
 static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
 
+/* As the config has it: a number, or true or false. */
+static void value_as_given(const char *key, double value, char out[32]) {
+    int is_flag = strcmp(key, "model.tie_embeddings") == 0 || strcmp(key, "moe.norm_top_k") == 0;
+    snprintf(out, 32, "%g", value);
+    if (is_flag) snprintf(out, 32, value != 0.0 ? "true" : "false");
+}
+
+static NORETURN void refuse_value(const char *path, const char *key, double theirs, double ours) {
+    char has[32], have[32];
+    value_as_given(key, theirs, has), value_as_given(key, ours, have);
+    fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key, has, have, key,
+         has);
+}
+
 static void llama_expect(const cJSON *config, const char *path, ModelShape ours) {
     const HfClass *class = class_of(ours.arch);
     const cJSON   *type = json_member(config, "model_type");
@@ -194,9 +209,7 @@ static void llama_expect(const cJSON *config, const char *path, ModelShape ours)
     };
     int scaled = theirs.rope_factor != 0.0 || ours.rope_factor != 0.0;
     for (int i = 0; i < (scaled ? 12 : 9); i++)
-        if (differ(of[i].theirs, of[i].ours))
-            fail(EXIT_DATA, "%s: this model has %s = %g, ours %g (the shapes of weights do not show it): give %s = %g", path, of[i].key,
-                 of[i].theirs, of[i].ours, of[i].key, of[i].theirs);
+        if (differ(of[i].theirs, of[i].ours)) refuse_value(path, of[i].key, of[i].theirs, of[i].ours);
 }
 
 const HfFiles HF_LLAMA = {llama_text, llama_reads, llama_shape, llama_expect};

@@ -144,8 +144,8 @@ ShapeText model_shape_text(ModelShape s) {
         snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", block_kind(s)->name,
                  shape_kv_heads(s), dim_size(DIM_FC, s));
     if (s.arch == ARCH_QWEN3_MOE)
-        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ", block_kind(s)->name,
-                 shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
+        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ",
+                 block_kind(s)->name, shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
     snprintf(t.text, sizeof t.text,
              "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
              kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);

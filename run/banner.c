@@ -7,6 +7,7 @@
 
 #include "core/json_text.h"
 #include "core/terminal.h"
+#include "model/block.h"
 #include "run/blend_use.h"
 
 enum { LABEL_COLUMNS = 10 };
@@ -65,9 +66,9 @@ static void print_model(const Run *r) {
     int        is_in_tiles = r->numerics.act == BF16 && !device_has_quick_bf16(); /* no bf16 products, or slow ones */
     const char *how = is_in_tiles ? " by way of f32 tiles" : "";
     if (r->fp8.amax) how = device_is_host() ? ": the blocks' products of rounded bf16" : " in the blocks' products, else bf16";
-    line("model", "%.2f M parameters: %lld layers, %lld heads, width %lld; %s%s", (double)r->plan.parameters * 1e-6,
-         (long long)shape.n_layer, (long long)shape.n_head, (long long)shape.n_embd, r->numerics.name,
-         how);
+    line("model", "%.2f M parameters: %s, %lld layers, %lld heads, width %lld; %s%s; %s", (double)r->plan.parameters * 1e-6,
+         block_kind(shape)->name, (long long)shape.n_layer, (long long)shape.n_head, (long long)shape.n_embd, r->numerics.name, how,
+         r->config->optimizer.name);
 }
 
 static void print_experts(const Run *r) {

@@ -16,7 +16,7 @@ typedef struct {
     int64_t *counts;          /* owned [n_layer * experts]: assignments of the step, over all ranks; NULL: a model without experts */
     double   busiest;         /* the largest share of a block's assignments that one expert had */
     double   entropy;         /* of the shares, the mean over blocks: 1 where all are equal, 0 where one expert has all */
-    int64_t  rounds;          /* with parallel.expert: the most that a block of any rank took (model/expert_ranks.h); 0: each rank has all experts */
+    int64_t  rounds;          /* the most that a block of any rank took (model/expert_ranks.h); 0: each rank has all experts */
     int      has_warned;
 } ExpertLoad;
 

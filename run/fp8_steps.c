@@ -32,8 +32,8 @@ void fp8_steps_take(Fp8Steps *f, Model *m, Comm *all) {
     device_to_host(&m->stream, f->counts, m->sums.fp8_counts);
     comm_all_reduce_i64(all, f->amax, (int)cells, COMM_MAX);
     comm_all_reduce_i64(all, f->counts, (int)(2 * cells), COMM_SUM);
-    f->over = f->vanished = 0;
-    for (int64_t c = 0; c < cells; c++) f->over += f->counts[2 * c], f->vanished += f->counts[2 * c + 1];
+    f->saturated = f->vanished = 0;
+    for (int64_t c = 0; c < cells; c++) f->saturated += f->counts[2 * c], f->vanished += f->counts[2 * c + 1];
 }
 
 void fp8_steps_accept(Fp8Steps *f, Model *m) {

@@ -14,7 +14,7 @@ typedef struct {
     Fp8History history;
     int64_t   *amax;             /* owned [cells]: of the last step that was computed, over all ranks; NULL: not in fp8 */
     int64_t   *counts;           /* owned [2 cells]: the same                                  */
-    int64_t    over, vanished;   /* of all tensors: elements above the largest value; that became zero */
+    int64_t    saturated, vanished; /* of all tensors: elements above the largest value; that became zero */
 } Fp8Steps;
 
 Fp8Steps fp8_steps_create(int64_t n_layer);

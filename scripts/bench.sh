@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Speed of whole training steps, time to the first step, peak memory against the plan. Prints, and appends to test/results/.
-#   scripts/bench.sh [train|kinds|muon|start|memory|deterministic|checkpoint]      one part only
+#   scripts/bench.sh [train|kinds|documents|ops|muon|start|memory|deterministic|checkpoint]      one part only
 set -u
 . "$(dirname "$0")/env.sh"
 case $B in build/cuda*) exec scripts/bench_gpu.sh "$@" ;; esac
-wanted=${1:-train kinds muon start memory deterministic checkpoint}
+wanted=${1:-train kinds documents ops muon start memory deterministic checkpoint}
 program=$PWD/$B/train_gpt
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
@@ -39,6 +39,29 @@ bench_kinds() {
             echo "$line"
             # shellcheck disable=SC2086
             json_result bench_kinds.jsonl command="scripts/bench.sh kinds" $line
+        done
+    done
+}
+
+# Documents kept apart, of whole steps and of attention: what data.document_mask costs and saves.
+bench_documents() {
+    local line
+    line=$("$B/test/bench/bench_documents" fp32) || exit 1
+    echo "$line"
+    # shellcheck disable=SC2086
+    json_result bench_documents.jsonl command="scripts/bench.sh documents" $line
+}
+
+# Ops that only move bytes, of 1024 rows of 768 channels on one core, beside copies of as many bytes; WORDS: parts of ops' names.
+bench_ops() {
+    local dtype word line kind
+    for dtype in fp32 bf16; do
+        for word in ${WORDS:-rmsnorm head_norm swiglu}; do
+            while read -r line; do
+                case $line in dtype=*) kind=${line%% B=*} ;; op=*) echo "$kind $line"
+                # shellcheck disable=SC2086
+                json_result bench_ops.jsonl command="scripts/bench.sh ops" $kind $line ;; esac
+            done < <(OMP_NUM_THREADS=1 "$B/test/bench/bench_kernels" "$dtype" 4 256 768 12 1000 1 "$word")
         done
     done
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make check: checks of the sources besides the tests. It prints a line for each check; the first word is ok or FAIL.
-#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich
+#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map mutants schema sass
+#                               cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
 . "$(dirname "$0")/env.sh"
 wanted=" ${*:-includes ops length flags readme map mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich} "

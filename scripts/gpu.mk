@@ -38,16 +38,20 @@ archs:                     ## compile the CUDA sources for each architecture tha
 	@$(if $(NVCC),for a in $(SUPPORTED); do at=$$(date +%s); \
 	    $(MAKE) --no-print-directory -s -j2 BACKEND=cuda ARCHS=$$a B=build/archs/sm_$$a cu-objects || exit 1; \
 	    echo "archs: $(words $(CU_OBJECTS)) CUDA sources compiled for sm_$$a in $$(($$(date +%s) - at)) s"; done,echo "skip archs: no nvcc here")
-# What nvcc makes of each kernel, compared with test/results/sass.tsv (scripts/sass.py). A cubin is of one architecture, X.ptxas what ptxas said.
+# What nvcc makes of each kernel, compared with test/results/sass.tsv (scripts/sass.py). A cubin is of one
+# architecture, X.ptxas what ptxas said.
 SASS_ARCHS ?= 80 90a
 CUBINS     = $(patsubst %.cu,$(B)/%.cubin,$(shell grep -lw KERNEL core/*.cu layers/*.cu comm/*.cu))
 .PHONY: sass cubins performance
 cubins: $(CUBINS)
 $(B)/comm/%.cubin: CU_PLAIN += $(filter -I% -D%,$(MPI_CFLAGS))
 $(B)/%.cubin: %.cu $(B)/.flags
-	$(call short,ptxas,$<)$(NVCC) $(CU_PLAIN) -arch=sm_$(ARCHS) -cubin -Xptxas -v -o $@ $< > $(@:.cubin=.ptxas) 2>&1 || { cat $(@:.cubin=.ptxas); rm -f $(@:.cubin=.ptxas); exit 1; }
+	$(call short,ptxas,$<)$(NVCC) $(CU_PLAIN) -arch=sm_$(ARCHS) -cubin -Xptxas -v -o $@ $< \
+	    > $(@:.cubin=.ptxas) 2>&1 || { cat $(@:.cubin=.ptxas); rm -f $(@:.cubin=.ptxas); exit 1; }
 sass:                      ## the compiled kernels against test/results/sass.tsv: registers, spills, loops; UPDATE=1 writes it
-	@$(if $(NVCC),for a in $(SASS_ARCHS); do $(MAKE) --no-print-directory $(if $(V),,-s) -j2 BACKEND=cuda ARCHS=$$a B=build/sass/sm_$$a cubins || exit 1; done,echo "skip sass: no nvcc here")
+	@$(if $(NVCC),for a in $(SASS_ARCHS); do \
+	    $(MAKE) --no-print-directory $(if $(V),,-s) -j2 BACKEND=cuda ARCHS=$$a B=build/sass/sm_$$a cubins || exit 1; \
+	    done,echo "skip sass: no nvcc here")
 	@$(if $(NVCC),CUDA_HOME=$(CUDA_HOME) python3 scripts/sass.py $(if $(UPDATE),--update) build/sass test/results/sass.tsv)
 performance:               ## the estimated step of docs/performance.md, written anew from the emulated build's plan
 	@$(MAKE) --no-print-directory -s -j2 BACKEND=emu SAN=-plain UNSAID=1 all
@@ -58,7 +62,8 @@ CUCC    := $(NVCC)
 CAPABLE := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null | grep -xE '[0-9]+\.[0-9]' | tr -d . | sort -nu))
 ARCHS   ?= $(or $(CAPABLE),$(SUPPORTED))
 NEWEST   = $(subst a,,$(lastword $(ARCHS)))
-CU_PLAIN = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(if $(filter 90a,$(ARCHS)),-DHAS_SM90A) $(DEFS) -Xcompiler $(quote)$(WARN)$(quote)
+CU_PLAIN = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(if $(filter 90a,$(ARCHS)),-DHAS_SM90A) $(DEFS) \
+           -Xcompiler $(quote)$(WARN)$(quote)
 CUFLAGS  = $(CU_PLAIN) $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
            -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl -ldl -lrt

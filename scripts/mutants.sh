@@ -25,7 +25,8 @@ suite() { # PART: builds and runs it in the copy; the log stays
 }
 
 emulated() { # BUILD TEST
-    make -s -j2 BACKEND=emu SAN="${1#emu}" "build/$1/test/$2" >build.log 2>&1 && OMP_NUM_THREADS=1 timeout 300 "build/$1/test/$2" >test.log 2>&1 </dev/null
+    make -s -j2 BACKEND=emu SAN="${1#emu}" "build/$1/test/$2" >build.log 2>&1 &&
+        OMP_NUM_THREADS=1 timeout 300 "build/$1/test/$2" >test.log 2>&1 </dev/null
 }
 
 # The mutated file as it was, and newer than the objects built from it.

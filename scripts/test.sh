@@ -81,7 +81,8 @@ run_folders() { # FOLDER...
 # others, which mostly wait and go first. Whoever is through takes the next patient script; what the other lanes say comes after.
 aside="" patient=""
 [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ] && aside="emu interop fuzz" folders=${folders% $aside} &&
-    patient="grid experts deterministic servers stream moments islands newcomer sweep_search eval ranks sweep disk watch export sample copies fetch train tokenize texts plot inspect"
+    patient="grid experts deterministic servers stream moments islands newcomer sweep_search eval ranks sweep disk watch" &&
+    patient+=" export sample copies fetch train tokenize texts plot inspect"
 is_patient() { local name=${1#test/run/test_}; case " $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
 run_patient() {
     local name

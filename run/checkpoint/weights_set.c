@@ -216,7 +216,8 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
     for (int d = 0; same && d < p->dims; d++) same = t->dim[d] == (uint64_t)p->dim[d];
     expected_shape(expected, sizeof expected, p);
     safetensors_shape(found, sizeof found, t);
-    if (!same) fail(EXIT_DATA, "%s: tensor %s has shape %s, expected %s", w->path, t->name, found, expected);
+    if (!same) fail(EXIT_DATA, "%s: tensor %s has shape %s, expected %s: give model.* the sizes of these weights, or name others",
+                    w->path, t->name, found, expected);
     if (t->type != SAFE_F32 && t->type != SAFE_F16 && t->type != SAFE_BF16)
         fail(EXIT_DATA, "%s: tensor %s has type %s, expected F32, F16 or BF16", w->path, t->name, safetensors_type_name(t->type));
 }

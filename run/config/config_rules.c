@@ -202,13 +202,17 @@ static void other_sizes(char out[100], const Config *c, int axis, const char *na
     else if (below > 0 || is_above) snprintf(out, 100, ", or %s = %" PRId64, name, is_above ? above : below);
 }
 
-/* shards: ranks with other micro-batches that share one state. */
-static char *check_expert_ranks(const Config *c, int64_t shards) {
+/* The ranks with other micro-batches that share one state: one of `shared` ranks each. */
+static char *check_expert_ranks(const Config *c, int ranks, int64_t shared) {
+    int64_t shards = ranks / shared;
     char nearest[64];
     if (shards % c->parallel.expert == 0) return NULL;
     nearest_divisors(nearest, sizeof nearest, c->parallel.expert, common_divisor(shards, c->model.shape.n_experts));
-    return sentence("parallel.expert = %" PRId64 " must divide the %" PRId64 " rank%s that share the state: parallel.expert = %s",
-                    c->parallel.expert, shards, shards == 1 ? "" : "s", nearest);
+    if (shards == 1)
+        return sentence("parallel.expert = %" PRId64 " divides the experts among ranks that share the state, and there is one: "
+                        "mpirun -np %" PRId64 ", or parallel.expert = 1", c->parallel.expert, ranks * c->parallel.expert);
+    return sentence("parallel.expert = %" PRId64 " must divide the %" PRId64 " ranks that share the state: parallel.expert = %s",
+                    c->parallel.expert, shards, nearest);
 }
 
 /* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or
@@ -226,7 +230,7 @@ static char *check_grid(const Config *c, int ranks) {
                          axis[i].key, axis[i].size);
         if (first < 0 && axis[i].size > 1) first = i;
     }
-    if (ranks > 0 && ranks % product == 0) return check_expert_ranks(c, ranks / product);
+    if (ranks > 0 && ranks % product == 0) return check_expert_ranks(c, ranks, product);
     if (ranks <= 0) return NULL;
     int64_t rest = product / axis[first].size, below = ranks - ranks % product, start = below > 0 ? below : product;
     if (ranks % rest == 0 && ranks > rest) other_sizes(other, c, first, axis[first].key, axis[first].size, ranks / rest);
@@ -351,10 +355,14 @@ static void rule_parameters(ConfigLoad *load) {
     if (!rule_usable(load, keys) ||
         (model_parameters(c->model.shape, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64})))
         return;
+    ModelShape s = c->model.shape;
+    char       more[100] = "";
+    if (s.n_inner) snprintf(more, sizeof more, ", model.n_inner = %" PRId64, s.n_inner);
+    if (s.n_experts) snprintf(more, sizeof more, ", moe.experts = %" PRId64 ", moe.n_inner = %" PRId64, s.n_experts, s.n_expert_inner);
     faults_add(&load->faults, rule_where(load, keys),
-               "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 ", model.n_positions = %" PRId64
+               "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = %" PRId64
                ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address",
-               c->model.shape.n_layer, c->model.shape.n_embd, c->model.shape.n_positions, c->model.shape.vocab_size);
+               s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
 }
 
 static void rule_activations(ConfigLoad *load) {

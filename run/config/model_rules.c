@@ -75,11 +75,11 @@ static void rules_of_expert_ranks(ConfigLoad *load, ModelShape s) {
     if (e == 1) return;
     while (s.n_experts % below) below--;
     if (s.n_experts % e)
-        REFUSE(load, "parallel.expert", "parallel.expert = %" PRId64 " must divide moe.experts = %" PRId64 ": parallel.expert = %" PRId64, e,
-               s.n_experts, below);
+        REFUSE(load, "parallel.expert", "parallel.expert = %" PRId64 " must divide moe.experts = %" PRId64 ": parallel.expert = %" PRId64,
+               e, s.n_experts, below);
     if (c->parallel.zero_stage == 0)
-        REFUSE(load, "parallel.zero_stage", "parallel.zero_stage = 0 with parallel.expert = %" PRId64 ": no rank has all experts to update; "
-               "parallel.zero_stage = 1", e);
+        REFUSE(load, "parallel.zero_stage", "parallel.zero_stage = 0 with parallel.expert = %" PRId64 ": no rank has all experts "
+               "to update; parallel.zero_stage = 1", e);
     if (c->outer.server && *c->outer.server)
         REFUSE(load, "parallel.expert", "parallel.expert = %" PRId64 " with outer.server: an island's ranks send rounds of whole blocks; "
                "parallel.expert = 1", e);
@@ -105,8 +105,8 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
         REFUSE(load, "moe.n_inner", "moe.n_inner = %" PRId64 " times model.n_embd must be a multiple of %d: moe.n_inner = %" PRId64,
                s.n_expert_inner, LAYOUT_ALIGN, (s.n_expert_inner / unit + 1) * unit);
     if (s.mup_base_n_embd)
-        REFUSE(load, "model.mup_base_n_embd", "model.mup_base_n_embd = %" PRId64 ": muP's factors are those of a width, and experts have two "
-               "(model.arch = \"qwen3-moe\"); leave it out", s.mup_base_n_embd);
+        REFUSE(load, "model.mup_base_n_embd", "model.mup_base_n_embd = %" PRId64 ": muP's factors are those of a width, and experts "
+               "have two (model.arch = \"qwen3-moe\"); leave it out", s.mup_base_n_embd);
     if (c->parallel.tensor > 1)
         REFUSE(load, "parallel.tensor", "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = \"qwen3-moe\"); "
                "parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, parallel.expert the experts", c->parallel.tensor);

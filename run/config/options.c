@@ -52,7 +52,8 @@ static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
 };
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
-                                              "llama3-70b", "llama3-405b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-moe-small", NULL};
+                                              "llama3-70b", "llama3-405b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b",
+                                              "qwen3-30b-a3b", "qwen3-moe-small", NULL};
 static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3",
                                               [ARCH_QWEN3_MOE] = "qwen3-moe", NULL};
 static const char *const BALANCE_WORDS[]   = {[BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch",
@@ -132,7 +133,7 @@ const Option OPTIONS[] = {
     SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED, .example = "50257"),
     {.key = "model.arch", .type = OPTION_CHOICE, .offset = FIELD(model.shape.arch, int), .fallback = "\"gpt2\"", .words = ARCH_WORDS,
      .help = "gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of each head "
-             "of q and k; or qwen3-moe: qwen3 with experts (moe.*); the keys below are of these three", FIXED},
+             "of q and k; or qwen3-moe: qwen3 with experts (moe.*); n_kv_head to rope_original_positions are of these three", FIXED},
     SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values, which the n_head query heads share; divides n_head; 0 = n_head", FIXED),
     SIZE(head_dim, "0", 0, DIM, "channels of a head; 0 = n_embd / n_head", FIXED),
     SIZE(n_inner, "0", 0, DIM, "width of the MLP; llama and qwen3 need one; 0 = 4 x n_embd (gpt2)", FIXED),
@@ -149,8 +150,8 @@ const Option OPTIONS[] = {
          "muP: the width at which the learning rate was found; rates and first weights of n_embd follow; 0 = none", FIXED),
     SIZE(mup_base_head_dim, "0", 0, DIM, "muP: the size of a head of the model of that width; 0 = n_embd / n_head, as here", FIXED),
     SHAPE_REAL(logit_softcap, "0", 0, BIG, "soft cap c of the logits, which become c x tanh(logit / c); Gemma 2 has 30; 0 = none", FIXED),
-    SHAPE_REAL(z_loss, "0", 0, 1,
-               "weight z of the z-loss: training adds z x (log of the softmax denominator)^2 to each token's loss; logged losses leave it out", FIXED),
+    SHAPE_REAL(z_loss, "0", 0, 1, "weight z of the z-loss: training adds z x (log of the softmax denominator)^2 to each token's loss; "
+               "logged losses leave it out", FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
@@ -166,15 +167,16 @@ const Option OPTIONS[] = {
     {.key = "moe.norm_top_k", .type = OPTION_FLAG, .offset = FIELD(model.shape.norm_top_k, int), .fallback = "true",
      .help = "the weights of a token's experts are divided by their sum", FIXED},
     {.key = "moe.balance", .type = OPTION_CHOICE, .offset = FIELD(model.shape.balance, int), .fallback = "\"switch\"",
-     .words = BALANCE_WORDS, .help = "what brings experts to equal shares: switch: a loss; bias: one to the choice, moved after each step, a tensor "
-             "that Hugging Face's class does not have; none", FIXED},
+     .words = BALANCE_WORDS, .help = "what brings experts to equal shares: switch: a loss; bias: one to the choice, moved after each "
+             "step, a tensor that Hugging Face's class does not have; none", FIXED},
     {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3",
      .min = 0, .max = BIG, .help = "the factor of that loss; by how much the bias moves in a step", FIXED},
-    REAL(moe.capacity, "2.0", 1e-3, 4096,
-         "with parallel.expert: a rank has room for so many times the even share of rows; more come in further rounds, computed again in backward"),
+    REAL(moe.capacity, "2.0", 1e-3, 4096, "with parallel.expert: a rank has room for so many times the even share of rows; "
+         "more come in further rounds, computed again in backward"),
 
     SOURCES(data.train, NULL, 1,
-            "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
+            "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED,
+            .example = "'datasets/my/train_*.bin'"),
     LIST(data.val, "\"\"", 0, "the same for validation; \"\" = no validation"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
     FLAG(data.document_mask, "false",
@@ -211,8 +213,8 @@ const Option OPTIONS[] = {
     CHOICE(schedule.decay, "\"sqrt\"", DECAY_WORDS, "wsd only: how it falls: by 1 - sqrt(p), or by 1 - p, p from 0 to 1", FIXED),
 
     CHOICE(precision, "\"auto\"", PRECISION_WORDS,
-           "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU; fp8 = bf16 with the blocks' products in "
-           "fp8, which the CPU rounds alike, slowly"),
+           "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU; fp8 = bf16 with the blocks' "
+           "products in fp8, which the CPU rounds alike, slowly"),
 
     INTEGER(parallel.tensor, "1", 1, 1024,
             "ranks that divide every matrix, and the rows between them; divides n_head and n_embd"),
@@ -285,8 +287,8 @@ const Option *option_find(const char *key) {
 }
 
 const char *option_section(int k) {
-    static const char *const sections[] = {"run", "model", "moe", "init", "data", "batch", "optimizer", "schedule", "parallel", "outer", "memory",
-                                           "checkpoint", "eval", "sample", "log", NULL};
+    static const char *const sections[] = {"run", "model", "moe", "init", "data", "batch", "optimizer", "schedule", "parallel",
+                                           "outer", "memory", "checkpoint", "eval", "sample", "log", NULL};
     return sections[k];
 }
 

@@ -265,7 +265,7 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
         if (s->rounds > 1) put_number(line, sizeof line, "expert_rounds", (double)s->rounds);
     }
     if (s->has_fp8) {
-        put_number(line, sizeof line, "fp8_saturated", s->fp8_over);
+        put_number(line, sizeof line, "fp8_saturated", s->fp8_saturated);
         put_number(line, sizeof line, "fp8_vanished", s->fp8_vanished);
     }
     if (s->has_sent) put_sent(line, sizeof line, s->sent);

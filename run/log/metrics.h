@@ -27,7 +27,7 @@ typedef struct {
     double  busiest, entropy;
     int64_t rounds;        /* of ranks that divide them; written where it is more than 1 */
     int     has_fp8;       /* numbers of elements: run/fp8_steps.h */
-    double  fp8_over, fp8_vanished;
+    double  fp8_saturated, fp8_vanished;
     int     has_sent;      /* bytes a rank sends in the step, by axis */
     int64_t sent[AXES];
     double  epoch;         /* tokens, in passes over the training data */

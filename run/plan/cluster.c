@@ -299,7 +299,7 @@ static const char *cluster_with(const char *gpu) {
     }
     Nearest near = nearest_word(gpu, names);
     fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other", gpu,
-         near.sure ? ", did you mean " : "", near.sure ? near.word : "", near.sure ? "?" : "", list);
+         near.sure ? " (did you mean " : "", near.sure ? near.word : "", near.sure ? "?)" : "", list);
 }
 
 Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {

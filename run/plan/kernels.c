@@ -95,7 +95,8 @@ static void print_families(const StepTimes *t) {
             calls += k->entry->count, launches += k->launches, seconds += k->seconds, limit_s += k->limit_s;
             measured &= k->rate->is_measured;
         }
-        if (calls) print_row(measured ? "measured" : "estimate", kernel_family_name((KernelFamily)f), "", calls, launches, seconds, limit_s);
+        if (calls)
+            print_row(measured ? "measured" : "estimate", kernel_family_name((KernelFamily)f), "", calls, launches, seconds, limit_s);
     }
     print_row("estimate", "gaps, the host's turn", "", 0, t->launches, t->gaps_s, t->gaps_limit_s);
 }
@@ -160,11 +161,7 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
     cJSON_AddItemToObject(object, "mfu", number_json(r.mfu));
     if (has_goal(c, cluster, act, ranks)) cJSON_AddNumberToObject(object, "goal_tokens_per_s", KERNELS_GOAL);
     cJSON_AddTrueToObject(object, "estimate");
-    char *text = cJSON_Print(object);
-    if (!text) fail(EXIT_MEMORY, "no memory for a plan");
-    printf("%s\n", text);
-    cJSON_free(text);
-    cJSON_Delete(object);
+    json_print(object);
 }
 
 void kernels_plan(const Config *c, int ranks, KernelsAsked asked) {

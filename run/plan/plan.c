@@ -14,18 +14,18 @@
 #include "run/outer/server_list.h"
 #include "run/plan/serve_memory.h"
 
-/* An island that sends gradients updates nothing: the server does. */
-static int is_idle_island(const Config *c) {
+/* An island that sends gradients updates nothing itself. */
+static int server_updates(const Config *c) {
     return c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS;
 }
 
 ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     Mesh       mesh = config_mesh(c, ranks);
-    int        is_idle = is_idle_island(c);
+    int        is_idle = server_updates(c);
     ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
-                         .replicas = mesh.size[AXIS_REPLICA],
-                         .tensor_ranks = mesh.size[AXIS_TENSOR], .expert_ranks = (int)c->parallel.expert, .zero_stage = (int)c->parallel.zero_stage,
+                         .replicas = mesh.size[AXIS_REPLICA], .tensor_ranks = mesh.size[AXIS_TENSOR],
+                         .expert_ranks = (int)c->parallel.expert, .zero_stage = (int)c->parallel.zero_stage,
                          .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * config_datas(c, ranks)) : 0,
                          .act = act, .use = GPT_TRAINING};
     PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
@@ -103,7 +103,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
                                                4 * B * own_T / mesh.size[AXIS_TENSOR] * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT],
                                                2 * B * T * dim_size(DIM_KV, c->model.shape) / mesh.size[AXIS_TENSOR]) +
-                            comm_staging_bytes(ranks.comm, (int)c->parallel.expert, 4 * B * own_T * c->model.shape.top_k * c->model.shape.n_embd) +
+                            comm_staging_bytes(ranks.comm, (int)c->parallel.expert,
+                                               4 * B * own_T * c->model.shape.top_k * c->model.shape.n_embd) +
                             tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps, spec.document_mask),
@@ -187,8 +188,8 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
     const OptimizerKind *kind = optimizer_kind(c->optimizer.name, c->optimizer.normuon);
-    int                  used = snprintf(row, sizeof row, "optimizer: %s", is_idle_island(c) ? "the server's" : "");
-    for (int k = 0; k < kind->states && !is_idle_island(c); k++)
+    int                  used = snprintf(row, sizeof row, "optimizer: %s", server_updates(c) ? "the server's" : "");
+    for (int k = 0; k < kind->states && !server_updates(c); k++)
         used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
     snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters",
              shared ? ", this rank's share" : "");
@@ -213,8 +214,8 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
     if (p->ranks.count > 1) print_row(out, row, p->comm_bytes);
     if (p->offload_bytes > 0) {
-        snprintf(row, sizeof row, "host: %s%s", is_idle_island(c) ? "fp32 masters of the weights, with their pages" : "optimizer, with its pages",
-                 shared ? ", this rank's share" : "");
+        const char *what = server_updates(c) ? "fp32 masters of the weights, with their pages" : "optimizer, with its pages";
+        snprintf(row, sizeof row, "host: %s%s", what, shared ? ", this rank's share" : "");
         print_row(out, row, p->offload_bytes);
     }
     print_row(out, on_host ? "host copy for checkpoints" : "host: copy for checkpoints", p->host_copy_bytes);

@@ -64,11 +64,7 @@ static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
 static void print_json(cJSON *object, const Cluster *cluster) {
     cJSON_AddStringToObject(object, "cluster", cluster->name);
     cJSON_AddTrueToObject(object, "simulated");
-    char *text = cJSON_Print(object);
-    if (!text) fail(EXIT_MEMORY, "no memory for a plan");
-    printf("%s\n", text);
-    cJSON_free(text);
-    cJSON_Delete(object);
+    json_print(object);
 }
 
 /* --- as text ------------------------------------------------------------------------------------------------------ */

@@ -76,7 +76,7 @@ static double number_in(const VerbArgument *a, const char *what, double least, d
     double      value = strtod(a->value, &end);
     const char *example = verb_find(a->verb)->keys[a->row].example;
     if (end != a->value && !*end && value >= least && value <= most) return value;
-    fail(EXIT_CONFIG, "%s: %s=%s: %s from %.17g to %.17g is expected, as in %s=%s", a->verb, a->name, a->value, what, least, most,
+    fail(EXIT_CONFIG, "%s: %s=%s: %s from %.16g to %.16g is expected, as in %s=%s", a->verb, a->name, a->value, what, least, most,
          a->name, example);
 }
 

@@ -210,7 +210,8 @@ static void check_kernels(const Asked *asked) {
     if (asked->kernels && !asked->on.gpu)
         fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: gpu=h100 or gpu=h200");
     if (asked->kernels && (asked->on.searches || asked->on.price > 0 || asked->on.mtbf_hours > 0 || asked->on.zero_bubble || asked->fits))
-        fail(EXIT_CONFIG, "plan: kernels=true is one step of one GPU; search=, fit=, price=, mtbf_hours= and zero_bubble= are of the whole job");
+        fail(EXIT_CONFIG, "plan: kernels=true is one step of one GPU; "
+             "search=, fit=, price=, mtbf_hours= and zero_bubble= are of the whole job");
 }
 
 /* Takes the verb's own keys out of the overrides; the others stay in order. */

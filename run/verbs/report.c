@@ -16,11 +16,7 @@ Report report_begin(int as_json) {
 
 void report_end(Report *r) {
     if (!r->json) return;
-    char *text = cJSON_Print(r->json);
-    if (!text) fail(EXIT_MEMORY, "no memory for a report");
-    printf("%s\n", text);
-    cJSON_free(text);
-    cJSON_Delete(r->json);
+    json_print(r->json);
     r->json = NULL;
 }
 

@@ -150,8 +150,9 @@ int verb_train_tokenizer(int argc, char **argv) {
     if (bpe_trainer_forgotten(counting.trainer))
         printf("  %lld rare words did not fit in memory and were left out; memory=%gGiB has room for more\n",
                (long long)bpe_trainer_forgotten(counting.trainer), 2.0 * a.memory_bytes / 1073741824.0);
-    printf("  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d\n", path, a.out,
-           (257 + merges + 63) / 64 * 64);
+    int entries = 257 + merges, whole = (entries + 63) / 64 * 64;
+    printf("  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d%s\n", path, a.out, whole,
+           whole > entries ? ", the next multiple of 64" : "");
     free(json), free(left);
     split_destroy(counting.split);
     bpe_trainer_destroy(counting.trainer);

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What a thin link costs: configs/demo-gpt2.json on two hosts (network namespaces, for root) with a link of 20 Mbit/s and 10 ms each way between
-# them (test/hosts/thin_link.c), one thread a host. The step rate of two islands, or of one job of two ranks, against that of two islands that
-# exchange nothing. The server stands on one of the hosts. Needs the text of `make demo`, and a quiet machine; a row takes three minutes at most.
+# What a thin link costs: configs/demo-gpt2.json on two hosts (network namespaces, for root) with a link of 20 Mbit/s
+# and 10 ms each way between them (test/hosts/thin_link.c), one thread a host. The step rate of two islands, or of one
+# job of two ranks, against that of two islands that exchange nothing. The server stands on one of the hosts. Needs the
+# text of `make demo`, and a quiet machine; a row takes three minutes at most.
 #   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|streaming|ends|turns...]     none: all; a line each in test/results/islands.jsonl
 #   RECORD=0: prints, keeps nothing; MBIT=7: a link of so many Mbit/s, for a machine whose steps take longer;
 #   ROUNDS=2, ALONE=200: so many rounds, and steps without exchange, for a shorter row

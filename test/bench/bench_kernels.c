@@ -1,27 +1,30 @@
 /* bench_kernels.c - time of every op of layers.h at the shapes of one model, against this machine's copies and matrix
  * products.
  *
- *   bench_kernels fp32|bf16|fp16 [B T C H V L]     default: GPT-2 124M, 64 sequences of 1024 on a GPU; a small model on the CPU
+ *   bench_kernels fp32|bf16|fp16 [B T C H V L [WORD]]     default: GPT-2 124M, 64 sequences of 1024 on a GPU; a small model on the CPU
+ *                                                         WORD: only ops whose name has it
  *
  * One line an op: time (median of seven samples, each of as many launches as take some ten ms), bytes it must move at
  * the least (every operand once) and FLOPs by formula, their rates, and the rates as a fraction of two probes: a copy
  * of memory (cast_forward, fp32 to fp32) and matrix products at 8192 (the CPU: 1024). Causal attention counts half of T
- * x T. First line: the probes. key=value pairs.
+ * x T. of_same_bytes: the time of a copy that moves as many bytes, over the op's. First line: the probes. key=value
+ * pairs. On one thread of the CPU build the clock is the processor's.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
 #include "model/model.h"
+#include "test/bench/times.h"
 
 enum { SAMPLES = 7, CHUNK = 1 << 20, SCRATCH_MORE = 64 << 20 };
 
 typedef struct {
     Stream  stream;
     DType   act;
-    int64_t B, T, C, H, V, N, rows /* of a classifier chunk */, padded /* vocabulary */, params;
+    const char *word;
+    int64_t B, T, C, H, V, N, rows /* of a classifier chunk */, padded /* vocabulary */, params, like /* of copy_like */;
     Tensor  starts, tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
     Tensor  wte, wpe, norm_w, norm_b, qkv_w, qkv_b, proj_w, proj_b, fc_w, fc_b, out_w;
     Tensor  dwte, dwpe, dnorm_w, dnorm_b, dqkv_w, dqkv_b, dproj_w, dproj_b, dfc_w, dfc_b, dout_w;
@@ -117,6 +120,8 @@ static void fill_all(Bench *b) {
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
+/* As many bytes as an op moves: what is in cache for the one is for the other, too. */
+OP(copy_like, cast_forward(s, tensor_slice(b->to, 0, b->like), tensor_slice(b->from, 0, b->like)))
 OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
 OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
 OP(layernorm_f, layernorm_forward(s, b->y, b->mean, b->rstd, b->x, b->norm_w, b->norm_b, 1e-5f))
@@ -164,15 +169,10 @@ OP(cast, cast_forward(s, b->working, b->from))
 typedef struct { const char *op; void (*run)(Bench *b); double bytes, flops; } Case;
 
 static double run_ms(Bench *b, void (*run)(Bench *b), int64_t launches) {
-    double start = clock_ms();
+    double start = bench_ms();
     for (int64_t i = 0; i < launches; i++) run(b);
     device_sync(&b->stream);
-    return (clock_ms() - start) / (double)launches;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return (bench_ms() - start) / (double)launches;
 }
 
 static double median_ms(Bench *b, void (*run)(Bench *b)) {
@@ -180,8 +180,7 @@ static double median_ms(Bench *b, void (*run)(Bench *b)) {
     double  once = run_ms(b, run, 3), ms[SAMPLES];
     int64_t launches = once < 10.0 ? (int64_t)ceil(10.0 / fmax(once, 1e-3)) : 1;
     for (int i = 0; i < SAMPLES; i++) ms[i] = run_ms(b, run, launches);
-    qsort(ms, SAMPLES, sizeof *ms, by_value);
-    return ms[SAMPLES / 2];
+    return median(ms, SAMPLES);
 }
 
 static double gemm_rate(DType act, int64_t n) { return matmul_rate(act, MATH_STRICT, n, 1000.0); }
@@ -233,10 +232,13 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"cast_forward", cast, (4 + a) * P, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         Case   c = cases[i];
+        if (!strstr(c.op, b->word)) continue;
         double ms = median_ms(b, c.run), per_s = 1e3 / ms;
-        printf("op=%s ms=%.4f mbytes=%.2f gflop=%.3f gbs=%.1f gflops=%.1f of_copy=%.4f of_gemm=%.4f\n", c.op, ms,
+        b->like = (int64_t)fmin(c.bytes / 8.0, P);
+        double like_ms = median_ms(b, copy_like) * c.bytes / (8.0 * (double)b->like);
+        printf("op=%s ms=%.4f mbytes=%.2f gflop=%.3f gbs=%.1f gflops=%.1f of_copy=%.4f of_gemm=%.4f of_same_bytes=%.4f\n", c.op, ms,
                c.bytes * 1e-6, c.flops * 1e-9, c.bytes * per_s * 1e-9, c.flops * per_s * 1e-9, c.bytes * per_s / copied,
-               c.flops * per_s / gemm);
+               c.flops * per_s / gemm, like_ms / ms);
         fflush(stdout);
     }
 }
@@ -247,7 +249,8 @@ int main(int argc, char **argv) {
     int64_t size[2][6] = {{2, 128, 192, 3, 1000, 4}, {64, 1024, 768, 12, 50257, 12}}, *n = size[on_gpu];
     for (int i = 2; i < argc && i < 8; i++) n[i - 2] = atoll(argv[i]);
     const char *type = argc > 1 ? argv[1] : "fp32";
-    Bench       b = {.act = strcmp(type, "bf16") == 0   ? BF16
+    Bench       b = {.word = argc > 8 ? argv[8] : "",
+                     .act = strcmp(type, "bf16") == 0   ? BF16
                             : strcmp(type, "fp16") == 0 ? F16
                                                         : F32,
                      .B = n[0],

@@ -2,12 +2,12 @@
  *
  *   bench_kinds fp32|bf16|fp16 [llama|qwen3 [T B PAIRS n_layer]]      default: T 256, 4 sequences, 5 pairs, 12 layers
  *
- * A share is FLOPs of the model over time: `beside_gpt2` is the kind's share over GPT-2's, the median of the pairs. With one thread the clock is
- * the processor's, which stops while others have the cores; with more it is the wall's. One line of key=value pairs.
+ * A share is FLOPs of the model over time: `beside_gpt2` is the kind's share over GPT-2's, the median of the pairs.
+ * With one thread the clock is the processor's, which stops while others have the cores; with more it is the wall's.
+ * One line of key=value pairs.
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "test/bench/training_step.h"
 
@@ -19,7 +19,8 @@ static ModelShape shape_of(const char *kind, int64_t layers, int64_t positions) 
     if (strcmp(kind, "gpt2") == 0) return shape;
     int is_qwen3 = strcmp(kind, "qwen3") == 0;
     CHECK(is_qwen3 || strcmp(kind, "llama") == 0, "the kinds are gpt2, llama and qwen3, not %s", kind);
-    shape.arch = is_qwen3 ? ARCH_QWEN3 : ARCH_LLAMA, shape.tie_embeddings = 1, shape.n_inner = 2048, shape.norm_eps = 1e-5, shape.rope_theta = 1e4;
+    shape.arch = is_qwen3 ? ARCH_QWEN3 : ARCH_LLAMA, shape.tie_embeddings = 1, shape.n_inner = 2048;
+    shape.norm_eps = 1e-5, shape.rope_theta = 1e4;
     return shape;
 }
 
@@ -34,15 +35,10 @@ static Bench bench_create(ModelShape shape, DType act, int64_t T, int64_t B) {
     return b;
 }
 
-static double processor_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 static double one_step_ms(Bench *b) {
-    double start = processor_ms(), wall = step_ms(b->model, b->batch, ++b->steps);
-    return device_threads() == 1 ? processor_ms() - start : wall;
+    double start = bench_ms();
+    step_ms(b->model, b->batch, ++b->steps);
+    return bench_ms() - start;
 }
 
 int main(int argc, char **argv) {
@@ -61,10 +57,11 @@ int main(int argc, char **argv) {
         gpt2_ms[i] = one_step_ms(&gpt2), other_ms[i] = one_step_ms(&other);
         share[i] = flops * gpt2_ms[i] / other_ms[i];
     }
-    printf("kind=%s dtype=%s isa=%s threads=%d clock=%s layers=%lld T=%lld B=%lld pairs=%lld parameters=%lld gpt2_parameters=%lld step_ms=%.1f "
-           "gpt2_step_ms=%.1f flops_of_gpt2=%.4f beside_gpt2=%.4f\n",
-           kind, dtype_name(act), device_isa(), device_threads(), device_threads() == 1 ? "processor" : "wall", (long long)n[3], (long long)T,
-           (long long)B, (long long)pairs, (long long)other.model->shards->layout.elems, (long long)gpt2.model->shards->layout.elems,
+    printf("kind=%s dtype=%s isa=%s threads=%d clock=%s layers=%lld T=%lld B=%lld pairs=%lld parameters=%lld gpt2_parameters=%lld "
+           "step_ms=%.1f gpt2_step_ms=%.1f flops_of_gpt2=%.4f beside_gpt2=%.4f\n",
+           kind, dtype_name(act), device_isa(), device_threads(), by_processor() ? "processor" : "wall", (long long)n[3],
+           (long long)T, (long long)B, (long long)pairs, (long long)other.model->shards->layout.elems,
+           (long long)gpt2.model->shards->layout.elems,
            median(other_ms, (int)pairs), median(gpt2_ms, (int)pairs), flops, median(share, (int)pairs));
     model_destroy(gpt2.model), model_destroy(other.model), arena_destroy(&gpt2.tokens), arena_destroy(&other.tokens);
     return 0;

@@ -51,8 +51,8 @@ int main(int argc, char **argv) {
     device_open(0, device_threads());
     Times  adamw = times_of(&OPTIMIZER_ADAMW, act, n[0], n[1], n[2]), muon = times_of(&OPTIMIZER_MUON, act, n[0], n[1], n[2]);
     double step = fmin(adamw.batch_ms, muon.batch_ms) * STEP_TOKENS / (double)(n[0] * n[1]) + adamw.update_ms;
-    printf("precision=%s T=%lld B=%lld layers=%lld threads=%d isa=%s batch_ms=%.1f adamw_ms=%.1f muon_ms=%.1f adds=%.5f\n", precision, (long long)n[0],
-           (long long)n[1], (long long)n[2], device_threads(), device_isa(), fmin(adamw.batch_ms, muon.batch_ms), adamw.update_ms, muon.update_ms,
-           (muon.update_ms - adamw.update_ms) / step);
+    printf("precision=%s T=%lld B=%lld layers=%lld threads=%d isa=%s batch_ms=%.1f adamw_ms=%.1f muon_ms=%.1f adds=%.5f\n",
+           precision, (long long)n[0], (long long)n[1], (long long)n[2], device_threads(), device_isa(),
+           fmin(adamw.batch_ms, muon.batch_ms), adamw.update_ms, muon.update_ms, (muon.update_ms - adamw.update_ms) / step);
     return 0;
 }

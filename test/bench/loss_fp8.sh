@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# The loss of precision=fp8 beside bf16's: configs/demo-gpt2.json on the demo's text, trained with both. A line in test/results/loss_fp8.jsonl.
-# Needs the text of `make demo`. The runs stay in runs/fp8/: the same command goes on after a stop.
+# The loss of precision=fp8 beside bf16's: configs/demo-gpt2.json on the demo's text, trained with both. A line in
+# test/results/loss_fp8.jsonl. The held-out loss is of the run's own evaluation, in its precision; the `eval` verb's, in
+# fp32, tells what the training alone did. Needs the text of `make demo`. The runs stay in runs/fp8/: the same command
+# goes on after a stop.
 #   test/bench/loss_fp8.sh [key=value ...]     run.steps=600 for less; RECORD=0: prints, keeps nothing
 . "$(dirname "$0")/../../scripts/env.sh"
 [ -e datasets/demo/val_000000.bin ] || { echo "loss_fp8: no datasets/demo: make demo prepares its text" >&2; exit 64; }
+TRAIN=${TRAIN_GPT:-$PWD/$B/train_gpt}
 for precision in bf16 fp8; do
-    "${TRAIN_GPT:-$PWD/$B/train_gpt}" configs/demo-gpt2.json precision=$precision sample.every=0 run.dir="runs/fp8/$precision" "$@" || exit
+    "$TRAIN" configs/demo-gpt2.json precision=$precision sample.every=0 run.dir="runs/fp8/$precision" "$@" || exit
+    "$TRAIN" eval "runs/fp8/$precision" tokens=0 json=true > "runs/fp8/$precision/eval.json" || exit
 done
 line=$(python3 test/bench/loss_fp8.py runs/fp8/bf16 runs/fp8/fp8) || exit
 echo "$line"

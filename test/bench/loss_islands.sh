@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# What islands cost in loss: a GPT-2 on the demo's text by islands, and by one job with the same tokens in steps of the same size. A line for each in
-# test/results/islands_loss.jsonl: the held-out loss of the server's weights at each quarter of the run, and how far it ends above one job's. Islands
-# have one thread each; one group of islands trains at a time. Needs the text of `make demo`.
-#   test/bench/loss_islands.sh STEPS NAME...     names: those below, or all;  STEPS: of each island and of the job, a multiple of 200; the config has 2300
+# What islands cost in loss: a GPT-2 on the demo's text by islands, and by one job with the same tokens in steps of the
+# same size. A line for each in test/results/islands_loss.jsonl: the held-out loss of the server's weights at each
+# quarter of the run, and how far it ends above one job's. Islands have one thread each; one group of islands trains at
+# a time. Needs the text of `make demo`.
+#   test/bench/loss_islands.sh STEPS NAME...     names: those below, or all
+#   STEPS: of each island and of the job, a multiple of 200; the config has 2300
 #   RECORD=0: prints, keeps nothing
 . "$(dirname "$0")/../../scripts/env.sh"
 [ $# -gt 1 ] && [ $(($1 % 200)) -eq 0 ] || { sed -n 's/^#   //p' "$0" >&2; exit 64; }
@@ -22,7 +24,9 @@ losses() {
 }
 # The curve of one job; it trains once for all groups.
 alone() {
-    [ -e "$work/alone" ] || OMP_NUM_THREADS=2 "$TRAIN" configs/demo-gpt2.json $QUIET run.dir="$work/alone" > "$work/alone.out" 2>&1 || { tail -n 3 "$work/alone.out" >&2; return 1; }
+    [ -e "$work/alone" ] ||
+        OMP_NUM_THREADS=2 "$TRAIN" configs/demo-gpt2.json $QUIET run.dir="$work/alone" > "$work/alone.out" 2>&1 ||
+        { tail -n 3 "$work/alone.out" >&2; return 1; }
     losses "$work/alone"
 }
 # group NAME ISLANDS H RATE MOMENTUM SEND WAIT
@@ -31,7 +35,8 @@ group() {
     port=$((port + 1))
     words="outer.server=127.0.0.1:$port outer.key=$work/outer.key outer.every=$3 outer.learning_rate=$4 outer.momentum=$5 outer.send=$6 outer.wait=$7
            batch.global_tokens=$((batch / islands))"
-    "$TRAIN" serve configs/demo-gpt2.json $QUIET $words outer.least_islands="$islands" run.dir="$work/$name" > "$work/$name.out" 2>&1 & server=$!
+    "$TRAIN" serve configs/demo-gpt2.json $QUIET $words outer.least_islands="$islands" run.dir="$work/$name" \
+        > "$work/$name.out" 2>&1 & server=$!
     until grep -qs "^serving " "$work/$name.out"; do kill -0 $server 2> /dev/null || { cat "$work/$name.out" >&2; return 1; }; sleep 0.1; done
     for i in $(seq "$islands"); do
         "$TRAIN" configs/demo-gpt2.json $QUIET $words run.dir="$work/$name.$i" > "$work/$name.$i.out" 2>&1 & jobs+=" $!"

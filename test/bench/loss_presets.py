@@ -1,9 +1,11 @@
-"""Which of two configs learns more in the same time. The first trains as it stands; the second with as many steps as take the same time, found from
-short runs of both in turns: a busy machine slows both. Both runs resume: the same command goes on after a kill.
+"""Which of two configs learns more in the same time. The first trains as it stands; the second with as many steps as take
+the same time, found from short runs of both in turns: a busy machine slows both. Both runs resume: the same command goes
+on after a kill.
 
     test/bench/loss_presets.sh NAME FIRST.json SECOND.json [key=value ...]      keys: for both
 
-PAIRS=n: of short runs, default 5. THREADS=1: times are the processor's, so that others on the machine do not count; any other number, default 2: the wall's.
+PAIRS=n: of short runs, default 5. THREADS=1: times are the processor's, so that others on the machine do not count; any
+other number, default 2: the wall's.
 Prints a line of key=value pairs.
 """
 import json
@@ -26,8 +28,8 @@ def train(config, folder, keys):
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime if THREADS == "1" else time.monotonic()
     begin = now()
-    run = subprocess.run([PROGRAM, config, f"run.dir={folder}", *QUIET, *keys], env={**os.environ, "OMP_NUM_THREADS": THREADS}, stdout=subprocess.DEVNULL,
-                         stderr=subprocess.PIPE, text=True)
+    run = subprocess.run([PROGRAM, config, f"run.dir={folder}", *QUIET, *keys], env={**os.environ, "OMP_NUM_THREADS": THREADS},
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(f"loss_presets: {config}: exit {run.returncode}\n{run.stderr}")
     return now() - begin
@@ -37,7 +39,8 @@ def step_ms(config, keys):
     """The difference of a short and a longer run: what the start takes is in both."""
     def run(steps):
         shutil.rmtree("runs/presets/time", ignore_errors=True)
-        return train(config, "runs/presets/time", [*keys, f"run.steps={steps}", "schedule.warmup_steps=1", "data.val=[]", "eval.every=0", "checkpoint.every=0"])
+        return train(config, "runs/presets/time", [*keys, f"run.steps={steps}", "schedule.warmup_steps=1", "data.val=[]",
+                                                   "eval.every=0", "checkpoint.every=0"])
     short = run(LEAST_STEPS)
     return 1e3 * (run(MOST_STEPS) - short) / (MOST_STEPS - LEAST_STEPS)
 
@@ -67,7 +70,8 @@ def main():
     first_ms, second_ms = (statistics.median(column) for column in zip(*times))
     clock = "processor" if THREADS == "1" else "wall"
     print(f"name={name} first={first} second={second} threads={THREADS} clock={clock} first_ms={first_ms:.2f} second_ms={second_ms:.2f} "
-          f"time_ratio={ratio:.4f} first_steps={steps} second_steps={same_time} first_loss={a:.4f} second_loss={b:.4f} below_percent={100 * (1 - a / b):.2f}")
+          f"time_ratio={ratio:.4f} first_steps={steps} second_steps={same_time} first_loss={a:.4f} second_loss={b:.4f} "
+          f"below_percent={100 * (1 - a / b):.2f}")
 
 
 main()

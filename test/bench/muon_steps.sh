@@ -35,5 +35,6 @@ echo "AdamW: $adamw_loss at $adamw_rate after $STEPS steps; Muon: $muon_loss at 
 [ "${RECORD:-1}" = 0 ] && exit
 json_result bench_values.jsonl what="held-out loss of the demo's model after $STEPS steps: AdamW, Muon" command="test/bench/muon_steps.sh" \
     value="$adamw_loss, $muon_loss" note="learning rates $adamw_rate and $muon_rate, the best of $RATES_ADAMW and of $RATES_MUON"
-json_result bench_values.jsonl what="steps of Muon to AdamW's held-out loss after $STEPS steps, the demo's model" command="test/bench/muon_steps.sh" \
+json_result bench_values.jsonl what="steps of Muon to AdamW's held-out loss after $STEPS steps, the demo's model" \
+    command="test/bench/muon_steps.sh" \
     value="$least" note="Muon's own schedule of so many steps ends at $at; the next shorter one that was tried does not reach it"

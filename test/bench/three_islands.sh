@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# configs/demo-gpt2.json trained by three islands, one of which joins late and one of which is killed, by the commands of docs/islands.md, "Three islands": each
-# sample counts once, and the held-out loss is within 3 % of one job's after as many tokens. Needs the text of `make demo`.
+# configs/demo-gpt2.json trained by three islands, one of which joins late and one of which is killed, by the commands
+# of docs/islands.md, "Three islands": each sample counts once, and the held-out loss is within 3 % of one job's after
+# as many tokens. Needs the text of `make demo`.
 #   test/bench/three_islands.sh [STEPS]     with STEPS it is short, and no result is kept
 . "$(dirname "$0")/../../scripts/env.sh"
 steps_asked=${1:+run.steps=$1} all=${1:-2300}

@@ -5,19 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/clock.h"
 #include "core/rng.h"
 #include "model/model.h"
-
-static inline int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static inline double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
+#include "test/bench/times.h"
 
 static inline void random_tokens(Stream *s, Tensor t, int64_t vocab, uint64_t seed) {
     int32_t *tokens = (int32_t *)malloc(tensor_bytes(t));

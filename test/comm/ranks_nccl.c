@@ -87,7 +87,8 @@ static void gathers_in_groups(void **state) {
     int     W = comm_size(world), r = comm_rank(world);
     int64_t n = (int64_t)W * PIECE, all = BUCKETS * n, wrong = 0;
     size_t  bytes = (size_t)all * sizeof(float);
-    Tensor  t = tensor_1d(device_alloc(bytes, "buckets"), F32, all), other = tensor_1d(device_alloc(bytes, "other work"), F32, all), bucket[BUCKETS];
+    Tensor  t = tensor_1d(device_alloc(bytes, "buckets"), F32, all), bucket[BUCKETS];
+    Tensor  other = tensor_1d(device_alloc(bytes, "other work"), F32, all);
     float  *host = (float *)device_alloc_host(bytes, "buckets");
     for (int64_t i = 0; i < all; i++) host[i] = i % n / PIECE == r ? (float)(10 * (i / n) + r + 1) : -1.0f;
     for (int b = 0; b < BUCKETS; b++) bucket[b] = tensor_slice(t, b * n, n);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """compare_calibration.py A B - two dumps of `cases calibrate`, from a GPU and from the emulator, name by name.
 
-Moves of data must agree bit by bit; products (mma, wgmma) to within 2^-20 of the sum of |terms|, which is at most 64 * 4; those of fp8, which
-Hopper sums in some 14 bits, to within 2^-13 of 128 * 4; 2^x to 2^-21 of the value, twice what either may err by.
+Moves of data must agree bit by bit; products (mma, wgmma) to within 2^-20 of the sum of |terms|, which is at most 64 * 4;
+those of fp8, which Hopper sums in some 14 bits, to within 2^-13 of 128 * 4; 2^x to 2^-21 of the value, twice what either
+may err by.
 """
 import struct
 import sys

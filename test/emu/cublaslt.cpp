@@ -87,7 +87,8 @@ const char *fault_of_epilogue(const Problem &p) {
     case CUBLASLT_EPILOGUE_BIAS:
     case CUBLASLT_EPILOGUE_BGRADA:
         if (!p.op.bias) return "no bias vector";
-        if ((p.op.bias_type != -1 || bias_type(p) != p.d.type) && p.op.bias_type != (int32_t)bias_type(p)) return "the bias vector has D's type, with fp8 bf16";
+        if ((p.op.bias_type != -1 || bias_type(p) != p.d.type) && p.op.bias_type != (int32_t)bias_type(p))
+            return "the bias vector has D's type, with fp8 bf16";
         if ((uintptr_t)p.op.bias % (uintptr_t)bytes_of(bias_type(p))) return "a bias vector between elements";
         return nullptr;
     case CUBLASLT_EPILOGUE_DGELU:

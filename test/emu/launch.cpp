@@ -18,7 +18,8 @@ namespace emu {
 void *smem_static(const void *key, size_t bytes, size_t align) {
     for (int i = 0; i < engine.here->static_count; i++)
         if (engine.here->statics[i].key == key) return engine.here->arena + engine.here->statics[i].at;
-    if (engine.here->static_count == sizeof engine.here->statics / sizeof *engine.here->statics) fail("too many shared objects in one kernel");
+    if (engine.here->static_count == sizeof engine.here->statics / sizeof *engine.here->statics)
+        fail("too many shared objects in one kernel");
     size_t of_static = bytes; /* a GPU lays static objects first, dynamic memory behind them at its alignment */
     for (int i = 0; i < engine.here->static_count; i++) of_static += engine.here->statics[i].bytes;
     size_t behind = engine.launch->shared_bytes ? (of_static + DYNAMIC_AT - 1) / DYNAMIC_AT * DYNAMIC_AT : of_static;
@@ -41,7 +42,8 @@ void *smem_dynamic(size_t align) {
 
 uint32_t shared_offset(const void *p, size_t n, const char *what, const char *file, int line) {
     const char *q = (const char *)p;
-    if (q < engine.here->arena + DYNAMIC_AT || q + n > engine.here->arena + ARENA_BYTES) fail_at(file, line, "%s: %p is not shared memory", what, p);
+    if (q < engine.here->arena + DYNAMIC_AT || q + n > engine.here->arena + ARENA_BYTES)
+        fail_at(file, line, "%s: %p is not shared memory", what, p);
     return (uint32_t)(q - engine.here->arena);
 }
 

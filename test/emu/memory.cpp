@@ -47,13 +47,15 @@ static char *map_pages(size_t bytes) {
     static int file = -1;
     if (file < 0) {
         std::vector<char> fill(FILL_BYTES, '\xff');
-        if ((file = memfd_create("fill", MFD_CLOEXEC)) < 0 || write(file, fill.data(), FILL_BYTES) != FILL_BYTES) fail("no memory file for the fill of allocations");
+        if ((file = memfd_create("fill", MFD_CLOEXEC)) < 0 || write(file, fill.data(), FILL_BYTES) != FILL_BYTES)
+            fail("no memory file for the fill of allocations");
     }
     size_t all = pages_of(bytes);
     char  *base = (char *)mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return nullptr;
     for (size_t at = 0; at < all; at += FILL_BYTES)
-        if (mmap(base + at, std::min<size_t>(FILL_BYTES, all - at), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == MAP_FAILED) fail("mmap of device memory");
+        if (mmap(base + at, std::min<size_t>(FILL_BYTES, all - at), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == MAP_FAILED)
+            fail("mmap of device memory");
     ASAN_POISON_MEMORY_REGION(base + bytes, all - bytes);
     return base;
 }
@@ -63,7 +65,8 @@ static void unmap_pages(const Allocation &a) {
 }
 /* The whole of it becomes zero: pages that nobody has touched. */
 static void zero_pages(const Allocation &a) {
-    if (mmap(a.base, pages_of(a.bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+    int fresh = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+    if (mmap(a.base, pages_of(a.bytes), PROT_READ | PROT_WRITE, fresh, -1, 0) == MAP_FAILED)
         fail("mmap of device memory");
 }
 

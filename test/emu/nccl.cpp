@@ -1,9 +1,10 @@
 /* nccl.cpp - the calls of NCCL that comm/nccl.cu makes, over MPI, for a build that runs without GPUs. The prototypes are NVIDIA's.
  *
  * As strict as NCCL and a little more: every rank's call is compared with the others', buffers must be device memory, aligned (messages:
- * as their elements are) and either apart or in place as NCCL defines it. A non-blocking communicator answers "in progress" first, and nothing has happened before it is
- * asked again: whoever goes on without asking works with old bytes. On its stream a collective takes this rank's bytes when the stream comes to
- * it and ends when all ranks' have come; a send ends when its receiver has begun to receive.
+ * as their elements are) and either apart or in place as NCCL defines it. A non-blocking communicator answers "in
+ * progress" first, and nothing has happened before it is asked again: whoever goes on without asking works with old
+ * bytes. On its stream a collective takes this rank's bytes when the stream comes to it and ends when all ranks' have
+ * come; a send ends when its receiver has begun to receive.
  *
  * EMU_NCCL_FAULT, where the two collectives that connect the ranks do not count:
  *   setup        the communicator cannot be made

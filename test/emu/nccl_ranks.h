@@ -1,7 +1,8 @@
 /* nccl_ranks.h - the ranks of an emulated communicator, over MPI: how they meet, and how their bytes do. Of nccl.cpp alone.
  *
- * The ranks of a communicator meet by its id: that names the MPI rank which made it, and a tag. Each sends that rank its place; the answer is the
- * list of all. So groups of any ranks are made, several apart at once. One rank alone needs no MPI.
+ * The ranks of a communicator meet by its id: that names the MPI rank which made it, and a tag. Each sends that rank
+ * its place; the answer is the list of all. So groups of any ranks are made, several apart at once. One rank alone
+ * needs no MPI.
  */
 #pragma once
 #include "streams.h"
@@ -71,7 +72,9 @@ struct Exchange {
 
 #ifdef NO_MPI
 void         world_name(ncclUniqueId *) {}
-ncclResult_t world_make(ncclComm_t comm, ncclUniqueId) { return comm->ranks == 1 ? ncclSuccess : wrong(ncclInvalidUsage, "this build has no MPI"); }
+ncclResult_t world_make(ncclComm_t comm, ncclUniqueId) {
+    return comm->ranks == 1 ? ncclSuccess : wrong(ncclInvalidUsage, "this build has no MPI");
+}
 ncclResult_t world_made(ncclComm_t) { return ncclSuccess; }
 void         world_free(ncclComm_t) {}
 bool         gathered(ncclComm_t, Gather &g, bool) { return g.all = g.mine, true; }
@@ -116,7 +119,8 @@ ncclResult_t answer(ncclComm_t comm) {
     memcpy(&comm->came[2 * comm->meeting.size()], comm->mine, sizeof comm->mine);
     for (size_t i = 0; i <= comm->meeting.size(); i++) {
         int rank = comm->came[2 * i];
-        if (rank < 0 || rank >= comm->ranks || comm->list[(size_t)rank] >= 0) return wrong(ncclInvalidUsage, "two ranks come as rank %d", rank);
+        if (rank < 0 || rank >= comm->ranks || comm->list[(size_t)rank] >= 0)
+            return wrong(ncclInvalidUsage, "two ranks come as rank %d", rank);
         comm->list[(size_t)rank] = comm->came[2 * i + 1];
     }
     comm->meeting.clear();
@@ -156,7 +160,8 @@ bool gathered(ncclComm_t comm, Gather &g, bool are_calls) {
     if (!g.begun) {
         g.begun = true;
         g.all.resize(g.mine.size() * (size_t)comm->ranks);
-        MPI_Iallgather(g.mine.data(), (int)g.mine.size(), MPI_BYTE, g.all.data(), (int)g.mine.size(), MPI_BYTE, are_calls ? comm->calls : comm->world,
+        MPI_Iallgather(g.mine.data(), (int)g.mine.size(), MPI_BYTE, g.all.data(), (int)g.mine.size(), MPI_BYTE,
+                       are_calls ? comm->calls : comm->world,
                        &g.request);
     }
     PMPI_Test(&g.request, &done, MPI_STATUS_IGNORE);
@@ -181,7 +186,8 @@ bool exchanged(ncclComm_t comm, Exchange &e) {
         int            count = (int)m.bytes.size();
         if (!m.is_send && !failed) MPI_Get_count(&status[i], MPI_BYTE, &count);
         if (failed || count != (int)m.bytes.size()) {
-            fprintf(stderr, "emulated NCCL: rank %d expects %zu bytes of rank %d, and other bytes came\n", comm->rank, m.bytes.size(), m.peer);
+            fprintf(stderr, "emulated NCCL: rank %d expects %zu bytes of rank %d, and other bytes came\n", comm->rank,
+                    m.bytes.size(), m.peer);
             abort();
         }
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `plan gpu=h100 kernels=true` of the emulated build, whose operations are a GPU's: the limits of GPT-2 124M's step are those worked out by hand, and
-# the table adds up.
+# `plan gpu=h100 kernels=true` of the emulated build, whose operations are a GPU's: the limits of GPT-2 124M's step are
+# those worked out by hand, and the table adds up.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Every CUDA kernel on the emulated GPU: the op tests of test/layers under AddressSanitizer and UBSan, then under the race checker, and a list
-# of which kernels ran with which element types, and what the race checker counted beside (UPDATE=1 writes its table). The whole model, which is
-# the longest of them, goes first, and under the race checker only in `make soak` (test/soak/schedules.sh).
+# of which kernels ran with which element types, and what the race checker counted beside (UPDATE=1 writes its table).
+# The whole model, which is the longest of them, goes first, and under the race checker only in `make soak`
+# (test/soak/schedules.sh).
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then

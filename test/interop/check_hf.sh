@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make check-hf: a checkpoint's folder and our exports load in Hugging Face transformers as they are, with the same logits (1e-4 in fp32) and
-# greedy text, and models that transformers made load here.
+# make check-hf, and the end of make test-interop: a checkpoint's folder and our exports load in Hugging Face transformers as they are, with
+# the same logits (1e-4 in fp32) and greedy text, and models that transformers made load here.
 # Installs transformers into a virtual environment under build/; ends with "skipped: ..." and status 0 where it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-hf

@@ -29,5 +29,6 @@ from llama model.arch=llama model.n_embd=2048 model.n_head=32 model.n_kv_head=8 
 from llama-heads model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=40 model.n_inner=96 model.norm_eps=1e-6
 from qwen3 model.arch=qwen3 model.n_embd=1024 model.n_head=16 model.n_kv_head=8 model.head_dim=128 model.n_inner=3072 model.rope_theta=1e6 \
     model.tie_embeddings=true
-from qwen3-moe model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24 model.rope_theta=1e6 moe.experts=6 moe.top_k=3 \
+from qwen3-moe model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24 model.rope_theta=1e6 \
+    moe.experts=6 moe.top_k=3 \
     moe.n_inner=32 moe.norm_top_k=false

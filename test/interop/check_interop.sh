@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make test-interop: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py), our reader of parquet files
-# the text of pyarrow (check_parquet.py), and sweeps are what the study of PyPI's Optuna says (check_sweeps.py; Debian's: test_sweep_search.sh). Installs these into a virtual environment under build/; ends with "skipped: ..." and status 0 where it
+# make test-interop, before check_hf.sh: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py), our
+# reader of parquet files the text of pyarrow (check_parquet.py), and sweeps are what the study of PyPI's Optuna says (check_sweeps.py;
+# Debian's: test_sweep_search.sh). Installs these into a virtual environment under build/; ends with "skipped: ..." and status 0 where it
 # cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 bash test/interop/check_tensorboard.sh || STATUS=1 # has an environment of its own

@@ -7,7 +7,8 @@
 static void compare_rows(DType act, int64_t N, int64_t k, int64_t E, int64_t C) {
     int64_t R = N * k;
     Stage   s = stage_create(STAGE_SCRATCH);
-    Tensor  expert = stage_tokens(&s, 2, N, k, 11, (int32_t)E), order = stage_tensor(&s, I32, 1, R, 1), place = stage_tensor(&s, I32, 1, R, 1);
+    Tensor  expert = stage_tokens(&s, 2, N, k, 11, (int32_t)E);
+    Tensor  order = stage_tensor(&s, I32, 1, R, 1), place = stage_tensor(&s, I32, 1, R, 1);
     Tensor  first = stage_tensor(&s, I32, 1, E + 1, 1), x = stage_random(&s, act, 2, N, C, 12, 1, 0);
     Tensor  rows = stage_tensor(&s, act, 2, R, C), y = stage_tensor(&s, act, 2, N, C);
     double *sums = stage_doubles(&s, N * C);

@@ -174,9 +174,28 @@ static void test_small(void **state) {
     }
 }
 
+/* Sums that are infinite or undefined stay so, wherever they stand in a row: the last 13 channels are no whole vector. */
+static void test_undefined(void **state) {
+    (void)state;
+    enum { C = 77 };
+    for (int t = 0; t < stage_act_types(); t++) {
+        Stage  s = stage_create(STAGE_SCRATCH);
+        Rows   r = rows_create(&s, ACT_TYPES[t], 1, C);
+        Tensor update = stage_random(&s, ACT_TYPES[t], 2, 1, C, 4, 1, 0), sum = stage_tensor(&s, ACT_TYPES[t], 2, 1, C);
+        for (int64_t i = 0; i < C; i += 5) tensor_set(r.x, i, NAN), tensor_set(r.x, i + 1, i % 2 ? INFINITY : -INFINITY);
+        residual_rmsnorm_forward(&s.stream, sum, r.y, r.rstd, r.x, update, r.w, 1e-5f);
+        stage_settle();
+        for (int64_t i = 0; i < C; i++) {
+            float got = tensor_get(sum, i);
+            assert_true(i % 5 == 0 ? isnan(got) : i % 5 == 1 ? isinf(got) && (got > 0) == (i / 5 % 2) : isfinite(got));
+        }
+        stage_destroy(&s);
+    }
+}
+
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
-                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_small)};
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_small), cmocka_unit_test(test_undefined)};
     return cmocka_run_group_tests_name("rmsnorm", all, NULL, NULL);
 }
 

@@ -48,8 +48,10 @@ static void test_records(void **state) {
         const char *prefix = normed ? "router_normed" : "router";
         char       name[64];
 #define FIND(what) (snprintf(name, sizeof name, "%s." what, prefix), record_find(&f, name))
-        Tensor  logits = stage_record(&s, record_find(&f, "router.logits"), F32), bias = stage_record(&s, record_find(&f, "router.bias"), F32);
-        Tensor  dweight = stage_record(&s, record_find(&f, "router.dweight"), F32), chosen = stage_record(&s, record_find(&f, "router.expert"), I32);
+        Tensor  logits = stage_record(&s, record_find(&f, "router.logits"), F32);
+        Tensor  bias = stage_record(&s, record_find(&f, "router.bias"), F32);
+        Tensor  dweight = stage_record(&s, record_find(&f, "router.dweight"), F32);
+        Tensor  chosen = stage_record(&s, record_find(&f, "router.expert"), I32);
         int64_t N = logits.dim[0], E = logits.dim[1], k = dweight.dim[1];
         Tensor  p = stage_tensor(&s, F32, 2, N, E), expert = stage_tensor(&s, I32, 2, N, k), weight = stage_tensor(&s, F32, 2, N, k);
         Tensor  dlogits = stage_tensor(&s, F32, 2, N, E), none = tensor_none();
@@ -105,7 +107,8 @@ static void compare(DType act, int64_t B, int64_t T, int64_t E, int64_t k, int n
 
 static void test_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {1, 2, 2, 1}, {2, 3, 5, 2}, {3, 7, 8, 8}, {2, 20, 33, 3}, {1, 40, 64, 6}, {2, 9, 130, 8}};
+    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {1, 2, 2, 1}, {2, 3, 5, 2}, {3, 7, 8, 8},
+                                        {2, 20, 33, 3}, {1, 40, 64, 6}, {2, 9, 130, 8}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
             for (int way = 0; way < 4; way++)

@@ -133,8 +133,8 @@ static inline void update(Model *m, int64_t step, double norm) {
     free(counts);
 }
 
-/* Worst ||got - want|| / ||want|| over the rows of the parameter table, where a zero row must be zero; got is parameter memory, want the records of
- * that prefix. */
+/* Worst ||got - want|| / ||want|| over the rows of the parameter table, where a zero row must be zero; got is
+ * parameter memory, want the records of that prefix. */
 static inline double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
     double worst = 0.0;
     for (int i = 0; i < m->shards->layout.params; i++) {
@@ -182,6 +182,33 @@ static inline void follow_curve(void) {
         print_message("worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
         assert_true(worst <= WEIGHT_ALLOWED);
     }
+    model_destroy(m);
+}
+
+/* The same bounds: what is rounded off in a direction grows with it (test_newton_schulz.c), to some 1e-6, and twenty steps
+ * move the weights by a part of themselves. weight_allowed 0: the file has no last weights. */
+static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
+    Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    RecordFile adamw = m->records, muon = record_load(file);
+    m->optimizer.muon.newton = newton;
+    double     worst_loss = 0.0;
+    int64_t    steps = !stage_is_slow() ? STEPS : kind == &OPTIMIZER_MUON && newton == NEWTON_QUINTIC ? STEPS / 4 : 2;
+    for (int64_t step = 0; step < steps; step++) {
+        double loss = gradients(m, step, 2), norm = gradient_norm(m);
+        worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&muon, "loss"), step)));
+        assert_true(relative(norm, record_value(record_find(&muon, "grad_norm"), step)) <= GRADIENT_ALLOWED + WEIGHT_ALLOWED);
+        update(m, step, norm);
+    }
+    print_message("%s: worst loss %.2e of %.0e\n", file, worst_loss, LOSS_ALLOWED);
+    assert_true(worst_loss <= LOSS_ALLOWED);
+    if (steps == STEPS && weight_allowed > 0.0) {
+        m->records = muon;
+        double worst = worst_row(m, m->shards->params, "final", 1);
+        print_message("%s: worst final weight %.2e of %.0e\n", file, worst, weight_allowed);
+        assert_true(worst <= weight_allowed);
+    }
+    m->records = adamw;
+    record_unload(&muon);
     model_destroy(m);
 }
 

@@ -5,19 +5,14 @@
  * Runs on 2 4 ranks.
  */
 #include "model/balance.h"
-#include "model/groups.h"
-#include "model/model.h"
-#include "test/comm/ranks.h"
 #include "test/model/moe_shape.h"
-#include "test/ref/record.h"
+#include "test/model/ranks_fixture.h"
 
-#include <math.h>
-
-enum { STEPS = 20, FEW_STEPS = 3, WARMUP = 5, SEQUENCES = 4, PARAMS = 64 };
+enum { FEW_STEPS = 3, SEQUENCES = 4 };
 static const ModelShape SHAPES[] = {MOE_SHAPE(BALANCE_SWITCH, 0.05), MOE_SHAPE(BALANCE_BIAS, 0.01)};
 static const char *const RECORDS[] = {"test/ref/data/qwen3_moe_switch.rec", "test/ref/data/qwen3_moe_bias.rec"};
-static const double LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
-static const double LOSS_ALLOWED = 2e-6, NORM_ALLOWED = 1.2e-5, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 1e-5, BF16_ALLOWED = 4e-3; /* ranks_grid.c's; norms test_qwen3_moe.c's */
+/* ranks_grid.c's; norms test_qwen3_moe.c's */
+static const double LOSS_ALLOWED = 2e-6, NORM_ALLOWED = 1.2e-5, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 1e-5, BF16_ALLOWED = 4e-3;
 
 typedef struct {
     int    ranks, expert, stages, copies, zero;
@@ -40,46 +35,21 @@ static const Grid GRIDS[] = {
     {4, 2, 2, 1, 2, 1.0, RECOMPUTE_LIGHT, 1, 0, F32, FEW_STEPS, 1, &OPTIMIZER_ADAMW},
 };
 
-static RecordFile records;
-
 /* --- a model on a grid -------------------------------------------------------------------------------------------- */
 
 typedef struct {
+    Ranked      at;
     const Grid *grid;
-    Groups      groups;
-    Model      *model;
-    Arena       tokens;
-    int64_t     step, micro;  /* the next micro-batch of this rank's, in this step */
 } Job;
 
-static int64_t micro_batches(const Job *j) { return SEQUENCES / (j->grid->B * j->groups.datas); }
-
-static const Record *record_of(const char *prefix, const Param *p) {
-    char name[80];
-    snprintf(name, sizeof name, "%s.%s", prefix, p->name);
-    return record_find(&records, name);
-}
-
-static void load_initial(Model *m) {
-    float *values = (float *)malloc(sizeof *values * (size_t)m->shards->layout.elems);
-    CHECK(values, "no memory");
-    for (int i = 0; i < m->shards->spans; i++) {
-        Span          span = m->shards->span[i];
-        const Record *r = record_of("init", &m->shards->layout.param[span.param]);
-        for (int64_t k = 0; k < span.elems; k++) values[k] = (float)record_value(r, span.first + k);
-        optimizer_put(&m->optimizer, &m->stream, optimizer_master(&m->optimizer, span), values);
-    }
-    free(values);
-    optimizer_publish(&m->optimizer, &m->stream);
-    shards_publish(m->shards, &m->stream);
-}
+static int64_t micro_batches(const Job *j) { return SEQUENCES / (j->grid->B * j->at.groups.datas); }
 
 static void create(Job *j, const Grid *g) {
     Mesh mesh = mesh_of(comm_size(world), (MeshSizes){1, 1, g->stages, g->copies});
-    *j = (Job){.grid = g, .groups = groups_create(world, mesh, 0)};
-    groups_add_experts(&j->groups, g->expert);
-    if (g->optimizer->has_matrices) groups_add_matrices(&j->groups);
-    groups_set_kind(&j->groups, COMM_RING);
+    *j = (Job){.grid = g, .at.groups = groups_create(world, mesh, 0)};
+    groups_add_experts(&j->at.groups, g->expert);
+    if (g->optimizer->has_matrices) groups_add_matrices(&j->at.groups);
+    groups_set_kind(&j->at.groups, COMM_RING);
     ModelSpec spec = {.shards = {.shape = SHAPES[g->balance],
                                  .ranks = mesh.size[AXIS_SHARD],
                                  .replicas = g->copies,
@@ -94,91 +64,33 @@ static void create(Job *j, const Grid *g) {
                       .T = T,
                       .pipeline = {.stages = g->stages, .parts = 1, .micro_batches = micro_batches(j)},
                       .recompute = g->recompute};
-    model_take_groups(&spec, &j->groups);
-    j->model = model_create(spec);
-    j->tokens = arena_create("tokens", (size_t)(4 * SEQUENCES * T) * sizeof(int32_t));
-    load_initial(j->model);
-}
-
-static void drop(Job *j) {
-    shards_need_all(j->model->shards);
-    model_destroy(j->model);
-    world_follow(comm_world(world), &stream);
-    groups_free(&j->groups);
-    arena_destroy(&j->tokens);
+    ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
 /* Micro-batch k of a step is sequences k B to k B + B; a data index has micro_batches of them, one after another. */
 static Batch next_batch(void *job) {
     Job    *j = (Job *)job;
-    int64_t B = j->grid->B, first = (j->groups.data * micro_batches(j) + j->micro++) * B;
-    Batch   batch = {arena_tensor(&j->tokens, I32, 2, B, T, 1), arena_tensor(&j->tokens, I32, 2, B, T, 1), tensor_none()};
+    int64_t B = j->grid->B, first = (j->at.groups.data * micro_batches(j) + j->at.micro++) * B;
+    Arena  *room = &j->at.tokens;
+    Batch   batch = {arena_tensor(room, I32, 2, B, T, 1), arena_tensor(room, I32, 2, B, T, 1), tensor_none()};
     int32_t inputs[2 * T], targets[2 * T];
-    const int32_t *tokens = (const int32_t *)record_find(&records, "tokens")->data + (j->step * SEQUENCES + first) * (T + 1);
+    const int32_t *tokens = (const int32_t *)record_find(&records, "tokens")->data + (j->at.step * SEQUENCES + first) * (T + 1);
     for (int64_t i = 0; i < B * T; i++) inputs[i] = tokens[i / T * (T + 1) + i % T], targets[i] = tokens[i / T * (T + 1) + i % T + 1];
-    device_from_host(&j->model->stream, batch.inputs, inputs);
-    device_from_host(&j->model->stream, batch.targets, targets);
+    device_from_host(&j->at.model->stream, batch.inputs, inputs);
+    device_from_host(&j->at.model->stream, batch.targets, targets);
     return batch;
 }
 
-typedef struct { double loss, norm; } Numbers;
-
-static Numbers gradients(Job *j, int64_t step) {
-    Model *m = j->model;
-    j->step = step, j->micro = 0, j->tokens.used_bytes = 0;
-    step_sums_zero(&m->sums, &m->stream);
-    shards_begin(m->shards, &m->stream);
-    pipeline_step(&m->pipeline, &m->stream, 1.0f / (SEQUENCES * T), next_batch, j);
-    shards_finish(m->shards, &m->stream);
-    optimizer_numbers(&m->optimizer, &m->stream, 0);
-    StepValues v = step_sums_fetch(&m->sums, &m->stream);
-    comm_all_reduce_i64(world, v.sum[0].word, sizeof v.sum / (sizeof(int64_t)), COMM_SUM);
-    return (Numbers){exact_value(&v.sum[SUM_LOSS]) / (SEQUENCES * T), sqrt(exact_value(&v.sum[SUM_GRAD_SQUARES]))};
-}
-
-static double learning_rate(int64_t s) {
-    if (s < WARMUP) return LEARNING_RATE * (double)(s + 1) / WARMUP;
-    double progress = (double)(s - WARMUP) / (STEPS - WARMUP);
-    return LEARNING_RATE * (FINAL_FRACTION + (1.0 - FINAL_FRACTION) * (1.0 + cos(acos(-1.0) * progress)) / 2.0);
-}
-
-static void update(Job *j, int64_t step, double norm) {
-    Model   *m = j->model;
+/* After an update: the experts' bias moves by all ranks' counts. */
+static void balance(Model *m) {
     int64_t *counts = (int64_t *)malloc(tensor_bytes(m->sums.experts));
-    AdamW    h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
     CHECK(counts, "no memory");
     device_to_host(&m->stream, counts, m->sums.experts);
     comm_all_reduce_i64(world, counts, (int)tensor_elems(m->sums.experts), COMM_SUM);
-    optimizer_update(&m->optimizer, &m->stream, h, norm > GRAD_CLIP ? (float)(GRAD_CLIP / norm) : 1.0f);
     experts_balance(&m->optimizer, &m->stream, counts);
     shards_publish(m->shards, &m->stream);
     free(counts);
 }
-
-/* Worst ||got - want|| / ||want|| over the rows of the parameter table, of all ranks' spans; each element is some rank's, of each copy. */
-static double worst_row(Job *j, const char *prefix, Tensor (*of)(const Job *j, Span span)) {
-    Model *m = j->model;
-    double sums[3 * PARAMS] = {0}, worst = 0.0;
-    CHECK(m->shards->layout.params <= PARAMS, "%d rows", m->shards->layout.params);
-    for (int i = 0; i < m->shards->spans; i++) {
-        Span          span = m->shards->span[i];
-        const Record *r = record_of(prefix, &m->shards->layout.param[span.param]);
-        Tensor        got = of(j, span);
-        double       *sum = sums + 3 * span.param;
-        for (int64_t k = 0; k < span.elems; k++) {
-            double want = record_value(r, span.first + k), off = (double)((const float *)got.data)[k] - want;
-            sum[0] += off * off, sum[1] += want * want, sum[2] += 1.0;
-        }
-    }
-    comm_all_reduce_f64(world, sums, 3 * PARAMS, COMM_SUM);
-    for (int i = 0; i < m->shards->layout.params; i++) {
-        CHECK((int64_t)sums[3 * i + 2] == j->grid->copies * m->shards->layout.param[i].elems, "row %d: %.0f elements", i, sums[3 * i + 2]);
-        worst = fmax(worst, sums[3 * i + 1] > 0 ? sqrt(sums[3 * i] / sums[3 * i + 1]) : sums[3 * i] > 0 ? INFINITY : 0.0);
-    }
-    return worst;
-}
-static Tensor grad_of(const Job *j, Span span) { return shards_grad(j->model->shards, span); }
-static Tensor master_of(const Job *j, Span span) { return optimizer_master(&j->model->optimizer, span); }
 
 typedef struct { double loss, norm, gradient, weight, last; int64_t rounds; } Errors; /* last: the last step's loss */
 
@@ -188,18 +100,19 @@ static Errors train(const Grid *g) {
     records = record_load(RECORDS[g->balance]);
     create(&j, g);
     for (int64_t step = 0; step < g->steps; step++) {
-        Numbers n = gradients(&j, step);
+        Numbers n = gradients(&j.at, step, SEQUENCES * T, next_batch, &j);
         double  loss = record_value(record_find(&records, "loss"), step), norm = record_value(record_find(&records, "grad_norm"), step);
         e.loss = fmax(e.loss, fabs(n.loss - loss) / loss);
         e.norm = fmax(e.norm, fabs(n.norm - norm) / norm);
-        if (step == 0 && g->act == F32) e.gradient = worst_row(&j, "grad", grad_of);
-        update(&j, step, n.norm);
+        if (step == 0 && g->act == F32) e.gradient = worst_row(&j.at, "grad", g->copies, grad_of);
+        update(&j.at, step, n.norm);
+        balance(j.at.model);
         e.last = n.loss;
     }
-    if (g->act == F32 && g->steps == STEPS) e.weight = worst_row(&j, "final", master_of);
-    e.rounds = g->expert > 1 ? j.model->gpt.experts->rounds : 1;
+    if (g->act == F32 && g->steps == STEPS) e.weight = worst_row(&j.at, "final", g->copies, master_of);
+    e.rounds = g->expert > 1 ? j.at.model->gpt.experts->rounds : 1;
     comm_all_reduce_i64(world, &e.rounds, 1, COMM_MAX);
-    drop(&j);
+    ranked_drop(&j.at);
     record_unload(&records);
     return e;
 }
@@ -218,7 +131,8 @@ static void divided_experts_compute_pytorch_s_steps(void **state) {
         if (g->ranks != comm_size(world)) continue;
         Errors e = train(g);
         if (comm_rank(world) == 0)
-            print_message("expert %d, pipeline %d, replicas %d, capacity %.1f, zero_stage %d, %s: loss %.2e, norm %.2e, gradient %.2e, weight %.2e, %lld rounds\n",
+            print_message("expert %d, pipeline %d, replicas %d, capacity %.1f, zero_stage %d, %s: loss %.2e, norm %.2e, gradient %.2e, "
+                          "weight %.2e, %lld rounds\n",
                           g->expert, g->stages, g->copies, g->capacity, g->zero, dtype_name(g->act), e.loss, e.norm, e.gradient, e.weight,
                           (long long)e.rounds);
         wrong += !is_right(g, e);

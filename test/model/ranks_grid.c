@@ -7,20 +7,11 @@
  * larger ones first, and each some of its own: the first two of a launch take all twenty steps, the others the first
  * five. ALL_GRIDS=N: instead eight grids of all, from number N on, all steps.
  */
-#include "core/exact.h"
-#include "model/groups.h"
-#include "model/model.h"
-#include "test/comm/ranks.h"
-#include "test/ref/record.h"
+#include "test/model/ranks_fixture.h"
 
-#include <math.h>
-
-enum { STEPS = 20, FEW_STEPS = 5, WARMUP = 5, SEQUENCES = 8, T = 256, PARAMS = 52 };
+enum { FEW_STEPS = 5, SEQUENCES = 8, T = 256 };
 static const ModelShape SHAPE = GPT2_SHAPE(4, 4, 32, T, 389);
-static const double LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
 static const double LOSS_ALLOWED = 2e-6, NORM_ALLOWED = 5e-6, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 2e-5, BF16_ALLOWED = 4e-3;
-
-static RecordFile records;
 
 /* --- grids -------------------------------------------------------------------------------------------------------- */
 
@@ -138,43 +129,15 @@ static const char *text_of(Grid g, char out[160]) {
 /* --- a model on a grid -------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    Grid    grid;
-    int     ranks;
-    Groups  groups;
-    Model  *model;
-    Arena   tokens;
-    int64_t step, micro;  /* the next micro-batch of this rank's, in this step */
+    Ranked at;
+    Grid   grid;
+    int    ranks;
 } Job;
-
-static const Record *record_of(const char *prefix, const Param *p) {
-    char name[80];
-    snprintf(name, sizeof name, "%s.%s", prefix, p->name);
-    return record_find(&records, name);
-}
-
-static void load_initial(Model *m) {
-    float *values = (float *)malloc(sizeof *values * (size_t)m->shards->layout.elems);
-    CHECK(values, "no memory");
-    for (int i = 0; i < m->shards->spans; i++) {
-        Span          span = m->shards->span[i];
-        const Param  *p = &m->shards->layout.param[span.param];
-        const Record *r = record_of("init", p);
-        for (int64_t k = 0; k < span.elems;) {
-            FileRun run = layout_run(&m->shards->layout, &span, k);
-            for (int64_t j = 0; j < run.elems && k < span.elems; j++)
-                values[k++] = (float)record_value(r, run.offset - p->offset + j);
-        }
-        optimizer_put(&m->optimizer, &m->stream, optimizer_master(&m->optimizer, span), values);
-    }
-    free(values);
-    optimizer_publish(&m->optimizer, &m->stream);
-    shards_publish(m->shards, &m->stream);
-}
 
 static void create(Job *j, Grid g, int ranks) {
     Mesh mesh = mesh_of(ranks, (MeshSizes){g.of[TENSOR], g.of[CONTEXT], g.of[STAGES], g.of[COPIES]});
-    *j = (Job){.grid = g, .ranks = ranks, .groups = groups_create(world, mesh, g.of[PARTS] > 1)};
-    groups_set_kind(&j->groups, COMM_RING);
+    *j = (Job){.grid = g, .ranks = ranks, .at.groups = groups_create(world, mesh, g.of[PARTS] > 1)};
+    groups_set_kind(&j->at.groups, COMM_RING);
     ModelSpec spec = {.shards = {.shape = SHAPE,
                                  .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
                                  .replicas = mesh.size[AXIS_REPLICA],
@@ -191,84 +154,28 @@ static void create(Job *j, Grid g, int ranks) {
                                    .micro_batches = micro_batches(g, ranks)},
                       .recompute = (Recompute)g.of[RECOMPUTE],
                       .offload = g.of[OPTIMIZER_MEMORY] ? MEMORY_HOST : MEMORY_DEVICE};
-    model_take_groups(&spec, &j->groups);
-    j->model = model_create(spec);
-    j->tokens = arena_create("tokens", (size_t)(4 * SEQUENCES * T) * sizeof(int32_t));
-    load_initial(j->model);
-}
-
-static void drop(Job *j) {
-    shards_need_all(j->model->shards);
-    model_destroy(j->model);
-    world_follow(comm_world(world), &stream);
-    groups_free(&j->groups);
-    arena_destroy(&j->tokens);
+    ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
 /* Micro-batch k of a step is sequences k B to k B + B; a data index has micro_batches of them, one after another. */
 static Batch next_batch(void *job) {
     Job        *j = (Job *)job;
     int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
-            first = (j->groups.data * micro_batches(j->grid, j->ranks) + j->micro++) * B;
-    ContextPart part = context_part(j->groups.context);
-    Batch       batch = {arena_tensor(&j->tokens, I32, 2, B, own, 1), arena_tensor(&j->tokens, I32, 2, B, own, 1), tensor_none()};
+            first = (j->at.groups.data * micro_batches(j->grid, j->ranks) + j->at.micro++) * B;
+    ContextPart part = context_part(j->at.groups.context);
+    Arena      *room = &j->at.tokens;
+    Batch       batch = {arena_tensor(room, I32, 2, B, own, 1), arena_tensor(room, I32, 2, B, own, 1), tensor_none()};
     int32_t     inputs[2 * T], targets[2 * T];
     for (int64_t b = 0; b < B; b++) {
         const int32_t *sequence =
-            (const int32_t *)record_find(&records, "tokens")->data + (j->step * SEQUENCES + first + b) * (T + 1);
+            (const int32_t *)record_find(&records, "tokens")->data + (j->at.step * SEQUENCES + first + b) * (T + 1);
         context_take(inputs + b * own, sequence, part, own);
         context_take(targets + b * own, sequence + 1, part, own);
     }
-    device_from_host(&j->model->stream, batch.inputs, inputs);
-    device_from_host(&j->model->stream, batch.targets, targets);
+    device_from_host(&j->at.model->stream, batch.inputs, inputs);
+    device_from_host(&j->at.model->stream, batch.targets, targets);
     return batch;
 }
-
-typedef struct { double loss, norm; } Numbers;
-
-static Numbers gradients(Job *j, int64_t step) {
-    Model *m = j->model;
-    j->step = step, j->micro = 0, j->tokens.used_bytes = 0;
-    step_sums_zero(&m->sums, &m->stream);
-    shards_begin(m->shards, &m->stream);
-    pipeline_step(&m->pipeline, &m->stream, 1.0f / (SEQUENCES * T), next_batch, j);
-    shards_finish(m->shards, &m->stream);
-    optimizer_numbers(&m->optimizer, &m->stream, 0);
-    StepValues v = step_sums_fetch(&m->sums, &m->stream);
-    comm_all_reduce_i64(world, v.sum[0].word, sizeof v.sum / (sizeof(int64_t)), COMM_SUM);
-    return (Numbers){exact_value(&v.sum[SUM_LOSS]) / (SEQUENCES * T), sqrt(exact_value(&v.sum[SUM_GRAD_SQUARES]))};
-}
-
-static double learning_rate(int64_t s) {
-    if (s < WARMUP) return LEARNING_RATE * (double)(s + 1) / WARMUP;
-    double progress = (double)(s - WARMUP) / (STEPS - WARMUP);
-    return LEARNING_RATE * (FINAL_FRACTION + (1.0 - FINAL_FRACTION) * (1.0 + cos(acos(-1.0) * progress)) / 2.0);
-}
-
-/* Worst ||got - want|| / ||want|| over the rows of the parameter table, of all ranks' spans. */
-static double worst_row(Job *j, const char *prefix, Tensor (*of)(const Job *j, Span span)) {
-    Model *m = j->model;
-    double sums[2 * PARAMS] = {0}, worst = 0.0;
-    CHECK(m->shards->layout.params == PARAMS, "%d rows", m->shards->layout.params);
-    for (int i = 0; i < m->shards->spans; i++) {
-        Span          span = m->shards->span[i];
-        const Param  *p = &m->shards->layout.param[span.param];
-        const Record *r = record_of(prefix, p);
-        Tensor        got = of(j, span);
-        for (int64_t k = 0; k < span.elems;) {
-            FileRun run = layout_run(&m->shards->layout, &span, k);
-            for (int64_t e = 0; e < run.elems && k < span.elems; e++, k++) {
-                double want = record_value(r, run.offset - p->offset + e), off = (double)((const float *)got.data)[k] - want;
-                sums[2 * span.param] += off * off, sums[2 * span.param + 1] += want * want;
-            }
-        }
-    }
-    comm_all_reduce_f64(world, sums, 2 * PARAMS, COMM_SUM);
-    for (int i = 0; i < PARAMS; i++) worst = fmax(worst, sums[2 * i + 1] > 0 ? sqrt(sums[2 * i] / sums[2 * i + 1]) : INFINITY); /* each row is on some rank */
-    return worst;
-}
-static Tensor grad_of(const Job *j, Span span) { return shards_grad(j->model->shards, span); }
-static Tensor master_of(const Job *j, Span span) { return optimizer_master(&j->model->optimizer, span); }
 
 typedef struct { double loss, norm, gradient, weight; uint64_t bits; } Errors;
 
@@ -279,18 +186,17 @@ static Errors train(Grid g, int ranks, int steps) {
     create(&j, g, ranks);
     const Record *losses = record_find(&records, "loss"), *norms = record_find(&records, "grad_norm");
     for (int64_t step = 0; step < steps; step++) {
-        Numbers n = gradients(&j, step);
+        Numbers n = gradients(&j.at, step, SEQUENCES * T, next_batch, &j);
         double  loss = record_value(losses, step), norm = record_value(norms, step);
         e.loss = fmax(e.loss, fabs(n.loss - loss) / loss);
         e.norm = fmax(e.norm, fabs(n.norm - norm) / norm);
-        if (step == 0 && !g.of[PRECISION]) e.gradient = worst_row(&j, "grad", grad_of);
-        AdamW h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
-        optimizer_update(&j.model->optimizer, &j.model->stream, h, n.norm > GRAD_CLIP ? (float)(GRAD_CLIP / n.norm) : 1.0f);
-        shards_publish(j.model->shards, &j.model->stream);
+        if (step == 0 && !g.of[PRECISION]) e.gradient = worst_row(&j.at, "grad", 0, grad_of);
+        update(&j.at, step, n.norm);
+        shards_publish(j.at.model->shards, &j.at.model->stream);
         memcpy(&e.bits, &n.loss, sizeof e.bits);
     }
-    if (!g.of[PRECISION] && steps == STEPS) e.weight = worst_row(&j, "final", master_of);
-    drop(&j);
+    if (!g.of[PRECISION] && steps == STEPS) e.weight = worst_row(&j.at, "final", 0, master_of);
+    ranked_drop(&j.at);
     return e;
 }
 

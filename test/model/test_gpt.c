@@ -18,30 +18,6 @@ static void test_curve(void **state) {
     follow_curve();
 }
 
-/* The same bounds: what is rounded off in a direction grows with it (test_newton_schulz.c), to some 1e-6, and twenty steps
- * move the weights by a part of themselves. */
-static void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
-    Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
-    RecordFile adamw = m->records, muon = record_load(file);
-    m->optimizer.muon.newton = newton;
-    double     worst_loss = 0.0;
-    int64_t    steps = !stage_is_slow() ? STEPS : kind == &OPTIMIZER_MUON && newton == NEWTON_QUINTIC ? STEPS / 4 : 2;
-    for (int64_t step = 0; step < steps; step++) {
-        double loss = gradients(m, step, 2);
-        worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&muon, "loss"), step)));
-        update(m, step, gradient_norm(m));
-    }
-    print_message("%s: worst loss %.2e of %.0e\n", file, worst_loss, LOSS_ALLOWED);
-    assert_true(worst_loss <= LOSS_ALLOWED);
-    m->records = muon;
-    double worst = steps == STEPS ? worst_row(m, m->shards->params, "final", 1) : 0.0;
-    print_message("%s: worst final weight %.2e of %.0e\n", file, worst, weight_allowed);
-    assert_true(worst <= weight_allowed);
-    m->records = adamw;
-    record_unload(&muon);
-    model_destroy(m);
-}
-
 static void test_muon(void **state) {
     (void)state;
     follow_muon(&OPTIMIZER_MUON, NEWTON_QUINTIC, "test/ref/data/muon.rec", WEIGHT_ALLOWED);

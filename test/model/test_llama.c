@@ -1,5 +1,5 @@
 /* test_llama.c - whole models of kind llama and qwen3 against PyTorch's float64 records (test/ref/generate.py): heads that
- * share keys, positions scaled as Llama 3's, a head of its own; heads with norms, wider together than the stream; and
+ * share keys, positions scaled as Llama 3's, a head of its own, by AdamW and by Muon; heads with norms, wider together than the stream; and
  * against themselves: other micro-batches, recomputation, inference, tokens one by one.
  */
 #include "test/ref/test.h"
@@ -49,13 +49,18 @@ static void test_bf16(void **state) {
     model_destroy(m);
 }
 
+static void test_muon(void **state) {
+    (void)state;
+    follow_muon(&OPTIMIZER_MUON, NEWTON_QUINTIC, "test/ref/data/muon_llama.rec", 0.0);
+}
+
 static int tests(void) {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_curve),         cmocka_unit_test(test_recompute), cmocka_unit_test(test_micro_batches),
         cmocka_unit_test(test_sampling),      cmocka_unit_test(test_bf16),
     };
-    const struct CMUnitTest tied[] = {cmocka_unit_test(test_curve)};
-    return cmocka_run_group_tests_name("llama", all, as_llama, NULL) +
+    const struct CMUnitTest tied[] = {cmocka_unit_test(test_curve)}, muon[] = {cmocka_unit_test(test_muon)};
+    return cmocka_run_group_tests_name("llama", all, as_llama, NULL) + cmocka_run_group_tests_name("llama by Muon", muon, as_llama, NULL) +
            cmocka_run_group_tests_name("llama, tied", tied, as_llama_tied, NULL) +
            cmocka_run_group_tests_name("qwen3", all, as_qwen3, NULL);
 }

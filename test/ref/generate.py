@@ -198,7 +198,8 @@ def routed(probability, bias, k, normed):
 
 
 def expert_mlp(x, gate, experts, k, normed, bias=0.0):
-    """Each token's experts, as Qwen3MoeSparseMoeBlock adds them up; experts: of (gate_proj, up_proj, down_proj). Also returns who was chosen."""
+    """Each token's experts, as Qwen3MoeSparseMoeBlock adds them up; experts: of (gate_proj, up_proj, down_proj). Also
+    returns who was chosen."""
     expert, weight = routed((x @ gate.T).softmax(1), bias, k, normed)
     y = torch.zeros_like(x)
     for e, (gate_proj, up_proj, down_proj) in enumerate(experts):
@@ -430,10 +431,10 @@ def llama_shapes(tied):
     yield "model.embed_tokens.weight", (V, C)
     q, kv = H * HEAD, KEYS * HEAD
     norms = (("self_attn.q_norm", (HEAD,)), ("self_attn.k_norm", (HEAD,))) if HEAD_NORMS else ()
+    mlp = EXPERT_ROWS() if EXPERTS else (("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER)))
     for i in range(L):
         for name, shape in (*norms, ("input_layernorm", (C,)), ("self_attn.q_proj", (q, C)), ("self_attn.k_proj", (kv, C)),
-                            ("self_attn.v_proj", (kv, C)), ("self_attn.o_proj", (C, q)), ("post_attention_layernorm", (C,)),
-                            *(EXPERT_ROWS() if EXPERTS else (("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER))))):
+                            ("self_attn.v_proj", (kv, C)), ("self_attn.o_proj", (C, q)), ("post_attention_layernorm", (C,)), *mlp):
             yield f"model.layers.{i}.{name}.weight", shape
         if EXPERTS and EXPERTS.balance == "bias":
             yield f"model.layers.{i}.mlp.gate.e_score_correction_bias", (EXPERTS.count,)
@@ -549,12 +550,17 @@ class Muon(torch.optim.Optimizer):
                     t.mul_(1 - group["lr"] * DECAY).sub_(group["lr"] * update)
 
 
-def muon_records(before, tokens, name="muon", **options):
+def muon_records(before, tokens, name="muon", model_loss=model_loss, **options):
     w = Writer(name)
     p = {key: leaf(t) for key, t in before.items()}
-    matrices = [t for key, t in p.items() if ".h." in key and t.dim() == 2]
-    rest = [t for key, t in p.items() if ".h." not in key or t.dim() < 2]
-    final_records(w, p, name, train(p, tokens, [Muon(matrices, **options), adamw_of(rest)]))
+    matrices = [key for key, t in p.items() if (".h." in key or ".layers." in key) and t.dim() == 2]
+    numbers = train(p, tokens, [Muon([p[key] for key in matrices], **options), adamw_of([t for key, t in p.items() if key not in matrices])],
+                    model_loss=model_loss)
+    if name == "muon_llama":
+        w.put("loss", numbers[0], "float64"), w.put("grad_norm", numbers[1], "float64")
+        print(name, "losses", numbers[0], "norms", numbers[1])
+        return
+    final_records(w, p, name, numbers)
     if name == "normuon":
         return
     for key, shape in (("wide", (21, 42)), ("tall", (42, 21)), ("square", (33, 33))):
@@ -613,6 +619,7 @@ if __name__ == "__main__":
     llama = model_records("llama", lambda: llama_shapes(tied=False), llama_loss)
     model_records("llama_tied", lambda: llama_shapes(tied=True), llama_loss)
     mup_records("mup_llama", *llama, llama_loss)
+    muon_records(*llama, name="muon_llama", model_loss=llama_loss)
     loss_records()
     as_qwen3()
     torch.manual_seed(2505)

@@ -44,23 +44,45 @@ def value_rows():
 
 def kinds_rows():
     for row in newest(lines("bench_kinds.jsonl"), "kind", "dtype", "T"):
-        yield (f"{row['kind']} of {row['parameters'] / 1e6:.0f} M parameters, T={row['T']}, {row['B']} sequences, {row['dtype']}: its share of the matrix rate",
+        yield (f"{row['kind']} of {row['parameters'] / 1e6:.0f} M parameters, T={row['T']}, {row['B']} sequences, {row['dtype']}: "
+               "its share of the matrix rate",
                f"{100 * row['beside_gpt2']:.1f} % of GPT-2 124M's, {row['step_ms']:.0f} ms a step",
                f"GPT-2's {row['gpt2_step_ms']:.0f} ms in turns, {row['threads']} thread(s), by the {row['clock']}'s clock", row)
 
 
+def documents_rows():
+    for row in newest(lines("bench_documents.jsonl"), "dtype", "T", "layers"):
+        for key, what in (("step", f"a step of GPT-2 124M's width, {row['layers']} layers"), ("forward", "attention forward"),
+                          ("backward", "attention backward")):
+            one, four = row[key + "_one"], row[key + "_four"]
+            yield (f"data.document_mask, {what}, T={row['T']}, {row['dtype']}",
+                   f"{one:.3f} x the time without it, where each sequence is one document",
+                   f"documents of 3/8, 1/8, 1/4, 1/4 of a sequence: {four:.3f} x; by the processor's clock {row[key + '_one_processor']:.3f} x "
+                   f"and {row[key + '_four_processor']:.3f} x; without {row[key + '_ms']:.1f} ms", row)
+
+
+def ops_rows():
+    for row in newest(lines("bench_ops.jsonl"), "op", "dtype", "isa"):
+        yield (f"{row['op']}, 1024 rows of 768 channels, {row['dtype']}, {row['isa']}",
+               f"{row['ms']:.3f} ms of one core, {row['gbs']:.1f} GB/s",
+               f"{row['of_same_bytes']:.2f} of the speed of a copy that moves as many bytes", row)
+
+
 def presets_rows():
     for row in newest(lines("loss_presets.jsonl"), "name"):
-        yield (f"held-out loss of {row['first']}, {row['first_steps']} steps", f"{row['first_loss']:.4f}, {row['below_percent']:.1f} % lower",
-               f"{row['second']} in the same time, {row['second_steps']} steps: {row['second_loss']:.4f}; a step takes {row['time_ratio']:.3f} of its time "
+        yield (f"held-out loss of {row['first']}, {row['first_steps']} steps",
+               f"{row['first_loss']:.4f}, {row['below_percent']:.1f} % lower",
+               f"{row['second']} in the same time, {row['second_steps']} steps: {row['second_loss']:.4f}; "
+               f"a step takes {row['time_ratio']:.3f} of its time "
                f"({row['threads']} thread(s), by the {row['clock']}'s clock)", row)
 
 
 def fp8_rows():
     for row in newest(lines("loss_fp8.jsonl"), "steps"):
+        fp32 = f"; both evaluated in fp32 {row['above_percent_in_fp32']:+.2f} %" if "above_percent_in_fp32" in row else ""
         yield (f"held-out loss of configs/demo-gpt2.json with precision=fp8, {row['steps']} steps", f"{row['fp8_loss']:.4f}, {row['above_percent']:+.2f} % beside bf16's",
-               f"bf16: {row['bf16_loss']:.4f}; the last 50 steps' training loss {row['train_above_percent']:+.2f} %; each step {row['vanished_a_step']} elements "
-               f"vanish and {row['saturated_a_step']} saturate, of 22 million", row)
+               f"bf16: {row['bf16_loss']:.4f}{fp32}; the last 50 steps' training loss {row['train_above_percent']:+.2f} %; each step {row['vanished_a_step']} elements "
+               f"vanish and {row['saturated_a_step']} saturate, of {row.get('cast_a_step', 22e6) / 1e6:.0f} million", row)
 
 
 def comm_rows():
@@ -79,10 +101,12 @@ def grid_rows():
 def islands_rows():
     for row in newest(lines("islands.jsonl"), "what"):
         if "waits_share" in row:
-            yield f"waits of {row['what']}, over {row['link']}; configs/demo-gpt2.json", f"{100 * row['waits_share']:.1f} % of the time", f"{row['steps_per_s']:.2f} steps/s", row
+            yield (f"waits of {row['what']}, over {row['link']}; configs/demo-gpt2.json",
+                   f"{100 * row['waits_share']:.1f} % of the time", f"{row['steps_per_s']:.2f} steps/s", row)
             continue
         if "wait_ms" in row:
-            yield f"the end of a round of DiLoCo, {row['what']}, over {row['link']}; configs/demo-gpt2.json", f"{row['wait_ms'] / 1e3:.2f} s", "training waits", row
+            yield (f"the end of a round of DiLoCo, {row['what']}, over {row['link']}; configs/demo-gpt2.json",
+                   f"{row['wait_ms'] / 1e3:.2f} s", "training waits", row)
             continue
         yield (f"step rate of {row['what']}, over {row['link']}; configs/demo-gpt2.json", f"{100 * row['ratio']:.1f} %",
                f"{row['steps_per_s']:.2f} steps/s; islands that exchange nothing: {row['alone_steps_per_s']:.2f}", row)
@@ -100,13 +124,16 @@ def islands_loss_rows():
         if row["send"] == "deltas":
             how += f" outer.learning_rate={row['rate']} outer.momentum={row['momentum']}"
         curve = f"; at steps {row['losses']}, one job's {row['alone_losses']}" if "losses" in row else ""
-        yield (f"held-out loss of configs/demo-gpt2.json by {row['islands']} islands, {row['name']}: {how}", f"{row['loss']:.4f}, {row['above_percent']:+.1f} %",
+        yield (f"held-out loss of configs/demo-gpt2.json by {row['islands']} islands, {row['name']}: {how}",
+               f"{row['loss']:.4f}, {row['above_percent']:+.1f} %",
                f"one job of {row['tokens']:,} tokens: {row['alone']:.4f}{curve}", row)
 
 
 def table():
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
-    for what, measured, against, row in list(train_rows()) + list(kinds_rows()) + list(presets_rows()) + list(fp8_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()) + list(islands_rows()) + list(memory_rows()) + list(islands_loss_rows()):
+    parts = (train_rows, kinds_rows, documents_rows, ops_rows, presets_rows, fp8_rows, value_rows, comm_rows, grid_rows, islands_rows,
+             memory_rows, islands_loss_rows)
+    for what, measured, against, row in (row for part in parts for row in part()):
         out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
 

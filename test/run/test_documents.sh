@@ -13,9 +13,7 @@ differ() { ! same_losses "$1" "$2" 1e-4; }
 like() { # OF NAME RANKS KEY=VALUE...
     local of=$1 name=$2 n=$3; shift 3
     expect "$name" heard train_ranks "$n" run.dir="$WORK/$name" "$@"
-    expect "$name: losses of one rank" same_losses "$WORK/$of" "$WORK/$name" 1e-5
-    expect "$name: norms of one rank" same_norms "$WORK/$of" "$WORK/$name" 1e-5
-    expect "$name: held-out losses of one rank" same_evals "$WORK/$of" "$WORK/$name" 1e-5
+    like_one_rank "$name" "$of"
 }
 SHORT="run.steps=4 eval.every=4"
 LONG="$SHORT model.n_positions=256 batch.seq_len=256 batch.global_tokens=1024"

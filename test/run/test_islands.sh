@@ -107,13 +107,18 @@ first_round() {
 expect "the first round is DiLoCo's, by float64; one that stops in mid-round sends what it has done" first_round
 kill $server 2> /dev/null; wait $server 2> /dev/null
 # A round but the first has fetched so many bytes a parameter at most.
-fetched() { awk -F '"received_bytes":' -v p=55944 -v most="$2" '/"outer"/ { n++; split($2, b, ","); if (n > 1 && b[1] > most * p + 1000) { print b[1], "bytes"; bad = 1 } } END { exit bad || n < 3 }' "$1/metrics.jsonl"; }
+fetched() {
+    awk -F '"received_bytes":' -v p=55944 -v most="$2" '
+        /"outer"/ { n++; split($2, b, ","); if (n > 1 && b[1] > most * p + 1000) { print b[1], "bytes"; bad = 1 } }
+        END { exit bad || n < 3 }' "$1/metrics.jsonl"
+}
 nobody_waits() {
     local words="run.steps=40 eval.every=40 outer.wait=none outer.compress=int8 outer.momentum=0.3"
     serves none_s $words outer.least_islands=2
     begin 2 none_a $words; local a=$job
     begin 1 none_b $words; local b=$job
-    ends $a 0 && ends $b 0 && numbers leases none_s && fetched none_a 1.01 && fetched none_b 1.01 && values none_a eval loss | awk 'NR == 1 { a = $1 } END { exit !($1 < 0.8 * a) }'
+    ends $a 0 && ends $b 0 && numbers leases none_s && fetched none_a 1.01 && fetched none_b 1.01 &&
+        values none_a eval loss | awk 'NR == 1 { a = $1 } END { exit !($1 < 0.8 * a) }'
 }
 expect "nobody waits, int8 both ways: each sample counts once, the loss falls" nobody_waits
 kill $server 2> /dev/null; wait $server 2> /dev/null

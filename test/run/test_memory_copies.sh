@@ -80,7 +80,8 @@ expect "leave none" none_left
 if unshare -m true 2> /dev/null; then
     unshare -m bash -c 'mount -t tmpfs -o size=200k none "$0" && shift 0 && "$@"' "$MEMORY" "$TRAIN" "$WORK/tiny.json" $COPIES run.dir="$WORK/full" > "$WORK/out" 2> "$WORK/err"
     expect "a full folder: the run ends as it would have" same_weights "$WORK/full" "$WORK/whole1" step_00000024
-    expect "with one warning" [ "$(grep -c "warning: no copies in memory: cannot take 0.9 MiB for $MEMORY/.*: No space left on device; training goes on" "$WORK/err")" -eq 1 ]
+    warning="warning: no copies in memory: cannot take 0.9 MiB for $MEMORY/.*: No space left on device; training goes on"
+    expect "with one warning" [ "$(grep -c "$warning" "$WORK/err")" -eq 1 ]
 else
     echo "skip a full folder: this user may not mount any"
 fi

@@ -53,6 +53,12 @@ grid heads 4 parallel.pipeline=2 parallel.zero_stage=2
 grid heads 4 parallel.replicas=2 parallel.zero_stage=3
 grid neurons 4 parallel.tensor=2 parallel.zero_stage=3 optimizer.normuon=true optimizer.newton_schulz=polar_express
 
+# Of a llama q, k, v, gate and up are matrices of their own, cut by rows, and o and down by columns.
+LLAMA="model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96"
+quiet muon run.dir="$WORK/llama" run.steps=8 $LLAMA
+grid llama 2 $LLAMA parallel.tensor=2
+grid llama 4 $LLAMA parallel.tensor=2 parallel.zero_stage=3
+
 # NorMuon's moments are in the files, of every grid: begun on one, ended on another.
 normuon="model.n_head=2 run.steps=8 optimizer.normuon=true optimizer.newton_schulz=polar_express"
 quiet muon_ranks 2 run.dir="$WORK/moves" $normuon run.stop_step=4 parallel.tensor=2

@@ -1,6 +1,8 @@
 # model.arch qwen3-moe, end to end: experts balanced by a bias on every axis of the grid; shares in metrics, collapse, what is refused.
-KIND="model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24 moe.experts=8 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
-CLASS=Qwen3MoeForCausalLM NAME='"model.layers.1.mlp.experts.7.down_proj.weight":{"dtype":"F32","shape":[64,24]' AXIS=replicas STILL=moe.balance_rate=0
+KIND="model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24
+      moe.experts=8 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
+CLASS=Qwen3MoeForCausalLM AXIS=replicas STILL=moe.balance_rate=0
+NAME='"model.layers.1.mlp.experts.7.down_proj.weight":{"dtype":"F32","shape":[64,24]'
 . "$(dirname "${BASH_SOURCE[0]}")/lib/kind.sh"
 expect "plan names it" plan_says 'qwen3-moe, 2 heads of keys, 2 of 8 experts of width 24, 2 layers, 4 heads of 24'
 expect "plan counts it" plan_says 'parameters   144816'
@@ -25,15 +27,20 @@ for how in none switch; do
     ! grep -aq e_score_correction_bias "$WORK/$how"/checkpoints/*/model.safetensors
     ok $? "$how: files are those of Hugging Face's class"
 done
-collapses() { mine moe.balance=none optimizer.learning_rate=0.5 schedule.warmup_steps=0 eval.every=0 run.on_nonfinite=skip run.dir="$WORK/collapse" 2>&1 | grep -cE 'the experts of block [01] collapse: expert [0-7] of 8 has [0-9]+ % of the assignments'; }
+collapses() {
+    mine moe.balance=none optimizer.learning_rate=0.5 schedule.warmup_steps=0 eval.every=0 run.on_nonfinite=skip \
+        run.dir="$WORK/collapse" 2>&1 | grep -cE 'the experts of block [01] collapse: expert [0-7] of 8 has [0-9]+ % of the assignments'
+}
 expect "collapse is warned of, once" [ "$(collapses)" -eq 1 ]
 
 FROM="model.init_from=$(last run) run.dir=$WORK/x"
 # shellcheck disable=SC2086
 from() { mine $FROM "$@"; }
 expect "other weights: fewer experts of a token" exits 65 'this model has moe.top_k = 2, ours 1' from moe.top_k=1
-expect "other weights: plain weights of experts" exits 65 'this model has moe.norm_top_k = 1, ours 0' from moe.norm_top_k=false
+expect "other weights: plain weights of experts" exits 65 \
+    'this model has moe.norm_top_k = true, ours false .*: give moe.norm_top_k=true' from moe.norm_top_k=false
 expect "other weights: a bias that is not used" exits 65 'e_score_correction_bias.* is not one of this model' from moe.balance=none
 expect "a resume with other experts" exits 64 'moe.top_k is 1, in the checkpoint 2' mine run.dir="$WORK/run" moe.top_k=1
-expect "tensor ranks are refused" exits 64 'parallel.tensor = 2: no matrix of an expert is divided' ranks 2 parallel.tensor=2 run.dir="$WORK/x"
+expect "tensor ranks are refused" exits 64 'parallel.tensor = 2: no matrix of an expert is divided' \
+    ranks 2 parallel.tensor=2 run.dir="$WORK/x"
 exit $STATUS

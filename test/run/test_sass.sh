@@ -58,12 +58,15 @@ expect("the innermost loop with products is the hot one", name == "_Z8a_kernelPf
 starts, next_of = sass.blocks_of(code, labels)
 sizes = sorted(len(body) for body in sass.natural_loops(next_of))
 expect("a jump back from behind the end makes no loop of its own", sizes == [1, 1, 6])
-old = {"arch": "90a", "kernel": "x:a", "registers": 90, "stack": 0, "spill": 0, "shared": 1024, "mma": "HGMMA:8", "loop": 100, "mma/l": 8, "shared/l": 0, "global/l": 1, "warnings": "-"}
+old = {"arch": "90a", "kernel": "x:a", "registers": 90, "stack": 0, "spill": 0, "shared": 1024, "mma": "HGMMA:8", "loop": 100,
+       "mma/l": 8, "shared/l": 0, "global/l": 1, "warnings": "-"}
 def worse(**change):
     return list(sass.worse(old | change, old, True)) + list(sass.alone(old | change))
-expect("the same is not worse, nor is what is better", not worse() and not worse(loop=80, registers=80, shared=512) and not worse(loop=103, registers=96))
-for what, change in {"registers that cost warps": {"registers": 112}, "a spill": {"spill": 4}, "a larger stack": {"stack": 8}, "more shared memory": {"shared": 2048},
-                     "no wgmma": {"mma": "HMMA:64"}, "no tensor cores": {"mma": "-"}, "a longer loop": {"loop": 110}, "more loads of a product": {"shared/l": 4},
+expect("the same is not worse, nor is what is better",
+       not worse() and not worse(loop=80, registers=80, shared=512) and not worse(loop=103, registers=96))
+for what, change in {"registers that cost warps": {"registers": 112}, "a spill": {"spill": 4}, "a larger stack": {"stack": 8},
+                     "more shared memory": {"shared": 2048}, "no wgmma": {"mma": "HMMA:64"}, "no tensor cores": {"mma": "-"},
+                     "a longer loop": {"loop": 110}, "more loads of a product": {"shared/l": 4},
                      "more global loads of a product": {"global/l": 2}, "a warning": {"warnings": "C7508"}}.items():
     expect(what + " is worse", len(worse(**change)) == 1)
 expect("a loop unrolled further is not worse", not worse(loop=200, **{"mma/l": 16, "global/l": 2}))

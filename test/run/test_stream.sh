@@ -114,7 +114,8 @@ repeats() {
         numbers under_way {x_a,x_s}/checkpoints/step_00000004/model.safetensors && grep -q '"kind":"outer".*"islands":2' x_a/metrics.jsonl
 }
 expect "two islands, the rule in float64; with parallel.deterministic again the same bits" repeats; over
-# What rounding takes from a fragment, up or down, joins its next turn: so the plain run is near. With a base that is one delta off it is 40 times as far.
+# What rounding takes from a fragment, up or down, joins its next turn: so the plain run is near. With a base that is
+# one delta off it is 40 times as far.
 compressed_is_near() { # RANKS NAME COMPRESS TOLERANCE WORDS...
     local ranks=$1 name=$2 compress=$3 far=$4; shift 4
     serves "$name"_s $AVERAGE outer.compress=$compress
@@ -185,7 +186,8 @@ leave_compressed() {
     begin 1 left run.stop_step=6 $AVERAGE outer.compress=bf16
     ends $job 75 || return
     begin 1 left $AVERAGE outer.compress=bf16
-    ends $job 0 && served && numbers weights left_s/checkpoints/step_00000008/model.safetensors six/checkpoints/step_00000006/model.safetensors 3e-5
+    ends $job 0 && served &&
+        numbers weights {left_s/checkpoints/step_00000008,six/checkpoints/step_00000006}/model.safetensors 3e-5
 }
 expect "with outer.compress its last steps are in x when nobody is left to follow it" leave_compressed; over
 

@@ -1,7 +1,8 @@
-# kind.sh - a kind of model end to end: training, resume, every axis of the grid, sampling, and its files taken back. Sourced by test_llama.sh,
-# test_qwen3.sh and test_qwen3_moe.sh, which set KIND, keys and values for a width of 64, CLASS, Hugging Face's, and NAME, a tensor of
-# its files; and may set STILL, keys with which and a rate of 0 a step changes no weight, and AXIS, where it has no tensor ranks: another axis; TIED=1 where
-# the head can only be the embedding.
+# kind.sh - a kind of model end to end: training, resume, every axis of the grid, sampling, and its files taken back.
+# Sourced by test_llama.sh, test_qwen3.sh and test_qwen3_moe.sh, which set KIND, keys and values for a width of 64,
+# CLASS, Hugging Face's, and NAME, a tensor of its files; and may set STILL, keys with which and a rate of 0 a step
+# changes no weight, and AXIS, where it has no tensor ranks: another axis; TIED=1 where the head can only be the
+# embedding.
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 # shellcheck disable=SC2086
 mine() { train $KIND "$@"; }

@@ -2,11 +2,13 @@
 # Loses a host over and over: two pretended hosts of two ranks train with copies in memory and no checkpoint; at a random instant all ranks get
 # SIGKILL, and a host's copies are gone. Every start must go on from the newest step that was whole, or the one before, out of the other host's
 # memory, and the weights at the end must be those of a run that lost nothing. Or, with one rank alone: it is killed, and no copy is lost.
-#   test/run/lib/memory_kills.sh KILLS RANKS [SEED [KEY=VALUE...]]     prints "ok ..." or "not ok ...", then "KILLS kills, FAILED failed resumes, RUNS runs completed"
+#   test/run/lib/memory_kills.sh KILLS RANKS [SEED [KEY=VALUE...]]
+# prints "ok ..." or "not ok ...", then "KILLS kills, FAILED failed resumes, RUNS runs completed"
 kills=$1 ranks=$2 RANDOM=${3:-1} words=${*:4}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 run="$WORK/run" memory="$WORK/memory" every=2 end=60
-args="run.steps=$end checkpoint.every=0 checkpoint.memory_every=$every checkpoint.memory_dir=$memory eval.every=0 log.tensorboard=false $words"
+args="run.steps=$end checkpoint.every=0 checkpoint.memory_every=$every checkpoint.memory_dir=$memory eval.every=0"
+args+=" log.tensorboard=false $words"
 if [ "$ranks" -gt 1 ]; then
     unshare -u true 2> /dev/null || { echo "skip hosts of $ranks ranks: this user may not give them names"; exit 0; }
     printf '#!/bin/sh\nexport NAME=host$((OMPI_COMM_WORLD_RANK / 2))\nexec unshare -u sh -c '\''hostname $NAME; exec "$@"'\'' _ "$@"\n' > "$WORK/host"

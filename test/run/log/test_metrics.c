@@ -39,8 +39,8 @@ static void lines_are_exact(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.54517744);
-    metrics_train(m, &(StepMetrics){.step = 1, .tokens = 12288, .loss = 5.5451774444795623, .lr = 4e-5, .grad_norm = 1.0 / 3, .tokens_per_s = 45123.456789,
-                                    .mfu = 0.6321, .ms = 272.25, .comm_ms = 0.125, .epoch = 0.5});
+    metrics_train(m, &(StepMetrics){.step = 1, .tokens = 12288, .loss = 5.5451774444795623, .lr = 4e-5, .grad_norm = 1.0 / 3,
+                                    .tokens_per_s = 45123.456789, .mfu = 0.6321, .ms = 272.25, .comm_ms = 0.125, .epoch = 0.5});
     passed_s = 1800;
     metrics_train(m, &(StepMetrics){.step = 2, .tokens = 24576, .loss = NAN, .lr = 1e-05, .grad_norm = INFINITY, .tokens_per_s = -INFINITY,
                                     .mfu = 1e300, .ms = 1e-300, .comm_ms = -0.5, .comm_exposed_ms = 123456789012.0, .timed = WITH_REPLICA,

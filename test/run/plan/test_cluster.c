@@ -12,17 +12,7 @@
 #include <unistd.h>
 
 #include "run/plan/cluster.h"
-#include "test/run/lib/child.h"
-
-static char path[64];
-
-static void write_file(const char *text) {
-    snprintf(path, sizeof path, "/tmp/cluster-%d.json", (int)getpid());
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
+#include "test/run/plan/bad_files.h"
 
 #define GPU "\"gpu\": {\"name\": \"G\", \"memory_bytes\": 8e10, \"flops\": {\"bf16\": 1e15}, \"bytes_per_s\": 2e12}"
 #define LINKS "\"links\": [{\"ranks\": 8, \"bytes_per_s\": 4e11, \"latency_s\": 8e-6}, {\"ranks\": 0, \"bytes_per_s\": 5e10, \"latency_s\": 2e-5}]"
@@ -55,7 +45,7 @@ static void load(void *name) {
 
 static void faults_are_told(void **state) {
     (void)state;
-    static const struct { const char *text, *says; int lines; } cases[] = {
+    static const BadFile cases[] = {
         {"{", "1:2", 1},
         {"[1]", "object", 1},
         {"{\"gpus_per_node\": 0, " GPU ", " LINKS ", " RATES "}", "gpus_per_node = 0: a whole number from 1", 1},
@@ -71,13 +61,7 @@ static void faults_are_told(void **state) {
         {"{\"gpus_per_node\": 8, " GPU ", " LINKS ", \"efficiency\": {\"product\": 1.5, \"memory\": 0.8, \"link\": 0.8}}", "efficiency.product = 1.5", 1},
         {"{\"gpus_per_node\": 8, " GPU ", " LINKS ", \"efficiency\": {\"product\": 0.5, \"memory\": 0.8, \"link\": 0.8, \"atention\": 0.5}}", "the nearest is efficiency.attention", 1},
         {"{\"gpus_per_node\": 8, " GPU ", " LINKS ", " RATES ", \"overlap\": {\"messages\": 1}}", "overlap.messages = 1: true or false", 1}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        write_file(cases[i].text);
-        Child c = child_run(load, path);
-        if (c.code != EXIT_CONFIG || !strstr(c.said, cases[i].says) || child_lines(&c) != cases[i].lines)
-            fail_msg("case %zu, exit %d, %d lines, not \"%s\":\n%s", i, c.code, child_lines(&c), cases[i].says, c.said);
-    }
-    unlink(path);
+    expect_refusals(cases, sizeof cases / sizeof *cases, load);
     Child none = child_run(load, (void *)"no-such");
     assert_int_equal(none.code, EXIT_CONFIG);
     assert_non_null(strstr(none.said, "dgx-h100"));

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "run/plan/kernels.h"
-#include "test/run/lib/child.h"
+#include "test/run/plan/bad_files.h"
 
 enum { B = 64, T = 1024, H = 12, D = 64, N = B * T, C = H * D, V = 50304, L = 12 };
 static const double U = 2.0 * N * C; /* bytes of activations of one width */
@@ -120,15 +120,6 @@ static void times_follow_flops_bytes_and_launches(void **state) {
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-static char path[64];
-static void write_file(const char *text) {
-    snprintf(path, sizeof path, "/tmp/rates-%d.json", (int)getpid());
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-
 static void measured_rates_take_the_place(void **state) {
     (void)state;
     write_file("{\"source\": \"H100 80GB, 3f2a\", \"launch_s\": 2e-6, \"host_s\": 0, "
@@ -160,7 +151,7 @@ static void load_a100(void *unused) {
 
 static void faults_are_told(void **state) {
     (void)state;
-    static const struct { const char *text, *says; int lines; } cases[] = {
+    static const BadFile cases[] = {
         {"{", "1:2", 1},
         {"[1]", "object", 1},
         {"{}", "source must say", 1},
@@ -169,13 +160,7 @@ static void faults_are_told(void **state) {
         {"{\"source\": \"x\", \"kernels\": []}", "kernels must be an object", 1},
         {"{\"source\": \"x\", \"kernels\": {\"gelu_foward\": 1e12}}", "the nearest is gelu_forward", 1},
         {"{\"source\": \"x\", \"kernels\": {\"matmul\": 5, \"gelu_forward\": \"fast\"}}", "kernels.gelu_forward = ", 2}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        write_file(cases[i].text);
-        Child c = child_run(load, path);
-        if (c.code != EXIT_CONFIG || !strstr(c.said, cases[i].says) || child_lines(&c) != cases[i].lines)
-            fail_msg("case %zu, exit %d, %d lines, not \"%s\":\n%s", i, c.code, child_lines(&c), cases[i].says, c.said);
-    }
-    unlink(path);
+    expect_refusals(cases, sizeof cases / sizeof *cases, load);
     Child gone = child_run(load, (void *)"/tmp/there-are-no-rates.json"), other = child_run(load_a100, NULL);
     assert_true(gone.code == EXIT_CONFIG && strstr(gone.said, "cannot be read"));
     assert_true(other.code == EXIT_CONFIG && strstr(other.said, "gpu=h100"));

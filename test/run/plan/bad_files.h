@@ -1,0 +1,30 @@
+/* bad_files.h - a file of the test's own, and texts of it that its reader must refuse, each fault in a line. */
+#ifndef TRAIN_GPT_TEST_RUN_BAD_FILES_H
+#define TRAIN_GPT_TEST_RUN_BAD_FILES_H
+
+#include "test/run/lib/child.h"
+
+static char path[64];
+
+static inline void write_file(const char *text) {
+    snprintf(path, sizeof path, "/tmp/plan-%d.json", (int)getpid());
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+typedef struct { const char *text, *says; int lines; } BadFile;
+
+/* load: reads the file that it is given, and must end the process. */
+static inline void expect_refusals(const BadFile *file, size_t files, void (*load)(void *name)) {
+    for (size_t i = 0; i < files; i++) {
+        write_file(file[i].text);
+        Child c = child_run(load, path);
+        if (c.code != EXIT_CONFIG || !strstr(c.said, file[i].says) || child_lines(&c) != file[i].lines)
+            fail_msg("case %zu, exit %d, %d lines, not \"%s\":\n%s", i, c.code, child_lines(&c), file[i].says, c.said);
+    }
+    unlink(path);
+}
+
+#endif
