@@ -154,15 +154,20 @@ template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Head
     return {first.first + head * h.D, first.second + head * h.D, first.first_stride, first.second_stride};
 }
 
+/* What a block of keys needs once a step or at its end lies in shared memory: all registers are taken. */
+typedef struct { int64_t keys_at; const int32_t *starts; int begin, end; } KeysKept;
+
 /* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries of its
- * group's heads from the diagonal to the end of the keys' documents. PLAIN: neither groups nor documents. grid heads of keys * tiles, 55 KiB of shared memory at D = 64; no two blocks
- * write to one place. Bound: tensor cores, four products a tile. */
+ * group's heads from the diagonal to the end of the keys' documents. PLAIN: neither groups nor documents. grid heads of
+ * keys * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor cores, four products a
+ * tile. */
 template <typename T, int D, bool PLAIN>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
     typedef BackwardTile<D> Tile;
     constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
     SMEM_DYN(T, shared);
+    SMEM(KeysKept, kept, [1]);
     const int     tiles = (h.T + Tile::OWN - 1) / Tile::OWN;
     const Place   p = attention_place(h, h.group, h.context * tiles, false);
     const int     owner = p.tile / tiles, warp = (int)threadIdx.x / WARP, block_key = p.tile % tiles * Tile::OWN,
@@ -179,8 +184,10 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
                   group = PLAIN ? 1 : h.group;
     Walk          next = {begin, begin < end ? 0 : group};
 
+    if (threadIdx.x == 0) kept[0] = {keys_at, starts, begin, end};
+    __syncthreads(); /* kept is there */
     load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
-    if (has_more<PLAIN>(next, end, group)) {
+    if (has_more<PLAIN>(next, kept->end, group)) {
         load_minus<STEP>(statistics, minus, (int64_t)p.head * minus.padded + begin);
         load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, begin, h);
     }
@@ -188,14 +195,14 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     set_zero(dk);
     set_zero(dv);
     #pragma unroll 1
-    for (int stage = 0; has_more<PLAIN>(next, end, group); stage ^= 1) {
+    for (int stage = 0; has_more<PLAIN>(next, kept->end, group); stage ^= 1) {
         const int    query = next.query, query_position = position_of(h, query);
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
-        walk_on<PLAIN>(next, STEP, begin, end);
-        if (has_more<PLAIN>(next, end, group)) {
+        walk_on<PLAIN>(next, STEP, kept->begin, kept->end);
+        if (has_more<PLAIN>(next, kept->end, group)) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
                              (int64_t)(PLAIN ? p.head : p.head + next.head) * minus.padded + next.query);
             load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
@@ -207,7 +214,8 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
             begin_columns(s, step_minus);
             scores_of<T, D, ATOMS, STEP>(s, k_rows, q);
             if (position + Tile::ROWS - 1 > query_position) mask_scores<true>(s, query_position, position);
-            if (!PLAIN && starts && position < start_at(starts, query + STEP - 1, h)) mask_documents<true>(s, starts, query, position, h);
+            if (!PLAIN && h.starts && position < start_at(kept->starts, query + STEP - 1, h))
+                mask_documents<true>(s, kept->starts, query, position, h);
             exponentials(s, h.scale_log2);
             round_scores<T, ATOMS, STEP>(rounded, s);
             add_scores<T, D, ATOMS>(dv, rounded, d);
@@ -226,8 +234,8 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     put_rows<T, ATOMS, D>(k_rows, dk, scale);
     put_rows<T, ATOMS, D>(v_rows, dv, one);
     __syncwarp();
-    store_rows<T, Tile::ROWS, D>(dkeys + keys_at, h.key_stride, k_rows, key, h);
-    store_rows<T, Tile::ROWS, D>(dkeys + keys_at + h.key_columns, h.key_stride, v_rows, key, h);
+    store_rows<T, Tile::ROWS, D>(dkeys + kept->keys_at, h.key_stride, k_rows, key, h);
+    store_rows<T, Tile::ROWS, D>(dkeys + kept->keys_at + h.key_columns, h.key_stride, v_rows, key, h);
 }
 
 template <int ATOMS, int N> DEVICE void begin_rows(float (&s)[ATOMS][N][4], const float (&minus)[ATOMS][2]) {

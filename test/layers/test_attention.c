@@ -228,13 +228,17 @@ static void test_whole_tiles(void **state) {
 /* The portable kernels, which other GPUs have for such heads. */
 static void test_portable(void **state) {
     (void)state;
+    const char *before = getenv("TRAIN_GPT_ATTENTION");
+    char       *asked = before ? strdup(before) : NULL; /* from outside, for all tests */
     setenv("TRAIN_GPT_ATTENTION", "portable", 1);
     for (int t = 0; t < stage_act_types(); t++) {
         compare(ACT_TYPES[t], 1, 130, (HeadShape){1, 1, 64}, 1);
         compare(ACT_TYPES[t], 1, 70, (HeadShape){2, 1, 128}, 3);
     }
     compare_context(ACT_TYPES[stage_act_types() - 1], 2, 1, 256, (HeadShape){1, 1, 64});
-    unsetenv("TRAIN_GPT_ATTENTION");
+    if (asked) setenv("TRAIN_GPT_ATTENTION", asked, 1);
+    else unsetenv("TRAIN_GPT_ATTENTION");
+    free(asked);
 }
 
 /* Heads that share keys have the outputs that they have with copies of these keys, bit for bit. */

@@ -52,20 +52,25 @@ def kinds_rows():
 
 def documents_rows():
     for row in newest(lines("bench_documents.jsonl"), "dtype", "T", "layers"):
-        for key, what in (("step", f"a step of GPT-2 124M's width, {row['layers']} layers"), ("forward", "attention forward"),
+        for key, what in (("step", f"a step of GPT-2 124M's width, {row['layers']} layer(s)"), ("forward", "attention forward"),
                           ("backward", "attention backward")):
-            one, four = row[key + "_one"], row[key + "_four"]
+            clocks = [(row[f"{key}_one{clock}"], row[f"{key}_four{clock}"]) for clock in ("_processor", "")]
             yield (f"data.document_mask, {what}, T={row['T']}, {row['dtype']}",
-                   f"{one:.3f} x the time without it, where each sequence is one document",
-                   f"documents of 3/8, 1/8, 1/4, 1/4 of a sequence: {four:.3f} x; by the processor's clock {row[key + '_one_processor']:.3f} x "
-                   f"and {row[key + '_four_processor']:.3f} x; without {row[key + '_ms']:.1f} ms", row)
+                   f"{clocks[0][0]:.3f} x the processor time without it, where each sequence is one document",
+                   f"documents of 3/8, 1/8, 1/4, 1/4 of a sequence: {clocks[0][1]:.3f} x; by the wall's clock {clocks[1][0]:.2f} x and "
+                   f"{clocks[1][1]:.2f} x, at a load of {row['load']}", row)
 
 
 def ops_rows():
-    for row in newest(lines("bench_ops.jsonl"), "op", "dtype", "isa"):
+    found = {}
+    for row in lines("bench_ops.jsonl"):
+        found.setdefault((row["op"], row["dtype"], row["isa"]), []).append(row)
+    for rows in found.values():
+        row, before = rows[-1], rows[-2] if len(rows) > 1 else None
         yield (f"{row['op']}, 1024 rows of 768 channels, {row['dtype']}, {row['isa']}",
                f"{row['ms']:.3f} ms of one core, {row['gbs']:.1f} GB/s",
-               f"{row['of_same_bytes']:.2f} of the speed of a copy that moves as many bytes", row)
+               f"{row['of_same_bytes']:.2f} of the speed of a copy that moves as many bytes"
+               + (f"; at {before['commit']} {before['ms']:.3f} ms" if before else ""), row)
 
 
 def presets_rows():

@@ -19,7 +19,7 @@ says() {
     return 1
 }
 complain() { failed=$((failed + 1)); echo "not ok leave $left, island $name: $*"; tail -n 3 "$WORK/$name.out" "$WORK/served.out"; }
-rounds() { grep -cs '"kind":"outer"' "$WORK/$1/metrics.jsonl" || echo 0; }
+rounds() { local n; n=$(grep -cs '"kind":"outer"' "$WORK/$1/metrics.jsonl"); echo "${n:-0}"; }
 # rounds_go_on: the server and the island that stays have two more.
 rounds_go_on() {
     local n=$(($(rounds stays) + 2)) m=$(($(rounds served) + 2))
@@ -55,5 +55,6 @@ kill -TERM $stays; wait $stays; status=$?; [ $status -eq 75 ] || complain "the o
 kill -TERM $server; wait $server; status=$?; [ $status -eq 75 ] || complain "the server ends with $status"
 used=$(python3 test/run/lib/leases.py "$WORK/served"); expect "$left joins and leaves, $stopped by TERM, outer.wait=$wait_for: each sample counts once: $used" [ $? -eq 0 ]
 expect "each island leaves as it was told, and the others go on" [ "$failed" -eq 0 ]
+expect "all $leaves have come and gone" [ "$left" -eq "$leaves" ]
 echo "$left joins and leaves, $failed failures"
 exit $STATUS

@@ -128,6 +128,7 @@ static void frames_are_asked_for_whole(void **state) {
     assert_null(round_change_frame(&c, FIRST, MESSAGE_ELEMS - 1));
     assert_null(round_change_frame(&c, FIRST, 0));
     assert_null(round_change_frame(&c, FIRST + 1, MESSAGE_ELEMS));
+    assert_null(round_change_frame(&c, FIRST + 1, INT8_BLOCK - 1)); /* ends with a block */
     assert_null(round_change_frame(&c, FIRST - MESSAGE_ELEMS, MESSAGE_ELEMS));
     assert_null(round_change_frame(&c, FIRST + MESSAGE_ELEMS, last + 1));
     assert_null(round_change_frame(&c, FIRST + 2 * MESSAGE_ELEMS, 1));
