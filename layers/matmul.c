@@ -38,7 +38,7 @@ SIMD_DISPATCH(void, narrow_row, (uint16_t *y, const float *x, const uint16_t *bi
 
 /* The largest panel of widened operands: at most 2048 x 3072 of a, 3072 x 3072 of b, 2048 x 3072 of c. */
 enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
-enum { PRIMITIVES = 256 };
+enum { PRIMITIVES = 256, CODES = 4096 };
 
 typedef struct {
     Matmul           shape;   /* its pointers mean nothing */
@@ -59,7 +59,7 @@ static struct {
     int           sized; /* the same */
     float       **strip; /* [strips] owned: a thread's part of a transposed a, turned; made on first use */
     int           strips;
-    _Atomic unsigned sgemms; /* kinds of sgemm that have been called, a bit each */
+    _Atomic char  has_code[CODES]; /* of sgemm, by place_of_code */
 } onednn;
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
@@ -240,6 +240,15 @@ static void product_by_primitive(Stream *s, Matmul p) {
 
 /* --- sgemm -------------------------------------------------------------------------------------------------------- */
 
+/* sgemm makes code when an order of operands, or a size that it computes in another way, is new. Two products that share
+ * a place are looked at once. */
+static uint64_t place_of_code(Matmul p, float add) {
+    const int64_t sizes[] = {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};
+    uint64_t      place = 0;
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) place = (place ^ (uint64_t)sizes[i]) * 0x9e3779b97f4a7c15u;
+    return (place >> 32) % CODES;
+}
+
 static void product_by_sgemm(Matmul p) {
     onednn_open();
     float *c = (float *)p.c.data;
@@ -248,8 +257,11 @@ static void product_by_sgemm(Matmul p) {
         for (int64_t i = 0; i < p.m; i++) memcpy(c + i * p.c.ld, p.bias, (size_t)p.n * sizeof(float));
     }
     float add = p.bias || p.write == MATMUL_ADD ? 1.0f : 0.0f;
-    unsigned kind = 1u << ((p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)); /* code for each is made at its first use */
-    if (!(atomic_fetch_or_explicit(&onednn.sgemms, kind, memory_order_relaxed) & kind)) expect_room_for_code();
+    _Atomic char *has_code = &onednn.has_code[place_of_code(p, add)];
+    if (!atomic_load_explicit(has_code, memory_order_relaxed)) {
+        expect_room_for_code();
+        atomic_store_explicit(has_code, 1, memory_order_relaxed);
+    }
     ONEDNN(dnnl_sgemm(p.a.order == PLAIN ? 'N' : 'T', p.b.order == PLAIN ? 'N' : 'T', p.m, p.n, p.k, 1.0f, (const float *)p.a.data,
                       p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
 }
