@@ -24,9 +24,9 @@ suite() { # PART: builds and runs it in the copy; the log stays
     make -s -j2 BACKEND=cpu $(targets "$1") >build.log 2>&1 && B=build/cpu timeout 300 scripts/test.sh "$1" >test.log 2>&1 </dev/null # mpirun would read the list of mutants
 }
 
-emulated() { # BUILD TEST
-    make -s -j2 BACKEND=emu SAN="${1#emu}" "build/$1/test/$2" >build.log 2>&1 &&
-        OMP_NUM_THREADS=1 timeout 300 "build/$1/test/$2" >test.log 2>&1 </dev/null
+emulated() { # BUILD TEST[:early]
+    make -s -j2 BACKEND=emu SAN="${1#emu}" "build/$1/test/${2%:*}" >build.log 2>&1 &&
+        OMP_NUM_THREADS=1 EMU_ASYNC=$([ "${2#*:}" = early ] && echo early || echo late) timeout 300 "build/$1/test/${2%:*}" >test.log 2>&1 </dev/null
 }
 
 # The mutated file as it was, and newer than the objects built from it.

@@ -60,7 +60,7 @@ def places(mutant):
 def check(mutants):
     tests, lost = glob.glob("test/**/*.c", recursive=True) + glob.glob("test/**/test_*.sh", recursive=True), 0
     for name, mutant in mutants.items():
-        count, selects = len(places(mutant)), any(mutant["part"].split(":")[-1] in test for test in tests)
+        count, selects = len(places(mutant)), any(mutant["part"].removesuffix(":early").split(":")[-1] in test for test in tests)
         if count != 1 or not selects:
             lost += 1
             why = f"{count} places in {mutant['function']} of {mutant['file']}" if selects else f"no test has {mutant['part']} in its path"
