@@ -35,7 +35,8 @@ soon() {
 struck() {
     local name=$1 rule=$2 ranks=$3 status=$4 seconds=$5 pattern=$6 got took dir says=yes one; shift 6
     dir=$(mktemp -d "$WORK/struck.XXXXXX")
-    TRAIN_GPT_FAIL=$rule TRAIN_GPT_FAIL_LOG=$dir/at run_ranks "$ranks" "$FAILABLE" "$WORK/tiny.json" run.dir="$dir/run" run.steps=1000000 \
+    # A folder of its own: jobs of mpirun that begin and end in one can fail to start (scripts/test.sh).
+    TMPDIR=$dir TRAIN_GPT_FAIL=$rule TRAIN_GPT_FAIL_LOG=$dir/at run_ranks "$ranks" "$FAILABLE" "$WORK/tiny.json" run.dir="$dir/run" run.steps=1000000 \
         run.watchdog_seconds="$LIMIT" $CALM "$@" > "$dir/out" 2> "$dir/err" &
     local job=$!
     if [ -z "$rule" ]; then
