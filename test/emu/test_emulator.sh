@@ -16,7 +16,8 @@ scripts/emu_planted.sh 0 3 5 6 10 12 18 21 28 41 51 55 72 84 88 97 | while read 
     esac
 done
 # The counts of a kernel that says beside each line what it costs; four bytes are written twice, and moved once.
-EMU_COUNTS=$counts build/emu-race/test/emu/cases/cases counted > /dev/null
+if EMU_COUNTS=$counts build/emu-race/test/emu/cases/cases counted > /dev/null; then echo "ok emulator times what it counts by bytes"; else
+    echo "not ok emulator times what it counts by bytes"; fi
 wanted=$(printf 'kernel\tcounted_kernel\t1\t71\t42\t1216\t260\noperation\tcounted\t1\t512\t260')
 if [ "$(cat "$counts")" = "$wanted" ]; then echo "ok emulator counts bank conflicts and bytes"; else
     echo "not ok emulator counts bank conflicts and bytes:"; cat "$counts"; fi
