@@ -154,7 +154,7 @@ template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Head
     return {first.first + head * h.D, first.second + head * h.D, first.first_stride, first.second_stride};
 }
 
-/* What a block of keys needs once a step or at its end lies in shared memory: all registers are taken. */
+/* Values that a block of keys reads once a step, or only at its end. They are in shared memory: no register is free. */
 typedef struct { int64_t keys_at; const int32_t *starts; int begin, end; } KeysKept;
 
 /* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries of its

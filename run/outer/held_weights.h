@@ -2,7 +2,8 @@
  *
  * Each island's weights have an age of their own. So the server keeps what it has sent to each: first all of x, then
  * change = rounded(x - held), held += change. The island adds the same change to the same numbers, so both have the
- * same bits. What rounding took is in x - held, and so in the next change (error feedback). x itself is not rounded.
+ * same bits. The error of a rounding stays in x - held, so the next change contains it (error feedback). The server does not
+ * round x itself.
  *
  * Memory is taken with the first GET of an island that has outer.compress, too. No sockets.
  */

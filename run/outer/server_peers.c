@@ -131,7 +131,7 @@ static int has_values(PeerValues v, const PeerGet *g) {
     return g->kind == MESSAGE_X || g->kind == MESSAGE_CHANGE || v.moments[0];
 }
 
-/* What an island holds of x, where that is kept; else NULL. */
+/* Returns the server's record of the weights that the peer's island holds, or NULL where the server keeps none. */
 static HeldWeights *held_by(const Peer *p) { return p->member && p->member->held.x ? &p->member->held : NULL; }
 
 static FrameType type_of(const Peer *p, PeerValues v, const PeerGet *g) {
