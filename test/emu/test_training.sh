@@ -36,7 +36,9 @@ TRAIN=$PWD/build/emu/train_gpt
 # fp32 differs by the order of sums. 16 bits: each rounding is u = 2^-8 (bf16) or 2^-11 (fp16) relative; a loss of 80 positions averages
 # them, and both builds round at the same places but for attention's probabilities: u / 4 bounds the error derived for
 # one position.
-allowed() { case $1 in fp32) echo 1e-5 ;; bf16) echo 1e-3 ;; fp16) echo 1.3e-4 ;; esac; }
+# fp8: a number that another order of sums moves across the middle between two codes jumps by up to 2^-3 of itself, but few do: measured,
+# with three seeds, both kinds of blocks: 2.4e-4 at most. Twice that. bf16's losses are as near: that it is fp8 is seen by its kernels.
+allowed() { case $1 in fp32) echo 1e-5 ;; bf16) echo 1e-3 ;; fp16) echo 1.3e-4 ;; fp8) echo 5e-4 ;; esac; }
 # Two runs at a time, each in a folder of its own: beside NAME RANKS KEY=VALUE...; all of them have ended after `wait`,
 # `ended NAME [CODE]` checks the exit code.
 beside() {
