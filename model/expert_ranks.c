@@ -196,7 +196,7 @@ static void end_round(const BlockRun *r, const ExpertActs *x, const ExpertParams
 /* By rows, or back to assignments. */
 static void order_weights(const BlockRun *r, Tensor to, Tensor from, Tensor index) {
     int64_t R = index.dim[0];
-    rows_take(r->s, weights_of(to, R), weights_of(from, R), index);
+    rows_dispatch(r->s, weights_of(to, R), weights_of(from, R), index);
 }
 
 /* The last round first, so that round 0's tensors stay. */
