@@ -141,8 +141,8 @@ static void take_weights(Server *s) {
              p->parts, (long long)s->elems, OUTER_BLOCK);
     s->follower = (Peer **)calloc((size_t)p->parts, sizeof *s->follower);
     if (!s->follower) fail(EXIT_MEMORY, "no memory for a list of %d servers", p->parts);
-    s->weights = p->weights ? served_by(p->weights, first, elems) : served_in(p->shards, first, elems, p->memory);
-    if (p->weights) s->whole = served_by(p->weights, 0, s->elems);
+    s->weights = p->weights ? server_weights_of(p->weights, first, elems) : server_weights_in(p->shards, first, elems, p->memory);
+    if (p->weights) s->whole = server_weights_of(p->weights, 0, s->elems);
 }
 
 Server *server_create(ServerParts parts) {
@@ -179,7 +179,7 @@ void server_destroy(Server *s) {
     members_destroy(&s->members);
     if (server_leads(s)) leases_close(&s->leases);
     round_change_destroy(&s->change);
-    served_destroy(&s->weights), served_destroy(&s->whole);
+    server_weights_destroy(&s->weights), server_weights_destroy(&s->whole);
     free(s->follower), free(s->counted), free(s->weight);
     close(s->listening);
     free(s);

@@ -36,7 +36,7 @@ struct Server {
     int64_t     round_tokens, staleness; /* of the open round: what counted of it */
     double      round_loss;              /* the same: weighted by tokens */
     double      norm;                    /* send=gradients: of the last one */
-    Served      whole, weights;          /* the leader's: of the model; its part */
+    ServerWeights      whole, weights;          /* the leader's: of the model; its part */
     RoundChange change;                  /* of the part */
     Peer      **follower;                /* the leader's, owned [parts]: NULLs have not come, and [0] */
     Peer       *leader;                  /* the follower's */
@@ -110,9 +110,9 @@ void server_order(Server *s, const Step *step, float *d, Exact *squares);
 /* Waits until it has gone to the system; silent_ms: for so long nothing moves, then 0. */
 int  server_send(Server *s, Peer *p, FrameHeader h, const void *payload);
 /* The part's x, m and v, frame by frame. 0: the peer is lost. */
-int  server_send_state(Server *s, Peer *p, const Served *from, int64_t first, int64_t elems);
+int  server_send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems);
 /* A frame of the part's STATE, in order. */
-int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const Served *to, int64_t first,
+int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                        int64_t elems, char *fault);
 
 /* --- server_follower.c -------------------------------------------------------------------------------------------- */
