@@ -86,7 +86,7 @@ typedef struct {
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS]; /* the bucket in each slot; its sum is on its way; 0: none */
     int64_t       sum_number[SHARDS_SLOTS];  /* of that sum                                                    */
     int           sum_is_last[SHARDS_SLOTS]; /* of the step                                                    */
-    int           is_offline;        /* nothing travels: shards_set_offline                                            */
+    int           is_offline;      /* nothing travels: shards_set_offline                                      */
     int           hashes_own;      /* done adds the hash of this rank's gradients, before their sum: HASH_OWN_GRADS */
 } Shards;
 

@@ -26,16 +26,16 @@ typedef struct {
 } WeightsRun;
 
 typedef struct {
-    int64_t    first, elems;       /* of the model */
-    WeightsRun *run;                /* owned [runs]: one after another, all of [first, first + elems) */
-    int        runs;
+    int64_t     first, elems;      /* of the model */
+    WeightsRun *run;               /* owned [runs]: one after another, all of [first, first + elems) */
+    int         runs;
 } ServerWeights;
 
 /* The part [first, first + elems) of the model: an optimizer's, or in memory [WEIGHTS_TENSORS, elems], borrowed. shards:
  * of one rank, with or without memory. */
 ServerWeights server_weights_of(const Optimizer *o, int64_t first, int64_t elems);
 ServerWeights server_weights_in(const Shards *shards, int64_t first, int64_t elems, float *memory);
-void   server_weights_destroy(ServerWeights *w);
+void          server_weights_destroy(ServerWeights *w);
 
 /* Elements [offset, offset + elems) to `to`, and from `from`. */
 void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to);
