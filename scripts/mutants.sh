@@ -16,6 +16,8 @@ unset MUTANTS_LOCKED
 filter=${1:-}
 tree=$PWD/build/mutants
 mkdir -p "$tree"
+exec 9> build/mutants.lock # two at once would plant their faults in one copy
+flock -n 9 || { echo "mutants: another session plants mutants in $tree" >&2; exit 73; }
 git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test -e "$1" && echo "$1"' _ {} > build/mutants.list
 tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
@@ -42,7 +44,7 @@ emulated() { # BUILD TEST[:early]
 restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
 file= ; trap restore EXIT
 
-python3 test/mutants.py list test/mutants.txt | grep -F -- "$filter" > mutants.tsv || exit 1
+python3 test/mutants.py list test/mutants.txt | grep -F -- "$filter" > mutants.tsv || { echo "mutants: no mutant's name has \"$filter\"" >&2; exit 64; }
 caught=0 survived=0
 for part in $(cut -f2 mutants.tsv | sort -u); do
     suite "$part" || { echo "the part '$part' fails without a mutant:"; tail -n 20 build.log test.log; exit 1; }
