@@ -2,11 +2,22 @@
 # Plants the one-line faults of test/mutants.txt, one at a time, in a copy of the sources: the suite must catch each.
 #   scripts/mutants.sh [FILTER]      only mutants whose name contains FILTER
 # A mutant is caught when the part of the suite it names fails; that part passes on the unchanged sources (checked first).
+# The copy is build/mutants, for one of these at a time: a second is refused, exit 73.
 set -u
 . "$(dirname "$0")/env.sh"
+if [ -z "${MUTANTS_LOCKED:-}" ]; then # -o: nothing that a test leaves behind holds the lock
+    mkdir -p build
+    MUTANTS_LOCKED=1 flock -n -o -E 73 build/mutants.lock "$BASH" scripts/mutants.sh "$@"
+    code=$?
+    [ $code -ne 73 ] || echo "another scripts/mutants.sh is at work in $PWD/build/mutants: wait until it is done, or use another clone" >&2
+    exit $code
+fi
+unset MUTANTS_LOCKED
 filter=${1:-}
 tree=$PWD/build/mutants
 mkdir -p "$tree"
+exec 9> build/mutants.lock # two at once would plant their faults in one copy
+flock -n 9 || { echo "mutants: another session plants mutants in $tree" >&2; exit 73; }
 git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test -e "$1" && echo "$1"' _ {} > build/mutants.list
 tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
@@ -33,7 +44,7 @@ emulated() { # BUILD TEST[:early]
 restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
 file= ; trap restore EXIT
 
-python3 test/mutants.py list test/mutants.txt | grep -F -- "$filter" > mutants.tsv || exit 1
+python3 test/mutants.py list test/mutants.txt | grep -F -- "$filter" > mutants.tsv || { echo "mutants: no mutant's name has \"$filter\"" >&2; exit 64; }
 caught=0 survived=0
 for part in $(cut -f2 mutants.tsv | sort -u); do
     suite "$part" || { echo "the part '$part' fails without a mutant:"; tail -n 20 build.log test.log; exit 1; }
