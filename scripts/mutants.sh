@@ -16,8 +16,6 @@ unset MUTANTS_LOCKED
 filter=${1:-}
 tree=$PWD/build/mutants
 mkdir -p "$tree"
-exec 9> build/mutants.lock # two at once would plant their faults in one copy
-flock -n 9 || { echo "mutants: another session plants mutants in $tree" >&2; exit 73; }
 git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test -e "$1" && echo "$1"' _ {} > build/mutants.list
 tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
