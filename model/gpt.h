@@ -61,6 +61,7 @@ typedef struct {
     Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd; /* [n,C] act, act; [n] f32, f32    */
     Tensor     logits;               /* [head_rows,V'/t] act */
     Tensor     losses;               /* [N] f32 */
+    Tensor     delta;                /* [H/t,N] f32  of one block; none: no kind for it, or the host */
     Tensor     dresidual_sums;       /* [C] f32  column sums of dresidual between two blocks; none: no kind for it, or tensor ranks */
     Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
     Tensor     keys, dkeys;          /* context ranks: [ranks*N,2KV/t] act, those of all of them        */
@@ -110,8 +111,8 @@ void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);
  * Buckets are done from the last to the first. */
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which);
 
-/* While is_apart nothing travels between ranks: for one that computes without the others, to time it. */
-void gpt_apart(Gpt *g, int is_apart);
+/* While is_offline nothing travels between ranks: for one that computes without the others, to time it. */
+void gpt_set_offline(Gpt *g, int is_offline);
 
 /* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes
  * through. */

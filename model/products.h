@@ -12,10 +12,12 @@
 extern "C" {
 #endif
 
-/* linear_forward, linear_gelu_forward, linear_backward, head_forward and head_backward; x is what an op below has written. */
+/* linear_forward, linear_gelu_forward, linear_backward, linear_delta_backward (delta may be none), head_forward and head_backward; x is
+ * what an op below has written. */
 void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
 void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
+void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
 void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
 void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
 /* linear_gelu_backward of PRODUCT_DOWN; returns the dy of PRODUCT_UP: dpre, or in fp8 codes of it in the memory of x. */

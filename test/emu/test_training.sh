@@ -27,6 +27,9 @@ for precision in fp32 bf16; do
     TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe.$precision" precision=$precision > /dev/null
 done
 TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe4" precision=bf16 batch.global_tokens=160 run.steps=3 > /dev/null
+# Heads of 64, whose delta a product's epilogue finds.
+WIDE="$SMALL model.n_layer=1 model.n_embd=128 run.steps=3 checkpoint.every=3 eval.every=3"
+TRAIN=$CPU train $WIDE run.dir="$WORK/cpu_wide" precision=bf16 > /dev/null
 # The same for the grids, whose tensor ranks want heads and whose context ranks want tiles of 64 tokens.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
@@ -61,7 +64,7 @@ EMU_KERNELS=$WORK/kernels beside fp8 1 $SMALL $EIGHT
 EMU_KERNELS=$WORK/kernels beside llama.fp8 1 $LLAMA $EIGHT
 beside fp8.nccl 2 $SMALL $EIGHT parallel.comm=nccl
 # The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
-TRAIN_GPT_GEMM=own beside own 1 $SMALL precision=bf16
+TRAIN_GPT_GEMM=own beside own 1 $WIDE precision=bf16
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
 beside stages.ring 2 $GRID precision=bf16 parallel.pipeline=2 parallel.comm=ring
@@ -89,9 +92,11 @@ for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl fp8 fp8.nccl; 
     expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
 done
 expect "own products train" ended own
-expect "own products: the CPU build's losses" same_losses "$WORK/own" "$WORK/cpu_bf16" "$(allowed bf16)"
+expect "own products: the CPU build's losses" same_losses "$WORK/own" "$WORK/cpu_wide" "$(allowed bf16)"
 algorithms() { grep algorithm.: "$WORK/own/gemm.json"; }
 expect "own products: all of the step's, and no other" [ "$(algorithms | wc -l)" -gt 10 -a -z "$(algorithms | grep -vE '\[-[23],')" ]
+own_delta() { grep -A 1 ' delta, ' "$WORK/own/gemm.json" | quiet grep -F '[-3,'; }
+expect "own products: attention's delta in an epilogue" own_delta
 for run in llama.fp32 llama.bf16 llama.fp8 qwen3.fp32 qwen3.bf16 moe.fp32 moe.bf16; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/cpu_$run" "$(allowed ${run#*.})"
