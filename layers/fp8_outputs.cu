@@ -235,6 +235,10 @@ template <bool centred> static void norm_rows(Stream *s, NormForward f, Fp8Targe
 /* Longer rows, and unaligned weights: the op in bf16, in scratch, and a cast. */
 static int norm_fits(int64_t C, Tensor w, Tensor b) { return C <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data}); }
 
+static void cast_plain(Stream *s, Tensor y, Tensor plain, Fp8 f) {
+    fp8_cast_contract(s, plain, 2);
+    fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
+}
 static Tensor take_plain(Stream *s, Tensor y) { return arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1); }
 
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
@@ -252,7 +256,7 @@ void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor 
     Tensor plain = take_plain(s, y);
     if (runs && is_alone) layernorm_forward(s, plain, mean, rstd, x, w, b, eps);
     if (runs && !is_alone) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
-    if (runs) fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
+    if (runs) cast_plain(s, y, plain, f);
     arena_release(&s->scratch, mark);
 }
 
@@ -269,6 +273,6 @@ void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
     Tensor plain = take_plain(s, y);
     if (runs && is_alone) rmsnorm_forward(s, plain, rstd, x, w, eps);
     if (runs && !is_alone) residual_rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
-    if (runs) fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
+    if (runs) cast_plain(s, y, plain, f);
     arena_release(&s->scratch, mark);
 }

@@ -125,10 +125,11 @@ static void swiglu(int64_t N, int64_t F, float fault) {
 typedef enum { LAYERNORM, RMSNORM } NormKind;
 typedef enum { ALONE, WITH_UPDATE } NormUse;
 
-static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault) {
+/* The weights begin `offset` elements behind an aligned place. */
+static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, int64_t offset) {
     Case   k = case_of(N, C, E4M3);
     Tensor x = input(&k, N, C, 1, 6, fault), none = tensor_none(), update = use == ALONE ? none : input(&k, N, C, 2, 3, 0.0f);
-    Tensor w = stage_random(&k.s, BF16, 1, C, 1, 3, 6, 0), b = stage_random(&k.s, BF16, 1, C, 1, 4, 1e-4, 0);
+    Tensor w = tensor_slice(stage_random(&k.s, BF16, 1, C + offset, 1, 3, 6, 0), offset, C), b = stage_random(&k.s, BF16, 1, C, 1, 4, 1e-4, 0);
     Tensor sum[2], mean[2], rstd[2];
     for (int i = 0; i < 2; i++) {
         sum[i] = use == ALONE ? none : bf16(&k, N, C);
@@ -165,14 +166,17 @@ static void test_activations(void **state) {
     gelu_grad(16400, 16, 0.0f); /* a block has two tiles */
 }
 
-/* Rows of up to 2048 channels are one warp's, longer ones are cast. */
+/* Rows of up to 2048 channels are one warp's; longer ones, and those of weights that are not aligned, are cast. */
 static void test_norms(void **state) {
     (void)state;
-    static const int64_t shapes[][2] = {{16, 16}, {48, 272}, {32, 768}, {16, 1040}, {16, 2064}};
+    static const int64_t shapes[][2] = {{16, 16}, {48, 272}, {32, 768}, {16, 1040}};
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
-        norm(LAYERNORM, (NormUse)(i % 2), shapes[i / 2][0], shapes[i / 2][1], FAULTS[i % COUNT(FAULTS)]);
-        norm(RMSNORM, (NormUse)(i % 2), shapes[i / 2][0], shapes[i / 2][1], FAULTS[i % COUNT(FAULTS)]);
+        norm(LAYERNORM, (NormUse)(i % 2), shapes[i / 2][0], shapes[i / 2][1], FAULTS[i % COUNT(FAULTS)], 0);
+        norm(RMSNORM, (NormUse)(i % 2), shapes[i / 2][0], shapes[i / 2][1], FAULTS[i % COUNT(FAULTS)], 0);
     }
+    for (int use = ALONE; use <= WITH_UPDATE; use++)
+        norm(LAYERNORM, (NormUse)use, 16, 48, 0.0f, 1), norm(RMSNORM, (NormUse)use, 16, 48, 0.0f, 1);
+    norm(RMSNORM, ALONE, 16, 2064, 0.0f, 0);
 }
 
 static int tests(void) {
