@@ -442,7 +442,8 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
+static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h,
+                     bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
     for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
     bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h);
@@ -451,10 +452,12 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
     size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
     minus.lse = (float *)arena_take(&s->scratch, bytes);
     minus.delta = (float *)arena_take(&s->scratch, bytes);
+    float   *sums = by_heads ? (float *)arena_take(&s->scratch, attention_heads_bytes(h.heads, h.T, h.D)) : NULL;
     unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
     DISPATCH_ACT(qkv.type, T,
         LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), ptr<T>(dy), ptr<T>(y), h);
-        if (is_hopper) attention_hopper_backward(s, dqkv, dkeys, dy, minus, qkv, keys, h);
+        if (is_hopper && by_heads) attention_hopper_heads_backward(s, dqkv, dy, minus, sums, qkv, h);
+        else if (is_hopper) attention_hopper_backward(s, dqkv, dkeys, dy, minus, qkv, keys, h);
         else DISPATCH_WIDE(h.D, D, {
             auto launch = h.starts       ? backward_launch<T, D, false, true>
                           : h.group > 1  ? backward_launch<T, D, false, false>
@@ -465,12 +468,13 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
 }
 
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
-    attention_backward_contract(s, dqkv, dy, y, lse, qkv, starts, shape);
-    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
+    bool by_heads = attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape);
+    attention_backward_contract(s, by_heads ? "attention_backward, by heads" : "attention_backward", dqkv, dy, y, lse, qkv, starts, shape);
+    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape), by_heads);
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
     attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, starts, context, shape);
-    backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape));
+    backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
 }
