@@ -250,6 +250,17 @@ static void test_portable(void **state) {
     asked_before(before);
 }
 
+/* The emulator's: FLOPs of wgmma so far. */
+double emu_products(void) __attribute__((weak));
+
+/* What five products a tile come to: each 128 keys with the 64 queries at a time that see some of them; of the first 64, which
+ * begin with the keys, half of the keys. */
+static double five_products(int64_t heads, int64_t T, int64_t D) {
+    double tiles = 0.0;
+    for (int64_t key = 0; key < T; key += 128) tiles += (double)((T - key + 63) / 64) - 0.5;
+    return tiles * (double)heads * 5 * 2 * 128 * 64 * (double)D;
+}
+
 /* Backward with a block a head, of one tile of keys and several, more heads than blocks, and documents; the bits are those of
  * blocks of keys and blocks of queries. `every`: starts of documents, 0 for none. */
 static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, HeadShape h) {
@@ -264,8 +275,10 @@ static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, Hea
     for (int64_t i = 0; every && i < B * T; i++) ((int32_t *)starts.data)[i] = (int32_t)(i % T / (every + i / T) * (every + i / T));
     ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), (const int32_t *)starts.data, B, T, h.query, h.key, h.size);
     attention_forward(&s.stream, y, lse, qkv, starts, h);
+    double products = emu_products ? emu_products() : 0.0;
     attention_backward(&s.stream, dqkv, dy, y, lse, qkv, starts, h);
     assert_dqkv(&s, dqkv, dqkv64, h, attention_bounds(T, h, 2.0, 1.0));
+    if (emu_products && !every && h.query == h.key) assert_true(emu_products() - products == five_products(B * h.query, T, h.size));
     char *before = ask("hopper-tiles");
     attention_backward(&s.stream, by_tiles, dy, y, lse, qkv, starts, h);
     asked_before(before);
