@@ -91,7 +91,7 @@ static void backward(Stream *s, Backward job, int is_dry) {
 
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_backward_contract(s, "attention_backward", dqkv, dy, y, lse, qkv, starts, h);
+    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, starts, h);
     Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h), .dqkv = dqkv.data,
                     .y = y.data, .lse = (const float *)lse.data};
     job.heads.dy = dy.data;

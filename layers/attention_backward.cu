@@ -468,9 +468,9 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
 }
 
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
-    bool by_heads = attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape);
-    attention_backward_contract(s, by_heads ? "attention_backward, by heads" : "attention_backward", dqkv, dy, y, lse, qkv, starts, shape);
-    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape), by_heads);
+    attention_backward_contract(s, dqkv, dy, y, lse, qkv, starts, shape);
+    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
+             attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,

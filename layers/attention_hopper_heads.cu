@@ -8,6 +8,7 @@
  * has the same elements of it: it loads and stores them itself, without atomics and in one order, and the bits are the
  * same every time. The first tile of keys begins a sum, that of the queries' own positions ends it; what lies between
  * passes through L2, in which the sums of all blocks fit (attention_by_heads).
+ * Heads of 64 channels: with 128 dk and dv take 128 of the 192 registers, and the rest is not enough.
  */
 #include "layers/attention_hopper_backward.cuh"
 
@@ -17,9 +18,9 @@ enum {
     ADDER_BARRIER = 1 + GROUPS
 };
 
-/* Two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries]: 168 and 212 KiB. */
+/* Two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries]: 168 KiB at D = 64. */
 template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
-    static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2, SLOTS = D == 64 ? 2 : 1;
+    static constexpr int STEP = KEYS_STEP, STAGES = 4, SLOTS = 2;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D], ds[SLOTS][BLOCK_ROWS * STEP];
     float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP of them */
 };
@@ -248,7 +249,7 @@ bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
     enum { L2_BYTES = 40 << 20 }; /* of an H100's 50 MB */
     const AttentionAsked asked = attention_asked();
     const char          *isa = device_isa();
-    if (act == F32 || (h.size != 64 && h.size != 128) || h.query != h.key) return false;
+    if (act == F32 || h.size != 64 || h.query != h.key) return false;
     if (asked == ATTENTION_PORTABLE || asked == ATTENTION_TILES || (strcmp(isa, "sm_90") != 0 && strcmp(isa, "none") != 0)) return false;
     const int64_t waves = blocks_for(heads, heads_processors());
     return asked == ATTENTION_HEADS ||
@@ -263,13 +264,8 @@ static void heads_launch(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *
            minus.padded, h, heads_sums(h.T, D));
 }
 
-template <typename T, int D> static void heads_of(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    auto launch = h.starts ? heads_launch<T, D, true> : heads_launch<T, D, false>;
-    launch(s, dqkv, dy, minus, sums, qkv, h);
-}
-
 void attention_hopper_heads_backward(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    auto of = qkv.type == BF16 ? (h.D == 64 ? heads_of<bf16, 64> : heads_of<bf16, 128>)
-                               : (h.D == 64 ? heads_of<half, 64> : heads_of<half, 128>);
-    of(s, dqkv, dy, minus, sums, qkv, h);
+    auto launch = qkv.type == BF16 ? (h.starts ? heads_launch<bf16, 64, true> : heads_launch<bf16, 64, false>)
+                                   : (h.starts ? heads_launch<half, 64, true> : heads_launch<half, 64, false>);
+    launch(s, dqkv, dy, minus, sums, qkv, h);
 }

@@ -262,13 +262,12 @@ static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Te
     return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        2.0 * attention_product_flops(lse, y), contract_bytes(qkv) + contract_bytes(y) + contract_bytes(lse));
 }
-/* op: a constant, attention_backward or that and by which kernels. */
-static inline int attention_backward_contract(Stream *s, const char *op, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                                              Tensor starts, HeadShape h) {
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts,
+                                              HeadShape h) {
     attention_expect(y, lse, qkv, starts, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
-    return stream_note(s, op, lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
+    return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        5.0 * attention_product_flops(lse, y),
                        2.0 * contract_bytes(qkv) + 2.0 * contract_bytes(y) + contract_bytes(lse));
 }
