@@ -140,7 +140,7 @@ void comm_set_kind(Comm *c, CommKind kind) {
 }
 void     comm_set_inline(Comm *c) { c->is_inline = 1; }
 void     comm_set_on_host(Comm *c) { c->is_on_host = 1; }
-void     comm_set_apart(Comm *c, int is_apart) { c->is_apart = is_apart; }
+void     comm_set_offline(Comm *c, int is_offline) { c->is_offline = is_offline; }
 CommKind comm_kind(const Comm *c) { return c->kind; }
 
 /* --- times, and memory -------------------------------------------------------------------------------------------- */

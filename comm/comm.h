@@ -104,8 +104,8 @@ void comm_exchange_start(Comm *c, const CommMessage *message, int count);
 /* From here on the buckets of this group lie in host memory, though a stream is followed. */
 void comm_set_on_host(Comm *c);
 
-/* While is_apart this rank's collectives of the group over buckets do nothing, nor count: it computes without the others. */
-void comm_set_apart(Comm *c, int is_apart);
+/* While is_offline this rank's collectives of the group over buckets do nothing, nor count: it computes without the others. */
+void comm_set_offline(Comm *c, int is_offline);
 
 void comm_poll(Comm *c); /* world_poll of its world */
 /* comm_next returns the number of this group's next collective over a bucket. comm_wait waits for those up to number

@@ -114,7 +114,7 @@ struct Comm {
     CommKind kind;
     MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. Of one rank: neither is there */
 
-    int      is_apart, is_inline, is_pair, is_on_host; /* comm_set_apart, comm_set_inline, comm_pair, comm_set_on_host */
+    int      is_offline, is_inline, is_pair, is_on_host; /* comm_set_offline, comm_set_inline, comm_pair, comm_set_on_host */
     int      ops, begun;        /* in the world's queue; of them, begun                  */
     int      is_held;           /* its next may not begin: those behind it wait          */
     int64_t  started;           /* collectives over buckets so far                       */

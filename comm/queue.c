@@ -192,7 +192,7 @@ static void started(Comm *c, Failpoint f) {
 /* nodes: of OP_TREE_SUM, this rank's but the last, which is x. after: NULL, or see comm_all_reduce_after. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     expect_bucket(c, kind, x);
-    if (c->is_apart || note_start(c, kind, tensor_elems(x), bytes_sent(c, kind, x))) return;
+    if (c->is_offline || note_start(c, kind, tensor_elems(x), bytes_sent(c, kind, x))) return;
     Failpoint f = open_trace(c, kind);
     if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes); /* all groups' follow each other on one stream */
     else if (op_is_message(kind)) enqueue_message(c, kind, x, 1 - c->rank);
@@ -201,7 +201,7 @@ static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *aft
 }
 
 void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder order) {
-    int is_one = c->kind == COMM_NCCL && c->size > 1 && !c->is_apart && !c->world->ledger && count > 0;
+    int is_one = c->kind == COMM_NCCL && c->size > 1 && !c->is_offline && !c->world->ledger && count > 0;
     CHECK(count <= GATHERS_MOST, "%d gathers at once", count);
     if (is_one) nccl_join(c, order);
     for (int i = 0; i < count; i++) start(c, OP_ALL_GATHER, x[i], NULL, NULL);
@@ -217,7 +217,7 @@ void comm_exchange_start(Comm *c, const CommMessage *message, int count) {
               (long long)tensor_elems(m.x), m.peer);
         if (m.kind == EXCHANGE_SEND) elems += tensor_elems(m.x), sent += (int64_t)tensor_bytes(m.x);
     }
-    if (c->is_apart || note_start(c, OP_EXCHANGE, elems, sent)) return;
+    if (c->is_offline || note_start(c, OP_EXCHANGE, elems, sent)) return;
     Failpoint f = open_trace(c, OP_EXCHANGE);
     if (c->kind == COMM_NCCL) nccl_exchange(c, message, count);
     for (int i = 0; i < count && c->kind != COMM_NCCL; i++)

@@ -1,4 +1,4 @@
-/* experts.c - CPU side of the ops in layers.h that sort rows by expert, and of rows_take and rows_sum. */
+/* experts.c - CPU side of the ops in layers.h that sort rows by expert, and of rows_dispatch and rows_combine. */
 #include <stdlib.h>
 
 #include "layers/act_simd.h"
@@ -34,8 +34,8 @@ void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor ex
     arena_release(&s->scratch, mark);
 }
 
-void rows_take(Stream *s, Tensor y, Tensor x, Tensor order) {
-    if (rows_contract(s, "rows_take", y, x, order) || y.dim[0] == 0) return;
+void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order) {
+    if (rows_contract(s, "rows_dispatch", y, x, order) || y.dim[0] == 0) return;
     int64_t k = y.dim[0] / x.dim[0];
     size_t  bytes = (size_t)y.dim[1] * dtype_bytes(y.type);
     #pragma omp parallel for schedule(static)
@@ -43,9 +43,9 @@ void rows_take(Stream *s, Tensor y, Tensor x, Tensor order) {
         memcpy((char *)y.data + (size_t)r * bytes, (const char *)x.data + (size_t)(((const int32_t *)order.data)[r] / k) * bytes, bytes);
 }
 
-void rows_sum(Stream *s, Tensor y, Tensor x, Tensor place) {
+void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
     EXPECT_ACT(y);
-    if (rows_contract(s, "rows_sum", x, y, place) || x.dim[0] == 0) return;
+    if (rows_contract(s, "rows_combine", x, y, place) || x.dim[0] == 0) return;
     RowSum r = {y.data, x.data, (const int32_t *)place.data, x.dim[0] / y.dim[0], y.dim[1]};
     #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < y.dim[0]; n++) sum_rows_of(y.type, r, n);

@@ -1,4 +1,4 @@
-/* experts.cu - CUDA side of the ops in layers.h that sort rows by expert, and of rows_take and rows_sum. */
+/* experts.cu - CUDA side of the ops in layers.h that sort rows by expert, and of rows_dispatch and rows_combine. */
 #include "core/kernel.cuh"
 #include "layers/expert_contracts.h"
 #include "layers/layers.h"
@@ -31,7 +31,7 @@ void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor ex
 }
 
 /* Warp: a row. grid ceil(R / WARPS), no shared memory. Bound: 2 elements of traffic each. */
-template <typename T, int W> KERNEL rows_take_kernel(T *y, const T *x, const int32_t *order, int64_t R, int64_t k, int64_t C) {
+template <typename T, int W> KERNEL rows_dispatch_kernel(T *y, const T *x, const int32_t *order, int64_t R, int64_t k, int64_t C) {
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (r >= R) return;
     const T *from = x + order[r] / k * C;
@@ -40,7 +40,7 @@ template <typename T, int W> KERNEL rows_take_kernel(T *y, const T *x, const int
 }
 
 /* Warp: a token, whose rows it adds in order. grid ceil(N / WARPS), no shared memory. Bound: k + 1 elements of traffic each. */
-template <typename T, int W> KERNEL rows_sum_kernel(T *y, const T *x, const int32_t *place, int64_t N, int64_t k, int64_t C) {
+template <typename T, int W> KERNEL rows_combine_kernel(T *y, const T *x, const int32_t *place, int64_t N, int64_t k, int64_t C) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;
     for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) {
@@ -54,18 +54,18 @@ template <typename T, int W> KERNEL rows_sum_kernel(T *y, const T *x, const int3
     }
 }
 
-void rows_take(Stream *s, Tensor y, Tensor x, Tensor order) {
+void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order) {
     int64_t R = y.dim[0], C = y.dim[1];
-    if (rows_contract(s, "rows_take", y, x, order) || R == 0) return;
+    if (rows_contract(s, "rows_dispatch", y, x, order) || R == 0) return;
     DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
-        LAUNCH((rows_take_kernel<T, W>), blocks_for(R, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x), ptr<int32_t>(order), R,
+        LAUNCH((rows_dispatch_kernel<T, W>), blocks_for(R, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x), ptr<int32_t>(order), R,
                R / x.dim[0], C)));
 }
 
-void rows_sum(Stream *s, Tensor y, Tensor x, Tensor place) {
+void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
     int64_t N = y.dim[0], C = y.dim[1];
-    if (rows_contract(s, "rows_sum", x, y, place) || N == 0) return;
+    if (rows_contract(s, "rows_combine", x, y, place) || N == 0) return;
     DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
-        LAUNCH((rows_sum_kernel<T, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x), ptr<int32_t>(place), N,
+        LAUNCH((rows_combine_kernel<T, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x), ptr<int32_t>(place), N,
                x.dim[0] / N, C)));
 }

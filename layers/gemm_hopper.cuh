@@ -15,7 +15,7 @@ GemmAsked gemm_asked(void);
 
 /* Blocks that share their tiles of b, and the parts of k that are summed apart and then added in order. */
 typedef struct { int cluster, parts; } GemmWay;
-enum { GEMM_WAYS = 10, GEMM_BITS = 1 /* another number when the order of additions changes: stored ways no longer fit */ };
+enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* another number when the order of additions changes: stored ways no longer fit */ };
 
 /* Whether it computes this product with this epilogue here. */
 int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux);

@@ -128,9 +128,9 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
  * the row of each. Expert e has rows [first[e], first[e+1]).   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
 /* y[r] = x[order[r] / k], the row's token.   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N                              */
-void rows_take(Stream *s, Tensor y, Tensor x, Tensor order);
-/* y[n] = sum_j x[place[n k + j]], in the order of j: a token's rows; the gradient of rows_take.   y [N,C] act out   x [R,C] act in       */
-void rows_sum(Stream *s, Tensor y, Tensor x, Tensor place);
+void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order);
+/* y[n] = sum_j x[place[n k + j]], in the order of j: a token's rows; the gradient of rows_dispatch.   y [N,C] act out   x [R,C] act in       */
+void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place);
 /* y[r] = weight[order[r]] silu(gate) up, order none: r itself. With the weight here a token's output is a plain sum of rows, and the
  * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in */
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order);

@@ -206,7 +206,7 @@ static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
 /* Copies an algorithm to its record of the table. */
 static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
     static_assert(sizeof record->state == sizeof algo->lt.data, "all of an algorithm is kept");
-    uint32_t own[ALGORITHM_WORDS] = {GEMM_BITS, (uint32_t)algo->way.cluster, (uint32_t)algo->way.parts};
+    uint32_t own[ALGORITHM_WORDS] = {GEMM_SUM_ORDER, (uint32_t)algo->way.cluster, (uint32_t)algo->way.parts};
     record->id = algo->is_own ? (int32_t)ALGORITHM_OWN : algo_id(&algo->lt);
     memcpy(record->state, algo->is_own ? (const void *)own : algo->lt.data, sizeof record->state);
 }
@@ -224,7 +224,7 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
     algo->is_own = record->id == ALGORITHM_OWN;
     if (algo->is_own) {
         algo->way = {(int)record->state[1], (int)record->state[2]};
-        return own_may(c) && record->state[0] == GEMM_BITS && gemm_hopper_has_way(&c->p, workspace_bytes(), algo->way);
+        return own_may(c) && record->state[0] == GEMM_SUM_ORDER && gemm_hopper_has_way(&c->p, workspace_bytes(), algo->way);
     }
     memcpy(algo->lt.data, record->state, sizeof record->state);
     return !own_must(c) && algo_id(&algo->lt) == record->id &&

@@ -161,13 +161,13 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
 static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch) {
     fill_with_tokens(batch.inputs, s, g->shape.vocab_size, 1);
     fill_with_tokens(batch.targets, s, g->shape.vocab_size, 2);
-    gpt_apart(g, 1);
+    gpt_set_offline(g, 1);
     for (int part = 0; part < g->parts; part++) gpt_part_forward(g, s, part, 0, batch);
     device_sync(s);
     go_on(comm, 1);
     for (int part = g->parts; part-- > 0;) gpt_part_backward(g, s, part, 0, batch, 1.0f, MICRO_EARLIER);
     device_sync(s);
-    gpt_apart(g, 0);
+    gpt_set_offline(g, 0);
     go_on(comm, 0);
 }
 

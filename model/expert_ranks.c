@@ -49,8 +49,8 @@ static void count_rows(const BlockRun *r, const ExpertActs *x) {
     memset(r->expert_rows, 0, sizeof *r->expert_rows * (size_t)(ranks * E));
     if (!r->s->ledger) device_to_host(r->s, p->first, x->first);
     for (int64_t e = 0; e < E; e++) own[e] = r->s->ledger ? R * (e + 1) / E - R * e / E : p->first[e + 1] - p->first[e];
-    if (!p->is_apart) comm_all_reduce_i64(p->comm, r->expert_rows, (int)(ranks * E), COMM_SUM);
-    if (p->is_apart || r->s->ledger) fill_rows(p, r->expert_rows, own);
+    if (!p->is_offline) comm_all_reduce_i64(p->comm, r->expert_rows, (int)(ranks * E), COMM_SUM);
+    if (p->is_offline || r->s->ledger) fill_rows(p, r->expert_rows, own);
 }
 
 /* Rows that come to a rank's experts, in all rounds. */
@@ -196,7 +196,7 @@ static void end_round(const BlockRun *r, const ExpertActs *x, const ExpertParams
 /* By rows, or back to assignments. */
 static void order_weights(const BlockRun *r, Tensor to, Tensor from, Tensor index) {
     int64_t R = index.dim[0];
-    rows_take(r->s, weights_of(to, R), weights_of(from, R), index);
+    rows_dispatch(r->s, weights_of(to, R), weights_of(from, R), index);
 }
 
 /* The last round first, so that round 0's tensors stay. */

@@ -24,7 +24,7 @@ typedef struct ExpertRanks {
     CommMessage *message;           /* owned: of one exchange */
     int          messages;
     int32_t     *first;             /* owned [E+1] */
-    int          is_apart;          /* nothing travels: gpt_apart */
+    int          is_offline;        /* nothing travels: gpt_set_offline */
     int          rounds;            /* the most that a backward has taken since somebody set it to 0 */
 } ExpertRanks;
 

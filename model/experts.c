@@ -26,7 +26,7 @@ void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const 
                        r->shape.balance == BALANCE_BIAS ? w->bias : tensor_none(), weights_of(r));
         if (!tensor_is_none(r->expert_counts)) router_count(r->s, x->counts, r->expert_counts, x->expert);
         experts_sort(r->s, x->order, x->place, x->first, x->expert);
-        rows_take(r->s, x->rows, norm, x->order);
+        rows_dispatch(r->s, x->rows, norm, x->order);
     }
     if (r->experts) {
         expert_ranks_forward(r, x, w, pass);
@@ -39,7 +39,7 @@ void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const 
 void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w) {
     if (r->experts) expert_ranks_output(r, x, w);
     else expert_linear_forward(r->s, x->out, x->swiglu, w->down, expert_stride(r), x->first);
-    rows_sum(r->s, r->update, x->out, x->place);
+    rows_combine(r->s, r->update, x->out, x->place);
 }
 
 /* x->out, the gradient of the experts' output, becomes that of x->rows, their input. */
@@ -53,11 +53,11 @@ static void mlps_backward(const BlockRun *r, const ExpertActs *x, const ExpertPa
 void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, const ExpertParams *d) {
     Tensor none = tensor_none();
     int    has_loss = r->shape.balance == BALANCE_SWITCH;
-    rows_take(r->s, x->out, r->dresidual, x->order);
-    rows_take(r->s, x->rows, norm, x->order);
+    rows_dispatch(r->s, x->out, r->dresidual, x->order);
+    rows_dispatch(r->s, x->rows, norm, x->order);
     if (r->experts) expert_ranks_backward(r, x, w, d);
     else mlps_backward(r, x, w, d);
-    rows_sum(r->s, r->dbranch, x->out, x->place);
+    rows_combine(r->s, r->dbranch, x->out, x->place);
     if (has_loss) router_count(r->s, x->counts, none, x->expert);
     router_backward(r->s, x->logits, x->dweight, x->probability, x->expert, x->weight, weights_of(r), has_loss ? x->counts : none,
                     has_loss ? r->balance : none);

@@ -233,11 +233,11 @@ static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *grap
     graph_launch(b->graph, r->s);
 }
 
-void gpt_apart(Gpt *g, int is_apart) {
-    shards_apart(g->shards, is_apart);
-    if (g->tensor) comm_set_apart(g->tensor, is_apart);
-    if (g->context) comm_set_apart(g->context, is_apart);
-    if (g->experts) comm_set_apart(g->experts->comm, g->experts->is_apart = is_apart);
+void gpt_set_offline(Gpt *g, int is_offline) {
+    shards_set_offline(g->shards, is_offline);
+    if (g->tensor) comm_set_offline(g->tensor, is_offline);
+    if (g->context) comm_set_offline(g->context, is_offline);
+    if (g->experts) comm_set_offline(g->experts->comm, g->experts->is_offline = is_offline);
 }
 
 /* --- embedding: tensor ranks have a part of the vocabulary each ---------------------------------------------------- */

@@ -110,8 +110,8 @@ void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);
  * Buckets are done from the last to the first. */
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which);
 
-/* While is_apart nothing travels between ranks: for one that computes without the others, to time it. */
-void gpt_apart(Gpt *g, int is_apart);
+/* While is_offline nothing travels between ranks: for one that computes without the others, to time it. */
+void gpt_set_offline(Gpt *g, int is_offline);
 
 /* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes
  * through. */

@@ -137,15 +137,16 @@ double model_flops_per_token(ModelShape s, int64_t T) {
 }
 
 ShapeText model_shape_text(ModelShape s) {
-    ShapeText t;
-    char      kind[160] = "", size[40] = "";
+    ShapeText        t;
+    char             kind[160] = "", size[40] = "";
+    const BlockKind *k = block_kind(s);
     if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
-    if (s.arch == ARCH_LLAMA || s.arch == ARCH_QWEN3)
-        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", block_kind(s)->name,
-                 shape_kv_heads(s), dim_size(DIM_FC, s));
-    if (s.arch == ARCH_QWEN3_MOE)
+    if (k->has_experts)
         snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ",
-                 block_kind(s)->name, shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
+                 k->name, shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
+    else if (k->keys & READS_N_INNER)
+        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", k->name, shape_kv_heads(s),
+                 dim_size(DIM_FC, s));
     snprintf(t.text, sizeof t.text,
              "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
              kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);

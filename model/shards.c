@@ -142,7 +142,7 @@ static void await_weights(Shards *z, int b) {
 /* Stage 3: a block's weights start on their way into its slot, whose block of before has been queued. */
 static void fetch(Shards *z, Stream *s, int b) {
     int *in = &z->weights_in[slot_of(z, b)];
-    if (*in == b || z->is_apart) return;
+    if (*in == b || z->is_offline) return;
     if (*in) await_weights(z, *in);
     *in = b;
     cast_forward(s, piece_of(z, weights_of(z, b), b), piece_among(z, z->param_pieces, b));
@@ -196,7 +196,7 @@ void shards_rewind(Shards *z, Stream *s) {
 }
 
 int  shards_gathers(const Shards *z) { return has_param_slots(z) || z->layout.expert_ranks > 1; }
-void shards_apart(Shards *z, int is_apart) { z->is_apart = is_apart; }
+void shards_set_offline(Shards *z, int is_offline) { z->is_offline = is_offline; }
 
 /* --- gradients ---------------------------------------------------------------------------------------------------- */
 
@@ -280,8 +280,8 @@ void shards_poll(Shards *z) {
 
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_due = which == MICRO_LAST || (has_grad_slots(z) && is_block(z, bucket));
-    if (is_due && !z->is_apart && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
-    if (which == MICRO_LAST && !z->is_apart && has_experts(z, bucket)) start_sum(z, s, experts_of(z, bucket), which);
+    if (is_due && !z->is_offline && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
+    if (which == MICRO_LAST && !z->is_offline && has_experts(z, bucket)) start_sum(z, s, experts_of(z, bucket), which);
     if (which == MICRO_EARLIER && z->order.leaves && bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z)))
         keep_micro_batch(z, s);
     shards_poll(z);

@@ -86,7 +86,7 @@ typedef struct {
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS]; /* the bucket in each slot; its sum is on its way; 0: none */
     int64_t       sum_number[SHARDS_SLOTS];  /* of that sum                                                    */
     int           sum_is_last[SHARDS_SLOTS]; /* of the step                                                    */
-    int           is_apart;        /* nothing travels: shards_apart                                            */
+    int           is_offline;      /* nothing travels: shards_set_offline                                      */
     int           hashes_own;      /* done adds the hash of this rank's gradients, before their sum: HASH_OWN_GRADS */
 } Shards;
 
@@ -117,9 +117,9 @@ void        shards_publish(Shards *z, Stream *s);
 void        shards_rewind(Shards *z, Stream *s);
 /* A forward gathers weights (stage 3), or brings rows to experts, so that all ranks run equally many. */
 int         shards_gathers(const Shards *z);
-/* While is_apart nothing travels, for a rank that computes without the others, to time it: its slots hold other
+/* While is_offline nothing travels, for a rank that computes without the others, to time it: its slots hold other
  * weights. */
-void        shards_apart(Shards *z, int is_apart);
+void        shards_set_offline(Shards *z, int is_offline);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 

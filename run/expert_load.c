@@ -21,7 +21,7 @@ ExpertShares expert_shares(const int64_t *counts, int64_t n) {
 
 /* Of n experts, `chosen` for each token, few do the work: hardly more than the chosen. */
 static int is_collapse(ExpertShares s, int64_t n, int64_t chosen) {
-    return n >= 4 * chosen && s.effective < (double)chosen + (double)(n - chosen) / 8.0;
+    return n > chosen && s.effective < (double)chosen + (double)(n - chosen) / 8.0;
 }
 
 void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {

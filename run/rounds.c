@@ -46,7 +46,7 @@ static int64_t take_last(Run *r, int64_t step) {
 static int64_t go_on(Run *r, int64_t step, IslandState state) {
     r->server_is_lost = state == ISLAND_LOST;
     r->between.lost = 0;
-    if (island_gift(r->island) > 0) r->state.missed = step - island_gift(r->island);
+    if (island_peer_updates(r->island) > 0) r->state.missed = step - island_peer_updates(r->island);
     if (state == ISLAND_TRAINS) return take_lease(r, step, island_round(r->island));
     if (state == ISLAND_DONE) return take_last(r, step);
     r->between.stop = 1;
@@ -65,8 +65,8 @@ static IslandWork work_of(const Run *r, int64_t step) {
 
 /* outer.moments=peer: what has become of that. */
 static const char *said_of_moments(const Run *r, int64_t step, char out[80]) {
-    int64_t gift = island_gift(r->island);
-    if (gift) snprintf(out, 80, "; its moments are another island's, of %lld updates", (long long)gift);
+    int64_t updates = island_peer_updates(r->island);
+    if (updates) snprintf(out, 80, "; its moments are another island's, of %lld updates", (long long)updates);
     else if (r->config->outer.moments == MOMENTS_PEER && updates_of(r, step) == 0)
         snprintf(out, 80, "; its moments begin at zero");
     else out[0] = 0;

@@ -165,4 +165,7 @@ bench_checkpoint() {
         value="$stall ms, $(awk -v s="$stall" -v c="$copy" 'BEGIN { printf "%.2f", s / c }') x its copy" note="limit 1.2 x the time of the copy"
 }
 
-for part in $wanted; do "bench_$part"; done
+for part in $wanted; do
+    declare -F "bench_$part" > /dev/null || { sed -n 's/^#   //p' "$0" >&2; exit 64; }
+    "bench_$part"
+done

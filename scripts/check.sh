@@ -4,13 +4,23 @@
 #                               cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
 . "$(dirname "$0")/env.sh"
-wanted=" ${*:-includes ops length flags readme map mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich} "
+all="includes ops length flags readme map mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich"
+wanted=" ${*:-$all} "
+for word in "$@"; do case " $all " in *" $word "*) ;; *) echo "check: there is no check $word; there are: $all" >&2; exit 64 ;; esac; done
 failed=0
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 check() { # NAME COMMAND...: passes when the command succeeds
     local name=$1; shift
     case $wanted in *" $name "*) ;; *) return ;; esac
     if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
+}
+
+# can NAME WHY CONDITION...: whether its condition holds; where it does not, a check that is wanted is said to be skipped.
+can() {
+    local name=$1 why=$2; shift 2
+    "$@" > /dev/null 2>&1 && return
+    case $wanted in *" $name "*) echo "skip $name: $why" ;; esac
+    return 1
 }
 
 # core <- {layers, comm, data} <- model <- run/{config, guard, checkpoint, outer, text, log, plan} <- run <- run/verbs <- train_gpt.cu; of these
@@ -89,14 +99,16 @@ check readme readme
 check map map
 check mutants mutants
 check schema schema
-[ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || command -v nvcc >/dev/null && check sass sass || echo "skip sass: no nvcc"
-command -v cppcheck >/dev/null && check cppcheck cppcheck_run || echo "skip cppcheck: not installed"
-command -v shellcheck >/dev/null && check shell shell || echo "skip shell: shellcheck is not installed"
+has_nvcc() { [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || command -v nvcc; }
+has_archer() { command -v clang && [ -e /usr/lib/llvm-14/lib/libarcher.so ]; }
+can sass "no nvcc" has_nvcc && check sass sass
+can cppcheck "not installed" command -v cppcheck && check cppcheck cppcheck_run
+can shell "shellcheck is not installed" command -v shellcheck && check shell shell
 check gcc warnings gcc
-command -v clang >/dev/null && check clang warnings clang || echo "skip clang: not installed"
+can clang "not installed" command -v clang && check clang warnings clang
 check asan asan
-command -v clang >/dev/null && [ -e /usr/lib/llvm-14/lib/libarcher.so ] && check tsan tsan || echo "skip tsan: no clang with libomp and libarcher"
-command -v valgrind >/dev/null && check valgrind valgrind_run || echo "skip valgrind: not installed"
-pkg-config --exists mpich && check mpich mpich || echo "skip mpich: libmpich-dev is not installed"
+can tsan "no clang with libomp and libarcher" has_archer && check tsan tsan
+can valgrind "not installed" command -v valgrind && check valgrind valgrind_run
+can mpich "libmpich-dev is not installed" pkg-config --exists mpich && check mpich mpich
 [ $failed -eq 0 ] && echo "check: all ok"
 exit $failed

@@ -261,6 +261,9 @@ done
 [[ $np =~ ^([1-9][0-9]{0,5})?$ ]] || end 64 "np=$np is no number of ranks"
 [ -z "$hosts" ] || [ -f "$hosts" ] || end 64 "there is no file hosts=$hosts"
 command -v "$program" >/dev/null || end 64 "no program $program in $PWD: start where it is, or set TRAIN_GPT"
+case $("$program" --version 2>/dev/null) in
+*"MPI: MPICH"*) end 69 "$program is built for MPICH, and this script starts ranks by Open MPI's mpirun: make MPI=ompi-c" ;;
+esac
 command -v mpirun >/dev/null || end 69 "no mpirun on $(hostname): install Open MPI, or load the cluster's"
 found=$("$program" check "${words[@]}" data.train=- data.val=) || exit # a fault in the config shows here and now
 run_dir=$(sed -n 's/^run folder  *//p' <<<"$found")

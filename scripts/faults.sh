@@ -3,6 +3,9 @@
 #   scripts/faults.sh [F1 F7 ...]    only these
 set -u
 . "$(dirname "$0")/env.sh"
+for fault in "$@"; do
+    grep -qE "^ *$fault *\|" test/faults.txt || { echo "faults: there is no fault $fault in test/faults.txt" >&2; exit 64; }
+done
 declare -A result
 status=0
 

@@ -2,8 +2,17 @@
 # Plants the one-line faults of test/mutants.txt, one at a time, in a copy of the sources: the suite must catch each.
 #   scripts/mutants.sh [FILTER]      only mutants whose name contains FILTER
 # A mutant is caught when the part of the suite it names fails; that part passes on the unchanged sources (checked first).
+# The copy is build/mutants, for one of these at a time: a second is refused, exit 73.
 set -u
 . "$(dirname "$0")/env.sh"
+if [ -z "${MUTANTS_LOCKED:-}" ]; then # -o: nothing that a test leaves behind holds the lock
+    mkdir -p build
+    MUTANTS_LOCKED=1 flock -n -o -E 73 build/mutants.lock "$BASH" scripts/mutants.sh "$@"
+    code=$?
+    [ $code -ne 73 ] || echo "another scripts/mutants.sh is at work in $PWD/build/mutants: wait until it is done, or use another clone" >&2
+    exit $code
+fi
+unset MUTANTS_LOCKED
 filter=${1:-}
 tree=$PWD/build/mutants
 mkdir -p "$tree"
@@ -33,7 +42,7 @@ emulated() { # BUILD TEST[:early]
 restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
 file= ; trap restore EXIT
 
-python3 test/mutants.py list test/mutants.txt | grep -F -- "$filter" > mutants.tsv || exit 1
+python3 test/mutants.py list test/mutants.txt | grep -F -- "$filter" > mutants.tsv || { echo "mutants: no mutant's name has \"$filter\"" >&2; exit 64; }
 caught=0 survived=0
 for part in $(cut -f2 mutants.tsv | sort -u); do
     suite "$part" || { echo "the part '$part' fails without a mutant:"; tail -n 20 build.log test.log; exit 1; }

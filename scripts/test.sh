@@ -116,5 +116,7 @@ fi
 echo
 echo "suite took $((SECONDS - started)) s"
 [ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
+ran=$((passed + failed + skipped))
+[ $ran -gt 0 ] || echo "no test that $B has is named by \"$filter\": it is any part of a path, such as layers/test_linear" >&2
 echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+[ "$failed" -eq 0 ] && [ $ran -gt 0 ]

@@ -11,12 +11,19 @@ import shutil
 import sys
 
 
+def end(path, name, mutant):
+    if mutant is not None and not {"old", "new"} <= mutant.keys():
+        sys.exit(f"{path}: {name}: not a mutant without its line that begins with {'-' if 'old' not in mutant else '+'}")
+
+
 def read(path):
-    mutants, current = {}, None
+    mutants, name, current = {}, None, None
     for number, line in enumerate(open(path), 1):
         line = line.rstrip("\n")
         if line.startswith("#") or not line.strip():
             continue
+        if line.startswith(("-", "+")) and current is None:
+            sys.exit(f"{path}:{number}: a fragment before the first mutant")
         if line.startswith("- "):
             current["old"] = line[2:]
         elif line == "+" or line.startswith("+ "):
@@ -25,7 +32,10 @@ def read(path):
             fields = [field.strip() for field in line.split("|")]
             if len(fields) != 4 or fields[0] in mutants:
                 sys.exit(f"{path}:{number}: not a mutant: {line}")
-            current = mutants[fields[0]] = dict(zip(("file", "function", "part"), fields[1:]))
+            end(path, name, current)
+            name = fields[0]
+            current = mutants[name] = dict(zip(("file", "function", "part"), fields[1:]))
+    end(path, name, current)
     return mutants
 
 

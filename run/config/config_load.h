@@ -55,6 +55,8 @@ typedef const char *Keys[10];
 void  rules_of_model(ConfigLoad *load); /* model_rules.c: of model.arch */
 void  rules_of_outer(ConfigLoad *load);
 void  rules_of_fp8(ConfigLoad *load);   /* fp8_rules.c: of precision = "fp8" */
+void  rules_of_optimizer(ConfigLoad *load);  /* optimizer_rules.c: of optimizer.name */
+const char *optimizer_fault(const Config *c); /* of a run that its update rule is not built for; NULL: none */
 int   rule_usable(ConfigLoad *load, const Keys keys); /* none of them is faulty */
 /* The place of the first key that an override gives, else of the first in the file, else the file. */
 Where rule_where(ConfigLoad *load, const Keys keys);

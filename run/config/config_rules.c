@@ -8,7 +8,6 @@
 #include "core/device.h"
 #include "core/json_scan.h"
 #include "model/block.h"
-#include "model/optimizer.h"
 #include "model/precision.h"
 #include "run/config/config_load.h"
 #include "run/config/nearest.h"
@@ -165,22 +164,6 @@ static char *check_balance(const Config *c) {
     return NULL;
 }
 
-/* Muon updates whole matrices where the products run. */
-static char *check_muon(const Config *c) {
-    if (!c->optimizer.name) return NULL;
-    if (strcmp(c->optimizer.name, OPTIMIZER_MUON.name))
-        return c->optimizer.normuon ? sentence("optimizer.normuon = true with optimizer.name = \"%s\": it is of what Muon makes orthogonal:"
-                                               " optimizer.name = \"muon\", or optimizer.normuon = false", c->optimizer.name)
-                                    : NULL;
-    if (c->memory.offload == MEMORY_HOST)
-        return sentence("optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it "
-                        "cannot: memory.offload = \"none\", or optimizer.name = \"adamw\"");
-    if (c->outer.server[0] && c->outer.send == SEND_GRADIENTS)
-        return sentence("optimizer.name = \"muon\" with outer.send = \"gradients\": a server updates with AdamW alone:"
-                        " outer.send = \"deltas\", or optimizer.name = \"adamw\"");
-    return NULL;
-}
-
 /* Whether the model can be divided so, whatever the ranks. */
 static int divides_model(const Config *c, int axis, int64_t size) {
     Config other = *c;
@@ -254,9 +237,7 @@ static void rule_grid(ConfigLoad *load, int ranks) {
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.head_dim",
                    "model.n_inner", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
-    Keys muon = {"optimizer.name", "optimizer.normuon", "memory.offload", "outer.server", "outer.send", NULL};
     if (rule_usable(load, order)) add_fault(load, order, check_order(load->config));
-    if (rule_usable(load, muon)) add_fault(load, muon, check_muon(load->config));
     if (rule_usable(load, context)) add_fault(load, context, check_context(load->config));
     if (rule_usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
     if (rule_usable(load, balance)) add_fault(load, balance, check_balance(load->config));
@@ -319,7 +300,7 @@ char *config_check_changed(const Config *c, int ranks) {
     if (!text) text = check_tensor(c);
     if (!text) text = check_balance(c);
     if (!text) text = check_pipeline(c);
-    if (!text) text = check_muon(c);
+    if (!text && optimizer_fault(c)) text = sentence("%s", optimizer_fault(c));
     return text ? text : config_check_ranks(c, ranks);
 }
 
@@ -492,6 +473,7 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_best(load);
     rule_activations(load);
     rule_build(load);
+    rules_of_optimizer(load);
     rules_of_outer(load);
     rules_of_fp8(load);
 }

@@ -147,12 +147,19 @@ static void consider(Search *search, const char *path, const char *key) {
     search->found = (Nearest){key, is_near(by_whole <= by_last ? whole : last, typed)};
 }
 
+/* A key of the typed section that is one edit away comes before another section's of the same name: parallel.experts. */
+static void near_in_section(Search *search, const char *path) {
+    for (int i = 0; strchr(path, '.') && i < OPTION_COUNT; i++)
+        if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1) search->found.word = OPTIONS[i].key;
+}
+
 Nearest nearest_key(const char *path, NearestKind kind) {
     Search search = {{NULL, 0}, 4 * LONGEST};
     if (kind == NEAREST_SECTION)
         for (int i = 0; option_section(i); i++) consider(&search, path, option_section(i));
     else
         for (int i = 0; i < OPTION_COUNT; i++) consider(&search, path, OPTIONS[i].key);
+    if (search.least == 1 && !same_section(path, search.found.word)) near_in_section(&search, path);
     if (search.least <= 1) return search.found;
     for (size_t i = 0; i < sizeof SYNONYMS / sizeof *SYNONYMS; i++) {
         if (!same_word(last_part(path), SYNONYMS[i].foreign)) continue;

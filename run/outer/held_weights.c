@@ -1,6 +1,7 @@
 /* held_weights.c - see held_weights.h. */
 #include "run/outer/held_weights.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@ size_t held_bytes(const Config *c, size_t elems) { return held_type(c) == FRAME_
 
 int held_begin(HeldWeights *h, FrameType type, Fragment part) {
     int64_t elems = part.end - part.first;
-    *h = (HeldWeights){type, part.first, elems, 0, (float *)calloc((size_t)elems, sizeof *h->x)};
+    *h = (HeldWeights){type, part.first, elems, 0, (float *)malloc(sizeof *h->x * (size_t)elems)};
+    for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN; /* has not gone: no weight is NaN */
     return h->x != NULL;
 }
 
@@ -22,8 +24,9 @@ void held_forget(HeldWeights *h) {
 }
 
 void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems) {
-    memcpy(h->x + (offset - h->first), x, sizeof *x * (size_t)elems);
-    h->fetched += elems;
+    float *held = h->x + (offset - h->first);
+    for (int64_t i = 0; i < elems; i++) h->fetched += isnan(held[i]) && !isnan(x[i]);
+    memcpy(held, x, sizeof *x * (size_t)elems);
 }
 
 int held_is_whole(const HeldWeights *h) { return h->x && h->fetched >= h->elems; }

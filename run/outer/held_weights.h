@@ -20,7 +20,7 @@ extern "C" {
 typedef struct {
     FrameType type;          /* of the changes */
     int64_t   first, elems;  /* of the server's part */
-    int64_t   fetched;       /* elements of the first x that have gone */
+    int64_t   fetched;       /* elements of x that have gone, each counted once */
     float    *x;             /* owned [elems]; NULL: nothing is kept, and nothing above is */
 } HeldWeights;
 

@@ -77,7 +77,7 @@ const IslandExchange *island_ended(const Island *s) { return &s->ended; }
 int                   island_number(const Island *s) { return s->link->welcome.number; }
 int                   island_fragments(const Island *s) { return s->turns.count; }
 const char           *island_lost(const Island *s) { return s->lost; }
-int64_t               island_gift(const Island *s) { return s->gift; }
+int64_t               island_peer_updates(const Island *s) { return s->peer_updates; }
 
 /* --- waiting together --------------------------------------------------------------------------------------------- */
 
@@ -295,7 +295,7 @@ IslandState island_join(Island *s, int64_t updates) {
     double patience_ms = s->parts.config->outer.patience_seconds * 1e3, until_ms = clock_ms() + patience_ms;
     turns_halt(s);
     s->has_lease = 0;
-    s->updates = updates, s->gift = 0;
+    s->updates = updates, s->peer_updates = 0;
     end_where_broken(s);
     share_fault(s);
     if (s->lost[0]) warn("%s; this island joins again, and trains the round anew", s->lost);
@@ -328,7 +328,7 @@ static void begin_to_send(Island *s, IslandWork work) {
     const Open *lease = &s->link->open;
     End         end = {lease->round, work.samples, work.tokens, 0.0, work.loss, lease->lease};
     s->has_lease = 0;
-    s->used = work.samples, s->updates = work.updates, s->gift = 0;
+    s->used = work.samples, s->updates = work.updates, s->peer_updates = 0;
     s->link->has_open = s->link->has_closed = 0;
     if (s->turns.is_on) {
         s->turns.tokens += work.tokens;

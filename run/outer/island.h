@@ -90,7 +90,7 @@ void island_leave(Island *s, IslandWork work);
 const Open           *island_round(const Island *s);     /* the lease */
 const IslandExchange *island_ended(const Island *s);     /* of the last island_exchange */
 int                   island_number(const Island *s);
-int64_t               island_gift(const Island *s);      /* updates of moments that came with the lease; 0: none */
+int64_t               island_peer_updates(const Island *s); /* updates of moments that came with the lease; 0: none */
 int                   island_fragments(const Island *s); /* outer.stream: of a round; else 0 */
 const char           *island_lost(const Island *s);      /* of ISLAND_LOST: a sentence that names the address */
 

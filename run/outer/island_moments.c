@@ -27,7 +27,7 @@ Awaited island_give_moments(Island *s) {
     return MET;
 }
 
-/* Half of a gift is none. */
+/* Half of the moments are none. */
 static Awaited fetch_moments(Island *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++) {
         Awaited now = island_fetch(s, ASKED[k], s->link->open.round);
@@ -37,7 +37,7 @@ static Awaited fetch_moments(Island *s) {
         }
         round_copy_put_state(&s->copy, k);
     }
-    s->updates = s->gift = s->link->moments.updates;
+    s->updates = s->peer_updates = s->link->moments.updates;
     return MET;
 }
 

@@ -35,7 +35,7 @@ struct Island {
     int            has_lease, is_over; /* steps of this round may be sent; the server has no more rounds */
     int64_t        used;               /* samples of the lease that the server knows of */
     int64_t        updates;            /* that the moments have seen */
-    int64_t        gift;               /* the same of those taken since the last join or exchange; 0: none */
+    int64_t        peer_updates;       /* the same of those taken since the last join or exchange; 0: none */
     IslandExchange ended;
     IslandTurns    turns;
     char           lost[MANIFEST_FAULT_BYTES];

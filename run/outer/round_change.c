@@ -25,7 +25,7 @@ size_t round_change_bytes(const Config *c, size_t elems) {
     return round_change_is_kept(c) ? sizeof(float) * elems + packed_bytes(round_change_type(c), (int64_t)elems) : 0;
 }
 
-RoundChange round_change_create(const Config *c, const Served *w) {
+RoundChange round_change_create(const Config *c, const ServerWeights *w) {
     RoundChange made = {.type = FRAME_F32, .first = w->first, .elems = w->elems, .round = -1};
     if (!round_change_is_kept(c)) return made;
     made.type = round_change_type(c);
@@ -45,32 +45,32 @@ static char  *payload_at(const RoundChange *c, int64_t offset) { return c->packe
 static float *rest_at(const RoundChange *c, int64_t offset) { return c->rest + (offset - c->first); }
 
 /* x += rest, and rest = x as it was. */
-static void begin_frame(RoundChange *c, const Served *w, Fragment f, float *x) {
+static void begin_frame(RoundChange *c, const ServerWeights *w, Fragment f, float *x) {
     int64_t elems = f.end - f.first, offset = f.first;
     float  *rest = rest_at(c, offset);
-    served_read(w, WEIGHTS_X, offset, elems, x);
+    server_weights_read(w, WEIGHTS_X, offset, elems, x);
     for (int64_t i = 0; i < elems; i++) {
         float was = x[i];
         x[i] = was + rest[i], rest[i] = was;
     }
-    served_write(w, WEIGHTS_X, offset, elems, x);
+    server_weights_write(w, WEIGHTS_X, offset, elems, x);
 }
 
 /* change = rounded(x - was); x = was + change; rest = what x has lost by that. */
-static void end_frame(RoundChange *c, const Served *w, Fragment f, float *x, float *change) {
+static void end_frame(RoundChange *c, const ServerWeights *w, Fragment f, float *x, float *change) {
     int64_t elems = f.end - f.first, offset = f.first;
     float  *was = rest_at(c, offset);
     char   *payload = payload_at(c, offset);
-    served_read(w, WEIGHTS_X, offset, elems, x);
+    server_weights_read(w, WEIGHTS_X, offset, elems, x);
     for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
     frame_pack(c->type, payload, change, elems);
     frame_unpack(c->type, change, payload, elems); /* as it arrives */
     round_change_add(was, change, elems);
-    served_write(w, WEIGHTS_X, offset, elems, was);
+    server_weights_write(w, WEIGHTS_X, offset, elems, was);
     for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
 }
 
-static void each_frame(RoundChange *c, const Served *w, Fragment all, int ends) {
+static void each_frame(RoundChange *c, const ServerWeights *w, Fragment all, int ends) {
     #pragma omp parallel for
     for (int64_t at = all.first; at < all.end; at += MESSAGE_ELEMS) {
         Fragment f = fragment_within(all, at, at + MESSAGE_ELEMS);
@@ -82,11 +82,11 @@ static void each_frame(RoundChange *c, const Served *w, Fragment all, int ends) 
     }
 }
 
-void round_change_begin(RoundChange *c, const Served *w, Fragment f) {
+void round_change_begin(RoundChange *c, const ServerWeights *w, Fragment f) {
     if (c->type != FRAME_F32) each_frame(c, w, f, 0);
 }
 
-void round_change_end(RoundChange *c, const Served *w, Fragment f, int64_t round) {
+void round_change_end(RoundChange *c, const ServerWeights *w, Fragment f, int64_t round) {
     if (c->type == FRAME_F32) return;
     each_frame(c, w, f, 1);
     c->round = round;
@@ -94,8 +94,8 @@ void round_change_end(RoundChange *c, const Served *w, Fragment f, int64_t round
 
 void round_change_owe(RoundChange *c, const float *d, double share) { outer_rest(c->rest, d, share, c->elems); }
 
-void round_change_settle(RoundChange *c, const Served *w) {
-    round_change_begin(c, w, served_all(w));
+void round_change_settle(RoundChange *c, const ServerWeights *w) {
+    round_change_begin(c, w, server_weights_all(w));
     if (c->rest) memset(c->rest, 0, sizeof *c->rest * (size_t)c->elems);
 }
 

@@ -31,18 +31,18 @@ FrameType   round_change_type(const Config *c);
 /* 0 in rounds whose islands do not begin with one x (wait=none: held_weights.h). */
 int         round_change_is_kept(const Config *c);
 size_t      round_change_bytes(const Config *c, size_t elems);
-RoundChange round_change_create(const Config *c, const Served *w);
+RoundChange round_change_create(const Config *c, const ServerWeights *w);
 void        round_change_destroy(RoundChange *c);
 
 /* Around the step that makes a new x of all of the part, or of a fragment, which begins with a block: then x is the old
  * one and the rounded change, of round `round`. */
-void round_change_begin(RoundChange *c, const Served *w, Fragment f);
-void round_change_end(RoundChange *c, const Served *w, Fragment f, int64_t round);
+void round_change_begin(RoundChange *c, const ServerWeights *w, Fragment f);
+void round_change_end(RoundChange *c, const ServerWeights *w, Fragment f, int64_t round);
 
 /* Where changes are kept: x -= share * d with the next change, of all of the part. d: [elems] */
 void round_change_owe(RoundChange *c, const float *d, double share);
 /* x has what it lacks, when no island holds it any more. */
-void round_change_settle(RoundChange *c, const Served *w);
+void round_change_settle(RoundChange *c, const ServerWeights *w);
 
 /* The payload of a frame of these elements; NULL: they are no whole blocks. */
 const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t elems);

@@ -39,11 +39,11 @@ static void open_round(Server *s) {
         is_new[i] = 1;
     }
     leases_sync(&s->leases);
-    server_open_gift(s, is_new);
+    server_open_moments(s, is_new);
     for (int i = 0; i < ms->count; i++) {
         const Lease *l = &ms->member[i]->lease;
         Open open = {ms->round, server_step(s), l->range.samples / unit, l->range.first, l->range.samples, islands,
-                     l->number, server_gift_of(s, ms->member[i])};
+                     l->number, server_moments_of(s, ms->member[i])};
         Peer        *p = is_new[i] ? server_first_rank(s, ms->member[i]) : NULL;
         if (p) peer_say(p, MESSAGE_OPEN, open.round, text, open_write(&open, text));
     }
@@ -92,7 +92,7 @@ static int server_has_part(const Server *s) {
 static void lead(Server *s) {
     server_count_arrivals(s);
     server_look_at_followers(s);
-    server_keep_gift(s);
+    server_keep_moments(s);
     if (s->streams) server_close_turns(s);
     if (members_may_close(&s->members)) server_close_round(s);
     sweep(s);
@@ -141,8 +141,8 @@ static void take_weights(Server *s) {
              p->parts, (long long)s->elems, OUTER_BLOCK);
     s->follower = (Peer **)calloc((size_t)p->parts, sizeof *s->follower);
     if (!s->follower) fail(EXIT_MEMORY, "no memory for a list of %d servers", p->parts);
-    s->weights = p->weights ? served_by(p->weights, first, elems) : served_in(p->shards, first, elems, p->memory);
-    if (p->weights) s->whole = served_by(p->weights, 0, s->elems);
+    s->weights = p->weights ? server_weights_of(p->weights, first, elems) : server_weights_in(p->shards, first, elems, p->memory);
+    if (p->weights) s->whole = server_weights_of(p->weights, 0, s->elems);
 }
 
 Server *server_create(ServerParts parts) {
@@ -174,12 +174,12 @@ Server *server_create(ServerParts parts) {
 
 void server_destroy(Server *s) {
     if (!s) return;
-    server_end_gift(s);
+    server_end_moments(s);
     peers_destroy(&s->peers);
     members_destroy(&s->members);
     if (server_leads(s)) leases_close(&s->leases);
     round_change_destroy(&s->change);
-    served_destroy(&s->weights), served_destroy(&s->whole);
+    server_weights_destroy(&s->weights), server_weights_destroy(&s->whole);
     free(s->follower), free(s->counted), free(s->weight);
     close(s->listening);
     free(s);

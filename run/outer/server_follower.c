@@ -88,7 +88,7 @@ static int take_refuse(const Server *s, const char *text, size_t bytes, char *fa
 int server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault) {
     const char *text = (const char *)payload;
     size_t      bytes = h->payload_bytes;
-    const Served *w = &s->weights;
+    const ServerWeights *w = &s->weights;
     Over          over;
     switch (h->kind) {
         case MESSAGE_STATE:  return server_take_state(s, h, payload, w, w->first, w->elems, fault);

@@ -213,7 +213,7 @@ static int hold(Server *s, Peer *p) {
     Member   *m = p->member;
     FrameType type = held_type(s->parts.config);
     if (type == FRAME_F32 || !m->takes_changes || m->held.x) return 1;
-    if (held_begin(&m->held, type, served_all(&s->weights))) return 1;
+    if (held_begin(&m->held, type, server_weights_all(&s->weights))) return 1;
     server_refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for what one more island holds (outer.compress)");
     return 0;
 }

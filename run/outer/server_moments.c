@@ -22,16 +22,16 @@ static int takers(const Server *s) {
 
 /* --- who gives, and who takes ------------------------------------------------------------------------------------- */
 
-void server_end_gift(Server *s) {
-    for (int k = 0; k < OPTIMIZER_STATES; k++) free(s->gift.values[k]);
-    s->gift = (Gift){0};
+void server_end_moments(Server *s) {
+    for (int k = 0; k < OPTIMIZER_STATES; k++) free(s->peer_moments.values[k]);
+    s->peer_moments = (PeerMoments){0};
 }
 
 static double mib_of(const Server *s) { return OPTIMIZER_STATES * sizeof(float) * (double)s->elems / 1048576.0; }
 
 static int make_room(Server *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++)
-        if (!(s->gift.values[k] = (float *)malloc(sizeof(float) * (size_t)s->elems))) return 0;
+        if (!(s->peer_moments.values[k] = (float *)malloc(sizeof(float) * (size_t)s->elems))) return 0;
     return 1;
 }
 
@@ -42,16 +42,16 @@ static Member *find_giver(const Server *s, const char *is_new) {
     return NULL;
 }
 
-void server_open_gift(Server *s, const char *is_new) {
+void server_open_moments(Server *s, const char *is_new) {
     Members *ms = &s->members;
     Member  *giver = find_giver(s, is_new);
     char     name[160];
     int      wanted = 0;
     for (int i = 0; i < ms->count; i++) wanted += is_new[i] && ms->member[i]->wants_moments;
-    server_end_gift(s);
+    server_end_moments(s);
     if (wanted && giver && !make_room(s)) {
         s->parts.note("no memory for an island's moments: %.1f MiB wanted", mib_of(s));
-        server_end_gift(s);
+        server_end_moments(s);
         giver = NULL;
     }
     for (int i = 0; i < ms->count; i++) {
@@ -61,20 +61,20 @@ void server_open_gift(Server *s, const char *is_new) {
         m->wants_moments = 0, m->taken = 0;
     }
     if (!wanted || !giver) return;
-    s->gift.giver = giver, s->gift.lease = giver->lease.number, s->gift.round = ms->round;
-    s->gift.heard_ms = clock_ms();
+    s->peer_moments.giver = giver, s->peer_moments.lease = giver->lease.number, s->peer_moments.round = ms->round;
+    s->peer_moments.heard_ms = clock_ms();
     s->parts.note("%s gives its moments to %d other%s: they take %.1f MiB here for as long",
                   server_name_of(s, giver, name), wanted, wanted == 1 ? "" : "s", mib_of(s));
 }
 
-OpenMoments server_gift_of(const Server *s, const Member *m) {
-    return m == s->gift.giver ? OPEN_GIVE : m->takes_moments ? OPEN_TAKE : OPEN_KEEP;
+OpenMoments server_moments_of(const Server *s, const Member *m) {
+    return m == s->peer_moments.giver ? OPEN_GIVE : m->takes_moments ? OPEN_TAKE : OPEN_KEEP;
 }
 
 /* --- what comes --------------------------------------------------------------------------------------------------- */
 
 static int is_giver(const Server *s, const Member *m, int64_t round) {
-    return m == s->gift.giver && m->state == MEMBER_TRAINS && round == s->gift.round;
+    return m == s->peer_moments.giver && m->state == MEMBER_TRAINS && round == s->peer_moments.round;
 }
 
 /* m is finite, v finite and not negative. */
@@ -85,7 +85,7 @@ static int are_moments(const float *values, int64_t elems, int is_v) {
 }
 
 void server_take_moments(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
-    Gift *g = &s->gift;
+    PeerMoments *g = &s->peer_moments;
     int   k = h->kind == MESSAGE_V;
     if (!is_giver(s, p->member, h->round)) {
         server_refuse_peer(s, p, EXIT_PEER, "the island sent moments that nobody asked it for");
@@ -105,12 +105,12 @@ void server_take_moments(Server *s, Peer *p, const FrameHeader *h, const void *p
 static void say_moments(Server *s, const Member *m, Moments moments) {
     char  text[MESSAGE_TEXT];
     Peer *p = server_first_rank(s, m);
-    if (p) peer_say(p, MESSAGE_MOMENTS, s->gift.round, text, moments_write(&moments, text));
+    if (p) peer_say(p, MESSAGE_MOMENTS, s->peer_moments.round, text, moments_write(&moments, text));
 }
 
 void server_take_given(Server *s, Peer *p, const char *text, size_t bytes) {
     char  fault[MESSAGE_FAULT_BYTES] = "";
-    Gift *g = &s->gift;
+    PeerMoments *g = &s->peer_moments;
     Given given;
     if (!is_giver(s, p->member, g->round) || !given_read(text, bytes, &given, fault)) {
         server_refuse_peer(s, p, EXIT_PEER, "the island %s", *fault ? fault : "sent a GIVEN that nobody asked it for");
@@ -131,7 +131,7 @@ void server_take_given(Server *s, Peer *p, const char *text, size_t bytes) {
 
 int server_may_take(Server *s, Peer *p, const FrameHeader *h) {
     Member *m = p->member;
-    if (takes(m) && s->gift.updates > 0 && m->taken + h->elems <= OPTIMIZER_STATES * s->elems) {
+    if (takes(m) && s->peer_moments.updates > 0 && m->taken + h->elems <= OPTIMIZER_STATES * s->elems) {
         m->taken += h->elems;
         return 1;
     }
@@ -140,7 +140,7 @@ int server_may_take(Server *s, Peer *p, const FrameHeader *h) {
 }
 
 PeerValues server_values(const Server *s) {
-    return (PeerValues){&s->weights, {s->gift.values[0], s->gift.values[1]}, &s->change};
+    return (PeerValues){&s->weights, {s->peer_moments.values[0], s->peer_moments.values[1]}, &s->change};
 }
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */
@@ -153,14 +153,14 @@ static int others_have_moments(const Server *s, const Member *but) {
     return 0;
 }
 
-/* The gift will not come. Another is asked when the next round opens, unless that may fail in the same way. */
+/* They will not come. Another is asked when the next round opens, unless that may fail in the same way. */
 static void give_up(Server *s, const char *why, int may_come_later) {
     char name[160], taker[160];
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
         if (!takes(m)) continue;
-        int is_later = may_come_later && others_have_moments(s, s->gift.giver);
-        s->parts.note("%s %s: %s %s", server_name_of(s, s->gift.giver, name), why, server_name_of(s, m, taker),
+        int is_later = may_come_later && others_have_moments(s, s->peer_moments.giver);
+        s->parts.note("%s %s: %s %s", server_name_of(s, s->peer_moments.giver, name), why, server_name_of(s, m, taker),
                       is_later ? "waits for the next round, and another's moments" : "begins with zero moments");
         say_moments(s, m, (Moments){0, is_later});
         m->takes_moments = 0;
@@ -168,7 +168,7 @@ static void give_up(Server *s, const char *why, int may_come_later) {
         server_take_back(s, m->lease.number);
         m->state = MEMBER_WAITS, m->wants_moments = 1;
     }
-    server_end_gift(s);
+    server_end_moments(s);
 }
 
 /* All is asked for, and sent. */
@@ -179,8 +179,8 @@ static int has_all(const Server *s, const Member *m) {
     return 1;
 }
 
-void server_keep_gift(Server *s) {
-    Gift         *g = &s->gift;
+void server_keep_moments(Server *s) {
+    PeerMoments         *g = &s->peer_moments;
     const Member *giver = g->giver;
     if (!g->values[0]) return;
     if (giver && (giver->state != MEMBER_TRAINS || giver->lease.number != g->lease))
@@ -189,5 +189,5 @@ void server_keep_gift(Server *s) {
         give_up(s, "has sent none of its moments for outer.patience_seconds", 0);
     for (int i = 0; g->updates > 0 && i < s->members.count; i++)
         if (takes(s->members.member[i]) && has_all(s, s->members.member[i])) s->members.member[i]->takes_moments = 0;
-    if (g->values[0] && takers(s) == 0) server_end_gift(s);
+    if (g->values[0] && takers(s) == 0) server_end_moments(s);
 }

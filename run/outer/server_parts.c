@@ -46,14 +46,14 @@ int server_send(Server *s, Peer *p, FrameHeader h, const void *payload) {
     }
 }
 
-int server_send_state(Server *s, Peer *p, const Served *from, int64_t first, int64_t elems) {
+int server_send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems) {
     float *block = (float *)malloc(sizeof *block * MESSAGE_ELEMS);
     int    is_sent = 1;
     if (!block) fail(EXIT_MEMORY, "no memory for a frame of weights");
     for (int64_t at = 0, n; is_sent && at < elems * WEIGHTS_TENSORS; at += n) {
         int64_t inside = at % elems;
         n = elems - inside < MESSAGE_ELEMS ? elems - inside : MESSAGE_ELEMS;
-        served_read(from, (ServerTensor)(at / elems), first + inside, n, block);
+        server_weights_read(from, (ServerTensor)(at / elems), first + inside, n, block);
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
         is_sent = server_send(s, p, h, block);
@@ -62,7 +62,7 @@ int server_send_state(Server *s, Peer *p, const Served *from, int64_t first, int
     return is_sent;
 }
 
-int server_take_state(Server *s, const FrameHeader *h, const void *payload, const Served *to, int64_t first,
+int server_take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                       int64_t elems, char *fault) {
     int64_t inside = s->had % elems;
     if (s->had >= elems * WEIGHTS_TENSORS || h->offset != first + inside || inside + h->elems > elems) {
@@ -70,7 +70,7 @@ int server_take_state(Server *s, const FrameHeader *h, const void *payload, cons
                  (long long)h->offset);
         return 0;
     }
-    served_write(to, (ServerTensor)(s->had / elems), h->offset, h->elems, (const float *)payload);
+    server_weights_write(to, (ServerTensor)(s->had / elems), h->offset, h->elems, (const float *)payload);
     s->had += h->elems;
     return 1;
 }

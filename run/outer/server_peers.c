@@ -145,7 +145,7 @@ static const void *read_values(const Peer *p, PeerValues v, const PeerGet *g, in
     if (g->kind == MESSAGE_M || g->kind == MESSAGE_V)
         return memcpy(block, v.moments[g->kind == MESSAGE_V] + g->offset, sizeof *block * (size_t)elems);
     if (g->kind == MESSAGE_CHANGE && !held) return round_change_frame(v.change, g->offset, elems);
-    served_read(v.weights, WEIGHTS_X, g->offset, elems, block);
+    server_weights_read(v.weights, WEIGHTS_X, g->offset, elems, block);
     if (g->kind == MESSAGE_CHANGE) {
         held_change(held, g->offset, block, elems, block + MESSAGE_ELEMS);
         return block + MESSAGE_ELEMS;

@@ -24,7 +24,7 @@ typedef struct { MessageKind kind; /* of the answer */ int64_t round, offset, el
 
 /* What peers ask for. */
 typedef struct {
-    const Served *weights;                   /* borrowed: X */
+    const ServerWeights *weights;                   /* borrowed: X */
     float        *moments[OPTIMIZER_STATES]; /* borrowed: M and V [elems]; NULL: there are none */
     const RoundChange *change;               /* borrowed: CHANGE */
 } PeerValues;

@@ -19,9 +19,9 @@ typedef struct {
     int64_t updates;                     /* that the moments have seen; 0: they are not whole */
     int64_t elems[OPTIMIZER_STATES];     /* that have come */
     int     given;                       /* ranks that have said GIVEN */
-    float  *values[OPTIMIZER_STATES];    /* owned [elems of the model]; NULL: there is no gift */
+    float  *values[OPTIMIZER_STATES];    /* owned [elems of the model]; NULL: nobody takes any */
     double  heard_ms;                    /* since the last frame of it */
-} Gift;
+} PeerMoments;
 
 struct Server {
     ServerParts parts;
@@ -36,7 +36,7 @@ struct Server {
     int64_t     round_tokens, staleness; /* of the open round: what counted of it */
     double      round_loss;              /* the same: weighted by tokens */
     double      norm;                    /* send=gradients: of the last one */
-    Served      whole, weights;          /* the leader's: of the model; its part */
+    ServerWeights whole, weights;        /* the leader's: of the model; its part */
     RoundChange change;                  /* of the part */
     Peer      **follower;                /* the leader's, owned [parts]: NULLs have not come, and [0] */
     Peer       *leader;                  /* the follower's */
@@ -48,7 +48,7 @@ struct Server {
     double      pinged_ms, made_ms;
     ServerRound over;
     int         is_over;
-    Gift        gift;
+    PeerMoments peer_moments;
     int         streams;                 /* outer.stream */
     int         fragments, turn;         /* the next one to be whole; as many as there are: none is left in this round */
     Exact       squares;                 /* of the means of this round's turns */
@@ -77,16 +77,16 @@ Peer *server_first_rank(const Server *s, const Member *m);
 /* --- server_moments.c --------------------------------------------------------------------------------------------- */
 
 /* A round opens for islands whose TRAINS is_new [members]: decides who gives moments, and who takes them. */
-void        server_open_gift(Server *s, const char *is_new);
-OpenMoments server_gift_of(const Server *s, const Member *m); /* for its OPEN */
+void        server_open_moments(Server *s, const char *is_new);
+OpenMoments server_moments_of(const Server *s, const Member *m); /* for its OPEN */
 /* Frames M and V, and GIVEN, of a giver. */
 void        server_take_moments(Server *s, Peer *p, const FrameHeader *h, const void *payload);
 void        server_take_given(Server *s, Peer *p, const char *text, size_t bytes);
 /* A GET_M or GET_V: 1, or 0: refused, for it is no taker's. */
 int         server_may_take(Server *s, Peer *p, const FrameHeader *h);
 /* Each turn: whether the giver is still there, and whether anybody still takes. */
-void        server_keep_gift(Server *s);
-void        server_end_gift(Server *s);
+void        server_keep_moments(Server *s);
+void        server_end_moments(Server *s);
 PeerValues  server_values(const Server *s);
 
 /* --- server_parts.c: the leader of several servers ---------------------------------------------------------------- */
@@ -110,9 +110,9 @@ void server_order(Server *s, const Step *step, float *d, Exact *squares);
 /* Waits until it has gone to the system; silent_ms: for so long nothing moves, then 0. */
 int  server_send(Server *s, Peer *p, FrameHeader h, const void *payload);
 /* The part's x, m and v, frame by frame. 0: the peer is lost. */
-int  server_send_state(Server *s, Peer *p, const Served *from, int64_t first, int64_t elems);
+int  server_send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems);
 /* A frame of the part's STATE, in order. */
-int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const Served *to, int64_t first,
+int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                        int64_t elems, char *fault);
 
 /* --- server_follower.c -------------------------------------------------------------------------------------------- */

@@ -128,7 +128,7 @@ static int step_mean(Server *s) {
     outer_mean(mean, delta, weight, islands, f.end - f.first);
     outer_squares(mean, f.end - f.first, &s->squares);
     round_change_begin(&s->change, &s->weights, f);
-    served_step(&s->weights, &step, f, mean, NULL);
+    server_weights_step(&s->weights, &step, f, mean, NULL);
     round_change_end(&s->change, &s->weights, f, ms->round);
     free(delta);
     free(weight);
@@ -159,7 +159,7 @@ void server_close_turns(Server *s) {
 /* --- the rest ----------------------------------------------------------------------------------------------------- */
 
 void server_count_rest(Server *s, Member *m, int islands) {
-    if (s->change.type == FRAME_F32) served_rest(&s->weights, m->rest.values, 1.0 / islands);
+    if (s->change.type == FRAME_F32) server_weights_rest(&s->weights, m->rest.values, 1.0 / islands);
     else round_change_owe(&s->change, m->rest.values, 1.0 / islands);
     arriving_forget(&m->rest);
     if (!members_here(&s->members)) round_change_settle(&s->change, &s->weights);

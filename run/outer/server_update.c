@@ -18,9 +18,9 @@ static void tell_count(Server *s, const Member *m, double weight) {
 /* Where changes are kept they are of steps that end a round: wait=all. */
 void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int64_t round) {
     int moves = step->rule != STEP_MEAN;
-    if (moves) round_change_begin(&s->change, &s->weights, served_all(&s->weights));
-    served_step(&s->weights, step, served_all(&s->weights), d, squares);
-    if (moves) round_change_end(&s->change, &s->weights, served_all(&s->weights), round);
+    if (moves) round_change_begin(&s->change, &s->weights, server_weights_all(&s->weights));
+    server_weights_step(&s->weights, step, server_weights_all(&s->weights), d, squares);
+    if (moves) round_change_end(&s->change, &s->weights, server_weights_all(&s->weights), round);
 }
 
 /* AdamW with a gradient of this norm. Its bias correction counts the updates since the moments were zero. */

@@ -10,72 +10,72 @@
 
 /* What of the span lies in [first, first + elems); elems 0: nothing. A span of one rank is a row of the model, and rows
  * follow each other in the flat order. */
-static ServedRun cut(const Shards *shards, Span span, int64_t first, int64_t elems, int64_t *from) {
+static WeightsRun cut(const Shards *shards, Span span, int64_t first, int64_t elems, int64_t *from) {
     FileRun at = layout_run(&shards->layout, &span, 0);
     CHECK(at.elems == span.elems, "a server's rows are whole");
     int64_t begin = at.offset > first ? at.offset : first, end = at.offset + at.elems;
     if (first + elems < end) end = first + elems;
     *from = begin - at.offset;
-    return (ServedRun){.offset = begin, .elems = end > begin ? end - begin : 0, .decays = span.group != GROUP_VECTOR,
+    return (WeightsRun){.offset = begin, .elems = end > begin ? end - begin : 0, .decays = span.group != GROUP_VECTOR,
                        .rate = shards->layout.param[span.param].rate};
 }
 
-static Served without_runs(const Shards *shards, int64_t first, int64_t elems) {
-    Served w = {.first = first, .elems = elems, .run = (ServedRun *)calloc((size_t)shards->spans, sizeof *w.run)};
+static ServerWeights without_runs(const Shards *shards, int64_t first, int64_t elems) {
+    ServerWeights w = {.first = first, .elems = elems, .run = (WeightsRun *)calloc((size_t)shards->spans, sizeof *w.run)};
     if (!w.run) fail(EXIT_MEMORY, "no memory for the list of %d weights", shards->spans);
     return w;
 }
 
-Served served_by(const Optimizer *o, int64_t first, int64_t elems) {
-    Served w = without_runs(o->shards, first, elems);
+ServerWeights server_weights_of(const Optimizer *o, int64_t first, int64_t elems) {
+    ServerWeights w = without_runs(o->shards, first, elems);
     for (int i = 0; i < o->shards->spans; i++) {
         Span      span = o->shards->span[i];
         int64_t   from;
-        ServedRun run = cut(o->shards, span, first, elems, &from);
+        WeightsRun run = cut(o->shards, span, first, elems, &from);
         for (int t = 0; t < WEIGHTS_TENSORS; t++) run.at[t] = (float *)optimizer_tensor(o, t, span).data + from;
         if (run.elems > 0) w.run[w.runs++] = run;
     }
     return w;
 }
 
-Served served_in(const Shards *shards, int64_t first, int64_t elems, float *memory) {
-    Served w = without_runs(shards, first, elems);
+ServerWeights server_weights_in(const Shards *shards, int64_t first, int64_t elems, float *memory) {
+    ServerWeights w = without_runs(shards, first, elems);
     for (int i = 0; i < shards->spans; i++) {
         int64_t   from;
-        ServedRun run = cut(shards, shards->span[i], first, elems, &from);
+        WeightsRun run = cut(shards, shards->span[i], first, elems, &from);
         for (int t = 0; t < WEIGHTS_TENSORS; t++) run.at[t] = memory + t * elems + (run.offset - first);
         if (run.elems > 0) w.run[w.runs++] = run;
     }
     return w;
 }
 
-void served_destroy(Served *w) {
+void server_weights_destroy(ServerWeights *w) {
     free(w->run);
-    *w = (Served){0};
+    *w = (ServerWeights){0};
 }
 
-Fragment served_all(const Served *w) { return (Fragment){w->first, w->first + w->elems}; }
+Fragment server_weights_all(const ServerWeights *w) { return (Fragment){w->first, w->first + w->elems}; }
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
 typedef struct { float *here; int64_t skipped, elems; } Meeting;
 
 /* What a run has of [offset, offset + elems), and how far from `offset` that begins. */
-static Meeting meet(const ServedRun *r, ServerTensor which, int64_t offset, int64_t elems) {
+static Meeting meet(const WeightsRun *r, ServerTensor which, int64_t offset, int64_t elems) {
     int64_t first = offset > r->offset ? offset : r->offset, end = offset + elems, until = r->offset + r->elems;
     if (end < until) until = end;
     if (first >= until) return (Meeting){0};
     return (Meeting){r->at[which] + (first - r->offset), first - offset, until - first};
 }
 
-void served_read(const Served *w, ServerTensor which, int64_t offset, int64_t elems, float *to) {
+void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to) {
     for (int i = 0; i < w->runs; i++) {
         Meeting m = meet(&w->run[i], which, offset, elems);
         if (m.elems > 0) memcpy(to + m.skipped, m.here, sizeof *to * (size_t)m.elems);
     }
 }
 
-void served_write(const Served *w, ServerTensor which, int64_t offset, int64_t elems, const float *from) {
+void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, const float *from) {
     for (int i = 0; i < w->runs; i++) {
         Meeting m = meet(&w->run[i], which, offset, elems);
         if (m.elems > 0) memcpy(m.here, from + m.skipped, sizeof *from * (size_t)m.elems);
@@ -84,18 +84,18 @@ void served_write(const Served *w, ServerTensor which, int64_t offset, int64_t e
 
 /* --- rules -------------------------------------------------------------------------------------------------------- */
 
-static void add_squares_of_waiting(const Served *w, Exact *squares) {
+static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
     float *block = (float *)malloc(sizeof *block * MESSAGE_ELEMS);
     if (!block) fail(EXIT_MEMORY, "no memory for the norm of a round");
     for (int64_t at = 0; at < w->elems; at += MESSAGE_ELEMS) {
         int64_t elems = w->elems - at < MESSAGE_ELEMS ? w->elems - at : MESSAGE_ELEMS;
-        served_read(w, WEIGHTS_WAITING, w->first + at, elems, block);
+        server_weights_read(w, WEIGHTS_WAITING, w->first + at, elems, block);
         outer_squares(block, elems, squares);
     }
     free(block);
 }
 
-static void step_adamw(const ServedRun *r, const Step *step, float *d) {
+static void step_adamw(const WeightsRun *r, const Step *step, float *d) {
     AdamW  h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
     Tensor x = tensor_1d(r->at[0], F32, r->elems);
     adamw_update_host((AdamWSpan){x, tensor_1d(r->at[1], F32, r->elems), tensor_1d(r->at[2], F32, r->elems), x,
@@ -103,7 +103,7 @@ static void step_adamw(const ServedRun *r, const Step *step, float *d) {
                       h, (float)step->scale);
 }
 
-static void step_run(const Step *step, const ServedRun *r, float *d) {
+static void step_run(const Step *step, const WeightsRun *r, float *d) {
     OuterRule rule = {step->learning_rate, step->momentum};
     float    *x = r->at[WEIGHTS_X], *m = r->at[WEIGHTS_MOMENTUM], *waiting = r->at[WEIGHTS_WAITING];
     switch (step->rule) {
@@ -115,11 +115,11 @@ static void step_run(const Step *step, const ServedRun *r, float *d) {
     }
 }
 
-void served_step(const Served *w, const Step *step, Fragment f, float *d, Exact *squares) {
+void server_weights_step(const ServerWeights *w, const Step *step, Fragment f, float *d, Exact *squares) {
     if (step->rule == STEP_MEAN) outer_squares(d, f.end - f.first, squares);
     if (step->rule == STEP_MOMENTUM) add_squares_of_waiting(w, squares);
     for (int i = 0; i < w->runs; i++) {
-        ServedRun r = w->run[i];
+        WeightsRun r = w->run[i];
         Fragment  in = fragment_within(f, r.offset, r.offset + r.elems);
         if (in.first == in.end) continue;
         for (int t = 0; t < WEIGHTS_TENSORS; t++) r.at[t] += in.first - r.offset;
@@ -128,9 +128,9 @@ void served_step(const Served *w, const Step *step, Fragment f, float *d, Exact 
     }
 }
 
-void served_rest(const Served *w, const float *d, double share) {
+void server_weights_rest(const ServerWeights *w, const float *d, double share) {
     for (int i = 0; i < w->runs; i++) {
-        const ServedRun *r = &w->run[i];
+        const WeightsRun *r = &w->run[i];
         outer_rest(r->at[WEIGHTS_X], d + (r->offset - w->first), share, r->elems);
     }
 }

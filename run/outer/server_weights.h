@@ -23,31 +23,31 @@ typedef struct {
     int64_t offset, elems;         /* in the model */
     int     decays;
     float   rate;        /* of the learning rate of AdamW's step */
-} ServedRun;
+} WeightsRun;
 
 typedef struct {
-    int64_t    first, elems;       /* of the model */
-    ServedRun *run;                /* owned [runs]: one after another, all of [first, first + elems) */
-    int        runs;
-} Served;
+    int64_t     first, elems;      /* of the model */
+    WeightsRun *run;               /* owned [runs]: one after another, all of [first, first + elems) */
+    int         runs;
+} ServerWeights;
 
 /* The part [first, first + elems) of the model: an optimizer's, or in memory [WEIGHTS_TENSORS, elems], borrowed. shards:
  * of one rank, with or without memory. */
-Served served_by(const Optimizer *o, int64_t first, int64_t elems);
-Served served_in(const Shards *shards, int64_t first, int64_t elems, float *memory);
-void   served_destroy(Served *w);
+ServerWeights server_weights_of(const Optimizer *o, int64_t first, int64_t elems);
+ServerWeights server_weights_in(const Shards *shards, int64_t first, int64_t elems, float *memory);
+void          server_weights_destroy(ServerWeights *w);
 
 /* Elements [offset, offset + elems) to `to`, and from `from`. */
-void served_read(const Served *w, ServerTensor which, int64_t offset, int64_t elems, float *to);
-void served_write(const Served *w, ServerTensor which, int64_t offset, int64_t elems, const float *from);
+void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to);
+void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, const float *from);
 
 /* All that it has. */
-Fragment served_all(const Served *w);
+Fragment server_weights_all(const ServerWeights *w);
 /* The rule of the step (outer_rule.h; STEP_ADAMW: layers.h) over the elements f of the part. d [f]: from f.first on.
  * *squares += of d (STEP_MEAN), or of what had waited in the whole part (STEP_MOMENTUM); NULL for the other rules. */
-void served_step(const Served *w, const Step *step, Fragment f, float *d, Exact *squares);
+void server_weights_step(const ServerWeights *w, const Step *step, Fragment f, float *d, Exact *squares);
 /* outer.stream: steps that came in no turn, of the whole part (outer_rest). d [elems]. */
-void served_rest(const Served *w, const float *d, double share);
+void server_weights_rest(const ServerWeights *w, const float *d, double share);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* test_experts.c - experts_sort, rows_take, rows_sum, and the products expert_linear_forward and expert_linear_backward. */
+/* test_experts.c - experts_sort, rows_dispatch, rows_combine, and the products expert_linear_forward and expert_linear_backward. */
 #include "test/ref/expert_ops.h"
 #include "test/ref/test.h"
 
@@ -13,7 +13,7 @@ static void compare_rows(DType act, int64_t N, int64_t k, int64_t E, int64_t C) 
     Tensor  rows = stage_tensor(&s, act, 2, R, C), y = stage_tensor(&s, act, 2, N, C);
     double *sums = stage_doubles(&s, N * C);
     experts_sort(&s.stream, order, place, first, expert);
-    rows_take(&s.stream, rows, x, order);
+    rows_dispatch(&s.stream, rows, x, order);
     stage_settle();
     const int32_t *of = (const int32_t *)expert.data, *start = (const int32_t *)first.data, *at = (const int32_t *)order.data;
     int64_t row = 0;
@@ -30,7 +30,7 @@ static void compare_rows(DType act, int64_t N, int64_t k, int64_t E, int64_t C) 
     }
     assert_int_equal(start[E], R);
     rows = stage_random(&s, act, 2, R, C, 13, 1, 0);
-    rows_sum(&s.stream, y, rows, place);
+    rows_combine(&s.stream, y, rows, place);
     stage_settle();
     for (int64_t i = 0; i < R; i++)
         for (int64_t c = 0; c < C; c++) sums[i / k * C + c] += (double)tensor_get(rows, ((const int32_t *)place.data)[i] * C + c);
@@ -87,11 +87,11 @@ static void test_records(void **state) {
     head_forward(&s.stream, logits, x, gate);
     router_forward(&s.stream, p, expert, weight, logits, none, WEIGHTS_NORMED);
     experts_sort(&s.stream, order, place, first, expert);
-    rows_take(&s.stream, rows, x, order);
+    rows_dispatch(&s.stream, rows, x, order);
     expert_linear_forward(&s.stream, gate_up, rows, w_in, 2 * F * C, first);
     expert_swiglu_forward(&s.stream, inner, gate_up, weight, order);
     expert_linear_forward(&s.stream, out, inner, w_out, C * F, first);
-    rows_sum(&s.stream, y, out, place);
+    rows_combine(&s.stream, y, out, place);
     assert_close(y, (const double *)record_find(&f, "mlp.y")->data, F32, bound_sum(C));
 
     Tensor dout = stage_tensor(&s, F32, 2, R, C), dinner = stage_tensor(&s, F32, 2, R, F), dgate_up = stage_tensor(&s, F32, 2, R, 2 * F);
@@ -100,11 +100,11 @@ static void test_records(void **state) {
     Tensor dw_in = stage_random(&s, F32, 2, E * 2 * F, C, 0, 0, 0), dw_out = stage_random(&s, F32, 2, E * C, F, 0, 0, 0);
     Tensor dgate = stage_random(&s, F32, 2, E, C, 0, 0, 0), all_in = dw_in, all_out = dw_out;
     dw_in.dim[0] = 2 * F, dw_out.dim[0] = C;
-    rows_take(&s.stream, dout, dy, order);
+    rows_dispatch(&s.stream, dout, dy, order);
     expert_linear_backward(&s.stream, dinner, dw_out, dout, inner, w_out, C * F, first);
     expert_swiglu_backward(&s.stream, dgate_up, dweight, dinner, gate_up, weight, order);
     expert_linear_backward(&s.stream, drows, dw_in, dgate_up, rows, w_in, 2 * F * C, first);
-    rows_sum(&s.stream, dx, drows, place);
+    rows_combine(&s.stream, dx, drows, place);
     router_backward(&s.stream, dlogits, dweight, p, expert, weight, WEIGHTS_NORMED, none, none);
     head_backward(&s.stream, dx_router, dgate, dlogits, x, gate);
     stage_settle();

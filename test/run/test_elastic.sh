@@ -17,6 +17,8 @@ for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2"; do
 done
 expect "fewer ranks than the config's smallest grid: 64" exits 64 'no start: .*pipeline \(2\): start 2' elastic np=1 parallel.pipeline=2
 expect "no program: 64" exits 64 'no program ./nowhere' env TRAIN_GPT=./nowhere scripts/elastic.sh "$WORK/tiny.json"
+printf '#!/bin/sh\necho "libraries cJSON 1.7.15, MPI: MPICH 4.0.2"\n' > "$WORK/mpich"; chmod +x "$WORK/mpich"
+expect "a program of another MPI: 69" exits 69 'mpich is built for MPICH, .*make MPI=ompi-c' env TRAIN_GPT="$WORK/mpich" scripts/elastic.sh "$WORK/tiny.json"
 expect "they leave no run" [ ! -e "$run" ]
 
 # --- verdicts: mpirun notes its words and does the next line of `ends`: CODE; "step N CODE", which logs that step first;

@@ -29,9 +29,11 @@ for how in none switch; do
 done
 collapses() {
     mine moe.balance=none optimizer.learning_rate=0.5 schedule.warmup_steps=0 eval.every=0 run.on_nonfinite=skip \
-        run.dir="$WORK/collapse" 2>&1 | grep -cE 'the experts of block [01] collapse: expert [0-7] of 8 has [0-9]+ % of the assignments'
+        run.dir="$WORK/collapse$1" moe.experts="$1" 2>&1 |
+        grep -cE "the experts of block [01] collapse: expert [0-7] of $1 has [0-9]+ % of the assignments"
 }
-expect "collapse is warned of, once" [ "$(collapses)" -eq 1 ]
+expect "collapse is warned of, once" [ "$(collapses 8)" -eq 1 ]
+expect "of few experts, too" [ "$(collapses 4)" -eq 1 ]
 
 FROM="model.init_from=$(last run) run.dir=$WORK/x"
 # shellcheck disable=SC2086

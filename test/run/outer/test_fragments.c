@@ -115,16 +115,16 @@ static void a_turn_is_as_in_float64(void **state) {
     float    *then = (float *)malloc(sizeof *then * (size_t)elems);
     double    weight[3] = {480, 960, 480};
     s.o.shards = &s.shards;
-    Served w = served_by(&s.o, 0, elems);
+    ServerWeights w = server_weights_of(&s.o, 0, elems);
     for (int64_t e = 0; e < elems; e++) put(&s, e, (float)x_of(e), (float)v_of(e));
     for (int k = 0; k < 3; k++) {
         d[k] = (float *)malloc(sizeof *d[k] * (size_t)elems);
         for (int64_t e = 0; e < f.end - f.first; e++) d[k][e] = (float)d_of(f.first + e, k);
     }
     outer_mean(d[0], (const float *const *)d, weight, 3, f.end - f.first);
-    served_step(&w, &step, f, d[0], NULL);
-    served_read(&w, WEIGHTS_X, 0, elems, now);
-    served_read(&w, WEIGHTS_MOMENTUM, 0, elems, then);
+    server_weights_step(&w, &step, f, d[0], NULL);
+    server_weights_read(&w, WEIGHTS_X, 0, elems, now);
+    server_weights_read(&w, WEIGHTS_MOMENTUM, 0, elems, then);
     for (int64_t e = 0; e < elems; e++) {
         int    is_in = e >= f.first && e < f.end;
         double mean = 0.25 * d_of(e, 0) + 0.5 * d_of(e, 1) + 0.25 * d_of(e, 2), v = 0.9 * v_of(e) + mean;
@@ -132,11 +132,11 @@ static void a_turn_is_as_in_float64(void **state) {
         assert_true(fabs(now[e] - (is_in ? x_of(e) - 0.7 * (mean + 0.9 * v) : x_of(e))) <= 2e-7);
     }
     for (int64_t e = 0; e < elems; e++) d[1][e] = (float)d_of(e, 1);
-    served_rest(&w, d[1], 1.0 / 3);
-    served_read(&w, WEIGHTS_X, 0, elems, then);
+    server_weights_rest(&w, d[1], 1.0 / 3);
+    server_weights_read(&w, WEIGHTS_X, 0, elems, then);
     for (int64_t e = 0; e < elems; e++) assert_true(fabs(then[e] - (now[e] - d_of(e, 1) / 3)) <= 2e-7);
     for (int k = 0; k < 3; k++) free(d[k]);
-    served_destroy(&w);
+    server_weights_destroy(&w);
     free(now), free(then), free(s.memory), free(s.shards.span);
     layout_destroy(&s.shards.layout);
 }

@@ -31,6 +31,8 @@ static HeldWeights begin(FrameType type) {
     assert_false(held_is_whole(&h));
     held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* pieces come in any order */
     assert_false(held_is_whole(&h));
+    for (int again = 0; again < 2; again++) held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* and some again */
+    assert_false(held_is_whole(&h));
     held_fetch(&h, FIRST, x, CUT);
     assert_true(held_is_whole(&h));
     memcpy(island, x, sizeof island);

@@ -19,8 +19,8 @@ enum { FIRST = 3 * OUTER_BLOCK, ELEMS = MESSAGE_ELEMS + 70001, ROUNDS = 30, RUNS
 typedef struct {
     Config    config;
     float    *memory, *island, *want, *change; /* owned [ELEMS], memory [WEIGHTS_TENSORS, ELEMS] */
-    ServedRun run[RUNS];
-    Served    served;
+    WeightsRun run[RUNS];
+    ServerWeights    served;
 } Part;
 
 static void part_begin(Part *p, OuterCompress compress) {
@@ -32,10 +32,10 @@ static void part_begin(Part *p, OuterCompress compress) {
     assert_true(p->memory && p->island && p->want && p->change);
     for (int64_t i = 0; i < ELEMS; i++) p->island[i] = p->want[i] = p->memory[i] = sinf((float)i);
     for (int r = 0; r < RUNS; r++) {
-        p->run[r] = (ServedRun){.offset = FIRST + ends[r], .elems = ends[r + 1] - ends[r]};
+        p->run[r] = (WeightsRun){.offset = FIRST + ends[r], .elems = ends[r + 1] - ends[r]};
         for (int t = 0; t < WEIGHTS_TENSORS; t++) p->run[r].at[t] = p->memory + t * ELEMS + ends[r];
     }
-    p->served = (Served){FIRST, ELEMS, p->run, RUNS};
+    p->served = (ServerWeights){FIRST, ELEMS, p->run, RUNS};
 }
 
 static void part_end(Part *p) { free(p->memory), free(p->island), free(p->want), free(p->change); }
@@ -60,9 +60,9 @@ static void follow(OuterCompress compress, double far) {
     RoundChange c = round_change_create(&p.config, &p.served);
     assert_int_equal(c.round, -1);
     for (int round = 0; round < ROUNDS; round++) {
-        round_change_begin(&c, &p.served, served_all(&p.served));
+        round_change_begin(&c, &p.served, server_weights_all(&p.served));
         for (int64_t i = 0; i < ELEMS; i++) p.memory[i] -= step_of(round, i), p.want[i] -= step_of(round, i);
-        round_change_end(&c, &p.served, served_all(&p.served), round + 1);
+        round_change_end(&c, &p.served, server_weights_all(&p.served), round + 1);
         assert_int_equal(c.round, round + 1);
         take_change(&p, &c);
         assert_memory_equal(p.island, p.memory, ELEMS * sizeof *p.island);
