@@ -28,8 +28,8 @@ GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
 TRAIN=$CPU train $GRID run.dir="$WORK/cpu_grid" precision=bf16 > /dev/null
 TRAIN=$CPU train $LONG run.dir="$WORK/cpu_long" precision=bf16 > /dev/null
-# Heads of 64 channels, four in a micro-batch: each has a block in attention's backward, and two tiles of keys.
-HEADS="$LONG model.n_head=2 model.n_embd=128 batch.micro_batch=2 batch.global_tokens=1024 precision=bf16"
+# Heads of 64 channels, each with a block in attention's backward, and two tiles of keys.
+HEADS="$LONG model.n_head=2 model.n_embd=128 batch.global_tokens=1024 precision=bf16"
 TRAIN=$CPU train $HEADS run.dir="$WORK/cpu_heads" > /dev/null
 TRAIN=$PWD/build/emu/train_gpt
 # fp32 differs by the order of sums. 16 bits: each rounding is u = 2^-8 (bf16) or 2^-11 (fp16) relative; a loss of 80 positions averages
@@ -56,7 +56,7 @@ beside experts 4 $MOE precision=bf16 parallel.expert=2 moe.capacity=0.4 parallel
 for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
 # The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
 TRAIN_GPT_GEMM=own beside own 1 $SMALL precision=bf16
-EMU_KERNELS=$WORK/heads.kernels beside heads 1 $HEADS parallel.deterministic=true
+EMU_KERNELS=$WORK/heads.kernels TRAIN_GPT_ATTENTION=hopper-heads beside heads 1 $HEADS parallel.deterministic=true
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
 beside stages.ring 2 $GRID precision=bf16 parallel.pipeline=2 parallel.comm=ring
@@ -71,7 +71,7 @@ wait
 # The products' algorithms are chosen by timing: the table is part of a run.
 same_table() { mkdir -p "$WORK/$1" && cp "$WORK/$2/gemm.json" "$WORK/$1/"; }
 same_table again bf16 && beside again 1 $SMALL precision=bf16
-same_table heads.nccl heads && beside heads.nccl 2 $HEADS parallel.deterministic=true parallel.comm=nccl
+same_table heads.nccl heads && TRAIN_GPT_ATTENTION=hopper-heads beside heads.nccl 2 $HEADS parallel.deterministic=true parallel.comm=nccl
 same_table heads.tiles heads && TRAIN_GPT_ATTENTION=hopper-tiles beside heads.tiles 1 $HEADS parallel.deterministic=true
 for comm in nccl ring; do same_table ordered.$comm ordered && beside ordered.$comm 2 $ORDERED parallel.comm=$comm; done
 # A stuck NCCL call holds the main thread; the watchdog's thread aborts it, and does not wait for an abort that hangs,
