@@ -262,7 +262,8 @@ static double five_products(int64_t heads, int64_t T, int64_t D) {
 }
 
 /* Backward with a block a head, of one tile of keys and several, more heads than blocks, and documents; the bits are those of
- * blocks of keys and blocks of queries. `every`: starts of documents, 0 for none. */
+ * blocks of keys and blocks of queries. `every`: tokens of a document, 20 fewer in each sequence than in
+ * the one before, so that a block finds sums of another head where its own have yet to begin; 0: no documents. */
 static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t C = h.query * h.size, columns = heads_columns(h);
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -272,7 +273,7 @@ static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, Hea
     double *dqkv64 = stage_doubles(&s, B * T * columns);
     if (every) starts = stage_tokens(&s, 2, B, T, 1, 2);
     stage_settle();
-    for (int64_t i = 0; every && i < B * T; i++) ((int32_t *)starts.data)[i] = (int32_t)(i % T / (every + i / T) * (every + i / T));
+    for (int64_t i = 0; every && i < B * T; i++) ((int32_t *)starts.data)[i] = (int32_t)(i % T - i % T % (every - i / T * 20));
     ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), (const int32_t *)starts.data, B, T, h.query, h.key, h.size);
     attention_forward(&s.stream, y, lse, qkv, starts, h);
     double products = emu_products ? emu_products() : 0.0;
@@ -289,7 +290,7 @@ static void test_by_heads(void **state) {
     (void)state;
     static const struct { int64_t B, T, every; HeadShape h; } cases[] = {
         {1, 300, 0, {1, 1, 64}}, {1, 260, 0, {1, 1, 64}},   {3, 65, 0, {3, 3, 64}},   {1, 128, 0, {2, 2, 64}},
-        {2, 1, 0, {1, 1, 64}},   {2, 385, 150, {1, 1, 64}}, {1, 270, 90, {1, 1, 64}}, {1, 192, 0, {2, 1, 64}}};
+        {2, 1, 0, {1, 1, 64}},   {5, 200, 110, {1, 1, 64}}, {1, 385, 150, {1, 1, 64}}, {1, 192, 0, {2, 1, 64}}};
     if (strcmp(device_isa(), "sm_90") != 0) skip();
     char *before = ask("hopper-heads");
     for (int t = 0; t < stage_act_types(); t++)
