@@ -262,14 +262,29 @@ static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Te
     return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        2.0 * attention_product_flops(lse, y), contract_bytes(qkv) + contract_bytes(y) + contract_bytes(lse));
 }
-static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts,
-                                              HeadShape h) {
+static inline int attention_delta_contract(Stream *s, Tensor delta, Tensor dy, Tensor y) {
+    int64_t H = delta.dim[0], N = y.dim[0], C = y.dim[1];
+    EXPECT2(delta, F32, H, N);
+    EXPECT2(y, y.type, N, C);
+    EXPECT2(dy, y.type, N, C);
+    CHECK(H > 0 && C % H == 0, "%lld columns of %lld heads", (long long)C, (long long)H);
+    return stream_note(s, "attention_delta", N, H, C / H, 0, 2.0 * (double)tensor_elems(y),
+                       2.0 * contract_bytes(y) + contract_bytes(delta));
+}
+/* Of y, or of the delta that is given in its place. */
+static inline double attention_delta_bytes(Tensor y, Tensor delta, HeadShape h) {
+    if (tensor_is_none(delta)) return contract_bytes(y);
+    EXPECT2(delta, F32, h.query, y.dim[0]);
+    return contract_bytes(delta);
+}
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
+                                              Tensor starts, HeadShape h) {
     attention_expect(y, lse, qkv, starts, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        5.0 * attention_product_flops(lse, y),
-                       2.0 * contract_bytes(qkv) + 2.0 * contract_bytes(y) + contract_bytes(lse));
+                       2.0 * contract_bytes(qkv) + contract_bytes(dy) + attention_delta_bytes(y, delta, h) + contract_bytes(lse));
 }
 
 /* Keys of all context ranks; queries and dqkv as above. */
@@ -291,7 +306,7 @@ static inline int attention_context_forward_contract(Stream *s, Tensor y, Tensor
                        contract_bytes(keys) + 2.0 * contract_bytes(y) + contract_bytes(lse));
 }
 static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y,
-                                                      Tensor lse, Tensor qkv, Tensor keys,
+                                                      Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
                                                       Tensor starts, ContextPart c, HeadShape h) {
     attention_context_expect(y, lse, qkv, keys, starts, c, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
@@ -299,7 +314,7 @@ static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Te
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        5.0 * attention_context_flops(lse, y, c),
-                       2.0 * contract_bytes(keys) + 4.0 * contract_bytes(y) + contract_bytes(lse));
+                       2.0 * contract_bytes(keys) + 3.0 * contract_bytes(y) + attention_delta_bytes(y, delta, h) + contract_bytes(lse));
 }
 static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     int64_t n = y.dim[0], T = qkv.dim[0], C = h.query * h.size, keys = 2 * h.key * h.size;

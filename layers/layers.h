@@ -75,6 +75,8 @@ void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 /*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in         */
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
+/* The same where x = attention's output, whose gradient dx is: also attention_delta's delta [H,N] f32 out, of dx as stored.         */
+void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
 /* The same where x = gelu(pre): dx is the gradient of pre, dpre = (dy w^T) * gelu'(pre).
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none                                     */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
@@ -166,15 +168,18 @@ void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling s
  *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads   qkv [B*T,C+2C'] act in  */
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
 /* The gradient of a shared key or value is the sum over its query heads, in their order.
- *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in                                                                                 */
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
+ *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in   delta [H,B*T] f32 in, of dy and y; or none: it is found first                     */
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts, HeadShape h);
+/* delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h: what the softmax' gradient subtracts from each score's.
+ *   delta [H,N] f32 out   dy, y [N,C] act in                                                                                           */
+void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);
 /* The same where context ranks share the sequences, T tokens of each on this one, a multiple of 128: queries of qkv see the keys and
  * values of all ranks' tokens that stand before them. Their sums have the order that one rank gives them.
  *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank                                                     */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
                                HeadShape h);
 /*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the keys' gradients             */
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape h);
 /* The last n of the T tokens of one sequence, whose queries, keys and values so far are kept in qkv: y_i as above for
  * rows T-n.. alone. The order of its sums is its own: rounding may differ from attention_forward's.

@@ -130,9 +130,9 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b, r->dresidual,
                        sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
-    product_backward(r, PRODUCT_ATTENTION, dattention, d->attn_proj_w, r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
+    product_delta_backward(r, PRODUCT_ATTENTION, dattention, r->delta, d->attn_proj_w, r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
                     gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
-    attend_backward(r, x->dqkv, dattention, x->attention, x->lse, x->qkv);
+    attend_backward(r, x->dqkv, dattention, x->attention, x->lse, r->delta, x->qkv);
     product_backward(r, PRODUCT_QKV, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual,
                        w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
@@ -167,6 +167,7 @@ const BlockKind BLOCK_GPT2 = {
     .backward = backward,
     .final_forward = final_forward,
     .final_backward = final_backward,
+    .has_delta = 1,
     .has_biases = 1,
     .neurons = NEURON_COLUMNS,
     .files = &HF_GPT2,

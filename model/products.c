@@ -31,6 +31,15 @@ void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, T
     else linear_backward(r->s, dx, dw, db, dy, x, w);
 }
 
+void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
+    if (is_fp8(r) || tensor_is_none(delta)) {
+        product_backward(r, p, dx, dw, db, dy, x, w);
+        if (!tensor_is_none(delta)) attention_delta(r->s, delta, dx, x);
+        return;
+    }
+    linear_delta_backward(r->s, dx, delta, dw, db, dy, x, w);
+}
+
 void product_gelu_backward(const BlockRun *r, BlockProduct p, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
                            Tensor pre, Tensor w) {
     if (!is_fp8(r)) {

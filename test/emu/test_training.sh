@@ -23,6 +23,9 @@ for precision in fp32 bf16; do
     TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe.$precision" precision=$precision > /dev/null
 done
 TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe4" precision=bf16 batch.global_tokens=160 run.steps=3 > /dev/null
+# Heads of 64, whose delta a product's epilogue finds.
+WIDE="$SMALL model.n_layer=1 model.n_embd=128 run.steps=3 checkpoint.every=3 eval.every=3"
+TRAIN=$CPU train $WIDE run.dir="$WORK/cpu_wide" precision=bf16 > /dev/null
 # The same for the grids, whose tensor ranks want heads and whose context ranks want tiles of 64 tokens.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
@@ -55,7 +58,7 @@ beside experts.ring 2 $MOE precision=bf16 parallel.expert=2 parallel.comm=ring m
 beside experts 4 $MOE precision=bf16 parallel.expert=2 moe.capacity=0.4 parallel.comm=nccl batch.global_tokens=160 run.steps=3
 for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
 # The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
-TRAIN_GPT_GEMM=own beside own 1 $SMALL precision=bf16
+TRAIN_GPT_GEMM=own beside own 1 $WIDE precision=bf16
 EMU_KERNELS=$WORK/heads.kernels TRAIN_GPT_ATTENTION=hopper-heads beside heads 1 $HEADS parallel.deterministic=true
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
@@ -85,9 +88,11 @@ for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl; do
     expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
 done
 expect "own products train" ended own
-expect "own products: the CPU build's losses" same_losses "$WORK/own" "$WORK/cpu_bf16" "$(allowed bf16)"
+expect "own products: the CPU build's losses" same_losses "$WORK/own" "$WORK/cpu_wide" "$(allowed bf16)"
 algorithms() { grep algorithm.: "$WORK/own/gemm.json"; }
 expect "own products: all of the step's, and no other" [ "$(algorithms | wc -l)" -gt 10 -a -z "$(algorithms | grep -vE '\[-[23],')" ]
+own_delta() { grep -A 1 ' delta, ' "$WORK/own/gemm.json" | quiet grep -F '[-3,'; }
+expect "own products: attention's delta in an epilogue" own_delta
 expect "a block a head in attention's backward: it ran" grep -q attention_heads_hopper "$WORK/heads.kernels"
 for run in heads heads.nccl heads.tiles; do
     expect "$run trains" ended $run
