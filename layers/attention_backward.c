@@ -19,6 +19,7 @@ typedef struct {
     void       *dkeys;  /* borrowed, of the context ranks' keys; NULL: they are in dqkv */
     const void *y;      /* borrowed, [N,C] act  */
     const float *lse;   /* borrowed, [B*H,T]    */
+    const float *delta; /* borrowed, [H,N]; NULL: found from dy and y */
 } Backward;
 
 /* A thread's memory. The first group covers the sequence of one head, in tiles of TILE positions. */
@@ -58,6 +59,9 @@ static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
 #define SIMD_FILE "layers/attention_backward_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, backward_share, (const Backward *job, BackwardScratch w, Share share, BackwardItem item), (job, w, share, item))
+SIMD_DISPATCH(void, delta_row,
+              (DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row, int64_t heads, int64_t D),
+              (type, delta, step, dy, y, row, heads, D))
 
 static void backward_items(const Backward *job, float *memory, int64_t floats, BackwardItem item) {
     const Heads *h = &job->heads;
@@ -89,21 +93,29 @@ static void backward(Stream *s, Backward job, int is_dry) {
     arena_release(&s->scratch, mark);
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts, HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, starts, h);
+    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, delta, qkv, starts, h);
     Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h), .dqkv = dqkv.data,
-                    .y = y.data, .lse = (const float *)lse.data};
+                    .y = y.data, .lse = (const float *)lse.data, .delta = (const float *)delta.data};
     job.heads.dy = dy.data;
     backward(s, job, is_dry);
 }
 
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, starts, context, h);
+    int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
     Backward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
-                    .lse = (const float *)lse.data};
+                    .lse = (const float *)lse.data, .delta = (const float *)delta.data};
     job.heads.dy = dy.data;
     backward(s, job, is_dry);
+}
+
+void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
+    EXPECT_ACT(y);
+    if (attention_delta_contract(s, delta, dy, y)) return;
+    int64_t H = delta.dim[0], N = y.dim[0];
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < N; i++) delta_row(y.type, (float *)delta.data + i, N, dy.data, y.data, i, H, y.dim[1] / H);
 }

@@ -3,7 +3,7 @@
  *
  * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * Three kernels: lse and delta as the others want them; then blocks of keys that walk the queries (dk, dv), of one head
+ * delta is given, or found first (attention_delta.cu). Three kernels: lse and delta as the others want them; then blocks of keys that walk the queries (dk, dv), of one head
  * of the group after another; then blocks of queries that walk the keys (dq). Scores are computed twice, seven products
  * a tile where five would do, and in return no two blocks add to one place: the same bits every time.
  */
@@ -14,31 +14,17 @@
 
 /* --- the values of a query that come before its scores ------------------------------------------------------------ */
 
-enum { PREPARE_LANES = 8, PREPARE_THREADS = 256 };
+enum { PREPARE_THREADS = 256 };
 
-/* Eight threads share a row of one head. grid ceil(heads * padded / 32), no shared memory. Bound: reading y and dy
- * once. */
-template <typename T>
-KERNEL attention_prepare_kernel(Minus minus, const float *lse, const T *dy, const T *y, Heads h) {
-    constexpr int PACK = Row<T, 32>::PACK;
-    int64_t       item = ((int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x) / PREPARE_LANES; /* heads of a position side by side */
-    int           lane = (int)threadIdx.x % PREPARE_LANES, head = (int)(item % h.H), t = (int)(item / h.H % minus.padded);
-    int64_t       sequence = item / h.H / minus.padded, from = (sequence * h.T + t) * h.C + (int64_t)head * h.D;
-    bool          in_batch = sequence < h.heads / h.H, there = in_batch && t < h.T;
-    float         sum = 0.0f;
-    if (there && h.vector) {
-        for (int d = lane * PACK; d < h.D; d += PREPARE_LANES * PACK) {
-            Pack<T, PACK> left = pack_load<T, PACK>(dy + from + d), right = pack_load<T, PACK>(y + from + d);
-            for (int e = 0; e < PACK; e++) sum = fmaf(to_f32(left.v[e]), to_f32(right.v[e]), sum);
-        }
-    } else if (there) {
-        for (int d = lane; d < h.D; d += PREPARE_LANES) sum = fmaf(to_f32(dy[from + d]), to_f32(y[from + d]), sum);
-    }
-    for (int o = PREPARE_LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-    if (!in_batch || lane > 0) return;
-    int64_t row = sequence * h.H + head, at = row * minus.padded + t;
-    minus.lse[at] = there ? -lse[row * h.T + t] / h.scale : -INFINITY;
-    minus.delta[at] = there ? -sum : 0.0f;
+/* Thread: a query of one head. grid ceil(heads * padded / 256), no shared memory. Bound: 16 bytes of traffic each. */
+KERNEL attention_prepare_kernel(Minus minus, const float *lse, const float *delta, Heads h) {
+    await_kernels();
+    int64_t at = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x;
+    int     row = (int)(at / minus.padded), t = (int)(at % minus.padded); /* row: of B*H */
+    if (row >= h.heads) return;
+    bool there = t < h.T;
+    minus.lse[at] = there ? -lse[(int64_t)row * h.T + t] / h.scale : -INFINITY;
+    minus.delta[at] = there ? -delta[((int64_t)(row % h.H) * (h.heads / h.H) + row / h.H) * h.T + t] : 0.0f;
 }
 
 /* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
@@ -442,7 +428,7 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
+static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Heads h) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
     for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
     bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h);
@@ -451,9 +437,9 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
     size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
     minus.lse = (float *)arena_take(&s->scratch, bytes);
     minus.delta = (float *)arena_take(&s->scratch, bytes);
-    unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
+    LAUNCH_EARLY(attention_prepare_kernel, (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS), PREPARE_THREADS, 0, s,
+                 minus, ptr<float>(lse), ptr<float>(delta), h);
     DISPATCH_ACT(qkv.type, T,
-        LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), ptr<T>(dy), ptr<T>(y), h);
         if (is_hopper) attention_hopper_backward(s, dqkv, dkeys, dy, minus, qkv, keys, h);
         else DISPATCH_WIDE(h.D, D, {
             auto launch = h.starts       ? backward_launch<T, D, false, true>
@@ -464,13 +450,28 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
     arena_release(&s->scratch, mark);
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
-    attention_backward_contract(s, dqkv, dy, y, lse, qkv, starts, shape);
-    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
+/* Takes it from s->scratch where it is not given. */
+static Tensor delta_of(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape) {
+    if (!tensor_is_none(delta)) return delta;
+    int64_t N = y.dim[0];
+    delta = tensor_2d(arena_take(&s->scratch, (size_t)(shape.query * N) * sizeof(float)), F32, shape.query, N);
+    attention_delta(s, delta, dy, y);
+    return delta;
 }
 
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts, HeadShape shape) {
+    size_t mark = arena_mark(&s->scratch);
+    delta = delta_of(s, delta, dy, y, shape);
+    attention_backward_contract(s, dqkv, dy, y, lse, delta, qkv, starts, shape);
+    backward(s, dqkv, dqkv, dy, lse, delta, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
+    arena_release(&s->scratch, mark);
+}
+
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
-    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, starts, context, shape);
-    backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape));
+    size_t mark = arena_mark(&s->scratch);
+    delta = delta_of(s, delta, dy, y, shape);
+    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
+    backward(s, dqkv, dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape));
+    arena_release(&s->scratch, mark);
 }

@@ -14,15 +14,36 @@ static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t h
     float       *dy = w.dy + tile * TILE * h->wide, *lse = w.lse + tile * TILE, *delta = w.delta + tile * TILE;
     SIMD(pack_rows)(h->type, w.q + tile * TILE * h->wide, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
     SIMD(pack_rows)(h->type, dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
+    const float *given = job->delta ? job->delta + (head % h->H * h->B + head / h->H) * h->T + tile * TILE : NULL;
     for (int64_t r = 0; r < tile_round(rows); r++) {
         f32x16 sum = f32x16_all(0.0f);
+        lse[r] = r < rows ? job->lse[head * h->T + tile * TILE + r] : 0.0f;
+        if (given) {
+            delta[r] = r < rows ? given[r] : 0.0f;
+            continue;
+        }
         if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(job->y, at + (r + ATTENTION_AHEAD) * h->C, h);
         for (int64_t d = 0; r < rows && d < h->D; d += LANES)
             sum += f32x16_load(dy + r * h->wide + d) * act16_load_n(job->y, at + r * h->C + d, act16_count(d, h->D), h->type);
         delta[r] = f32x16_sum(sum);
-        lse[r] = r < rows ? job->lse[head * h->T + tile * TILE + r] : 0.0f;
     }
 }
+
+/* Of a row's heads, `step` apart, as load_queries adds. */
+SIMD_INLINE void SIMD(delta_row_of)(DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row, int64_t heads,
+                                    int64_t D) {
+    for (int64_t head = 0; head < heads; head++) {
+        int64_t at = (row * heads + head) * D;
+        f32x16  sum = f32x16_all(0.0f);
+        for (int64_t d = 0; d < D; d += LANES) {
+            int64_t n = act16_count(d, D);
+            sum += act16_load_n(dy, at + d, n, type) * act16_load_n(y, at + d, n, type);
+        }
+        delta[head * step] = f32x16_sum(sum);
+    }
+}
+ACT_KERNEL(delta_row, (DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row, int64_t heads, int64_t D),
+           delta, step, dy, y, row, heads, D)
 
 static void SIMD(load_keys)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;

@@ -175,31 +175,6 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));
 }
 
-/* --- linear in fp8 ------------------------------------------------------------------------------------------------- */
-
-/* K and M of w, which lies as [K,M], or turned as [M,K]. */
-static inline void fp8_expect(Tensor y, Tensor x, Tensor w, Fp8 f, int is_turned) {
-    int64_t N = x.dim[0], K = w.dim[is_turned], M = w.dim[!is_turned];
-    CHECK(K % 16 == 0 && M % 16 == 0, "a product in fp8 of %lld x %lld: multiples of 16", (long long)K, (long long)M);
-    EXPECT2(x, BF16, N, K);
-    EXPECT2(y, BF16, N, M);
-    EXPECT2(w, BF16, w.dim[0], w.dim[1]);
-    EXPECT1(f.scale, F32, 2 * FP8_TENSORS);
-    EXPECT1(f.amax, I32, FP8_TENSORS);
-    if (!tensor_is_none(f.counts)) EXPECT1(f.counts, I64, 2 * FP8_TENSORS);
-}
-static inline void fp8_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f, int is_turned) {
-    fp8_expect(dy, x, w, f, is_turned);
-    EXPECT2(dx, BF16, x.dim[0], x.dim[1]);
-    EXPECT2(dw, F32, w.dim[0], w.dim[1]);
-    if (!tensor_is_none(db)) EXPECT1(db, F32, dy.dim[1]);
-}
-/* Reading x and writing it as 8 bits, as it lies, turned, or both: `copies`. */
-static inline int fp8_cast_contract(Stream *s, Tensor x, int copies) {
-    return stream_note(s, "fp8_cast", x.dim[0], x.dim[1], copies, 0, (double)tensor_elems(x),
-                       contract_bytes(x) + copies * (double)tensor_elems(x));
-}
-
 /* --- gelu --------------------------------------------------------------------------------------------------------- */
 
 static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x) {
@@ -262,14 +237,29 @@ static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Te
     return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        2.0 * attention_product_flops(lse, y), contract_bytes(qkv) + contract_bytes(y) + contract_bytes(lse));
 }
-static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts,
-                                              HeadShape h) {
+static inline int attention_delta_contract(Stream *s, Tensor delta, Tensor dy, Tensor y) {
+    int64_t H = delta.dim[0], N = y.dim[0], C = y.dim[1];
+    EXPECT2(delta, F32, H, N);
+    EXPECT2(y, y.type, N, C);
+    EXPECT2(dy, y.type, N, C);
+    CHECK(H > 0 && C % H == 0, "%lld columns of %lld heads", (long long)C, (long long)H);
+    return stream_note(s, "attention_delta", N, H, C / H, 0, 2.0 * (double)tensor_elems(y),
+                       2.0 * contract_bytes(y) + contract_bytes(delta));
+}
+/* Of y, or of the delta that is given in its place. */
+static inline double attention_delta_bytes(Tensor y, Tensor delta, HeadShape h) {
+    if (tensor_is_none(delta)) return contract_bytes(y);
+    EXPECT2(delta, F32, h.query, y.dim[0]);
+    return contract_bytes(delta);
+}
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
+                                              Tensor starts, HeadShape h) {
     attention_expect(y, lse, qkv, starts, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        5.0 * attention_product_flops(lse, y),
-                       2.0 * contract_bytes(qkv) + 2.0 * contract_bytes(y) + contract_bytes(lse));
+                       2.0 * contract_bytes(qkv) + contract_bytes(dy) + attention_delta_bytes(y, delta, h) + contract_bytes(lse));
 }
 
 /* Keys of all context ranks; queries and dqkv as above. */
@@ -291,7 +281,7 @@ static inline int attention_context_forward_contract(Stream *s, Tensor y, Tensor
                        contract_bytes(keys) + 2.0 * contract_bytes(y) + contract_bytes(lse));
 }
 static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y,
-                                                      Tensor lse, Tensor qkv, Tensor keys,
+                                                      Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
                                                       Tensor starts, ContextPart c, HeadShape h) {
     attention_context_expect(y, lse, qkv, keys, starts, c, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
@@ -299,7 +289,7 @@ static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Te
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        5.0 * attention_context_flops(lse, y, c),
-                       2.0 * contract_bytes(keys) + 4.0 * contract_bytes(y) + contract_bytes(lse));
+                       2.0 * contract_bytes(keys) + 3.0 * contract_bytes(y) + attention_delta_bytes(y, delta, h) + contract_bytes(lse));
 }
 static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     int64_t n = y.dim[0], T = qkv.dim[0], C = h.query * h.size, keys = 2 * h.key * h.size;

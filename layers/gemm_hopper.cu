@@ -35,13 +35,13 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
         Work w = work_of(g, i);
         int  steps = w.end - w.first;
         if (turn % 2 == group) {
-            if (epilogue == EPILOGUE_GELU_BACKWARD) load_aux(s, g, w, warp);
+            if (reads_aux(epilogue)) load_aux(s, g, w, warp);
             named_barrier_sync(TURN + group, 2 * WARPGROUP); /* the other one's products are issued: its stages come first */
             multiply<T, a_by_lines, b_by_lines>(acc, s, step, steps, g.cluster);
             if (i + stride < g.works) named_barrier_arrive(TURN + 1 - group, 2 * WARPGROUP);
             wgmma_wait<0>(acc[0], acc[1]);
             release_stage(s, (step + steps - 1) % STAGES, g.cluster);
-            if (epilogue == EPILOGUE_GELU_BACKWARD) mbarrier_wait(&s->read[warp], turn / 2 & 1);
+            if (reads_aux(epilogue)) mbarrier_wait(&s->read[warp], turn / 2 & 1);
             if constexpr (std::is_same<C, float>::value) store_sums(acc, g, w);
             else store_tile<T, epilogue>(s, acc, slots, g, bias, w);
         }
@@ -116,7 +116,7 @@ static int is_aligned(const void *p, size_t bytes) { return (uintptr_t)p % bytes
 /* TMA asks for 16 bytes from one row to the next; and no side overflows the coordinates of tiles. */
 static int view_fits(const Matrix *x) { return x->ld % 8 == 0 && x->ld < 1 << 30 && is_aligned(x->data, 16); }
 
-int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux) {
+int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head) {
     if (!IS_COMPILED || strncmp(device_isa(), "sm_90", 5)) return 0;
     if ((p->a.type != BF16 && p->a.type != F16) || p->b.type != p->a.type) return 0;
     int64_t most = 1 << 30;
@@ -125,7 +125,8 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux) {
     if (p->c.type == F32) return p->a.order == TRANSPOSED && p->b.order == PLAIN && !p->bias && epilogue == EPILOGUE_NONE;
     if (p->a.order != PLAIN) return 0;
     return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_GELU && p->b.order == PLAIN) ||
-           (epilogue == EPILOGUE_GELU_BACKWARD && p->b.order == TRANSPOSED && !p->bias);
+           (epilogue == EPILOGUE_GELU_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
+           (epilogue == EPILOGUE_DELTA && p->b.order == TRANSPOSED && !p->bias && (head == SIDE || head == TILE));
 }
 
 static int64_t tiles_along(int64_t x) { return blocks_for(x, TILE); }
@@ -196,21 +197,24 @@ static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
 }
 
 template <typename T>
-static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, GemmWay way, void *workspace) {
+static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace) {
     GemmCall g = call_of<T>(p, aux, way, workspace);
-    if (sums) g.column_sums = (float *)workspace;
+    int      has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
+    if (has_column_sums) g.column_sums = (float *)workspace;
+    if (epilogue == EPILOGUE_DELTA) g.delta = sums, g.head = head;
     if (p->c.type == F32) launch<T, float, false, false, EPILOGUE_NONE>(s, g);
     else if (epilogue == EPILOGUE_GELU) launch<T, T, true, false, EPILOGUE_GELU>(s, g, p->bias);
     else if (epilogue == EPILOGUE_GELU_BACKWARD) launch<T, T, true, true, EPILOGUE_GELU_BACKWARD>(s, g);
+    else if (epilogue == EPILOGUE_DELTA) launch<T, T, true, true, EPILOGUE_DELTA>(s, g);
     else if (p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_NONE>(s, g, p->bias);
     else launch<T, T, true, true, EPILOGUE_NONE>(s, g, p->bias);
-    if (sums) column_sums(s, sums, workspace, F32, tiles_along(p->m), tiles_along(p->m), p->n, MATMUL_SET);
+    if (has_column_sums) column_sums(s, sums, workspace, F32, tiles_along(p->m), tiles_along(p->m), p->n, MATMUL_SET);
     if (way.parts == 1) return;
     LAUNCH(parts_total_kernel, blocks_for(p->m * p->n, WIDE * THREADS), THREADS, 0, s, (float *)p->c.data, p->c.ld, g.sums, way.parts, p->m,
            p->n, p->write == MATMUL_ADD);
 }
 
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, GemmWay way, void *workspace) {
-    if (p->a.type == BF16) queue<bf16>(s, p, epilogue, aux, sums, way, workspace);
-    else queue<half>(s, p, epilogue, aux, sums, way, workspace);
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace) {
+    if (p->a.type == BF16) queue<bf16>(s, p, epilogue, aux, sums, head, way, workspace);
+    else queue<half>(s, p, epilogue, aux, sums, head, way, workspace);
 }

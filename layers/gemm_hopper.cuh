@@ -17,14 +17,14 @@ GemmAsked gemm_asked(void);
 typedef struct { int cluster, parts; } GemmWay;
 enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* another number when the order of additions changes: stored ways no longer fit */ };
 
-/* Whether it computes this product with this epilogue here. */
-int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux);
+/* Whether it computes this product with this epilogue here. head: Rest's. */
+int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head);
 /* Ways worth timing, best guess first; of those that fit. */
 int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);
 int  gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way);
 /* Of the workspace, for column sums behind EPILOGUE_GELU_BACKWARD. */
 size_t gemm_hopper_sums_bytes(const Matmul *p);
-/* sums [n] f32: column sums of c as stored, behind EPILOGUE_GELU_BACKWARD; or NULL. */
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, GemmWay way, void *workspace);
+/* sums: [n] f32, column sums of c as stored, behind EPILOGUE_GELU_BACKWARD; or NULL. Behind EPILOGUE_DELTA [n/head,m]. */
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace);
 
 #endif

@@ -43,6 +43,7 @@ DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS
     }
 }
 
+DEVICE constexpr bool reads_aux(int epilogue) { return epilogue == EPILOGUE_GELU_BACKWARD || epilogue == EPILOGUE_DELTA; }
 /* Loads the tile of aux into this warp's four slots, while the products run. */
 DEVICE void load_aux(GemmShared *s, const GemmCall &g, const Work &w, int warp) {
     if ((int)threadIdx.x % WARP) return;
@@ -92,6 +93,37 @@ DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], co
     }
 }
 
+/* r = round(acc); delta += r aux, of this thread's two rows; aux in the slot that is next. */
+template <typename T>
+DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float (&acc)[ACCUMULATORS], int p, Slots &s) {
+#pragma unroll
+    for (int q = 0; q < BLOCKS; q++) {
+        uint32_t aux[4];
+        ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int at = p * 32 + q * 8 + i * 2;
+            r[q][i] = pack_pair<T>(acc[at], acc[at + 1]);
+            float2 stored = unpack_pair<T>(r[q][i]), other = unpack_pair<T>(aux[i]);
+            delta[i % 2] = fmaf(stored.x, other.x, delta[i % 2]);
+            delta[i % 2] = fmaf(stored.y, other.y, delta[i % 2]);
+        }
+    }
+}
+
+/* The four lanes of a row add up theirs. Rows of a head lie side by side: eight fill a sector. */
+DEVICE void store_delta(float (&delta)[2], const GemmCall &g, int row, int column) {
+    int lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float sum = delta[i];
+        for (int o = 1; o < 4; o *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+        int at = row + i * 8 + lane / 4;
+        if (lane % 4 == 0 && at < g.m && column < g.n) g.delta[(int64_t)(column / g.head) * g.m + at] = sum;
+        delta[i] = 0.0f;
+    }
+}
+
 /* A row of column_sums: lanes of a column add up theirs, then warps, in order. The next tile's turn is the barrier before
  * shared memory is filled again. */
 DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const GemmCall &g, const Work &w) {
@@ -112,12 +144,14 @@ DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const Ge
 template <typename T, int epilogue>
 DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g, const T *bias, const Work &w) {
     int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
-    float sum[2][SIDE / 4] = {};
+    float sum[2][SIDE / 4] = {}, delta[2] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++) { /* half i / 2 of the rows, half i % 2 of the columns */
         uint32_t r[BLOCKS][4];
         if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, sum[i % 2], acc[i / 2], i % 2, s);
+        else if constexpr (epilogue == EPILOGUE_DELTA) delta_panel<T>(r, delta, acc[i / 2], i % 2, s);
         else round_panel<T>(r, acc[i / 2], i % 2, bias, w.column, g.n);
+        if (epilogue == EPILOGUE_DELTA && (g.head == SIDE || i % 2)) store_delta(delta, g, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         put_panel(&g.c, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         if constexpr (epilogue == EPILOGUE_GELU) {
             gelu_panel<T>(r);

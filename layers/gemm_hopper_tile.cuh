@@ -40,6 +40,8 @@ struct GemmCall {
     int       parts, works;       /* of k; tiles of all parts                                  */
     float    *sums;               /* an f32 c, or parts [parts,m,n]; rows are ld apart         */
     float    *column_sums;        /* [tiles along m,n] of c as stored, or NULL                 */
+    float    *delta;              /* [n/head,m], sums of c as stored times aux; head: SIDE or TILE */
+    int       head;
     int64_t   ld, part_elems;
     int       add;
 };

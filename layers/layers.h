@@ -75,6 +75,8 @@ void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 /*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in         */
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
+/* The same where x = attention's output, whose gradient dx is: also attention_delta's delta [H,N] f32 out, of dx as stored.         */
+void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
 /* The same where x = gelu(pre): dx is the gradient of pre, dpre = (dy w^T) * gelu'(pre).
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none                                     */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
@@ -87,14 +89,32 @@ void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tenso
  * backward dy.                                                                                                                       */
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/*   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none                                                     */
+/* x may be codes of type E4M3, dy of type E5M2, which an op below has written, for this product's f; it has noted them, too.
+ *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none                                                     */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f);
-/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy itself, or none   dy [N,M] bf16 in   */
+/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy itself, or none: of codes none
+ *   dy [N,M] bf16 in                                                                                                                  */
 void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f);
 /* head's products, of w [M,K]: y = x w^T. */
 void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f);
 /*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=) dy^T x                                                                              */
 void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f);
+
+/* --- outputs in fp8: the ops of bf16 with those names, whose output becomes codes, an operand of the product that f belongs to -----------
+ * Codes are a tensor [N,K] of E4M3, of f's x, or of E5M2, of its dy; N and K are multiples of 16; the scale is known: no uses_own. They
+ * have the memory of N K bf16 numbers: a GPU writes fp8(s t) as it lies and then turned, [K,N], the CPU fp8(s t) / s in bf16. t is
+ * rounded to bf16 first: the bits are those of the op in bf16 and the product's own cast, and f's maximum and counts take it in.        */
+void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f);
+/*   dx e5m2 out, in the memory of neither dy nor x   dbias: column sums of dx as bf16 has it                                           */
+void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
+void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
+/*   dgate_up e5m2 out, in the memory of neither dy nor gate_up                                                                         */
+void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
+/* residual_layernorm_forward; update none: layernorm_forward of x, and sum is none.                                                     */
+void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
+                           float eps, Fp8 f);
+/* residual_rmsnorm_forward, or rmsnorm_forward, alike.                                                                                  */
+void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps, Fp8 f);
 
 /* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 ------------------------
  *   y, x [N,M] act                                                                                                                  */
@@ -166,15 +186,18 @@ void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling s
  *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads   qkv [B*T,C+2C'] act in  */
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
 /* The gradient of a shared key or value is the sum over its query heads, in their order.
- *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in                                                                                 */
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
+ *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in   delta [H,B*T] f32 in, of dy and y; or none: it is found first                     */
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts, HeadShape h);
+/* delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h: what the softmax' gradient subtracts from each score's.
+ *   delta [H,N] f32 out   dy, y [N,C] act in                                                                                           */
+void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);
 /* The same where context ranks share the sequences, T tokens of each on this one, a multiple of 128: queries of qkv see the keys and
  * values of all ranks' tokens that stand before them. Their sums have the order that one rank gives them.
  *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank                                                     */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
                                HeadShape h);
 /*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the keys' gradients             */
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape h);
 /* The last n of the T tokens of one sequence, whose queries, keys and values so far are kept in qkv: y_i as above for
  * rows T-n.. alone. The order of its sums is its own: rounding may differ from attention_forward's.

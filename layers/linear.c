@@ -51,6 +51,11 @@ void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tens
     if (!tensor_is_none(db)) bias_backward(s, db, dy);
 }
 
+void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
+    linear_backward(s, dx, dw, db, dy, x, w);
+    attention_delta(s, delta, dx, x);
+}
+
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
     linear_backward(s, dpre, dw, db, dy, x, w);
     gelu_backward(s, dpre, dbias, dpre, pre);

@@ -2,7 +2,8 @@
  * pay, and a kernel for the bias gradient where they do not.
  *
  * GELU in forward is an epilogue of the own product alone. cuBLASLt's sees the sum before it is stored; the contract is
- * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it.
+ * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. Nor has cuBLASLt one for
+ * attention's delta.
  */
 #include "layers/bias.cuh"
 #include "layers/contracts.h"
@@ -72,6 +73,22 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
     linear_backward_expect(dx, dw, db, dy, x, w);
     matmul(s, input_gradient(dx, dy, w));
+    parameters_backward(s, dw, db, dy, x);
+}
+
+typedef struct { Tensor delta, dx, x; } DeltaOf;
+
+static void delta_of_dx(Stream *s, void *tensors) {
+    const DeltaOf *d = (const DeltaOf *)tensors;
+    attention_delta(s, d->delta, d->dx, d->x);
+}
+
+void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
+    linear_backward_expect(dx, dw, db, dy, x, w);
+    EXPECT2(delta, F32, delta.dim[0], x.dim[0]);
+    DeltaOf d = {delta, dx, x};
+    Rest    rest = {delta_of_dx, NULL, &d, 0, ptr<float>(delta), (int)(x.dim[1] / delta.dim[0])};
+    if (!matmul_fused(s, input_gradient(dx, dy, w), EPILOGUE_DELTA, x.data, rest)) delta_of_dx(s, &d);
     parameters_backward(s, dw, db, dy, x);
 }
 

@@ -55,6 +55,7 @@ typedef struct {
     void    *aux;
     float   *sums; /* as in Rest */
     const float *a_inverse, *b_inverse; /* of fp8; borrowed */
+    int      head = 0; /* as in Rest */
 } Call;
 
 static struct {
@@ -105,7 +106,7 @@ static Key key_of(const Stream *s, const Call *c) {
 }
 
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
-    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu"};
+    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta"};
     snprintf(text, ALGORITHM_KEY_ROOM,
              "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
              dtype_name((DType)k->type), k->is_fp8 ? " x " : "", k->is_fp8 ? dtype_name((DType)k->b_type) : "",
@@ -213,10 +214,10 @@ static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
 
 /* Whether the own product may take the call, and must. */
 static int own_may(const Call *c) {
-    return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux) &&
+    return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux, c->head) &&
            (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
 }
-static int own_must(const Call *c) { return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL); }
+static int own_must(const Call *c) { return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL, 0); }
 
 /* The algorithm of a record; 0 if this library or GPU cannot run it. */
 static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *record, Algorithm *algo) {
@@ -267,10 +268,12 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     return kept;
 }
 
+static int is_own_alone(Epilogue epilogue) { return epilogue == EPILOGUE_GELU || epilogue == EPILOGUE_DELTA; }
+
 /* cuBLASLt's, then the own ones: an own one that must be taken stands alone. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
-    int     count = own_must(c) || c->epilogue == EPILOGUE_GELU ? 0 : lt_candidates(e, found);
+    int     count = own_must(c) || is_own_alone(c->epilogue) ? 0 : lt_candidates(e, found);
     int     ways = own_may(c) ? gemm_hopper_ways(&c->p, workspace_bytes(), way) : 0;
     for (int i = 0; i < ways; i++) found[count++] = {1, way[i], {}};
     return count;
@@ -279,7 +282,7 @@ static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
-    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
+    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
     point(e, c);
     return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c,
@@ -435,8 +438,8 @@ void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inve
 }
 
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
-    Call c = {p, epilogue, aux, rest.sums, NULL, NULL};
-    int  fits = epilogue == EPILOGUE_GELU          ? own_may(&c)
+    Call c = {p, epilogue, aux, rest.sums, NULL, NULL, rest.head};
+    int  fits = is_own_alone(epilogue)             ? own_may(&c)
               : epilogue == EPILOGUE_GELU_BACKWARD ? p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
     int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue did not pay */
     if (done) return done;

@@ -13,7 +13,8 @@ typedef enum {
     EPILOGUE_NONE,
     EPILOGUE_GELU_BACKWARD, /* c = (a b) * gelu'(aux)           aux as c: type, shape and ld, in  */
     EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
-    EPILOGUE_GELU           /* aux = gelu(c), of c as stored    aux as c, out. The own product's alone: gemm_hopper.cuh */
+    EPILOGUE_GELU,          /* aux = gelu(c), of c as stored    aux as c, out. The own product's alone: gemm_hopper.cuh */
+    EPILOGUE_DELTA          /* layers.h: attention_delta of c as stored and aux, into Rest's sums. The own product's alone, too */
 } Epilogue;
 
 /* Queues the kernel that replaces the epilogue, after a plain product; and what is then still to do behind the epilogue, or
@@ -25,6 +26,7 @@ typedef struct {
     void  *ctx;           /* borrowed */
     size_t scratch_bytes; /* that they take of s->scratch */
     float *sums;          /* [n] out: column sums of c as stored, in the place of `behind`, by an epilogue that has them; or NULL */
+    int    head = 0;      /* columns of a head, of EPILOGUE_DELTA: its sums are [n/head,m] */
 } Rest;
 
 /* A product of 8-bit matrices: a PLAIN and b TRANSPOSED, both of them E4M3, or one E5M2; c BF16 or F32, a bias BF16. Each

@@ -79,6 +79,7 @@ typedef struct {
     Tensor update;             /* [N,C] act: also where all ranks' rows meet; training has room for [N,Q/t]   */
     Tensor entry_sums, exit_sums; /* [C] f32: column sums of dresidual where the block begins, out, and where it ends; or none */
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
+    Tensor delta;              /* [H/t,N] f32: attention_delta's, by the product behind attention; none: attention's backward finds it */
     Tensor keys, dkeys;        /* context ranks: [ranks*N,2KV/t] act, keys and values of all of them, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32, of kinds that have_rope                                 */
     struct ExpertRanks *experts; /* borrowed: ranks that divide the experts (model/expert_ranks.h); NULL: each has all */
@@ -98,10 +99,10 @@ Tensor own_rows(const BlockRun *r, Tensor room);
 /* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al., "Ring
  * attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one rank the
  * plain ops. Queries of tokens with a past see the keys of that, too; lse is not set then.
- *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T] */
+ *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T]   delta: of dy and y, or none */
 HeadShape heads_of(const BlockRun *r); /* this tensor rank's */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
-void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv);
+void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
 ContextPart context_part(const Comm *context);
 /* The rows of this batch's tokens, below those of the tokens before. */
 Tensor batch_rows(const BlockRun *r, Tensor qkv);
@@ -140,6 +141,7 @@ typedef struct {
     int  keys;                             /* KindKeys */
     double norm_eps;                       /* where the config gives none; 0: the option's default */
     int  joins_matrices;                   /* reads q, k and v as one matrix, and gate and up: neighbours without a gap */
+    int  has_delta;                        /* its product behind attention finds BlockRun.delta */
     int  has_biases;                       /* its backward adds to entry_sums, and takes exit_sums where they are */
     NeuronSide neurons;                    /* of matrices [in,out] columns, of [out,in] rows */
     const HfFiles *files;                  /* config.json */

@@ -55,6 +55,10 @@ static void take_starts(Gpt *g, Stream *s, Extent e, Batch batch) {
     else device_zero(s, here);
 }
 
+static Tensor batch_delta(const Gpt *g, Extent e) {
+    return tensor_is_none(g->delta) ? g->delta : tensor_2d(g->delta.data, F32, g->delta.dim[0], e.N);
+}
+
 static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
     return (BlockRun){.s = s,
                       .shape = g->shape,
@@ -67,6 +71,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .starts = batch_starts(g, e),
                       .entry_sums = tensor_none(), .exit_sums = tensor_none(),
                       .update = first_rows(g->update, e.N),
+                      .delta = batch_delta(g, e),
                       .dresidual = first_rows(g->dresidual, e.own),
                       .dbranch = first_rows(g->dbranch, e.N),
                       .keys = first_rows(g->keys, context_part(g->context).ranks * e.N),
@@ -154,6 +159,9 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
     g.dresidual_sums = trains && g.kind->has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
+    /* On the host attention's backward finds it at no cost, from rows that it has in hand. */
+    g.delta = trains && g.kind->has_delta && !device_is_host() ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1)
+                                                                      : tensor_none();
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
@@ -212,7 +220,9 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
     r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
+    r->fp8.counts = tensor_none(); /* of elements that forward has counted */
     g->kind->recompute(r, x, w);
+    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 

@@ -61,6 +61,7 @@ typedef struct {
     Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd; /* [n,C] act, act; [n] f32, f32    */
     Tensor     logits;               /* [head_rows,V'/t] act */
     Tensor     losses;               /* [N] f32 */
+    Tensor     delta;                /* [H/t,N] f32  of one block; none: no kind for it, or the host */
     Tensor     dresidual_sums;       /* [C] f32  column sums of dresidual between two blocks; none: no kind for it, or tensor ranks */
     Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
     Tensor     keys, dkeys;          /* context ranks: [ranks*N,2KV/t] act, those of all of them        */

@@ -2,12 +2,12 @@
 # make gpu-check: the checks of the CUDA build that need a GPU. A line a step, "ok|FAIL|skip NAME: detail (seconds)".
 # Never stops at a failure; logs in build/gpu-check/. Files missing on this machine come from build/gpu-bundle (make
 # gpu-bundle, where the CPU build is at home).
-#   scripts/gpu_check.sh [WORD...]     only the steps named: build ops comm memory device calibration curve bits resume ranks
-#                                      transformers torch memcheck initcheck racecheck
+#   scripts/gpu_check.sh [WORD...]     only the steps named: build calibration ops bits curve memcheck resume comm ranks memory
+#                                      device torch transformers initcheck racecheck
 set -u
 . "$(dirname "$0")/env.sh"
 . scripts/gpu_env.sh
-wanted=" ${*:-build ops comm memory device calibration curve bits resume ranks transformers torch memcheck initcheck racecheck} "
+wanted=" ${*:-build calibration ops bits curve memcheck resume comm ranks memory device torch transformers initcheck racecheck} "
 if [ "$BACKEND" = cuda ] && ! has_gpu; then
     echo "gpu-check: needs an NVIDIA GPU and its driver, and nvidia-smi shows none here. The same kernels run without one: make BACKEND=emu test" >&2
     exit 69
@@ -175,19 +175,21 @@ device() {
 step build build
 if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step was asked for
 [ -x "$program" ] || { echo "gpu-check: no $B/train_gpt: see build/gpu-check/build.log" >&2; exit 1; }
-step ops ops
-step comm comm
-step memory memory
-step device device
+# What the others rest on comes first: a GPU may be there for half an hour only.
 step calibration calibration
+step ops ops
+for precision in fp32 bf16; do step bits-$precision bits $precision; done
 step curve-fp32 curve fp32 1e-5
 step curve-bf16 curve bf16 0.01
-for precision in fp32 bf16; do step bits-$precision bits $precision; done
+for precision in fp32 bf16; do step memcheck-$precision sanitize memcheck $precision; done
 step resume resume
+step comm comm
 for n in 2 4; do step ranks-$n ranks $n; done
-step transformers transformers
+step memory memory
+step device device
 step torch interop test/interop/test_gpt2_torch.sh torch
-for tool in memcheck initcheck racecheck; do
+step transformers transformers
+for tool in initcheck racecheck; do
     for precision in fp32 bf16; do step $tool-$precision sanitize $tool $precision; done
 done
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -310,6 +310,7 @@ static void rule_seq_len(ConfigLoad *load) {
     if (!rule_usable(load, keys) || c->batch.seq_len <= c->model.shape.n_positions) return;
     faults_add(&load->faults, rule_where(load, keys), "batch.seq_len = %" PRId64 " must be at most model.n_positions = %" PRId64,
                c->batch.seq_len, c->model.shape.n_positions);
+    config_given(load, "batch.seq_len")->faulty = 1;
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
@@ -382,6 +383,7 @@ static void rule_heads(ConfigLoad *load) {
         snprintf(values, sizeof values, "%" PRId64 "%s%" PRId64, below ? below : H, " and ", below ? below + H : 2 * H);
         faults_add(&load->faults, rule_where(load, keys), "model.n_embd = %" PRId64 " must be a multiple of model.n_head = %" PRId64
                    "; nearest valid widths: %s", C, H, values);
+        config_given(load, "model.n_embd")->faulty = 1;
     } else if (shape_head_dim(c->model.shape) > 128 && strcmp(device_backend(), "cpu")) {
         faults_add(&load->faults, rule_where(load, keys),
                    "heads of %s = %" PRId64 " channels: more than 128 run on the CPU only (make BACKEND=cpu)",

@@ -63,6 +63,9 @@ static void rules_of_no_experts(ConfigLoad *load, ModelShape s) {
         if (of[i].value)
             REFUSE(load, of[i].key, "%s = %" PRId64 ": model.arch = \"%s\" has no experts; leave it out, or model.arch = \"qwen3-moe\"",
                    of[i].key, of[i].value, block_kind(s)->name);
+    if (s.balance == BALANCE_BIAS)
+        REFUSE(load, "moe.balance", "moe.balance = \"bias\": model.arch = \"%s\" has no experts; leave it out, or model.arch = "
+               "\"qwen3-moe\"", block_kind(s)->name);
     if (load->config->parallel.expert > 1)
         REFUSE(load, "parallel.expert", "parallel.expert = %" PRId64 ": model.arch = \"%s\" has no experts; leave it out, or model.arch = "
                "\"qwen3-moe\"", load->config->parallel.expert, block_kind(s)->name);

@@ -21,7 +21,6 @@ typedef struct {
     KernelFamily family;
     int          launches;  /* kernels of one call */
     double       rate, limit; /* products and attention: FLOP/s; others: bytes/s. Now, and the best a GPU is known to do */
-    double       rows_read; /* attention: passes over its rows [B T, H D] before the products */
     int          is_measured;
     const char  *source;    /* of `rate` */
 } KernelRate;

@@ -12,10 +12,9 @@
 
 static double longer(double a, double b) { return a > b ? a : b; }
 
-static double seconds_at(const LedgerEntry *e, const KernelRate *rate, double r, double bytes_per_s, size_t element_bytes) {
+static double seconds_at(const LedgerEntry *e, const KernelRate *rate, double r, double bytes_per_s) {
     if (!kernel_rate_is_flops(rate)) return e->bytes / r;
-    double rows = (double)e->dim[0] * (double)e->dim[1] * (double)e->dim[2] * (double)e->dim[3] * (double)element_bytes;
-    return longer(e->flops / r, e->bytes / bytes_per_s) + rate->rows_read * rows / bytes_per_s;
+    return longer(e->flops / r, e->bytes / bytes_per_s);
 }
 
 static int longest_first(const void *a, const void *b) {
@@ -23,7 +22,7 @@ static int longest_first(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-StepTimes kernels_times(const Ledger *step, const KernelRates *rates, size_t element_bytes) {
+StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
     StepTimes t = {.kernel = (KernelTime *)calloc((size_t)step->entries + 1, sizeof(KernelTime))};
     if (!t.kernel) fail(EXIT_MEMORY, "no memory for a plan of %d operations", step->entries);
     for (int i = 0; i < step->entries; i++) {
@@ -32,8 +31,8 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates, size_t ele
         double             calls = (double)e->count;
         if (e->kind != LEDGER_OP || *e->group) continue; /* bytes between ranks are the simulator's */
         KernelTime k = {e, rate, e->count * rate->launches,
-                        calls * seconds_at(e, rate, kernel_rate_now(rate, e), rates->bytes_per_s, element_bytes),
-                        calls * seconds_at(e, rate, rate->limit, rates->bytes_per_s, element_bytes)};
+                        calls * seconds_at(e, rate, kernel_rate_now(rate, e), rates->bytes_per_s),
+                        calls * seconds_at(e, rate, rate->limit, rates->bytes_per_s)};
         t.kernel[t.kernels++] = k;
         t.launches += k.launches, t.seconds += k.seconds, t.limit_s += k.limit_s;
     }
@@ -176,7 +175,7 @@ void kernels_plan(const Config *c, int ranks, KernelsAsked asked) {
     int64_t     micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, ranks));
     Ledger      step = {.is_elsewhere = 1};
     model_dry(plan_model(c, act, ranks, 0, NULL), micro_steps, &step);
-    StepTimes t = kernels_times(&step, &rates, dtype_bytes(act));
+    StepTimes t = kernels_times(&step, &rates);
     if (asked.json) print_json(c, cluster, act, ranks, &t);
     else print_plan(c, cluster, act, ranks, &rates, &t);
     kernels_free(&t);

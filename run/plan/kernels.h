@@ -30,9 +30,9 @@ typedef struct {
     double      seconds, limit_s;     /* of the step: these, and all kernels  */
 } StepTimes;
 
-/* An operation at rate r FLOP/s takes FLOP/r, or its bytes where those take longer; attention also reads rows_read times
- * its rows before. Others take bytes/r. The limit is the same at the limit's rates. */
-StepTimes kernels_times(const Ledger *step, const KernelRates *rates, size_t element_bytes);
+/* An operation at rate r FLOP/s takes FLOP/r, or its bytes where those take longer. Others take bytes/r. The limit is the same at
+ * the limit's rates. */
+StepTimes kernels_times(const Ledger *step, const KernelRates *rates);
 void      kernels_free(StepTimes *t);
 
 /* 684,000 tokens/s of GPT-2 124M on one H100 is the goal of the CUDA kernels: 55 % of the card's peak. */

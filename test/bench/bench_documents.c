@@ -78,7 +78,8 @@ static void forward(Bench *b, Way way) {
     device_sync(&b->stream);
 }
 static void backward(Bench *b, Way way) {
-    for (int i = 0; i < BACKWARDS; i++) attention_backward(&b->stream, b->dqkv, b->dy, b->y, b->lse, b->qkv, b->batch[way].starts, SHAPE);
+    for (int i = 0; i < BACKWARDS; i++)
+        attention_backward(&b->stream, b->dqkv, b->dy, b->y, b->lse, tensor_none(), b->qkv, b->batch[way].starts, SHAPE);
     device_sync(&b->stream);
 }
 static void step(Bench *b, Way way) { step_ms(b->model[way], b->batch[way], ++b->steps); }

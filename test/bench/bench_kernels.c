@@ -25,7 +25,7 @@ typedef struct {
     DType   act;
     const char *word;
     int64_t B, T, C, H, V, N, rows /* of a classifier chunk */, padded /* vocabulary */, params, like /* of copy_like */;
-    Tensor  starts, tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
+    Tensor  starts, tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, delta, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
     Tensor  wte, wpe, norm_w, norm_b, qkv_w, qkv_b, proj_w, proj_b, fc_w, fc_b, out_w;
     Tensor  dwte, dwpe, dnorm_w, dnorm_b, dqkv_w, dqkv_b, dproj_w, dproj_b, dfc_w, dfc_b, dout_w;
     Tensor  master, m, v, grad, working, from, to, frequencies;
@@ -36,7 +36,7 @@ static void carve(Bench *b, Arena *a) {
     DType   act = b->act;
     struct { Tensor *t; DType type; int64_t rows, columns; } table[] = {
         {&b->starts, I32, b->B, b->T}, {&b->tokens, I32, b->B, b->T}, {&b->targets, I32, b->B, b->T}, {&b->chunk_targets, I32, b->rows, 0}, {&b->x, act, N, C}, {&b->y, act, N, C},
-        {&b->dx, act, N, C}, {&b->dy, act, N, C}, {&b->update, act, N, C}, {&b->mean, F32, N, 0}, {&b->rstd, F32, N, 0}, {&b->lse, F32, b->B * b->H, b->T},
+        {&b->dx, act, N, C}, {&b->dy, act, N, C}, {&b->update, act, N, C}, {&b->mean, F32, N, 0}, {&b->rstd, F32, N, 0}, {&b->lse, F32, b->B * b->H, b->T}, {&b->delta, F32, b->H, N},
         {&b->qkv, act, N, 3 * C}, {&b->dqkv, act, N, 3 * C}, {&b->fc, act, N, 4 * C}, {&b->gelu, act, N, 4 * C}, {&b->dfc, act, N, 4 * C},
         {&b->logits, act, b->rows, b->padded}, {&b->loss, F32, b->rows, 0}, {&b->sum, I64, EXACT_WORDS, 0},
         {&b->wte, act, b->padded, C}, {&b->wpe, act, b->T, C}, {&b->norm_w, act, C, 0}, {&b->norm_b, act, C, 0}, {&b->qkv_w, act, C, 3 * C},
@@ -114,6 +114,7 @@ static void fill_all(Bench *b) {
     fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
     fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets), fill_starts(b), fill_frequencies(b);
     attention_forward(&b->stream, b->y, b->lse, b->qkv, tensor_none(), heads(b)); /* its backward needs the true denominators */
+    attention_delta(&b->stream, b->delta, b->dy, b->y);
 }
 
 /* --- the ops ------------------------------------------------------------------------------------------------------ */
@@ -141,6 +142,7 @@ OP(qkv_f, linear_forward(s, b->qkv, b->x, b->qkv_w, b->qkv_b))
 OP(qkv_b, linear_backward(s, b->dx, b->dqkv_w, b->dqkv_b, b->dqkv, b->x, b->qkv_w))
 OP(proj_f, linear_forward(s, b->y, b->x, b->proj_w, b->proj_b))
 OP(proj_b, linear_backward(s, b->dx, b->dproj_w, b->dproj_b, b->dy, b->x, b->proj_w))
+OP(proj_delta, linear_delta_backward(s, b->dx, b->delta, b->dproj_w, b->dproj_b, b->dy, b->x, b->proj_w))
 OP(fc_f, linear_gelu_forward(s, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
 OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w))
 OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
@@ -153,9 +155,12 @@ OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 
 OP(rope_f, rope_forward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
 OP(rope_b, rope_backward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
 OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
-OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
+/* As a step has it: a GPU's finds delta beside the product before, the CPU's in attention's backward. */
+static Tensor delta_of(Bench *b) { return device_is_host() ? tensor_none() : b->delta; }
+OP(delta, attention_delta(s, b->delta, b->dy, b->y))
+OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, delta_of(b), b->qkv, tensor_none(), heads(b)))
 OP(documents_f, attention_forward(s, b->y, b->lse, b->qkv, b->starts, heads(b)))
-OP(documents_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, b->starts, heads(b)))
+OP(documents_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, delta_of(b), b->qkv, b->starts, heads(b)))
 OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS))
@@ -187,7 +192,7 @@ static double gemm_rate(DType act, int64_t n) { return matmul_rate(act, MATH_STR
 
 static void measure(Bench *b, int64_t gemm_n) {
     double N = (double)b->N, C = (double)b->C, T = (double)b->T, V = (double)b->V, n = (double)b->rows,
-           a = (double)dtype_bytes(b->act), P = (double)b->params;
+           a = (double)dtype_bytes(b->act), P = (double)b->params, delta_bytes = device_is_host() ? N * C * a : 4 * N * (double)b->H;
     double touched = fmin(N, V), gemm = gemm_rate(b->act, gemm_n), copied = 8.0 * P / median_ms(b, copy) * 1e3;
     printf("probe=copy gbs=%.1f bytes=%.0f\nprobe=gemm gflops=%.1f n=%lld\n", copied * 1e-9, 8.0 * P, gemm * 1e-9,
            (long long)gemm_n);
@@ -208,11 +213,13 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"rope_forward", rope_f, 4 * N * C * a, 0},
         {"rope_backward", rope_b, 4 * N * C * a, 0},
         {"attention_forward", attention_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},
-        {"attention_backward", attention_b, 8 * N * C * a + 4 * N * (double)b->H, 5 * N * T * C},
+        {"attention_delta", delta, 2 * N * C * a + 4 * N * (double)b->H, 0},
+        {"attention_backward", attention_b, 7 * N * C * a + delta_bytes + 4 * N * (double)b->H, 5 * N * T * C},
         {"attention_forward:documents", documents_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},
-        {"attention_backward:documents", documents_b, 8 * N * C * a + 4 * N * (double)b->H, 5 * N * T * C},
+        {"attention_backward:documents", documents_b, 7 * N * C * a + delta_bytes + 4 * N * (double)b->H, 5 * N * T * C},
         {"linear_forward:attproj", proj_f, a * (2 * N * C + C * C), 2 * N * C * C},
         {"linear_backward:attproj", proj_b, a * (3 * N * C + C * C) + 8 * C * C, 4 * N * C * C},
+        {"linear_delta_backward:attproj", proj_delta, a * (4 * N * C + C * C) + 8 * C * C, 4 * N * C * C},
         {"linear_gelu_forward:fc", fc_f, a * (9 * N * C + 4 * C * C), 8 * N * C * C},
         {"linear_backward:fc", fc_b, a * (6 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
         {"linear_forward:fcproj", out_f, a * (5 * N * C + 4 * C * C), 8 * N * C * C},

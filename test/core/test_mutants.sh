@@ -21,4 +21,6 @@ expect "a fragment that goes" [ "$(python3 test/mutants.py list "$WORK/mutants.t
 mkdir -p build
 second() { scripts/mutants.sh 'no such mutant' > "$WORK/out" 2>&1; [ $? -eq 73 ] && grep -q 'another scripts/mutants.sh is at work' "$WORK/out"; }
 if flock -n 9; then expect "a second run in one tree, exit 73" second; else expect "this is that second run" second; fi 9> build/mutants.lock
+alone() { scripts/mutants.sh 'no such mutant' > "$WORK/out" 2>&1; [ $? -eq 64 ] && grep -q "no mutant's name has" "$WORK/out"; }
+if flock -n build/mutants.lock true; then expect "alone it gets as far as its word" alone; fi
 exit $STATUS

@@ -60,7 +60,7 @@ static void compare_records(const char *file, int64_t group) {
            dqkv = stage_tensor(&s, F32, 2, B * T, columns);
     AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
     assert_close(y, (const double *)record_find(&f, "attention.y")->data, F32, b.y);
     assert_close(lse, (const double *)lse_record->data, F32, b.lse);
     assert_dqkv(&s, dqkv, (const double *)record_find(&f, "attention.dqkv")->data, h, b);
@@ -88,11 +88,16 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
+    Tensor  delta = stage_tensor(&s, F32, 2, h.query, B * T);
+    double *delta64 = stage_doubles(&s, h.query * B * T);
+    ref_attention_delta(delta64, stage_widen(&s, dy), stage_widen(&s, y), B * T, h.query, h.size);
+    attention_delta(&s.stream, delta, dy, y);
+    assert_close(delta, delta64, F32, bound_sum(h.size));
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h); /* the second pass overwrites the first, with the same bits */
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, delta, qkv, tensor_none(), h); /* also from a delta that is given */
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
@@ -116,7 +121,7 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
     double *dqkv64 = stage_doubles(&s, B * T * columns), *sums = stage_doubles(&s, ranks * in_rank);
     reference_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, h);
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
     stage_settle();
     for (int64_t i = 0; i < ranks * in_rank; i++) {
         int64_t   row = i / wide % N;
@@ -132,7 +137,8 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
             if (column < C) tensor_set(part_dy, row * C + column, tensor_get(dy, from * C + column));
         }
         attention_context_forward(&s.stream, part_y, part_lse, part, keys, tensor_none(), context, h);
-        attention_context_backward(&s.stream, dpart, dkeys, part_dy, part_y, part_lse, part, keys, tensor_none(), context, h);
+        attention_context_backward(&s.stream, dpart, dkeys, part_dy, part_y, part_lse, tensor_none(), part, keys, tensor_none(), context,
+                                   h);
         stage_settle();
         for (int64_t i = 0; i < N * C; i++) {
             int64_t row = i / C, from = row / own * T + POSITION_OF(at, row % own);
@@ -263,8 +269,8 @@ static void test_copied_keys(void **state) {
         attention_forward(&s.stream, y_apart, lse_apart, copied, tensor_none(), apart);
         assert_same_bits(y, y_apart);
         assert_same_bits(lse, lse_apart);
-        attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
-        attention_backward(&s.stream, dcopied, dy, y, lse, copied, tensor_none(), apart);
+        attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
+        attention_backward(&s.stream, dcopied, dy, y, lse, tensor_none(), copied, tensor_none(), apart);
         stage_settle();
         for (int64_t i = 0; i < T * H * D; i++)
             assert_true(tensor_get(dqkv, i / (H * D) * heads_columns(h) + i % (H * D)) ==

@@ -194,11 +194,39 @@ static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
     stage_destroy(&s);
 }
 
+/* delta of dx as it is stored, by the epilogue: every N rows of heads of D channels. */
+static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
+    Stage  s = stage_create(STAGE_SCRATCH);
+    Tensor x = stage_random(&s, act, 2, N, H * D, 1, 1, 0), w = stage_random(&s, act, 2, H * D, M, 2, 1, 0);
+    Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dx = stage_tensor(&s, act, 2, N, H * D), plain = stage_tensor(&s, act, 2, N, H * D);
+    Tensor dw = stage_random(&s, F32, 2, H * D, M, 6, 1, 0), delta = stage_random(&s, F32, 2, H, N, 7, 1, 0);
+    double *delta64 = stage_doubles(&s, H * N);
+    ask("own");
+    linear_backward(&s.stream, plain, dw, tensor_none(), dy, x, w);
+    matmul_algorithms_clear();
+    linear_delta_backward(&s.stream, dx, delta, dw, tensor_none(), dy, x, w);
+    assert_int_equal(own_records(), 2 * has_own());
+    assert_same_bits(dx, plain);
+    ref_attention_delta(delta64, stage_widen(&s, dx), stage_widen(&s, x), N, H, D);
+    assert_close(delta, delta64, F32, bound_sum(D));
+    Tensor first = stage_copy(&s, delta);
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* the same bits, in either way */
+        force_way(cluster, 1);
+        linear_delta_backward(&s.stream, dx, delta, dw, tensor_none(), dy, x, w);
+        assert_same_bits(dx, plain);
+        assert_same_bits(delta, first);
+    }
+    stage_destroy(&s);
+}
+
 static void test_ops(void **state) {
     (void)state;
     for (int t = has_own(); t < stage_act_types(); t++) {
         check_gelu(ACT_TYPES[t], 150, 64, 264);
         check_backward(ACT_TYPES[t], 300, 136, 72);
+        check_delta(ACT_TYPES[t], 300, 3, 64, 72);
+        check_delta(ACT_TYPES[t], 150, 2, 128, 136);
+        check_delta(ACT_TYPES[t], 70, 2, 32, 72); /* a kernel's, behind the product */
     }
     ask(NULL);
 }

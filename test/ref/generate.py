@@ -431,7 +431,7 @@ def llama_shapes(tied):
     yield "model.embed_tokens.weight", (V, C)
     q, kv = H * HEAD, KEYS * HEAD
     norms = (("self_attn.q_norm", (HEAD,)), ("self_attn.k_norm", (HEAD,))) if HEAD_NORMS else ()
-    mlp = EXPERT_ROWS() if EXPERTS else (("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER)))
+    mlp = tuple(EXPERT_ROWS()) if EXPERTS else (("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER)))
     for i in range(L):
         for name, shape in (*norms, ("input_layernorm", (C,)), ("self_attn.q_proj", (q, C)), ("self_attn.k_proj", (kv, C)),
                             ("self_attn.v_proj", (kv, C)), ("self_attn.o_proj", (C, q)), ("post_attention_layernorm", (C,)), *mlp):

@@ -231,6 +231,14 @@ static void attention_row_backward(Head h, const double *dy, const double *p, in
     free(dp);
 }
 
+void ref_attention_delta(double *delta, const double *dy, const double *y, int64_t N, int64_t H, int64_t D) {
+    for (int64_t h = 0; h < H; h++)
+        for (int64_t i = 0; i < N; i++) {
+            delta[h * N + i] = 0.0;
+            for (int64_t d = 0; d < D; d++) delta[h * N + i] += dy[(i * H + h) * D + d] * y[(i * H + h) * D + d];
+        }
+}
+
 void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
                             int64_t KH, int64_t D) {
     double *p = doubles(T);

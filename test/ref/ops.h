@@ -46,6 +46,7 @@ void ref_rope_backward(double *dx, const double *frequency, const int64_t *posit
 /* H heads of queries, KH of keys and of values, D channels each */
 void ref_attention_forward(double *y, double *lse, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
                             int64_t KH, int64_t D);
+void ref_attention_delta(double *delta, const double *dy, const double *y, int64_t N, int64_t H, int64_t D);
 void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
                             int64_t KH, int64_t D);
 
