@@ -243,7 +243,9 @@ static int64_t heads_blocks(int64_t heads) { return heads < heads_processors() ?
 /* Elements of dq that a block keeps in memory. */
 static int64_t heads_sums(int64_t T, int64_t D) { return blocks_for(T, KEYS_STEP) * KEYS_STEP * D; }
 
-size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) { return (size_t)(heads_blocks(heads) * heads_sums(T, D)) * sizeof(float); }
+size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
+    return (size_t)(heads_blocks(heads) * heads_sums(T, D)) * sizeof(float);
+}
 
 bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
     enum { L2_BYTES = 40 << 20 }; /* of an H100's 50 MB */

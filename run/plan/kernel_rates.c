@@ -50,6 +50,12 @@ static const KernelRate TABLE[] = {
     {"rope_forward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
     {"rope_backward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
     {"fp8_cast", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"fp8_gelu_forward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"fp8_gelu_backward", FAMILY_POINTWISE, 2, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"fp8_swiglu_forward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"fp8_swiglu_backward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"fp8_layernorm_forward", FAMILY_NORM, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"fp8_rmsnorm_forward", FAMILY_NORM, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
     {"bias_backward", FAMILY_BIAS, 2, 2.57e12, 3.0e12, 0, PARTIALS},
     {"classifier_forward", FAMILY_CLASSIFIER, 1, 2.44e12, 3.0e12, 0, ROWS},
     {"classifier_forward_backward", FAMILY_CLASSIFIER, 1, 2.44e12, 3.0e12, 0, ROWS},
@@ -69,7 +75,7 @@ enum { HAS_WGMMA_ATTENTION = 0 };
 static const struct { const char *op; double rate; const char *source; } WGMMA[] = {
     {"attention_forward", 265e12, "est: FlashAttention-3, of the same instructions: 265 causal at T = 1024, D = 64"},
     {"attention_backward", 230e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; here 7 products for 5"},
-    {"attention_backward", 300e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; less 17 % for the diagonal and a last wave"}};
+    {"attention_backward", 300e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; less 17 %: diagonal, last wave"}};
 enum { WGMMA_ROWS = sizeof WGMMA / sizeof *WGMMA, BY_HEADS = WGMMA_ROWS - 1 };
 
 /* Whether attention's backward takes five products, as layers/attention_hopper_heads.cu decides it for an H100. That no keys are

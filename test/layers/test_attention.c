@@ -416,7 +416,8 @@ static void test_rising_scores(void **state) {
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
                                      cmocka_unit_test(test_shapes), cmocka_unit_test(test_whole_tiles),
-                                     cmocka_unit_test(test_portable), cmocka_unit_test(test_by_heads), cmocka_unit_test(test_copied_keys), cmocka_unit_test(test_context),
+                                     cmocka_unit_test(test_portable), cmocka_unit_test(test_by_heads),
+                                     cmocka_unit_test(test_copied_keys), cmocka_unit_test(test_context),
                                      cmocka_unit_test(test_columns), cmocka_unit_test(test_causal),
                                      cmocka_unit_test(test_large_scores), cmocka_unit_test(test_rising_scores)};
     return cmocka_run_group_tests_name("attention", all, NULL, NULL);
