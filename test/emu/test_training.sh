@@ -78,6 +78,7 @@ beside context 2 $LONG precision=bf16 parallel.context=2 parallel.comm=nccl
 for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL precision=${run%.*} parallel.comm=${run#*.}; done
 # One table of algorithms, one order of additions: the number of ranks changes no bit. Four micro-batches a step.
 ORDERED="$SMALL batch.global_tokens=160 run.steps=3 precision=bf16 parallel.deterministic=true"
+beside ordered.one 2 $SMALL precision=bf16 parallel.deterministic=true parallel.comm=ring # one micro-batch for each
 beside ordered 1 $ORDERED
 wait
 # The products' algorithms are chosen by timing: the table is part of a run.
@@ -132,6 +133,7 @@ expect "fp8: the same bits again: equal" same_weights "$WORK/fp8.again" "$WORK/f
 writers() { grep -oE '^\(?fp8_(gelu|swiglu|norm)_(for|back)ward_kernel' "$WORK/kernels" | sort -u | wc -l; }
 expect "fp8: norms, activations and gradients write 8 bits at once" [ "$(writers)" -eq 5 ]
 expect "parallel.deterministic, 1 rank" ended ordered
+expect "parallel.deterministic, one micro-batch a rank" ended ordered.one
 for comm in nccl ring; do
     expect "parallel.deterministic, 2 ranks, $comm" ended ordered.$comm
     expect "parallel.deterministic, 2 ranks, $comm: the same bits" same_weights "$WORK/ordered.$comm" "$WORK/ordered" step_00000003
