@@ -175,31 +175,6 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));
 }
 
-/* --- linear in fp8 ------------------------------------------------------------------------------------------------- */
-
-/* K and M of w, which lies as [K,M], or turned as [M,K]. */
-static inline void fp8_expect(Tensor y, Tensor x, Tensor w, Fp8 f, int is_turned) {
-    int64_t N = x.dim[0], K = w.dim[is_turned], M = w.dim[!is_turned];
-    CHECK(K % 16 == 0 && M % 16 == 0, "a product in fp8 of %lld x %lld: multiples of 16", (long long)K, (long long)M);
-    EXPECT2(x, BF16, N, K);
-    EXPECT2(y, BF16, N, M);
-    EXPECT2(w, BF16, w.dim[0], w.dim[1]);
-    EXPECT1(f.scale, F32, 2 * FP8_TENSORS);
-    EXPECT1(f.amax, I32, FP8_TENSORS);
-    if (!tensor_is_none(f.counts)) EXPECT1(f.counts, I64, 2 * FP8_TENSORS);
-}
-static inline void fp8_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f, int is_turned) {
-    fp8_expect(dy, x, w, f, is_turned);
-    EXPECT2(dx, BF16, x.dim[0], x.dim[1]);
-    EXPECT2(dw, F32, w.dim[0], w.dim[1]);
-    if (!tensor_is_none(db)) EXPECT1(db, F32, dy.dim[1]);
-}
-/* Reading x and writing it as 8 bits, as it lies, turned, or both: `copies`. */
-static inline int fp8_cast_contract(Stream *s, Tensor x, int copies) {
-    return stream_note(s, "fp8_cast", x.dim[0], x.dim[1], copies, 0, (double)tensor_elems(x),
-                       contract_bytes(x) + copies * (double)tensor_elems(x));
-}
-
 /* --- gelu --------------------------------------------------------------------------------------------------------- */
 
 static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x) {

@@ -2,92 +2,22 @@
  *
  * Hopper multiplies 8-bit matrices whose sums run along their rows in memory, both of them. So each product has its own
  * copies: forward x and w^T, the input's gradient dy and w, the weight's gradient x^T and dy^T. A cast reads a tensor once
- * and writes it as it lies, turned, or both.
+ * and writes it as it lies, turned, or both; of an x or dy that an op of fp8_outputs.cu has written, both are there.
  */
-#include <cuda_fp8.h>
-
-#include "core/fp8.h"
 #include "layers/bias.h"
-#include "layers/contracts.h"
+#include "layers/fp8_contracts.h"
+#include "layers/fp8_tile.cuh"
 #include "layers/layers.h"
 #include "layers/matmul.cuh"
 
 /* --- casts -------------------------------------------------------------------------------------------------------- */
 
-enum { TILE = 64, THREADS = 256, PACK8 = 8, TURNED_PACK = 16, ROUND_UP = 16 };
+enum { ROUND_UP = 16 };
 
-DEVICE uint8_t fp8_of(float scaled, DType type) {
-    return __nv_cvt_float_to_fp8(scaled, __NV_SATFINITE, type == E4M3 ? __NV_E4M3 : __NV_E5M2);
-}
-
-typedef struct { int over, vanished; int32_t most; } Seen;
-
-DEVICE uint8_t cast_one(bf16 x, float scale, DType type, Seen *seen) {
-    float   value = to_f32(x), size = fabsf(value), scaled = value * scale;
-    int32_t bits = __float_as_int(size);
-    seen->most = bits > seen->most ? bits : seen->most;
-    if (bits >= 0x7f800000) return 0x7f; /* NaN in both types */
-    uint8_t code = fp8_of(scaled, type);
-    seen->over += fabsf(scaled) > fp8_largest(type);
-    seen->vanished += bits != 0 && (code & 0x7f) == 0;
-    return code;
-}
-
-/* What all threads have seen, to memory: maxima and whole numbers, which any order gives. */
-DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
-    SMEM(int, all, [3]);
-    if (threadIdx.x < 3) all[threadIdx.x] = 0;
-    __syncthreads();
-    for (int o = WARP / 2; o > 0; o /= 2) {
-        int32_t other = __shfl_xor_sync(0xffffffffu, seen.most, o);
-        seen.most = other > seen.most ? other : seen.most;
-        seen.over += __shfl_xor_sync(0xffffffffu, seen.over, o);
-        seen.vanished += __shfl_xor_sync(0xffffffffu, seen.vanished, o);
-    }
-    if (threadIdx.x % WARP == 0) {
-        atomicMax(&all[0], seen.most);
-        if (seen.over) atomicAdd(&all[1], seen.over);
-        if (seen.vanished) atomicAdd(&all[2], seen.vanished);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && amax && all[0]) atomicMax(amax, all[0]);
-    if (threadIdx.x == 0 && counts && all[1]) atomicAdd(counts, (unsigned long long)all[1]);
-    if (threadIdx.x == 0 && counts && all[2]) atomicAdd(counts + 1, (unsigned long long)all[2]);
-}
-
-/* plain [R,C], turned [C,R'], R' = R rounded up: columns from R on are zero. Each of plain, turned, amax and counts may
- * be NULL; scale NULL: only the maximum is looked for. Block: a tile of 64 x 64, turned in shared memory, from which 16 rows
- * of a column leave as one access; rows of 68 bytes keep a warp's reads of it on all banks but for pairs. C a multiple of 16.
- * grid (ceil(C/64), ceil(R'/64)). Bound: its traffic. */
-template <DType type>
-KERNEL fp8_cast_kernel(uint8_t *plain, uint8_t *turned, const bf16 *x, int64_t R, int64_t C, int64_t R_up, const float *scale,
-                       int32_t *amax, unsigned long long *counts) {
-    SMEM(uint32_t, tile, [TILE][TILE / 4 + 1]);
-    int64_t first_row = (int64_t)blockIdx.y * TILE, first_column = (int64_t)blockIdx.x * TILE;
-    float   s = scale ? *scale : 0.0f;
-    Seen    seen = {0, 0, 0};
-#pragma unroll
-    for (int k = 0; k < TILE * TILE / (PACK8 * THREADS); k++) {
-        int     at = k * THREADS + (int)threadIdx.x, row = at / (TILE / PACK8), pack = at % (TILE / PACK8);
-        int64_t r = first_row + row, c = first_column + pack * PACK8;
-        bool    is_in = r < R && c < C;
-        Pack<uint8_t, PACK8> codes = {};
-        if (is_in) {
-            Pack<bf16, PACK8> in = pack_load<bf16, PACK8>(x + r * C + c);
-            for (int j = 0; j < PACK8; j++) codes.v[j] = cast_one(in.v[j], s, type, &seen);
-        }
-        if (is_in && plain) pack_store(plain + r * C + c, codes);
-        if (turned) memcpy(&tile[row][pack * 2], codes.v, PACK8);
-    }
-    if (turned) {
-        __syncthreads(); /* the tile is whole */
-        int     part = (int)threadIdx.x % (TILE / TURNED_PACK), column = (int)threadIdx.x / (TILE / TURNED_PACK);
-        int64_t c = first_column + column, r = first_row + part * TURNED_PACK;
-        Pack<uint8_t, TURNED_PACK> out;
-        for (int j = 0; j < TURNED_PACK; j++) out.v[j] = (uint8_t)(tile[part * TURNED_PACK + j][column / 4] >> 8 * (column % 4));
-        if (c < C && r < R_up) pack_store(turned + c * R_up + r, out);
-    }
-    if (amax || counts) note_seen(seen, amax, counts);
+/* x [R,C] as t says. Block: a tile. Bound: its traffic. */
+template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8Target t, const bf16 *x) {
+    await_kernels();
+    write_block<type>(t, [=](int64_t r, int64_t c) { return pack_load<bf16, PACK8>(x + r * t.C + c); });
 }
 
 /* scale [2] = s and 1/s for `measured`, the bits of a tensor's amax, which amax, where it is not NULL, takes over. One thread. */
@@ -100,32 +30,41 @@ KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DT
 typedef enum { NOTED, NOT_NOTED } Noting;
 typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
 
-typedef struct { Matrix plain, turned; const float *inverse; } Codes; /* in scratch */
+typedef struct { Matrix plain, turned; const float *inverse; } Codes; /* in scratch, or where an op has written them */
 
-template <DType type>
-static void queue_cast_to(Stream *s, const Codes *c, Tensor x, const float *scale, int32_t *amax, int64_t *counts) {
-    int64_t R = x.dim[0], C = x.dim[1], up = blocks_for(R, ROUND_UP) * ROUND_UP;
-    CHECK((uintptr_t)x.data % PACK_BYTES == 0, "a tensor for fp8 that is not aligned to %d bytes", PACK_BYTES);
-    LAUNCH((fp8_cast_kernel<type>), dim3((unsigned)blocks_for(C, TILE), (unsigned)blocks_for(up, TILE)), THREADS, 0, s,
-           (uint8_t *)c->plain.data, (uint8_t *)c->turned.data, ptr<bf16>(x), R, C, up, scale, amax, (unsigned long long *)counts);
+void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type) {
+    dim3 grid = tile_grid(t.R_up, t.C, TILE_ROWS);
+    CHECK((uintptr_t)x % PACK_BYTES == 0, "a tensor for fp8 that is not aligned to %d bytes", PACK_BYTES);
+    if (type == E4M3) LAUNCH_EARLY((fp8_cast_kernel<E4M3>), grid, TILE_THREADS, 0, s, t, (const bf16 *)x);
+    else LAUNCH_EARLY((fp8_cast_kernel<E5M2>), grid, TILE_THREADS, 0, s, t, (const bf16 *)x);
 }
-static void queue_cast(Stream *s, const Codes *c, Tensor x, DType type, const float *scale, int32_t *amax, int64_t *counts) {
-    if (type == E4M3) queue_cast_to<E4M3>(s, c, x, scale, amax, counts);
-    else queue_cast_to<E5M2>(s, c, x, scale, amax, counts);
+
+static int which_of(DType type) { return type == E4M3 ? FP8_X : FP8_DY; }
+
+Fp8Target fp8_target(Tensor y, Fp8 f) {
+    int64_t             R = y.dim[0], C = y.dim[1], which = which_of(y.type);
+    unsigned long long *counts = tensor_is_none(f.counts) ? NULL : (unsigned long long *)f.counts.data + 2 * which;
+    return {ptr<uint8_t>(y), ptr<uint8_t>(y) + R * C, R, C, R, C, ptr<float>(f.scale) + 2 * which, ptr<int32_t>(f.amax) + which, counts};
 }
 
 /* s and 1/s for x alone, in scratch; `amax`, if it is not NULL, takes x's over. */
 static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
-    Tensor scale = arena_tensor(&s->scratch, F32, 1, 2, 1, 1), measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
-    Codes  none = {};
+    Tensor    scale = arena_tensor(&s->scratch, F32, 1, 2, 1, 1), measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
+    Fp8Target largest = {NULL, NULL, x.dim[0], x.dim[1], x.dim[0], x.dim[1], NULL, ptr<int32_t>(measured), NULL};
     device_zero(s, measured);
-    queue_cast(s, &none, x, type, NULL, ptr<int32_t>(measured), NULL);
+    fp8_queue_cast(s, largest, x.data, type);
     LAUNCH(own_scale_kernel, 1, 1, 0, s, ptr<float>(scale), amax, ptr<int32_t>(measured), type);
     return ptr<float>(scale);
 }
 
+static Codes written_codes(Tensor x, Fp8 f) {
+    Fp8Target t = fp8_target(x, f);
+    return {{t.plain, x.type, t.C, PLAIN}, {t.turned, x.type, t.R, PLAIN}, t.scale + 1};
+}
+
 /* One of x, w and dy as 8 bits. */
 static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
+    if (fp8_is_codes(x)) return written_codes(x, f);
     int64_t R = x.dim[0], C = x.dim[1], up = blocks_for(R, ROUND_UP) * ROUND_UP;
     DType   type = which == FP8_DY ? E5M2 : E4M3;
     Codes   c = {{NULL, type, C, PLAIN}, {NULL, type, up, PLAIN}, NULL};
@@ -135,7 +74,9 @@ static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copi
     int32_t     *amax = notes ? ptr<int32_t>(f.amax) + which : NULL;
     int64_t     *counts = notes && !tensor_is_none(f.counts) ? ptr<int64_t>(f.counts) + 2 * which : NULL;
     const float *scale = f.uses_own ? own_scale(s, x, type, amax) : is_dry ? NULL : ptr<float>(f.scale) + 2 * which;
-    queue_cast(s, &c, x, type, scale, f.uses_own ? NULL : amax, counts);
+    Fp8Target    t = {(uint8_t *)c.plain.data, (uint8_t *)c.turned.data, R, C, up, C, scale, f.uses_own ? NULL : amax,
+                      (unsigned long long *)counts};
+    fp8_queue_cast(s, t, x.data, type);
     c.inverse = is_dry ? NULL : scale + 1;
     return c;
 }

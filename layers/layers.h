@@ -89,14 +89,32 @@ void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tenso
  * backward dy.                                                                                                                       */
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/*   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none                                                     */
+/* x may be codes of type E4M3, dy of type E5M2, which an op below has written, for this product's f; it has noted them, too.
+ *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none                                                     */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f);
-/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy itself, or none   dy [N,M] bf16 in   */
+/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy itself, or none: of codes none
+ *   dy [N,M] bf16 in                                                                                                                  */
 void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f);
 /* head's products, of w [M,K]: y = x w^T. */
 void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f);
 /*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=) dy^T x                                                                              */
 void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f);
+
+/* --- outputs in fp8: the ops of bf16 with those names, whose output becomes codes, an operand of the product that f belongs to -----------
+ * Codes are a tensor [N,K] of E4M3, of f's x, or of E5M2, of its dy; N and K are multiples of 16; the scale is known: no uses_own. They
+ * have the memory of N K bf16 numbers: a GPU writes fp8(s t) as it lies and then turned, [K,N], the CPU fp8(s t) / s in bf16. t is
+ * rounded to bf16 first: the bits are those of the op in bf16 and the product's own cast, and f's maximum and counts take it in.        */
+void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f);
+/*   dx e5m2 out, in the memory of neither dy nor x   dbias: column sums of dx as bf16 has it                                           */
+void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
+void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
+/*   dgate_up e5m2 out, in the memory of neither dy nor gate_up                                                                         */
+void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
+/* residual_layernorm_forward; update none: layernorm_forward of x, and sum is none.                                                     */
+void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
+                           float eps, Fp8 f);
+/* residual_rmsnorm_forward, or rmsnorm_forward, alike.                                                                                  */
+void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps, Fp8 f);
 
 /* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 ------------------------
  *   y, x [N,M] act                                                                                                                  */

@@ -1,26 +1,9 @@
-/* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h.
- *
- *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
- *
- * The fast exponential errs by some |x| units in the last place of f32, the fast division by two: the bound of
- * test_swiglu.c allows for both. */
-#include "core/ptx.cuh"
+/* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h; the function itself is in swiglu.cuh. */
+#include "layers/swiglu.cuh"
 #include "layers/expert_contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 128, PACKS = 2 }; /* packs of a thread: two loads of each array on their way at once */
-#define SILU_FAR 80.0f             /* beyond +-80 silu is 0 or x in f32, and the exponential still finite */
-
-/* NaN stays NaN, through the exponential; where that is infinite the quotient is 0. */
-DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + exp_approx(-x)); }
-
-/* With silu(x), which shares its exponential. With e = exp(-|x|) nothing overflows; the smaller of p, 1-p is
- * e / (1+e). */
-DEVICE float silu_grad(float &silu, float x) {
-    float e = exp_approx(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large, p = x < 0.0f ? small : large;
-    silu = fmaxf(x, -SILU_FAR) * p;
-    return p + fminf(fmaxf(x, -SILU_FAR), SILU_FAR) * large * small;
-}
 
 /* Blocks that a row of F takes for itself. */
 template <int W> __host__ __device__ constexpr int64_t row_blocks(int64_t F) {

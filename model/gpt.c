@@ -220,7 +220,9 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
     r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
+    r->fp8.counts = tensor_none(); /* of elements that forward has counted */
     g->kind->recompute(r, x, w);
+    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 

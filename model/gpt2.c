@@ -78,19 +78,18 @@ static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
     product_forward(r, PRODUCT_QKV, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
     attend(r, x->attention, x->lse, x->qkv);
     product_forward(r, PRODUCT_ATTENTION, r->update, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
-    residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual,
-                               sum_rows(r, r->update), w->ln_2_w, w->ln_2_b,
-                               LAYERNORM_EPS);
+    product_layernorm(r, PRODUCT_UP, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual, sum_rows(r, r->update),
+                      w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
     product_gelu_forward(r, PRODUCT_UP, x->gelu, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w, w->c_fc_b);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
-    if (r->mid.data)
-        residual_layernorm_forward(r->s, x->residual, x->ln_1, x->ln_1_mean, x->ln_1_rstd, r->mid,
-                                   own_rows(r, r->update), w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
-    else layernorm_forward(r->s, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    int                is_first = !r->mid.data; /* the stream is there */
+    product_layernorm(r, PRODUCT_QKV, is_first ? tensor_none() : x->residual, x->ln_1, x->ln_1_mean, x->ln_1_rstd,
+                      is_first ? x->residual : r->mid, is_first ? tensor_none() : own_rows(r, r->update), w->ln_1_w, w->ln_1_b,
+                      LAYERNORM_EPS);
     inner_forward(r, x, w);
     product_forward(r, PRODUCT_DOWN, r->update, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b));
     sum_rows(r, r->update);
@@ -100,13 +99,15 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
 static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
+    Tensor             none = tensor_none();
     if (r->recompute == RECOMPUTE_NONE) return;
-    layernorm_forward(r->s, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    product_layernorm(r, PRODUCT_QKV, none, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, none, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     if (r->recompute == RECOMPUTE_BLOCK) {
         inner_forward(r, x, w);
     } else {
-        layernorm_forward(r->s, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
-        gelu_forward(r->s, x->gelu, x->fc);
+        product_layernorm(r, PRODUCT_UP, none, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, none, w->ln_2_w, w->ln_2_b,
+                          LAYERNORM_EPS);
+        product_gelu(r, x->gelu, x->fc);
     }
 }
 
@@ -124,9 +125,9 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     dattention.data = r->update.data;
     int                is_summed = !tensor_is_none(r->exit_sums);
     if (is_summed) add_forward(r->s, d->mlp_proj_b, r->exit_sums);
-    product_gelu_backward(r, PRODUCT_DOWN, x->dfc, d->c_fc_b, d->mlp_proj_w, is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
-                         gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
-    product_backward(r, PRODUCT_UP, r->dbranch, d->c_fc_w, tensor_none(), x->dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
+    Tensor dfc = product_gelu_backward(r, x->dfc, d->c_fc_b, d->mlp_proj_w, is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
+                                       gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
+    product_backward(r, PRODUCT_UP, r->dbranch, d->c_fc_w, tensor_none(), dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
     layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b, r->dresidual,
                        sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 

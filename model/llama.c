@@ -158,7 +158,7 @@ static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, E
         return;
     }
     if (pass != EXPERTS_LIGHT) product_head_forward(r, PRODUCT_UP, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
-    swiglu_forward(r->s, x->swiglu, x->gate_up);
+    product_swiglu(r, x->swiglu, x->gate_up);
 }
 
 /* dbranch: the gradient of norm_2's output. */
@@ -168,8 +168,7 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
         return;
     }
     product_head_backward(r, PRODUCT_DOWN, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu, w->down);
-    swiglu_backward(r->s, x->gate_up, x->dswiglu, x->gate_up);
-    product_head_backward(r, PRODUCT_UP, r->dbranch, gate_up_of(d), x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    product_swiglu_backward(r, r->dbranch, gate_up_of(d), x->dswiglu, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
 }
 
 /* Computes, from norm_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
@@ -177,17 +176,16 @@ static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w,
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
     product_head_forward(r, PRODUCT_ATTENTION, r->update, x->attention, w->o);
-    residual_rmsnorm_forward(r->s, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2,
-                             eps_of(r));
+    product_rmsnorm(r, PRODUCT_UP, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2, eps_of(r));
     mlp_forward(r, x, w, pass);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
-    if (r->mid.data)
-        residual_rmsnorm_forward(r->s, x->residual, x->norm_1, x->rstd_1, r->mid, own_rows(r, r->update), w->norm_1, eps_of(r));
-    else rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
+    int                is_first = !r->mid.data; /* the stream is there */
+    product_rmsnorm(r, PRODUCT_QKV, is_first ? tensor_none() : x->residual, x->norm_1, x->rstd_1, is_first ? x->residual : r->mid,
+                    is_first ? tensor_none() : own_rows(r, r->update), w->norm_1, eps_of(r));
     inner_forward(r, x, w, EXPERTS_ALL);
     if (has_experts(r)) experts_output(r, &x->experts, &w->experts);
     else product_head_forward(r, PRODUCT_DOWN, r->update, x->swiglu, w->down);
@@ -199,11 +197,11 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
     if (r->recompute == RECOMPUTE_NONE) return;
-    rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
+    product_rmsnorm(r, PRODUCT_QKV, tensor_none(), x->norm_1, x->rstd_1, x->residual, tensor_none(), w->norm_1, eps_of(r));
     if (r->recompute == RECOMPUTE_BLOCK) {
         inner_forward(r, x, w, EXPERTS_AGAIN);
     } else {
-        rmsnorm_forward(r->s, x->norm_2, x->rstd_2, x->residual_mid, w->norm_2, eps_of(r));
+        product_rmsnorm(r, PRODUCT_UP, tensor_none(), x->norm_2, x->rstd_2, x->residual_mid, tensor_none(), w->norm_2, eps_of(r));
         mlp_forward(r, x, w, EXPERTS_LIGHT);
     }
 }

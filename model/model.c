@@ -143,6 +143,19 @@ static void dry_step(Model *m, int64_t micro_batches) {
     shards_publish(m->shards, &m->stream);
 }
 
+/* The first step in fp8, whose scales are not known: its casts take scratch. */
+static void dry_first_step(Model *m, int64_t micro_batches) {
+    Ledger beside = {0}, *step = m->stream.ledger;
+    m->stream.ledger = &beside;
+    step->times = -1; /* what collectives note into */
+    m->gpt.fp8.uses_own = 1;
+    dry_step(m, micro_batches);
+    m->gpt.fp8.uses_own = 0;
+    step->times = 1;
+    m->stream.ledger = step;
+    ledger_free(&beside);
+}
+
 /* Other shapes than a step's: a library may want more scratch for fewer rows. */
 static void dry_other_batches(Model *m) {
     Ledger  beside = {.times = -1}, *step = m->stream.ledger;
@@ -185,6 +198,7 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     m.stream.math = spec.math;
     m.stream.any_threads = spec.any_threads;
     carve(&m);
+    if (spec.fp8 && spec.optimizer && micro_batches > 0) dry_first_step(&m, micro_batches);
     if (spec.optimizer && micro_batches > 0) dry_step(&m, micro_batches);
     if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes,

@@ -295,6 +295,12 @@ inline int   __popc(unsigned x) { return __builtin_popcount(x); }
 inline int   __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 inline int   __ffs(int x) { return __builtin_ffs(x); }
 
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
+    uint64_t bytes = (uint64_t)b << 32 | a;
+    unsigned out = 0;
+    for (int i = 0; i < 4; i++) out |= (unsigned)(bytes >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return out;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 
 namespace emu {

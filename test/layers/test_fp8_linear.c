@@ -6,19 +6,6 @@
 
 static DType type_of(int which) { return which == FP8_DY ? E5M2 : E4M3; }
 
-/* Scales 2^exponent of x, w and dy. */
-static Fp8 fp8_of(Stage *s, const int exponent[FP8_TENSORS], int uses_own) {
-    Fp8 f = {stage_tensor(s, F32, 1, 2 * FP8_TENSORS, 1), stage_tensor(s, I32, 1, FP8_TENSORS, 1),
-             stage_tensor(s, I64, 1, 2 * FP8_TENSORS, 1), uses_own};
-    stage_settle();
-    for (int k = 0; k < FP8_TENSORS; k++) {
-        ((float *)f.scale.data)[2 * k] = ldexpf(1.0f, exponent[k]), ((float *)f.scale.data)[2 * k + 1] = ldexpf(1.0f, -exponent[k]);
-        ((int32_t *)f.amax.data)[k] = 0;
-        ((int64_t *)f.counts.data)[2 * k] = ((int64_t *)f.counts.data)[2 * k + 1] = 0;
-    }
-    return f;
-}
-
 /* What an op has noted of one tensor, `times` times. */
 static void assert_noted(Fp8 f, int which, RefLost lost, int times) {
     float amax;
@@ -44,7 +31,7 @@ static void round_all(int which, int exponent) {
     Tensor  zeros = stage_random(&s, BF16, 2, N, K, 0, 0, 0), dw = stage_random(&s, F32, 2, K, K, 0, 0, 0);
     double *want = stage_doubles(&s, N * K);
     exponents[which] = exponent;
-    Fp8 f = fp8_of(&s, exponents, 0);
+    Fp8 f = stage_fp8(&s, exponents, 0);
     for (int64_t i = 0; i < N * K; i++) ((uint16_t *)x.data)[i] = (uint16_t)(i % 2 << 15 | i / 2);
     RefLost lost = ref_fp8_round(want, stage_widen(&s, x), N * K, ldexp(1.0, exponent), type_of(which));
     assert_true(lost.over > 0 && lost.vanished > 0);
@@ -73,7 +60,7 @@ static void test_faults(void **state) {
         Stage  s = stage_create(STAGE_SCRATCH);
         Tensor x = stage_random(&s, BF16, 2, 3, 16, 1, 1, 0), w = stage_random(&s, BF16, 2, 16, 16, 2, 1, 0);
         Tensor y = stage_tensor(&s, BF16, 2, 3, 16);
-        Fp8    f = fp8_of(&s, (const int[]){0, 0, 0}, i % 2);
+        Fp8    f = stage_fp8(&s, (const int[]){0, 0, 0}, i % 2);
         stage_settle();
         ((uint16_t *)x.data)[16 + 5] = faults[i];
         fp8_linear_forward(&s.stream, y, x, w, tensor_none(), f);
@@ -129,7 +116,7 @@ static void compare(int64_t N, int64_t K, int64_t M, int uses_own) {
         ref_linear_backward(dx64, dwt64, nothing, r.dy, r.x, r.w, N, K, M);
         ref_linear_backward(stage_doubles(&s, N * K), unused, db64, bias_dy, r.x, r.w, N, K, M);
     }
-    Fp8 f = fp8_of(&s, exponent, uses_own), of_head = fp8_of(&s, exponent, uses_own);
+    Fp8 f = stage_fp8(&s, exponent, uses_own), of_head = stage_fp8(&s, exponent, uses_own);
     fp8_linear_forward(&s.stream, y, x, w, b, f);
     fp8_head_forward(&s.stream, yt, x, wt, of_head);
     fp8_linear_backward(&s.stream, dx, dw, db, dy, x, w, f);
@@ -164,7 +151,7 @@ static void test_zeros(void **state) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, BF16, 2, 4, 16, 0, 0, 0), w = stage_random(&s, BF16, 2, 16, 16, 2, 1, 0);
     Tensor y = stage_tensor(&s, BF16, 2, 4, 16);
-    Fp8    f = fp8_of(&s, (const int[]){0, 0, 0}, 1);
+    Fp8    f = stage_fp8(&s, (const int[]){0, 0, 0}, 1);
     stage_settle();
     ((int32_t *)f.amax.data)[FP8_X] = 0x40000000, f.counts = tensor_none();
     fp8_linear_forward(&s.stream, y, x, w, tensor_none(), f);

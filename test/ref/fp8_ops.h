@@ -1,8 +1,9 @@
-/* fp8_ops.h - 8-bit numbers in float64, by their definition: a table of all values, and the nearest of them. */
+/* fp8_ops.h - 8-bit numbers in float64, by their definition: a table of all values, and the nearest of them; and cells for ops' scales. */
 #ifndef TRAIN_GPT_TEST_REF_FP8_OPS_H
 #define TRAIN_GPT_TEST_REF_FP8_OPS_H
 
-#include "core/tensor.h"
+#include "layers/layers.h"
+#include "test/ref/stage.h"
 
 /* The value of a code; NaN, +-infinity. */
 double ref_fp8_value(int code, DType type);
@@ -14,5 +15,8 @@ double ref_fp8_scale(double amax, DType type);
 typedef struct { int64_t over, vanished; double amax; } RefLost;
 /* y = fp8(s x) / s; of what is not finite NaN. y may be x. */
 RefLost ref_fp8_round(double *y, const double *x, int64_t n, double s, DType type);
+
+/* Scales 2^exponent of x, w and dy, no maximum yet, counts of zero. */
+Fp8 stage_fp8(Stage *s, const int exponent[FP8_TENSORS], int uses_own);
 
 #endif

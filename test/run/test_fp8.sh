@@ -26,6 +26,19 @@ for n in 2 3; do
 done
 fp8 run.dir="$WORK/block" parallel.deterministic=true memory.recompute=block > /dev/null
 expect "block recompute: the same bits" same_weights "$WORK/block" "$WORK/1" step_00000012
+expect "block recompute: the same counts" cmp <(counts "$WORK/block") <(counts "$WORK/1")
+# Of 32 rows: what is before a product writes its 8 bits at once; 40 rows are cast. Each memory.recompute writes the same again.
+ROWS="batch.seq_len=32 batch.global_tokens=192 eval.tokens=320 run.steps=6 parallel.deterministic=true"
+for arch in gpt2 llama; do
+    [ $arch = llama ] && ROWS+=" model.arch=llama model.n_inner=96"
+    fp8 $ROWS run.dir="$WORK/rows.$arch" > /dev/null
+    for recompute in light block; do
+        rm -rf "$WORK/again"
+        fp8 $ROWS run.dir="$WORK/again" memory.recompute=$recompute > /dev/null
+        expect "whole tiles of rows, $arch, $recompute recompute: the same bits" same_weights "$WORK/again" "$WORK/rows.$arch" step_00000006
+        expect "whole tiles of rows, $arch, $recompute recompute: the same counts" cmp <(counts "$WORK/again") <(counts "$WORK/rows.$arch")
+    done
+done
 fp8 run.dir="$WORK/twice" parallel.deterministic=true run.verify_every=1 > /dev/null
 expect "each step computed twice: the same bits" same_weights "$WORK/twice" "$WORK/1" step_00000012
 rm -r "$WORK/2/checkpoints/step_00000012"

@@ -1,0 +1,274 @@
+/* fp8_outputs.cu - CUDA side of the ops of layers.h that write a product's operand as 8 bits, as it lies and turned. They do what the
+ * ops of bf16 do, round to bf16, and cast what that would have stored: a tensor costs the bytes of one bf16 copy, and no cast reads
+ * it again. fp8_tile.cuh casts and turns.
+ */
+#include "layers/fp8_contracts.h"
+#include "layers/fp8_tile.cuh"
+#include "layers/gelu.cuh"
+#include "layers/layers.h"
+#include "layers/swiglu.cuh"
+
+static void expect_aligned(std::initializer_list<const void *> tensors) {
+    CHECK(packs_fit(PACK_BYTES, tensors), "tensors for fp8 that are not aligned to %d bytes", PACK_BYTES);
+}
+
+typedef Pack<bf16, PACK8> Values8;
+
+/* --- gelu --------------------------------------------------------------------------------------------------------- */
+
+/* t = gelu(x). Block: a tile. Bound: its traffic, 4 bytes an element. */
+KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, const bf16 *x) {
+    await_kernels();
+    write_block<E4M3>(t, [=](int64_t r, int64_t c) {
+        Pack<float, PACK8> v = pack_to_f32(pack_load_once<bf16, PACK8>(x + r * t.C + c)); /* again in backward alone */
+        for (int j = 0; j < PACK8; j++) v.v[j] = gelu(v.v[j]);
+        return pack_from_f32<bf16>(v);
+    });
+}
+
+void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
+    if (fp8_gelu_forward_contract(s, y, x, f) || tensor_elems(x) == 0) return;
+    expect_aligned({y.data, x.data});
+    LAUNCH_EARLY(fp8_gelu_forward_kernel, tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s, fp8_target(y, f), ptr<bf16>(x));
+}
+
+/* t = dy gelu'(x), and column sums of it; or sums NULL. Block: a stretch. Bound: its traffic, 6 bytes an element. */
+KERNEL __launch_bounds__(TILE_THREADS)
+fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
+    await_kernels();
+    write_stretch<E5M2>(t, sums, rows_per_block, [=](int64_t r, int64_t c) {
+        Pack<float, PACK8> v = pack_to_f32(pack_load_once<bf16, PACK8>(x + r * t.C + c));
+        Pack<float, PACK8> d = pack_to_f32(pack_load_once<bf16, PACK8>(dy + r * t.C + c));
+        for (int j = 0; j < PACK8; j++) v.v[j] = d.v[j] * gelu_grad(v.v[j]);
+        return pack_from_f32<bf16>(v);
+    });
+}
+
+void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
+    int64_t N = x.dim[0], M = x.dim[1], rows = stretch_rows(N), parts = blocks_for(N, rows);
+    int     is_dry = fp8_gelu_backward_contract(s, dx, dbias, dy, x, f), is_summed = !tensor_is_none(dbias);
+    if (N == 0) return;
+    size_t mark = arena_mark(&s->scratch);
+    float *partial = is_summed ? (float *)arena_take(&s->scratch, (size_t)(parts * M) * sizeof(float)) : NULL;
+    if (!is_dry) {
+        expect_aligned({dx.data, dy.data, x.data});
+        LAUNCH_EARLY(fp8_gelu_backward_kernel, tile_grid(N, M, rows), TILE_THREADS, 0, s, fp8_target(dx, f), partial, ptr<bf16>(dy),
+                     ptr<bf16>(x), rows);
+        if (is_summed) column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
+    }
+    arena_release(&s->scratch, mark);
+}
+
+/* --- swiglu ------------------------------------------------------------------------------------------------------- */
+
+/* t = silu(gate) up. Block: a tile. Bound: its traffic, 6 bytes an element. */
+KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, const bf16 *gate_up) {
+    await_kernels();
+    write_block<E4M3>(t, [=](int64_t r, int64_t c) {
+        const bf16        *gate = gate_up + r * 2 * t.C + c;
+        Pack<float, PACK8> v = pack_to_f32(pack_load<bf16, PACK8>(gate)), up = pack_to_f32(pack_load<bf16, PACK8>(gate + t.C));
+        for (int j = 0; j < PACK8; j++) v.v[j] = silu(v.v[j]) * up.v[j];
+        return pack_from_f32<bf16>(v);
+    });
+}
+
+void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
+    if (fp8_swiglu_forward_contract(s, y, gate_up, f) || tensor_elems(y) == 0) return;
+    expect_aligned({y.data, gate_up.data});
+    LAUNCH_EARLY(fp8_swiglu_forward_kernel, tile_grid(y.dim[0], y.dim[1], TILE_ROWS), TILE_THREADS, 0, s, fp8_target(y, f),
+                 ptr<bf16>(gate_up));
+}
+
+/* gate = dy up silu'(gate), up = dy silu(gate). Block: a tile of either. Bound: its traffic, 10 bytes an element of dy. */
+KERNEL __launch_bounds__(TILE_THREADS)
+fp8_swiglu_backward_kernel(Fp8Target gate, Fp8Target up, const bf16 *dy, const bf16 *gate_up) {
+    await_kernels();
+    int64_t    first_row = (int64_t)blockIdx.y * TILE_ROWS, first_column = (int64_t)blockIdx.x * TILE_COLUMNS;
+    Seen       seen = {0, 0, 0};
+    TileValues dgate = {}, dup = {};
+    TilePlace  at = tile_place(first_row, first_column);
+    #pragma unroll
+    for (int k = 0; k < THREAD_ROWS; k++) {
+        if (at.row + k >= gate.R || at.column >= gate.C) continue;
+        const bf16        *from = gate_up + (at.row + k) * 2 * gate.C + at.column;
+        Pack<float, PACK8> g = pack_to_f32(pack_load<bf16, PACK8>(from)), u = pack_to_f32(pack_load<bf16, PACK8>(from + gate.C));
+        Pack<float, PACK8> d = pack_to_f32(pack_load<bf16, PACK8>(dy + (at.row + k) * gate.C + at.column));
+        for (int j = 0; j < PACK8; j++) {
+            float value, slope = silu_grad(value, g.v[j]);
+            g.v[j] = d.v[j] * u.v[j] * slope;
+            d.v[j] *= value;
+        }
+        dgate.row[k] = pack_from_f32<bf16>(g), dup.row[k] = pack_from_f32<bf16>(d);
+    }
+    write_tile<E5M2>(gate, first_row, first_column, dgate, &seen);
+    write_tile<E5M2>(up, first_row, first_column, dup, &seen);
+    note_seen(seen, gate.amax, gate.counts);
+}
+
+void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f) {
+    int64_t N = dy.dim[0], F = dy.dim[1];
+    if (fp8_swiglu_backward_contract(s, dgate_up, dy, gate_up, f) || N * F == 0) return;
+    expect_aligned({dgate_up.data, dy.data, gate_up.data});
+    Fp8Target gate = fp8_target(dgate_up, f), up = gate;
+    gate.C = up.C = F;
+    up.plain += F, up.turned += F * gate.R_up;
+    LAUNCH_EARLY(fp8_swiglu_backward_kernel, tile_grid(N, F, TILE_ROWS), TILE_THREADS, 0, s, gate, up, ptr<bf16>(dy), ptr<bf16>(gate_up));
+}
+
+/* --- norms -------------------------------------------------------------------------------------------------------- */
+
+enum {
+    NORM_WARPS = 8, NORM_ROWS = 2 * CHUNK, WARP_ROWS = NORM_ROWS / NORM_WARPS, HELD_PACKS = 8,
+    SKEW_WORDS = 16 /* of a block's lower rows in shared memory, so that its two chunks of a column stand in different banks */
+};
+
+typedef struct {
+    bf16       *sum; /* x + update as stored, where there is an update */
+    float      *mean, *rstd;
+    const bf16 *x, *update, *w, *b;
+    float       eps;
+} NormForward;
+
+/* The row's pack at i of the flat arrays, after the update, which it stores. */
+DEVICE Values8 updated_pack(const NormForward &f, int64_t i) {
+    Values8 x = pack_load<bf16, PACK8>(f.x + i);
+    if (!f.update) return x;
+    Pack<float, PACK8> sum = pack_to_f32(x), update = pack_to_f32(pack_load_once<bf16, PACK8>(f.update + i));
+    for (int j = 0; j < PACK8; j++) sum.v[j] += update.v[j];
+    x = pack_from_f32<bf16>(sum);
+    pack_store_once(f.sum + i, x); /* wanted again when the next branch ends */
+    return x;
+}
+
+/* The expressions of layernorm.cu and rmsnorm.cu, for their bits. */
+DEVICE float pack_total(Values8 x) {
+    float total = 0.0f;
+    for (int j = 0; j < PACK8; j++) total += to_f32(x.v[j]);
+    return total;
+}
+template <bool centred> DEVICE float pack_square(Values8 x, float mean) {
+    float total = 0.0f;
+    for (int j = 0; j < PACK8; j++) {
+        float d = centred ? to_f32(x.v[j]) - mean : to_f32(x.v[j]);
+        total += d * d;
+    }
+    return total;
+}
+template <bool centred> DEVICE Values8 normed(const NormForward &f, int64_t c, Values8 x, float mean, float rstd) {
+    Pack<float, PACK8> y = pack_to_f32(x), w = pack_to_f32(pack_load<bf16, PACK8>(f.w + c));
+    if (centred) {
+        Pack<float, PACK8> b = pack_to_f32(pack_load<bf16, PACK8>(f.b + c));
+        for (int j = 0; j < PACK8; j++) y.v[j] = (y.v[j] - mean) * rstd * w.v[j] + b.v[j];
+    } else {
+        for (int j = 0; j < PACK8; j++) y.v[j] = y.v[j] * rstd * w.v[j];
+    }
+    return pack_from_f32<bf16>(y);
+}
+
+/* One row, by a warp: its codes go to t.plain and to `codes` [C/4] in shared memory. */
+template <bool centred, int HELD> DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint32_t *codes, Seen *seen) {
+    int     lane = (int)threadIdx.x % WARP, C = (int)t.C;
+    Values8 x[HELD];
+    float   sum = 0.0f, square = 0.0f, mean = 0.0f;
+    #pragma unroll
+    for (int k = 0; k < HELD; k++)
+        if ((k * WARP + lane) * PACK8 < C) x[k] = updated_pack(f, row * C + (k * WARP + lane) * PACK8);
+    if (centred) {
+        #pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if ((k * WARP + lane) * PACK8 < C) sum += pack_total(x[k]);
+        mean = warp_sum(sum) / (float)t.C;
+    }
+    #pragma unroll
+    for (int k = 0; k < HELD; k++)
+        if ((k * WARP + lane) * PACK8 < C) square += pack_square<centred>(x[k], mean);
+    float rstd = 1.0f / sqrtf(warp_sum(square) / (float)t.C + f.eps);
+    #pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        int c = (k * WARP + lane) * PACK8;
+        if (c >= C) continue;
+        Codes8 code = cast_pack<E4M3>(normed<centred>(f, c, x[k], mean, rstd), *t.scale, seen);
+        pack_store((uint32_t *)(t.plain + row * C + c), code);
+        pack_store(codes + c / 4, code);
+    }
+    if (lane == 0) f.rstd[row] = rstd;
+    if (lane == 0 && centred) f.mean[row] = mean;
+}
+
+/* Block: 32 rows of at most WARP HELD 8 channels, four of each warp in turn, held in its registers; then a thread turns 16 rows of four
+ * columns at a time. grid ceil(R/32), dynamic shared memory of a byte an element. Bound: its traffic, 4 bytes an element, 8 with an
+ * update. */
+template <bool centred, int HELD>
+KERNEL __launch_bounds__(NORM_WARPS * WARP) fp8_norm_forward_kernel(NormForward f, Fp8Target t) {
+    await_kernels();
+    SMEM_DYN(uint32_t, codes);
+    int     warp = (int)threadIdx.x / WARP, row_words = (int)t.C / 4;
+    int64_t first = (int64_t)blockIdx.x * NORM_ROWS;
+    Seen    seen = {0, 0, 0};
+    #pragma unroll 1
+    for (int i = warp * WARP_ROWS; i < (warp + 1) * WARP_ROWS && first + i < t.R; i++)
+        norm_row<centred, HELD>(f, t, first + i, codes + i * row_words + i / CHUNK * SKEW_WORDS, &seen);
+    __syncthreads(); /* the rows are whole */
+    for (int i = (int)threadIdx.x; i < 2 * row_words; i += NORM_WARPS * WARP) {
+        int         chunk = i % 2, word = i / 2;
+        ColumnChunk column[4];
+        if (first + chunk * CHUNK >= t.R) continue;
+        #pragma unroll
+        for (int rows = 0; rows < CHUNK / 4; rows++) {
+            uint32_t w[4];
+            for (int j = 0; j < 4; j++) w[j] = codes[(chunk * CHUNK + rows * 4 + j) * row_words + chunk * SKEW_WORDS + word];
+            turn_words(w);
+            for (int j = 0; j < 4; j++) column[j].v[rows] = w[j];
+        }
+        for (int j = 0; j < 4; j++) pack_store((uint32_t *)(t.turned + (word * 4 + j) * t.R_up + first + chunk * CHUNK), column[j]);
+    }
+    note_seen(seen, t.amax, t.counts);
+}
+
+template <bool centred> static void norm_rows(Stream *s, NormForward f, Fp8Target t) {
+    size_t shared = (size_t)(NORM_ROWS * t.C) + SKEW_WORDS * sizeof(uint32_t);
+    if (t.C <= WARP * PACK8 * HELD_PACKS / 2)
+        LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS / 2>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP, shared, s, f, t);
+    else LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP, shared, s, f, t);
+}
+
+/* Longer rows, and unaligned weights: the op in bf16, in scratch, and a cast. */
+static int norm_fits(int64_t C, Tensor w, Tensor b) { return C <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data}); }
+
+static Tensor take_plain(Stream *s, Tensor y) { return arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1); }
+
+void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
+                           float eps, Fp8 f) {
+    int runs = !fp8_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, f) && x.dim[0] > 0;
+    int is_alone = tensor_is_none(update);
+    if (norm_fits(x.dim[1], w, b)) {
+        NormForward n = {ptr<bf16>(sum), ptr<float>(mean), ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update),
+                         ptr<bf16>(w), ptr<bf16>(b), eps};
+        expect_aligned({sum.data, y.data, x.data, update.data});
+        if (runs) norm_rows<true>(s, n, fp8_target(y, f));
+        return;
+    }
+    size_t mark = arena_mark(&s->scratch);
+    Tensor plain = take_plain(s, y);
+    if (runs && is_alone) layernorm_forward(s, plain, mean, rstd, x, w, b, eps);
+    if (runs && !is_alone) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
+    if (runs) fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
+    arena_release(&s->scratch, mark);
+}
+
+void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps, Fp8 f) {
+    int runs = !fp8_rmsnorm_forward_contract(s, sum, y, rstd, x, update, w, f) && x.dim[0] > 0;
+    int is_alone = tensor_is_none(update);
+    if (norm_fits(x.dim[1], w, w)) {
+        NormForward n = {ptr<bf16>(sum), NULL, ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update), ptr<bf16>(w), NULL, eps};
+        expect_aligned({sum.data, y.data, x.data, update.data});
+        if (runs) norm_rows<false>(s, n, fp8_target(y, f));
+        return;
+    }
+    size_t mark = arena_mark(&s->scratch);
+    Tensor plain = take_plain(s, y);
+    if (runs && is_alone) rmsnorm_forward(s, plain, rstd, x, w, eps);
+    if (runs && !is_alone) residual_rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
+    if (runs) fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
+    arena_release(&s->scratch, mark);
+}

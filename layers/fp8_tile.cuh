@@ -1,0 +1,202 @@
+/* fp8_tile.cuh - a bf16 tensor as 8 bits (core/fp8.h), as it lies and turned, written by whoever has its values in registers: the cast of
+ * fp8_linear.cu, and the ops of fp8_outputs.cu, whose values need not be stored in between.
+ *
+ * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes on their way at once. Its bytes
+ * turn in registers, four by four, and meet in shared memory as 16 rows of a column: no bank conflicts, and 128 bytes of a column leave
+ * side by side.
+ */
+#ifndef TRAIN_GPT_LAYERS_FP8_TILE_CUH
+#define TRAIN_GPT_LAYERS_FP8_TILE_CUH
+
+#include <cuda_fp8.h>
+
+#include "core/fp8.h"
+#include "layers/bias.cuh"
+
+enum {
+    TILE_ROWS = 128, TILE_COLUMNS = 64, TILE_THREADS = 256,
+    PACK8 = 8, THREAD_ROWS = 4, /* of a thread */
+    CHUNK = 16,                 /* rows of a column that leave at once */
+    COLUMN_CHUNKS = TILE_ROWS / CHUNK, ROW_PACKS = TILE_COLUMNS / PACK8
+};
+
+/* plain [R,C], rows `pitch` apart; turned [C,R_up], whose columns from R on become zero. Each of plain, turned, amax and counts
+ * may be NULL. scale NULL: only the maximum is looked for. C and R_up are multiples of 16. */
+typedef struct {
+    uint8_t            *plain, *turned;
+    int64_t             R, C, R_up, pitch;
+    const float        *scale;
+    int32_t            *amax;
+    unsigned long long *counts;
+} Fp8Target;
+
+/* --- casting ------------------------------------------------------------------------------------------------------ */
+
+/* What a thread has seen: elements above the largest value, elements that became zero, bits of the largest. */
+typedef struct { int over, vanished; int32_t most; } Seen;
+
+template <DType type> DEVICE uint32_t code_seen(uint32_t code, float value, float scaled, Seen *seen) {
+    int32_t bits = __float_as_int(fabsf(value));
+    bool    is_finite = bits < 0x7f800000;
+    seen->most = bits > seen->most ? bits : seen->most;
+    seen->over += is_finite && fabsf(scaled) > fp8_largest(type);
+    seen->vanished += bits != 0 && (code & 0x7f) == 0;
+    return is_finite ? code : 0x7f; /* NaN in both types */
+}
+
+typedef Pack<uint32_t, PACK8 / 4> Codes8; /* of 8 neighbours, the first in the lowest byte */
+
+template <DType type> DEVICE Codes8 cast_pack(Pack<bf16, PACK8> x, float scale, Seen *seen) {
+    Codes8 c = {};
+    for (int i = 0; i < PACK8; i += 2) {
+        float    low = to_f32(x.v[i]), high = to_f32(x.v[i + 1]);
+        uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(low * scale, high * scale), __NV_SATFINITE,
+                                                 type == E4M3 ? __NV_E4M3 : __NV_E5M2);
+        pair = code_seen<type>(pair & 0xff, low, low * scale, seen) | code_seen<type>(pair >> 8, high, high * scale, seen) << 8;
+        c.v[i / 4] |= pair << i % 4 * 8;
+    }
+    return c;
+}
+
+/* What all threads have seen, to memory: maxima and whole numbers, which any order gives. */
+DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
+    SMEM(int, all, [3]);
+    if (threadIdx.x < 3) all[threadIdx.x] = 0;
+    __syncthreads();
+    for (int o = WARP / 2; o > 0; o /= 2) {
+        int32_t other = __shfl_xor_sync(0xffffffffu, seen.most, o);
+        seen.most = other > seen.most ? other : seen.most;
+        seen.over += __shfl_xor_sync(0xffffffffu, seen.over, o);
+        seen.vanished += __shfl_xor_sync(0xffffffffu, seen.vanished, o);
+    }
+    if (threadIdx.x % WARP == 0) {
+        atomicMax(&all[0], seen.most);
+        if (seen.over) atomicAdd(&all[1], seen.over);
+        if (seen.vanished) atomicAdd(&all[2], seen.vanished);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && amax && all[0]) atomicMax(amax, all[0]);
+    if (threadIdx.x == 0 && counts && all[1]) atomicAdd(counts, (unsigned long long)all[1]);
+    if (threadIdx.x == 0 && counts && all[2]) atomicAdd(counts + 1, (unsigned long long)all[2]);
+}
+
+/* --- turning ------------------------------------------------------------------------------------------------------ */
+
+/* Four words of four bytes, turned: byte i of word j becomes byte j of word i. */
+DEVICE void turn_words(uint32_t (&w)[4]) {
+    uint32_t even = __byte_perm(w[0], w[1], 0x5140), odd = __byte_perm(w[0], w[1], 0x7362); /* columns 0, 1 and 2, 3 of two rows */
+    uint32_t even_below = __byte_perm(w[2], w[3], 0x5140), odd_below = __byte_perm(w[2], w[3], 0x7362);
+    w[0] = __byte_perm(even, even_below, 0x5410), w[1] = __byte_perm(even, even_below, 0x7632);
+    w[2] = __byte_perm(odd, odd_below, 0x5410), w[3] = __byte_perm(odd, odd_below, 0x7632);
+}
+
+typedef Pack<uint32_t, CHUNK / 4> ColumnChunk;
+
+/* --- a tile ------------------------------------------------------------------------------------------------------- */
+
+/* The first of this thread's rows and of its columns. */
+typedef struct { int64_t row, column; } TilePlace;
+DEVICE TilePlace tile_place(int64_t first_row, int64_t first_column) {
+    return {first_row + threadIdx.x / ROW_PACKS * THREAD_ROWS, first_column + threadIdx.x % ROW_PACKS * PACK8};
+}
+
+typedef struct { Pack<bf16, PACK8> row[THREAD_ROWS]; } TileValues; /* a thread's */
+
+/* value(row, column): 8 values of the tensor. Zeros where it has no such row or column. */
+template <typename F> DEVICE TileValues tile_values(const Fp8Target &t, TilePlace at, F value) {
+    TileValues x = {};
+    #pragma unroll
+    for (int k = 0; k < THREAD_ROWS; k++)
+        if (at.row + k < t.R && at.column < t.C) x.row[k] = value(at.row + k, at.column);
+    return x;
+}
+
+/* The block's tile from first_row and first_column on, of 256 threads. It may write another one at once. */
+template <DType type>
+DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_column, const TileValues &x, Seen *seen) {
+    SMEM(ColumnChunk, tile, [TILE_COLUMNS][COLUMN_CHUNKS]);
+    TilePlace at = tile_place(first_row, first_column);
+    int       pack = (int)threadIdx.x % ROW_PACKS, rows = (int)threadIdx.x / ROW_PACKS, chunk = rows / (CHUNK / THREAD_ROWS);
+    float     scale = t.scale ? *t.scale : 0.0f;
+    Codes8    code[THREAD_ROWS];
+    #pragma unroll
+    for (int k = 0; k < THREAD_ROWS; k++) {
+        code[k] = cast_pack<type>(x.row[k], scale, seen);
+        if (t.plain && at.row + k < t.R && at.column < t.C)
+            pack_store((uint32_t *)(t.plain + (at.row + k) * t.pitch + at.column), code[k]);
+    }
+    if (!t.turned) return;
+    #pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t w[4] = {code[0].v[half], code[1].v[half], code[2].v[half], code[3].v[half]};
+        turn_words(w);
+        for (int j = 0; j < 4; j++) tile[pack * PACK8 + half * 4 + j][chunk ^ pack].v[rows % (CHUNK / THREAD_ROWS)] = w[j];
+    }
+    __syncthreads(); /* the tile is whole */
+    #pragma unroll
+    for (int i = (int)threadIdx.x; i < TILE_COLUMNS * COLUMN_CHUNKS; i += TILE_THREADS) {
+        int     column = i / COLUMN_CHUNKS, from = i % COLUMN_CHUNKS;
+        int64_t c = first_column + column, r = first_row + from * CHUNK;
+        if (c < t.C && r < t.R_up) pack_store((uint32_t *)(t.turned + c * t.R_up + r), tile[column][from ^ column / PACK8]);
+    }
+    __syncthreads(); /* and may be written again */
+}
+
+/* --- column sums of what tiles are made of, as stored in bf16 -------------------------------------------------------- */
+
+/* Rows of a block that writes one tile below the other: the shape alone fixes them. */
+static inline int64_t stretch_rows(int64_t N) { return blocks_for(sum_rows_of(N), TILE_ROWS) * TILE_ROWS; }
+
+/* A thread has the same 8 columns of each tile. */
+DEVICE void add_values(float (&sum)[PACK8], const TileValues &x) {
+    for (int k = 0; k < THREAD_ROWS; k++)
+        for (int j = 0; j < PACK8; j++) sum[j] += to_f32(x.row[k].v[j]);
+}
+
+/* The sums of the block's 64 columns, in a fixed order, to sums [C]. */
+DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, int64_t C) {
+    enum { TILE_WARPS = TILE_THREADS / WARP };
+    SMEM(float, part, [TILE_WARPS][TILE_COLUMNS]);
+    int warp = (int)threadIdx.x / WARP, pack = (int)threadIdx.x % ROW_PACKS;
+    for (int j = 0; j < PACK8; j++) {
+        for (int o = WARP / 2; o >= ROW_PACKS; o /= 2) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], o);
+        if ((int)threadIdx.x % WARP < ROW_PACKS) part[warp][pack * PACK8 + j] = sum[j];
+    }
+    __syncthreads(); /* every warp's sums are there */
+    int column = (int)threadIdx.x;
+    if (column >= TILE_COLUMNS || first_column + column >= C) return;
+    float total = 0.0f;
+    for (int w = 0; w < TILE_WARPS; w++) total += part[w][column];
+    sums[first_column + column] = total;
+}
+
+/* --- a block's work ------------------------------------------------------------------------------------------------- */
+
+/* The tiles of a block's stretch of rows, one below the other, of value(row, column) = 8 values; with their column sums to sums
+ * [gridDim.y, C], or NULL. grid (ceil(C/64), stretches). */
+template <DType type, typename F> DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_block, F value) {
+    int64_t first_column = (int64_t)blockIdx.x * TILE_COLUMNS, first = (int64_t)blockIdx.y * rows_per_block;
+    int64_t end = first + rows_per_block < t.R_up ? first + rows_per_block : t.R_up;
+    Seen    seen = {0, 0, 0};
+    float   sum[PACK8] = {};
+    #pragma unroll 1
+    for (int64_t first_row = first; first_row < end; first_row += TILE_ROWS) {
+        TileValues x = tile_values(t, tile_place(first_row, first_column), value);
+        if (sums) add_values(sum, x);
+        write_tile<type>(t, first_row, first_column, x, &seen);
+    }
+    if (sums) tile_sums(sum, sums + blockIdx.y * t.C, first_column, t.C);
+    if (t.amax || t.counts) note_seen(seen, t.amax, t.counts);
+}
+template <DType type, typename F> DEVICE void write_block(const Fp8Target &t, F value) { write_stretch<type>(t, NULL, TILE_ROWS, value); }
+
+static inline dim3 tile_grid(int64_t R_up, int64_t C, int64_t rows_per_block) {
+    return dim3((unsigned)blocks_for(C, TILE_COLUMNS), (unsigned)blocks_for(R_up, rows_per_block));
+}
+
+/* Queues the cast of x [R,C], a tensor of bf16, to t. In fp8_linear.cu. */
+void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type);
+/* t of y, whose memory has both copies: layers.h. */
+Fp8Target fp8_target(Tensor y, Fp8 f);
+
+#endif

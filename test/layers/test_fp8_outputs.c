@@ -1,0 +1,186 @@
+/* test_fp8_outputs.c - fp8_gelu_forward, fp8_gelu_backward, fp8_swiglu_forward, fp8_swiglu_backward, fp8_layernorm_forward and
+ * fp8_rmsnorm_forward: the codes are float64's of what the ops in bf16 store, as it lies and turned, and a product of them has the bits of
+ * one that casts; maxima and counts, too. */
+#include "test/ref/fp8_ops.h"
+#include "test/ref/test.h"
+
+enum { OF_X = 6, OF_DY = 12, SIDE = 32 }; /* scales: some of the values below saturate, some vanish */
+static const int EXPONENTS[FP8_TENSORS] = {OF_X, 5, OF_DY};
+
+typedef struct { Stage s; Tensor plain, codes; Fp8 f; } Case; /* an op's output in bf16, and in fp8 with f's scale */
+
+static Tensor bf16(Case *k, int64_t rows, int64_t columns) { return stage_tensor(&k->s, BF16, 2, rows, columns); }
+
+static Case case_of(int64_t rows, int64_t columns, DType type) {
+    Case k = {.s = stage_create(STAGE_SCRATCH)};
+    k.plain = bf16(&k, rows, columns), k.codes = bf16(&k, rows, columns), k.f = stage_fp8(&k.s, EXPONENTS, 0);
+    k.codes.type = type;
+    return k;
+}
+
+/* Inputs with something of everything: up to `spread`, tiny, zero, and one fault where `fault` is not 0. */
+static Tensor input(Case *k, int64_t rows, int64_t columns, uint64_t seed, double spread, float fault) {
+    Tensor x = stage_random(&k->s, BF16, 2, rows, columns, seed, spread, 0);
+    for (int64_t i = 3; i < rows * columns; i += 11) tensor_set(x, i, tensor_get(x, i) * (i % 2 ? 0x1p-40f : 0.0f));
+    if (fault != 0.0f) tensor_set(x, rows * columns / 2, fault);
+    return x;
+}
+
+/* Each code in both places; the CPU has what they mean. And how many were too large, or vanished. */
+static void assert_codes(Case *k) {
+    DType   type = k->codes.type;
+    int64_t R = k->plain.dim[0], C = k->plain.dim[1];
+    double  scale = ldexp(1.0, type == E4M3 ? OF_X : OF_DY);
+    const uint8_t *codes = (const uint8_t *)k->codes.data;
+    const int64_t *lost = (const int64_t *)k->f.counts.data + 2 * (type == E4M3 ? FP8_X : FP8_DY);
+    int64_t        over = 0, vanished = 0;
+    stage_settle();
+    for (int64_t i = 0; i < R * C; i++) {
+        double value = (double)bf16_to_f32(((const uint16_t *)k->plain.data)[i]);
+        int    want = ref_fp8_code(value * scale, type);
+        over += isfinite(value) && fabs(value * scale) > (type == E4M3 ? 448.0 : 57344.0);
+        vanished += value != 0.0 && (want & 0x7f) == 0;
+        if (!device_is_host()) {
+            assert_int_equal(codes[i], want);
+            assert_int_equal(codes[R * C + i % C * R + i / C], want);
+            continue;
+        }
+        double is = (double)bf16_to_f32(((const uint16_t *)k->codes.data)[i]), number = ref_fp8_value(want, type) / scale;
+        assert_true(is == number || (isnan(is) && isnan(number)));
+    }
+    assert_int_equal(lost[0], over);
+    assert_int_equal(lost[1], vanished);
+}
+
+static void assert_same_cells(Fp8 a, Fp8 b, int which) {
+    stage_settle();
+    assert_int_equal(((const int32_t *)a.amax.data)[which], ((const int32_t *)b.amax.data)[which]);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(((const int64_t *)a.counts.data)[2 * which + i], ((const int64_t *)b.counts.data)[2 * which + i]);
+}
+
+/* Products of x [N,K], w [K,M] and dy [N,M], of which one is the case's output. */
+static void assert_products(Case *k) {
+    int     is_x = k->codes.type == E4M3;
+    int64_t N = k->plain.dim[0], K = is_x ? k->plain.dim[1] : SIDE, M = is_x ? SIDE : k->plain.dim[1];
+    Stage  *s = &k->s;
+    Tensor  w = stage_random(s, BF16, 2, K, M, 8, 0.1, 0), other = stage_random(s, BF16, 2, N, SIDE, 9, 0.1, 0), none = tensor_none();
+    Tensor  y[2], dx[2], dw[2];
+    Fp8     cast = stage_fp8(s, EXPONENTS, 0);
+    for (int i = 0; i < 2; i++) {
+        Tensor t = i ? k->codes : k->plain, x = is_x ? t : other, dy = is_x ? other : t;
+        Fp8    f = i ? k->f : cast;
+        y[i] = stage_tensor(s, BF16, 2, N, M), dx[i] = stage_tensor(s, BF16, 2, N, K), dw[i] = stage_random(s, F32, 2, K, M, 7, 1, 0);
+        if (is_x) fp8_linear_forward(&s->stream, y[i], x, w, none, f);
+        fp8_linear_backward(&s->stream, dx[i], dw[i], none, dy, x, w, f);
+    }
+    if (is_x) assert_same_bits(y[0], y[1]);
+    assert_same_bits(dx[0], dx[1]);
+    assert_same_bits(dw[0], dw[1]);
+    assert_same_cells(cast, k->f, is_x ? FP8_X : FP8_DY);
+}
+
+static void assert_lost(Case *k, int which, int is_long) {
+    const int64_t *lost = (const int64_t *)k->f.counts.data + 2 * which;
+    stage_settle();
+    if (is_long) assert_true(lost[0] > 0 && lost[1] > 0); /* both were there to be counted */
+}
+
+static void gelu(int64_t N, int64_t M, float fault) {
+    Case   k = case_of(N, M, E4M3);
+    Tensor x = input(&k, N, M, 1, 12, fault);
+    gelu_forward(&k.s.stream, k.plain, x);
+    fp8_gelu_forward(&k.s.stream, k.codes, x, k.f);
+    assert_codes(&k), assert_products(&k), assert_lost(&k, FP8_X, N * M > 1000);
+    stage_destroy(&k.s);
+}
+
+/* With column sums, which any order gives within their bound, and without. */
+static void gelu_grad(int64_t N, int64_t M, float fault) {
+    Case    k = case_of(N, M, E5M2);
+    Tensor  x = input(&k, N, M, 1, 6, fault), dy = input(&k, N, M, 2, 20, 0.0f), dbias = stage_random(&k.s, F32, 1, M, 1, 3, 1, 0);
+    double *sums = stage_widen(&k.s, dbias);
+    gelu_backward(&k.s.stream, k.plain, tensor_none(), dy, x);
+    fp8_gelu_backward(&k.s.stream, k.codes, N % 32 && fault != 0.0f ? tensor_none() : dbias, dy, x, k.f);
+    for (int64_t i = 0; i < N * M; i++) sums[i % M] += (double)tensor_get(k.plain, i);
+    if (fault == 0.0f) assert_close(dbias, sums, F32, bound_sum(N));
+    if (N * M < 100000) assert_codes(&k);
+    assert_products(&k), assert_lost(&k, FP8_DY, N * M > 1000);
+    stage_destroy(&k.s);
+}
+
+static void swiglu(int64_t N, int64_t F, float fault) {
+    Case   k = case_of(N, F, E4M3), d = case_of(N, 2 * F, E5M2);
+    Tensor gate_up = input(&k, N, 2 * F, 1, 6, fault), dy = input(&k, N, F, 2, 8, 0.0f);
+    swiglu_forward(&k.s.stream, k.plain, gate_up);
+    fp8_swiglu_forward(&k.s.stream, k.codes, gate_up, k.f);
+    assert_codes(&k), assert_products(&k), assert_lost(&k, FP8_X, N * F > 1000);
+    stage_settle();
+    swiglu_backward(&d.s.stream, d.plain, dy, gate_up);
+    fp8_swiglu_backward(&d.s.stream, d.codes, dy, gate_up, d.f);
+    assert_codes(&d), assert_products(&d), assert_lost(&d, FP8_DY, N * F > 1000);
+    stage_destroy(&d.s), stage_destroy(&k.s);
+}
+
+typedef enum { LAYERNORM, RMSNORM } NormKind;
+typedef enum { ALONE, WITH_UPDATE } NormUse;
+
+static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault) {
+    Case   k = case_of(N, C, E4M3);
+    Tensor x = input(&k, N, C, 1, 6, fault), none = tensor_none(), update = use == ALONE ? none : input(&k, N, C, 2, 3, 0.0f);
+    Tensor w = stage_random(&k.s, BF16, 1, C, 1, 3, 6, 0), b = stage_random(&k.s, BF16, 1, C, 1, 4, 1e-4, 0);
+    Tensor sum[2], mean[2], rstd[2];
+    for (int i = 0; i < 2; i++) {
+        sum[i] = use == ALONE ? none : bf16(&k, N, C);
+        mean[i] = stage_tensor(&k.s, F32, 1, N, 1), rstd[i] = stage_tensor(&k.s, F32, 1, N, 1);
+    }
+    if (kind == LAYERNORM) {
+        if (use == ALONE) layernorm_forward(&k.s.stream, k.plain, mean[0], rstd[0], x, w, b, 1e-5f);
+        else residual_layernorm_forward(&k.s.stream, sum[0], k.plain, mean[0], rstd[0], x, update, w, b, 1e-5f);
+        fp8_layernorm_forward(&k.s.stream, sum[1], k.codes, mean[1], rstd[1], x, update, w, b, 1e-5f, k.f);
+    } else {
+        if (use == ALONE) rmsnorm_forward(&k.s.stream, k.plain, rstd[0], x, w, 1e-5f);
+        else residual_rmsnorm_forward(&k.s.stream, sum[0], k.plain, rstd[0], x, update, w, 1e-5f);
+        fp8_rmsnorm_forward(&k.s.stream, sum[1], k.codes, rstd[1], x, update, w, 1e-5f, k.f);
+    }
+    if (kind == LAYERNORM) assert_same_bits(mean[0], mean[1]);
+    assert_same_bits(rstd[0], rstd[1]);
+    if (use == WITH_UPDATE) assert_same_bits(sum[0], sum[1]);
+    assert_codes(&k), assert_products(&k);
+    if (fault == 0.0f) assert_lost(&k, FP8_X, N * C > 1000 && kind == RMSNORM);
+    stage_destroy(&k.s);
+}
+
+static const float FAULTS[] = {0.0f, INFINITY, -NAN};
+
+static void test_activations(void **state) {
+    (void)state;
+    static const int64_t shapes[][2] = {{16, 16}, {48, 80}, {144, 64}, {272, 144}};
+    for (int i = 0; i < COUNT(shapes); i++) {
+        float fault = FAULTS[i % COUNT(FAULTS)];
+        gelu(shapes[i][0], shapes[i][1], fault);
+        gelu_grad(shapes[i][0], shapes[i][1], fault);
+        swiglu(shapes[i][0], shapes[i][1], fault);
+    }
+    gelu_grad(16400, 16, 0.0f); /* a block has two tiles */
+}
+
+/* Rows of up to 2048 channels are one warp's, longer ones are cast. */
+static void test_norms(void **state) {
+    (void)state;
+    static const int64_t shapes[][2] = {{16, 16}, {48, 272}, {32, 768}, {16, 1040}, {16, 2064}};
+    for (int i = 0; i < 2 * COUNT(shapes); i++) {
+        norm(LAYERNORM, (NormUse)(i % 2), shapes[i / 2][0], shapes[i / 2][1], FAULTS[i % COUNT(FAULTS)]);
+        norm(RMSNORM, (NormUse)(i % 2), shapes[i / 2][0], shapes[i / 2][1], FAULTS[i % COUNT(FAULTS)]);
+    }
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_activations), cmocka_unit_test(test_norms)};
+    return cmocka_run_group_tests_name("fp8_outputs", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}
