@@ -428,7 +428,8 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Heads h) {
+static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Heads h,
+                     bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
     for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
     bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h);
@@ -437,10 +438,12 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor lse
     size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
     minus.lse = (float *)arena_take(&s->scratch, bytes);
     minus.delta = (float *)arena_take(&s->scratch, bytes);
+    float *sums = by_heads ? (float *)arena_take(&s->scratch, attention_heads_bytes(h.heads, h.T, h.D)) : NULL;
     LAUNCH_EARLY(attention_prepare_kernel, (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS), PREPARE_THREADS, 0, s,
                  minus, ptr<float>(lse), ptr<float>(delta), h);
     DISPATCH_ACT(qkv.type, T,
-        if (is_hopper) attention_hopper_backward(s, dqkv, dkeys, dy, minus, qkv, keys, h);
+        if (is_hopper && by_heads) attention_hopper_heads_backward(s, dqkv, dy, minus, sums, qkv, h);
+        else if (is_hopper) attention_hopper_backward(s, dqkv, dkeys, dy, minus, qkv, keys, h);
         else DISPATCH_WIDE(h.D, D, {
             auto launch = h.starts       ? backward_launch<T, D, false, true>
                           : h.group > 1  ? backward_launch<T, D, false, false>
@@ -463,7 +466,8 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
     size_t mark = arena_mark(&s->scratch);
     delta = delta_of(s, delta, dy, y, shape);
     attention_backward_contract(s, dqkv, dy, y, lse, delta, qkv, starts, shape);
-    backward(s, dqkv, dqkv, dy, lse, delta, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
+    backward(s, dqkv, dqkv, dy, lse, delta, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
+             attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
     arena_release(&s->scratch, mark);
 }
 
@@ -472,6 +476,6 @@ void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy,
     size_t mark = arena_mark(&s->scratch);
     delta = delta_of(s, delta, dy, y, shape);
     attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
-    backward(s, dqkv, dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape));
+    backward(s, dqkv, dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
     arena_release(&s->scratch, mark);
 }

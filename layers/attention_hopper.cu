@@ -228,15 +228,23 @@ static bool has_hopper_code(void) {
 #endif
 }
 
-bool attention_takes_hopper(DType act, const Heads &h) {
-    static const char *const NAMES[] = {"portable", "hopper"};
+AttentionAsked attention_asked(void) {
+    static const char *const NAMES[] = {NULL, "portable", "hopper", "hopper-heads", "hopper-tiles"};
     const char *asked = getenv("TRAIN_GPT_ATTENTION");
-    if (asked && strcmp(asked, NAMES[0]) != 0 && strcmp(asked, NAMES[1]) != 0)
-        fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is \"%.40s\", which names no kernels: portable, hopper, or unset for this GPU's", asked);
+    if (!asked) return ATTENTION_CHOSEN;
+    for (int i = ATTENTION_PORTABLE; i <= ATTENTION_TILES; i++)
+        if (strcmp(asked, NAMES[i]) == 0) return (AttentionAsked)i;
+    fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is \"%.40s\", which names no kernels: portable, hopper, hopper-heads, hopper-tiles, or unset "
+         "for this GPU's", asked);
+}
+
+bool attention_takes_hopper(DType act, const Heads &h) {
+    const AttentionAsked asked = attention_asked();
     static const bool can = has_hopper_code();
-    if (asked && strcmp(asked, NAMES[1]) == 0 && !can)
-        fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is hopper, and this is a %s; unset it, or build with ARCHS=90a for an H100", device_isa());
-    return can && act != F32 && (h.D == 64 || h.D == 128) && h.vector && !(asked && strcmp(asked, NAMES[0]) == 0);
+    if (asked >= ATTENTION_HOPPER && !can)
+        fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is %s, and this is a %s; unset it, or build with ARCHS=90a for an H100",
+             getenv("TRAIN_GPT_ATTENTION"), device_isa());
+    return can && act != F32 && (h.D == 64 || h.D == 128) && h.vector && asked != ATTENTION_PORTABLE;
 }
 
 template <typename T, int D, bool DOCUMENTS>

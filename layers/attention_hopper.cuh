@@ -36,15 +36,17 @@ template <typename T> static TensorMap map_of(Tensor matrix) {
 
 template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
 
-template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q) {
+/* fillers: the loader, or warps that write the places themselves; takers: warps. */
+template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 1, unsigned takers = CONSUMER_WARPS) {
     for (int i = 0; i < SLOTS; i++) {
-        mbarrier_init(&q.full[i], 1);
-        mbarrier_init(&q.empty[i], CONSUMER_WARPS);
+        mbarrier_init(&q.full[i], fillers);
+        mbarrier_init(&q.empty[i], takers);
     }
 }
+template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) { mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1); }
 /* When the n-th place is free: announces the bytes that its barrier will see; returns the barrier. */
 template <int SLOTS> DEVICE uint64_t *queue_fill(Queue<SLOTS> &q, unsigned n, unsigned bytes) {
-    mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1);
+    queue_await_room(q, n);
     mbarrier_arrive_expect(&q.full[n % SLOTS], bytes);
     return &q.full[n % SLOTS];
 }
@@ -53,6 +55,11 @@ template <int SLOTS> DEVICE void queue_take(Queue<SLOTS> &q, unsigned n) { mbarr
 template <int SLOTS> DEVICE void queue_free(Queue<SLOTS> &q, unsigned n) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.empty[n % SLOTS]);
+}
+/* Each warp that fills places, when it has written its part of the n-th one. */
+template <int SLOTS> DEVICE void queue_give(Queue<SLOTS> &q, unsigned n) {
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.full[n % SLOTS]);
 }
 
 /* --- loads: 64 rows and D columns of a matrix, into a tile of ROWS rows --------------------------------------------- */

@@ -1,20 +1,17 @@
-/* attention_hopper_backward.cu - attention_backward of layers.h on wgmma and TMA, for compute capability 9.0; formulas and
- * the portable kernels are in attention_backward.cu. See attention_hopper.cuh.
+/* attention_hopper_backward.cu - attention_backward of layers.h on wgmma and TMA, for compute capability 9.0, by blocks of
+ * keys and blocks of queries; formulas and the portable kernels are in attention_backward.cu.
  *
  * As there, one kernel has blocks of keys that walk the queries (dk, dv), the other blocks of queries that walk the keys
- * (dq): seven products a tile. Five would do if one block had a whole head and added dq up in global memory; but then a
- * batch of few heads leaves most of the GPU idle, grouped keys most of all, and dq passes through memory in fp32. Here a
- * sum stays in the registers of one warpgroup, in one order: the same bits every time, and for each number of context ranks.
- *
- * A warpgroup's products of a step, in the order in which it queues them: s dp (exp) dv (ds) dk. Each runs while the next
- * is queued: dp during exp, dv during ds, dk beside the next step's s; and while one warpgroup computes exp and ds the
- * other's products run. With D = 128 dk and dv take half of the registers, and dp waits for exp.
+ * (dq): seven products a tile. Five do where a block has a whole head (attention_hopper_heads.cu); but then dq passes
+ * through L2 in fp32, 8 D bytes a query for each 128 keys, and a batch of few heads leaves most of the GPU idle. So these
+ * kernels are for few heads, long sequences, grouped keys and context ranks. A sum stays in the registers of one
+ * warpgroup, in one order: the same bits every time, for each number of context ranks, and as a block a head has them.
  */
-#include "layers/attention_hopper.cuh"
+#include "layers/attention_hopper_backward.cuh"
 
 /* Two items' own rows, and STAGES steps of the other side's: 136 and 196 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) KeysShared {
-    static constexpr int STEP = 64, STAGES = D == 64 ? 4 : 2;
+    static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D];
     float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP of them */
 };
@@ -23,9 +20,6 @@ template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
     static constexpr int STEP = D == 64 ? 128 : 64, STAGES = 3;
     T q[2][BLOCK_ROWS * D], dy[2][BLOCK_ROWS * D], k[STAGES][STEP * D], v[STAGES][STEP * D];
 };
-
-/* Negated statistics pass through TMA as rows of 32. */
-enum { MINUS_ROW = 32, MINUS_BOX_ROWS = 2, MINUS_BYTES = MINUS_ROW * MINUS_BOX_ROWS * 4 };
 
 #ifdef PTX_HOPPER
 
@@ -89,62 +83,6 @@ DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>:
     }
 }
 
-/* The value of column held_column(i) and of the one beside it; they lie swizzled. */
-DEVICE float2 column_pair(const float *minus, int i) {
-    return *reinterpret_cast<const float2 *>(minus + (held_column(i) ^ i * 2 / MINUS_ROW * 4));
-}
-/* p = exp(s - lse) and, where s is p, ds = p (dp - delta), with a value for each column. */
-template <int N> DEVICE void exponentials(float (&s)[N], const float *lse, float scale_log2) {
-    #pragma unroll
-    for (int i = 0; i < N; i += 4) {
-        const float2 minus = column_pair(lse, i);
-        const float  low = minus.x * scale_log2, high = minus.y * scale_log2;
-        s[i] = exp2_approx(fmaf(s[i], scale_log2, low)), s[i + 1] = exp2_approx(fmaf(s[i + 1], scale_log2, high));
-        s[i + 2] = exp2_approx(fmaf(s[i + 2], scale_log2, low)), s[i + 3] = exp2_approx(fmaf(s[i + 3], scale_log2, high));
-    }
-}
-/* p comes rounded: the exact one would take as many registers again. */
-template <typename T, int N> DEVICE void multiply_by_scores(float (&dp)[N], const uint32_t (&p)[N / 8][4], const float *delta) {
-    #pragma unroll
-    for (int i = 0; i < N; i += 4) {
-        const float2 minus = column_pair(delta, i), low = unpack_pair<T>(p[i / 8][i / 2 % 4]),
-                     high = unpack_pair<T>(p[i / 8][i / 2 % 4 + 1]);
-        dp[i] = low.x * (dp[i] + minus.x), dp[i + 1] = low.y * (dp[i + 1] + minus.y);
-        dp[i + 2] = high.x * (dp[i + 2] + minus.x), dp[i + 3] = high.y * (dp[i + 3] + minus.y);
-    }
-}
-
-/* One step: s and dp, whose rows are the warpgroup's keys, and what they add to dv and dk. The last step's product for dk
- * still runs when it begins, and this one's, with ds, when it returns. */
-template <typename T, int D, bool PLAIN, class F>
-DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[4][4], KeysShared<T, D> *shared, const T *k, const T *v,
-                      unsigned slot, int position, int query, const int32_t *starts, const Heads &h, F free_last) {
-    constexpr int  STEP = KeysShared<T, D>::STEP;
-    constexpr bool EARLY = D == 64; /* else registers do not suffice for s and dp at once */
-    const int     query_position = position_of(h, query), own = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
-    const T      *q = shared->q[slot], *dy = shared->dy[slot];
-    float         s[STEP / 2], dp[STEP / 2];
-    uint32_t      p[STEP / 16][4];
-    wgmma_fence();
-    multiply_rows<T, STEP, D, BLOCK_ROWS>(s, k, own, q, false);
-    if (EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, v, own, dy, false);
-    wgmma_wait<EARLY ? 1 : 0>(dk, s);
-    free_last();
-    if (position + GROUP_ROWS - 1 > query_position) mask_later<true>(s, query_position, position);
-    if (!PLAIN && starts && position < start_at(starts, query + STEP - 1, h)) mask_earlier<true>(s, starts, query, position, h);
-    exponentials(s, shared->lse[slot], h.scale_log2);
-    round_product<T, STEP>(p, s);
-    wgmma_fence();
-    if (!EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, v, own, dy, false);
-    add_rows<T, STEP, D>(dv, p, dy);
-    wgmma_wait<1>(dp);
-    multiply_by_scores<T>(dp, p, shared->delta[slot]);
-    round_product<T, STEP>(ds, dp);
-    wgmma_fence();
-    add_rows<T, STEP, D>(dk, ds, q);
-    wgmma_wait<1>(dv); /* gives p's registers back */
-}
-
 /* All steps of an item. n: steps that the consumers have taken so far. */
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues,
@@ -165,8 +103,9 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
     for (; step < steps; step++, n++) {
         if (query >= item.end) query = item.begin; /* of the group's next head */
         queue_take(queues.steps, n);
-        keys_step<T, D, PLAIN>(dk, dv, ds, shared, k, v, n % STAGES, position, query, starts, h,
-                               [&] { if (is_running) queue_free(queues.steps, n - 1); });
+        const unsigned slot = n % STAGES;
+        keys_step<T, D, !PLAIN>(dk, dv, ds, {k, v, shared->q[slot], shared->dy[slot], shared->lse[slot], shared->delta[slot]}, position,
+                                query, starts, h, [&] { if (is_running) queue_free(queues.steps, n - 1); }, [](auto &) {});
         query += STEP;
         is_running = true;
     }
@@ -247,7 +186,10 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     for (int i = 0; i < STEP / 2; i++) s[i] = exp2_approx(fmaf(s[i], h.scale_log2, minus.lse[held_side(i)]));
     wgmma_wait<0>(dp);
     #pragma unroll
-    for (int i = 0; i < STEP / 2; i++) s[i] *= dp[i] + minus.delta[held_side(i)];
+    for (int i = 0; i < STEP / 2; i += 2) { /* of p rounded, as in multiply_by_scores: the same bits of dq */
+        const float2 p = unpack_pair<T>(pack_pair<T>(s[i], s[i + 1]));
+        s[i] = p.x * (dp[i] + minus.delta[held_side(i)]), s[i + 1] = p.y * (dp[i + 1] + minus.delta[held_side(i)]);
+    }
     round_product<T, STEP>(ds, s);
     wgmma_fence();
     add_rows<T, STEP, D>(dq, ds, k);
@@ -351,10 +293,6 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
 }
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
-
-static TensorMap map_of_minus(const float *minus, int64_t values) {
-    return tensor_map_2d(minus, values / MINUS_ROW, MINUS_ROW, MINUS_BOX_ROWS, MINUS_ROW);
-}
 
 template <typename T, int D, bool PLAIN, bool DOCUMENTS>
 static void backward_launch(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys, Heads h) {

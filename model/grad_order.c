@@ -14,6 +14,7 @@ void grad_order_begin(GradOrder *t, int64_t first_leaf) {
 
 /* a + b has the bits of b + a: sums may be left in either half's memory. */
 void grad_order_keep(GradOrder *t, Stream *s) {
+    if (t->buffers == 0) return; /* one micro-batch a step: this one only times products */
     int at = t->nodes.count, joined = tree_push(&t->nodes, (TreeNode){t->leaf++, 1});
     if (joined == 0) cast_forward(s, t->buffer[at], t->grads);
     for (Tensor sum = t->grads; joined > 0; joined--, sum = t->buffer[at]) add_forward(s, t->buffer[--at], sum);

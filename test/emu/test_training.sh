@@ -35,6 +35,9 @@ GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
 TRAIN=$CPU train $GRID run.dir="$WORK/cpu_grid" precision=bf16 > /dev/null
 TRAIN=$CPU train $LONG run.dir="$WORK/cpu_long" precision=bf16 > /dev/null
+# Heads of 64 channels, each with a block in attention's backward, and two tiles of keys.
+HEADS="$LONG model.n_head=2 model.n_embd=128 batch.global_tokens=1024 precision=bf16"
+TRAIN=$CPU train $HEADS run.dir="$WORK/cpu_heads" > /dev/null
 TRAIN=$PWD/build/emu/train_gpt
 # fp32 differs by the order of sums. 16 bits: each rounding is u = 2^-8 (bf16) or 2^-11 (fp16) relative; a loss of 80 positions averages
 # them, and both builds round at the same places but for attention's probabilities: u / 4 bounds the error derived for
@@ -65,6 +68,7 @@ EMU_KERNELS=$WORK/kernels beside llama.fp8 1 $LLAMA $EIGHT
 beside fp8.nccl 2 $SMALL $EIGHT parallel.comm=nccl
 # The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
 TRAIN_GPT_GEMM=own beside own 1 $WIDE precision=bf16
+EMU_KERNELS=$WORK/heads.kernels TRAIN_GPT_ATTENTION=hopper-heads beside heads 1 $HEADS parallel.deterministic=true
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
 beside stages.ring 2 $GRID precision=bf16 parallel.pipeline=2 parallel.comm=ring
@@ -74,12 +78,15 @@ beside context 2 $LONG precision=bf16 parallel.context=2 parallel.comm=nccl
 for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL precision=${run%.*} parallel.comm=${run#*.}; done
 # One table of algorithms, one order of additions: the number of ranks changes no bit. Four micro-batches a step.
 ORDERED="$SMALL batch.global_tokens=160 run.steps=3 precision=bf16 parallel.deterministic=true"
+beside ordered.one 2 $SMALL precision=bf16 parallel.deterministic=true parallel.comm=ring # one micro-batch for each
 beside ordered 1 $ORDERED
 wait
 # The products' algorithms are chosen by timing: the table is part of a run.
 same_table() { mkdir -p "$WORK/$1" && cp "$WORK/$2/gemm.json" "$WORK/$1/"; }
 same_table again bf16 && beside again 1 $SMALL precision=bf16
 same_table fp8.again fp8 && beside fp8.again 1 $SMALL $EIGHT
+same_table heads.nccl heads && TRAIN_GPT_ATTENTION=hopper-heads beside heads.nccl 2 $HEADS parallel.deterministic=true parallel.comm=nccl
+same_table heads.tiles heads && TRAIN_GPT_ATTENTION=hopper-tiles beside heads.tiles 1 $HEADS parallel.deterministic=true
 for comm in nccl ring; do same_table ordered.$comm ordered && beside ordered.$comm 2 $ORDERED parallel.comm=$comm; done
 # A stuck NCCL call holds the main thread; the watchdog's thread aborts it, and does not wait for an abort that hangs,
 # too.
@@ -97,6 +104,12 @@ algorithms() { grep algorithm.: "$WORK/own/gemm.json"; }
 expect "own products: all of the step's, and no other" [ "$(algorithms | wc -l)" -gt 10 -a -z "$(algorithms | grep -vE '\[-[23],')" ]
 own_delta() { grep -A 1 ' delta, ' "$WORK/own/gemm.json" | quiet grep -F '[-3,'; }
 expect "own products: attention's delta in an epilogue" own_delta
+expect "a block a head in attention's backward: it ran" grep -q attention_heads_hopper "$WORK/heads.kernels"
+for run in heads heads.nccl heads.tiles; do
+    expect "$run trains" ended $run
+    expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/cpu_heads" "$(allowed bf16)"
+    expect "$run: the same bits" same_weights "$WORK/$run" "$WORK/heads" step_00000002
+done
 for run in llama.fp32 llama.bf16 llama.fp8 qwen3.fp32 qwen3.bf16 moe.fp32 moe.bf16; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/cpu_$run" "$(allowed ${run#*.})"
@@ -120,6 +133,7 @@ expect "fp8: the same bits again: equal" same_weights "$WORK/fp8.again" "$WORK/f
 writers() { grep -oE '^\(?fp8_(gelu|swiglu|norm)_(for|back)ward_kernel' "$WORK/kernels" | sort -u | wc -l; }
 expect "fp8: norms, activations and gradients write 8 bits at once" [ "$(writers)" -eq 5 ]
 expect "parallel.deterministic, 1 rank" ended ordered
+expect "parallel.deterministic, one micro-batch a rank" ended ordered.one
 for comm in nccl ring; do
     expect "parallel.deterministic, 2 ranks, $comm" ended ordered.$comm
     expect "parallel.deterministic, 2 ranks, $comm: the same bits" same_weights "$WORK/ordered.$comm" "$WORK/ordered" step_00000003

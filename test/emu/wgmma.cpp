@@ -115,6 +115,10 @@ static void multiply_now(int warpgroup, size_t i) {
     }
 }
 
+/* FLOPs of all so far, for tests. */
+static double products = 0.0;
+extern "C" double emu_products(void) { return products; }
+
 /* --- issue -------------------------------------------------------------------------------------------------------- */
 
 static void issued(int warpgroup, void *) {
@@ -125,6 +129,7 @@ static void issued(int warpgroup, void *) {
         if (other.a != op.a || other.b != op.b || other.n != op.n || !other.accumulate != !op.accumulate)
             fail_at(op.file, op.line, "wgmma: the threads of the warpgroup name different operands");
     }
+    products += 2.0 * ROWS * op.n * depth(op);
     int first = threads[0].warp;
     op.issued = operands(op, [&](char *p, int quarter) { /* a warp reads its own rows of a and all of b */
         async_may_read(p, 2, "wgmma operand", op.file, op.line);

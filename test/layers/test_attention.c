@@ -231,20 +231,79 @@ static void test_whole_tiles(void **state) {
     }
 }
 
+/* Asks for kernels by name until asked_before(what it returned): from outside, for all tests. */
+static char *ask(const char *kernels) {
+    const char *before = getenv("TRAIN_GPT_ATTENTION");
+    char       *kept = before ? strdup(before) : NULL;
+    setenv("TRAIN_GPT_ATTENTION", kernels, 1);
+    return kept;
+}
+static void asked_before(char *kept) {
+    if (kept) setenv("TRAIN_GPT_ATTENTION", kept, 1);
+    else unsetenv("TRAIN_GPT_ATTENTION");
+    free(kept);
+}
+
 /* The portable kernels, which other GPUs have for such heads. */
 static void test_portable(void **state) {
     (void)state;
-    const char *before = getenv("TRAIN_GPT_ATTENTION");
-    char       *asked = before ? strdup(before) : NULL; /* from outside, for all tests */
-    setenv("TRAIN_GPT_ATTENTION", "portable", 1);
+    char *before = ask("portable");
     for (int t = 0; t < stage_act_types(); t++) {
         compare(ACT_TYPES[t], 1, 130, (HeadShape){1, 1, 64}, 1);
         compare(ACT_TYPES[t], 1, 70, (HeadShape){2, 1, 128}, 3);
     }
     compare_context(ACT_TYPES[stage_act_types() - 1], 2, 1, 256, (HeadShape){1, 1, 64});
-    if (asked) setenv("TRAIN_GPT_ATTENTION", asked, 1);
-    else unsetenv("TRAIN_GPT_ATTENTION");
-    free(asked);
+    asked_before(before);
+}
+
+/* The emulator's: FLOPs of wgmma so far. */
+double emu_products(void) __attribute__((weak));
+
+/* What five products a tile come to: each 128 keys with the 64 queries at a time that see some of them; of the first 64, which
+ * begin with the keys, half of the keys. */
+static double five_products(int64_t heads, int64_t T, int64_t D) {
+    double tiles = 0.0;
+    for (int64_t key = 0; key < T; key += 128) tiles += (double)((T - key + 63) / 64) - 0.5;
+    return tiles * (double)heads * 5 * 2 * 128 * 64 * (double)D;
+}
+
+/* Backward with a block a head, of one tile of keys and several, more heads than blocks, and documents; the bits are those of
+ * blocks of keys and blocks of queries. `every`: tokens of a document, 20 fewer in each sequence than in
+ * the one before, so that a block finds sums of another head where its own have yet to begin; 0: no documents. */
+static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, HeadShape h) {
+    int64_t C = h.query * h.size, columns = heads_columns(h);
+    Stage   s = stage_create(STAGE_SCRATCH);
+    Tensor  qkv = stage_random(&s, act, 2, B * T, columns, 1, 2, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0),
+            y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * h.query, T),
+            dqkv = stage_random(&s, act, 2, B * T, columns, 3, 1, 0), by_tiles = stage_copy(&s, dqkv), starts = tensor_none();
+    double *dqkv64 = stage_doubles(&s, B * T * columns);
+    if (every) starts = stage_tokens(&s, 2, B, T, 1, 2);
+    stage_settle();
+    for (int64_t i = 0; every && i < B * T; i++) ((int32_t *)starts.data)[i] = (int32_t)(i % T - i % T % (every - i / T * 20));
+    ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), (const int32_t *)starts.data, B, T, h.query, h.key, h.size);
+    attention_forward(&s.stream, y, lse, qkv, starts, h);
+    double products = emu_products ? emu_products() : 0.0;
+    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, starts, h);
+    assert_dqkv(&s, dqkv, dqkv64, h, attention_bounds(T, h, 2.0, 1.0));
+    if (emu_products && !every && h.query == h.key) assert_true(emu_products() - products == five_products(B * h.query, T, h.size));
+    char *before = ask("hopper-tiles");
+    attention_backward(&s.stream, by_tiles, dy, y, lse, tensor_none(), qkv, starts, h);
+    asked_before(before);
+    assert_same_bits(dqkv, by_tiles);
+    stage_destroy(&s);
+}
+static void test_by_heads(void **state) {
+    (void)state;
+    static const struct { int64_t B, T, every; HeadShape h; } cases[] = {
+        {1, 300, 0, {1, 1, 64}}, {1, 260, 0, {1, 1, 64}},   {3, 65, 0, {3, 3, 64}},   {1, 128, 0, {2, 2, 64}},
+        {2, 1, 0, {1, 1, 64}},   {5, 200, 110, {1, 1, 64}}, {1, 385, 150, {1, 1, 64}}, {1, 192, 0, {2, 1, 64}}};
+    if (strcmp(device_isa(), "sm_90") != 0) skip();
+    char *before = ask("hopper-heads");
+    for (int t = 0; t < stage_act_types(); t++)
+        for (int i = 0; i < COUNT(cases); i++)
+            if (ACT_TYPES[t] != F32 && (!stage_is_slow() || (i + t) % 2))
+                compare_by_heads(ACT_TYPES[t], cases[i].B, cases[i].T, cases[i].every, cases[i].h);
+    asked_before(before);
 }
 
 /* Heads that share keys have the outputs that they have with copies of these keys, bit for bit. */
@@ -357,7 +416,8 @@ static void test_rising_scores(void **state) {
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
                                      cmocka_unit_test(test_shapes), cmocka_unit_test(test_whole_tiles),
-                                     cmocka_unit_test(test_portable), cmocka_unit_test(test_copied_keys), cmocka_unit_test(test_context),
+                                     cmocka_unit_test(test_portable), cmocka_unit_test(test_by_heads),
+                                     cmocka_unit_test(test_copied_keys), cmocka_unit_test(test_context),
                                      cmocka_unit_test(test_columns), cmocka_unit_test(test_causal),
                                      cmocka_unit_test(test_large_scores), cmocka_unit_test(test_rising_scores)};
     return cmocka_run_group_tests_name("attention", all, NULL, NULL);

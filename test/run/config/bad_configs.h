@@ -286,6 +286,7 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"parallel.expert=2", 2, "parallel.expert = 2: model.arch = \"gpt2\" has no experts", "leave it out, or model.arch = \"qwen3-moe\""},
     {"optimizer.muon_momentum=0.9", 0, "optimizer.muon_momentum = 0.9 with optimizer.name = \"adamw\", which does not read it",
      "leave it out (0.95), or optimizer.name = \"muon\""},
+    {"optimizer.normuon=true", 0, "optimizer.normuon = true with optimizer.name = \"adamw\", which does not read it", "leave it out (false)"},
     {"optimizer.newton_schulz=polar_express", 0, "optimizer.newton_schulz = \"polar_express\" with optimizer.name = \"adamw\"",
      "leave it out (\"quintic\"), or optimizer.name = \"muon\""},
     {"moe.experts=4", 0, "moe.experts = 4: model.arch = \"gpt2\" has no experts", "leave it out, or model.arch = \"qwen3-moe\""},

@@ -21,7 +21,9 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
     if (pipe(ends) < 0) abort();
     fflush(stdout);
     fflush(stderr);
+#ifndef __clang__ /* whose OpenMP begins anew in a child by itself, and cannot after a pause */
     omp_pause_resource_all(omp_pause_hard); /* a child has none of its parent's threads, and would wait for them */
+#endif
     pid_t pid = fork();
     if (pid < 0) abort();
     if (pid == 0) {

@@ -1,0 +1,88 @@
+/* attention_hopper_backward.cuh - shared by the kernels of attention_backward for compute capability 9.0
+ * (attention_hopper_backward.cu, attention_hopper_heads.cu): the step in which a warpgroup has 64 keys, and statistics.
+ *
+ * A warpgroup's products of a step, in the order in which it queues them: s dp (exp) dv (ds) dk. Each runs while the next
+ * is queued: dp during exp, dv during ds, dk beside the next step's s; and while one warpgroup computes exp and ds the
+ * other's products run. With D = 128 dk and dv take half of the registers, and dp waits for exp.
+ */
+#ifndef TRAIN_GPT_LAYERS_ATTENTION_HOPPER_BACKWARD_CUH
+#define TRAIN_GPT_LAYERS_ATTENTION_HOPPER_BACKWARD_CUH
+
+#include "layers/attention_hopper.cuh"
+
+enum { KEYS_STEP = 64 }; /* queries */
+
+/* Negated statistics pass through TMA as rows of 32. */
+enum { MINUS_ROW = 32, MINUS_BOX_ROWS = 2, MINUS_BYTES = MINUS_ROW * MINUS_BOX_ROWS * 4 };
+
+static TensorMap map_of_minus(const float *minus, int64_t values) {
+    return tensor_map_2d(minus, values / MINUS_ROW, MINUS_ROW, MINUS_BOX_ROWS, MINUS_ROW);
+}
+
+#ifdef PTX_HOPPER
+
+/* The value of column held_column(i) and of the one beside it; they lie swizzled. */
+DEVICE float2 column_pair(const float *minus, int i) {
+    return *reinterpret_cast<const float2 *>(minus + (held_column(i) ^ i * 2 / MINUS_ROW * 4));
+}
+/* p = exp(s - lse) and, where s is p, ds = p (dp - delta), with a value for each column. */
+template <int N> DEVICE void exponentials(float (&s)[N], const float *lse, float scale_log2) {
+    #pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const float2 minus = column_pair(lse, i);
+        const float  low = minus.x * scale_log2, high = minus.y * scale_log2;
+        s[i] = exp2_approx(fmaf(s[i], scale_log2, low)), s[i + 1] = exp2_approx(fmaf(s[i + 1], scale_log2, high));
+        s[i + 2] = exp2_approx(fmaf(s[i + 2], scale_log2, low)), s[i + 3] = exp2_approx(fmaf(s[i + 3], scale_log2, high));
+    }
+}
+/* p comes rounded: the exact one would take as many registers again. */
+template <typename T, int N> DEVICE void multiply_by_scores(float (&dp)[N], const uint32_t (&p)[N / 8][4], const float *delta) {
+    #pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const float2 minus = column_pair(delta, i), low = unpack_pair<T>(p[i / 8][i / 2 % 4]),
+                     high = unpack_pair<T>(p[i / 8][i / 2 % 4 + 1]);
+        dp[i] = low.x * (dp[i] + minus.x), dp[i + 1] = low.y * (dp[i + 1] + minus.y);
+        dp[i + 2] = high.x * (dp[i + 2] + minus.x), dp[i + 3] = high.y * (dp[i + 3] + minus.y);
+    }
+}
+
+/* Tiles of a step: 128 keys of which each warpgroup has 64, KEYS_STEP queries, and these queries' negated statistics. */
+template <typename T> struct KeysTiles {
+    const T     *k, *v, *q, *dy;
+    const float *lse, *delta;
+};
+
+/* One step: s and dp, whose rows are the warpgroup's keys, and what they add to dv and dk. The last step's product for dk
+ * still runs when it begins, and this one's, with ds, when it returns; free_last is called when the last one's has ended,
+ * use(ds) beside this one's. starts: NULL, or those of documents. */
+template <typename T, int D, bool DOCUMENTS, class F, class G>
+DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEYS_STEP / 16][4], const KeysTiles<T> &at, int position,
+                      int query, const int32_t *starts, const Heads &h, F free_last, G use) {
+    constexpr int  STEP = KEYS_STEP;
+    constexpr bool EARLY = D == 64; /* else registers do not suffice for s and dp at once */
+    const int     query_position = position_of(h, query), own = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
+    float         s[STEP / 2], dp[STEP / 2];
+    uint32_t      p[STEP / 16][4];
+    wgmma_fence();
+    multiply_rows<T, STEP, D, BLOCK_ROWS>(s, at.k, own, at.q, false);
+    if (EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, at.v, own, at.dy, false);
+    wgmma_wait<EARLY ? 1 : 0>(dk, s);
+    free_last();
+    if (position + GROUP_ROWS - 1 > query_position) mask_later<true>(s, query_position, position);
+    if (DOCUMENTS && starts && position < start_at(starts, query + STEP - 1, h)) mask_earlier<true>(s, starts, query, position, h);
+    exponentials(s, at.lse, h.scale_log2);
+    round_product<T, STEP>(p, s);
+    wgmma_fence();
+    if (!EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, at.v, own, at.dy, false);
+    add_rows<T, STEP, D>(dv, p, at.dy);
+    wgmma_wait<1>(dp);
+    multiply_by_scores<T>(dp, p, at.delta);
+    round_product<T, STEP>(ds, dp);
+    wgmma_fence();
+    add_rows<T, STEP, D>(dk, ds, at.q);
+    use(ds);
+    wgmma_wait<1>(dv); /* gives p's registers back */
+}
+
+#endif
+#endif

@@ -1,0 +1,273 @@
+/* attention_hopper_heads.cu - attention_backward of layers.h with a block a head, for compute capability 9.0: five products
+ * a tile, where the kernels of attention_hopper_backward.cu take seven. See attention_hopper_backward.cuh.
+ *
+ * A block walks a head's keys, 128 at once, and for each of these tiles the queries that see it, 64 at once. Two
+ * warpgroups have 64 of the keys each, and dk and dv in registers. They leave ds, rounded, in shared memory, where a third
+ * warpgroup takes it as the left operand of its one product, dq += ds k. So only dq is not finished when a tile of keys
+ * is: the tile of 64 queries waits in memory, in fp32, for the next tile of keys. A thread of the third warpgroup always
+ * has the same elements of it: it loads and stores them itself, without atomics and in one order, and the bits are the
+ * same every time. The first tile of keys begins a sum, that of the queries' own positions ends it; what lies between
+ * passes through L2, in which the sums of all blocks fit (attention_by_heads).
+ * Heads of 64 channels: with 128 dk and dv take 128 of the 192 registers, and the rest is not enough.
+ */
+#include "layers/attention_hopper_backward.cuh"
+
+enum {
+    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP,
+    HEADS_KEYS_REGISTERS = 192, HEADS_ADDER_REGISTERS = 88, HEADS_LOADER_REGISTERS = 40, /* 2 x 192 + 88 + 40 = 4 x 128 */
+    ADDER_BARRIER = 1 + GROUPS
+};
+
+/* Two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries]: 168 KiB at D = 64. */
+template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
+    static constexpr int STEP = KEYS_STEP, STAGES = 4, SLOTS = 2;
+    T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D], ds[SLOTS][BLOCK_ROWS * STEP];
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP of them */
+};
+
+#ifdef PTX_HOPPER
+
+template <typename T, int D> struct HeadsQueues {
+    Queue<2>                         own;
+    Queue<HeadsShared<T, D>::STAGES> steps;
+    Queue<HeadsShared<T, D>::SLOTS>  ds;
+};
+template <typename T, int D> DEVICE void queues_init(HeadsQueues<T, D> &queues) {
+    if (threadIdx.x == HEADS_LOADER) {
+        queue_init(queues.own, 1, CONSUMER_WARPS + ADDER_WARPS);
+        queue_init(queues.steps);
+        queue_init(queues.ds, CONSUMER_WARPS, ADDER_WARPS);
+        mbarrier_init_fence();
+    }
+    __syncthreads(); /* the barriers exist; the last one of the whole block */
+}
+
+/* A tile of keys is seen by queries from `key` up to end - 1. All lanes of a warp call it together. */
+template <bool DOCUMENTS> DEVICE int queries_end(const Heads &h, int head, int key) {
+    return DOCUMENTS ? rows_until(starts_of(h, head), min(key + BLOCK_ROWS, h.T) - 1, h) : h.T;
+}
+
+template <typename T, int D, bool DOCUMENTS>
+DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const TensorMap *qkv, const TensorMap *dy,
+                       const TensorMap *lse, const TensorMap *delta, int padded, const Heads &h) {
+    constexpr int STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
+    unsigned      done = 0, n = 0; /* tiles of keys; steps */
+    for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
+        const int column = head_column(h, head), keys_column = key_column(h, head), first = sequence_row(h, head);
+        for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
+            const int end = queries_end<DOCUMENTS>(h, head, key);
+            if (threadIdx.x != HEADS_LOADER) continue;
+            uint64_t *full = queue_fill(queues.own, done, 2 * sizeof shared->k[0]);
+            load_rows<T, BLOCK_ROWS, D>(shared->k[done % 2], qkv, full, keys_column, first + key);
+            load_rows<T, BLOCK_ROWS, D>(shared->v[done % 2], qkv, full, keys_column + h.key_columns, first + key);
+            #pragma unroll 1
+            for (int query = key; query < end; query += STEP, n++) {
+                const int row = (int)(((int64_t)head * padded + query) / MINUS_ROW);
+                full = queue_fill(queues.steps, n, 2 * sizeof shared->q[0] + 2 * MINUS_BYTES);
+                load_rows<T, STEP, D>(shared->q[n % STAGES], qkv, full, column, first + query);
+                load_rows<T, STEP, D>(shared->dy[n % STAGES], dy, full, column, first + query);
+                tma_load_2d(shared->lse[n % STAGES], lse, full, 0, row);
+                tma_load_2d(shared->delta[n % STAGES], delta, full, 0, row);
+            }
+        }
+    }
+}
+
+/* --- two warpgroups: dk, dv and ds ------------------------------------------------------------------------------------ */
+
+/* A warp's 16 rows of ds, in the n-th place. */
+template <typename T, int SLOTS, class Shared>
+DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint32_t (&ds)[KEYS_STEP / 16][4]) {
+    const int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP * 16 + lane % 16;
+    queue_await_room(queue, n);
+    #pragma unroll
+    for (int j = 0; j < KEYS_STEP / 16; j++) {
+        const int pack = (2 * j + lane / 16) ^ row % 8;
+        stmatrix_x4(shared->ds[n % SLOTS] + row * BOX + pack * 8, ds[j]);
+    }
+    fence_proxy_async();
+    queue_give(queue, n);
+}
+
+/* A tile of keys. n: steps that the consumers have taken so far. */
+template <typename T, int D, bool DOCUMENTS>
+DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, unsigned tile,
+                       unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
+    constexpr int STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
+    const int     group = (int)threadIdx.x / WARPGROUP, position = key + group * GROUP_ROWS;
+    int           query = key;
+    bool          is_running = false; /* the product of step n - 1 for dk */
+    uint32_t      ds[STEP / 16][4];
+    set_zero(dk);
+    set_zero(dv);
+    if (group > 0) { /* the first step's queries see none of these keys: its ds is not read */
+        queue_take(queues.steps, n);
+        queue_free(queues.steps, n);
+        queue_await_room(queues.ds, n);
+        queue_give(queues.ds, n);
+        query += STEP, n++;
+    }
+    #pragma unroll 1
+    for (; query < end; query += STEP, n++) {
+        const unsigned slot = n % STAGES;
+        queue_take(queues.steps, n);
+        keys_step<T, D, DOCUMENTS>(dk, dv, ds, {shared->k[tile], shared->v[tile], shared->q[slot], shared->dy[slot], shared->lse[slot],
+                                   shared->delta[slot]}, position, query, starts, h,
+                                   [&] { if (is_running) queue_free(queues.steps, n - 1); },
+                                   [&](auto &x) { give_ds<T>(shared, queues.ds, n, x); });
+        is_running = true;
+    }
+    wgmma_wait<0>(dk);
+    if (is_running) queue_free(queues.steps, n - 1);
+}
+
+template <typename T, int D, bool DOCUMENTS>
+DEVICE void heads_consume(T *dqkv, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
+    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16; /* the warp's first in the tile */
+    unsigned  done = 0, n = 0;
+    for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
+        T             *to = dqkv + (int64_t)sequence_row(h, head) * h.columns + key_column(h, head);
+        const int32_t *starts = DOCUMENTS ? starts_of(h, head) : NULL;
+        for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
+            const float scale[2] = {h.scale, h.scale}, one[2] = {1.0f, 1.0f};
+            float       dk[D / 2], dv[D / 2];
+            T          *v = shared->v[done % 2];
+            queue_take(queues.own, done);
+            heads_rows<T, D, DOCUMENTS>(dk, dv, shared, queues, done % 2, n, key, queries_end<DOCUMENTS>(h, head, key), starts, h);
+            named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's values have been read; keys still are, for dq */
+            store_product<T, BLOCK_ROWS, D>(to + h.key_columns, h.columns, key + row, v, row, dv, one, h);
+            __syncwarp();
+            store_product<T, BLOCK_ROWS, D>(to, h.columns, key + row, v, row, dk, scale, h);
+            fence_proxy_async(); /* TMA fills the tile again */
+            queue_free(queues.own, done);
+        }
+    }
+}
+
+/* --- the third: dq ---------------------------------------------------------------------------------------------------- */
+
+/* dq = or += ds k, over the first KEYS keys of the tile; ds lies as [keys, queries]. */
+template <typename T, int D, int KEYS> DEVICE void multiply_ds(float (&dq)[D / 2], const T *ds, const T *k, bool add) {
+    wgmma_fence();
+    #pragma unroll
+    for (int j = 0; j < KEYS; j += 16)
+        wgmma<T, T, D, 1, 1>(dq, matrix_descriptor(ds + j * BOX, BOX * BOX * 2, SWIZZLE_ROWS_BYTES),
+                             matrix_descriptor(k + j * BOX, BOX * BLOCK_ROWS * 2, SWIZZLE_ROWS_BYTES), add || j > 0);
+    wgmma_commit();
+    wgmma_wait<0>(dq);
+}
+
+/* A thread's elements of a tile of sums, four at once. */
+template <int N> DEVICE void sums_load(float (&x)[N], const float *tile) {
+    #pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const Pack<float, 4> four = pack_load<float, 4>(tile + (i / 4 * WARPGROUP + (int)threadIdx.x % WARPGROUP) * 4);
+        for (int e = 0; e < 4; e++) x[i + e] = four.v[e];
+    }
+}
+template <int N> DEVICE void sums_store(float *tile, const float (&x)[N]) {
+    #pragma unroll
+    for (int i = 0; i < N; i += 4)
+        pack_store(tile + (i / 4 * WARPGROUP + (int)threadIdx.x % WARPGROUP) * 4, Pack<float, 4>{x[i], x[i + 1], x[i + 2], x[i + 3]});
+}
+
+template <typename T, int D, bool DOCUMENTS>
+DEVICE void heads_add(T *dqkv, float *sums, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
+    constexpr int STEP = HeadsShared<T, D>::STEP, SLOTS = HeadsShared<T, D>::SLOTS;
+    const int     row = (int)threadIdx.x % WARPGROUP / WARP * 16; /* the warp's first in the tile */
+    const float   scale[2] = {h.scale, h.scale};
+    unsigned      done = 0, n = 0;
+    for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
+        T *to = dqkv + (int64_t)sequence_row(h, head) * h.columns + head_column(h, head);
+        for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
+            const T  *k = shared->k[done % 2];
+            const int end = queries_end<DOCUMENTS>(h, head, key);
+            queue_take(queues.own, done);
+            #pragma unroll 1
+            for (int query = key; query < end; query += STEP, n++) {
+                const int first = DOCUMENTS ? starts_of(h, head)[query] / BLOCK_ROWS * BLOCK_ROWS : 0;
+                float    *part = sums + (int64_t)query * D, dq[D / 2];
+                T        *ds = shared->ds[n % SLOTS];
+                if (key > first) sums_load(dq, part); /* comes while ds is awaited */
+                queue_take(queues.ds, n);
+                if (query == key) multiply_ds<T, D, GROUP_ROWS>(dq, ds, k, key > first);
+                else multiply_ds<T, D, BLOCK_ROWS>(dq, ds, k, key > first);
+                if (query < key + BLOCK_ROWS) { /* no later key is seen: ds gives its place to the result */
+                    named_barrier_sync(ADDER_BARRIER, WARPGROUP);
+                    store_product<T, STEP, D>(to, h.columns, query + row, ds, row, dq, scale, h);
+                    queue_free(queues.ds, n);
+                } else {
+                    queue_free(queues.ds, n);
+                    sums_store(part, dq);
+                }
+            }
+            queue_free(queues.own, done);
+        }
+    }
+}
+
+#endif
+
+/* Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its part of sums [grid, heads_sums]. grid:
+ * the multiprocessors, or fewer where there are fewer heads. Bound: tensor cores, five products a tile, and nearly as much
+ * shared memory. */
+template <typename T, int D, bool DOCUMENTS>
+KERNEL __launch_bounds__(HEADS_THREADS, 1)
+    attention_heads_hopper_kernel(T *dqkv, float *sums, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap dy,
+                                  const __grid_constant__ TensorMap lse, const __grid_constant__ TensorMap delta, int padded, Heads h,
+                                  int64_t block_sums) {
+#ifdef PTX_HOPPER
+    typedef HeadsShared<T, D> Shared;
+    typedef HeadsQueues<T, D> Queues;
+    SMEM(Queues, queues, [1]);
+    SMEM_DYN(Shared, shared);
+    queues_init(queues[0]);
+    if (threadIdx.x >= HEADS_LOADER) {
+        registers_lower<HEADS_LOADER_REGISTERS>();
+        if (threadIdx.x < HEADS_LOADER + WARP) heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
+    } else if (threadIdx.x >= ADDER) {
+        registers_lower<HEADS_ADDER_REGISTERS>();
+        heads_add<T, D, DOCUMENTS>(dqkv, sums + blockIdx.x * block_sums, shared, queues[0], h);
+    } else {
+        registers_raise<HEADS_KEYS_REGISTERS>();
+        heads_consume<T, D, DOCUMENTS>(dqkv, shared, queues[0], h);
+    }
+#endif
+}
+
+/* --- host --------------------------------------------------------------------------------------------------------- */
+
+/* Without a GPU, as on an H100. */
+static int64_t heads_processors(void) { return device_multiprocessors() ? device_multiprocessors() : 132; }
+static int64_t heads_blocks(int64_t heads) { return heads < heads_processors() ? heads : heads_processors(); }
+/* Elements of dq that a block keeps in memory. */
+static int64_t heads_sums(int64_t T, int64_t D) { return blocks_for(T, KEYS_STEP) * KEYS_STEP * D; }
+
+size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
+    return (size_t)(heads_blocks(heads) * heads_sums(T, D)) * sizeof(float);
+}
+
+bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
+    enum { L2_BYTES = 40 << 20 }; /* of an H100's 50 MB */
+    const AttentionAsked asked = attention_asked();
+    const char          *isa = device_isa();
+    if (act == F32 || h.size != 64 || h.query != h.key) return false;
+    if (asked == ATTENTION_PORTABLE || asked == ATTENTION_TILES || (strcmp(isa, "sm_90") != 0 && strcmp(isa, "none") != 0)) return false;
+    const int64_t waves = blocks_for(heads, heads_processors());
+    return asked == ATTENTION_HEADS ||
+           (4 * heads >= 3 * waves * heads_processors() && attention_heads_bytes(heads, T, h.size) <= L2_BYTES);
+}
+
+template <typename T, int D, bool DOCUMENTS>
+static void heads_launch(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
+    const int64_t values = (int64_t)h.heads * minus.padded;
+    LAUNCH((attention_heads_hopper_kernel<T, D, DOCUMENTS>), (unsigned)heads_blocks(h.heads), HEADS_THREADS, sizeof(HeadsShared<T, D>), s,
+           ptr<T>(dqkv), sums, map_of<T>(qkv), map_of<T>(dy), map_of_minus(minus.lse, values), map_of_minus(minus.delta, values),
+           minus.padded, h, heads_sums(h.T, D));
+}
+
+void attention_hopper_heads_backward(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
+    auto launch = qkv.type == BF16 ? (h.starts ? heads_launch<bf16, 64, true> : heads_launch<bf16, 64, false>)
+                                   : (h.starts ? heads_launch<half, 64, true> : heads_launch<half, 64, false>);
+    launch(s, dqkv, dy, minus, sums, qkv, h);
+}
