@@ -129,7 +129,8 @@ typedef enum { ALONE, WITH_UPDATE } NormUse;
 static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, int64_t offset) {
     Case   k = case_of(N, C, E4M3);
     Tensor x = input(&k, N, C, 1, 6, fault), none = tensor_none(), update = use == ALONE ? none : input(&k, N, C, 2, 3, 0.0f);
-    Tensor w = tensor_slice(stage_random(&k.s, BF16, 1, C + offset, 1, 3, 6, 0), offset, C), b = stage_random(&k.s, BF16, 1, C, 1, 4, 1e-4, 0);
+    Tensor w = tensor_slice(stage_random(&k.s, BF16, 1, C + offset, 1, 3, 6, 0), offset, C);
+    Tensor b = stage_random(&k.s, BF16, 1, C, 1, 4, 1e-4, 0);
     Tensor sum[2], mean[2], rstd[2];
     for (int i = 0; i < 2; i++) {
         sum[i] = use == ALONE ? none : bf16(&k, N, C);
