@@ -81,9 +81,8 @@ enum { WGMMA_ROWS = sizeof WGMMA / sizeof *WGMMA, BY_HEADS = WGMMA_ROWS - 1 };
 /* Whether attention's backward takes five products, as layers/attention_hopper_heads.cu decides it for an H100. That no keys are
  * shared, shows in the bytes: of qkv, dqkv and dy, 16 bits each. */
 static int is_by_heads(const LedgerEntry *e) {
-    double heads = (double)e->dim[0] * (double)e->dim[2], rows = heads * (double)e->dim[1], waves = ceil(heads / 132);
-    return e->dim[3] == 64 && 4 * heads >= 3 * waves * 132 && 132 * 4.0 * 64 * (double)e->dim[1] <= 40 << 20 &&
-           e->bytes >= 7 * 2.0 * 64 * rows;
+    double heads = (double)e->dim[0] * (double)e->dim[2], T = (double)e->dim[1], D = (double)e->dim[3], waves = ceil(heads / 132);
+    return 4 * heads >= 3 * waves * 132 && 132 * 4.0 * D * T <= 40 << 20 && e->bytes >= 7 * 2.0 * D * heads * T;
 }
 
 enum { TABLE_ROWS = sizeof TABLE / sizeof *TABLE };
