@@ -95,11 +95,12 @@ static void test_muon_rate(void **state) {
     for (int wide = 1; wide <= 16; wide *= 16) {
         ModelShape shape = shape_of(ARCH_LLAMA, 256, 1, 0);
         shape.mup_base_n_embd = 256 / wide;
-        ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_TRAINING}, .optimizer = &OPTIMIZER_MUON, .B = B, .T = T};
-        Model    *m = model_create(spec);
-        AdamW     h = {1e-3, 0.9, 0.95, 1e-8, 0.0, 1};
+        ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_TRAINING},
+                          .optimizer = &OPTIMIZER_MUON, .B = B, .T = T};
+        Model        *m = model_create(spec);
+        AdamW         h = {1e-3, 0.9, 0.95, 1e-8, 0.0, 1};
         const Layout *l = &m->shards->layout;
-        float    *before = (float *)malloc(sizeof *before * (size_t)l->memory_elems);
+        float        *before = (float *)malloc(sizeof *before * (size_t)l->memory_elems);
         model_init_weights(m, 1, NULL, NULL);
         shards_begin(m->shards, &m->stream);
         device_sync(&m->stream);
