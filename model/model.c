@@ -199,6 +199,7 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     m.stream.any_threads = spec.any_threads;
     carve(&m);
     if (spec.fp8 && spec.optimizer && micro_batches > 0) dry_first_step(&m, micro_batches);
+    m.gpt.fp8.uses_own = spec.fp8_casts;
     if (spec.optimizer && micro_batches > 0) dry_step(&m, micro_batches);
     if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes,

@@ -28,6 +28,7 @@ typedef struct {
     OptimizerMemory offload;             /* where the optimizer's memory is                            */
     MathMode   math;
     int        fp8;                      /* the blocks' products (model/fp8.h)                         */
+    int        fp8_casts;                /* model_dry: a step that casts all they multiply, as a first step does */
     int        any_threads;              /* the same bits for any number of threads (core/device.h)    */
 } ModelSpec;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/optimizer.h"
+#include "run/config/config_diff.h"
 #include "run/config/config_load.h"
 
 static int is_muon(const Config *c) { return !strcmp(c->optimizer.name, OPTIMIZER_MUON.name); }
@@ -17,7 +18,7 @@ static void rule_unread(ConfigLoad *load, const char *key) {
     cJSON *value = option_to_json(o, load->config), *usual = cJSON_Parse(o->fallback);
     char  *shown = cJSON_PrintUnformatted(value);
     if (!usual || !shown) fail(EXIT_MEMORY, "out of memory while reading the config");
-    if (!cJSON_Compare(value, usual, 1))
+    if (!config_same_value(value, usual))
         faults_add(&load->faults, rule_where(load, keys), "%s = %s with optimizer.name = \"%s\", which does not read it: leave it out "
                    "(%s), or optimizer.name = \"%s\"", key, shown, load->config->optimizer.name, o->fallback, OPTIMIZER_MUON.name);
     cJSON_Delete(value), cJSON_Delete(usual), free(shown);

@@ -180,7 +180,7 @@ static int has_all(const Server *s, const Member *m) {
 }
 
 void server_keep_moments(Server *s) {
-    PeerMoments         *g = &s->peer_moments;
+    PeerMoments  *g = &s->peer_moments;
     const Member *giver = g->giver;
     if (!g->values[0]) return;
     if (giver && (giver->state != MEMBER_TRAINS || giver->lease.number != g->lease))

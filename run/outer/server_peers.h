@@ -25,8 +25,8 @@ typedef struct { MessageKind kind; /* of the answer */ int64_t round, offset, el
 /* What peers ask for. */
 typedef struct {
     const ServerWeights *weights;                   /* borrowed: X */
-    float        *moments[OPTIMIZER_STATES]; /* borrowed: M and V [elems]; NULL: there are none */
-    const RoundChange *change;               /* borrowed: CHANGE */
+    float               *moments[OPTIMIZER_STATES]; /* borrowed: M and V [elems]; NULL: there are none */
+    const RoundChange   *change;                    /* borrowed: CHANGE */
 } PeerValues;
 
 typedef struct {

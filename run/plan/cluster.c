@@ -48,6 +48,7 @@ static const Key KEYS[] = {
     {"efficiency.ramp", FIELD(ramp), KEY_NUMBER, 0, 0, 1e6, 64},
     {"efficiency.op_s", FIELD(op_s), KEY_NUMBER, 0, 0, 1, 0},
     {"attention_passes", FIELD(attention_passes), KEY_NUMBER, 0, 0, 100, 0},
+    {"fp8_casts", FIELD(fp8_casts), KEY_BOOL, 0, 0, 1, 0},
     {"overlap.collectives", FIELD(overlaps), KEY_BOOL, 0, 0, 1, 1},
     {"overlap.messages", FIELD(messages_overlap), KEY_BOOL, 0, 0, 1, 1},
     {"checkpoint.copy_bytes_per_s", FIELD(copy_bytes_per_s), KEY_NUMBER, 0, 1, 1e24, 0},

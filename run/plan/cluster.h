@@ -31,6 +31,7 @@ typedef struct {
     double ramp;                   /* products of inner size k reach k/(k + ramp) of their rate */
     double op_s;                   /* of any operation, before its work begins          */
     double attention_passes;       /* times that attention's scores go through memory; 0: never, as our kernels */
+    int    fp8_casts;              /* operands in fp8 are cast by kernels of their own; 0: what stands before writes them, as ours */
     int    overlaps, messages_overlap; /* 0: shards' and replicas' collectives, or stages' messages, keep the GPU from computing, as on processors */
     double copy_bytes_per_s, write_bytes_per_s, restart_s; /* of checkpoints: GPU to host, all ranks to disk; 0: not said */
 } Cluster;

@@ -219,6 +219,12 @@ static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster,
     ledger_free(&none);
 }
 
+static ModelSpec timed_spec(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
+    ModelSpec spec = spec_of(c, act, ranks, stage);
+    spec.fp8_casts = spec.fp8 && cluster->fp8_casts;
+    return spec;
+}
+
 static Simulated describe(const Config *c, int ranks) {
     Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave, .expert_ranks = (int)c->parallel.expert,
                      .zero_stage = (int)c->parallel.zero_stage,
@@ -273,7 +279,7 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
     for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p; /* and stages have different lists */
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];
-        if (like[p] == p) history[p] = history_of(spec_of(c, act, ranks, p), micro_batches, &d);
+        if (like[p] == p) history[p] = history_of(timed_spec(c, act, ranks, p, cluster), micro_batches, &d);
         s->history = &history[like[p]];
         s->list = work_list(P, V, micro_batches, p);
         for (int kind = 0; kind < 2; kind++)

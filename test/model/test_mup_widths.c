@@ -87,8 +87,43 @@ static void test_widths(void **state) {
     compare_widths(ARCH_LLAMA, &OPTIMIZER_MUON, 256, 0);
 }
 
+/* Muon's update of a matrix is lr 0.2 sqrt(max(R,M)) times a factor of the width times a matrix whose singular values are
+ * about 1, of min(R,M) sqrt(1/RM) root mean square: lr 0.2 factor for an element. model/mup.h has 1/sqrt(m) for the factor. */
+static void test_muon_rate(void **state) {
+    (void)state;
+    if (stage_is_slow()) return;
+    for (int wide = 1; wide <= 16; wide *= 16) {
+        ModelShape shape = shape_of(ARCH_LLAMA, 256, 1, 0);
+        shape.mup_base_n_embd = 256 / wide;
+        ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_TRAINING},
+                          .optimizer = &OPTIMIZER_MUON, .B = B, .T = T};
+        Model        *m = model_create(spec);
+        AdamW         h = {1e-3, 0.9, 0.95, 1e-8, 0.0, 1};
+        const Layout *l = &m->shards->layout;
+        float        *before = (float *)malloc(sizeof *before * (size_t)l->memory_elems);
+        model_init_weights(m, 1, NULL, NULL);
+        shards_begin(m->shards, &m->stream);
+        device_sync(&m->stream);
+        for (int64_t i = 0; i < l->memory_elems; i++) before[i] = tensor_get(m->shards->params, i);
+        for (int64_t i = 0; i < l->memory_elems; i++) tensor_set(m->shards->grads, i, (float)((i * 7919 + i / 13 * 104729) % 1009 - 504));
+        optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
+        device_sync(&m->stream);
+        for (int i = 0; i < l->params; i++) {
+            const Param *p = &l->param[i];
+            double       squares = 0, want = 0.2 * h.learning_rate / sqrt((double)wide);
+            if (p->group != GROUP_MATRIX) continue;
+            for (int64_t k = p->memory; k < p->memory + p->local_elems; k++)
+                squares += pow((double)tensor_get(m->shards->params, k) - (double)before[k], 2);
+            double got = sqrt(squares / (double)p->local_elems);
+            if (!(got > 0.7 * want && got < 1.3 * want)) fail_msg("%s, m = %d: root mean square %g, not %g", p->name, wide, got, want);
+        }
+        free(before);
+        model_destroy(m);
+    }
+}
+
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_widths)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_widths), cmocka_unit_test(test_muon_rate)};
     return cmocka_run_group_tests_name("mup_widths", all, NULL, NULL);
 }
 

@@ -83,7 +83,8 @@ of_grid() {
     local size=$1 ranks=$2 precision=$3 name=$(name_of "$@") shape=$LONG; GRIDS+=("$*"); shift 3
     [ $size = short ] && shape=$SHORT
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
-    { train_ranks $ranks $shape run.dir="$WORK/$name" precision=$precision "$@" > "$WORK/$name.out" 2>&1; echo $? > "$WORK/$name.status"; } &
+    mkdir "$WORK/t${#GRIDS[@]}" # of the launcher: two that begin at once in one folder can fail to start
+    { TMPDIR=$WORK/t${#GRIDS[@]} train_ranks $ranks $shape run.dir="$WORK/$name" precision=$precision "$@" > "$WORK/$name.out" 2>&1; echo $? > "$WORK/$name.status"; } &
 }
 check_grids() { # each: the numbers of one rank, and the bytes of the plan
     local grid name size ranks precision shape

@@ -106,18 +106,20 @@ first_round() {
 }
 expect "the first round is DiLoCo's, by float64; one that stops in mid-round sends what it has done" first_round
 kill $server 2> /dev/null; wait $server 2> /dev/null
-# A round but the first has fetched so many bytes a parameter at most.
+# fetched MOST RUN...: a round but an island's first has fetched so many bytes a parameter at most. On a busy machine one may have few.
 fetched() {
-    awk -F '"received_bytes":' -v p=55944 -v most="$2" '
-        /"outer"/ { n++; split($2, b, ","); if (n > 1 && b[1] > most * p + 1000) { print b[1], "bytes"; bad = 1 } }
-        END { exit bad || n < 3 }' "$1/metrics.jsonl"
+    local most=$1; shift
+    awk -F '"received_bytes":' -v p=55944 -v most="$most" '
+        FNR == 1 { n = 0 }
+        /"outer"/ { split($2, b, ","); if (n++) { seen++; if (b[1] > most * p + 1000) { print b[1], "bytes"; bad = 1 } } }
+        END { if (seen < 2) print seen + 0, "rounds"; exit bad || seen < 2 }' "${@/%//metrics.jsonl}"
 }
 nobody_waits() {
     local words="run.steps=40 eval.every=40 outer.wait=none outer.compress=int8 outer.momentum=0.3"
     serves none_s $words outer.least_islands=2
     begin 2 none_a $words; local a=$job
     begin 1 none_b $words; local b=$job
-    ends $a 0 && ends $b 0 && numbers leases none_s && fetched none_a 1.01 && fetched none_b 1.01 &&
+    ends $a 0 && ends $b 0 && numbers leases none_s && fetched 1.01 none_a none_b &&
         values none_a eval loss | awk 'NR == 1 { a = $1 } END { exit !($1 < 0.8 * a) }'
 }
 expect "nobody waits, int8 both ways: each sample counts once, the loss falls" nobody_waits
@@ -131,7 +133,7 @@ changes_travel() { # COMPRESS BYTES RANKS STEPS [WORDS...]
     begin "$3" "$name-a" $words parallel.zero_stage=2; local a=$job
     begin 1 "$name-b" $words outer.compress=none; local b=$job
     ends $a 0 && ends $b 0 && ends $server 0 && same_x "$name" "$name-a" "$4" && same_x "$name" "$name-b" "$4" &&
-        fetched "$name-a" "$2" && ! fetched "$name-b" "$2" > "$WORK/out" &&
+        fetched "$2" "$name-a" && ! fetched "$2" "$name-b" > "$WORK/out" &&
         values "$name-a" eval loss | awk 'NR == 1 { a = $1 } END { exit !($1 < 0.9 * a) }'
 }
 expect "int8 both ways: all hold the server's bits, one without outer.compress as well; the loss falls" changes_travel int8 1.01 1 40

@@ -35,7 +35,7 @@ while [ "$killed" -lt "$kills" ]; do
         if [ -n "$before" ] && grep -q "^resume " "$WORK/out" && ! grep -q "at step $before," "$WORK/out"; then
             failed=$((failed + 1)); echo "not ok $(grep '^resume ' "$WORK/out"), and step $before was there"
         fi
-        if grep -vE "mpirun|Primary job|abort|signal 9|^-*$|prterun|noticed|process|exited|node|is gone: the job ends" "$WORK/err" | grep -q "train_gpt:"; then
+        if grep -vE "mpirun|Primary job|abort|signal 9|^-*$|prterun|noticed|process|exited|node|is gone: the job ends|steps in a row took over" "$WORK/err" | grep -q "train_gpt:"; then
             failed=$((failed + 1)); echo "not ok $(grep 'train_gpt:' "$WORK/err" | head -3)"
         fi
     fi
