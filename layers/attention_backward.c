@@ -93,13 +93,15 @@ static void backward(Stream *s, Backward job, int is_dry) {
     arena_release(&s->scratch, mark);
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts, HeadShape h) {
+int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
+                       HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, delta, qkv, starts, h);
+    int      is_dry = attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, h);
     Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h), .dqkv = dqkv.data,
                     .y = y.data, .lse = (const float *)lse.data, .delta = (const float *)delta.data};
     job.heads.dy = dy.data;
     backward(s, job, is_dry);
+    return 0;
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,

@@ -11,6 +11,7 @@
 #include "layers/attention_f32.cuh"
 #include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
+#include "layers/bias.h"
 
 /* --- the values of a query that come before its scores ------------------------------------------------------------ */
 
@@ -428,17 +429,22 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Heads h,
-                     bool by_heads) {
+/* Returns whether dbias has been added to: that takes row_sums, a 32nd of dqkv's bytes, and a pass over those. */
+static bool backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
+                     Heads h, bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
     for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
-    bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h);
+    bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h),
+           has_sums = !tensor_is_none(dbias) && (s->ledger ? attention_expects_hopper(qkv.type, h.D) : is_hopper);
     size_t mark = arena_mark(&s->scratch);
     Minus  minus = {NULL, NULL, (int)padded_queries(h.T)};
     size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
     minus.lse = (float *)arena_take(&s->scratch, bytes);
     minus.delta = (float *)arena_take(&s->scratch, bytes);
     float *sums = by_heads ? (float *)arena_take(&s->scratch, attention_heads_bytes(h.heads, h.T, h.D)) : NULL;
+    Tensor row_sums = tensor_none();
+    if (has_sums) row_sums = arena_tensor(&s->scratch, F32, 2, h.heads / h.H * blocks_for(h.T, SUMMED_ROWS), h.columns, 1);
+    h.row_sums = ptr<float>(row_sums);
     LAUNCH_EARLY(attention_prepare_kernel, (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS), PREPARE_THREADS, 0, s,
                  minus, ptr<float>(lse), ptr<float>(delta), h);
     DISPATCH_ACT(qkv.type, T,
@@ -450,7 +456,9 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor lse
                                          : backward_launch<T, D, true, false>;
             launch(s, ptr<T>(dqkv), ptr<T>(dkeys), ptr<T>(dy), minus, ptr<T>(qkv), ptr<T>(keys), h);
         }));
+    if (has_sums) bias_backward(s, dbias, row_sums);
     arena_release(&s->scratch, mark);
+    return has_sums;
 }
 
 /* Takes it from s->scratch where it is not given. */
@@ -462,13 +470,15 @@ static Tensor delta_of(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape s
     return delta;
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts, HeadShape shape) {
+int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
+                       HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
     delta = delta_of(s, delta, dy, y, shape);
-    attention_backward_contract(s, dqkv, dy, y, lse, delta, qkv, starts, shape);
-    backward(s, dqkv, dqkv, dy, lse, delta, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
-             attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
+    attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape);
+    bool is_summed = backward(s, dqkv, dbias, dqkv, dy, lse, delta, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
+                              attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
     arena_release(&s->scratch, mark);
+    return is_summed;
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
@@ -476,6 +486,6 @@ void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy,
     size_t mark = arena_mark(&s->scratch);
     delta = delta_of(s, delta, dy, y, shape);
     attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
-    backward(s, dqkv, dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
+    backward(s, dqkv, tensor_none(), dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
     arena_release(&s->scratch, mark);
 }

@@ -247,6 +247,12 @@ bool attention_takes_hopper(DType act, const Heads &h) {
     return can && act != F32 && (h.D == 64 || h.D == 128) && h.vector && asked != ATTENTION_PORTABLE;
 }
 
+bool attention_expects_hopper(DType act, int64_t D) {
+    const char *isa = device_isa();
+    return act != F32 && (D == 64 || D == 128) && attention_asked() != ATTENTION_PORTABLE &&
+           (strcmp(isa, "sm_90") == 0 || strcmp(isa, "none") == 0);
+}
+
 template <typename T, int D, bool DOCUMENTS>
 static void forward_launch(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
     const int items = h.heads * (int)blocks_for(h.T, BLOCK_ROWS), blocks = device_multiprocessors();

@@ -12,6 +12,8 @@ AttentionAsked attention_asked(void);
  * have 16 bits, heads 64 or 128 channels, and rows are whole 16-byte vectors; else those of attention.cu and
  * attention_backward.cu, which take everything. Asked for portable ones: these always. */
 bool attention_takes_hopper(DType act, const Heads &h);
+/* The same before there are tensors; without a GPU as on an H100. */
+bool attention_expects_hopper(DType act, int64_t D);
 
 void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h);
 

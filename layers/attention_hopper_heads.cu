@@ -14,7 +14,8 @@
 #include "layers/attention_hopper_backward.cuh"
 
 enum {
-    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP
+    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP,
+    ADDER_BARRIER = 1 + GROUPS
 };
 
 /* A thread's registers; 2 x KEYS + ADDER + LOADER = 4 x 128. */
@@ -138,8 +139,10 @@ DEVICE void heads_consume(T *dqkv, HeadsShared<T, D> *shared, HeadsQueues<T, D> 
             heads_rows<T, D, DOCUMENTS>(dk, dv, shared, queues, done % 2, n, key, queries_end<DOCUMENTS>(h, head, key), starts, h);
             named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's values have been read; keys still are, for dq */
             store_product<T, BLOCK_ROWS, D>(to + h.key_columns, h.columns, key + row, v, row, dv, one, h);
-            __syncwarp();
+            store_sums<T, BLOCK_ROWS, D>(h, head, key + row, key_column(h, head) + h.key_columns, v, row, 1 + group);
+            named_barrier_sync(1 + group, WARPGROUP); /* the rows, or sums in their place, have been read */
             store_product<T, BLOCK_ROWS, D>(to, h.columns, key + row, v, row, dk, scale, h);
+            store_sums<T, BLOCK_ROWS, D>(h, head, key + row, key_column(h, head), v, row, 1 + group);
             fence_proxy_async(); /* TMA fills the tile again */
             queue_free(queues.own, done);
         }
@@ -199,9 +202,11 @@ DEVICE void heads_add(T *dqkv, float *sums, HeadsShared<T, D> *shared, HeadsQueu
                     if (query == key) multiply_ds<T, GROUP_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     else multiply_ds<T, BLOCK_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     if (column == D - BOX) queue_free(queues.ds, n);
-                    __syncwarp(); /* the last result has left shared->dq */
-                    if (is_last) store_product<T, STEP, BOX>(to + column, h.columns, query + row, shared->dq, row, dq, scale, h);
-                    else sums_store(part, dq);
+                    if (is_last) {
+                        named_barrier_sync(ADDER_BARRIER, WARPGROUP); /* the last result, or sums in its place, have been read */
+                        store_product<T, STEP, BOX>(to + column, h.columns, query + row, shared->dq, row, dq, scale, h);
+                        store_sums<T, STEP, BOX>(h, head, query + row, head_column(h, head) + column, shared->dq, row, ADDER_BARRIER);
+                    } else sums_store(part, dq);
                 }
             }
             queue_free(queues.own, done);
@@ -253,10 +258,8 @@ size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
 bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
     enum { L2_BYTES = 40 << 20 }; /* of an H100's 50 MB */
     const AttentionAsked asked = attention_asked();
-    const char          *isa = device_isa();
-    const bool           has_kernel = (h.size == 64 && act != F32) || (h.size == 128 && act == BF16); /* fp16 would spill with 128 */
-    if (!has_kernel || h.query != h.key) return false;
-    if (asked == ATTENTION_PORTABLE || asked == ATTENTION_TILES || (strcmp(isa, "sm_90") != 0 && strcmp(isa, "none") != 0)) return false;
+    const bool           has_kernel = h.size == 64 || (h.size == 128 && act == BF16); /* fp16 would spill with 128 */
+    if (!attention_expects_hopper(act, h.size) || !has_kernel || h.query != h.key || asked == ATTENTION_TILES) return false;
     const int64_t waves = blocks_for(heads, heads_processors());
     return asked == ATTENTION_HEADS ||
            (4 * heads >= 3 * waves * heads_processors() && attention_heads_bytes(heads, T, h.size) <= L2_BYTES);

@@ -252,10 +252,11 @@ static inline double attention_delta_bytes(Tensor y, Tensor delta, HeadShape h) 
     EXPECT2(delta, F32, h.query, y.dim[0]);
     return contract_bytes(delta);
 }
-static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                                              Tensor starts, HeadShape h) {
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                                              Tensor qkv, Tensor starts, HeadShape h) {
     attention_expect(y, lse, qkv, starts, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
+    if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        5.0 * attention_product_flops(lse, y),

@@ -186,8 +186,10 @@ void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling s
  *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads   qkv [B*T,C+2C'] act in  */
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
 /* The gradient of a shared key or value is the sum over its query heads, in their order.
- *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in   delta [H,B*T] f32 in, of dy and y; or none: it is found first                     */
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts, HeadShape h);
+ *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in   delta [H,B*T] f32 in, of dy and y; or none: it is found first
+ *   dbias [C+2C'] f32 out(+=) column sums of dqkv as stored, by kernels that have it at hand; or none. Returns whether they did.        */
+int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
+                       HeadShape h);
 /* delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h: what the softmax' gradient subtracts from each score's.
  *   delta [H,N] f32 out   dy, y [N,C] act in                                                                                           */
 void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);

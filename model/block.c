@@ -153,14 +153,12 @@ void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv) {
     attention_context_forward(r->s, y, lse, qkv, r->keys, r->starts, context_part(r->context), heads_of(r));
 }
 
-void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv) {
+int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv) {
     int64_t Q = query_columns(r);
-    if (!r->context) {
-        attention_backward(r->s, dqkv, dy, y, lse, delta, qkv, r->starts, heads_of(r));
-        return;
-    }
+    if (!r->context) return attention_backward(r->s, dqkv, dbias, dy, y, lse, delta, qkv, r->starts, heads_of(r));
     gather_keys(r, qkv);
     attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, delta, qkv, r->keys, r->starts, context_part(r->context), heads_of(r));
     comm_reduce_scatter(r->context, flat(r->dkeys));
     copy_columns(r->s, dqkv, Q, own_keys(r, r->dkeys), 0, qkv.dim[1] - Q);
+    return 0;
 }

@@ -99,10 +99,11 @@ Tensor own_rows(const BlockRun *r, Tensor room);
 /* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al., "Ring
  * attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one rank the
  * plain ops. Queries of tokens with a past see the keys of that, too; lse is not set then.
- *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T]   delta: of dy and y, or none */
+ *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T]   delta: of dy and y, or none   dbias, and what is returned: as of
+ * attention_backward */
 HeadShape heads_of(const BlockRun *r); /* this tensor rank's */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
-void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
+int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
 ContextPart context_part(const Comm *context);
 /* The rows of this batch's tokens, below those of the tokens before. */
 Tensor batch_rows(const BlockRun *r, Tensor qkv);

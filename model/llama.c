@@ -215,7 +215,7 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2, x->rstd_2);
 
     product_head_backward(r, PRODUCT_ATTENTION, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch), x->attention, w->o);
-    attend_backward(r, x->dqkv, dattention, x->attention, x->lse, tensor_none(), x->qkv);
+    attend_backward(r, x->dqkv, tensor_none(), dattention, x->attention, x->lse, tensor_none(), x->qkv);
     heads_backward(r, x, w, d);
     rmsnorm_backward(r->s, r->dresidual, d->norm_1, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->norm_1, x->rstd_1);
 }

@@ -79,7 +79,7 @@ static void forward(Bench *b, Way way) {
 }
 static void backward(Bench *b, Way way) {
     for (int i = 0; i < BACKWARDS; i++)
-        attention_backward(&b->stream, b->dqkv, b->dy, b->y, b->lse, tensor_none(), b->qkv, b->batch[way].starts, SHAPE);
+        attention_backward(&b->stream, b->dqkv, tensor_none(), b->dy, b->y, b->lse, tensor_none(), b->qkv, b->batch[way].starts, SHAPE);
     device_sync(&b->stream);
 }
 static void step(Bench *b, Way way) { step_ms(b->model[way], b->batch[way], ++b->steps); }

@@ -158,9 +158,9 @@ OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(
 /* As a step has it: a GPU's finds delta beside the product before, the CPU's in attention's backward. */
 static Tensor delta_of(Bench *b) { return device_is_host() ? tensor_none() : b->delta; }
 OP(delta, attention_delta(s, b->delta, b->dy, b->y))
-OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, delta_of(b), b->qkv, tensor_none(), heads(b)))
+OP(attention_b, attention_backward(s, b->dqkv, tensor_none(), b->dy, b->y, b->lse, delta_of(b), b->qkv, tensor_none(), heads(b)))
 OP(documents_f, attention_forward(s, b->y, b->lse, b->qkv, b->starts, heads(b)))
-OP(documents_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, delta_of(b), b->qkv, b->starts, heads(b)))
+OP(documents_b, attention_backward(s, b->dqkv, tensor_none(), b->dy, b->y, b->lse, delta_of(b), b->qkv, b->starts, heads(b)))
 OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS))

@@ -60,7 +60,7 @@ static void compare_records(const char *file, int64_t group) {
            dqkv = stage_tensor(&s, F32, 2, B * T, columns);
     AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, tensor_none(), h);
     assert_close(y, (const double *)record_find(&f, "attention.y")->data, F32, b.y);
     assert_close(lse, (const double *)lse_record->data, F32, b.lse);
     assert_dqkv(&s, dqkv, (const double *)record_find(&f, "attention.dqkv")->data, h, b);
@@ -72,6 +72,12 @@ static void test_records(void **state) {
     (void)state;
     compare_records(OPS_FILE, 1);
     compare_records(HEADS_FILE, 3);
+}
+
+/* sums[c] += column c, as stored. */
+static void add_columns(double *sums, Tensor x) {
+    stage_settle();
+    for (int64_t i = 0; i < tensor_elems(x); i++) sums[i % x.dim[1]] += (double)tensor_get(x, i);
 }
 
 static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread) {
@@ -88,19 +94,21 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
-    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, tensor_none(), h);
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
-    Tensor  delta = stage_tensor(&s, F32, 2, h.query, B * T);
-    double *delta64 = stage_doubles(&s, h.query * B * T);
+    Tensor  delta = stage_tensor(&s, F32, 2, h.query, B * T), dbias = stage_random(&s, F32, 1, columns, 1, 5, 1, 0);
+    double *delta64 = stage_doubles(&s, h.query * B * T), *dbias64 = stage_widen(&s, dbias);
     ref_attention_delta(delta64, stage_widen(&s, dy), stage_widen(&s, y), B * T, h.query, h.size);
     attention_delta(&s.stream, delta, dy, y);
     assert_close(delta, delta64, F32, bound_sum(h.size));
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h); /* the second pass overwrites the first, with the same bits */
-    attention_backward(&s.stream, dqkv, dy, y, lse, delta, qkv, tensor_none(), h); /* also from a delta that is given */
+    int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h); /* also from a delta that is given */
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
+    if (has_bias) add_columns(dbias64, dqkv); /* else it is left alone */
+    assert_close(dbias, dbias64, F32, bound_sum(B * T));
     stage_destroy(&s);
 }
 
@@ -121,7 +129,7 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
     double *dqkv64 = stage_doubles(&s, B * T * columns), *sums = stage_doubles(&s, ranks * in_rank);
     reference_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, h);
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, tensor_none(), h);
     stage_settle();
     for (int64_t i = 0; i < ranks * in_rank; i++) {
         int64_t   row = i / wide % N;
@@ -275,22 +283,26 @@ static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, Hea
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  qkv = stage_random(&s, act, 2, B * T, columns, 1, 2, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0),
             y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * h.query, T),
-            dqkv = stage_random(&s, act, 2, B * T, columns, 3, 1, 0), by_tiles = stage_copy(&s, dqkv), starts = tensor_none();
-    double *dqkv64 = stage_doubles(&s, B * T * columns);
+            dqkv = stage_random(&s, act, 2, B * T, columns, 3, 1, 0), by_tiles = stage_copy(&s, dqkv), starts = tensor_none(),
+            dbias = stage_random(&s, F32, 1, columns, 1, 5, 1, 0), dbias_by_tiles = stage_copy(&s, dbias);
+    double *dqkv64 = stage_doubles(&s, B * T * columns), *dbias64 = stage_widen(&s, dbias);
     if (every) starts = stage_tokens(&s, 2, B, T, 1, 2);
     stage_settle();
     for (int64_t i = 0; every && i < B * T; i++) ((int32_t *)starts.data)[i] = (int32_t)(i % T - i % T % (every - i / T * 20));
     ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), (const int32_t *)starts.data, B, T, h.query, h.key, h.size);
     attention_forward(&s.stream, y, lse, qkv, starts, h);
     double products = emu_products ? emu_products() : 0.0;
-    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, starts, h);
+    assert_true(attention_backward(&s.stream, dqkv, dbias, dy, y, lse, tensor_none(), qkv, starts, h));
     assert_dqkv(&s, dqkv, dqkv64, h, attention_bounds(T, h, 2.0, 1.0));
+    add_columns(dbias64, dqkv);
+    assert_close(dbias, dbias64, F32, bound_sum(B * T));
     const int is_five = h.query == h.key && (h.size == 64 || act == BF16);
     if (emu_products && !every && is_five) assert_true(emu_products() - products == five_products(B * h.query, T, h.size));
     char *before = ask("hopper-tiles");
-    attention_backward(&s.stream, by_tiles, dy, y, lse, tensor_none(), qkv, starts, h);
+    assert_true(attention_backward(&s.stream, by_tiles, dbias_by_tiles, dy, y, lse, tensor_none(), qkv, starts, h));
     asked_before(before);
     assert_same_bits(dqkv, by_tiles);
+    assert_same_bits(dbias, dbias_by_tiles);
     stage_destroy(&s);
 }
 static void test_by_heads(void **state) {
@@ -330,8 +342,8 @@ static void test_copied_keys(void **state) {
         attention_forward(&s.stream, y_apart, lse_apart, copied, tensor_none(), apart);
         assert_same_bits(y, y_apart);
         assert_same_bits(lse, lse_apart);
-        attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
-        attention_backward(&s.stream, dcopied, dy, y, lse, tensor_none(), copied, tensor_none(), apart);
+        attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, tensor_none(), h);
+        attention_backward(&s.stream, dcopied, tensor_none(), dy, y, lse, tensor_none(), copied, tensor_none(), apart);
         stage_settle();
         for (int64_t i = 0; i < T * H * D; i++)
             assert_true(tensor_get(dqkv, i / (H * D) * heads_columns(h) + i % (H * D)) ==

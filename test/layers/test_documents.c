@@ -109,7 +109,7 @@ static void test_records(void **state) {
     Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * h.query, T), dqkv = stage_tensor(&s, F32, 2, B * T, columns);
     AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
     attention_forward(&s.stream, y, lse, qkv, starts, h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, starts, h);
+    attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
     assert_close(y, (const double *)record_find(&f, "attention.y")->data, F32, b.y);
     assert_close(lse, (const double *)record_find(&f, "attention.lse")->data, F32, b.lse);
     assert_dqkv(&s, dqkv, (const double *)record_find(&f, "attention.dqkv")->data, h, b);
@@ -132,13 +132,13 @@ static void compare(DType act, int64_t B, int64_t T, int64_t every, HeadShape h,
     ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), ids(starts), B, T, h.query, h.key, h.size);
     AttentionBounds b = attention_bounds(T, h, spread, 1.0);
     attention_forward(&s.stream, y, lse, qkv, starts, h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, starts, h);
+    attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
     attention_forward(&s.stream, y, lse, qkv, starts, h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, starts, h);
+    attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
@@ -174,9 +174,9 @@ static void test_one_document(void **state) {
         Tensor lse = stage_tensor(&s, F32, 2, B * h.query, T), lse_plain = stage_copy(&s, lse), dqkv = stage_copy(&s, qkv),
                dplain = stage_copy(&s, qkv);
         attention_forward(&s.stream, y, lse, qkv, starts, h);
-        attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, starts, h);
+        attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
         attention_forward(&s.stream, y_plain, lse_plain, qkv, tensor_none(), h);
-        attention_backward(&s.stream, dplain, dy, y_plain, lse_plain, tensor_none(), qkv, tensor_none(), h);
+        attention_backward(&s.stream, dplain, tensor_none(), dy, y_plain, lse_plain, tensor_none(), qkv, tensor_none(), h);
         assert_same_bits(y, y_plain);
         assert_same_bits(lse, lse_plain);
         assert_same_bits(dqkv, dplain);
@@ -198,7 +198,7 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int6
     double *dqkv64 = stage_doubles(&s, B * T * columns), *sums = stage_doubles(&s, ranks * N * wide);
     ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), ids(starts), B, T, H, h.key, h.size);
     attention_forward(&s.stream, y, lse, qkv, starts, h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, tensor_none(), qkv, starts, h);
+    attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
     stage_settle();
     for (int64_t i = 0; i < ranks * N * wide; i++) {
         int64_t   row = i / wide % N;
@@ -263,7 +263,7 @@ static void test_apart(void **state) {
         for (int64_t i = 0; i < FIRST * columns; i++) tensor_set(qkv, i, 3.0f);
         for (int64_t i = 0; i < FIRST * C; i++) tensor_set(dy, i, 0.0f);
         attention_forward(&s.stream, y_changed, lse, qkv, starts, h);
-        attention_backward(&s.stream, dqkv, dy, y_changed, lse, tensor_none(), qkv, starts, h);
+        attention_backward(&s.stream, dqkv, tensor_none(), dy, y_changed, lse, tensor_none(), qkv, starts, h);
         stage_settle();
         for (int64_t i = FIRST * C; i < T * C; i++) assert_true(tensor_get(y, i) == tensor_get(y_changed, i));
         for (int64_t i = 0; i < FIRST * columns; i++) assert_true(tensor_get(dqkv, i) == 0.0f);

@@ -85,7 +85,7 @@ static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, HeadShape h)
            lse = stage_tensor(s, F32, 2, B * h.query, T);
     Tensor  dqkv = stage_tensor(s, act, 2, B * T, heads_columns(h)), dy = random_act(s, act, B * T, C, 2);
     attention_forward(&s->stream, y, lse, qkv, tensor_none(), h);
-    attention_backward(&s->stream, dqkv, dy, y, lse, tensor_none(), qkv, tensor_none(), h);
+    attention_backward(&s->stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, tensor_none(), h);
     return (Outputs){{y, lse, dqkv}, 3};
 }
 static Outputs few_heads(Stage *s, DType act) { return attention(s, act, 1, 203, (HeadShape){2, 2, 24}); }
