@@ -443,7 +443,8 @@ static bool backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
     minus.delta = (float *)arena_take(&s->scratch, bytes);
     float *sums = by_heads ? (float *)arena_take(&s->scratch, attention_heads_bytes(h.heads, h.T, h.D)) : NULL;
     Tensor row_sums = tensor_none();
-    if (has_sums) row_sums = arena_tensor(&s->scratch, F32, 2, h.heads / h.H * blocks_for(h.T, SUMMED_ROWS), h.columns, 1);
+    h.parts = (int)blocks_for(h.T, SUMMED_ROWS);
+    if (has_sums) row_sums = arena_tensor(&s->scratch, F32, 2, h.heads / h.H * h.parts, h.columns, 1);
     h.row_sums = ptr<float>(row_sums);
     LAUNCH_EARLY(attention_prepare_kernel, (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS), PREPARE_THREADS, 0, s,
                  minus, ptr<float>(lse), ptr<float>(delta), h);

@@ -92,10 +92,9 @@ DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEY
  * without bank conflicts; the four warps' sums take the place of these rows and meet. barrier: the warpgroup's. */
 template <typename T, int ROWS, int D>
 DEVICE void store_sums(const Heads &h, int head, int first, int column, T *tile, int row, int barrier) {
-    const int part = first / SUMMED_ROWS, parts = (h.T + SUMMED_ROWS - 1) / SUMMED_ROWS, lane = (int)threadIdx.x % WARP,
-              c = (int)threadIdx.x % WARPGROUP;
+    const int part = first / SUMMED_ROWS, lane = (int)threadIdx.x % WARP, c = (int)threadIdx.x % WARPGROUP;
     float     sum[D / WARP] = {}, *own = reinterpret_cast<float *>(tile + row * BOX);
-    if (!h.row_sums || part >= parts) return;
+    if (!h.row_sums || part >= h.parts) return;
     #pragma unroll 4 /* of all rows at once places would fill registers that dq needs */
     for (int r = row; r < row + 16; r++)
         #pragma unroll
@@ -112,7 +111,7 @@ DEVICE void store_sums(const Heads &h, int head, int first, int column, T *tile,
     float total = 0.0f;
     for (int r = row / GROUP_ROWS * GROUP_ROWS, end = r + GROUP_ROWS; r < end; r += 16)
         total += reinterpret_cast<const float *>(tile + r * BOX)[c];
-    h.row_sums[((int64_t)(head / h.H) * parts + part) * h.columns + column + c] = total;
+    h.row_sums[((int64_t)(head / h.H) * h.parts + part) * h.columns + column + c] = total;
 }
 
 #endif

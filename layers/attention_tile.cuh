@@ -29,7 +29,8 @@ typedef struct {
     int   section;           /* heads of keys that stay in the second-level cache with their values  */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     const int32_t *starts;   /* [B,T] of documents; NULL: each sequence is one                       */
-    float *row_sums;         /* [B,ceil(T/SUMMED_ROWS),columns], of dqkv, by kernels on wgmma; or NULL  */
+    float *row_sums;         /* [B,parts,columns], of dqkv, by kernels on wgmma; or NULL                */
+    int   parts;             /* of SUMMED_ROWS rows of a sequence                                     */
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
 } Heads;
