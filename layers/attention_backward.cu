@@ -429,7 +429,7 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-/* Returns whether dbias has been added to: that takes row_sums, a 32nd of dqkv's bytes, and a pass over those. */
+/* Returns whether dbias has been added to: that takes row_sums, few beside dqkv, and a pass over those. */
 static bool backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
                      Heads h, bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
@@ -443,7 +443,7 @@ static bool backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
     minus.delta = (float *)arena_take(&s->scratch, bytes);
     float *sums = by_heads ? (float *)arena_take(&s->scratch, attention_heads_bytes(h.heads, h.T, h.D)) : NULL;
     Tensor row_sums = tensor_none();
-    h.parts = (int)blocks_for(h.T, SUMMED_ROWS);
+    h.parts = by_heads && h.T > HEADS_SUMMED * SUMMED_ROWS ? HEADS_SUMMED : (int)blocks_for(h.T, SUMMED_ROWS);
     if (has_sums) row_sums = arena_tensor(&s->scratch, F32, 2, h.heads / h.H * h.parts, h.columns, 1);
     h.row_sums = ptr<float>(row_sums);
     LAUNCH_EARLY(attention_prepare_kernel, (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS), PREPARE_THREADS, 0, s,

@@ -126,10 +126,10 @@ DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<Keys
         queue_take(queues.own, done);
         keys_rows<T, D, PLAIN>(dk, dv, shared, queues, k, v, n, item, h);
         named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's keys and values have been read */
-        store_product<T, BLOCK_ROWS, D>(to, h.key_stride, item.key + row, k, row, dk, scale, h);
-        store_product<T, BLOCK_ROWS, D>(to + h.key_columns, h.key_stride, item.key + row, v, row, dv, one, h);
-        store_sums<T, BLOCK_ROWS, D>(h, item.head, item.key + row, key_column(h, item.head), k, row, 1 + group);
-        store_sums<T, BLOCK_ROWS, D>(h, item.head, item.key + row, key_column(h, item.head) + h.key_columns, v, row, 1 + group);
+        store_summed<T, BLOCK_ROWS, D>(to, h.key_stride, item.key + row, k, row, dk, scale, item.head,
+                                       key_column(h, item.head), h);
+        store_summed<T, BLOCK_ROWS, D>(to + h.key_columns, h.key_stride, item.key + row, v, row, dv, one, item.head,
+                                       key_column(h, item.head) + h.key_columns, h);
         fence_proxy_async(); /* TMA fills the tiles again */
         queue_free(queues.own, done);
     }
@@ -240,8 +240,8 @@ DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues
         queue_take(queues.own, done);
         queries_rows<T, D, DOCUMENTS>(dq, shared, queues, q, shared->dy[done % 2], n, item, minus, h);
         named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's queries have been read */
-        store_product<T, BLOCK_ROWS, D>(dqkv + item.place.qkv, h.columns, item.query + row, q, row, dq, scale, h);
-        store_sums<T, BLOCK_ROWS, D>(h, item.place.head, item.query + row, head_column(h, item.place.head), q, row, 1 + group);
+        store_summed<T, BLOCK_ROWS, D>(dqkv + item.place.qkv, h.columns, item.query + row, q, row, dq, scale, item.place.head,
+                                       head_column(h, item.place.head), h);
         fence_proxy_async(); /* TMA fills the tile again */
         queue_free(queues.own, done);
     }

@@ -85,33 +85,31 @@ DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEY
     if (!TIGHT) wgmma_wait<1>(dv); /* gives p's registers back */
 }
 
-/* --- column sums of what store_product has stored ------------------------------------------------------------------------ */
-
-/* row_sums of the 64 rows of a sequence that the warpgroup has stored in columns from `column` on, of which this warp's begin at
- * `first`; tile and row as in store_product, whose zeros past T add nothing. A lane adds up pairs of columns of its warp's rows,
- * without bank conflicts; the four warps' sums take the place of these rows and meet. barrier: the warpgroup's. */
+/* store_product, and the columns' sums of the warp's rows as they are stored, for row_sums: a lane has pairs of columns. A later
+ * part adds to that which the same warp has written before; it comes while the rows are stored. Rows past T are zeros.
+ * column: of dqkv, where `to` begins. */
 template <typename T, int ROWS, int D>
-DEVICE void store_sums(const Heads &h, int head, int first, int column, T *tile, int row, int barrier) {
-    const int part = first / SUMMED_ROWS, lane = (int)threadIdx.x % WARP, c = (int)threadIdx.x % WARPGROUP;
-    float     sum[D / WARP] = {}, *own = reinterpret_cast<float *>(tile + row * BOX);
-    if (!h.row_sums || part >= h.parts) return;
-    #pragma unroll 4 /* of all rows at once places would fill registers that dq needs */
-    for (int r = row; r < row + 16; r++)
+DEVICE void store_summed(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2], int head,
+                         int column, const Heads &h) {
+    const int     lane = (int)threadIdx.x % WARP, part = first / SUMMED_ROWS;
+    const bool    is_summed = h.row_sums && first < h.T;
+    const int64_t at = ((int64_t)(head / h.H) * h.parts + part % h.parts) * h.columns + column;
+    float2       *sums = reinterpret_cast<float2 *>(h.row_sums) + at / 2 + lane, sum[D / BOX] = {};
+    if (is_summed && part >= h.parts)
         #pragma unroll
-        for (int d = 0; d < D; d += BOX) {
-            const int    at = d * ROWS + r * BOX + (lane / 4 ^ r % 8) * 8 + lane % 4 * 2;
-            const float2 x = unpack_pair<T>(*reinterpret_cast<const uint32_t *>(tile + at));
-            sum[d / WARP] += x.x, sum[d / WARP + 1] += x.y;
+        for (int d = 0; d < D / BOX; d++) sum[d] = sums[d * WARP];
+    store_product<T, ROWS, D>(to, stride, first, tile, row, x, scale, h);
+    if (!is_summed) return;
+    #pragma unroll 4
+    for (int r = row; r < row + SUMMED_ROWS; r++)
+        #pragma unroll
+        for (int d = 0; d < D / BOX; d++) {
+            const T     *pair = tile + d * BOX * ROWS + r * BOX + (lane / 4 ^ r % 8) * 8 + lane % 4 * 2;
+            const float2 two = unpack_pair<T>(*reinterpret_cast<const uint32_t *>(pair));
+            sum[d].x += two.x, sum[d].y += two.y;
         }
-    __syncwarp(); /* the warp has read its rows */
     #pragma unroll
-    for (int i = 0; i < D / WARP; i++) own[i / 2 * BOX + 2 * lane + i % 2] = sum[i];
-    named_barrier_sync(barrier, WARPGROUP);
-    if (c >= D) return;
-    float total = 0.0f;
-    for (int r = row / GROUP_ROWS * GROUP_ROWS, end = r + GROUP_ROWS; r < end; r += 16)
-        total += reinterpret_cast<const float *>(tile + r * BOX)[c];
-    h.row_sums[((int64_t)(head / h.H) * h.parts + part) * h.columns + column + c] = total;
+    for (int d = 0; d < D / BOX; d++) sums[d * WARP] = sum[d];
 }
 
 #endif

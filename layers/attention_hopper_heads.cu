@@ -14,8 +14,7 @@
 #include "layers/attention_hopper_backward.cuh"
 
 enum {
-    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP,
-    ADDER_BARRIER = 1 + GROUPS
+    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP
 };
 
 /* A thread's registers; 2 x KEYS + ADDER + LOADER = 4 x 128. */
@@ -138,11 +137,10 @@ DEVICE void heads_consume(T *dqkv, HeadsShared<T, D> *shared, HeadsQueues<T, D> 
             queue_take(queues.own, done);
             heads_rows<T, D, DOCUMENTS>(dk, dv, shared, queues, done % 2, n, key, queries_end<DOCUMENTS>(h, head, key), starts, h);
             named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's values have been read; keys still are, for dq */
-            store_product<T, BLOCK_ROWS, D>(to + h.key_columns, h.columns, key + row, v, row, dv, one, h);
-            store_sums<T, BLOCK_ROWS, D>(h, head, key + row, key_column(h, head) + h.key_columns, v, row, 1 + group);
-            named_barrier_sync(1 + group, WARPGROUP); /* the rows, or sums in their place, have been read */
-            store_product<T, BLOCK_ROWS, D>(to, h.columns, key + row, v, row, dk, scale, h);
-            store_sums<T, BLOCK_ROWS, D>(h, head, key + row, key_column(h, head), v, row, 1 + group);
+            store_summed<T, BLOCK_ROWS, D>(to + h.key_columns, h.columns, key + row, v, row, dv, one, head,
+                                           key_column(h, head) + h.key_columns, h);
+            __syncwarp();
+            store_summed<T, BLOCK_ROWS, D>(to, h.columns, key + row, v, row, dk, scale, head, key_column(h, head), h);
             fence_proxy_async(); /* TMA fills the tile again */
             queue_free(queues.own, done);
         }
@@ -202,11 +200,10 @@ DEVICE void heads_add(T *dqkv, float *sums, HeadsShared<T, D> *shared, HeadsQueu
                     if (query == key) multiply_ds<T, GROUP_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     else multiply_ds<T, BLOCK_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     if (column == D - BOX) queue_free(queues.ds, n);
-                    if (is_last) {
-                        named_barrier_sync(ADDER_BARRIER, WARPGROUP); /* the last result, or sums in its place, have been read */
-                        store_product<T, STEP, BOX>(to + column, h.columns, query + row, shared->dq, row, dq, scale, h);
-                        store_sums<T, STEP, BOX>(h, head, query + row, head_column(h, head) + column, shared->dq, row, ADDER_BARRIER);
-                    } else sums_store(part, dq);
+                    __syncwarp(); /* the last result has left shared->dq */
+                    if (is_last) store_summed<T, STEP, BOX>(to + column, h.columns, query + row, shared->dq, row, dq, scale, head,
+                                                            head_column(h, head) + column, h);
+                    else sums_store(part, dq);
                 }
             }
             queue_free(queues.own, done);

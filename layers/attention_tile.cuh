@@ -14,7 +14,7 @@
 #include "core/ptx.cuh"
 #include "layers/layers.h"
 
-enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20, SUMMED_ROWS = 64 };
+enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20, SUMMED_ROWS = 16, HEADS_SUMMED = 8 };
 
 /* The problem, as each kernel gets it. */
 typedef struct {
@@ -29,8 +29,8 @@ typedef struct {
     int   section;           /* heads of keys that stay in the second-level cache with their values  */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     const int32_t *starts;   /* [B,T] of documents; NULL: each sequence is one                       */
-    float *row_sums;         /* [B,parts,columns], of dqkv, by kernels on wgmma; or NULL                */
-    int   parts;             /* of SUMMED_ROWS rows of a sequence                                     */
+    float *row_sums;         /* [B,parts,columns] of dqkv, by kernels on wgmma; or NULL              */
+    int   parts;             /* of a sequence's SUMMED_ROWS rows, or HEADS_SUMMED and later ones with them */
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
 } Heads;

@@ -302,7 +302,7 @@ static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, Hea
     assert_true(attention_backward(&s.stream, by_tiles, dbias_by_tiles, dy, y, lse, tensor_none(), qkv, starts, h));
     asked_before(before);
     assert_same_bits(dqkv, by_tiles);
-    assert_same_bits(dbias, dbias_by_tiles);
+    assert_close(dbias_by_tiles, dbias64, F32, bound_sum(B * T));
     stage_destroy(&s);
 }
 static void test_by_heads(void **state) {
