@@ -95,7 +95,8 @@ DEVICE int           held_column(int i) { return i / 4 * 8 + (int)threadIdx.x % 
 /* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another. A_ROWS: of the whole tile. */
 template <typename T, int N, int D, int A_ROWS>
 DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bool add) {
-    const uint64_t left = descriptor_afresh(matrix_descriptor(a + row * BOX, 16, SWIZZLE_ROWS_BYTES)), right = matrix_descriptor(b, 16, SWIZZLE_ROWS_BYTES);
+    const uint64_t left = descriptor_afresh(matrix_descriptor(a + row * BOX, 16, SWIZZLE_ROWS_BYTES)),
+                   right = matrix_descriptor(b, 16, SWIZZLE_ROWS_BYTES);
     #pragma unroll
     for (int d = 0; d < D; d += 16)
         wgmma<T, T, N>(s, descriptor_after(left, (d / BOX * BOX * A_ROWS + d % BOX) * 2),

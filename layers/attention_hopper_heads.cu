@@ -8,8 +8,9 @@
  * has the same elements of it: it loads and stores them itself, without atomics and in one order, and the bits are the
  * same every time. The first tile of keys begins a sum, that of the queries' own positions ends it; what lies between
  * passes through L2, in which the sums of all blocks fit (attention_by_heads).
- * With 128 channels dk and dv take 128 of a thread's registers: ds overwrites p once dv's product has ended, and dq, with the
- * registers that are left, is made 64 columns after 64. fp16 would spill there by a few registers and keeps seven products.
+ * With 128 channels dk and dv take 128 of a thread's 208 registers: ds overwrites p once dv's product has ended, and dq,
+ * with the registers that are left, is made 64 columns after 64. With fp16 the compiler runs out of registers there
+ * (80 bytes of spills): heads of 128 channels take five products with bf16, seven with fp16.
  */
 #include "layers/attention_hopper_backward.cuh"
 
@@ -113,10 +114,11 @@ DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D>
     for (; query < end; query += STEP, n++) {
         const unsigned slot = n % STAGES;
         queue_take(queues.steps, n);
-        keys_step<T, D, DOCUMENTS, D == 128>(dk, dv, ds, {shared->k[tile], shared->v[tile], shared->q[slot], shared->dy[slot], shared->lse[slot],
-                                   shared->delta[slot]}, position, query, starts, h,
-                                   [&] { if (is_running) queue_free(queues.steps, n - 1); },
-                                   [&](auto &x) { give_ds<T>(shared, queues.ds, n, x); });
+        const KeysTiles<T> at = {shared->k[tile],  shared->v[tile],   shared->q[slot],
+                                 shared->dy[slot], shared->lse[slot], shared->delta[slot]};
+        keys_step<T, D, DOCUMENTS, D == 128>(dk, dv, ds, at, position, query, starts, h,
+                                             [&] { if (is_running) queue_free(queues.steps, n - 1); },
+                                             [&](auto &x) { give_ds<T>(shared, queues.ds, n, x); });
         is_running = true;
     }
     wgmma_wait<0>(dk);
