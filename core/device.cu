@@ -47,16 +47,17 @@ void launch_check(const char *kernel, const char *file, int line) {
     if (error != cudaSuccess) cuda_failed(kernel, error, file, line);
 }
 
-/* Whether this program holds code for the GPU that is set. */
+/* The architecture that nvcc compiled the code for that this program has for the GPU that is set; 0: it has none. Where the driver makes
+ * that code from PTX of an older architecture, __CUDA_ARCH__ was the older one's: 80 on a GPU of 9.0. */
 #ifdef CUDA_EMU
-static int has_code(void) { return 1; }
+static int code_architecture(void) { return gpu.properties.major * 10 + gpu.properties.minor; }
 #else
 KERNEL any_kernel(void) {}
-static int has_code(void) {
+static int code_architecture(void) {
     cudaFuncAttributes attributes;
     int                found = cudaFuncGetAttributes(&attributes, (const void *)any_kernel) == cudaSuccess;
     cudaGetLastError(); /* it will be reported */
-    return found;
+    return found ? attributes.ptxVersion : 0;
 }
 #endif
 
@@ -98,12 +99,12 @@ void device_describe(char text[256], char fault[256]) {
     count_devices(fault, 256);
 }
 
-/* Compute capability 9.0 has programmatic dependent launches. */
-static int may_launch_early(void) {
+/* Compute capability 9.0 has programmatic dependent launches; code for less than that does not wait in await_kernels(). */
+static int may_launch_early(int architecture) {
     const char *asked = getenv("TRAIN_GPT_LAUNCH");
     int         serial = asked && strcmp(asked, "serial") == 0;
     if (asked && !serial && strcmp(asked, "early") != 0) fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
-    return gpu.properties.major >= 9 && !serial;
+    return architecture >= 90 && !serial;
 }
 
 void device_open(int local_rank, int threads) {
@@ -122,12 +123,13 @@ void device_open(int local_rank, int threads) {
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, OLDEST_MAJOR);
     CUDA_CHECK(cudaSetDevice(id));
     CUDA_CHECK(cudaFree(NULL)); /* makes the context */
-    if (!has_code())
+    int architecture = code_architecture();
+    if (architecture == 0)
         fail(EXIT_NODEVICE,
              "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make BACKEND=cuda ARCHS=%d%d%s",
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major,
              gpu.properties.minor, gpu.properties.major == 9 ? "a" : "");
-    gpu.launches_early = may_launch_early();
+    gpu.launches_early = may_launch_early(architecture);
     snprintf(gpu.isa, sizeof gpu.isa, "sm_%d%d", gpu.properties.major, gpu.properties.minor);
     const unsigned char *u = (const unsigned char *)gpu.properties.uuid.bytes;
     snprintf(gpu.id, sizeof gpu.id, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
