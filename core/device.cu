@@ -22,6 +22,7 @@ enum {
 static struct {
     int            is_open, is_none; /* none: DEVICE_NONE */
     int            launches_early;   /* TRAIN_GPT_LAUNCH */
+    int            multiprocessors;  /* TRAIN_GPT_MULTIPROCESSORS */
     cudaDeviceProp properties;
     char           isa[16], id[48];
     size_t         context_bytes; /* taken on the GPU before our first allocation: by CUDA itself, and by other processes */
@@ -107,6 +108,18 @@ static int may_launch_early(int architecture) {
     return architecture >= 90 && !serial;
 }
 
+/* Those that kernels which stay on one take for granted. With few a small shape gives each of their blocks several tiles in turn, as large
+ * ones do: a test can see that. */
+static int multiprocessors_asked(void) {
+    const char *asked = getenv("TRAIN_GPT_MULTIPROCESSORS");
+    char       *end;
+    int         all = gpu.properties.multiProcessorCount;
+    if (!asked) return all;
+    long count = strtol(asked, &end, 10);
+    if (*end || count < 2) fail(EXIT_CONFIG, "TRAIN_GPT_MULTIPROCESSORS is \"%s\": a whole number, 2 or more", asked);
+    return count < all ? (int)count : all;
+}
+
 void device_open(int local_rank, int threads) {
     if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1); /* for the update of an optimizer in host memory */
     if (local_rank == DEVICE_NONE) gpu.is_none = 1;
@@ -130,6 +143,7 @@ void device_open(int local_rank, int threads) {
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major,
              gpu.properties.minor, gpu.properties.major == 9 ? "a" : "");
     gpu.launches_early = may_launch_early(architecture);
+    gpu.multiprocessors = multiprocessors_asked();
     snprintf(gpu.isa, sizeof gpu.isa, "sm_%d%d", gpu.properties.major, gpu.properties.minor);
     const unsigned char *u = (const unsigned char *)gpu.properties.uuid.bytes;
     snprintf(gpu.id, sizeof gpu.id, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
@@ -152,7 +166,7 @@ const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }
 int         device_threads(void) { return 1; }
 int         device_has_bf16(void) { return 1; } /* since compute capability 8.0 */
 int         device_has_quick_bf16(void) { return 1; }
-int         device_multiprocessors(void) { return gpu.properties.multiProcessorCount; }
+int         device_multiprocessors(void) { return gpu.multiprocessors; }
 size_t      device_shared_bytes(void) { return gpu.properties.sharedMemPerBlockOptin; }
 size_t      device_memory_free(void) {
     size_t available = 0, total = 0;

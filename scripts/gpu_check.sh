@@ -2,12 +2,12 @@
 # make gpu-check: the checks of the CUDA build that need a GPU. A line a step, "ok|FAIL|skip NAME: detail (seconds)".
 # Never stops at a failure; logs in build/gpu-check/. Files missing on this machine come from build/gpu-bundle (make
 # gpu-bundle, where the CPU build is at home).
-#   scripts/gpu_check.sh [WORD...]     only the steps named: build calibration ops bits curve memcheck resume comm ranks memory
-#                                      device torch transformers initcheck racecheck
+#   scripts/gpu_check.sh [WORD...]     only the steps named: build calibration ops turns bits curve memcheck resume comm ranks
+#                                      memory device torch transformers initcheck racecheck
 set -u
 . "$(dirname "$0")/env.sh"
 . scripts/gpu_env.sh
-wanted=" ${*:-build calibration ops bits curve memcheck resume comm ranks memory device torch transformers initcheck racecheck} "
+wanted=" ${*:-build calibration ops turns bits curve memcheck resume comm ranks memory device torch transformers initcheck racecheck} "
 if [ "$BACKEND" = cuda ] && ! has_gpu; then
     echo "gpu-check: needs an NVIDIA GPU and its driver, and nvidia-smi shows none here. The same kernels run without one: make BACKEND=emu test" >&2
     exit 69
@@ -71,6 +71,11 @@ build() {
     fi
 }
 ops() { CUDA_LAUNCH_BLOCKING=1 scripts/test.sh test/layers; }
+# Of the ops' shapes a GPU gives a block one tile at most; of a large model's many, one after the other: here, too.
+turns() {
+    local word
+    for word in test_gemm test_linear test_attention test_documents; do TRAIN_GPT_MULTIPROCESSORS=4 scripts/test.sh "layers/$word" || return 1; done
+}
 # The ring through pinned memory at 1 to 4 ranks, and NCCL where ranks have a GPU each: on a machine with one, one rank's.
 comm() {
     [ "${MPI:-}" != 0 ] || { skip "no Open MPI here (make gpu-bundle packs it)"; return; }
@@ -180,6 +185,7 @@ if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step 
 # What the others rest on comes first: a GPU may be there for half an hour only.
 step calibration calibration
 step ops ops
+step turns turns
 for precision in fp32 bf16; do step bits-$precision bits $precision; done
 step curve-fp32 curve fp32 1e-5
 step curve-bf16 curve bf16 0.01
