@@ -70,11 +70,14 @@ build() {
     else return 1
     fi
 }
+# Op tests read results as soon as the op has returned.
 ops() { CUDA_LAUNCH_BLOCKING=1 scripts/test.sh test/layers; }
 # Of the ops' shapes a GPU gives a block one tile at most; of a large model's many, one after the other: here, too.
 turns() {
     local word
-    for word in test_gemm test_linear test_attention test_documents; do TRAIN_GPT_MULTIPROCESSORS=4 scripts/test.sh "layers/$word" || return 1; done
+    for word in test_gemm test_linear test_attention test_documents; do
+        CUDA_LAUNCH_BLOCKING=1 TRAIN_GPT_MULTIPROCESSORS=4 scripts/test.sh "layers/$word" || return 1
+    done
 }
 # The ring through pinned memory at 1 to 4 ranks, and NCCL where ranks have a GPU each: on a machine with one, one rank's.
 comm() {
