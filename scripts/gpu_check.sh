@@ -108,13 +108,17 @@ calibration() {
         python3 test/emu/compare_calibration.py "$work/calibrate.txt" "$BUNDLE/calibrate.txt"
 }
 
+# Whether it multiplies in this precision: fp8 from compute capability 8.9 on.
+multiplies() { [ "$1" != fp8 ] || [ "$BACKEND" != cuda ] || nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader | awk '{ exit !($1 >= 8.9) }'; }
 curve() { # PRECISION LIMIT
+    multiplies "$1" || { skip "this GPU has no $1"; return; }
     need_text || return
     [ -e "$BUNDLE/curve/metrics.jsonl" ] || scripts/gpu_bundle.sh curve || { skip "no curve of the CPU build: make gpu-bundle where it is at home"; return; }
     run_curve "curve-$1" precision="$1" && compare_losses "$work/curve-$1" "$BUNDLE/curve" "$2"
 }
 
 bits() { # PRECISION
+    multiplies "$1" || { skip "this GPU has no $1"; return; }
     need_text || return
     run_curve "bits-$1" precision="$1" && gemm=bits-$1 run_curve "again-$1" precision="$1" && same_files "bits-$1" "again-$1" step_00000200 &&
         echo "weights, moments and 200 losses are the same bits"
@@ -189,9 +193,9 @@ if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step 
 step calibration calibration
 step ops ops
 step turns turns
-for precision in fp32 bf16; do step bits-$precision bits $precision; done
+for precision in fp32 bf16 fp8; do step bits-$precision bits $precision; done
 step curve-fp32 curve fp32 1e-5
-step curve-bf16 curve bf16 0.01
+for precision in bf16 fp8; do step curve-$precision curve $precision 0.01; done
 for precision in fp32 bf16; do step memcheck-$precision sanitize memcheck $precision; done
 step resume resume
 step comm comm
