@@ -161,6 +161,10 @@ done
 
 expect "an unknown way to launch" exits 64 'TRAIN_GPT_LAUNCH is "late": early or serial' \
     env TRAIN_GPT_LAUNCH=late "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/late"
+for count in 1 4x ""; do
+    expect "TRAIN_GPT_MULTIPROCESSORS=$count" exits 64 'TRAIN_GPT_MULTIPROCESSORS is ".*": a whole number, 2 or more' \
+        env TRAIN_GPT_MULTIPROCESSORS=$count "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/few"
+done
 
 # The algorithms of another GPU are not taken over, from the file nor from the checkpoint.
 sed -i 's/"gpu":.*/"gpu": "another GPU",/' "$WORK/fp32/gemm.json"
