@@ -301,7 +301,8 @@ int main(int argc, char **argv) {
     if (run_is_rank0(r)) {
         metrics_draw(r->metrics);
         progress_note(!stopped                      ? "done: step %lld of %lld"
-                      : step == last && !pending     ? "stopped at step %lld of %lld, saved, as run.stop_step says; without it the same command goes on from here"
+                      : step == last && !pending     ? "stopped at step %lld of %lld, saved, as run.stop_step says; "
+                                                       "without it the same command goes on from here"
                                                      : "stopped at step %lld of %lld, saved; the same command goes on from here",
                       (long long)step, (long long)steps);
     }

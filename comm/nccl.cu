@@ -3,9 +3,9 @@
  * a later one.
  *
  * Each starts behind an event of the followed stream. None makes the host wait: at the end the followed stream waits
- * for ours. Those of an inline group are on the followed stream itself, and so in order without events. Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until
- * every peer has come. So a collective that waits for a large product's blocks to drain keeps multiprocessors of all
- * its peers idle.
+ * for ours. Those of an inline group are on the followed stream itself, and so in order without events. Our stream has
+ * the highest priority: a collective needs few multiprocessors, but spins on them until every peer has come, so one
+ * that waits for a large product's blocks to drain keeps multiprocessors of all its peers idle.
  *
  * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and reported here.
  * But then a call may return before it is done, and before its work is on the stream: settle() asks until it is.

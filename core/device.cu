@@ -22,6 +22,7 @@ enum {
 static struct {
     int            is_open, is_none; /* none: DEVICE_NONE */
     int            launches_early;   /* TRAIN_GPT_LAUNCH */
+    int            multiprocessors;  /* TRAIN_GPT_MULTIPROCESSORS */
     cudaDeviceProp properties;
     char           isa[16], id[48];
     size_t         context_bytes; /* taken on the GPU before our first allocation: by CUDA itself, and by other processes */
@@ -47,16 +48,17 @@ void launch_check(const char *kernel, const char *file, int line) {
     if (error != cudaSuccess) cuda_failed(kernel, error, file, line);
 }
 
-/* Whether this program holds code for the GPU that is set. */
+/* The architecture that nvcc compiled the code for that this program has for the GPU that is set; 0: it has none. Where the driver makes
+ * that code from PTX of an older architecture, __CUDA_ARCH__ was the older one's: 80 on a GPU of 9.0. */
 #ifdef CUDA_EMU
-static int has_code(void) { return 1; }
+static int code_architecture(void) { return gpu.properties.major * 10 + gpu.properties.minor; }
 #else
 KERNEL any_kernel(void) {}
-static int has_code(void) {
+static int code_architecture(void) {
     cudaFuncAttributes attributes;
     int                found = cudaFuncGetAttributes(&attributes, (const void *)any_kernel) == cudaSuccess;
     cudaGetLastError(); /* it will be reported */
-    return found;
+    return found ? attributes.ptxVersion : 0;
 }
 #endif
 
@@ -98,12 +100,24 @@ void device_describe(char text[256], char fault[256]) {
     count_devices(fault, 256);
 }
 
-/* Compute capability 9.0 has programmatic dependent launches. */
-static int may_launch_early(void) {
+/* Compute capability 9.0 has programmatic dependent launches; code for less than that does not wait in await_kernels(). */
+static int may_launch_early(int architecture) {
     const char *asked = getenv("TRAIN_GPT_LAUNCH");
     int         serial = asked && strcmp(asked, "serial") == 0;
     if (asked && !serial && strcmp(asked, "early") != 0) fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
-    return gpu.properties.major >= 9 && !serial;
+    return architecture >= 90 && !serial;
+}
+
+/* Those that kernels which stay on one take for granted. With few a small shape gives each of their blocks several tiles in turn, as large
+ * ones do: a test can see that. */
+static int multiprocessors_asked(void) {
+    const char *asked = getenv("TRAIN_GPT_MULTIPROCESSORS");
+    char       *end;
+    int         all = gpu.properties.multiProcessorCount;
+    if (!asked) return all;
+    long count = strtol(asked, &end, 10);
+    if (*end || count < 2) fail(EXIT_CONFIG, "TRAIN_GPT_MULTIPROCESSORS is \"%s\": a whole number, 2 or more", asked);
+    return count < all ? (int)count : all;
 }
 
 void device_open(int local_rank, int threads) {
@@ -122,12 +136,14 @@ void device_open(int local_rank, int threads) {
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, OLDEST_MAJOR);
     CUDA_CHECK(cudaSetDevice(id));
     CUDA_CHECK(cudaFree(NULL)); /* makes the context */
-    if (!has_code())
+    int architecture = code_architecture();
+    if (architecture == 0)
         fail(EXIT_NODEVICE,
              "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make BACKEND=cuda ARCHS=%d%d%s",
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major,
              gpu.properties.minor, gpu.properties.major == 9 ? "a" : "");
-    gpu.launches_early = may_launch_early();
+    gpu.launches_early = may_launch_early(architecture);
+    gpu.multiprocessors = multiprocessors_asked();
     snprintf(gpu.isa, sizeof gpu.isa, "sm_%d%d", gpu.properties.major, gpu.properties.minor);
     const unsigned char *u = (const unsigned char *)gpu.properties.uuid.bytes;
     snprintf(gpu.id, sizeof gpu.id, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
@@ -150,7 +166,7 @@ const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }
 int         device_threads(void) { return 1; }
 int         device_has_bf16(void) { return 1; } /* since compute capability 8.0 */
 int         device_has_quick_bf16(void) { return 1; }
-int         device_multiprocessors(void) { return gpu.properties.multiProcessorCount; }
+int         device_multiprocessors(void) { return gpu.multiprocessors; }
 size_t      device_shared_bytes(void) { return gpu.properties.sharedMemPerBlockOptin; }
 size_t      device_memory_free(void) {
     size_t available = 0, total = 0;

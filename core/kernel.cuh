@@ -130,7 +130,8 @@ double timer_stop_ms(Timer t, Stream *s);
 /* While a stream is captured into a graph nothing runs, and nobody may wait for it. */
 int    stream_is_captured(const Stream *s);
 
-/* Streaming multiprocessors of this process's GPU, and the most dynamic shared memory of a block. */
+/* Streaming multiprocessors of this process's GPU (TRAIN_GPT_MULTIPROCESSORS: as if there were fewer), and the most dynamic
+ * shared memory of a block. */
 int    device_multiprocessors(void);
 size_t device_shared_bytes(void);
 

@@ -31,6 +31,16 @@ DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, un
     uint64_t at = (start & 0x3ffff) >> 4, leading = leading_bytes >> 4, stride = stride_bytes >> 4, swizzle_128 = 1;
     return at | leading << 16 | stride << 32 | swizzle_128 << 62;
 }
+/* The same value, for the compiler a new one wherever this stands: what it gives need not be kept in registers over a loop. */
+DEVICE uint32_t afresh(uint32_t x) {
+    PTX("mov.b32 %0, %0;" : "+r"(x));
+    return x;
+}
+/* The one that begins `bytes` later, in one addition of 32 bits. */
+DEVICE uint64_t descriptor_after(uint64_t descriptor, unsigned bytes) {
+    return (descriptor >> 32 << 32) | (uint32_t)((uint32_t)descriptor + (bytes >> 4));
+}
+DEVICE uint64_t descriptor_afresh(uint64_t descriptor) { return (descriptor >> 32 << 32) | afresh((uint32_t)descriptor); }
 
 /* Before the first product, and after the program touched registers of d or a that a product takes next. */
 DEVICE void wgmma_fence() {

@@ -95,19 +95,19 @@ DEVICE int           held_column(int i) { return i / 4 * 8 + (int)threadIdx.x % 
 /* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another. A_ROWS: of the whole tile. */
 template <typename T, int N, int D, int A_ROWS>
 DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bool add) {
+    const uint64_t left = descriptor_afresh(matrix_descriptor(a + row * BOX, 16, SWIZZLE_ROWS_BYTES)),
+                   right = matrix_descriptor(b, 16, SWIZZLE_ROWS_BYTES);
     #pragma unroll
-    for (int d = 0; d < D; d += 16) {
-        uint64_t left = matrix_descriptor(a + d / BOX * BOX * A_ROWS + row * BOX + d % BOX, 16, SWIZZLE_ROWS_BYTES),
-                 right = matrix_descriptor(b + d / BOX * BOX * N + d % BOX, 16, SWIZZLE_ROWS_BYTES);
-        wgmma<T, T, N>(s, left, right, add || d > 0);
-    }
+    for (int d = 0; d < D; d += 16)
+        wgmma<T, T, N>(s, descriptor_after(left, (d / BOX * BOX * A_ROWS + d % BOX) * 2),
+                       descriptor_after(right, (d / BOX * BOX * N + d % BOX) * 2), add || d > 0);
     wgmma_commit();
 }
 /* out += p x: [64,N] in registers times a tile of N rows. */
 template <typename T, int N, int D> DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const T *x) {
+    const uint64_t right = matrix_descriptor(x, BOX * N * 2, SWIZZLE_ROWS_BYTES);
     #pragma unroll
-    for (int j = 0; j < N; j += 16)
-        wgmma_from_registers<T, T, D, 1>(out, p[j / 16], matrix_descriptor(x + j * BOX, BOX * N * 2, SWIZZLE_ROWS_BYTES), 1);
+    for (int j = 0; j < N; j += 16) wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
     wgmma_commit();
 }
 /* A product as the left factor of the next one, rounded to T. */

@@ -54,8 +54,8 @@ template <typename T> struct KeysTiles {
 
 /* One step: s and dp, whose rows are the warpgroup's keys, and what they add to dv and dk. The last step's product for dk
  * still runs when it begins, and this one's, with ds, when it returns; free_last is called when the last one's has ended,
- * use(ds) beside this one's. starts: NULL, or those of documents. */
-template <typename T, int D, bool DOCUMENTS, class F, class G>
+ * use(ds) beside this one's. starts: NULL, or those of documents. TIGHT: ds takes the registers of p, after dv's product. */
+template <typename T, int D, bool DOCUMENTS, bool TIGHT = false, class F, class G>
 DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEYS_STEP / 16][4], const KeysTiles<T> &at, int position,
                       int query, const int32_t *starts, const Heads &h, F free_last, G use) {
     constexpr int  STEP = KEYS_STEP;
@@ -75,13 +75,14 @@ DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEY
     wgmma_fence();
     if (!EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, at.v, own, at.dy, false);
     add_rows<T, STEP, D>(dv, p, at.dy);
-    wgmma_wait<1>(dp);
+    if (TIGHT) wgmma_wait<0>(dp, dv);
+    else wgmma_wait<1>(dp);
     multiply_by_scores<T>(dp, p, at.delta);
     round_product<T, STEP>(ds, dp);
     wgmma_fence();
     add_rows<T, STEP, D>(dk, ds, at.q);
     use(ds);
-    wgmma_wait<1>(dv); /* gives p's registers back */
+    if (!TIGHT) wgmma_wait<1>(dv); /* gives p's registers back */
 }
 
 #endif

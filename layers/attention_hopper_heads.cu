@@ -8,20 +8,25 @@
  * has the same elements of it: it loads and stores them itself, without atomics and in one order, and the bits are the
  * same every time. The first tile of keys begins a sum, that of the queries' own positions ends it; what lies between
  * passes through L2, in which the sums of all blocks fit (attention_by_heads).
- * Heads of 64 channels: with 128 dk and dv take 128 of the 192 registers, and the rest is not enough.
+ * With 128 channels dk and dv take 128 of a thread's 208 registers: ds overwrites p once dv's product has ended, and dq,
+ * with the registers that are left, is made 64 columns after 64. With fp16 the compiler runs out of registers there
+ * (80 bytes of spills): heads of 128 channels take five products with bf16, seven with fp16.
  */
 #include "layers/attention_hopper_backward.cuh"
 
 enum {
-    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP,
-    HEADS_KEYS_REGISTERS = 192, HEADS_ADDER_REGISTERS = 88, HEADS_LOADER_REGISTERS = 40, /* 2 x 192 + 88 + 40 = 4 x 128 */
-    ADDER_BARRIER = 1 + GROUPS
+    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP
 };
 
-/* Two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries]: 168 KiB at D = 64. */
+/* A thread's registers; 2 x KEYS + ADDER + LOADER = 4 x 128. */
+template <int D> struct HeadsRegisters { enum { KEYS = D == 64 ? 192 : 208, ADDER = D == 64 ? 88 : 64, LOADER = D == 64 ? 40 : 32 }; };
+
+/* Two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries], 64 columns of dq on
+ * their way out: 176 and 220 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
-    static constexpr int STEP = KEYS_STEP, STAGES = 4, SLOTS = 2;
-    T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D], ds[SLOTS][BLOCK_ROWS * STEP];
+    static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2, SLOTS = D == 64 ? 2 : 1;
+    T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D],
+          ds[SLOTS][BLOCK_ROWS * STEP], dq[STEP * BOX];
     float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP of them */
 };
 
@@ -78,13 +83,11 @@ DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, con
 /* A warp's 16 rows of ds, in the n-th place. */
 template <typename T, int SLOTS, class Shared>
 DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint32_t (&ds)[KEYS_STEP / 16][4]) {
-    const int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP * 16 + lane % 16;
+    const int thread = (int)afresh(threadIdx.x), lane = thread % WARP, row = thread / WARP * 16 + lane % 16,
+              place = row * BOX + (lane / 16 ^ row % 8) * 8;
     queue_await_room(queue, n);
     #pragma unroll
-    for (int j = 0; j < KEYS_STEP / 16; j++) {
-        const int pack = (2 * j + lane / 16) ^ row % 8;
-        stmatrix_x4(shared->ds[n % SLOTS] + row * BOX + pack * 8, ds[j]);
-    }
+    for (int j = 0; j < KEYS_STEP / 16; j++) stmatrix_x4(shared->ds[n % SLOTS] + (place ^ j * 16), ds[j]);
     fence_proxy_async();
     queue_give(queue, n);
 }
@@ -111,10 +114,11 @@ DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D>
     for (; query < end; query += STEP, n++) {
         const unsigned slot = n % STAGES;
         queue_take(queues.steps, n);
-        keys_step<T, D, DOCUMENTS>(dk, dv, ds, {shared->k[tile], shared->v[tile], shared->q[slot], shared->dy[slot], shared->lse[slot],
-                                   shared->delta[slot]}, position, query, starts, h,
-                                   [&] { if (is_running) queue_free(queues.steps, n - 1); },
-                                   [&](auto &x) { give_ds<T>(shared, queues.ds, n, x); });
+        const KeysTiles<T> at = {shared->k[tile],  shared->v[tile],   shared->q[slot],
+                                 shared->dy[slot], shared->lse[slot], shared->delta[slot]};
+        keys_step<T, D, DOCUMENTS, D == 128>(dk, dv, ds, at, position, query, starts, h,
+                                             [&] { if (is_running) queue_free(queues.steps, n - 1); },
+                                             [&](auto &x) { give_ds<T>(shared, queues.ds, n, x); });
         is_running = true;
     }
     wgmma_wait<0>(dk);
@@ -146,13 +150,14 @@ DEVICE void heads_consume(T *dqkv, HeadsShared<T, D> *shared, HeadsQueues<T, D> 
 
 /* --- the third: dq ---------------------------------------------------------------------------------------------------- */
 
-/* dq = or += ds k, over the first KEYS keys of the tile; ds lies as [keys, queries]. */
-template <typename T, int D, int KEYS> DEVICE void multiply_ds(float (&dq)[D / 2], const T *ds, const T *k, bool add) {
+/* 64 columns of dq = or += ds k, over the first KEYS keys of the tile; ds lies as [keys, queries]. */
+template <typename T, int KEYS> DEVICE void multiply_ds(float (&dq)[BOX / 2], const T *ds, const T *k, bool add) {
+    const uint64_t left = matrix_descriptor(ds, BOX * BOX * 2, SWIZZLE_ROWS_BYTES),
+                   right = matrix_descriptor(k, BOX * BLOCK_ROWS * 2, SWIZZLE_ROWS_BYTES);
     wgmma_fence();
     #pragma unroll
     for (int j = 0; j < KEYS; j += 16)
-        wgmma<T, T, D, 1, 1>(dq, matrix_descriptor(ds + j * BOX, BOX * BOX * 2, SWIZZLE_ROWS_BYTES),
-                             matrix_descriptor(k + j * BOX, BOX * BLOCK_ROWS * 2, SWIZZLE_ROWS_BYTES), add || j > 0);
+        wgmma<T, T, BOX, 1, 1>(dq, descriptor_after(left, j * BOX * 2), descriptor_after(right, j * BOX * 2), add || j > 0);
     wgmma_commit();
     wgmma_wait<0>(dq);
 }
@@ -186,19 +191,19 @@ DEVICE void heads_add(T *dqkv, float *sums, HeadsShared<T, D> *shared, HeadsQueu
             #pragma unroll 1
             for (int query = key; query < end; query += STEP, n++) {
                 const int first = DOCUMENTS ? starts_of(h, head)[query] / BLOCK_ROWS * BLOCK_ROWS : 0;
-                float    *part = sums + (int64_t)query * D, dq[D / 2];
-                T        *ds = shared->ds[n % SLOTS];
-                if (key > first) sums_load(dq, part); /* comes while ds is awaited */
-                queue_take(queues.ds, n);
-                if (query == key) multiply_ds<T, D, GROUP_ROWS>(dq, ds, k, key > first);
-                else multiply_ds<T, D, BLOCK_ROWS>(dq, ds, k, key > first);
-                if (query < key + BLOCK_ROWS) { /* no later key is seen: ds gives its place to the result */
-                    named_barrier_sync(ADDER_BARRIER, WARPGROUP);
-                    store_product<T, STEP, D>(to, h.columns, query + row, ds, row, dq, scale, h);
-                    queue_free(queues.ds, n);
-                } else {
-                    queue_free(queues.ds, n);
-                    sums_store(part, dq);
+                const bool is_last = query < key + BLOCK_ROWS; /* no later key is seen */
+                const T   *ds = shared->ds[n % SLOTS];
+                #pragma unroll 1
+                for (int column = 0; column < D; column += BOX) {
+                    float *part = sums + (int64_t)query * D + column * STEP, dq[BOX / 2];
+                    if (key > first) sums_load(dq, part); /* comes while ds is awaited */
+                    if (column == 0) queue_take(queues.ds, n);
+                    if (query == key) multiply_ds<T, GROUP_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
+                    else multiply_ds<T, BLOCK_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
+                    if (column == D - BOX) queue_free(queues.ds, n);
+                    __syncwarp(); /* the last result has left shared->dq */
+                    if (is_last) store_product<T, STEP, BOX>(to + column, h.columns, query + row, shared->dq, row, dq, scale, h);
+                    else sums_store(part, dq);
                 }
             }
             queue_free(queues.own, done);
@@ -223,13 +228,13 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
     SMEM_DYN(Shared, shared);
     queues_init(queues[0]);
     if (threadIdx.x >= HEADS_LOADER) {
-        registers_lower<HEADS_LOADER_REGISTERS>();
+        registers_lower<HeadsRegisters<D>::LOADER>();
         if (threadIdx.x < HEADS_LOADER + WARP) heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
     } else if (threadIdx.x >= ADDER) {
-        registers_lower<HEADS_ADDER_REGISTERS>();
+        registers_lower<HeadsRegisters<D>::ADDER>();
         heads_add<T, D, DOCUMENTS>(dqkv, sums + blockIdx.x * block_sums, shared, queues[0], h);
     } else {
-        registers_raise<HEADS_KEYS_REGISTERS>();
+        registers_raise<HeadsRegisters<D>::KEYS>();
         heads_consume<T, D, DOCUMENTS>(dqkv, shared, queues[0], h);
     }
 #endif
@@ -251,7 +256,8 @@ bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
     enum { L2_BYTES = 40 << 20 }; /* of an H100's 50 MB */
     const AttentionAsked asked = attention_asked();
     const char          *isa = device_isa();
-    if (act == F32 || h.size != 64 || h.query != h.key) return false;
+    const bool           has_kernel = (h.size == 64 && act != F32) || (h.size == 128 && act == BF16); /* fp16 would spill with 128 */
+    if (!has_kernel || h.query != h.key) return false;
     if (asked == ATTENTION_PORTABLE || asked == ATTENTION_TILES || (strcmp(isa, "sm_90") != 0 && strcmp(isa, "none") != 0)) return false;
     const int64_t waves = blocks_for(heads, heads_processors());
     return asked == ATTENTION_HEADS ||
@@ -267,7 +273,8 @@ static void heads_launch(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *
 }
 
 void attention_hopper_heads_backward(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    auto launch = qkv.type == BF16 ? (h.starts ? heads_launch<bf16, 64, true> : heads_launch<bf16, 64, false>)
-                                   : (h.starts ? heads_launch<half, 64, true> : heads_launch<half, 64, false>);
+    auto launch = h.D == 128          ? (h.starts ? heads_launch<bf16, 128, true> : heads_launch<bf16, 128, false>)
+                  : qkv.type == BF16 ? (h.starts ? heads_launch<bf16, 64, true> : heads_launch<bf16, 64, false>)
+                                     : (h.starts ? heads_launch<half, 64, true> : heads_launch<half, 64, false>);
     launch(s, dqkv, dy, minus, sums, qkv, h);
 }

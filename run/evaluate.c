@@ -61,8 +61,8 @@ static int mean_loss(Run *r, double *loss) {
     if (samples < 1) samples = 1;
     if (samples > r->val.samples) samples = r->val.samples;
 
-    /* ranks: that compute different batches. parallel.deterministic: the number of ranks may not change a bit. A row's bits depend on the number of rows in
-     * its batch, so the ranks share out whole batches. */
+    /* ranks: that compute different batches. parallel.deterministic: the number of ranks may not change a bit. A row's
+     * bits depend on the number of rows in its batch, so the ranks share out whole batches. */
     int64_t share = c->parallel.deterministic ? B : 1, shares = (samples + share - 1) / share;
     int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
     if (end > samples) end = samples;

@@ -314,7 +314,8 @@ int64_t run_roll_back(Run *r, int64_t step) {
     }
     publish_first_weights(r);
     r->state.start.samples = next;
-    r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest; /* the count of rollbacks is not undone */
+    /* The count of rollbacks is not undone. */
+    r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest;
     loader_seek(r->loader, next);
     if (run_is_rank0(r)) metrics_rolled_back(r->metrics, r->resumed.step, step + 1);
     return r->resumed.step;

@@ -15,9 +15,9 @@ run_ranks() {
     esac
 }
 
-# json_result FILE KEY=VALUE...: appends one measurement to test/results/FILE with commit, machine and load.
+# json_result FILE KEY=VALUE...: appends one measurement to test/results/FILE, or $RESULTS/FILE, with commit, machine and load.
 json_result() {
-    local file=test/results/$1; shift
+    local file=${RESULTS:-test/results}/$1; shift
     python3 - "$file" "$@" <<'PY'
 import json, os, subprocess, sys, time
 def text(command): return subprocess.run(command, shell=True, capture_output=True, text=True).stdout.strip()

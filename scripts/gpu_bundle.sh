@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# make gpu-bundle: files that a bare GPU machine may lack, in build/gpu-bundle/ (at most 60 MiB): the CPU build's loss
-# curve and its tokens, Open MPI's runtime, small libraries with their headers, the emulator's calibration dump, and the
-# CUDA build's programs where they have been built.
+# make gpu-bundle: files that a bare GPU machine may lack, in build/gpu-bundle/, and packed beside it as gpu-bundle.tar.gz (at most
+# 40 MiB, to travel with the sources): the CPU build's loss curve and its tokens, Open MPI's runtime, small libraries with their headers,
+# the emulator's calibration dump, and the CUDA build's programs where they have been built.
 #   scripts/gpu_bundle.sh [PART...]     only some: data curve libraries mpi calibration programs
 set -eu
 . "$(dirname "$0")/env.sh"
 bundle=$PWD/build/gpu-bundle
-limit_mib=60
+limit_mib=40 # packed
 wanted=" ${*:-data curve libraries mpi calibration programs} "
 mkdir -p "$bundle/bin" "$bundle/lib" "$bundle/include"
 note() { printf '%-12s %s\n' "$1" "$2"; }
@@ -130,12 +130,21 @@ bundle_programs() {
         strip -o "$bundle/programs/${program#build/cuda/}" "$program"
     done
     note programs "$(find "$bundle/programs" -type f | wc -l) of build/cuda, $(size "$bundle/programs") MiB"
-    # They are the first to go: the machine most likely can build.
-    [ "$(size "$bundle")" -le $limit_mib ] || { rm -rf "$bundle/programs"; note programs "left out again: over $limit_mib MiB"; }
+}
+
+# scripts/gpu_env.sh unpacks it where the folder is not as new.
+pack() {
+    tar -czf "$bundle.tar.gz" -C "$(dirname "$bundle")" --exclude .unpacked "$(basename "$bundle")"
+    touch "$bundle/.unpacked"
+    total=$(size "$bundle.tar.gz")
 }
 
 for part in data curve libraries mpi calibration programs; do if wants $part; then "bundle_$part"; fi; done
 git describe --always --dirty > "$bundle/commit" 2>/dev/null || echo unknown > "$bundle/commit"
-total=$(size "$bundle")
-[ "$total" -le $limit_mib ] || { echo "gpu-bundle: $total MiB in $bundle, more than $limit_mib" >&2; exit 1; }
-echo "gpu-bundle: $total MiB in ${bundle#"$PWD/"}, commit $(cat "$bundle/commit")"
+pack
+if [ "$total" -gt $limit_mib ] && [ -d "$bundle/programs" ]; then # the first to go: the machine most likely can build
+    rm -rf "$bundle/programs"; note programs "left out again: $total MiB packed, more than $limit_mib"
+    pack
+fi
+[ "$total" -le $limit_mib ] || { echo "gpu-bundle: $total MiB in $bundle.tar.gz, more than $limit_mib" >&2; exit 1; }
+echo "gpu-bundle: $(size "$bundle") MiB in ${bundle#"$PWD/"}, $total in ${bundle#"$PWD/"}.tar.gz, commit $(cat "$bundle/commit")"

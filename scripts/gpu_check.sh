@@ -2,12 +2,12 @@
 # make gpu-check: the checks of the CUDA build that need a GPU. A line a step, "ok|FAIL|skip NAME: detail (seconds)".
 # Never stops at a failure; logs in build/gpu-check/. Files missing on this machine come from build/gpu-bundle (make
 # gpu-bundle, where the CPU build is at home).
-#   scripts/gpu_check.sh [WORD...]     only the steps named: build calibration ops bits curve memcheck resume comm ranks memory
-#                                      device torch transformers initcheck racecheck
+#   scripts/gpu_check.sh [WORD...]     only the steps named: build calibration ops turns bits curve memcheck resume comm ranks
+#                                      memory device torch transformers initcheck racecheck
 set -u
 . "$(dirname "$0")/env.sh"
 . scripts/gpu_env.sh
-wanted=" ${*:-build calibration ops bits curve memcheck resume comm ranks memory device torch transformers initcheck racecheck} "
+wanted=" ${*:-build calibration ops turns bits curve memcheck resume comm ranks memory device torch transformers initcheck racecheck} "
 if [ "$BACKEND" = cuda ] && ! has_gpu; then
     echo "gpu-check: needs an NVIDIA GPU and its driver, and nvidia-smi shows none here. The same kernels run without one: make BACKEND=emu test" >&2
     exit 69
@@ -70,21 +70,36 @@ build() {
     else return 1
     fi
 }
+# Op tests read results as soon as the op has returned.
 ops() { CUDA_LAUNCH_BLOCKING=1 scripts/test.sh test/layers; }
+# Of the ops' shapes a GPU gives a block one tile at most; of a large model's many, one after the other: here, too.
+turns_of_ops() {
+    local word
+    for word in test_gemm test_linear test_attention test_documents; do
+        CUDA_LAUNCH_BLOCKING=1 TRAIN_GPT_MULTIPROCESSORS=4 scripts/test.sh "layers/$word.c" || return 1
+    done
+}
+# The same in training, early launches and graphs included: by the own products, and attention's backward by heads.
+turns_of_curve() (
+    export TRAIN_GPT_MULTIPROCESSORS=4 TRAIN_GPT_GEMM=own
+    curve bf16 0.01
+)
 # The ring through pinned memory at 1 to 4 ranks, and NCCL where ranks have a GPU each: on a machine with one, one rank's.
 comm() {
     [ "${MPI:-}" != 0 ] || { skip "no Open MPI here (make gpu-bundle packs it)"; return; }
     scripts/test.sh test/comm
 }
 
-# Two layers, three steps: queued plainly, recorded as a graph, replayed.
+# Two layers, three steps: queued plainly, recorded as a graph, replayed. Products are timed before, without the tool: under it hundreds
+# of cuBLASLt's kernels would take minutes.
 sanitize() { # TOOL PRECISION
+    local small=(run.steps=3 model.n_layer=2 model.n_head=1 model.n_embd=64 batch.global_tokens=384 schedule.warmup_steps=1 precision="$2")
     [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
     command -v compute-sanitizer > /dev/null || { skip "compute-sanitizer is not installed"; return; }
     need_text || return
-    rm -rf "$work/sanitize"
-    timeout 240 compute-sanitizer --tool "$1" --error-exitcode 9 "$program" test/gpu/curve.json run.dir="$work/sanitize" run.steps=3 model.n_layer=2 model.n_head=1 \
-        model.n_embd=64 batch.global_tokens=384 schedule.warmup_steps=1 precision="$2" || return 1
+    run_curve timed "${small[@]}" || return 1
+    rm -rf "$work/sanitize"; mkdir -p "$work/sanitize"; cp "$work/timed/gemm.json" "$work/sanitize/"
+    timeout 240 compute-sanitizer --tool "$1" --error-exitcode 9 "$program" test/gpu/curve.json run.dir="$work/sanitize" "${small[@]}" || return 1
     grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/$1-$2.log" | tail -n 1
 }
 
@@ -98,13 +113,17 @@ calibration() {
         python3 test/emu/compare_calibration.py "$work/calibrate.txt" "$BUNDLE/calibrate.txt"
 }
 
+# Whether it multiplies in this precision: fp8 from compute capability 8.9 on.
+multiplies() { [ "$1" != fp8 ] || [ "$BACKEND" != cuda ] || nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader | awk '{ exit !($1 >= 8.9) }'; }
 curve() { # PRECISION LIMIT
+    multiplies "$1" || { skip "this GPU has no $1"; return; }
     need_text || return
     [ -e "$BUNDLE/curve/metrics.jsonl" ] || scripts/gpu_bundle.sh curve || { skip "no curve of the CPU build: make gpu-bundle where it is at home"; return; }
     run_curve "curve-$1" precision="$1" && compare_losses "$work/curve-$1" "$BUNDLE/curve" "$2"
 }
 
 bits() { # PRECISION
+    multiplies "$1" || { skip "this GPU has no $1"; return; }
     need_text || return
     run_curve "bits-$1" precision="$1" && gemm=bits-$1 run_curve "again-$1" precision="$1" && same_files "bits-$1" "again-$1" step_00000200 &&
         echo "weights, moments and 200 losses are the same bits"
@@ -178,9 +197,11 @@ if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step 
 # What the others rest on comes first: a GPU may be there for half an hour only.
 step calibration calibration
 step ops ops
-for precision in fp32 bf16; do step bits-$precision bits $precision; done
+step turns-ops turns_of_ops
+for precision in fp32 bf16 fp8; do step bits-$precision bits $precision; done
 step curve-fp32 curve fp32 1e-5
-step curve-bf16 curve bf16 0.01
+step turns-curve turns_of_curve
+for precision in bf16 fp8; do step curve-$precision curve $precision 0.01; done
 for precision in fp32 bf16; do step memcheck-$precision sanitize memcheck $precision; done
 step resume resume
 step comm comm

@@ -5,6 +5,7 @@
 # scripts themselves without a GPU.
 export BACKEND=${BACKEND:-cuda}
 BUNDLE=$PWD/build/gpu-bundle
+if [ "$BUNDLE.tar.gz" -nt "$BUNDLE/.unpacked" ]; then tar -xzf "$BUNDLE.tar.gz" -C build && touch "$BUNDLE/.unpacked"; fi
 LIBRARY_PATH_BEFORE=${LD_LIBRARY_PATH:-}
 with_plain_python() { env LD_LIBRARY_PATH="$LIBRARY_PATH_BEFORE" python3 "$@"; } # its wheels bring their own libraries
 prepend() { local -n variable=$1; case :${variable:-}: in *":$2:"*) ;; *) variable=$2${variable:+:$variable} ;; esac; export "${!variable}"; }

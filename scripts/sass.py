@@ -16,12 +16,15 @@ A line is a kernel of one architecture:
 Worse is: a warning C7508 or C7510 (wgmma serialised, setmaxnreg ignored); spills, or a larger stack; fewer warps of a multiprocessor for
 want of registers; more static shared memory; tensor cores no longer used, or a slower kind; a loop that grew by more than 3 % and 3
 instructions; more loads of either kind per mma in it. A kernel that the table lacks is told, and judged for spills and warnings alone.
+What sass_hazards.py finds is wrong in any kernel.
 """
 import glob
 import os
 import re
 import subprocess
 import sys
+
+from sass_hazards import hazards
 
 WHEEL, PLACE = "nvidia-cuda-nvdisasm", "build/nvdisasm"
 COLUMNS = ["arch", "kernel", "registers", "stack", "spill", "shared", "mma", "loop", "mma/l", "shared/l", "global/l", "warnings"]
@@ -241,7 +244,8 @@ def measured(folder):
         code = {}
         if tool:
             text = subprocess.run([tool, "-c", cubin], capture_output=True, text=True, check=True).stdout
-            code = {name: instructions(lines, labels) for name, lines, labels in functions(text)}
+            code = {name: instructions(lines, labels) | {"hazards": hazards(lines, *blocks_of(lines, labels))}
+                    for name, lines, labels in functions(text)}
         for name, kernel in found.items():
             row = {"arch": arch, "kernel": f"{os.path.basename(cubin)[:-6]}:{names[name]}", **kernel, **code.get(name, {})}
             row["warnings"] = " ".join(sorted(kernel["warnings"])) or "-"
@@ -321,6 +325,7 @@ def main(arguments):
         if said and recorded:
             print(f"exception sm_{key[0]} {key[1]}: {'; '.join(said)}: the table has it so")
             said = []
+        said += row.get("hazards", [])
         if old and not update:
             said += worse(row, old, has_code)
         fresh += [] if old else [key]

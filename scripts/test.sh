@@ -77,32 +77,43 @@ run_folders() { # FOLDER...
     done
 }
 
-# Three lanes: the emulator's tests and the fuzzers, which compile and compute; scripts that no clock is held against; and the
-# others, which mostly wait and go first. Whoever is through takes the next patient script; what the other lanes say comes after.
-aside="" patient=""
-[ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ] && aside="emu interop fuzz" folders=${folders% $aside} &&
-    patient="grid experts deterministic servers stream moments islands newcomer sweep_search eval ranks sweep disk watch" &&
-    patient+=" export sample copies fetch train tokenize texts plot inspect"
-is_patient() { local name=${1#test/run/test_}; case " $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
+# Three lanes: the emulator's long scripts, which build what its others need; scripts that no clock is held against; and the
+# others, which mostly wait and go first. Whoever is through takes the next patient script, at last those that wait for the
+# emulator's builds; what the other lanes say comes after.
+lanes="" patient=""
+if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
+    lanes=1 builders="emu/emulator emu/kernel_plan emu/kernels" after_builds="emu/training emu/schedules emu/streams"
+    patient="run/grid run/experts run/deterministic run/servers run/stream run/moments run/islands run/newcomer run/sweep_search"
+    patient+=" run/eval run/ranks run/sweep run/disk run/watch run/export run/sample run/copies run/fetch run/train run/tokenize"
+    patient+=" run/texts run/plot run/inspect fuzz/fuzz $after_builds"
+fi
+is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
+run_scripts() { local name; for name in "$@"; do run_shell "test/${name%/*}/test_${name##*/}.sh"; done; }
 run_patient() {
     local name
-    for name in $patient; do mkdir "$taken/$name" 2> /dev/null && run_shell "test/run/test_$name.sh"; done
+    for name in $patient; do
+        mkdir "$taken/${name/\//.}" 2> /dev/null || continue
+        case " $after_builds " in *" $name "*) until [ -e "$taken/built" ]; do sleep 1; done ;; esac
+        run_scripts "$name"
+    done
 }
-lane() { # FOLDER...: these, then patient scripts
+lane() { # SCRIPT...: these, then patient ones
     log=$(mktemp "$tmp/log.XXXXXX") limit=1500
     renice -n 10 -p $BASHPID > /dev/null
-    run_folders "$@"
+    run_scripts "$@"
+    [ $# -eq 0 ] || touch "$taken/built"
     run_patient
     printf 'failed: %s\n' "${failures[@]+"${failures[@]}"}" | grep -v ': $'
     echo "sums $passed $failed $skipped"
 }
-if [ -n "$aside" ]; then
+if [ -n "$lanes" ]; then
     taken=$tmp/taken; mkdir "$taken"
-    (lane $aside) > "$tmp/lane1" 2>&1 &
+    # shellcheck disable=SC2086
+    (lane $builders) > "$tmp/lane1" 2>&1 &
     (lane) > "$tmp/lane2" 2>&1 &
 fi
 run_folders $folders
-if [ -n "$aside" ]; then
+if [ -n "$lanes" ]; then
     run_patient
     wait
     for lane in "$tmp/lane1" "$tmp/lane2"; do

@@ -11,7 +11,8 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 96 }; /* config.json and headers; a run in state.json; a token in tokenizer.json */
+/* config.json and headers; a run of parameters in state.json; a token in tokenizer.json */
+enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 96 };
 
 /* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a
  * rank. */

@@ -45,7 +45,9 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     return object;
 }
 
-static size_t shape_field_bytes(const Option *o) { return o->type == OPTION_INTEGER ? sizeof(int64_t) : o->type == OPTION_REAL ? sizeof(double) : sizeof(int); }
+static size_t shape_field_bytes(const Option *o) {
+    return o->type == OPTION_INTEGER ? sizeof(int64_t) : o->type == OPTION_REAL ? sizeof(double) : sizeof(int);
+}
 
 /* gpt2's presets have the sizes that every model needs, others all of a shape. */
 static void resolve_preset(ConfigLoad *load) {

@@ -106,9 +106,10 @@ typedef struct {
 } Config;
 
 /* Reads argv[1], or the config.json of argv[1] if that is a run's folder (which run.dir then is), and the overrides after it
- * ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string). ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All
- * faults are collected: returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per
- * fault (a syntax fault comes alone). */
+ * ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string). ranks checks
+ * batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are collected:
+ * returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a syntax fault
+ * comes alone). */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 /* The same for a machine that is not here: what this build has no kernels for is allowed. */
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);

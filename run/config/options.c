@@ -180,9 +180,11 @@ const Option OPTIONS[] = {
     LIST(data.val, "\"\"", 0, "the same for validation; \"\" = no validation"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
     FLAG(data.document_mask, "false",
-         "attention stays within a document, which begins with the end-of-text token before it, and learnt positions start again there; where it is not given true for all but gpt2", FIXED),
+         "attention stays within a document, which begins with the end-of-text token before it, and learnt positions start "
+         "again there; where it is not given true for all but gpt2", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095,
-         "a tokenizer's folder or file: tokenizer.json, vocab.json with merges.txt, NAME.tiktoken; \"\" = the one beside the shards, else bytes if vocab_size is 256, else ids only"),
+         "a tokenizer's folder or file: tokenizer.json, vocab.json with merges.txt, NAME.tiktoken; \"\" = the one beside the "
+         "shards, else bytes if vocab_size is 256, else ids only"),
 
     INTEGER(batch.global_tokens, NULL, 1, EXACT,
             "tokens per step over all ranks: a multiple of micro_batch x seq_len x the ranks that compute different ones",

@@ -20,6 +20,7 @@ typedef struct {
     const KernelRate  *rate;     /* borrowed from the rates  */
     int64_t            launches;
     double             seconds, limit_s;
+    const char        *source;   /* of the rate              */
 } KernelTime;
 
 typedef struct {

@@ -127,7 +127,8 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
 }
 
 static void print_goodput(Goodput g, double mtbf_hours) {
-    printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, and it is on disk %.3g s later); goodput %.1f %%\n",
+    printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, "
+           "and it is on disk %.3g s later); goodput %.1f %%\n",
            mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
 }
 

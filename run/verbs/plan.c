@@ -56,7 +56,8 @@ static void print_stages(const Config *c, const Plan *p) {
     for (int stage = 0; stage < P; stage++)
         if (P <= 8 || stage < 4 || stage >= P - 4) print_stage(c, p, stage);
     if (c->parallel.zero_stage == 3)
-        printf("warning: parallel.zero_stage = 3 gathers each block's weights for every micro-batch, %lld times a step: of what is sent, shard %.0f bytes; stage 2 sends less\n",
+        printf("warning: parallel.zero_stage = 3 gathers each block's weights for every micro-batch, %lld times a step: "
+               "of what is sent, shard %.0f bytes; stage 2 sends less\n",
                (long long)p->micro_steps, p->sent[AXIS_SHARD]);
 }
 

@@ -35,8 +35,9 @@ static void carve(Bench *b, Arena *a) {
     int64_t N = b->N, C = b->C;
     DType   act = b->act;
     struct { Tensor *t; DType type; int64_t rows, columns; } table[] = {
-        {&b->starts, I32, b->B, b->T}, {&b->tokens, I32, b->B, b->T}, {&b->targets, I32, b->B, b->T}, {&b->chunk_targets, I32, b->rows, 0}, {&b->x, act, N, C}, {&b->y, act, N, C},
-        {&b->dx, act, N, C}, {&b->dy, act, N, C}, {&b->update, act, N, C}, {&b->mean, F32, N, 0}, {&b->rstd, F32, N, 0}, {&b->lse, F32, b->B * b->H, b->T}, {&b->delta, F32, b->H, N},
+        {&b->starts, I32, b->B, b->T}, {&b->tokens, I32, b->B, b->T}, {&b->targets, I32, b->B, b->T},
+        {&b->chunk_targets, I32, b->rows, 0}, {&b->x, act, N, C}, {&b->y, act, N, C}, {&b->dx, act, N, C}, {&b->dy, act, N, C},
+        {&b->update, act, N, C}, {&b->mean, F32, N, 0}, {&b->rstd, F32, N, 0}, {&b->lse, F32, b->B * b->H, b->T}, {&b->delta, F32, b->H, N},
         {&b->qkv, act, N, 3 * C}, {&b->dqkv, act, N, 3 * C}, {&b->fc, act, N, 4 * C}, {&b->gelu, act, N, 4 * C}, {&b->dfc, act, N, 4 * C},
         {&b->logits, act, b->rows, b->padded}, {&b->loss, F32, b->rows, 0}, {&b->sum, I64, EXACT_WORDS, 0},
         {&b->wte, act, b->padded, C}, {&b->wpe, act, b->T, C}, {&b->norm_w, act, C, 0}, {&b->norm_b, act, C, 0}, {&b->qkv_w, act, C, 3 * C},

@@ -1,10 +1,11 @@
 # The CUDA build's program on the emulated GPU, whole: it trains as the CPU build does, alone and on two ranks, in every precision.
-. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
     echo "skip training: ${reason##*\*\*\* }"
     exit 0
 fi
 env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=cpu all && env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu all || { echo "not ok build"; exit 1; }
+. test/run/lib/tiny.sh # after the build: its text is tokenised by the CPU's program
 export ASAN_OPTIONS=detect_leaks=0
 CPU=$PWD/build/cpu/train_gpt
 # Two layers, six steps, two ranks' worth of sequences; an even width, as tensor cores have it, and an odd vocabulary in the tests of ops.
@@ -159,6 +160,10 @@ done
 
 expect "an unknown way to launch" exits 64 'TRAIN_GPT_LAUNCH is "late": early or serial' \
     env TRAIN_GPT_LAUNCH=late "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/late"
+for count in 1 4x ""; do
+    expect "TRAIN_GPT_MULTIPROCESSORS=$count" exits 64 'TRAIN_GPT_MULTIPROCESSORS is ".*": a whole number, 2 or more' \
+        env TRAIN_GPT_MULTIPROCESSORS=$count "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/few"
+done
 
 # The algorithms of another GPU are not taken over, from the file nor from the checkpoint.
 sed -i 's/"gpu":.*/"gpu": "another GPU",/' "$WORK/fp32/gemm.json"

@@ -41,6 +41,29 @@ cat > "$WORK/code" <<'EOF2'
 .L_x_6:
         /*00f0*/                   BRA `(.L_x_6);
 EOF2
+# A kernel as it should be: it waits first, has fewer registers and then more, and a product that is in flight when the loop goes round.
+cat > "$WORK/clean" <<'EOF2'
+.text._Z8c_kernelPf:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   ACQBULK ;
+        /*0020*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0030*/               @P0 BRA `(.L_x_2) ;
+        /*0040*/                   USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0x80 ;
+.L_x_1:
+        /*0050*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR4], RZ, !UPT, gsb0 ;
+        /*0060*/                   HGMMA.64x64x16.F32.BF16 R56, R8, gdesc[UR4].tnspB, R56 ;
+        /*0070*/                   HGMMA.64x64x16.F32.BF16 R56, R12, gdesc[UR4].tnspB, R56, gsb0 ;
+        /*0080*/                   WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+        /*0090*/                   FADD R127, R24, R8 ;
+        /*00a0*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*00b0*/                   F2FP.BF16.F32.PACK_AB R8, R57, R56 ;
+        /*00c0*/              @!P1 BRA `(.L_x_1) ;
+        /*00d0*/                   EXIT ;
+.L_x_2:
+        /*00e0*/                   USETMAXREG.DEALLOC.CTAPOOL 0x18 ;
+        /*00f0*/                   IMAD.WIDE R22, R2, 0x4, R4 ;
+        /*0100*/                   EXIT ;
+EOF2
 python3 - "$WORK" <<'EOF2'
 import sys
 sys.path.insert(0, "scripts")
@@ -70,5 +93,22 @@ for what, change in {"registers that cost warps": {"registers": 112}, "a spill":
                      "more global loads of a product": {"global/l": 2}, "a warning": {"warnings": "C7508"}}.items():
     expect(what + " is worse", len(worse(**change)) == 1)
 expect("a loop unrolled further is not worse", not worse(loop=200, **{"mma/l": 16, "global/l": 2}))
+clean = open(sys.argv[1] + "/clean").read()
+def faults(old="", new=""):
+    assert old in clean
+    (_, code, labels), = sass.functions(clean.replace(old, new))
+    return sass.hazards(code, *sass.blocks_of(code, labels))
+expect("a kernel without hazards has none", faults() == [])
+for what, old, new in [
+        ("sums read before the wait", "R127, R24, R8", "R127, R56, R8"), ("sums written before the wait", "FADD R127", "FADD R87"),
+        ("the last of a wide load into sums", "FADD R127, R24, R8", "LDS.128 R84, [R9]"),
+        ("sums stored before the wait", "FADD R127, R24, R8", "STS.128 [R9], R53"),
+        ("a left factor overwritten", "FADD R127", "FADD R15"), ("a left factor overwritten by four matrices", "FADD R127, R24, R8", "LDSM.16.M88.4 R6, [R2]"),
+        ("a wait for too few", "0x0 ;\n        /*00b0", "0x1 ;\n        /*00b0"),
+        ("products that share some sums", "R56, R12, gdesc[UR4].tnspB, R56", "R40, R12, gdesc[UR4].tnspB, R40"),
+        ("a left factor from sums in flight", "R56, R12,", "R56, R24,"),
+        ("a register too many", "IMAD.WIDE R22", "IMAD.WIDE R23"), ("a register too many for more", "FADD R127", "FADD R128"),
+        ("memory read before the wait for kernels", "LDC R1, c[0x0][0x28]", "LDG.E R1, [R2]")]:
+    expect(what + " is a hazard", len(faults(old, new)) >= 1)
 expect("names are plain", sass.plain("void a_kernel<__nv_bfloat16, (int)64, (bool)1>(Heads, __half const*)") == "a_kernel<bf16,64,1>")
 EOF2

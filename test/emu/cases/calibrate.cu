@@ -126,12 +126,12 @@ template <typename T> static void of_type(const char *type, uint32_t seed) {
     }
 }
 
-template <typename A, typename B, int N, bool in_registers, int b_transposed> static void of_product(const char *name, const char *type) {
+template <typename A, typename B, int N, bool in_registers, int turned> static void of_product(const char *name, const char *type) {
     const int       k = 128 / sizeof(A);
     OnDevice<A>     a(operands<A>((size_t)64 * k, 3));
     OnDevice<B>     b(operands<B>((size_t)N * k, 4));
     OnDevice<float> out(64 * N);
-    product<A, B, N, in_registers, b_transposed>(out.p, a.p, b.p, k, &stream);
+    product<A, B, N, in_registers, turned>(out.p, a.p, b.p, k, &stream);
     print(name, type, out);
 }
 static void of_wgmma() {
@@ -139,6 +139,8 @@ static void of_wgmma() {
     of_product<bf16, bf16, 128, true, 1>("wgmma_n128_registers_transposed", "bf16");
     of_product<half, half, 192, false, 1>("wgmma_n192_transposed", "fp16");
     of_product<half, half, 256, true, 0>("wgmma_n256_registers", "fp16");
+    of_product<bf16, bf16, 64, false, 3>("wgmma_n64_both_transposed", "bf16");
+    of_product<half, half, 128, false, 2>("wgmma_n128_left_transposed", "fp16");
     of_product<e4m3, e4m3, 128, false, 0>("wgmma_n128", "fp8_e4m3");
     of_product<e5m2, e4m3, 256, false, 0>("wgmma_n256", "fp8_e5m2_e4m3");
     of_product<e4m3, e5m2, 64, true, 0>("wgmma_n64_registers", "fp8_e4m3_e5m2");

@@ -25,8 +25,8 @@ void fill(float *out, int n, float value, Stream *s);
 template <typename T> void gemm(float *c, const T *a, const T *b, int m, int n, int k, Stream *s);        /* n and k multiples of 8 */
 template <typename T> void gemm_hopper(float *c, const T *a, const T *b, int m, int n, int k, Stream *s);
 
-/* k * sizeof(A) a multiple of 128; b is [n,k], or [k,n] */
-template <typename A, typename B, int N, bool in_registers, int b_transposed>
+/* k * sizeof(A) a multiple of 128; turned: 1, b is [k,n] in the place of [n,k]; 2, a is [k,64]; 3, both */
+template <typename A, typename B, int N, bool in_registers, int turned>
 void product(float *out, const A *a, const B *b, int k, Stream *s);
 void two_products(float *out, const bf16 *a, const bf16 *b, Stream *s);
 

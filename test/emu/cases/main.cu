@@ -201,21 +201,22 @@ static void hopper_small() {
     gemm_case("hopper 100x72x328 fp16", gemm_hopper<half>, 100, 72, 328);
     gemm_case("hopper 128x128x320", gemm_hopper<bf16>, 128, 128, 320);
 }
-template <typename A, typename B, int N, bool in_registers, int b_transposed> static void product_case(const char *name, int k) {
+template <typename A, typename B, int N, bool in_registers, int turned> static void product_case(const char *name, int k) {
     auto            a = random_vector<A>((size_t)64 * k);
     auto            b = random_vector<B>((size_t)N * k);
     OnDevice<A>     da(a);
     OnDevice<B>     db(b);
     OnDevice<float> out(64 * N);
     double          from = now_ms(), error = 0;
-    product<A, B, N, in_registers, b_transposed>(out.p, da.p, db.p, k, &stream);
+    product<A, B, N, in_registers, turned>(out.p, da.p, db.p, k, &stream);
     auto   got = out.host();
     double ms = now_ms() - from;
     for (int i = 0; i < 64; i++)
         for (int j = 0; j < N; j++) {
             double sum = 0;
             for (int l = 0; l < k; l++)
-                sum += (double)as_float(a[(size_t)i * k + l]) * as_float(b[b_transposed ? (size_t)l * N + j : (size_t)j * k + l]);
+                sum += (double)as_float(a[turned & 2 ? (size_t)l * 64 + i : (size_t)i * k + l]) *
+                       as_float(b[turned & 1 ? (size_t)l * N + j : (size_t)j * k + l]);
             widen(&error, sum - got[(size_t)i * N + j]);
         }
     judge(name, error, sizeof(A) == 1 ? 0.02 : 1e-3, ms); /* the hardware sums products of fp8 in fewer bits */
@@ -242,6 +243,8 @@ static void wgmma_small() {
     product_case<bf16, bf16, 128, true, 1>("wgmma n128 bf16 from registers, transposed", 128);
     product_case<half, half, 192, false, 1>("wgmma n192 fp16 transposed", 128);
     product_case<half, half, 256, true, 0>("wgmma n256 fp16 from registers", 128);
+    product_case<bf16, bf16, 64, false, 3>("wgmma n64 bf16, both transposed", 128);
+    product_case<half, half, 128, false, 2>("wgmma n128 fp16, the left one transposed", 192);
     product_case<e4m3, e4m3, 128, false, 0>("wgmma n128 e4m3", 256);
     product_case<e5m2, e4m3, 256, false, 0>("wgmma n256 e5m2 e4m3", 128);
     product_case<e4m3, e5m2, 64, true, 0>("wgmma n64 e4m3 e5m2 from registers", 256);

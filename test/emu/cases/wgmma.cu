@@ -1,5 +1,5 @@
 /* wgmma.cu - out[64,n] = A[64,k] B[n,k]' by one warpgroup, for each kind of operand that wgmma takes: A in registers or in
- * shared memory, 16 and 8 bits, B transposed. Threads write the tiles, so that the proxy fence matters. */
+ * shared memory, 16 and 8 bits, B or both transposed. Threads write the tiles, so that the proxy fence matters. */
 #include "core/ptx_wgmma.cuh"
 #include "test/emu/cases/cases.cuh"
 
@@ -22,17 +22,19 @@ template <int N, int b_transposed> DEVICE void store_b(unsigned char *tile, cons
 }
 #endif
 
-template <typename A, typename B, int N, bool in_registers, int b_transposed>
+template <typename A, typename B, int N, bool in_registers, int turned>
 KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, const unsigned char *__restrict__ a,
                                                       const unsigned char *__restrict__ b, int k_bytes) {
 #ifdef PTX_HOPPER
+    constexpr int a_transposed = turned >> 1, b_transposed = turned & 1;
     SMEM_DYN(Operands<N>, tile);
     int      row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4, steps_b = b_transposed ? 16 * ROW_BYTES : STEP_BYTES;
     float    acc[N / 2];
     uint32_t words[STEPS][4];
     for (int t = 0; t < k_bytes / ROW_BYTES; t++) {
         if (BUG(61)) fence_proxy_async(); /* 61: before the writes that it is for */
-        if (!in_registers) store_rows(tile->a, a + t * ROW_BYTES, ROWS, k_bytes);
+        if (a_transposed) store_rows(tile->a, a + (int64_t)t * 64 * ROW_BYTES, 64, ROW_BYTES); /* [k,64] 16 bits */
+        else if (!in_registers) store_rows(tile->a, a + t * ROW_BYTES, ROWS, k_bytes);
         store_b<N, b_transposed>(tile->b, b, t, k_bytes);
         if (BUG(76)) wgmma_fence(); /* 76: before the registers that it is for */
         for (int i = 0; in_registers && i < STEPS * 4; i++) {
@@ -51,8 +53,8 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
             if constexpr (in_registers) {
                 wgmma_from_registers<A, B, N, b_transposed>(acc, words[i], at_b, t + i > 0);
             } else {
-                uint64_t at_a = matrix_descriptor(tile->a + i * STEP_BYTES, 16, 1024);
-                wgmma<A, B, N, 0, b_transposed>(acc, at_a, at_b, t + i > 0);
+                uint64_t at_a = matrix_descriptor(tile->a + i * (a_transposed ? 16 * ROW_BYTES : STEP_BYTES), 16, 1024);
+                wgmma<A, B, N, a_transposed, b_transposed>(acc, at_a, at_b, t + i > 0);
             }
         }
         if (!BUG(69)) wgmma_commit(); /* 69: a group that is never closed */
@@ -67,17 +69,19 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
     for (int i = 0; i < N / 2; i++) out[(row + (i >> 1 & 1) * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = acc[i];
 #endif
 }
-template <typename A, typename B, int N, bool in_registers, int b_transposed>
+template <typename A, typename B, int N, bool in_registers, int turned>
 void product(float *out, const A *a, const B *b, int k, Stream *s) {
-    LAUNCH((product_kernel<A, B, N, in_registers, b_transposed>), 1, WARPGROUP, sizeof(Operands<N>), s, out, (const unsigned char *)a,
+    LAUNCH((product_kernel<A, B, N, in_registers, turned>), 1, WARPGROUP, sizeof(Operands<N>), s, out, (const unsigned char *)a,
            (const unsigned char *)b, k * (int)sizeof(A));
 }
-#define PRODUCT(A, B, N, in_registers, b_transposed) \
-    template void product<A, B, N, in_registers, b_transposed>(float *, const A *, const B *, int, Stream *);
+#define PRODUCT(A, B, N, in_registers, turned) \
+    template void product<A, B, N, in_registers, turned>(float *, const A *, const B *, int, Stream *);
 PRODUCT(bf16, bf16, 64, false, 0)
 PRODUCT(bf16, bf16, 128, true, 1)
 PRODUCT(half, half, 192, false, 1)
 PRODUCT(half, half, 256, true, 0)
+PRODUCT(bf16, bf16, 64, false, 3)
+PRODUCT(half, half, 128, false, 2)
 PRODUCT(e4m3, e4m3, 128, false, 0)
 PRODUCT(e5m2, e4m3, 256, false, 0)
 PRODUCT(e4m3, e5m2, 64, true, 0)
