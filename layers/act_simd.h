@@ -79,13 +79,13 @@ SIMD_INLINE int64_t act16_count(int64_t i, int64_t elems) { return elems - i < L
 
 /* The same in pairs: n = 32, ..., 32, elems % 32. */
 SIMD_INLINE ActPair act32_load_n(const void *p, int64_t i, int64_t n, DType type) {
-    ActPair v;
+    ActPair v = {{f32x16_all(0.0f), f32x16_all(0.0f)}};
     if (n == PAIR && type == BF16) {
         f32x16_load_bf16_halves(v.half, (const uint16_t *)p + i);
         return v;
     }
     v.half[0] = act16_load_n(p, i, n < LANES ? n : LANES, type);
-    v.half[1] = n > LANES ? act16_load_n(p, i + LANES, n - LANES, type) : f32x16_all(0.0f);
+    if (n > LANES) v.half[1] = act16_load_n(p, i + LANES, n - LANES, type);
     return v;
 }
 SIMD_INLINE void act32_store_n(void *p, int64_t i, int64_t n, DType type, ActPair v) {

@@ -17,7 +17,7 @@ enum { ROUND_UP = 16 };
 /* x [R,C] as t says. Block: a tile. Bound: its traffic. */
 template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
-    write_block<type>(t, [=](int64_t r, int64_t c) { return pack_load<bf16, PACK8>(x + r * t.C + c); });
+    write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
 }
 
 /* scale [2] = s and 1/s for `measured`, the bits of a tensor's amax, which amax, where it is not NULL, takes over. One thread. */

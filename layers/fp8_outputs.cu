@@ -12,17 +12,15 @@ static void expect_aligned(std::initializer_list<const void *> tensors) {
     CHECK(packs_fit(PACK_BYTES, tensors), "tensors for fp8 that are not aligned to %d bytes", PACK_BYTES);
 }
 
-typedef Pack<bf16, PACK8> Values8;
-
 /* --- gelu --------------------------------------------------------------------------------------------------------- */
 
 /* t = gelu(x). Block: a tile. Bound: its traffic, 4 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
-        Pack<float, PACK8> v = pack_to_f32(pack_load_once<bf16, PACK8>(x + r * t.C + c)); /* again in backward alone */
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* again in backward alone */
         for (int j = 0; j < PACK8; j++) v.v[j] = gelu(v.v[j]);
-        return pack_from_f32<bf16>(v);
+        return pairs_from_f32(v);
     });
 }
 
@@ -37,10 +35,10 @@ KERNEL __launch_bounds__(TILE_THREADS)
 fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
     await_kernels();
     write_stretch<E5M2>(t, sums, rows_per_block, [=](int64_t r, int64_t c) {
-        Pack<float, PACK8> v = pack_to_f32(pack_load_once<bf16, PACK8>(x + r * t.C + c));
-        Pack<float, PACK8> d = pack_to_f32(pack_load_once<bf16, PACK8>(dy + r * t.C + c));
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c));
+        Pack<float, PACK8> d = pairs_to_f32(load_pairs_once(dy + r * t.C + c));
         for (int j = 0; j < PACK8; j++) v.v[j] = d.v[j] * gelu_grad(v.v[j]);
-        return pack_from_f32<bf16>(v);
+        return pairs_from_f32(v);
     });
 }
 
@@ -66,9 +64,9 @@ KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, co
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
         const bf16        *gate = gate_up + r * 2 * t.C + c;
-        Pack<float, PACK8> v = pack_to_f32(pack_load<bf16, PACK8>(gate)), up = pack_to_f32(pack_load<bf16, PACK8>(gate + t.C));
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs(gate)), up = pairs_to_f32(load_pairs(gate + t.C));
         for (int j = 0; j < PACK8; j++) v.v[j] = silu(v.v[j]) * up.v[j];
-        return pack_from_f32<bf16>(v);
+        return pairs_from_f32(v);
     });
 }
 
@@ -91,14 +89,14 @@ fp8_swiglu_backward_kernel(Fp8Target gate, Fp8Target up, const bf16 *dy, const b
     for (int k = 0; k < THREAD_ROWS; k++) {
         if (at.row + k >= gate.R || at.column >= gate.C) continue;
         const bf16        *from = gate_up + (at.row + k) * 2 * gate.C + at.column;
-        Pack<float, PACK8> g = pack_to_f32(pack_load<bf16, PACK8>(from)), u = pack_to_f32(pack_load<bf16, PACK8>(from + gate.C));
-        Pack<float, PACK8> d = pack_to_f32(pack_load<bf16, PACK8>(dy + (at.row + k) * gate.C + at.column));
+        Pack<float, PACK8> g = pairs_to_f32(load_pairs(from)), u = pairs_to_f32(load_pairs(from + gate.C));
+        Pack<float, PACK8> d = pairs_to_f32(load_pairs(dy + (at.row + k) * gate.C + at.column));
         for (int j = 0; j < PACK8; j++) {
             float value, slope = silu_grad(value, g.v[j]);
             g.v[j] = d.v[j] * u.v[j] * slope;
             d.v[j] *= value;
         }
-        dgate.row[k] = pack_from_f32<bf16>(g), dup.row[k] = pack_from_f32<bf16>(d);
+        dgate.row[k] = pairs_from_f32(g), dup.row[k] = pairs_from_f32(d);
     }
     write_tile<E5M2>(gate, first_row, first_column, dgate, &seen);
     write_tile<E5M2>(up, first_row, first_column, dup, &seen);
@@ -130,45 +128,47 @@ typedef struct {
 } NormForward;
 
 /* The row's pack at i of the flat arrays, after the update, which it stores. */
-DEVICE Values8 updated_pack(const NormForward &f, int64_t i) {
-    Values8 x = pack_load<bf16, PACK8>(f.x + i);
+DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
+    Pairs8 x = load_pairs(f.x + i);
     if (!f.update) return x;
-    Pack<float, PACK8> sum = pack_to_f32(x), update = pack_to_f32(pack_load_once<bf16, PACK8>(f.update + i));
+    Pack<float, PACK8> sum = pairs_to_f32(x), update = pairs_to_f32(load_pairs_once(f.update + i));
     for (int j = 0; j < PACK8; j++) sum.v[j] += update.v[j];
-    x = pack_from_f32<bf16>(sum);
-    pack_store_once(f.sum + i, x); /* wanted again when the next branch ends */
+    x = pairs_from_f32(sum);
+    pack_store_once((uint32_t *)(f.sum + i), x); /* wanted again when the next branch ends */
     return x;
 }
 
 /* The expressions of layernorm.cu and rmsnorm.cu, for their bits. */
-DEVICE float pack_total(Values8 x) {
-    float total = 0.0f;
-    for (int j = 0; j < PACK8; j++) total += to_f32(x.v[j]);
+DEVICE float pack_total(Pairs8 x) {
+    Pack<float, PACK8> v = pairs_to_f32(x);
+    float              total = 0.0f;
+    for (int j = 0; j < PACK8; j++) total += v.v[j];
     return total;
 }
-template <bool centred> DEVICE float pack_square(Values8 x, float mean) {
-    float total = 0.0f;
+template <bool centred> DEVICE float pack_square(Pairs8 x, float mean) {
+    Pack<float, PACK8> v = pairs_to_f32(x);
+    float              total = 0.0f;
     for (int j = 0; j < PACK8; j++) {
-        float d = centred ? to_f32(x.v[j]) - mean : to_f32(x.v[j]);
+        float d = centred ? v.v[j] - mean : v.v[j];
         total += d * d;
     }
     return total;
 }
-template <bool centred> DEVICE Values8 normed(const NormForward &f, int64_t c, Values8 x, float mean, float rstd) {
-    Pack<float, PACK8> y = pack_to_f32(x), w = pack_to_f32(pack_load<bf16, PACK8>(f.w + c));
+template <bool centred> DEVICE Pairs8 normed(const NormForward &f, int64_t c, Pairs8 x, float mean, float rstd) {
+    Pack<float, PACK8> y = pairs_to_f32(x), w = pairs_to_f32(load_pairs(f.w + c));
     if (centred) {
-        Pack<float, PACK8> b = pack_to_f32(pack_load<bf16, PACK8>(f.b + c));
+        Pack<float, PACK8> b = pairs_to_f32(load_pairs(f.b + c));
         for (int j = 0; j < PACK8; j++) y.v[j] = (y.v[j] - mean) * rstd * w.v[j] + b.v[j];
     } else {
         for (int j = 0; j < PACK8; j++) y.v[j] = y.v[j] * rstd * w.v[j];
     }
-    return pack_from_f32<bf16>(y);
+    return pairs_from_f32(y);
 }
 
 /* One row, by a warp: its codes go to t.plain and to `codes` [C/4] in shared memory. */
 template <bool centred, int HELD> DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint32_t *codes, Seen *seen) {
     int     lane = (int)threadIdx.x % WARP, C = (int)t.C;
-    Values8 x[HELD];
+    Pairs8 x[HELD];
     float   sum = 0.0f, square = 0.0f, mean = 0.0f;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
@@ -183,11 +183,12 @@ template <bool centred, int HELD> DEVICE void norm_row(const NormForward &f, con
     for (int k = 0; k < HELD; k++)
         if ((k * WARP + lane) * PACK8 < C) square += pack_square<centred>(x[k], mean);
     float rstd = 1.0f / sqrtf(warp_sum(square) / (float)t.C + f.eps);
+    CastScale by = cast_scale<E4M3>(t.scale);
     #pragma unroll
     for (int k = 0; k < HELD; k++) {
         int c = (k * WARP + lane) * PACK8;
         if (c >= C) continue;
-        Codes8 code = cast_pack<E4M3>(normed<centred>(f, c, x[k], mean, rstd), *t.scale, seen);
+        Codes8 code = cast_pack<E4M3>(normed<centred>(f, c, x[k], mean, rstd), by, seen);
         pack_store((uint32_t *)(t.plain + row * C + c), code);
         pack_store(codes + c / 4, code);
     }
@@ -199,7 +200,7 @@ template <bool centred, int HELD> DEVICE void norm_row(const NormForward &f, con
  * columns at a time. grid ceil(R/32), dynamic shared memory of a byte an element. Bound: its traffic, 4 bytes an element, 8 with an
  * update. */
 template <bool centred, int HELD>
-KERNEL __launch_bounds__(NORM_WARPS * WARP) fp8_norm_forward_kernel(NormForward f, Fp8Target t) {
+KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(NormForward f, Fp8Target t) {
     await_kernels();
     SMEM_DYN(uint32_t, codes);
     int     warp = (int)threadIdx.x / WARP, row_words = (int)t.C / 4;

@@ -30,47 +30,105 @@ typedef struct {
     unsigned long long *counts;
 } Fp8Target;
 
+/* --- values as stored ------------------------------------------------------------------------------------------------ */
+
+typedef Pack<uint32_t, PACK8 / 2> Pairs8; /* 8 neighbours of bf16, two in a word: halves that part and meet again cost instructions */
+
+DEVICE Pairs8 load_pairs(const bf16 *p) { return pack_load<uint32_t, PACK8 / 2>((const uint32_t *)p); }
+DEVICE Pairs8 load_pairs_once(const bf16 *p) { return pack_load_once<uint32_t, PACK8 / 2>((const uint32_t *)p); }
+DEVICE Pack<float, PACK8> pairs_to_f32(Pairs8 x) {
+    Pack<float, PACK8> y;
+    for (int i = 0; i < PACK8 / 2; i++)
+        y.v[2 * i] = __uint_as_float(x.v[i] << 16), y.v[2 * i + 1] = __uint_as_float(x.v[i] & 0xffff0000u);
+    return y;
+}
+DEVICE Pairs8 pairs_from_f32(Pack<float, PACK8> x) {
+    Pairs8 y;
+    for (int i = 0; i < PACK8 / 2; i++) {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
+        memcpy(&y.v[i], &pair, sizeof pair);
+    }
+    return y;
+}
+DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
+    __nv_bfloat162 pair;
+    memcpy(&pair, &bits, sizeof pair);
+    return pair;
+}
+
 /* --- casting ------------------------------------------------------------------------------------------------------ */
 
-/* What a thread has seen: elements above the largest value, elements that became zero, bits of the largest. */
-typedef struct { int over, vanished; int32_t most; } Seen;
+/* A thread's notes on the elements that it cast: bits of the largest |x| of the even and of the odd ones, how many lay beyond the type's
+ * largest value, how many became zero. */
+typedef struct { uint32_t most; int over, vanished; } Seen;
 
-template <DType type> DEVICE uint32_t code_seen(uint32_t code, float value, float scaled, Seen *seen) {
-    int32_t bits = __float_as_int(fabsf(value));
-    bool    is_finite = bits < 0x7f800000;
-    seen->most = bits > seen->most ? bits : seen->most;
-    seen->over += is_finite && fabsf(scaled) > fp8_largest(type);
-    seen->vanished += bits != 0 && (code & 0x7f) == 0;
-    return is_finite ? code : 0x7f; /* NaN in both types */
+/* s in both halves, as the others; |x| above `most` lies beyond the type's largest value, and up to `least` becomes zero. */
+typedef struct { __nv_bfloat162 s, least; uint32_t most; } CastScale;
+
+enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_NANS = 0x7f7f7f7f }; /* halves in bf16, and four codes */
+
+/* x is a power of two, or 1.75 times one: exact. */
+DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0, 0x3232); }
+
+/* scale [2]: s and 1/s. The smallest code is 2^(bottom - fraction); its half is a tie, and becomes zero. NULL: nothing is beyond. */
+template <DType type> DEVICE CastScale cast_scale(const float *scale) {
+    if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
+    float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);
+    return {pair_of(both_halves(scale[0])), pair_of(both_halves(tie * scale[1])), both_halves(fp8_largest(type) * scale[1])};
 }
 
 typedef Pack<uint32_t, PACK8 / 4> Codes8; /* of 8 neighbours, the first in the lowest byte */
 
-template <DType type> DEVICE Codes8 cast_pack(Pack<bf16, PACK8> x, float scale, Seen *seen) {
-    Codes8 c = {};
-    for (int i = 0; i < PACK8; i += 2) {
-        float    low = to_f32(x.v[i]), high = to_f32(x.v[i + 1]);
-        uint32_t pair = __nv_cvt_float2_to_fp8x2(make_float2(low * scale, high * scale), __NV_SATFINITE,
-                                                 type == E4M3 ? __NV_E4M3 : __NV_E5M2);
-        pair = code_seen<type>(pair & 0xff, low, low * scale, seen) | code_seen<type>(pair >> 8, high, high * scale, seen) << 8;
-        c.v[i / 4] |= pair << i % 4 * 8;
+/* Rare: some of the pack lie beyond. The finite ones, which are the largest code already, are counted; the others become NaN. */
+DEVICE void mend_pack(Codes8 &c, Pairs8 x, uint32_t most, Seen *seen) {
+    uint32_t fault[PACK8 / 2], over = 0;
+    for (int i = 0; i < PACK8 / 2; i++) {
+        __nv_bfloat162 size = pair_of(x.v[i] & SIGNLESS);
+        fault[i] = __hgtu2_mask(size, pair_of(LARGEST));
+        over += __hgt2_mask(size, pair_of(most)) & ~fault[i] & ONE_EACH;
     }
+    seen->over += (over & 0xffff) + (over >> 16);
+    for (int i = 0; i < PACK8 / 4; i++) {
+        uint32_t bytes = __byte_perm(fault[2 * i], fault[2 * i + 1], 0x6420);
+        c.v[i] = (c.v[i] & ~bytes) | (CODE_NANS & bytes);
+    }
+}
+
+/* fp8(s x), two elements at a time: s x is exact in bf16, as s is a power of two, but where it is 0 or beyond anyway. */
+template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, Seen *seen) {
+    Codes8 c = {};
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+    device_check(false); /* no such GPU multiplies fp8: the run has refused it */
+    return c;
+#endif
+    uint32_t most = 0, vanished = 0;
+    #pragma unroll
+    for (int i = 0; i < PACK8 / 2; i++) {
+        uint32_t size = x.v[i] & SIGNLESS;
+        float2   scaled = __bfloat1622float2(__hmul2(pair_of(x.v[i]), by.s));
+        c.v[i / 2] |= (uint32_t)__nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, type == E4M3 ? __NV_E4M3 : __NV_E5M2) << i % 2 * 16;
+        vanished += __hle2_mask(pair_of(size), by.least) & ~__heq2_mask(pair_of(size), pair_of(0)) & ONE_EACH;
+        most = __vmaxu2(most, size);
+    }
+    seen->most = __vmaxu2(seen->most, most);
+    seen->vanished += (vanished & 0xffff) + (vanished >> 16);
+    if (__vmaxu2(most, by.most) != by.most) mend_pack(c, x, by.most, seen);
     return c;
 }
 
-/* What all threads have seen, to memory: maxima and whole numbers, which any order gives. */
+/* The notes of all the block's threads, to memory: a maximum and whole numbers, which any order gives. */
 DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     SMEM(int, all, [3]);
     if (threadIdx.x < 3) all[threadIdx.x] = 0;
     __syncthreads();
     for (int o = WARP / 2; o > 0; o /= 2) {
-        int32_t other = __shfl_xor_sync(0xffffffffu, seen.most, o);
-        seen.most = other > seen.most ? other : seen.most;
+        seen.most = __vmaxu2(seen.most, __shfl_xor_sync(0xffffffffu, seen.most, o));
         seen.over += __shfl_xor_sync(0xffffffffu, seen.over, o);
         seen.vanished += __shfl_xor_sync(0xffffffffu, seen.vanished, o);
     }
     if (threadIdx.x % WARP == 0) {
-        atomicMax(&all[0], seen.most);
+        uint32_t even = seen.most << 16, odd = seen.most & 0xffff0000u;
+        atomicMax(&all[0], (int)(even > odd ? even : odd));
         if (seen.over) atomicAdd(&all[1], seen.over);
         if (seen.vanished) atomicAdd(&all[2], seen.vanished);
     }
@@ -100,7 +158,7 @@ DEVICE TilePlace tile_place(int64_t first_row, int64_t first_column) {
     return {first_row + threadIdx.x / ROW_PACKS * THREAD_ROWS, first_column + threadIdx.x % ROW_PACKS * PACK8};
 }
 
-typedef struct { Pack<bf16, PACK8> row[THREAD_ROWS]; } TileValues; /* a thread's */
+typedef struct { Pairs8 row[THREAD_ROWS]; } TileValues; /* a thread's */
 
 /* value(row, column): 8 values of the tensor. Zeros where it has no such row or column. */
 template <typename F> DEVICE TileValues tile_values(const Fp8Target &t, TilePlace at, F value) {
@@ -117,11 +175,11 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
     SMEM(ColumnChunk, tile, [TILE_COLUMNS][COLUMN_CHUNKS]);
     TilePlace at = tile_place(first_row, first_column);
     int       pack = (int)threadIdx.x % ROW_PACKS, rows = (int)threadIdx.x / ROW_PACKS, chunk = rows / (CHUNK / THREAD_ROWS);
-    float     scale = t.scale ? *t.scale : 0.0f;
+    CastScale by = cast_scale<type>(t.scale);
     Codes8    code[THREAD_ROWS];
     #pragma unroll
     for (int k = 0; k < THREAD_ROWS; k++) {
-        code[k] = cast_pack<type>(x.row[k], scale, seen);
+        code[k] = cast_pack<type>(x.row[k], by, seen);
         if (t.plain && at.row + k < t.R && at.column < t.C)
             pack_store((uint32_t *)(t.plain + (at.row + k) * t.pitch + at.column), code[k]);
     }
@@ -137,7 +195,7 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
     for (int i = (int)threadIdx.x; i < TILE_COLUMNS * COLUMN_CHUNKS; i += TILE_THREADS) {
         int     column = i / COLUMN_CHUNKS, from = i % COLUMN_CHUNKS;
         int64_t c = first_column + column, r = first_row + from * CHUNK;
-        if (c < t.C && r < t.R_up) pack_store((uint32_t *)(t.turned + c * t.R_up + r), tile[column][from ^ column / PACK8]);
+        if (c < t.C && r < t.R_up) pack_store((uint32_t *)(t.turned + c * t.R_up + r), pack_load<uint32_t, CHUNK / 4>(tile[column][from ^ column / PACK8].v));
     }
     __syncthreads(); /* and may be written again */
 }
@@ -149,8 +207,10 @@ static inline int64_t stretch_rows(int64_t N) { return blocks_for(sum_rows_of(N)
 
 /* A thread has the same 8 columns of each tile. */
 DEVICE void add_values(float (&sum)[PACK8], const TileValues &x) {
-    for (int k = 0; k < THREAD_ROWS; k++)
-        for (int j = 0; j < PACK8; j++) sum[j] += to_f32(x.row[k].v[j]);
+    for (int k = 0; k < THREAD_ROWS; k++) {
+        Pack<float, PACK8> row = pairs_to_f32(x.row[k]);
+        for (int j = 0; j < PACK8; j++) sum[j] += row.v[j];
+    }
 }
 
 /* The sums of the block's 64 columns, in a fixed order, to sums [C]. */

@@ -301,6 +301,10 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
     for (int i = 0; i < 4; i++) out |= (unsigned)(bytes >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
     return out;
 }
+inline unsigned __vmaxu2(unsigned a, unsigned b) { /* of either half */
+    unsigned low = (a & 0xffff) > (b & 0xffff) ? a : b, high = a >> 16 > b >> 16 ? a : b;
+    return (low & 0xffff) | (high & 0xffff0000u);
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 
 namespace emu {

@@ -26,7 +26,7 @@ static Tensor input(Case *k, int64_t rows, int64_t columns, uint64_t seed, doubl
     return x;
 }
 
-/* Each code in both places; the CPU has what they mean. And how many were too large, or vanished. */
+/* Each code in both places; the CPU has what they mean. And the largest size, how many were too large, how many vanished. */
 static void assert_codes(Case *k) {
     DType   type = k->codes.type;
     int64_t R = k->plain.dim[0], C = k->plain.dim[1];
@@ -34,9 +34,12 @@ static void assert_codes(Case *k) {
     const uint8_t *codes = (const uint8_t *)k->codes.data;
     const int64_t *lost = (const int64_t *)k->f.counts.data + 2 * (type == E4M3 ? FP8_X : FP8_DY);
     int64_t        over = 0, vanished = 0;
+    int32_t        most = 0;
     stage_settle();
     for (int64_t i = 0; i < R * C; i++) {
-        double value = (double)bf16_to_f32(((const uint16_t *)k->plain.data)[i]);
+        int    bits = ((const uint16_t *)k->plain.data)[i], size = bits & 0x7fff;
+        double value = (double)bf16_to_f32((uint16_t)bits);
+        most = size > most ? size : most;
         int    want = ref_fp8_code(value * scale, type);
         over += isfinite(value) && fabs(value * scale) > (type == E4M3 ? 448.0 : 57344.0);
         vanished += value != 0.0 && (want & 0x7f) == 0;
@@ -48,6 +51,7 @@ static void assert_codes(Case *k) {
         double is = (double)bf16_to_f32(((const uint16_t *)k->codes.data)[i]), number = ref_fp8_value(want, type) / scale;
         assert_true(is == number || (isnan(is) && isnan(number)));
     }
+    assert_int_equal(((const int32_t *)k->f.amax.data)[type == E4M3 ? FP8_X : FP8_DY], most << 16);
     assert_int_equal(lost[0], over);
     assert_int_equal(lost[1], vanished);
 }

@@ -19,7 +19,7 @@ static void       noted_backward(BlockRun *r, void *acts, const void *weights, c
 
 static void first_sends_precede_the_end_of_backward(void **state) {
     (void)state;
-    Model *m = model_create((ModelSpec){.shards = {.shape = {LAYERS, 2, 32, 16, 61},
+    Model *m = model_create((ModelSpec){.shards = {.shape = GPT2_SHAPE(LAYERS, 2, 32, 16, 61),
                                                    .comm = world,
                                                    .ranks = comm_size(world),
                                                    .rank = comm_rank(world),
