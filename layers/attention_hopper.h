@@ -22,7 +22,7 @@ void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tenso
 void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys, Heads h);
 
 /* The same by one kernel with a block a head, five products a tile. sums: attention_heads_bytes. Where every head has 64
- * channels, or with bf16 128, and keys of its own, and whole sequences are on this GPU; and, where no kernels were asked
+ * or 128 channels and keys of its own, and whole sequences are on this GPU; and, where no kernels were asked
  * for by name, heads keep the multiprocessors busy for three quarters of the time (5/7 is where seven products are as
  * quick), and the sums of all blocks fit in L2. Without a GPU the answer is an H100's. The bits are the same either way. */
 bool   attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h);

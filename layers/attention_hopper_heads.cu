@@ -9,8 +9,7 @@
  * same every time. The first tile of keys begins a sum, that of the queries' own positions ends it; what lies between
  * passes through L2, in which the sums of all blocks fit (attention_by_heads).
  * With 128 channels dk and dv take 128 of a thread's 208 registers: ds overwrites p once dv's product has ended, and dq,
- * with the registers that are left, is made 64 columns after 64. With fp16 the compiler runs out of registers there
- * (80 bytes of spills): heads of 128 channels take five products with bf16, seven with fp16.
+ * with the registers that are left, is made 64 columns after 64.
  */
 #include "layers/attention_hopper_backward.cuh"
 
@@ -92,15 +91,15 @@ DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint3
     queue_give(queue, n);
 }
 
-/* A tile of keys. n: steps that the consumers have taken so far. */
+/* A tile of keys, the one in that place. n: steps that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
-DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, unsigned tile,
+DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, unsigned place,
                        unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
-    constexpr int STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    const int     group = (int)threadIdx.x / WARPGROUP, position = key + group * GROUP_ROWS;
-    int           query = key;
-    bool          is_running = false; /* the product of step n - 1 for dk */
-    uint32_t      ds[STEP / 16][4];
+    constexpr int  STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
+    constexpr bool FEW = D == 128 && std::is_same<T, half>::value; /* registers: else the compiler spills */
+    const int      group = (int)threadIdx.x / WARPGROUP, position = key + group * GROUP_ROWS;
+    int            query = key;
+    uint32_t       ds[STEP / 16][4];
     set_zero(dk);
     set_zero(dv);
     if (group > 0) { /* the first step's queries see none of these keys: its ds is not read */
@@ -112,17 +111,16 @@ DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D>
     }
     #pragma unroll 1
     for (; query < end; query += STEP, n++) {
-        const unsigned slot = n % STAGES;
+        const unsigned slot = (FEW ? afresh(n) : n) % STAGES, tile = FEW ? afresh(place) : place;
         queue_take(queues.steps, n);
         const KeysTiles<T> at = {shared->k[tile],  shared->v[tile],   shared->q[slot],
                                  shared->dy[slot], shared->lse[slot], shared->delta[slot]};
         keys_step<T, D, DOCUMENTS, D == 128>(dk, dv, ds, at, position, query, starts, h,
-                                             [&] { if (is_running) queue_free(queues.steps, n - 1); },
+                                             [&] { if (query > position) queue_free(queues.steps, n - 1); },
                                              [&](auto &x) { give_ds<T>(shared, queues.ds, n, x); });
-        is_running = true;
     }
     wgmma_wait<0>(dk);
-    if (is_running) queue_free(queues.steps, n - 1);
+    if (query > position) queue_free(queues.steps, n - 1);
 }
 
 template <typename T, int D, bool DOCUMENTS>
@@ -257,8 +255,7 @@ size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
 bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
     enum { L2_BYTES = 40 << 20 }; /* of an H100's 50 MB */
     const AttentionAsked asked = attention_asked();
-    const bool           has_kernel = h.size == 64 || (h.size == 128 && act == BF16); /* fp16 would spill with 128 */
-    if (!attention_expects_hopper(act, h.size) || !has_kernel || h.query != h.key || asked == ATTENTION_TILES) return false;
+    if (!attention_expects_hopper(act, h.size) || h.query != h.key || asked == ATTENTION_TILES) return false;
     const int64_t waves = blocks_for(heads, heads_processors());
     return asked == ATTENTION_HEADS ||
            (4 * heads >= 3 * waves * heads_processors() && attention_heads_bytes(heads, T, h.size) <= L2_BYTES);
@@ -272,9 +269,13 @@ static void heads_launch(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *
            minus.padded, h, heads_sums(h.T, D));
 }
 
+template <typename T, int D>
+static void heads_by_documents(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
+    (h.starts ? heads_launch<T, D, true> : heads_launch<T, D, false>)(s, dqkv, dy, minus, sums, qkv, h);
+}
+
 void attention_hopper_heads_backward(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    auto launch = h.D == 128          ? (h.starts ? heads_launch<bf16, 128, true> : heads_launch<bf16, 128, false>)
-                  : qkv.type == BF16 ? (h.starts ? heads_launch<bf16, 64, true> : heads_launch<bf16, 64, false>)
-                                     : (h.starts ? heads_launch<half, 64, true> : heads_launch<half, 64, false>);
-    launch(s, dqkv, dy, minus, sums, qkv, h);
+    auto run = qkv.type == BF16 ? (h.D == 64 ? heads_by_documents<bf16, 64> : heads_by_documents<bf16, 128>)
+                                : (h.D == 64 ? heads_by_documents<half, 64> : heads_by_documents<half, 128>);
+    run(s, dqkv, dy, minus, sums, qkv, h);
 }

@@ -80,11 +80,10 @@ enum { WGMMA_ROWS = sizeof WGMMA / sizeof *WGMMA, BY_HEADS = WGMMA_ROWS - 1 };
 
 /* Whether attention's backward takes five products, as attention_by_heads (layers/attention_hopper_heads.cu) says it of an H100.
  * That no keys are shared, shows in the bytes: of qkv, dqkv and dy, 16 bits each. */
-static int is_by_heads(DType act, const LedgerEntry *e) {
+static int is_by_heads(const LedgerEntry *e) {
     double heads = (double)e->dim[0] * (double)e->dim[2], T = (double)e->dim[1], D = (double)e->dim[3],
            sums = fmin(heads, 132) * 4.0 * ceil(T / 64) * 64 * D;
-    int    has_kernel = D == 64 || act == BF16, is_busy = 4 * heads >= 3 * ceil(heads / 132) * 132;
-    return has_kernel && is_busy && sums <= 40 << 20 && e->bytes >= 7 * 2.0 * D * heads * T;
+    return 4 * heads >= 3 * ceil(heads / 132) * 132 && sums <= 40 << 20 && e->bytes >= 7 * 2.0 * D * heads * T;
 }
 
 enum { TABLE_ROWS = sizeof TABLE / sizeof *TABLE };
@@ -98,18 +97,18 @@ const char *kernel_family_name(KernelFamily family) {
 int kernel_rate_is_flops(const KernelRate *rate) { return rate->family == FAMILY_PRODUCT || rate->family == FAMILY_ATTENTION; }
 
 /* The place in WGMMA; -1: its kernels are the portable ones, or measured. */
-static int place_in_wgmma(DType act, const KernelRate *rate, const LedgerEntry *e) {
-    int is_wide = e->dim[3] == 64 || e->dim[3] == 128, by_heads = is_by_heads(act, e);
+static int place_in_wgmma(const KernelRate *rate, const LedgerEntry *e) {
+    int is_wide = e->dim[3] == 64 || e->dim[3] == 128, by_heads = is_by_heads(e);
     for (int i = 0; i < BY_HEADS && HAS_WGMMA_ATTENTION && is_wide && rate->op && !rate->is_measured; i++)
         if (strcmp(WGMMA[i].op, rate->op) == 0) return by_heads && strcmp(rate->op, WGMMA[BY_HEADS].op) == 0 ? BY_HEADS : i;
     return -1;
 }
-double kernel_rate_now(const KernelRates *rates, const KernelRate *rate, const LedgerEntry *e) {
-    int i = place_in_wgmma(rates->act, rate, e);
+double kernel_rate_now(const KernelRate *rate, const LedgerEntry *e) {
+    int i = place_in_wgmma(rate, e);
     return i < 0 ? rate->rate : WGMMA[i].rate;
 }
-const char *kernel_rate_source(const KernelRates *rates, const KernelRate *rate, const LedgerEntry *e) {
-    int i = place_in_wgmma(rates->act, rate, e);
+const char *kernel_rate_source(const KernelRate *rate, const LedgerEntry *e) {
+    int i = place_in_wgmma(rate, e);
     return i < 0 ? rate->source : WGMMA[i].source;
 }
 
@@ -198,7 +197,7 @@ static void take_file(KernelRates *rates, const char *path) {
 }
 
 KernelRates kernel_rates(const Cluster *cluster, const char *file) {
-    KernelRates rates = {.rows = TABLE_ROWS, .act = BF16, .launch_s = 1.2e-6, .launch_limit_s = 0.3e-6,
+    KernelRates rates = {.rows = TABLE_ROWS, .launch_s = 1.2e-6, .launch_limit_s = 0.3e-6,
                          .host_s = 1e-4, .host_limit_s = 0.5e-4};
     double      of_h100 = cluster->bytes_per_s / DATA_SHEET;
     if (cluster->bf16 != PEAK || cluster->processors != 132)

@@ -28,7 +28,6 @@ typedef struct {
 typedef struct {
     KernelRate row[RATES_MOST];
     int        rows;
-    DType      act;                      /* of 16 bits: BF16 until the plan says F16 */
     double     launch_s, launch_limit_s; /* from the end of a kernel to the begin of the next, in a graph */
     double     host_s, host_limit_s;     /* a step's wait for the host, which reads its numbers */
     double     bytes_per_s;              /* of memory, as kernels reach it: the limit of products, too */
@@ -42,9 +41,9 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file);
 /* The row whose name is the longest begin of the operation's: "matmul" is that of "matmul, gelu", too; or that of any other. */
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op);
 int               kernel_rate_is_flops(const KernelRate *rate);
-/* `rate`, one of the rows, for this entry, and its source: attention of 64 and 128 channels a head has kernels on wgmma. */
-double            kernel_rate_now(const KernelRates *rates, const KernelRate *rate, const LedgerEntry *e);
-const char       *kernel_rate_source(const KernelRates *rates, const KernelRate *rate, const LedgerEntry *e);
+/* `rate` for this entry, and its source: attention of 64 and 128 channels a head has kernels on wgmma. */
+double            kernel_rate_now(const KernelRate *rate, const LedgerEntry *e);
+const char       *kernel_rate_source(const KernelRate *rate, const LedgerEntry *e);
 const char       *kernel_family_name(KernelFamily family);
 
 #ifdef __cplusplus

@@ -31,8 +31,8 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
         double             calls = (double)e->count;
         if (e->kind != LEDGER_OP || *e->group) continue; /* bytes between ranks are the simulator's */
         KernelTime k = {e, rate, e->count * rate->launches,
-                        calls * seconds_at(e, rate, kernel_rate_now(rates, rate, e), rates->bytes_per_s),
-                        calls * seconds_at(e, rate, rate->limit, rates->bytes_per_s), kernel_rate_source(rates, rate, e)};
+                        calls * seconds_at(e, rate, kernel_rate_now(rate, e), rates->bytes_per_s),
+                        calls * seconds_at(e, rate, rate->limit, rates->bytes_per_s)};
         t.kernel[t.kernels++] = k;
         t.launches += k.launches, t.seconds += k.seconds, t.limit_s += k.limit_s;
     }
@@ -148,7 +148,7 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
         cJSON_AddItemToObject(one, "ms", number_json(k->seconds * 1e3));
         cJSON_AddItemToObject(one, "limit_ms", number_json(k->limit_s * 1e3));
         cJSON_AddBoolToObject(one, "measured", k->rate->is_measured);
-        cJSON_AddStringToObject(one, "source", k->source);
+        cJSON_AddStringToObject(one, "source", kernel_rate_source(k->rate, k->entry));
         cJSON_AddItemToArray(list, one);
     }
     cJSON_AddNumberToObject(object, "launches", (double)t->launches);
@@ -172,7 +172,6 @@ void kernels_plan(const Config *c, int ranks, KernelsAsked asked) {
     if (act == F32)
         fail(EXIT_CONFIG, "plan: kernels=true has rates of 16-bit products alone: precision=bf16 or fp16");
     KernelRates rates = kernel_rates(cluster, asked.rates);
-    rates.act = act;
     int64_t     micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, ranks));
     Ledger      step = {.is_elsewhere = 1};
     model_dry(plan_model(c, act, ranks, 0, NULL), micro_steps, &step);

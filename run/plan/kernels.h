@@ -20,7 +20,6 @@ typedef struct {
     const KernelRate  *rate;     /* borrowed from the rates  */
     int64_t            launches;
     double             seconds, limit_s;
-    const char        *source;   /* of the rate              */
 } KernelTime;
 
 typedef struct {
