@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Every CUDA kernel on the emulated GPU: the op tests of test/layers under AddressSanitizer and UBSan, then under the race checker, and a list
-# of which kernels ran with which element types, and what the race checker counted beside (UPDATE=1 writes its table).
+# Every CUDA kernel on the emulated GPU: the op tests of test/layers under AddressSanitizer and UBSan, where asynchronous copies come
+# as late as they may, then under the race checker, where they come at once: a stage that is free too early is filled while a product
+# reads it. A list of which kernels ran with which element types, and what the race checker counted beside (UPDATE=1 writes its table).
 # The whole model, which is the longest of them, goes first, and under the race checker only in `make soak`
 # (test/soak/schedules.sh).
 set -u
@@ -22,7 +23,7 @@ run_ops() { # VARIANT
         rm -f "$log"' "$build" {}
 }
 run_ops ""
-EMU_COUNTS=$counted run_ops -race
+EMU_ASYNC=early EMU_COUNTS=$counted run_ops -race
 
 python3 test/emu/kernels.py "$launched"
 # shellcheck disable=SC2086
