@@ -37,7 +37,7 @@ CU_OBJECTS = $(patsubst %.cu,$(B)/%.o,$(wildcard core/*.cu layers/*.cu comm/*.cu
 cu-objects: $(CU_OBJECTS)
 archs:                     ## compile the CUDA sources for each architecture that is supported
 	@$(if $(NVCC),for a in $(SUPPORTED); do at=$$(date +%s); \
-	    $(MAKE) --no-print-directory -s -j2 BACKEND=cuda ARCHS=$$a B=build/archs/sm_$$a cu-objects || exit 1; \
+	    $(MAKE) --no-print-directory -s BACKEND=cuda ARCHS=$$a B=build/archs/sm_$$a cu-objects || exit 1; \
 	    echo "archs: $(words $(CU_OBJECTS)) CUDA sources compiled for sm_$$a in $$(($$(date +%s) - at)) s"; done,echo "skip archs: no nvcc here")
 # What nvcc makes of each kernel, compared with test/results/sass.tsv (scripts/sass.py). A cubin is of one
 # architecture, X.ptxas what ptxas said.
@@ -51,11 +51,11 @@ $(B)/%.cubin: %.cu $(B)/.flags
 	    > $(@:.cubin=.ptxas) 2>&1 || { cat $(@:.cubin=.ptxas); rm -f $(@:.cubin=.ptxas); exit 1; }
 sass:                      ## the compiled kernels against test/results/sass.tsv: registers, spills, loops; UPDATE=1 writes it
 	@$(if $(NVCC),for a in $(SASS_ARCHS); do \
-	    $(MAKE) --no-print-directory $(if $(V),,-s) -j2 BACKEND=cuda ARCHS=$$a B=build/sass/sm_$$a cubins || exit 1; \
+	    $(MAKE) --no-print-directory $(if $(V),,-s) BACKEND=cuda ARCHS=$$a B=build/sass/sm_$$a cubins || exit 1; \
 	    done,echo "skip sass: no nvcc here")
 	@$(if $(NVCC),CUDA_HOME=$(CUDA_HOME) python3 scripts/sass.py $(if $(UPDATE),--update) build/sass test/results/sass.tsv)
 performance:               ## the estimated step of docs/performance.md, written anew from the emulated build's plan
-	@$(MAKE) --no-print-directory -s -j2 BACKEND=emu SAN=-plain UNSAID=1 all
+	@$(MAKE) --no-print-directory -s BACKEND=emu SAN=-plain UNSAID=1 all
 	@python3 scripts/performance_page.py build/emu-plain/train_gpt docs/performance.md
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)

@@ -6,7 +6,7 @@
 # (test/soak/schedules.sh).
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
+if ! reason=$(make -n BACKEND=emu help 2>&1); then
     echo "skip kernels: ${reason##*\*\*\* }"
     exit 0
 fi
@@ -16,7 +16,7 @@ export OMP_NUM_THREADS=1
 # The op tests of one variant, two at a time: "ok" or "not ok" a test.
 run_ops() { # VARIANT
     local build=build/emu$1
-    env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu SAN="$1" op-tests || { echo "not ok build of $build"; return; }
+    make -s BACKEND=emu SAN="$1" op-tests || { echo "not ok build of $build"; return; }
     { [ "$1" = -race ] || echo model/test_gpt; ls test/layers/test_*.c | sed -E 's#^test/(.*)\.c$#\1#' | grep -v '_reference$'; } | EMU_KERNELS=$launched ASAN_OPTIONS=detect_leaks=0 xargs -P 2 -I{} sh -c '
         log=$(mktemp)
         if timeout 600 "$0/test/$1" > "$log" 2>&1; then echo "ok $0 $1"; else echo "not ok $0 $1"; tail -n 30 "$log"; fi
