@@ -10,7 +10,7 @@ for word in "$@"; do case $word in [0-9]*) sizes="$sizes $word" ;; *) parts="$pa
 parts=${parts:-train program kernels peers} sizes=${sizes:-124m 355m 774m 1558m}
 T=1024 vocabulary=50257
 has_gpu || { echo "bench: BACKEND=$BACKEND needs an NVIDIA GPU and its driver, and nvidia-smi shows none here; make bench BACKEND=cpu measures the processor" >&2; exit 69; }
-make -s -j"$(nproc)" "$B/train_gpt" "$B/test/bench/bench_train" "$B/test/bench/bench_kernels" || exit
+make -s "$B/train_gpt" "$B/test/bench/bench_train" "$B/test/bench/bench_kernels" || exit
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
 smi() { nvidia-smi -i 0 --query-gpu="$1" --format=csv,noheader,nounits; }

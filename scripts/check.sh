@@ -74,12 +74,12 @@ schema() {
 sass() { make -s sass; }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch scripts/elastic.sh && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
-warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
-asan() { make -s -j2 BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
+warnings() { make -s BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
+asan() { make -s BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
 # clang's OpenMP reports its own synchronisation to ThreadSanitizer (libarcher); gcc's does not.
 tsan() {
     local part
-    make -s -j2 BACKEND=cpu SAN=-tsan CC=clang tests || return 1
+    make -s BACKEND=cpu SAN=-tsan CC=clang tests || return 1
     export TSAN_OPTIONS="ignore_noninstrumented_modules=1 die_after_fork=0 suppressions=$PWD/test/tsan.supp"
     for part in data/ layers/ run/checkpoint/test_checkpoint.c run/guard/test_watchdog test_simulate run/test_train model/ranks_overlap; do
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
@@ -87,9 +87,9 @@ tsan() {
 }
 # valgrind 3.19 knows no AVX-512; oneDNN's AVX2 code reads past a buffer of its own.
 valgrind_run() {
-    make -s -j2 BACKEND=cpu tests && B=build/cpu test/run/lib/memcheck.sh
+    make -s BACKEND=cpu tests && B=build/cpu test/run/lib/memcheck.sh
 }
-mpich() { make -s -j2 BACKEND=cpu MPI=mpich tests && B=build/cpu-mpich scripts/test.sh ranks; }
+mpich() { make -s BACKEND=cpu MPI=mpich tests && B=build/cpu-mpich scripts/test.sh ranks; }
 
 check includes includes
 check ops ops

@@ -10,7 +10,7 @@ B=build/cpu-coverage
 command -v gcovr > /dev/null || { echo "coverage: gcovr is missing: apt-get install gcovr" >&2; exit 69; }
 if [ "${1:-}" != report ]; then
     mkdir -p $B && gcc -O1 -c -o $B/ends.o test/preload/coverage.c || exit 1
-    make -s -j2 BACKEND=cpu B=$B EXTRA_CFLAGS="--coverage -fprofile-update=atomic -O0" \
+    make -s BACKEND=cpu B=$B EXTRA_CFLAGS="--coverage -fprofile-update=atomic -O0" \
         LDFLAGS="--coverage -fopenmp -pthread -Wl,--wrap=_exit -Wl,--wrap=MPI_Abort $PWD/$B/ends.o" tests || exit 1
     find $B -name '*.gcda' -delete
     for part in core/test_json core/test_io data run/test_check run/ranks_check run/config/test_config run/checkpoint/test_manifest run/checkpoint/test_safetensors run/checkpoint/test_weights run/checkpoint/test_checkpoint run/test_bad \

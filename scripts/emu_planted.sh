@@ -5,7 +5,7 @@
 # Prints one line per fault, three letters per variant: forward schedule and late copies, reverse and late, forward and early.
 # X caught, - not; a run counts as caught when it ends with a diagnosis or a wrong value, not when it hangs. Lower case: the table differs.
 set -u
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/env.sh"
 # number, case, builds that must catch it (plain, ASan, race; a dot: not asked for), fault. 20 needs a watched host, 22
 # is legal on the hardware.
 table='
@@ -143,7 +143,7 @@ if [ "${EMU_ONE:-}" ]; then
 fi
 
 for variant in "${variants[@]}"; do
-    env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu SAN=$variant emu-cases || exit 1
+    make -s BACKEND=emu SAN=$variant emu-cases || exit 1
 done
 [ $# -gt 0 ] || set -- 0 $(awk '{print $1}' <<<"$table")
 result=$(for n in "$@"; do

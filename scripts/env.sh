@@ -5,6 +5,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers often forbid t
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations until the process ends
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
+unset MAKEFLAGS MAKELEVEL # a make that a script calls is no part of the one that called the script
 
 # run_ranks N COMMAND...: under mpirun of the MPI this build links.
 run_ranks() {

@@ -62,7 +62,7 @@ need_text() { compgen -G 'build/gpu-bundle/data/train_*.bin' > /dev/null || scri
 
 build() {
     local at=$SECONDS
-    if make -j"$(nproc)" tests; then
+    if make tests; then
         echo "$B in $((SECONDS - at)) s, MPI=${MPI:-ompi-c}; $("$program" --version | head -n 1)"
     elif [ -d "$BUNDLE/programs" ] && [ "$B" = build/cuda ]; then
         mkdir -p "$B" && cp -r "$BUNDLE/programs/." "$B/" && "$program" --version && echo "the build failed here: the bundle's programs are used"
@@ -109,7 +109,7 @@ calibration() {
     [ -e "$BUNDLE/calibrate.txt" ] || scripts/gpu_bundle.sh calibration
     [ -e "$BUNDLE/calibrate.txt" ] || { skip "no dump of the emulator in the bundle"; return; }
     local cases=$B/test/emu/cases/cases
-    { make -s -j"$(nproc)" "$cases" || [ -x "$cases" ]; } && "$cases" calibrate > "$work/calibrate.txt" &&
+    { make -s "$cases" || [ -x "$cases" ]; } && "$cases" calibrate > "$work/calibrate.txt" &&
         python3 test/emu/compare_calibration.py "$work/calibrate.txt" "$BUNDLE/calibrate.txt"
 }
 

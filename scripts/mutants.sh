@@ -30,11 +30,11 @@ targets() {
 }
 suite() { # PART: builds and runs it in the copy; the log stays
     case $1 in *:*) emulated "${1%%:*}" "${1#*:}"; return ;; esac
-    make -s -j2 BACKEND=cpu $(targets "$1") >build.log 2>&1 && B=build/cpu timeout 300 scripts/test.sh "$1" >test.log 2>&1 </dev/null # mpirun would read the list of mutants
+    make -s BACKEND=cpu $(targets "$1") >build.log 2>&1 && B=build/cpu timeout 300 scripts/test.sh "$1" >test.log 2>&1 </dev/null # mpirun would read the list of mutants
 }
 
 emulated() { # BUILD TEST[:early]
-    make -s -j2 BACKEND=emu SAN="${1#emu}" "build/$1/test/${2%:*}" >build.log 2>&1 &&
+    make -s BACKEND=emu SAN="${1#emu}" "build/$1/test/${2%:*}" >build.log 2>&1 &&
         OMP_NUM_THREADS=1 EMU_ASYNC=$([ "${2#*:}" = early ] && echo early || echo late) timeout 300 "build/$1/test/${2%:*}" >test.log 2>&1 </dev/null
 }
 

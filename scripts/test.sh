@@ -82,10 +82,10 @@ run_folders() { # FOLDER...
 # emulator's builds; what the other lanes say comes after.
 lanes="" patient=""
 if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
-    lanes=1 builders="emu/emulator emu/kernel_plan emu/kernels" after_builds="emu/training emu/schedules emu/streams"
+    lanes=1 builders="emu/kernel_plan emu/emulator emu/kernels"
     patient="run/grid run/experts run/deterministic run/servers run/stream run/moments run/islands run/newcomer run/sweep_search"
     patient+=" run/eval run/ranks run/sweep run/disk run/watch run/export run/sample run/copies run/fetch run/train run/tokenize"
-    patient+=" run/texts run/plot run/inspect fuzz/fuzz $after_builds"
+    patient+=" run/texts run/plot run/inspect fuzz/fuzz emu/training emu/streams emu/schedules"
 fi
 is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
 run_scripts() { local name; for name in "$@"; do run_shell "test/${name%/*}/test_${name##*/}.sh"; done; }
@@ -93,15 +93,18 @@ run_patient() {
     local name
     for name in $patient; do
         mkdir "$taken/${name/\//.}" 2> /dev/null || continue
-        case " $after_builds " in *" $name "*) until [ -e "$taken/built" ]; do sleep 1; done ;; esac
+        case $name in
+            emu/schedules) until [ -e "$taken/built.kernels" ]; do sleep 1; done ;;
+            emu/*) until [ -e "$taken/built.kernel_plan" ]; do sleep 1; done ;; # which builds the whole program
+        esac
         run_scripts "$name"
     done
 }
 lane() { # SCRIPT...: these, then patient ones
     log=$(mktemp "$tmp/log.XXXXXX") limit=1500
     renice -n 10 -p $BASHPID > /dev/null
-    run_scripts "$@"
-    [ $# -eq 0 ] || touch "$taken/built"
+    local name
+    for name in "$@"; do run_scripts "$name"; touch "$taken/built.${name#*/}"; done
     run_patient
     printf 'failed: %s\n' "${failures[@]+"${failures[@]}"}" | grep -v ': $'
     echo "sums $passed $failed $skipped"

@@ -1,11 +1,11 @@
 # The emulated program's work on different streams in other legal orders (EMU_STREAMS): losses, norms and checkpoints have the same bits.
 #   ORDERS="random:7 random:8" takes other orders than this one; `make soak` takes new ones each time (test/soak/streams.sh)
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
-if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
+if ! reason=$(make -n BACKEND=emu help 2>&1); then
     echo "skip streams: ${reason##*\*\*\* }"
     exit 0
 fi
-env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu all || { echo "not ok build"; exit 1; }
+make -s BACKEND=emu all || { echo "not ok build"; exit 1; }
 TRAIN=$PWD/build/emu/train_gpt
 SMALL="run.steps=4 model.n_head=2 model.n_embd=32 batch.global_tokens=160 checkpoint.every=2 eval.every=0"
 

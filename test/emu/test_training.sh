@@ -1,10 +1,10 @@
 # The CUDA build's program on the emulated GPU, whole: it trains as the CPU build does, alone and on two ranks, in every precision.
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
+if ! reason=$(make -n BACKEND=emu help 2>&1); then
     echo "skip training: ${reason##*\*\*\* }"
     exit 0
 fi
-env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=cpu all && env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu all || { echo "not ok build"; exit 1; }
+make -s BACKEND=cpu all && make -s BACKEND=emu all || { echo "not ok build"; exit 1; }
 . test/run/lib/tiny.sh # after the build: its text is tokenised by the CPU's program
 export ASAN_OPTIONS=detect_leaks=0
 CPU=$PWD/build/cpu/train_gpt
