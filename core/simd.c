@@ -72,5 +72,10 @@ int         simd_has_bf16(void) { return simd_isa() == ISA_AVX512_BF16; }
 
 /* A virtual machine may hide AMX: oneDNN then multiplies bf16 by VDPBF16PS, on a Sapphire Rapids core at 82 GFLOP/s where
  * fp32 has 160 (n = 1024, 23 November 2026). AMD's cores do twice the multiplications of fp32 by it. */
-int         simd_has_quick_bf16(void) { return simd_has_bf16() && (cpu_has_amx_bf16() || !cpu_is_intel()); }
+int simd_has_quick_bf16(void) {
+    static _Atomic int known = -1; /* each product asks, and in a virtual machine cpuid takes as long as a small product */
+    int is_quick = atomic_load_explicit(&known, memory_order_relaxed);
+    if (is_quick < 0) atomic_store_explicit(&known, is_quick = cpu_has_amx_bf16() || !cpu_is_intel(), memory_order_relaxed);
+    return is_quick && simd_has_bf16();
+}
 const char *simd_name(void) { return NAMES[simd_isa()]; }
