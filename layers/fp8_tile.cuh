@@ -52,7 +52,7 @@ DEVICE Pairs8 pairs_from_f32(Pack<float, PACK8> x) {
 }
 DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
     __nv_bfloat162 pair;
-    memcpy(&pair, &bits, sizeof pair);
+    memcpy((void *)&pair, &bits, sizeof pair);
     return pair;
 }
 
