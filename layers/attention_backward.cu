@@ -12,6 +12,7 @@
 #include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
 #include "layers/bias.h"
+#include "layers/fp8_contracts.h"
 
 /* --- the values of a query that come before its scores ------------------------------------------------------------ */
 
@@ -429,8 +430,8 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-/* Returns whether dbias has been added to: that takes row_sums, few beside dqkv, and a pass over those. */
-static bool backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
+/* Returns whether dbias has been added to: that takes row_sums, few beside dqkv, and a pass over those. f: NULL, or of codes. */
+static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
                      Heads h, bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
     for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
@@ -448,8 +449,9 @@ static bool backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
     h.row_sums = ptr<float>(row_sums);
     LAUNCH_EARLY(attention_prepare_kernel, (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS), PREPARE_THREADS, 0, s,
                  minus, ptr<float>(lse), ptr<float>(delta), h);
+    CHECK(!f || s->ledger || is_hopper, "tensors for codes that are not aligned to %d bytes", PACK_BYTES);
     DISPATCH_ACT(qkv.type, T,
-        if (is_hopper && by_heads) attention_hopper_heads_backward(s, dqkv, dy, minus, sums, qkv, h);
+        if (is_hopper && by_heads) attention_hopper_heads_backward(s, dqkv, f, dy, minus, sums, qkv, h);
         else if (is_hopper) attention_hopper_backward(s, dqkv, dkeys, dy, minus, qkv, keys, h);
         else DISPATCH_WIDE(h.D, D, {
             auto launch = h.starts       ? backward_launch<T, D, false, true>
@@ -471,15 +473,27 @@ static Tensor delta_of(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape s
     return delta;
 }
 
-int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
-                       HeadShape shape) {
+static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
+                          Tensor starts, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
     delta = delta_of(s, delta, dy, y, shape);
-    attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape);
-    bool is_summed = backward(s, dqkv, dbias, dqkv, dy, lse, delta, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
+    if (f) fp8_attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape, *f);
+    else attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape);
+    bool is_summed = backward(s, dqkv, f, dbias, dqkv, dy, lse, delta, qkv, qkv,
+                              attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
                               attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
     arena_release(&s->scratch, mark);
     return is_summed;
+}
+int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
+                       HeadShape shape) {
+    return whole_backward(s, dqkv, NULL, dbias, dy, y, lse, delta, qkv, starts, shape);
+}
+int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
+                           HeadShape shape, Fp8 f) {
+    if (shape.size != 64 || lse.dim[1] % 16 != 0 || !attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape)) return 0;
+    whole_backward(s, dqkv, &f, dbias, dy, y, lse, delta, qkv, starts, shape);
+    return 1;
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
@@ -487,6 +501,6 @@ void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy,
     size_t mark = arena_mark(&s->scratch);
     delta = delta_of(s, delta, dy, y, shape);
     attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
-    backward(s, dqkv, tensor_none(), dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
+    backward(s, dqkv, NULL, tensor_none(), dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
     arena_release(&s->scratch, mark);
 }

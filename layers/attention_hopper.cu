@@ -238,9 +238,14 @@ AttentionAsked attention_asked(void) {
          "for this GPU's", asked);
 }
 
+static bool can_hopper(void) {
+    static const bool can = has_hopper_code();
+    return can;
+}
+
 bool attention_takes_hopper(DType act, const Heads &h) {
     const AttentionAsked asked = attention_asked();
-    static const bool can = has_hopper_code();
+    const bool can = can_hopper();
     if (asked >= ATTENTION_HOPPER && !can)
         fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is %s, and this is a %s; unset it, or build with ARCHS=90a for an H100",
              getenv("TRAIN_GPT_ATTENTION"), device_isa());
@@ -248,9 +253,8 @@ bool attention_takes_hopper(DType act, const Heads &h) {
 }
 
 bool attention_expects_hopper(DType act, int64_t D) {
-    const char *isa = device_isa();
     return act != F32 && (D == 64 || D == 128) && attention_asked() != ATTENTION_PORTABLE &&
-           (strcmp(isa, "sm_90") == 0 || strcmp(isa, "none") == 0);
+           (strcmp(device_isa(), "none") == 0 || can_hopper());
 }
 
 template <typename T, int D, bool DOCUMENTS>

@@ -141,11 +141,10 @@ template <bool TURNED, int N> DEVICE void mask_earlier(float (&s)[N], const int3
 
 /* --- results: by way of a tile's own 16 rows of this warp, which no product reads any more --------------------------- */
 
-/* Rows `first` on of a head, those before T: product times scale[side]. row: of the warp in the tile of ROWS rows. */
+/* product times scale[side], rounded, into the tile of ROWS rows; row: of the warp. */
 template <typename T, int ROWS, int D>
-DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2],
-                          const Heads &h) {
-    constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK;
+DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (&scale)[2]) {
+    constexpr int PACK = PACK_BYTES / (int)sizeof(T);
     const int     lane = (int)threadIdx.x % WARP;
     #pragma unroll
     for (int d = 0; d < D; d += 16) {
@@ -156,6 +155,14 @@ DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const 
         stmatrix_x4(tile + d / BOX * BOX * ROWS + in_box * BOX + pack * PACK, r);
     }
     __syncwarp();
+}
+/* And from there to rows `first` on of a head, those before T. */
+template <typename T, int ROWS, int D>
+DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2],
+                          const Heads &h) {
+    constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK;
+    const int     lane = (int)threadIdx.x % WARP;
+    put_product<T, ROWS, D>(tile, row, x, scale);
     for (int i = lane; i < 16 * PACKS; i += WARP) {
         int in_box = row + i / PACKS, column = i % PACKS * PACK, pack = column % BOX / PACK ^ in_box % 8;
         if (first + i / PACKS < h.T)

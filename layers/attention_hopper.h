@@ -21,12 +21,13 @@ void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tenso
  * of blocks of keys and blocks of queries, seven products a tile. */
 void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys, Heads h);
 
-/* The same by one kernel with a block a head, five products a tile. sums: attention_heads_bytes. Where every head has 64
+/* The same by one kernel with a block a head, five products a tile. sums: attention_heads_bytes. f: NULL, or dqkv is codes of
+ * its dy (fp8_attention_backward), which takes bf16 and 64 channels. Where every head has 64
  * or 128 channels and keys of its own, and whole sequences are on this GPU; and, where no kernels were asked
  * for by name, heads keep the multiprocessors busy for three quarters of the time (5/7 is where seven products are as
  * quick), and the sums of all blocks fit in L2. Without a GPU the answer is an H100's. The bits are the same either way. */
 bool   attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h);
 size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D);
-void   attention_hopper_heads_backward(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h);
+void   attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h);
 
 #endif

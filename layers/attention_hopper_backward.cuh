@@ -85,12 +85,11 @@ DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEY
     if (!TIGHT) wgmma_wait<1>(dv); /* gives p's registers back */
 }
 
-/* store_product, and the columns' sums of the warp's rows as they are stored, for row_sums: a lane has pairs of columns. A later
- * part adds to that which the same warp has written before; it comes while the rows are stored. Rows past T are zeros.
- * column: of dqkv, where `to` begins. */
-template <typename T, int ROWS, int D>
-DEVICE void store_summed(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2], int head,
-                         int column, const Heads &h) {
+/* put(), which puts a product into a tile, and the columns' sums of the warp's rows as they lie there, for row_sums: a lane has
+ * pairs of columns. A later part adds to that which the same warp has written before; it comes while put works. Rows past T
+ * are zeros. first: the warp's first position   column: the tile's first, of dqkv. */
+template <typename T, int ROWS, int D, class F>
+DEVICE void sum_product(int first, const T *tile, int row, int head, int column, const Heads &h, F put) {
     const int     lane = (int)threadIdx.x % WARP, part = first / SUMMED_ROWS;
     const bool    is_summed = h.row_sums && first < h.T;
     const int64_t at = ((int64_t)(head / h.H) * h.parts + part % h.parts) * h.columns + column;
@@ -98,7 +97,7 @@ DEVICE void store_summed(T *to, int stride, int first, T *tile, int row, const f
     if (is_summed && part >= h.parts)
         #pragma unroll
         for (int d = 0; d < D / BOX; d++) sum[d] = sums[d * WARP];
-    store_product<T, ROWS, D>(to, stride, first, tile, row, x, scale, h);
+    put();
     if (!is_summed) return;
     #pragma unroll 4
     for (int r = row; r < row + SUMMED_ROWS; r++)
@@ -110,6 +109,13 @@ DEVICE void store_summed(T *to, int stride, int first, T *tile, int row, const f
         }
     #pragma unroll
     for (int d = 0; d < D / BOX; d++) sums[d * WARP] = sum[d];
+}
+/* `to`: the head's columns, in the sequence's first row. */
+template <typename T, int ROWS, int D>
+DEVICE void store_summed(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2], int head,
+                         int column, const Heads &h) {
+    sum_product<T, ROWS, D>(first, tile, row, head, column, h,
+                            [&] { store_product<T, ROWS, D>(to, stride, first, tile, row, x, scale, h); });
 }
 
 #endif

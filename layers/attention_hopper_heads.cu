@@ -12,13 +12,14 @@
  * with the registers that are left, is made 64 columns after 64.
  */
 #include "layers/attention_hopper_backward.cuh"
+#include "layers/fp8_tile.cuh"
 
 enum {
     ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP
 };
 
 /* A thread's registers; 2 x KEYS + ADDER + LOADER = 4 x 128. */
-template <int D> struct HeadsRegisters { enum { KEYS = D == 64 ? 192 : 208, ADDER = D == 64 ? 88 : 64, LOADER = D == 64 ? 40 : 32 }; };
+template <int D> struct HeadsRegisters { enum { KEYS = D == 64 ? 192 : 208, ADDER = D == 64 ? 96 : 64, LOADER = 32 }; };
 
 /* Two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries], 64 columns of dq on
  * their way out: 176 and 220 KiB at D = 64 and 128. */
@@ -27,6 +28,12 @@ template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D],
           ds[SLOTS][BLOCK_ROWS * STEP], dq[STEP * BOX];
     float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP of them */
+};
+
+/* Where dqkv goes: there, or as codes. */
+template <typename T> struct HeadsOut {
+    T        *dqkv;
+    Fp8Target codes;
 };
 
 #ifdef PTX_HOPPER
@@ -77,6 +84,54 @@ DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, con
     }
 }
 
+/* --- results -------------------------------------------------------------------------------------------------------- */
+
+/* A thread's notes of the codes it has made: registers are few. */
+DEVICE Seen &notes() {
+    SMEM(Seen, seen, [HEADS_LOADER]);
+    return seen[threadIdx.x];
+}
+
+/* A warp's 16 rows of 64 columns, as they lie in a tile, to t from that row and column on, as codes. The warp casts four rows at once,
+ * whose codes take the place of rows that have been read; from there a lane turns 8 rows of 4 columns. No bank conflicts. */
+DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *rows) {
+    enum { PACKS = BOX / PACK8, WORDS = BOX / 4, HALF = CHUNK / 2 };
+    const int       lane = (int)afresh(threadIdx.x) % WARP, pack = lane % PACKS, half = lane / WORDS, word = lane % WORDS;
+    const CastScale by = cast_scale<E5M2>(t.scale);
+    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the lower 8 rows a row further: other banks */
+    Seen            seen = notes();
+    Codes8          turned[4];
+    #pragma unroll 1
+    for (int r = lane / PACKS; r < CHUNK; r += WARP / PACKS) {
+        const Codes8 codes = cast_pack<E5M2>(load_pairs(rows + r * BOX + (pack ^ r % 8) * PACK8), by, &seen);
+        pack_store((uint32_t *)(t.plain + (first + r) * t.pitch + column + pack * PACK8), codes);
+        __syncwarp(); /* the four rows have been read */
+        pack_store(words + (r + r / HALF) * WORDS + pack * 2, codes);
+    }
+    notes() = seen;
+    __syncwarp();
+    #pragma unroll
+    for (int k = 0; k < 2; k++) {
+        uint32_t w[4];
+        for (int j = 0; j < 4; j++) w[j] = words[(half * (HALF + 1) + k * 4 + j) * WORDS + word];
+        turn_words(w);
+        for (int j = 0; j < 4; j++) turned[j].v[k] = w[j];
+    }
+    for (int j = 0; j < 4; j++) pack_store((uint32_t *)(t.turned + (column + word * 4 + j) * t.R_up + first + half * HALF), turned[j]);
+}
+
+/* x times scale: the warp's rows of a tile, and its column sums. first: its position; column: of dqkv. */
+template <typename T, int ROWS, int D, bool CODES>
+DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2], int head,
+                        int column, const Heads &h) {
+    if constexpr (CODES) {
+        sum_product<T, ROWS, D>(first, tile, row, head, column, h, [&] { put_product<T, ROWS, D>(tile, row, x, scale); });
+        if (first < h.T) store_codes(out.codes, sequence_row(h, head) + first, column, tile + row * BOX);
+    } else {
+        store_summed<T, ROWS, D>(out.dqkv + (int64_t)sequence_row(h, head) * h.columns + column, h.columns, first, tile, row, x, scale, head, column, h);
+    }
+}
+
 /* --- two warpgroups: dk, dv and ds ------------------------------------------------------------------------------------ */
 
 /* A warp's 16 rows of ds, in the n-th place. */
@@ -123,13 +178,13 @@ DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D>
     if (query > position) queue_free(queues.steps, n - 1);
 }
 
-template <typename T, int D, bool DOCUMENTS>
-DEVICE void heads_consume(T *dqkv, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
+template <typename T, int D, bool DOCUMENTS, bool CODES>
+DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16; /* the warp's first in the tile */
     unsigned  done = 0, n = 0;
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
-        T             *to = dqkv + (int64_t)sequence_row(h, head) * h.columns + key_column(h, head);
         const int32_t *starts = DOCUMENTS ? starts_of(h, head) : NULL;
+        const int      column = key_column(h, head);
         for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
             const float scale[2] = {h.scale, h.scale}, one[2] = {1.0f, 1.0f};
             float       dk[D / 2], dv[D / 2];
@@ -137,10 +192,9 @@ DEVICE void heads_consume(T *dqkv, HeadsShared<T, D> *shared, HeadsQueues<T, D> 
             queue_take(queues.own, done);
             heads_rows<T, D, DOCUMENTS>(dk, dv, shared, queues, done % 2, n, key, queries_end<DOCUMENTS>(h, head, key), starts, h);
             named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's values have been read; keys still are, for dq */
-            store_summed<T, BLOCK_ROWS, D>(to + h.key_columns, h.columns, key + row, v, row, dv, one, head,
-                                           key_column(h, head) + h.key_columns, h);
+            heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dv, one, head, column + h.key_columns, h);
             __syncwarp();
-            store_summed<T, BLOCK_ROWS, D>(to, h.columns, key + row, v, row, dk, scale, head, key_column(h, head), h);
+            heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dk, scale, head, column, h);
             fence_proxy_async(); /* TMA fills the tile again */
             queue_free(queues.own, done);
         }
@@ -175,14 +229,13 @@ template <int N> DEVICE void sums_store(float *tile, const float (&x)[N]) {
         pack_store(tile + (i / 4 * WARPGROUP + (int)threadIdx.x % WARPGROUP) * 4, Pack<float, 4>{x[i], x[i + 1], x[i + 2], x[i + 3]});
 }
 
-template <typename T, int D, bool DOCUMENTS>
-DEVICE void heads_add(T *dqkv, float *sums, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
+template <typename T, int D, bool DOCUMENTS, bool CODES>
+DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
     constexpr int STEP = HeadsShared<T, D>::STEP, SLOTS = HeadsShared<T, D>::SLOTS;
     const int     row = (int)threadIdx.x % WARPGROUP / WARP * 16; /* the warp's first in the tile */
     const float   scale[2] = {h.scale, h.scale};
     unsigned      done = 0, n = 0;
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
-        T *to = dqkv + (int64_t)sequence_row(h, head) * h.columns + head_column(h, head);
         for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
             const T  *k = shared->k[done % 2];
             const int end = queries_end<DOCUMENTS>(h, head, key);
@@ -201,9 +254,12 @@ DEVICE void heads_add(T *dqkv, float *sums, HeadsShared<T, D> *shared, HeadsQueu
                     else multiply_ds<T, BLOCK_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     if (column == D - BOX) queue_free(queues.ds, n);
                     __syncwarp(); /* the last result has left shared->dq */
-                    if (is_last) store_summed<T, STEP, BOX>(to + column, h.columns, query + row, shared->dq, row, dq, scale, head,
-                                                            head_column(h, head) + column, h);
-                    else sums_store(part, dq);
+                    if (is_last) { /* what it takes to store is found again each time: registers are few */
+                        const int again = (int)afresh(head), from = (int)afresh(row);
+                        heads_store<T, STEP, BOX, CODES>(out, query + row, shared->dq, from, dq, scale, again, head_column(h, again) + column, h);
+                    } else {
+                        sums_store(part, dq);
+                    }
                 }
             }
             queue_free(queues.own, done);
@@ -216,9 +272,9 @@ DEVICE void heads_add(T *dqkv, float *sums, HeadsShared<T, D> *shared, HeadsQueu
 /* Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its part of sums [grid, heads_sums]. grid:
  * the multiprocessors, or fewer where there are fewer heads. Bound: tensor cores, five products a tile, and nearly as much
  * shared memory. */
-template <typename T, int D, bool DOCUMENTS>
+template <typename T, int D, bool DOCUMENTS, bool CODES>
 KERNEL __launch_bounds__(HEADS_THREADS, 1)
-    attention_heads_hopper_kernel(T *dqkv, float *sums, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap dy,
+    attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap dy,
                                   const __grid_constant__ TensorMap lse, const __grid_constant__ TensorMap delta, int padded, Heads h,
                                   int64_t block_sums) {
 #ifdef PTX_HOPPER
@@ -226,17 +282,19 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
     typedef HeadsQueues<T, D> Queues;
     SMEM(Queues, queues, [1]);
     SMEM_DYN(Shared, shared);
+    if (CODES && threadIdx.x < HEADS_LOADER) notes() = {0, 0, 0};
     queues_init(queues[0]);
     if (threadIdx.x >= HEADS_LOADER) {
         registers_lower<HeadsRegisters<D>::LOADER>();
         if (threadIdx.x < HEADS_LOADER + WARP) heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
     } else if (threadIdx.x >= ADDER) {
         registers_lower<HeadsRegisters<D>::ADDER>();
-        heads_add<T, D, DOCUMENTS>(dqkv, sums + blockIdx.x * block_sums, shared, queues[0], h);
+        heads_add<T, D, DOCUMENTS, CODES>(out, sums + blockIdx.x * block_sums, shared, queues[0], h);
     } else {
         registers_raise<HeadsRegisters<D>::KEYS>();
-        heads_consume<T, D, DOCUMENTS>(dqkv, shared, queues[0], h);
+        heads_consume<T, D, DOCUMENTS, CODES>(out, shared, queues[0], h);
     }
+    if (CODES && threadIdx.x < HEADS_LOADER) note_warp(notes(), out.codes.amax, out.codes.counts);
 #endif
 }
 
@@ -261,21 +319,23 @@ bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
            (4 * heads >= 3 * waves * heads_processors() && attention_heads_bytes(heads, T, h.size) <= L2_BYTES);
 }
 
-template <typename T, int D, bool DOCUMENTS>
-static void heads_launch(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    const int64_t values = (int64_t)h.heads * minus.padded;
-    LAUNCH((attention_heads_hopper_kernel<T, D, DOCUMENTS>), (unsigned)heads_blocks(h.heads), HEADS_THREADS, sizeof(HeadsShared<T, D>), s,
-           ptr<T>(dqkv), sums, map_of<T>(qkv), map_of<T>(dy), map_of_minus(minus.lse, values), map_of_minus(minus.delta, values),
+template <typename T, int D, bool DOCUMENTS, bool CODES>
+static void heads_launch(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
+    const HeadsOut<T> out = {CODES ? NULL : ptr<T>(dqkv), CODES ? fp8_target(dqkv, *f) : Fp8Target()};
+    const int64_t     values = (int64_t)h.heads * minus.padded;
+    LAUNCH((attention_heads_hopper_kernel<T, D, DOCUMENTS, CODES>), (unsigned)heads_blocks(h.heads), HEADS_THREADS,
+           sizeof(HeadsShared<T, D>), s, out, sums, map_of<T>(qkv), map_of<T>(dy), map_of_minus(minus.lse, values), map_of_minus(minus.delta, values),
            minus.padded, h, heads_sums(h.T, D));
 }
 
-template <typename T, int D>
-static void heads_by_documents(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    (h.starts ? heads_launch<T, D, true> : heads_launch<T, D, false>)(s, dqkv, dy, minus, sums, qkv, h);
+template <typename T, int D, bool CODES>
+static void heads_by_documents(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
+    (h.starts ? heads_launch<T, D, true, CODES> : heads_launch<T, D, false, CODES>)(s, dqkv, f, dy, minus, sums, qkv, h);
 }
 
-void attention_hopper_heads_backward(Stream *s, Tensor dqkv, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    auto run = qkv.type == BF16 ? (h.D == 64 ? heads_by_documents<bf16, 64> : heads_by_documents<bf16, 128>)
-                                : (h.D == 64 ? heads_by_documents<half, 64> : heads_by_documents<half, 128>);
-    run(s, dqkv, dy, minus, sums, qkv, h);
+void attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
+    auto run = f                  ? heads_by_documents<bf16, 64, true>
+               : qkv.type == BF16 ? (h.D == 64 ? heads_by_documents<bf16, 64, false> : heads_by_documents<bf16, 128, false>)
+                                  : (h.D == 64 ? heads_by_documents<half, 64, false> : heads_by_documents<half, 128, false>);
+    run(s, dqkv, f, dy, minus, sums, qkv, h);
 }

@@ -79,6 +79,13 @@ static inline int fp8_swiglu_backward_contract(Stream *s, Tensor dgate_up, Tenso
     fp8_output_expect(dgate_up, E5M2, dy.dim[0], 2 * dy.dim[1], f);
     return stream_note(s, "fp8_swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 14.0 * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
 }
+/* Noted as attention_backward: the same work, and as many bytes. */
+static inline int fp8_attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                                                  Tensor qkv, Tensor starts, HeadShape h, Fp8 f) {
+    fp8_output_expect(dqkv, E5M2, qkv.dim[0], qkv.dim[1], f);
+    dqkv.type = BF16;
+    return attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, h);
+}
 /* mean and b are none for rmsnorm; update and sum for the norm alone. */
 static inline int fp8_norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
                                             Tensor update, Tensor w, Tensor b, Fp8 f) {

@@ -116,19 +116,28 @@ template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, See
     return c;
 }
 
-/* The notes of all the block's threads, to memory: a maximum and whole numbers, which any order gives. */
-DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
-    SMEM(int, all, [3]);
-    if (threadIdx.x < 3) all[threadIdx.x] = 0;
-    __syncthreads();
+/* A warp's notes, in each of its lanes. */
+DEVICE Seen warp_seen(Seen seen) {
     for (int o = WARP / 2; o > 0; o /= 2) {
         seen.most = __vmaxu2(seen.most, __shfl_xor_sync(0xffffffffu, seen.most, o));
         seen.over += __shfl_xor_sync(0xffffffffu, seen.over, o);
         seen.vanished += __shfl_xor_sync(0xffffffffu, seen.vanished, o);
     }
+    return seen;
+}
+DEVICE int most_seen(Seen seen) {
+    uint32_t even = seen.most << 16, odd = seen.most & 0xffff0000u;
+    return (int)(even > odd ? even : odd);
+}
+
+/* The notes of all the block's threads, to memory: a maximum and whole numbers, which any order gives. */
+DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
+    SMEM(int, all, [3]);
+    if (threadIdx.x < 3) all[threadIdx.x] = 0;
+    __syncthreads();
+    seen = warp_seen(seen);
     if (threadIdx.x % WARP == 0) {
-        uint32_t even = seen.most << 16, odd = seen.most & 0xffff0000u;
-        atomicMax(&all[0], (int)(even > odd ? even : odd));
+        atomicMax(&all[0], most_seen(seen));
         if (seen.over) atomicAdd(&all[1], seen.over);
         if (seen.vanished) atomicAdd(&all[2], seen.vanished);
     }
@@ -136,6 +145,15 @@ DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     if (threadIdx.x == 0 && amax && all[0]) atomicMax(amax, all[0]);
     if (threadIdx.x == 0 && counts && all[1]) atomicAdd(counts, (unsigned long long)all[1]);
     if (threadIdx.x == 0 && counts && all[2]) atomicAdd(counts + 1, (unsigned long long)all[2]);
+}
+
+/* The same of a warp by itself. */
+DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
+    seen = warp_seen(seen);
+    if (threadIdx.x % WARP != 0) return;
+    if (amax) atomicMax(amax, most_seen(seen));
+    if (counts && seen.over) atomicAdd(counts, (unsigned long long)seen.over);
+    if (counts && seen.vanished) atomicAdd(counts + 1, (unsigned long long)seen.vanished);
 }
 
 /* --- turning ------------------------------------------------------------------------------------------------------ */

@@ -190,6 +190,11 @@ void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor start
  *   dbias [C+2C'] f32 out(+=) column sums of dqkv as stored, by kernels that have it at hand; or none. Returns whether they did.        */
 int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
                        HeadShape h);
+/* attention_backward whose dqkv becomes codes of f's dy ("outputs in fp8" above), with dbias as bf16 has dqkv. Returns 0, and nothing
+ * has been done, where no kernel can: the CPU's, and a GPU's but for those with a block a head on Hopper, heads of 64 channels and
+ * T a multiple of 16.                                                                                                                */
+int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
+                           HeadShape h, Fp8 f);
 /* delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h: what the softmax' gradient subtracts from each score's.
  *   delta [H,N] f32 out   dy, y [N,C] act in                                                                                           */
 void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);

@@ -133,9 +133,8 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
 
     product_delta_backward(r, PRODUCT_ATTENTION, dattention, r->delta, d->attn_proj_w, r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
                     gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
-    int has_bias = attend_backward(r, x->dqkv, d->c_attn_b, dattention, x->attention, x->lse, r->delta, x->qkv);
-    product_backward(r, PRODUCT_QKV, r->dbranch, d->c_attn_w, has_bias ? tensor_none() : d->c_attn_b, x->dqkv,
-                     gather_rows(r, x->ln_1, r->update), w->c_attn_w);
+    Tensor dbias = d->c_attn_b, dqkv = product_attend_backward(r, &dbias, x->dqkv, dattention, x->attention, x->lse, r->delta, x->qkv);
+    product_backward(r, PRODUCT_QKV, r->dbranch, d->c_attn_w, dbias, dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual,
                        w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }

@@ -69,6 +69,15 @@ Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tenso
     return x;
 }
 
+Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv) {
+    Tensor codes = dqkv;
+    codes.type = E5M2;
+    int is_cast = writes_codes(r, dqkv) && !r->context &&
+                  fp8_attention_backward(r->s, codes, *dbias, dy, y, lse, delta, qkv, r->starts, heads_of(r), fp8_of(r, PRODUCT_QKV));
+    if (is_cast || attend_backward(r, dqkv, *dbias, dy, y, lse, delta, qkv)) *dbias = tensor_none();
+    return is_cast ? codes : dqkv;
+}
+
 void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w) {
     if (is_fp8(r)) fp8_head_forward(r->s, y, input_of(r, p, x), w, fp8_of(r, p));
     else head_forward(r->s, y, x, w);

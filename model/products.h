@@ -1,6 +1,6 @@
 /* products.h - the four products of a block, and the ops on either side of them: those of layers.h in the run's type, or in fp8 with the
  * block's scales. In fp8 the ops before a product write what it multiplies at once (layers.h, "outputs in fp8"), where nothing else
- * reads it: the norms, but for tensor ranks, which gather rows; GELU and SwiGLU; and their gradients. A run's first step, whose scales
+ * reads it: the norms, but for tensor ranks, which gather rows; GELU and SwiGLU; their gradients, and attention's. A run's first step, whose scales
  * are not known, and micro-batches of a number of rows that is no multiple of 16 cast.
  */
 #ifndef TRAIN_GPT_MODEL_PRODUCTS_H
@@ -23,6 +23,10 @@ void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor 
 /* linear_gelu_backward of PRODUCT_DOWN; returns the dy of PRODUCT_UP: dpre, or in fp8 codes of it in the memory of x. */
 Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
                              Tensor w);
+
+/* attend_backward of PRODUCT_QKV's output; returns its dy: dqkv, or in fp8 codes in that memory. *dbias becomes none where it has been
+ * added to; else the product adds to it. */
+Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
 
 /* layernorm_forward, or with an update residual_layernorm_forward, before product p; and rmsnorm's. */
 void product_layernorm(const BlockRun *r, BlockProduct p, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,

@@ -1,5 +1,5 @@
-/* test_fp8_outputs.c - fp8_gelu_forward, fp8_gelu_backward, fp8_swiglu_forward, fp8_swiglu_backward, fp8_layernorm_forward and
- * fp8_rmsnorm_forward: the codes are float64's of what the ops in bf16 store, as it lies and turned, and a product of them has the bits of
+/* test_fp8_outputs.c - fp8_gelu_forward, fp8_gelu_backward, fp8_swiglu_forward, fp8_swiglu_backward, fp8_layernorm_forward,
+ * fp8_rmsnorm_forward and fp8_attention_backward: the codes are float64's of what the ops in bf16 store, as it lies and turned, and a product of them has the bits of
  * one that casts; maxima and counts, too. */
 #include "test/ref/fp8_ops.h"
 #include "test/ref/test.h"
@@ -157,6 +157,29 @@ static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, 
     stage_destroy(&k.s);
 }
 
+/* Sequences of documents of so many tokens; 0: each is one. Where no kernel casts, nothing has been touched. */
+static void attention(int64_t B, int64_t T, int64_t H, int64_t every) {
+    enum { D = 64 };
+    HeadShape h = {H, H, D};
+    Case      k = case_of(B * T, heads_columns(h), E5M2);
+    Stage    *s = &k.s;
+    Tensor    qkv = stage_random(s, BF16, 2, B * T, heads_columns(h), 1, 2, 0), dy = input(&k, B * T, H * D, 2, 40, 0.0f), none = tensor_none();
+    Tensor    y = bf16(&k, B * T, H * D), lse = stage_tensor(s, F32, 2, B * H, T), starts = none, dbias[3];
+    for (int i = 0; i < 3; i++) dbias[i] = stage_random(s, F32, 1, heads_columns(h), 1, 5, 1, 0);
+    if (every) starts = stage_tokens(s, 2, B, T, 1, 2);
+    stage_settle();
+    for (int64_t i = 0; every && i < B * T; i++) ((int32_t *)starts.data)[i] = (int32_t)(i % T - i % T % every);
+    attention_forward(&s->stream, y, lse, qkv, starts, h);
+    attention_backward(&s->stream, k.plain, dbias[0], dy, y, lse, none, qkv, starts, h);
+    int is_cast = fp8_attention_backward(&s->stream, k.codes, dbias[1], dy, y, lse, none, qkv, starts, h, k.f);
+    stage_settle();
+    assert_int_equal(is_cast, strcmp(device_isa(), "sm_90") == 0 && T % 16 == 0);
+    assert_same_bits(dbias[1], dbias[is_cast ? 0 : 2]);
+    assert_int_equal(((const int32_t *)k.f.amax.data)[FP8_DY] > 0, is_cast);
+    if (is_cast) assert_codes(&k), assert_products(&k), assert_lost(&k, FP8_DY, 1);
+    stage_destroy(s);
+}
+
 static const float FAULTS[] = {0.0f, INFINITY, -NAN};
 
 static void test_activations(void **state) {
@@ -184,8 +207,19 @@ static void test_norms(void **state) {
     norm(RMSNORM, ALONE, 16, 2064, 0.0f, 0);
 }
 
+static void test_attention(void **state) {
+    (void)state;
+    const char *asked = getenv("TRAIN_GPT_ATTENTION");
+    char       *before = asked ? strdup(asked) : NULL;
+    if (strcmp(device_isa(), "sm_90") == 0) setenv("TRAIN_GPT_ATTENTION", "hopper-heads", 1);
+    attention(1, 48, 1, 0), attention(2, 144, 1, 0), attention(1, 272, 2, 0), attention(3, 80, 2, 50), attention(1, 72, 1, 0);
+    if (before) setenv("TRAIN_GPT_ATTENTION", before, 1);
+    else unsetenv("TRAIN_GPT_ATTENTION");
+    free(before);
+}
+
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_activations), cmocka_unit_test(test_norms)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_activations), cmocka_unit_test(test_norms), cmocka_unit_test(test_attention)};
     return cmocka_run_group_tests_name("fp8_outputs", all, NULL, NULL);
 }
 
