@@ -3,9 +3,10 @@
  *
  * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * delta is given, or found first (attention_delta.cu). Three kernels: lse and delta as the others want them; then blocks of keys that walk the queries (dk, dv), of one head
- * of the group after another; then blocks of queries that walk the keys (dq). Scores are computed twice, seven products
- * a tile where five would do, and in return no two blocks add to one place: the same bits every time.
+ * delta is given, or found first (attention_delta.cu). Three kernels: lse and delta as the others want them; then blocks of
+ * keys that walk the queries (dk, dv), of one head of the group after another; then blocks of queries that walk the keys
+ * (dq). Scores are computed twice, seven products a tile where five would do, and in return no two blocks add to one
+ * place: the same bits every time.
  */
 #include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
@@ -464,19 +465,10 @@ static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor 
     return has_sums;
 }
 
-/* Takes it from s->scratch where it is not given. */
-static Tensor delta_of(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape) {
-    if (!tensor_is_none(delta)) return delta;
-    int64_t N = y.dim[0];
-    delta = tensor_2d(arena_take(&s->scratch, (size_t)(shape.query * N) * sizeof(float)), F32, shape.query, N);
-    attention_delta(s, delta, dy, y);
-    return delta;
-}
-
 static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                           Tensor starts, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
-    delta = delta_of(s, delta, dy, y, shape);
+    delta = attention_delta_given(s, delta, dy, y, shape);
     if (f) fp8_attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape, *f);
     else attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape);
     bool is_summed = backward(s, dqkv, f, dbias, dqkv, dy, lse, delta, qkv, qkv,
@@ -499,7 +491,7 @@ int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tens
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
-    delta = delta_of(s, delta, dy, y, shape);
+    delta = attention_delta_given(s, delta, dy, y, shape);
     attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
     backward(s, dqkv, NULL, tensor_none(), dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
     arena_release(&s->scratch, mark);

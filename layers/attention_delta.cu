@@ -1,5 +1,6 @@
 /* attention_delta.cu - CUDA side of attention_delta in layers.h, for where no product's epilogue finds delta (linear.cu). */
 #include "core/kernel.cuh"
+#include "layers/attention_tile.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
@@ -29,4 +30,11 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
     DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
         LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, THREADS, 0, s, ptr<float>(delta), ptr<T>(dy), ptr<T>(y), N,
                      (int)H, (int)D)));
+}
+
+Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape) {
+    if (!tensor_is_none(delta)) return delta;
+    delta = arena_tensor(&s->scratch, F32, 2, shape.query, y.dim[0], 1);
+    attention_delta(s, delta, dy, y);
+    return delta;
 }

@@ -128,7 +128,8 @@ DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, con
         sum_product<T, ROWS, D>(first, tile, row, head, column, h, [&] { put_product<T, ROWS, D>(tile, row, x, scale); });
         if (first < h.T) store_codes(out.codes, sequence_row(h, head) + first, column, tile + row * BOX);
     } else {
-        store_summed<T, ROWS, D>(out.dqkv + (int64_t)sequence_row(h, head) * h.columns + column, h.columns, first, tile, row, x, scale, head, column, h);
+        T *to = out.dqkv + (int64_t)sequence_row(h, head) * h.columns + column;
+        store_summed<T, ROWS, D>(to, h.columns, first, tile, row, x, scale, head, column, h);
     }
 }
 
@@ -256,7 +257,8 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
                     __syncwarp(); /* the last result has left shared->dq */
                     if (is_last) { /* what it takes to store is found again each time: registers are few */
                         const int again = (int)afresh(head), from = (int)afresh(row);
-                        heads_store<T, STEP, BOX, CODES>(out, query + row, shared->dq, from, dq, scale, again, head_column(h, again) + column, h);
+                        heads_store<T, STEP, BOX, CODES>(out, query + row, shared->dq, from, dq, scale, again,
+                                                         head_column(h, again) + column, h);
                     } else {
                         sums_store(part, dq);
                     }
@@ -274,9 +276,9 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
  * shared memory. */
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 KERNEL __launch_bounds__(HEADS_THREADS, 1)
-    attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap dy,
-                                  const __grid_constant__ TensorMap lse, const __grid_constant__ TensorMap delta, int padded, Heads h,
-                                  int64_t block_sums) {
+    attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums, const __grid_constant__ TensorMap qkv,
+                                  const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap lse,
+                                  const __grid_constant__ TensorMap delta, int padded, Heads h, int64_t block_sums) {
 #ifdef PTX_HOPPER
     typedef HeadsShared<T, D> Shared;
     typedef HeadsQueues<T, D> Queues;

@@ -47,6 +47,9 @@ typedef struct {
 enum { PADDED = 128 };
 typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
 
+/* delta, or where none is given that of dy and y, taken from s->scratch. In attention_delta.cu. */
+Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);
+
 /* Checks the tensors that forward and backward share; returns the problem. */
 static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor starts, ContextPart context, HeadShape shape) {
     int64_t H = shape.query, T = lse.dim[1], B = lse.dim[0] / H, D = shape.size;

@@ -39,6 +39,8 @@ TRAIN=$CPU train $LONG run.dir="$WORK/cpu_long" precision=bf16 > /dev/null
 # Heads of 64 channels, each with a block in attention's backward, and two tiles of keys.
 HEADS="$LONG model.n_head=2 model.n_embd=128 batch.global_tokens=1024 precision=bf16"
 TRAIN=$CPU train $HEADS run.dir="$WORK/cpu_heads" > /dev/null
+EIGHT_HEADS="$SMALL $EIGHT model.n_layer=1 model.n_head=2 model.n_embd=128 run.steps=4 checkpoint.every=4 eval.every=4"
+TRAIN=$CPU train $EIGHT_HEADS run.dir="$WORK/cpu_heads.fp8" > /dev/null
 TRAIN=$PWD/build/emu/train_gpt
 # fp32 differs by the order of sums. 16 bits: each rounding is u = 2^-8 (bf16) or 2^-11 (fp16) relative; a loss of 80 positions averages
 # them, and both builds round at the same places but for attention's probabilities: u / 4 bounds the error derived for
@@ -70,6 +72,7 @@ beside fp8.nccl 2 $SMALL $EIGHT parallel.comm=nccl
 # The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
 TRAIN_GPT_GEMM=own beside own 1 $WIDE precision=bf16
 EMU_KERNELS=$WORK/heads.kernels TRAIN_GPT_ATTENTION=hopper-heads beside heads 1 $HEADS parallel.deterministic=true
+TRAIN_GPT_ATTENTION=hopper-heads beside heads.fp8 1 $EIGHT_HEADS # which writes the gradient's codes
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
 beside stages.ring 2 $GRID precision=bf16 parallel.pipeline=2 parallel.comm=ring
@@ -110,6 +113,8 @@ for run in heads heads.nccl heads.tiles; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/cpu_heads" "$(allowed bf16)"
 done
+expect "a block a head in fp8 trains" ended heads.fp8
+expect "a block a head in fp8: the CPU build's losses" same_losses "$WORK/heads.fp8" "$WORK/cpu_heads.fp8" "$(allowed fp8)"
 expect "a block a head: the same bits on two ranks" same_weights "$WORK/heads.nccl" "$WORK/heads" step_00000002
 expect "by tiles: only qkv's bias is summed in another order" same_losses "$WORK/heads.tiles" "$WORK/heads" 1e-5
 for run in llama.fp32 llama.bf16 llama.fp8 qwen3.fp32 qwen3.bf16 moe.fp32 moe.bf16; do
