@@ -49,7 +49,7 @@ includes() {
 # Every op of layers.h is called in test/layers.
 ops() {
     local op missing="" n=0
-    for op in $(grep -oE '^(void|int|size_t|double) +[a-z_]+\(' layers/layers.h | grep -oE '[a-z_]+\(' | tr -d '('); do
+    for op in $(grep -oE '^(void|int|size_t|double) +[a-z0-9_]+\(' layers/layers.h | grep -oE '[a-z0-9_]+\(' | tr -d '('); do
         n=$((n + 1)); grep -qE "\b$op\(" test/layers/*.c || missing="$missing $op"
     done
     [ -z "$missing" ] || { echo "no case in test/layers for:$missing"; return 1; }
