@@ -73,10 +73,13 @@ static inline int residual_layernorm_forward_contract(Stream *s, Tensor sum, Ten
     return stream_note(s, "residual_layernorm_forward", x.dim[0], x.dim[1], 0, 0, 9.0 * (double)tensor_elems(x),
                        4.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
 }
-static inline int residual_forward_contract(Stream *s, Tensor sum, Tensor x, Tensor update) {
+static inline void residual_expect(Tensor sum, Tensor x, Tensor update) {
     EXPECT2(x, x.type, x.dim[0], x.dim[1]);
     EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
     EXPECT2(update, x.type, x.dim[0], x.dim[1]);
+}
+static inline int residual_forward_contract(Stream *s, Tensor sum, Tensor x, Tensor update) {
+    residual_expect(sum, x, update);
     return stream_note(s, "residual_forward", x.dim[0], x.dim[1], 0, 0, (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
 static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual,

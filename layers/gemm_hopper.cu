@@ -126,6 +126,7 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int he
     if (p->a.order != PLAIN) return 0;
     return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_GELU && p->b.order == PLAIN) ||
            (epilogue == EPILOGUE_GELU_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
+           (epilogue == EPILOGUE_RESIDUAL && aux != p->c.data) ||
            (epilogue == EPILOGUE_DELTA && p->b.order == TRANSPOSED && !p->bias && (head == SIDE || head == TILE));
 }
 
@@ -206,6 +207,8 @@ static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux
     else if (epilogue == EPILOGUE_GELU) launch<T, T, true, false, EPILOGUE_GELU>(s, g, p->bias);
     else if (epilogue == EPILOGUE_GELU_BACKWARD) launch<T, T, true, true, EPILOGUE_GELU_BACKWARD>(s, g);
     else if (epilogue == EPILOGUE_DELTA) launch<T, T, true, true, EPILOGUE_DELTA>(s, g);
+    else if (epilogue == EPILOGUE_RESIDUAL && p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_RESIDUAL>(s, g, p->bias);
+    else if (epilogue == EPILOGUE_RESIDUAL) launch<T, T, true, true, EPILOGUE_RESIDUAL>(s, g, p->bias);
     else if (p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_NONE>(s, g, p->bias);
     else launch<T, T, true, true, EPILOGUE_NONE>(s, g, p->bias);
     if (has_column_sums) column_sums(s, sums, workspace, F32, tiles_along(p->m), tiles_along(p->m), p->n, MATMUL_SET);

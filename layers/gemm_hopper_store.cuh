@@ -43,7 +43,9 @@ DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS
     }
 }
 
-DEVICE constexpr bool reads_aux(int epilogue) { return epilogue == EPILOGUE_GELU_BACKWARD || epilogue == EPILOGUE_DELTA; }
+DEVICE constexpr bool reads_aux(int epilogue) {
+    return epilogue == EPILOGUE_GELU_BACKWARD || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
+}
 /* Loads the tile of aux into this warp's four slots, while the products run. */
 DEVICE void load_aux(GemmShared *s, const GemmCall &g, const Work &w, int warp) {
     if ((int)threadIdx.x % WARP) return;
@@ -72,6 +74,20 @@ template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
     for (int i = 0; i < BLOCKS * 4; i++) {
         float2 x = unpack_pair<T>(r[i / 4][i % 4]);
         r[i / 4][i % 4] = pack_pair<T>(gelu(x.x), gelu(x.y));
+    }
+}
+
+/* r = round(r + aux), of c as it would be stored, as residual_forward adds it; aux in the slot that is next. */
+template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], Slots &s) {
+#pragma unroll
+    for (int q = 0; q < BLOCKS; q++) {
+        uint32_t aux[4];
+        ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 x = unpack_pair<T>(r[q][i]), stream = unpack_pair<T>(aux[i]);
+            r[q][i] = pack_pair<T>(stream.x + x.x, stream.y + x.y);
+        }
     }
 }
 
@@ -151,6 +167,7 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
         if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, sum[i % 2], acc[i / 2], i % 2, s);
         else if constexpr (epilogue == EPILOGUE_DELTA) delta_panel<T>(r, delta, acc[i / 2], i % 2, s);
         else round_panel<T>(r, acc[i / 2], i % 2, bias, w.column, g.n);
+        if constexpr (epilogue == EPILOGUE_RESIDUAL) residual_panel<T>(r, s);
         if (epilogue == EPILOGUE_DELTA && (g.head == SIDE || i % 2)) store_delta(delta, g, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         put_panel(&g.c, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         if constexpr (epilogue == EPILOGUE_GELU) {

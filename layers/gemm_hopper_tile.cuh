@@ -34,7 +34,7 @@ static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
 
 /* A launch. */
 struct GemmCall {
-    TensorMap a, b, c, aux;       /* aux: gelu(c), or what c's gradient goes through           */
+    TensorMap a, b, c, aux;       /* aux: gelu(c), what c's gradient goes through, or the stream */
     int       m, n, steps;        /* steps of DEPTH along k                                    */
     int       cluster, tiles_m, tiles_n; /* tiles_m: of clusters, whose blocks lie along m     */
     int       parts, works;       /* of k; tiles of all parts                                  */

@@ -73,6 +73,12 @@ void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, in
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
 /* With the activation fused: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out                                */
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
+/* The last product of a branch, which joins the residual stream: y = x w + b, and where that is quicker than in the norm behind it
+ * sum = stream + y, with residual_forward's bits. Returns whether it is: then y is not written, else sum is not.
+ *   sum [N,M] act out   y [N,M] act out   stream [N,M] act in; the product joins nothing in the memory of stream itself                */
+int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b);
+/* The same with head_forward's product, of w [M,K]. */
+int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w);
 /*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in         */
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
 /* The same where x = attention's output, whose gradient dx is: also attention_delta's delta [H,N] f32 out, of dx as stored.         */

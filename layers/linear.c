@@ -43,6 +43,19 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
     gelu_forward(s, y, pre);
 }
 
+/* No product of the CPU's joins the stream. */
+int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b) {
+    residual_expect(sum, y, stream);
+    linear_forward(s, y, x, w, b);
+    return 0;
+}
+
+int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w) {
+    residual_expect(sum, y, stream);
+    head_forward(s, y, x, w);
+    return 0;
+}
+
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
     EXPECT_ACT(x);
     linear_backward_expect(dx, dw, db, dy, x, w);

@@ -106,7 +106,7 @@ static Key key_of(const Stream *s, const Call *c) {
 }
 
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
-    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta"};
+    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta", " residual"};
     snprintf(text, ALGORITHM_KEY_ROOM,
              "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
              dtype_name((DType)k->type), k->is_fp8 ? " x " : "", k->is_fp8 ? dtype_name((DType)k->b_type) : "",
@@ -268,7 +268,9 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     return kept;
 }
 
-static int is_own_alone(Epilogue epilogue) { return epilogue == EPILOGUE_GELU || epilogue == EPILOGUE_DELTA; }
+static int is_own_alone(Epilogue epilogue) {
+    return epilogue == EPILOGUE_GELU || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
+}
 
 /* cuBLASLt's, then the own ones: an own one that must be taken stands alone. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
@@ -328,6 +330,11 @@ static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const
 
 static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *rest);
 
+static Matmul plain_of(Matmul p, const Rest *rest) {
+    if (rest->apart) p.c.data = rest->apart;
+    return p;
+}
+
 /* Writes the quickest candidate to e, or the one that must be taken; ALGORITHM_NONE where product and rest apart are quicker. Timing would
  * change sums that the product adds to: they are put aside in host memory. */
 static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Rest *rest) {
@@ -361,7 +368,7 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
         warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count,
              e->record.key);
     if (rest) {
-        Call   plain = {c->p, EPILOGUE_NONE, NULL, NULL, NULL, NULL};
+        Call   plain = {plain_of(c->p, rest), EPILOGUE_NONE, NULL, NULL, NULL, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
         if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
     }
@@ -445,7 +452,7 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);
     if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the product's, while both are timed */
-    matmul(s, p);
+    matmul(s, plain_of(p, &rest));
     arena_release(&s->scratch, mark);
     return 0;
 }

@@ -99,6 +99,8 @@ Tensor own_rows(const BlockRun *r, Tensor room) {
     return r->tensor ? tensor_rows(room, comm_rank(r->tensor) * r->e.own, r->e.own) : room;
 }
 
+Tensor update_before(const BlockRun *r) { return r->mid.data ? own_rows(r, r->update) : tensor_none(); }
+
 Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room) {
     if (!r->tensor) return part;
     cast_forward(r->s, flat(own_rows(r, room)), flat(part));

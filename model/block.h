@@ -73,10 +73,12 @@ typedef struct {
     Comm      *tensor;         /* borrowed: ranks that divide each matrix, and the rows of the stream; NULL: there is one */
     Comm      *context;        /* borrowed: ranks with other tokens of the same sequences; NULL: there is one          */
     /* The residual stream before the block, in two parts: `update`, the last branch's output, joins `mid` in the
-     * block's first norm. mid.data is NULL before the first block: its entry holds the stream already. forward leaves
-     * its last branch's output in own_rows(update). */
+     * block's first norm. mid.data is NULL where the entry holds the stream already: before the first block, and where the last
+     * branch has joined. forward leaves its last branch's output in own_rows(update); or has_joined, and the stream is in exit. */
     Tensor mid;                /* [own,C] act                                                              */
     Tensor update;             /* [N,C] act: also where all ranks' rows meet; training has room for [N,Q/t]   */
+    Tensor exit;               /* [own,C] act: the entry of what comes behind the block                    */
+    int    has_joined;         /* out                                                                      */
     Tensor entry_sums, exit_sums; /* [C] f32: column sums of dresidual where the block begins, out, and where it ends; or none */
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
     Tensor delta;              /* [H/t,N] f32: attention_delta's, by the product behind attention; none: attention's backward finds it */
@@ -96,6 +98,7 @@ typedef struct {
 Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room); /* part [own,C]: this rank's rows */
 Tensor sum_rows(const BlockRun *r, Tensor room);                 /* this rank's rows of the sum over the ranks */
 Tensor own_rows(const BlockRun *r, Tensor room);
+Tensor update_before(const BlockRun *r); /* own_rows(update), which is to join mid; none where the stream is whole */
 /* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al., "Ring
  * attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one rank the
  * plain ops. Queries of tokens with a past see the keys of that, too; lse is not set then.

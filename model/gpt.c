@@ -238,9 +238,10 @@ static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *grap
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, t, l);
         if (!records) return;
-        b->graph = graph_end(r->s);
+        b->graph = graph_end(r->s), b->has_joined = r->has_joined;
     }
     graph_launch(b->graph, r->s);
+    r->has_joined = b->has_joined;
 }
 
 void gpt_set_offline(Gpt *g, int is_offline) {
@@ -292,6 +293,12 @@ static FinalActs final_acts(const Gpt *g, Extent e) {
                        first_rows(g->ln_f_rstd, e.own)};
 }
 
+/* Where the stream goes behind block l: the next entry, the last norm's, or a neighbour's. */
+static Tensor exit_of(Gpt *g, Tape t, int64_t l, Extent e) {
+    if (l + 1 < t.part->end) return entry_of(g, t, l + 1, e);
+    return first_rows(t.part->classifies ? g->residual_final : g->forward_out, e.own);
+}
+
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     gpt_take_frequencies(g, s);
     Extent   e = batch_extent(g, batch);
@@ -302,14 +309,15 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     for (int64_t l = t.part->first; l < t.part->end; l++) {
         shards_need(g->shards, s, block_bucket(l)); /* comes before the block's graph */
         if (l + 1 < t.part->end) shards_prefetch(g->shards, s, block_bucket(l + 1));
+        r.exit = exit_of(g, t, l, e);
         device_range_begin("block forward");
         queue_block(g, &r, t, l, t.part->forward, forward_ops);
         device_range_end();
         shards_poll(g->shards);
-        r.mid = mid_of(g, t, l, e);
+        r.mid = r.has_joined ? tensor_none() : mid_of(g, t, l, e);
     }
     if (!t.part->classifies) {
-        residual_forward(s, first_rows(g->forward_out, e.own), r.mid, own_rows(&r, r.update));
+        if (!r.has_joined) residual_forward(s, exit_of(g, t, t.part->end - 1, e), r.mid, own_rows(&r, r.update));
         return;
     }
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));

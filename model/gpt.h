@@ -20,8 +20,8 @@ extern "C" {
 #endif
 
 /* Operations of a block, recorded when they run the second time: the first time products choose their algorithms and
- * kernels are loaded. */
-typedef struct { Graph graph; int runs; } BlockGraph;
+ * kernels are loaded. has_joined: BlockRun's, as recorded. */
+typedef struct { Graph graph; int runs, has_joined; } BlockGraph;
 
 /* A run of the model's blocks. A model without a pipeline has one part, of all blocks. */
 typedef struct {

@@ -77,22 +77,20 @@ static const ActRow ACT_ROWS[] = {
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     product_forward(r, PRODUCT_QKV, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
     attend(r, x->attention, x->lse, x->qkv);
-    product_forward(r, PRODUCT_ATTENTION, r->update, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
-    product_layernorm(r, PRODUCT_UP, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual, sum_rows(r, r->update),
-                      w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
+    Tensor update = product_join(r, PRODUCT_ATTENTION, x->residual_mid, x->residual, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
+    product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, x->residual, update, w->ln_2_w, w->ln_2_b,
+                      LAYERNORM_EPS);
     product_gelu_forward(r, PRODUCT_UP, x->gelu, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w, w->c_fc_b);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
-    int                is_first = !r->mid.data; /* the stream is there */
-    product_layernorm(r, PRODUCT_QKV, is_first ? tensor_none() : x->residual, x->ln_1, x->ln_1_mean, x->ln_1_rstd,
-                      is_first ? x->residual : r->mid, is_first ? tensor_none() : own_rows(r, r->update), w->ln_1_w, w->ln_1_b,
+    product_layernorm(r, PRODUCT_QKV, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, r->mid, update_before(r), w->ln_1_w, w->ln_1_b,
                       LAYERNORM_EPS);
     inner_forward(r, x, w);
-    product_forward(r, PRODUCT_DOWN, r->update, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b));
-    sum_rows(r, r->update);
+    r->has_joined = tensor_is_none(
+        product_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b)));
 }
 
 /* The same ops on the same inputs. */
@@ -101,11 +99,11 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockParams *w = (const BlockParams *)weights;
     Tensor             none = tensor_none();
     if (r->recompute == RECOMPUTE_NONE) return;
-    product_layernorm(r, PRODUCT_QKV, none, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, none, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    product_layernorm(r, PRODUCT_QKV, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, none, none, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     if (r->recompute == RECOMPUTE_BLOCK) {
         inner_forward(r, x, w);
     } else {
-        product_layernorm(r, PRODUCT_UP, none, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, none, w->ln_2_w, w->ln_2_b,
+        product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, none, none, w->ln_2_w, w->ln_2_b,
                           LAYERNORM_EPS);
         product_gelu(r, x->gelu, x->fc);
     }
@@ -140,8 +138,9 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
 }
 
 static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
-    residual_layernorm_forward(r->s, x.residual, x.y, x.mean, x.rstd, r->mid, own_rows(r, r->update), w.norm_w, w.norm_b,
-                               LAYERNORM_EPS);
+    Tensor update = update_before(r);
+    if (tensor_is_none(update)) layernorm_forward(r->s, x.y, x.mean, x.rstd, x.residual, w.norm_w, w.norm_b, LAYERNORM_EPS);
+    else residual_layernorm_forward(r->s, x.residual, x.y, x.mean, x.rstd, r->mid, update, w.norm_w, w.norm_b, LAYERNORM_EPS);
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {

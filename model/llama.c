@@ -175,21 +175,18 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
-    product_head_forward(r, PRODUCT_ATTENTION, r->update, x->attention, w->o);
-    product_rmsnorm(r, PRODUCT_UP, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2, eps_of(r));
+    Tensor update = product_head_join(r, PRODUCT_ATTENTION, x->residual_mid, x->residual, x->attention, w->o);
+    product_rmsnorm(r, PRODUCT_UP, x->norm_2, x->rstd_2, x->residual_mid, x->residual, update, w->norm_2, eps_of(r));
     mlp_forward(r, x, w, pass);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
-    int                is_first = !r->mid.data; /* the stream is there */
-    product_rmsnorm(r, PRODUCT_QKV, is_first ? tensor_none() : x->residual, x->norm_1, x->rstd_1, is_first ? x->residual : r->mid,
-                    is_first ? tensor_none() : own_rows(r, r->update), w->norm_1, eps_of(r));
+    product_rmsnorm(r, PRODUCT_QKV, x->norm_1, x->rstd_1, x->residual, r->mid, update_before(r), w->norm_1, eps_of(r));
     inner_forward(r, x, w, EXPERTS_ALL);
     if (has_experts(r)) experts_output(r, &x->experts, &w->experts);
-    else product_head_forward(r, PRODUCT_DOWN, r->update, x->swiglu, w->down);
-    sum_rows(r, r->update);
+    else r->has_joined = tensor_is_none(product_head_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->swiglu, w->down));
 }
 
 /* The same ops on the same inputs. */
@@ -197,11 +194,11 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
     if (r->recompute == RECOMPUTE_NONE) return;
-    product_rmsnorm(r, PRODUCT_QKV, tensor_none(), x->norm_1, x->rstd_1, x->residual, tensor_none(), w->norm_1, eps_of(r));
+    product_rmsnorm(r, PRODUCT_QKV, x->norm_1, x->rstd_1, x->residual, tensor_none(), tensor_none(), w->norm_1, eps_of(r));
     if (r->recompute == RECOMPUTE_BLOCK) {
         inner_forward(r, x, w, EXPERTS_AGAIN);
     } else {
-        product_rmsnorm(r, PRODUCT_UP, tensor_none(), x->norm_2, x->rstd_2, x->residual_mid, tensor_none(), w->norm_2, eps_of(r));
+        product_rmsnorm(r, PRODUCT_UP, x->norm_2, x->rstd_2, x->residual_mid, tensor_none(), tensor_none(), w->norm_2, eps_of(r));
         mlp_forward(r, x, w, EXPERTS_LIGHT);
     }
 }
@@ -221,7 +218,9 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
 }
 
 static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
-    residual_rmsnorm_forward(r->s, x.residual, x.y, x.rstd, r->mid, own_rows(r, r->update), w.norm_w, eps_of(r));
+    Tensor update = update_before(r);
+    if (tensor_is_none(update)) rmsnorm_forward(r->s, x.y, x.rstd, x.residual, w.norm_w, eps_of(r));
+    else residual_rmsnorm_forward(r->s, x.residual, x.y, x.rstd, r->mid, update, w.norm_w, eps_of(r));
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {

@@ -88,20 +88,39 @@ void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor 
     else head_backward(r->s, dx, dw, dy, x, w);
 }
 
+/* --- the ends of branches ------------------------------------------------------------------------------------------- */
+
+/* Tensor ranks add theirs first; products in fp8 are cuBLASLt's. */
+static int may_join(const BlockRun *r) { return !r->tensor && !is_fp8(r); }
+
+Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b) {
+    if (!may_join(r)) product_forward(r, p, r->update, x, w, b);
+    else if (linear_residual_forward(r->s, after, r->update, before, x, w, b)) return tensor_none();
+    return sum_rows(r, r->update);
+}
+
+Tensor product_head_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w) {
+    if (!may_join(r)) product_head_forward(r, p, r->update, x, w);
+    else if (head_residual_forward(r->s, after, r->update, before, x, w)) return tensor_none();
+    return sum_rows(r, r->update);
+}
+
 /* --- before them ---------------------------------------------------------------------------------------------------- */
 
-void product_layernorm(const BlockRun *r, BlockProduct p, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
+void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream, Tensor before, Tensor update,
                        Tensor w, Tensor b, float eps) {
-    Tensor codes = input_of(r, p, y);
+    int    is_whole = tensor_is_none(update);
+    Tensor codes = input_of(r, p, y), x = is_whole ? stream : before, sum = is_whole ? update : stream;
     if (codes.type != y.type) fp8_layernorm_forward(r->s, sum, codes, mean, rstd, x, update, w, b, eps, fp8_of(r, p));
-    else if (tensor_is_none(update)) layernorm_forward(r->s, y, mean, rstd, x, w, b, eps);
+    else if (is_whole) layernorm_forward(r->s, y, mean, rstd, x, w, b, eps);
     else residual_layernorm_forward(r->s, sum, y, mean, rstd, x, update, w, b, eps);
 }
 
-void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
-    Tensor codes = input_of(r, p, y);
+void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before, Tensor update, Tensor w, float eps) {
+    int    is_whole = tensor_is_none(update);
+    Tensor codes = input_of(r, p, y), x = is_whole ? stream : before, sum = is_whole ? update : stream;
     if (codes.type != y.type) fp8_rmsnorm_forward(r->s, sum, codes, rstd, x, update, w, eps, fp8_of(r, p));
-    else if (tensor_is_none(update)) rmsnorm_forward(r->s, y, rstd, x, w, eps);
+    else if (is_whole) rmsnorm_forward(r->s, y, rstd, x, w, eps);
     else residual_rmsnorm_forward(r->s, sum, y, rstd, x, update, w, eps);
 }
 

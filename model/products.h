@@ -28,10 +28,14 @@ Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tenso
  * added to; else the product adds to it. */
 Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
 
-/* layernorm_forward, or with an update residual_layernorm_forward, before product p; and rmsnorm's. */
-void product_layernorm(const BlockRun *r, BlockProduct p, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
+/* The last product of a branch, product_forward or product_head_forward into r->update; tensor ranks add theirs. Returns the rows that are
+ * still to join `before`, or none where the product has joined them: then `after` holds the stream. */
+Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b);
+Tensor product_head_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w);
+/* The norm before product p, of the stream: of before + update, which `stream` becomes; update none: of what stream holds. */
+void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream, Tensor before, Tensor update,
                        Tensor w, Tensor b, float eps);
-void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps);
+void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before, Tensor update, Tensor w, float eps);
 /* gelu_forward and swiglu_forward before PRODUCT_DOWN. */
 void product_gelu(const BlockRun *r, Tensor y, Tensor x);
 void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);

@@ -29,7 +29,7 @@ for precision in fp32 bf16; do
 done
 TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe4" precision=bf16 batch.global_tokens=160 run.steps=3 > /dev/null
 # Heads of 64, whose delta a product's epilogue finds.
-WIDE="$SMALL model.n_layer=1 model.n_embd=128 run.steps=3 checkpoint.every=3 eval.every=3"
+WIDE="$SMALL model.n_embd=128 run.steps=3 checkpoint.every=3 eval.every=3"
 TRAIN=$CPU train $WIDE run.dir="$WORK/cpu_wide" precision=bf16 > /dev/null
 # The same for the grids, whose tensor ranks want heads and whose context ranks want tiles of 64 tokens.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
@@ -70,7 +70,9 @@ EMU_KERNELS=$WORK/kernels beside fp8 1 $SMALL $EIGHT
 EMU_KERNELS=$WORK/kernels beside llama.fp8 1 $LLAMA $EIGHT
 beside fp8.nccl 2 $SMALL $EIGHT parallel.comm=nccl
 # The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
-TRAIN_GPT_GEMM=own beside own 1 $WIDE precision=bf16
+for recompute in none block; do TRAIN_GPT_GEMM=own beside own.$recompute 1 $WIDE precision=bf16 memory.recompute=$recompute; done
+TRAIN_GPT_GEMM=own beside llama.own 1 $LLAMA precision=bf16
+TRAIN_GPT_GEMM=own beside stages.own 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=ring
 EMU_KERNELS=$WORK/heads.kernels TRAIN_GPT_ATTENTION=hopper-heads beside heads 1 $HEADS parallel.deterministic=true
 TRAIN_GPT_ATTENTION=hopper-heads beside heads.fp8 1 $EIGHT_HEADS # which writes the gradient's codes
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
@@ -102,11 +104,17 @@ for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl fp8 fp8.nccl; 
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
 done
-expect "own products train" ended own
-expect "own products: the CPU build's losses" same_losses "$WORK/own" "$WORK/cpu_wide" "$(allowed bf16)"
-algorithms() { grep algorithm.: "$WORK/own/gemm.json"; }
-expect "own products: all of the step's, and no other" [ "$(algorithms | wc -l)" -gt 10 -a -z "$(algorithms | grep -vE '\[-[23],')" ]
-own_delta() { grep -A 1 ' delta, ' "$WORK/own/gemm.json" | quiet grep -F '[-3,'; }
+for run in own.none own.block llama.own stages.own; do
+    case $run in own.*) like=cpu_wide ;; llama.own) like=cpu_llama.bf16 ;; *) like=cpu_grid ;; esac
+    expect "$run trains" ended $run
+    expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/$like" "$(allowed bf16)"
+    algorithms() { grep algorithm.: "$WORK/$run/gemm.json"; }
+    expect "$run: all of the step's products, and no other" [ "$(algorithms | wc -l)" -gt 10 -a -z "$(algorithms | grep -vE '\[-[23],')" ]
+    own_joins() { [ "$(grep -A 1 ' residual, ' "$WORK/$run/gemm.json" | grep -cF '[-3,')" -eq 2 ]; }
+    expect "$run: both branches join the stream in an epilogue" own_joins
+done
+expect "own.block: the same bits" same_weights "$WORK/own.block" "$WORK/own.none" step_00000003
+own_delta() { grep -A 1 ' delta, ' "$WORK/own.none/gemm.json" | quiet grep -F '[-3,'; }
 expect "own products: attention's delta in an epilogue" own_delta
 expect "a block a head in attention's backward: it ran" grep -q attention_heads_hopper "$WORK/heads.kernels"
 for run in heads heads.nccl heads.tiles; do

@@ -162,6 +162,48 @@ static void check_gelu(DType act, int64_t N, int64_t K, int64_t M) {
     stage_destroy(&s);
 }
 
+/* The stream and the product as it is stored, by the epilogue and by residual_forward: the same bits. w lies as [K,M] or, of heads, [M,K]. */
+static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_head) {
+    Stage  s = stage_create(STAGE_SCRATCH);
+    Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), stream = stage_random(&s, act, 2, N, M, 5, 3, 0), none = tensor_none();
+    Tensor w = is_head ? stage_random(&s, act, 2, M, K, 2, 1, 0) : stage_random(&s, act, 2, K, M, 2, 1, 0), b = stage_random(&s, act, 1, M, 1, 3, 1, 0);
+    Tensor sum = stage_tensor(&s, act, 2, N, M), y = stage_tensor(&s, act, 2, N, M), plain = stage_tensor(&s, act, 2, N, M);
+    Tensor want = stage_tensor(&s, act, 2, N, M);
+    for (int with_bias = !is_head; with_bias >= 0; with_bias--) {
+        ask("own");
+        if (is_head) head_forward(&s.stream, plain, x, w);
+        else linear_forward(&s.stream, plain, x, w, with_bias ? b : none);
+        residual_forward(&s.stream, want, stream, plain);
+        matmul_algorithms_clear();
+        for (int i = 0; i < N * M; i++) tensor_set(sum, i, NAN), tensor_set(y, i, NAN);
+        int joined = is_head ? head_residual_forward(&s.stream, sum, y, stream, x, w)
+                             : linear_residual_forward(&s.stream, sum, y, stream, x, w, with_bias ? b : none);
+        assert_int_equal(joined, has_own());
+        assert_int_equal(own_records(), has_own());
+        if (joined) assert_same_bits(sum, want);
+        else assert_same_bits(y, plain);
+        assert_true(isnan(tensor_get(joined ? y : sum, 0)) && isnan(tensor_get(joined ? y : sum, N * M - 1)));
+        Tensor in_place = stage_copy(&s, stream); /* joins nothing: the product's timing would add to it again and again */
+        joined = is_head ? head_residual_forward(&s.stream, in_place, y, in_place, x, w)
+                         : linear_residual_forward(&s.stream, in_place, y, in_place, x, w, with_bias ? b : none);
+        assert_int_equal(joined, 0);
+        assert_same_bits(y, plain);
+        assert_same_bits(in_place, stream);
+    }
+    double *y64 = stage_doubles(&s, N * M), *sum64 = stage_doubles(&s, N * M), *stream64 = stage_widen(&s, stream);
+    if (is_head) ref_head_forward(y64, stage_widen(&s, x), stage_widen(&s, w), N, K, M, M);
+    else ref_linear_forward(y64, stage_widen(&s, x), stage_widen(&s, w), stage_doubles(&s, M), N, K, M);
+    for (int64_t i = 0; i < N * M; i++) sum64[i] = stream64[i] + y64[i];
+    ask("timed");
+    for (int run = 0; run < 2; run++) { /* as it is timed, and as it was chosen */
+        for (int i = 0; i < N * M; i++) tensor_set(sum, i, NAN), tensor_set(y, i, NAN);
+        int joined = is_head ? head_residual_forward(&s.stream, sum, y, stream, x, w)
+                             : linear_residual_forward(&s.stream, sum, y, stream, x, w, none);
+        assert_close(joined ? sum : y, joined ? sum64 : y64, act, bound_bf16(K + 1, 1.0, 0.0));
+    }
+    stage_destroy(&s);
+}
+
 static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor pre = stage_random(&s, act, 2, N, K, 4, 3, 0), x = stage_tensor(&s, act, 2, N, K), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
@@ -223,6 +265,7 @@ static void test_ops(void **state) {
     (void)state;
     for (int t = has_own(); t < stage_act_types(); t++) {
         check_gelu(ACT_TYPES[t], 150, 64, 264);
+        for (int is_head = 0; is_head < 2; is_head++) check_residual(ACT_TYPES[t], 150, 72, 264, is_head);
         check_backward(ACT_TYPES[t], 300, 136, 72);
         check_delta(ACT_TYPES[t], 300, 3, 64, 72);
         check_delta(ACT_TYPES[t], 150, 2, 128, 136);
