@@ -148,6 +148,15 @@ OP(fc_f, linear_gelu_forward(s, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
 OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w))
 OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
 OP(out_b, linear_gelu_backward(s, b->dfc, tensor_none(), b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
+/* A branch's last product and the norm behind it, wherever the two are added. */
+static void joined(Bench *b, Tensor x, Tensor w) {
+    Tensor out = tensor_2d(b->dfc.data, b->act, b->N, b->C);
+    if (linear_residual_forward(&b->stream, b->dx, b->y, b->update, x, w, b->proj_b))
+        layernorm_forward(&b->stream, out, b->mean, b->rstd, b->dx, b->norm_w, b->norm_b, 1e-5f);
+    else residual_layernorm_forward(&b->stream, b->dx, out, b->mean, b->rstd, b->update, b->y, b->norm_w, b->norm_b, 1e-5f);
+}
+OP(proj_joined, (void)s; joined(b, b->x, b->proj_w))
+OP(out_joined, (void)s; joined(b, b->gelu, b->out_w))
 OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
 OP(gelu_b, gelu_backward(s, b->dfc, tensor_none(), b->gelu, b->fc))
 OP(gelu_bias, gelu_backward(s, b->dfc, b->dfc_b, b->gelu, b->fc))
@@ -219,11 +228,13 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"attention_forward:documents", documents_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},
         {"attention_backward:documents", documents_b, 7 * N * C * a + delta_bytes + 4 * N * (double)b->H, 5 * N * T * C},
         {"linear_forward:attproj", proj_f, a * (2 * N * C + C * C), 2 * N * C * C},
+        {"linear_residual_forward:attproj+norm", proj_joined, a * (6 * N * C + C * C) + 8 * N, 2 * N * C * C},
         {"linear_backward:attproj", proj_b, a * (3 * N * C + C * C) + 8 * C * C, 4 * N * C * C},
         {"linear_delta_backward:attproj", proj_delta, a * (4 * N * C + C * C) + 8 * C * C, 4 * N * C * C},
         {"linear_gelu_forward:fc", fc_f, a * (9 * N * C + 4 * C * C), 8 * N * C * C},
         {"linear_backward:fc", fc_b, a * (6 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
         {"linear_forward:fcproj", out_f, a * (5 * N * C + 4 * C * C), 8 * N * C * C},
+        {"linear_residual_forward:fcproj+norm", out_joined, a * (9 * N * C + 4 * C * C) + 8 * N, 8 * N * C * C},
         {"linear_gelu_backward:fcproj", out_b, a * (13 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
         {"gelu_forward", gelu_f, 8 * N * C * a, 0},
         {"gelu_backward", gelu_b, 12 * N * C * a, 0},
