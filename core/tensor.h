@@ -25,6 +25,7 @@ typedef struct {
     DType   type;
     int     dims;
     int64_t dim[TENSOR_DIMS]; /* unused ones are 1 */
+    int     is_fresh;         /* of a gradient: holds nothing yet, so that a product sets it, which else adds to it */
 } Tensor;
 
 size_t      dtype_bytes(DType type);
@@ -32,7 +33,7 @@ const char *dtype_name(DType type); /* "fp32", "bf16", "fp16", "int32", "fp64", 
 
 static inline Tensor tensor_of(void *data, DType type, int dims, int64_t a, int64_t b, int64_t c, int64_t d) {
     Tensor t;
-    t.data = data, t.type = type, t.dims = dims;
+    t.data = data, t.type = type, t.dims = dims, t.is_fresh = 0;
     t.dim[0] = a, t.dim[1] = b, t.dim[2] = c, t.dim[3] = d;
     return t;
 }

@@ -402,6 +402,14 @@ static inline int muon_update_contract(Stream *s, Tensor p, Tensor u) {
     EXPECT1(u, F32, p.dim[0]);
     return stream_note(s, "muon_update", p.dim[0], 0, 0, 0, 4.0 * (double)p.dim[0], 3.0 * contract_bytes(p));
 }
+static inline int zero_contract(Stream *s, const Tensor *x, int count) {
+    int64_t elems = 0;
+    for (int i = 0; i < count; i++) {
+        EXPECT1(x[i], F32, x[i].dim[0]);
+        elems += x[i].dim[0];
+    }
+    return stream_note(s, "zero_tensors", elems, 0, 0, 0, 0.0, 4.0 * (double)elems);
+}
 static inline int norm_squared_contract(Stream *s, Tensor sum, const Tensor *x, int count) {
     int64_t elems = 0;
     EXPECT1(sum, I64, EXACT_WORDS);

@@ -84,7 +84,7 @@ static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor
     EXPECT1(first, I32, E + 1);
     CHECK(E >= 1 && stride >= M * K && R < INT32_MAX, "%lld experts, %lld elements apart, %lld rows", (long long)E, (long long)stride,
           (long long)R);
-    double matrices = (double)E * contract_bytes(w) * (w.type == F32 && x.type != F32 ? 2.0 : 1.0);
+    double matrices = (double)E * contract_bytes(w) * (w.type == F32 && x.type != F32 && !w.is_fresh ? 2.0 : 1.0);
     return stream_note(s, op, m, n, k, E, 2.0 * (double)R * (double)M * (double)K, contract_bytes(x) + contract_bytes(y) + matrices);
 }
 static inline int expert_linear_forward_contract(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
@@ -98,7 +98,8 @@ static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor d
     EXPECT2(dw, F32, w.dim[0], w.dim[1]);
     int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
     expert_linear_note(s, "matmul, experts", dy, dx, w, stride, first, R, K, M);
-    return expert_linear_note(s, "matmul, experts, added", dy, x, dw, stride, first, E * M, K, (R + E - 1) / E); /* shares taken as even */
+    return expert_linear_note(s, dw.is_fresh ? "matmul, experts, set" : "matmul, experts, added", dy, x, dw, stride, first, E * M, K,
+                              (R + E - 1) / E); /* shares taken as even */
 }
 
 #ifdef __cplusplus

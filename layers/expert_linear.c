@@ -40,7 +40,7 @@ void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x
         Matmul to_x = {rows_matrix(dx, rows, PLAIN), rows_matrix(dy, rows, PLAIN), weight_of(w, stride, e, PLAIN),
                        rows.count, w.dim[1], w.dim[0], MATMUL_SET, NULL};
         Matmul to_w = {weight_of(dw, stride, e, PLAIN), rows_matrix(dy, rows, TRANSPOSED), rows_matrix(x, rows, PLAIN),
-                       w.dim[0], w.dim[1], rows.count, MATMUL_ADD, NULL};
+                       w.dim[0], w.dim[1], rows.count, gradient_write(dw), NULL};
         matmul_ragged(s, to_x, RAGGED_M);
         matmul_ragged(s, to_w, RAGGED_K);
     }

@@ -5,7 +5,7 @@
  * sum is its INNER one, neighbours in memory, or its OUTER one.
  *   forward   y  = x w^T     a = x, b = w: both INNER
  *   input     dx = dy w      a = dy INNER, b = w OUTER
- *   weight    dw += dy^T x   a = dy, b = x: both OUTER; the sum is over the expert's rows */
+ *   weight    dw = or += dy^T x   a = dy, b = x: both OUTER; the sum is over the expert's rows */
 #include "core/kernel.cuh"
 #include "core/ptx.cuh"
 #include "layers/expert_contracts.h"
@@ -113,7 +113,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
         load_side<b_order>(tile + Tile::OPERAND, b, j0, r, vector);
         cp_async_commit();
     };
-    load(0, 0);
+    if (length > 0) load(0, 0);
     for (int r = 0, stage = 0; r < length; r += Tile::R, stage ^= 1) {
         cp_async_wait<0>();
         __syncthreads(); /* this stage is there; the other has been read by all */
@@ -197,19 +197,20 @@ KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
     });
 }
 
-/* dw_e [m,k] += dy^T x over its rows. grid (ceil(k / J), ceil(m / I), E). */
+/* dw_e [m,k] = or += dy^T x over its rows; without rows it becomes zero, or stays. grid (ceil(k / J), ceil(m / I), E). */
 template <typename T>
 KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
-    expert_weights_kernel(float *dw, const T *dy, const T *x, const int32_t *first, int m, int k, int64_t stride, bool vector) {
+    expert_weights_kernel(float *dw, const T *dy, const T *x, const int32_t *first, int m, int k, int64_t stride, bool vector, bool add) {
     typedef typename TileOf<T>::Type Tile;
     SMEM_DYN(T, shared);
     int e = (int)blockIdx.z, begin = first[e], rows = first[e + 1] - begin;
-    if (rows == 0) return; /* the whole block */
+    if (rows == 0 && add) return; /* the whole block */
     int        i0 = (int)blockIdx.y * Tile::I, j0 = (int)blockIdx.x * Tile::J;
     Operand<T> a = {dy + (int64_t)begin * m, m, rows, m}, b = {x + (int64_t)begin * k, k, rows, k};
     float     *out = dw + e * stride;
     tile_product<OUTER, OUTER>(a, b, i0, j0, rows, vector, shared, [=](int i, int j, float value) {
-        if (i0 + i < m && j0 + j < k) out[(int64_t)(i0 + i) * k + j0 + j] += value;
+        float *to = out + (int64_t)(i0 + i) * k + j0 + j;
+        if (i0 + i < m && j0 + j < k) *to = add ? *to + value : value;
     });
 }
 
@@ -241,14 +242,14 @@ void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stri
 }
 
 void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride, Tensor first) {
-    if (expert_linear_backward_contract(s, dx, dw, dy, x, w, stride, first) || x.dim[0] == 0) return;
+    if (expert_linear_backward_contract(s, dx, dw, dy, x, w, stride, first) || (x.dim[0] == 0 && !dw.is_fresh)) return;
     Sizes z = sizes_of(x, w, first);
     CHECK(z.E < 1 << 16, "%d experts", z.E);
     DISPATCH_ACT(x.type, T, {
         typedef typename TileOf<T>::Type Tile;
-        launch_rows<T, OUTER>(s, dx, dy, w, stride, first, z.K, z.M, vectors_fit(dy, dx, w, stride));
+        if (z.R) launch_rows<T, OUTER>(s, dx, dy, w, stride, first, z.K, z.M, vectors_fit(dy, dx, w, stride));
         dim3 grid((unsigned)blocks_for(z.K, Tile::J), (unsigned)blocks_for(z.M, Tile::I), (unsigned)z.E);
         LAUNCH(expert_weights_kernel<T>, grid, Tile::THREADS, Tile::SHARED_BYTES, s, ptr<float>(dw), ptr<T>(dy), ptr<T>(x),
-               ptr<int32_t>(first), z.M, z.K, stride, vectors_fit(dy, x, w, stride));
+               ptr<int32_t>(first), z.M, z.K, stride, vectors_fit(dy, x, w, stride), !dw.is_fresh);
     });
 }

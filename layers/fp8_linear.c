@@ -42,7 +42,7 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
     Matrix w_turned = matrix_of(w8, is_turned ? PLAIN : TRANSPOSED);
     int64_t N = x.dim[0], K = x.dim[1], M = dy.dim[1];
     product(s, (Matmul){matrix_of(dx, PLAIN), matrix_of(dy8, PLAIN), w_turned, N, K, M, MATMUL_SET, NULL}, E5M2, E4M3);
-    Matmul sums = {matrix_of(dw, PLAIN), matrix_of(x8, TRANSPOSED), matrix_of(dy8, PLAIN), K, M, N, MATMUL_ADD, NULL};
+    Matmul sums = {matrix_of(dw, PLAIN), matrix_of(x8, TRANSPOSED), matrix_of(dy8, PLAIN), K, M, N, gradient_write(dw), NULL};
     if (is_turned) sums.a = matrix_of(dy8, TRANSPOSED), sums.b = matrix_of(x8, PLAIN), sums.m = M, sums.n = K;
     product(s, sums, is_turned ? E5M2 : E4M3, is_turned ? E4M3 : E5M2);
     arena_release(&s->scratch, mark);

@@ -105,8 +105,8 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
     Codes  w8 = cast(s, w, FP8_W, f, NOT_NOTED, is_turned ? TURNED : AS_IT_LIES), x8 = cast(s, x, FP8_X, f, NOT_NOTED, TURNED);
     product(s, dx, dy8, dy8.plain, w8, is_turned ? w8.turned : w8.plain, dy.dim[1], MATMUL_SET, NULL);
     int64_t rows = x8.turned.ld; /* with zeros behind the last */
-    if (is_turned) product(s, dw, dy8, dy8.turned, x8, x8.turned, rows, MATMUL_ADD, NULL);
-    else product(s, dw, x8, x8.turned, dy8, dy8.turned, rows, MATMUL_ADD, NULL);
+    if (is_turned) product(s, dw, dy8, dy8.turned, x8, x8.turned, rows, gradient_write(dw), NULL);
+    else product(s, dw, x8, x8.turned, dy8, dy8.turned, rows, gradient_write(dw), NULL);
     arena_release(&s->scratch, mark);
 }
 

@@ -34,7 +34,7 @@ static Matmul weight_gradient(Tensor dwte, Tensor dlogits, Tensor x) {
                     dwte.dim[0],
                     x.dim[1],
                     x.dim[0],
-                    MATMUL_ADD,
+                    gradient_write(dwte),
                     NULL};
 }
 

@@ -2,7 +2,8 @@
  *
  * Symbols  B batch, T positions, N = B*T rows, C channels, V vocabulary, H heads, D = C/H head size.
  * Layout   row-major, contiguous, shapes in [ ].   act = the tensors' common F32, BF16 or F16;  f32 = always F32.
- * Writes   forward sets outputs; backward sets activation gradients (=) and accumulates weight gradients (+=).
+ * Writes   forward sets outputs; backward sets activation gradients (=) and accumulates weight gradients (+=). A matrix' gradient
+ *          from a product is out(+=), or out(=) where it is_fresh (core/tensor.h): what was there is not read.
  * Memory   the caller owns every buffer; an op allocates nothing after the first step and never waits for the device.
  *          It takes its own memory from s->scratch and gives it back on return. On a dry stream it takes as much and
  *          runs nothing.
@@ -79,7 +80,7 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b);
 /* The same with head_forward's product, of w [M,K]. */
 int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w);
-/*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in         */
+/*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in         */
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
 /* The same where x = attention's output, whose gradient dx is: also attention_delta's delta [H,N] f32 out, of dx as stored.         */
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
@@ -98,12 +99,12 @@ typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
 /* x may be codes of type E4M3, dy of type E5M2, which an op below has written, for this product's f; it has noted them, too.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none                                                     */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f);
-/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy itself, or none: of codes none
+/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy itself, or none: of codes none
  *   dy [N,M] bf16 in                                                                                                                  */
 void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f);
 /* head's products, of w [M,K]: y = x w^T. */
 void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f);
-/*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=) dy^T x                                                                              */
+/*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=, =) dy^T x                                                                              */
 void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f);
 
 /* --- outputs in fp8: the ops of bf16 with those names, whose output becomes codes, an operand of the product that f belongs to -----------
@@ -165,7 +166,7 @@ void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor d
 /* The products of all experts' rows, each with its own matrix, which lies `stride` elements behind the one before:
  * y[r] = x[r] w_e^T for the rows of expert e.   y [R,M] act out   x [R,K] act in   w [M,K] act in: expert 0's   first [E+1] i32 in       */
 void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first);
-/*   dx [R,K] act out = dy w_e   dw [M,K] f32 out(+=), stride as of w: dw_e += dy^T x over its rows   dy [R,M] act in                    */
+/*   dx [R,K] act out = dy w_e   dw [M,K] f32 out(+=, =), stride as of w: dw_e += dy^T x over its rows   dy [R,M] act in                    */
 void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride, Tensor first);
 
 /* --- heads: the columns of qkv are those of q, then k, then v, a head beside the other ------------------------------------------------
@@ -223,7 +224,7 @@ void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t f
  * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay so, and with them the padding columns of the logits.
  *   logits [n,V'] act out   x [n,C] act in   wte [V',C] act in                                                                        */
 void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
-/*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=) dlogits^T x   dlogits [n,V'] act in, padding columns zero: they add zero  */
+/*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=, =) dlogits^T x   dlogits [n,V'] act in, padding columns zero: they add zero  */
 void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
 
 /* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), v < V; y = logits -----------------------------------
@@ -285,6 +286,8 @@ void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, doub
  *   p [n] f32 in/out   u [n] f32 in                                                                                                   */
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
 
+/* x = 0, of the tensors of a list.   x[count], each [n] f32 out, of any n                                                                 */
+void zero_tensors(Stream *s, const Tensor *x, int count);
 /* Sum of squares of the tensors of a list: of each 64 elements in float64 in a fixed order, of those sums exactly. So every
  * cut of a tensor at multiples of 64, and every order of the parts, gives the same sum.
  *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x[count], each [n] f32 in, of any n                                    */

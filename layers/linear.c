@@ -28,7 +28,7 @@ static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
                     x.dim[1],
                     dy.dim[1],
                     x.dim[0],
-                    MATMUL_ADD,
+                    gradient_write(dw),
                     NULL};
 }
 

@@ -19,7 +19,7 @@ static Matmul input_gradient(Tensor dx, Tensor dy, Tensor w) {
     return {matrix_of(dx, PLAIN), matrix_of(dy, PLAIN), matrix_of(w, TRANSPOSED), dy.dim[0], w.dim[0], w.dim[1], MATMUL_SET, NULL};
 }
 static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
-    return {matrix_of(dw, PLAIN), matrix_of(x, TRANSPOSED), matrix_of(dy, PLAIN), x.dim[1], dy.dim[1], x.dim[0], MATMUL_ADD, NULL};
+    return {matrix_of(dw, PLAIN), matrix_of(x, TRANSPOSED), matrix_of(dy, PLAIN), x.dim[1], dy.dim[1], x.dim[0], gradient_write(dw), NULL};
 }
 
 /* Timing adds to sums aside. */
@@ -32,7 +32,7 @@ static void bias_aside(Stream *s, void *sums) {
     bias_backward(s, b->aside, b->dy);
 }
 
-/* dw += x^T dy, db += column sums of dy: those with the product, which reads dy anyway, or by bias.cu's kernel. */
+/* dw = or += x^T dy, db += column sums of dy: those with the product, which reads dy anyway, or by bias.cu's kernel. */
 static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tensor x) {
     if (tensor_is_none(db)) {
         matmul(s, weight_gradient(dw, x, dy));

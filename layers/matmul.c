@@ -462,9 +462,15 @@ static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {
     return p;
 }
 
+/* The sum of no products. */
+static void set_zero(Matrix c, int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; i++) memset((float *)c.data + i * c.ld, 0, (size_t)columns * sizeof(float));
+}
+
 void matmul_ragged(Stream *s, Matmul p, Ragged extent) {
     int64_t all = extent == RAGGED_M ? p.m : p.k, at = 0;
     CHECK(!p.bias && (extent == RAGGED_M || p.c.type == F32), "a ragged product into %s", dtype_name(p.c.type));
+    if (all == 0 && extent == RAGGED_K && p.write == MATMUL_SET && !s->ledger) set_zero(p.c, p.m, p.n);
     if (all == 0) return;
     if (p.a.type == BF16 && !matmul_has_native_bf16()) product_by_panels(s, p);
     else if (p.a.type == BF16)

@@ -13,7 +13,9 @@ extern "C" {
 #endif
 
 typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
-typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite;
+typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite; /* SET reads nothing of c, which may hold NaN */
+/* Of a matrix' gradient. */
+static inline MatmulWrite gradient_write(Tensor dw) { return dw.is_fresh ? MATMUL_SET : MATMUL_ADD; }
 
 typedef struct {
     void       *data;  /* borrowed; NULL in a dry run                                                   */
@@ -49,9 +51,11 @@ void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
 static inline int matmul_note(Stream *s, Matmul p) {
     double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);
     double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);
-    const char *op = p.write == MATMUL_ADD ? "matmul, added" : "matmul";
-    const char *fp8 = p.write == MATMUL_ADD ? "matmul, fp8, added" : "matmul, fp8";
-    return stream_note(s, dtype_bytes(p.a.type) == 1 ? fp8 : op, p.m, p.n, p.k, 0,
+    static const char *const names[][2] = {{"matmul", "matmul, fp8"}, {"matmul, set", "matmul, fp8, set"},
+                                           {"matmul, added", "matmul, fp8, added"}};
+    /* A gradient is f32 whatever its operands are. In fp32 it is the one product that reads its left operand transposed. */
+    int is_gradient = p.c.type == F32 && (p.a.type != F32 || p.a.order == TRANSPOSED);
+    return stream_note(s, names[p.write == MATMUL_ADD ? 2 : is_gradient][dtype_bytes(p.a.type) == 1], p.m, p.n, p.k, 0,
                        2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);
 }
 

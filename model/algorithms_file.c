@@ -139,7 +139,7 @@ static void share(Comm *comm) {
     }
 }
 
-/* Rank 0 broadcasts after each half of its timing, so that no watchdog of the ranks that wait takes it for a hang. */
+/* Rank 0 broadcasts after each part of its timing, so that no watchdog of the ranks that wait takes it for a hang. */
 static void go_on(Comm *comm, int64_t goes_on) { comm_broadcast(comm, &goes_on, sizeof goes_on, 0); }
 static void await_end(Comm *comm) {
     for (int64_t goes_on = 1; goes_on; world_moved(comm_world(comm))) comm_broadcast(comm, &goes_on, sizeof goes_on, 0);
@@ -158,26 +158,29 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
     free(ids);
 }
 
-static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch) {
+/* A step's first micro-batch sets gradients that others add to. */
+static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
     fill_with_tokens(batch.inputs, s, g->shape.vocab_size, 1);
     fill_with_tokens(batch.targets, s, g->shape.vocab_size, 2);
     gpt_set_offline(g, 1);
     for (int part = 0; part < g->parts; part++) gpt_part_forward(g, s, part, 0, batch);
     device_sync(s);
-    go_on(comm, 1);
-    for (int part = g->parts; part-- > 0;) gpt_part_backward(g, s, part, 0, batch, 1.0f, MICRO_EARLIER);
-    device_sync(s);
+    for (int64_t i = 0; i < 2 && i < micro_batches; i++) {
+        go_on(comm, 1);
+        for (int part = g->parts; part-- > 0;) gpt_part_backward(g, s, part, 0, batch, 1.0f, MICRO_EARLIER);
+        device_sync(s);
+    }
     gpt_set_offline(g, 0);
     go_on(comm, 0);
 }
 
-void algorithms_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch) {
+void algorithms_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
     if (device_is_host()) return;
     if (comm_rank(comm) == 0) {
         char path[4200];
         snprintf(path, sizeof path, "%s/" ALGORITHMS_NAME, dir);
         int stored = read_file(path), known = matmul_algorithms_count();
-        time_products(comm, g, s, batch);
+        time_products(comm, g, s, batch, micro_batches);
         if (!stored || matmul_algorithms_count() != known) write_file(path);
     } else await_end(comm);
     share(comm);

@@ -20,7 +20,7 @@ static void add_on_host(Optimizer *o, Stream *s, Span span, const float *step) {
     if (!rounded) fail(EXIT_MEMORY, "no memory for the bias of %lld experts", (long long)span.elems);
     for (int64_t i = 0; i < span.elems; i++) {
         master[i] += step[i];
-        tensor_set((Tensor){rounded, weights.type, 1, {span.elems, 1, 1, 1}}, i, master[i]);
+        tensor_set(tensor_1d(rounded, weights.type, span.elems), i, master[i]);
     }
     device_from_host(s, weights, rounded);
     free(rounded);

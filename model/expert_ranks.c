@@ -161,7 +161,7 @@ static void mlps_backward(const BlockRun *r, const ExpertActs *x, const ExpertPa
     Tensor  dswiglu = tensor_rows(x->dswiglu, 0, n), gate_up = tensor_rows(x->gate_up, 0, n), out = tensor_rows(x->out_here, 0, n);
     int64_t stride = expert_stride(r);
     expert_linear_backward(r->s, dswiglu, d->down, out, tensor_rows(x->swiglu, 0, n), w->down, stride, first_of(r, x));
-    expert_swiglu_backward(r->s, gate_up, weights_of(x->dweight_here, n), dswiglu, gate_up, weights_of(x->weight_here, n), tensor_none());
+    if (n) expert_swiglu_backward(r->s, gate_up, weights_of(x->dweight_here, n), dswiglu, gate_up, weights_of(x->weight_here, n), tensor_none());
     expert_linear_backward(r->s, out, expert_gate_up(d), gate_up, tensor_rows(x->rows_here, 0, n), expert_gate_up(w), stride,
                            first_of(r, x));
 }
@@ -222,6 +222,7 @@ void expert_ranks_backward(const BlockRun *r, const ExpertActs *x, const ExpertP
     ExpertRanks *p = r->experts;
     int          rounds = rounds_of(r);
     Ends         gradient = {x->out, x->out_here}, rows = {x->rows, x->rows_here}, weight = {x->weight_rows, x->dweight_here};
+    ExpertParams sums = *d; /* which the first round sets, where they are fresh, also without rows */
     if (rounds > p->rounds) p->rounds = rounds;
     if (r->s->ledger) measure_largest(r, x, w, d);
     order_weights(r, x->weight_rows, x->weight, x->order);
@@ -230,7 +231,8 @@ void expert_ranks_backward(const BlockRun *r, const ExpertActs *x, const ExpertP
         int64_t n = rows_in(r, round);
         if (round > 0) begin_round(r, x, w, round);
         travel(r, there, round > 0 ? 1 : 2, TO_EXPERTS, round);
-        if (n) mlps_backward(r, x, w, d, n);
+        if (n || round == 0) mlps_backward(r, x, w, &sums, n);
+        sums.gate.is_fresh = sums.up.is_fresh = sums.down.is_fresh = 0;
         travel(r, back, 2, FROM_EXPERTS, round);
     }
     order_weights(r, x->dweight, x->weight_rows, x->place);

@@ -13,7 +13,8 @@ int64_t expert_stride(const BlockRun *r) {
 }
 
 Tensor expert_gate_up(const ExpertParams *w) {
-    Tensor both = tensor_2d(w->gate.data, w->gate.type, 2 * w->gate.dim[0], w->gate.dim[1]);
+    Tensor both = w->gate;
+    both.dim[0] *= 2;
     CHECK(!both.data || (char *)both.data + tensor_bytes(w->gate) == (char *)w->up.data, "gate and up are no neighbours");
     return both;
 }

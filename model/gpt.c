@@ -21,8 +21,7 @@ static Extent batch_extent(const Gpt *g, Batch batch) {
           (long long)e.past, (long long)e.B);
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
     CHECK(e.B <= g->B && e.past + e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
-          "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
-          (long long)(e.past + e.T), (long long)g->B, (long long)g->T);
+          "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B, (long long)(e.past + e.T), (long long)g->B, (long long)g->T);
     return e;
 }
 
@@ -98,11 +97,9 @@ static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) 
     int64_t  blocks = spec.end - spec.first;
     *p = (GptPart){.first = spec.first, .end = spec.end, .embeds = spec.first == 0, .classifies = spec.end == g->shape.n_layer, .tapes = spec.tapes};
     p->acts = (void **)calloc((size_t)p->tapes, sizeof *p->acts);
-    p->forward = (BlockGraph *)calloc((size_t)(p->tapes * blocks), sizeof *p->forward);
-    p->backward = (BlockGraph *)calloc((size_t)(p->tapes * blocks), sizeof *p->backward);
-    if (g->experts)
-        p->expert_rows = (int64_t *)calloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows);
-    if (!p->acts || !p->forward || !p->backward || (g->experts && !p->expert_rows))
+    p->graph = (BlockGraph *)calloc((size_t)(GRAPHS * p->tapes * blocks), sizeof *p->graph);
+    if (g->experts) p->expert_rows = (int64_t *)calloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows);
+    if (!p->acts || !p->graph || (g->experts && !p->expert_rows))
         fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
     for (int t = 0; t < p->tapes; t++)
         p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use,
@@ -186,12 +183,10 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
 void gpt_destroy(Gpt *g) {
     for (int p = 0; p < g->parts; p++) {
         GptPart *part = &g->part[p];
-        for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++)
-            graph_destroy(&part->forward[i].graph), graph_destroy(&part->backward[i].graph);
+        for (int64_t i = 0; i < GRAPHS * part->tapes * (part->end - part->first); i++) graph_destroy(&part->graph[i].graph);
         for (int t = 0; t < part->tapes; t++) free(part->acts[t]);
         free(part->acts);
-        free(part->forward);
-        free(part->backward);
+        free(part->graph);
         free(part->expert_rows);
     }
     expert_ranks_destroy(g->experts);
@@ -226,11 +221,10 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
-/* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
- * differ. Nor have tensor, context and expert ranks: their blocks exchange rows; nor fp8's first step, whose scales are found
- * apart. */
-static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *graphs, BlockOps *ops) {
-    BlockGraph *b = &graphs[number_of(t, l)];
+/* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes differ.
+ * Nor have tensor, context and expert ranks: their blocks exchange rows; nor fp8's first step, whose scales are found apart. */
+static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, BlockOps *ops) {
+    BlockGraph *b = &t.part->graph[kind * t.part->tapes * (t.part->end - t.part->first) + number_of(t, l)];
     int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context && !g->experts &&
                 !g->fp8.uses_own;
     if (g->experts) r->expert_rows = t.part->expert_rows + number_of(t, l) * expert_table(g);
@@ -311,7 +305,7 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
         if (l + 1 < t.part->end) shards_prefetch(g->shards, s, block_bucket(l + 1));
         r.exit = exit_of(g, t, l, e);
         device_range_begin("block forward");
-        queue_block(g, &r, t, l, t.part->forward, forward_ops);
+        queue_block(g, &r, t, l, GRAPH_FORWARD, forward_ops);
         device_range_end();
         shards_poll(g->shards);
         r.mid = r.has_joined ? tensor_none() : mid_of(g, t, l, e);
@@ -360,15 +354,16 @@ static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tens
 
 typedef enum { LOSS_ONLY, WITH_GRADIENT } HeadPass;
 
-/* The rows' losses, chunk by chunk. WITH_GRADIENT the logits also become their gradients: dwte is added to, and the
- * gradient of ln_f's output set, all rows' in dbranch. */
+/* The rows' losses, chunk by chunk. WITH_GRADIENT the logits also become their gradients: the head's is set or added to, by the
+ * chunks after the first added to, and the gradient of ln_f's output set, all rows' in dbranch. */
 static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float grad_scale) {
     Stream *s = r->s;
     int64_t N = r->e.N, V = g->shape.vocab_size;
     Tensor  targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s);
     Tensor  ln_f = gather_rows(r, first_rows(g->ln_f, r->e.own), r->update);
+    Tensor  dhead = pass == LOSS_ONLY ? tensor_none() : head_gradient(g, s);
     if (g->tensor) targets = own_tokens(g, s, targets, head);
-    for (int64_t row = 0; row < N; row += g->head_rows) {
+    for (int64_t row = 0; row < N; row += g->head_rows, dhead.is_fresh = 0) {
         int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n), x = tensor_rows(ln_f, row, n);
         Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
@@ -377,7 +372,7 @@ static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float
         else if (pass == LOSS_ONLY) classifier_forward(s, losses, logits, chunk_targets, V, loss_terms(g));
         else classifier_forward_backward(s, losses, logits, chunk_targets, V, loss_terms(g), grad_scale);
         if (pass == LOSS_ONLY) continue;
-        head_backward(s, tensor_rows(r->dbranch, row, n), head_gradient(g, s), logits, x, head);
+        head_backward(s, tensor_rows(r->dbranch, row, n), dhead, logits, x, head);
     }
     if (is_counting(g->tensor)) sum_forward(s, step_sum(&g->sums, SUM_LOSS), first_rows(g->losses, N));
 }
@@ -487,7 +482,7 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
         shards_grads(g->shards, s, block_bucket(l));
         r.entry_sums = gpt_sums_at(g, t.part, l), r.exit_sums = gpt_sums_at(g, t.part, l + 1);
         device_range_begin("block backward");
-        queue_block(g, &r, t, l, t.part->backward, backward_ops);
+        queue_block(g, &r, t, l, shards_adds(g->shards, block_bucket(l)) ? GRAPH_ADDS : GRAPH_SETS, backward_ops);
         device_range_end();
         shards_done(g->shards, s, block_bucket(l), which);
     }

@@ -22,6 +22,8 @@ extern "C" {
 /* Operations of a block, recorded when they run the second time: the first time products choose their algorithms and
  * kernels are loaded. has_joined: BlockRun's, as recorded. */
 typedef struct { Graph graph; int runs, has_joined; } BlockGraph;
+/* A block has one of each: in backward, products set gradients of matrices in one micro-batch and add to them in another. */
+typedef enum { GRAPH_FORWARD, GRAPH_SETS, GRAPH_ADDS, GRAPHS } GraphKind;
 
 /* A run of the model's blocks. A model without a pipeline has one part, of all blocks. */
 typedef struct {
@@ -29,7 +31,7 @@ typedef struct {
     int        embeds, classifies;   /* begins with the embedding; ends with the head         */
     int        tapes;                /* micro-batches whose activations it keeps              */
     void     **acts;                 /* owned [tapes]: [end - first] of the kind's structs    */
-    BlockGraph *forward, *backward;  /* owned [tapes][end - first]                            */
+    BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]                    */
     int64_t    *expert_rows;         /* owned [tapes][end - first][ranks][E]: BlockRun's; NULL: no ranks divide the experts */
 } GptPart;
 

@@ -113,7 +113,8 @@ static const ActRow ACT_ROWS[] = {
 
 /* Matrices that are neighbours in memory, from `first` to `last`, as one with `rows` rows. */
 static Tensor joined(Tensor first, Tensor last, int64_t rows) {
-    Tensor all = tensor_2d(first.data, first.type, rows, first.dim[1]);
+    Tensor all = first;
+    all.dim[0] = rows;
     CHECK(!all.data || (char *)all.data + tensor_bytes(all) == (char *)last.data + tensor_bytes(last),
           "matrices of %lld rows are no neighbours", (long long)rows);
     return all;

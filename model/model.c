@@ -143,14 +143,12 @@ static void dry_step(Model *m, int64_t micro_batches) {
     shards_publish(m->shards, &m->stream);
 }
 
-/* The first step in fp8, whose scales are not known: its casts take scratch. */
-static void dry_first_step(Model *m, int64_t micro_batches) {
+/* A step of another kind, for the scratch that it takes. */
+static void dry_step_beside(Model *m, int64_t micro_batches) {
     Ledger beside = {0}, *step = m->stream.ledger;
     m->stream.ledger = &beside;
     step->times = -1; /* what collectives note into */
-    m->gpt.fp8.uses_own = 1;
     dry_step(m, micro_batches);
-    m->gpt.fp8.uses_own = 0;
     step->times = 1;
     m->stream.ledger = step;
     ledger_free(&beside);
@@ -198,9 +196,12 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     m.stream.math = spec.math;
     m.stream.any_threads = spec.any_threads;
     carve(&m);
-    if (spec.fp8 && spec.optimizer && micro_batches > 0) dry_first_step(&m, micro_batches);
+    int trains = spec.optimizer && micro_batches > 0;
+    m.gpt.fp8.uses_own = spec.fp8; /* in the first step scales are not known: its casts take scratch */
+    if (trains && spec.fp8) dry_step_beside(&m, micro_batches);
     m.gpt.fp8.uses_own = spec.fp8_casts;
-    if (spec.optimizer && micro_batches > 0) dry_step(&m, micro_batches);
+    if (trains && micro_batches == 1 && !m.stream.ledger->is_elsewhere) dry_step_beside(&m, 2); /* where shares change (run/balance.h), products add to gradients */
+    if (trains) dry_step(&m, micro_batches);
     if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes,
                         m.optimizer_arena.peak_bytes, m.activations_arena.peak_bytes,

@@ -13,6 +13,64 @@ enum { FIRST_GATHERS = 2 };
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor || z->spec.twin_up; }
 
+/* --- gradients that products set ---------------------------------------------------------------------------------- */
+
+/* Whether products alone write a row's gradient, in each micro-batch all of it: a matrix, and a head of its own. Another embedding's rows
+ * of tokens are added to it, too. */
+static int is_of_products(const Shards *z, const Param *p) {
+    return p->group == GROUP_MATRIX || (p->group == GROUP_EMBEDDING && p->bucket == last_bucket(z));
+}
+
+/* The next products add to a bucket's rows, or set them. */
+static void set_adds(Shards *z, int b, int adds) {
+    char *view = (char *)z->grad_view[model_view_bucket(z->spec.shape, b)];
+    z->adds[b] = adds;
+    for (int i = 0; is_here(z, b) && i < z->layout.bucket[b].params; i++) {
+        const Param *p = &z->layout.param[z->layout.bucket[b].first_param + i];
+        if (p->bucket == b && p->field != NO_FIELD && is_of_products(z, p)) ((Tensor *)(void *)(view + p->field))->is_fresh = !adds;
+    }
+}
+
+int shards_adds(const Shards *z, int bucket) { return z->adds[bucket]; }
+
+/* After a micro-batch's products: the next one's add, but in a slot and with ordered sums, where each starts anew. */
+static void pile_up(Shards *z, int b) {
+    if (!is_in_slot(z, b) && !z->order.leaves) set_adds(z, b, 1);
+}
+
+/* Appends the stretch [from, to) of a bucket's memory to z->rest, of `runs`; returns how many there are. */
+static int add_run(Shards *z, Tensor bucket, int64_t from, int64_t to, int runs) {
+    Tensor run = tensor_slice(bucket, from, to - from), *last = runs ? &z->rest[runs - 1] : NULL;
+    if (from == to) return runs;
+    if (last && (char *)last->data + tensor_bytes(*last) == run.data) last->dim[0] += run.dim[0];
+    else z->rest[runs++] = run;
+    return runs;
+}
+
+/* Appends the memory of a bucket that products do not set: vectors, embeddings, padding. */
+static int list_rest(Shards *z, int b, int runs) {
+    const Bucket *bucket = &z->layout.bucket[b];
+    int64_t       at = 0;
+    for (int i = 0; i < bucket->params; i++) {
+        const Param *p = &z->layout.param[bucket->first_param + i];
+        if (p->bucket != b || p->local_elems == 0 || !is_of_products(z, p)) continue;
+        runs = add_run(z, grads_of(z, b), at, p->memory - bucket->memory, runs);
+        at = p->memory - bucket->memory + p->local[0] * p->local[1];
+    }
+    return add_run(z, grads_of(z, b), at, bucket->elems, runs);
+}
+
+/* Nothing of a step is in the gradients. Blocks that take turns in a slot have their rows in the same places. */
+static void empty(Shards *z, Stream *s) {
+    int runs = 0;
+    for (int b = 0; b < z->layout.buckets; b++) {
+        if (!is_here(z, b)) continue;
+        set_adds(z, b, 0);
+        if (!is_in_slot(z, b) || blocks_before(z, b) < SHARDS_SLOTS) runs = list_rest(z, b, runs);
+    }
+    zero_tensors(s, z->rest, runs);
+}
+
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* This rank's part of a row as a tensor inside its bucket, with its padding rows. */
@@ -80,10 +138,13 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->grad_view = make_views(z, grads_of);
     z->gather = (int64_t *)calloc((size_t)layout.buckets, sizeof *z->gather);
     z->sums_of = (int64_t *)calloc((size_t)layout.buckets, sizeof *z->sums_of);
-    if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
+    z->adds = (int *)calloc((size_t)layout.buckets, sizeof *z->adds);
+    z->rest = (Tensor *)malloc(sizeof *z->rest * (size_t)(layout.params + layout.buckets));
+    if (!z->gather || !z->sums_of || !z->adds || !z->rest) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     z->due = z->layout.buckets;
     list_spans(z);
+    for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0); /* the arena's memory is zero */
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
     if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING) z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
@@ -102,6 +163,8 @@ void shards_destroy(Shards *z) {
     free(z->span);
     free(z->gather);
     free(z->sums_of);
+    free(z->adds);
+    free(z->rest);
     if (z->computed.handle) event_destroy(&z->computed);
     layout_destroy(&z->layout);
     free(z);
@@ -216,7 +279,7 @@ static Tensor check_row(const Shards *z) {
 }
 
 void shards_begin(Shards *z, Stream *s) {
-    device_zero(s, z->grads);
+    empty(z, s);
     memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
     inject_gradient(s, check_row(z), last_row(z, last_here(z)));
     if (z->order.leaves) grad_order_begin(&z->order, z->spec.micro_batches * z->spec.rank);
@@ -231,12 +294,12 @@ static void take_sum(Shards *z, Stream *s, int slot) {
     comm_wait(z->spec.comm, z->sum_number[slot]);
     if (z->sums_of[b]++) add_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
     else cast_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
-    device_zero(s, grads_of(z, b));
+    zero_tensors(s, z->rest, list_rest(z, b, 0));
     if (z->sum_is_last[slot] && z->spec.across) comm_all_reduce_start(z->spec.across, piece_among(z, z->grad_pieces, b));
 }
 
 const void *shards_grads(Shards *z, Stream *s, int bucket) {
-    if (has_grad_slots(z) && is_block(z, bucket)) take_sum(z, s, slot_of(z, bucket));
+    if (is_in_slot(z, bucket)) take_sum(z, s, slot_of(z, bucket));
     return z->grad_view[bucket];
 }
 
@@ -251,7 +314,7 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
         inject_flip(s, "guard.own", grads);
     }
     if (z->hashes_own) hash_words(s, step_hash(&z->sums, HASH_OWN_GRADS), grads);
-    if (has_grad_slots(z) && is_block(z, bucket)) {
+    if (is_in_slot(z, bucket)) {
         z->grads_in[slot_of(z, bucket)] = bucket;
         z->sum_number[slot_of(z, bucket)] = comm_next(z->spec.comm);
         z->sum_is_last[slot_of(z, bucket)] = which == MICRO_LAST;
@@ -264,10 +327,10 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
         comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), comm_of(z, bucket));
 }
 
-/* With ordered sums each micro-batch starts from zero. */
+/* With ordered sums each micro-batch starts anew. */
 static void keep_micro_batch(Shards *z, Stream *s) {
     grad_order_keep(&z->order, s);
-    device_zero(s, z->grads);
+    empty(z, s);
 }
 
 /* Work on what the last gathers brought is queued: the next ones start beside it, twice as many. */
@@ -279,7 +342,9 @@ void shards_poll(Shards *z) {
 }
 
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
-    int is_due = which == MICRO_LAST || (has_grad_slots(z) && is_block(z, bucket));
+    int is_due = which == MICRO_LAST || is_in_slot(z, bucket);
+    pile_up(z, bucket);
+    if (has_experts(z, bucket)) pile_up(z, experts_of(z, bucket));
     if (is_due && !z->is_offline && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
     if (which == MICRO_LAST && !z->is_offline && has_experts(z, bucket)) start_sum(z, s, experts_of(z, bucket), which);
     if (which == MICRO_EARLIER && z->order.leaves && bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z)))

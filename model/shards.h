@@ -5,7 +5,8 @@
  * a step:
  *   need      forward, backward: the weights, once they have come from all ranks
  *   prefetch  stage 3: the weights start on their way, while the block before them is computed
- *   grads     backward: where gradients are added
+ *   begin     gradients hold nothing: matrices are fresh, so that the first product sets them, and the rest is zero
+ *   grads     backward: where gradients are set, or added
  *   done      backward has added all of them: their sum over the ranks starts on its way, in the step's last micro-batch
  *             or, for the blocks of stages 2 and 3, in each
  *   finish    every sum is there: piece `rank` of each bucket (stage 0: all of the bucket)
@@ -82,6 +83,8 @@ typedef struct {
     int64_t      *gather;          /* owned [buckets]: number of the collective that brings the weights; -1: they are there */
     int           due, due_since, due_size; /* buckets from `due` on have their gathers still to start; the last ones started at once */
     int           wanted;          /* the highest bucket that was waited for since                             */
+    int          *adds;            /* owned [buckets]: the next products add to its matrices; 0: they set them         */
+    Tensor       *rest;            /* owned [params + buckets]: room for a list of what is zeroed                     */
     int64_t      *sums_of;         /* owned [buckets]: stages 2, 3: micro-batches of the step in a block's grad piece */
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS]; /* the bucket in each slot; its sum is on its way; 0: none */
     int64_t       sum_number[SHARDS_SLOTS];  /* of that sum                                                    */
@@ -100,8 +103,9 @@ void        shards_prefetch(Shards *z, Stream *s, int bucket); /* any number: no
 /* Waits for all weights. Call it before work of some ranks alone, or before memory is taken away. */
 void        shards_need_all(Shards *z);
 
-void        shards_begin(Shards *z, Stream *s);  /* a step: zero gradients */
+void        shards_begin(Shards *z, Stream *s);  /* a step: nothing is in the gradients */
 const void *shards_grads(Shards *z, Stream *s, int bucket);
+int         shards_adds(const Shards *z, int bucket); /* products that come now add to its matrices; 0: they set them, which are fresh */
 typedef enum { MICRO_EARLIER, MICRO_LAST } MicroBatch;
 /* With several ranks or ordered sums, also adds the squares of the last row of bucket 0 to SUM_RANK_CHECK, before the
  * sum over ranks. NaN or Inf anywhere in this rank's backward shows up there, so it names the faulty rank. */

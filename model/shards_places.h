@@ -40,16 +40,18 @@ static inline int block_here(const Shards *z, int i) {
         if (is_here(z, b) && i-- == 0) return b;
     return 0;
 }
-static inline int slot_of(const Shards *z, int b) {
+static inline int blocks_before(const Shards *z, int b) {
     int before = 0;
     for (int k = 1; k < b; k++) before += is_here(z, k);
-    return before % SHARDS_SLOTS;
+    return before;
 }
+static inline int slot_of(const Shards *z, int b) { return blocks_before(z, b) % SHARDS_SLOTS; }
 
 /* --- where buckets lie -------------------------------------------------------------------------------------------- */
 
 static inline int has_grad_slots(const Shards *z) { return z->stage >= 2; }
 static inline int has_param_slots(const Shards *z) { return z->stage == 3; }
+static inline int is_in_slot(const Shards *z, int b) { return has_grad_slots(z) && is_block(z, b); }
 
 /* With slots the first bucket and the last one come first, then the slots, then experts. Blocks have one size. */
 static inline int64_t end_of_slots(const Shards *z) {

@@ -385,7 +385,8 @@ void run_begin(Run *r) {
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");
-    algorithms_settle(c->run.dir, r->comm, &r->model->gpt, &r->model->stream, r->eval_batch);
+    algorithms_settle(c->run.dir, r->comm, &r->model->gpt, &r->model->stream, r->eval_batch,
+                      r->model->pipeline.spec.micro_batches);
     r->saver = saver_create(&r->checkpoint);
     r->copies = memory_copies_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);

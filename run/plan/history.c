@@ -33,6 +33,12 @@ static double collective_seconds(const Durations *d, const LedgerEntry *e, Axis 
     return cluster_collective_seconds(d->cluster, reach, e->bytes, rounds);
 }
 
+/* "matmul, set", "matmul, fp8, added": layers/matmul.h. */
+static int is_weight_gradient(const LedgerEntry *e) {
+    const char *write = strrchr(e->op, ',');
+    return strncmp(e->op, "matmul", 6) == 0 && write && (strcmp(write, ", set") == 0 || strcmp(write, ", added") == 0);
+}
+
 /* --- chapters ----------------------------------------------------------------------------------------------------- */
 
 static void append(Chapter *c, Passage p) {
@@ -61,9 +67,7 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
     int  line = is_of_expert_state(e) ? LINE_OF_EXPERTS : (int)axis;
     if (e->kind == LEDGER_OP && !*e->group) {
         double seconds = cluster_op_seconds(d->cluster, e, d->flops, d->element_bytes);
-        if (strcmp(e->op, "matmul, added") == 0 || strcmp(e->op, "matmul, fp8, added") == 0 ||
-            strcmp(e->op, "matmul, experts, added") == 0)
-            c->weights_s += seconds;
+        if (is_weight_gradient(e)) c->weights_s += seconds;
         append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0, 0});
     } else if (axis == AXIS_STAGE) {
         if (e->kind == LEDGER_OP) add_message(c, d, e, is_work);

@@ -27,9 +27,10 @@ static const char LIBRARY[] = "est: cuBLASLt on H100 at a step's shapes; llm.c's
                   SCATTER[] = "est: sorted tokens, small kernels";
 
 static const KernelRate TABLE[] = {
-    /* The best public rate of a bf16 product of any shape is 794 TFLOP/s (80 %); K = 768 is short, added ones have split K. */
+    /* The best public rate of a bf16 product of any shape is 794 TFLOP/s (80 %); K = 768 is short, gradients have split K. */
     {"matmul", FAMILY_PRODUCT, 1, 643e12, 755e12, 0, LIBRARY},
     {"matmul, added", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, LIBRARY},
+    {"matmul, set", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, LIBRARY},
     {"matmul, fp8", FAMILY_PRODUCT, 1, 1300e12, 1403e12, 0, "est: cuBLASLt's best shape of fp8 on H100 is 1,403"},
     {"matmul, experts", FAMILY_PRODUCT, 1, 400e12, 740e12, 0, EXPERTS},
     {"attention_forward", FAMILY_ATTENTION, 1, 220e12, 400e12, 0, PORTABLE},
@@ -63,6 +64,7 @@ static const KernelRate TABLE[] = {
     {"embedding_backward", FAMILY_EMBEDDING, 9, 1.5e12, 3.0e12, 0, SCATTER},
     {"norm_squared", FAMILY_OPTIMIZER, 1, 2.4e12, 3.0e12, 0, NEAR_MEMORY},
     {"adamw_update", FAMILY_OPTIMIZER, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"zero_tensors", FAMILY_OPTIMIZER, 1, 2.8e12, 3.0e12, 0, NEAR_MEMORY},
     {"device_zero", FAMILY_OPTIMIZER, 1, 2.8e12, 3.0e12, 0, "est: cudaMemset"},
     {NULL, FAMILY_OTHER, 1, 2.4e12, 3.0e12, 0, "est: no rate of its own: 80 % of memory's"},
 };

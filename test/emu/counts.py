@@ -25,7 +25,7 @@ def counted(path):
         sums[what, name] = [a + float(b) for a, b in zip(old, numbers)]
     rows = {}
     for (what, name), n in sums.items():
-        if name.startswith("cublas") or name in ("matmul", "matmul, added"):
+        if name.startswith("cublas") or name in ("matmul", "matmul, set", "matmul, added"):
             continue  # a library's: what the emulator does in its place says nothing
         if what == "kernel":
             _, passes, least, asked, moved = n

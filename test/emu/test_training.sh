@@ -143,6 +143,10 @@ done
 expect "fp32: the CPU build's held-out loss" same_evals "$WORK/fp32" "$WORK/cpu_fp32" 1e-5
 expect "the same bits again" ended again
 expect "the same bits again: equal" same_weights "$WORK/again" "$WORK/bf16" step_00000006
+# Of a step's two micro-batches the first sets gradients of blocks, the other adds: rank 0 has timed both before the first step.
+sets() { grep -oE '"bf16 to fp32, [^"]*"' "$WORK/bf16/gemm.json"; }
+timed_both() { [ "$(sets | wc -l)" -ge 4 ] && ! sets | sed 's/fp32,/fp32 added,/' | grep -vxF -f <(grep -oE '"bf16 to fp32 added, [^"]*"' "$WORK/bf16/gemm.json"); }
+expect "products that set gradients are timed, and the same that add" timed_both
 expect "fp8: the same bits again" ended fp8.again
 expect "fp8: the same bits again: equal" same_weights "$WORK/fp8.again" "$WORK/fp8" step_00000006
 writers() { grep -oE '^\(?fp8_(gelu|swiglu|norm)_(for|back)ward_kernel' "$WORK/kernels" | sort -u | wc -l; }

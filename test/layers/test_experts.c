@@ -118,24 +118,28 @@ static void test_records(void **state) {
 }
 
 /* counts[e] rows of expert e. Matrices lie further apart than they are long; what lies between them stays. Backward runs twice, on
- * sums that are not zero. */
-static void compare_products(DType act, const int32_t *counts, int64_t E, int64_t M, int64_t K, int64_t gap) {
+ * sums that are not zero, or fresh: NaN, which becomes zero also of an expert without rows. */
+static void compare_products(DType act, const int32_t *counts, int64_t E, int64_t M, int64_t K, int64_t gap, int is_fresh) {
     Stage   s = stage_create(STAGE_SCRATCH);
     int64_t stride = M * K + gap;
     Tensor  first = stage_tensor(&s, I32, 1, E + 1, 1);
     int32_t *start = (int32_t *)first.data;
     start[0] = 0;
     for (int64_t e = 0; e < E; e++) start[e + 1] = start[e] + counts[e];
-    int64_t R = start[E];
-    Tensor  x = stage_random(&s, act, 2, R, K, 21, 1, 0), all = stage_random(&s, act, 2, E, stride, 22, 1, 0);
-    Tensor  dy = stage_random(&s, act, 2, R, M, 23, 1, 0), dall = stage_random(&s, F32, 2, E, stride, 24, 1, 0);
+    int64_t R = start[E], room = R ? R : 1;
+    Tensor  x = stage_random(&s, act, 2, room, K, 21, 1, 0), all = stage_random(&s, act, 2, E, stride, 22, 1, 0);
+    Tensor  dy = stage_random(&s, act, 2, room, M, 23, 1, 0), dall = stage_random(&s, F32, 2, E, stride, 24, 1, 0);
     Tensor  w = tensor_2d(all.data, act, M, K), dw = tensor_2d(dall.data, F32, M, K);
-    Tensor  y = stage_tensor(&s, act, 2, R, M), dx = stage_tensor(&s, act, 2, R, K);
-    double *y64 = stage_doubles(&s, R * M), *dx64 = stage_doubles(&s, R * K), *dw64 = stage_widen(&s, dall), *w64 = stage_widen(&s, all);
+    for (int64_t i = 0; is_fresh && i < E * stride; i++) tensor_set(dall, i, i % stride < M * K ? 0.0f : 7.0f);
+    Tensor  y = stage_tensor(&s, act, 2, room, M), dx = stage_tensor(&s, act, 2, room, K);
+    double *y64 = stage_doubles(&s, room * M), *dx64 = stage_doubles(&s, room * K), *dw64 = stage_widen(&s, dall), *w64 = stage_widen(&s, all);
+    for (int64_t i = 0; is_fresh && i < E * stride; i++) if (i % stride < M * K) tensor_set(dall, i, NAN);
+    dw.is_fresh = is_fresh;
     double *x64 = stage_widen(&s, x), *dy64 = stage_widen(&s, dy);
+    x.dim[0] = dy.dim[0] = y.dim[0] = dx.dim[0] = R;
     ref_expert_linear_forward(y64, x64, w64, stride, start, E, M, K);
     expert_linear_forward(&s.stream, y, x, w, stride, first);
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < 2; pass++, dw.is_fresh = 0) {
         ref_expert_linear_backward(dx64, dw64, dy64, x64, w64, stride, start, E, M, K);
         expert_linear_backward(&s.stream, dx, dw, dy, x, w, stride, first);
     }
@@ -147,14 +151,17 @@ static void compare_products(DType act, const int32_t *counts, int64_t E, int64_
 
 static void test_products(void **state) {
     (void)state;
-    static const int32_t one[] = {1}, few[] = {2, 0, 3}, some[] = {0, 17, 1, 40, 0}, many[] = {5, 130, 64, 3, 0, 70, 1, 20};
+    static const int32_t one[] = {1}, few[] = {2, 0, 3}, none[] = {0, 0, 0}, some[] = {0, 17, 1, 40, 0}, many[] = {5, 130, 64, 3, 0, 70, 1, 20};
     for (int t = 0; t < stage_act_types(); t++) {
-        compare_products(ACT_TYPES[t], one, 1, 1, 1, 0);
-        compare_products(ACT_TYPES[t], few, 3, 5, 7, 3);
-        compare_products(ACT_TYPES[t], some, 5, 24, 40, 24);
-        compare_products(ACT_TYPES[t], some, 5, 33, 70, 2);
-        compare_products(ACT_TYPES[t], many, 8, stage_is_slow() ? 72 : 136, stage_is_slow() ? 96 : 264, 64);
-        if (!stage_is_slow()) compare_products(ACT_TYPES[t], (const int32_t[]){600, 3, 1100}, 3, 64, 48, 0);
+        for (int is_fresh = 0; is_fresh < 2; is_fresh++) {
+            compare_products(ACT_TYPES[t], one, 1, 1, 1, 0, is_fresh);
+            compare_products(ACT_TYPES[t], few, 3, 5, 7, 3, is_fresh);
+            compare_products(ACT_TYPES[t], none, 3, 5, 7, 3, is_fresh);
+            compare_products(ACT_TYPES[t], some, 5, 24, 40, 24, is_fresh);
+            compare_products(ACT_TYPES[t], some, 5, 33, 70, 2, is_fresh);
+            compare_products(ACT_TYPES[t], many, 8, stage_is_slow() ? 72 : 136, stage_is_slow() ? 96 : 264, 64, is_fresh);
+            if (!stage_is_slow()) compare_products(ACT_TYPES[t], (const int32_t[]){600, 3, 1100}, 3, 64, 48, 0, is_fresh);
+        }
     }
 }
 

@@ -91,8 +91,8 @@ static double *turned(Stage *s, const double *w, int64_t rows, int64_t columns) 
     return t;
 }
 
-/* y, dx, dw and db of two steps, w as [K,M], and turned as head has it. */
-static void compare(int64_t N, int64_t K, int64_t M, int uses_own) {
+/* y, dx, dw and db of two steps, w as [K,M], and turned as head has it. dw begins with values, or fresh. */
+static void compare(int64_t N, int64_t K, int64_t M, int uses_own, int is_fresh) {
     static const int exponent[FP8_TENSORS] = {8, 2, 14}; /* x saturates, w loses its smallest */
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  x = stage_random(&s, BF16, 2, N, K, 1, 2, 0), w = stage_random(&s, BF16, 2, K, M, 2, 0.05, 0);
@@ -102,12 +102,13 @@ static void compare(int64_t N, int64_t K, int64_t M, int uses_own) {
     Tensor  dxt = stage_tensor(&s, BF16, 2, N, K), dw = stage_random(&s, F32, 2, K, M, 5, 1e-3, 0);
     Tensor  dwt = stage_random(&s, F32, 2, M, K, 6, 1e-3, 0);
     Tensor  db = stage_random(&s, F32, 1, M, 1, 7, 1e-3, 0), none = tensor_none();
+    if (is_fresh) dw = stage_fresh(&s, K, M), dwt = stage_fresh(&s, M, K);
     for (int64_t i = 0; i < K * M; i++) tensor_set(wt, i % M * K + i / M, tensor_get(w, i));
     Rounded r = round_operands(&s, x, w, dy, exponent, uses_own);
     if (!uses_own && N * K > 64 && K * M > 256) assert_true(r.of[FP8_X].over > 0 && r.of[FP8_W].vanished > 0);
-    double *y64 = stage_doubles(&s, N * M), *dx64 = stage_doubles(&s, N * K), *dw64 = stage_widen(&s, dw), *db64 = stage_widen(&s, db);
+    double *y64 = stage_doubles(&s, N * M), *dx64 = stage_doubles(&s, N * K), *dw64 = is_fresh ? stage_doubles(&s, K * M) : stage_widen(&s, dw), *db64 = stage_widen(&s, db);
     double *plain64 = stage_doubles(&s, N * M), *nothing = stage_doubles(&s, M), *unused = stage_doubles(&s, K * M);
-    double *dwt64 = turned(&s, stage_widen(&s, dwt), M, K);
+    double *dwt64 = is_fresh ? stage_doubles(&s, K * M) : turned(&s, stage_widen(&s, dwt), M, K);
     ref_linear_forward(y64, r.x, r.w, stage_widen(&s, b), N, K, M);
     ref_linear_forward(plain64, r.x, r.w, nothing, N, K, M);
     double *bias_dy = stage_widen(&s, dy);
@@ -120,9 +121,11 @@ static void compare(int64_t N, int64_t K, int64_t M, int uses_own) {
     fp8_linear_forward(&s.stream, y, x, w, b, f);
     fp8_head_forward(&s.stream, yt, x, wt, of_head);
     fp8_linear_backward(&s.stream, dx, dw, db, dy, x, w, f);
+    dw.is_fresh = 0;
     fp8_linear_backward(&s.stream, dx, dw, none, dy, x, w, f);
     bias_backward(&s.stream, db, dy);
     fp8_head_backward(&s.stream, dxt, dwt, dy, x, wt, of_head);
+    dwt.is_fresh = 0;
     fp8_head_backward(&s.stream, dxt, dwt, dy, x, wt, of_head);
     assert_close(y, y64, BF16, bound_sum(K + 1));
     assert_close(yt, plain64, BF16, bound_sum(K));
@@ -142,7 +145,7 @@ static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 16, 16}, {5, 16, 48}, {33, 80, 32}, {130, 64, 144}, {64, 128, 64}};
     for (int i = 0; i < COUNT(shapes); i++)
-        for (int uses_own = 0; uses_own < 2; uses_own++) compare(shapes[i][0], shapes[i][1], shapes[i][2], uses_own);
+        for (int kind = 0; kind < 4; kind++) compare(shapes[i][0], shapes[i][1], shapes[i][2], kind & 1, kind / 2);
 }
 
 /* A tensor of zeros asks for no scale, and amax keeps what it had. */

@@ -43,13 +43,14 @@ static int went_way(uint32_t cluster, uint32_t parts) {
 typedef struct {
     int64_t     m, n, k, pad; /* pad: columns beside each matrix, NaN */
     MatrixOrder a, b;
-    int         bias;
+    int         bias, sets; /* of a weight's gradient: it is set, over NaN */
 } Shape;
 
-/* Forward products, gradients of inputs, gradients of weights (f32, added): edges on each side; several turns of each warpgroup. */
-static const Shape SHAPES[] = {{1, 8, 8, 0, PLAIN, PLAIN, 1},         {130, 136, 72, 8, PLAIN, PLAIN, 1},
-                               {650, 264, 136, 0, PLAIN, TRANSPOSED, 0}, {129, 128, 264, 16, PLAIN, TRANSPOSED, 0},
-                               {136, 264, 330, 8, TRANSPOSED, PLAIN, 0}, {64, 8, 1, 0, TRANSPOSED, PLAIN, 0}};
+/* Forward products, gradients of inputs, gradients of weights (f32, added or set): edges on each side; several turns of each warpgroup. */
+static const Shape SHAPES[] = {{1, 8, 8, 0, PLAIN, PLAIN, 1, 1},            {130, 136, 72, 8, PLAIN, PLAIN, 1, 1},
+                               {650, 264, 136, 0, PLAIN, TRANSPOSED, 0, 1}, {129, 128, 264, 16, PLAIN, TRANSPOSED, 0, 1},
+                               {136, 264, 330, 8, TRANSPOSED, PLAIN, 0, 0}, {64, 8, 1, 0, TRANSPOSED, PLAIN, 0, 0},
+                               {136, 264, 330, 8, TRANSPOSED, PLAIN, 0, 1}, {64, 8, 1, 0, TRANSPOSED, PLAIN, 0, 1}};
 
 typedef struct {
     Stage   s;
@@ -74,9 +75,11 @@ static Product *product_create(DType act, Shape h) {
     Product *x = (Product *)calloc(1, sizeof *x);
     x->s = stage_create(STAGE_SCRATCH);
     Stage *s = &x->s;
-    int    adds = h.a == TRANSPOSED;
+    int    is_gradient = h.a == TRANSPOSED, adds = !h.sets;
     Matrix a = operand(s, act, h.a, h.m, h.k, h.pad, 1), b = operand(s, act, h.b, h.k, h.n, h.pad, 2);
-    x->c0 = stage_random(s, adds ? F32 : act, 2, h.m, h.n + h.pad, 3, 1, 0);
+    x->c0 = stage_random(s, is_gradient ? F32 : act, 2, h.m, h.n + h.pad, 3, 1, 0);
+    for (int64_t i = 0; h.sets && i < tensor_elems(x->c0); i++)
+        if (i % (h.n + h.pad) < h.n) tensor_set(x->c0, i, NAN);
     x->c = stage_copy(s, x->c0);
     x->bias = stage_random(s, act, 1, h.n, 1, 4, 1, 0);
     x->p = (Matmul){matrix_of(x->c, PLAIN), a, b, h.m, h.n, h.k, adds ? MATMUL_ADD : MATMUL_SET, h.bias ? x->bias.data : NULL};

@@ -77,18 +77,21 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride) {
+/* dwte begins with values, or fresh: with NaN, also in its padding rows. */
+static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride, int is_fresh) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, n, C, 1, 1, 0), wte = stage_random(&s, act, 2, stride, C, 2, 1, 0);
     Tensor logits = stage_tensor(&s, act, 2, n, stride), dlogits = stage_random(&s, act, 2, n, stride, 3, 1, 0);
-    Tensor dx = stage_tensor(&s, act, 2, n, C), dwte = stage_random(&s, F32, 2, stride, C, 4, 1, 0);
-    zero_rows(wte, V), zero_rows(dwte, V), fill_columns(dlogits, V, 0.0f); /* the contract; logits start as NaN */
-    double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_widen(&s, dwte);
+    Tensor dx = stage_tensor(&s, act, 2, n, C), dwte = is_fresh ? stage_fresh(&s, stride, C) : stage_random(&s, F32, 2, stride, C, 4, 1, 0);
+    zero_rows(wte, V), fill_columns(dlogits, V, 0.0f); /* the contract; logits start as NaN */
+    if (!is_fresh) zero_rows(dwte, V);
+    double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C);
+    double *dwte64 = is_fresh ? stage_doubles(&s, stride * C) : stage_widen(&s, dwte);
     double *x64 = stage_widen(&s, x), *wte64 = stage_widen(&s, wte), *dlogits64 = stage_widen(&s, dlogits);
     ref_head_forward(logits64, x64, wte64, n, C, V, V);
     for (int pass = 0; pass < 2; pass++) ref_head_backward(dx64, dwte64, dlogits64, x64, wte64, n, C, V, stride);
     head_forward(&s.stream, logits, x, wte);
-    for (int pass = 0; pass < 2; pass++) head_backward(&s.stream, dx, dwte, dlogits, x, wte);
+    for (int pass = 0; pass < 2; pass++, dwte.is_fresh = 0) head_backward(&s.stream, dx, dwte, dlogits, x, wte);
     assert_logits(logits, logits64, act, C, V, &s);
     assert_close(dx, dx64, act, bound_sum(V));
     assert_close(dwte, dwte64, act, bound_sum(2 * n));
@@ -128,7 +131,9 @@ static void test_shapes(void **state) {
     static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 3, 5, 8}, {7, 17, 31, 31}, {5, 42, 389, 512}, {80, 42, 389, 400},
                                         {33, 64, 256, 256}, {1, 65, 1025, 1152}};
     for (int t = 0; t < stage_act_types(); t++)
-        for (int i = 0; i < COUNT(shapes); i++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
+        for (int i = 0; i < COUNT(shapes); i++)
+            for (int is_fresh = 0; is_fresh < 2; is_fresh++)
+                compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], is_fresh);
 }
 
 static int tests(void) {

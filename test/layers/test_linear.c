@@ -135,6 +135,28 @@ static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
     stage_destroy(&s);
 }
 
+/* Each op sets a dw that is fresh, with sums of dy beside it or without, and the next adds to it. */
+static void compare_fresh(DType act, int64_t N, int64_t K, int64_t M) {
+    enum { PLAIN_OP, WITHOUT_BIAS, DELTA_OP, GELU_OP, OPS };
+    Stage  s = stage_create(STAGE_SCRATCH);
+    Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0), none = tensor_none();
+    Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dx = stage_tensor(&s, act, 2, N, K), delta = stage_tensor(&s, F32, 2, 1, N);
+    double *dx64 = stage_doubles(&s, N * K), *dw64 = stage_doubles(&s, K * M), *db64 = stage_doubles(&s, M);
+    ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
+    for (int op = 0; op < OPS; op++) {
+        Tensor  dw = stage_fresh(&s, K, M), db = op == WITHOUT_BIAS ? none : stage_random(&s, F32, 1, M, 1, 7, 0, 0);
+        double *twice = stage_doubles(&s, K * M);
+        for (int pass = 0; pass < 2; pass++, dw.is_fresh = 0) {
+            if (op == DELTA_OP) linear_delta_backward(&s.stream, dx, delta, dw, db, dy, x, w);
+            else if (op == GELU_OP) linear_gelu_backward(&s.stream, dx, none, dw, db, dy, x, x, w);
+            else linear_backward(&s.stream, dx, dw, db, dy, x, w);
+            for (int64_t i = 0; i < K * M; i++) twice[i] += dw64[i];
+            assert_close(dw, twice, act, bound_sum(2 * N));
+        }
+    }
+    stage_destroy(&s);
+}
+
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1}, {2, 3, 1}, {5, 17, 7}, {16, 16, 16},
@@ -143,6 +165,7 @@ static void test_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) {
             compare_forward(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
             compare_backward(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
+            compare_fresh(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
         }
 }
 

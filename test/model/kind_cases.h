@@ -16,6 +16,11 @@ static inline void test_recompute(void **state) {
     recompute_all();
 }
 
+static inline void test_nan(void **state) {
+    (void)state;
+    nan_leaves_no_trace();
+}
+
 static inline void test_micro_batches(void **state) {
     (void)state;
     for (int64_t split = 1; split <= 4; split *= 4) {

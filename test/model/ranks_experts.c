@@ -147,6 +147,37 @@ static void the_same_grid_gives_the_same_bits(void **state) {
     EXPECT_ON_ALL(memcmp(&once.last, &again.last, sizeof once.last) == 0);
 }
 
+/* All tokens go to the first rank's experts of two: those of the other, without a row, have gradients of zero. */
+static void experts_without_rows_have_zeros(void **state) {
+    (void)state;
+    Job    j;
+    Grid   g = {0, 2, 1, 1, 1, 2.0, RECOMPUTE_NONE, 1, 1, F32, 1, 1, &OPTIMIZER_ADAMW};
+    size_t field = block_kind(SHAPES[1])->experts_bias;
+    records = record_load(RECORDS[1]);
+    create(&j, &g);
+    for (int b = 1; b <= SHAPES[1].n_layer; b++) {
+        const char *weights = (const char *)shards_need(j.at.model->shards, &j.at.model->stream, b);
+        Tensor      bias = *(const Tensor *)(const void *)(weights + field);
+        float      *values = (float *)calloc((size_t)bias.dim[0], sizeof *values);
+        for (int64_t e = 0; e < SHAPES[1].n_experts / 2; e++) values[e] = 9.0f;
+        device_from_host(&j.at.model->stream, bias, values);
+        free(values);
+    }
+    Numbers n = gradients(&j.at, 0, SEQUENCES * T, next_batch, &j);
+    int     wrong = !isfinite(n.norm);
+    for (int i = 0; i < j.at.model->shards->spans; i++) {
+        Span   span = j.at.model->shards->span[i];
+        int    is_idle = j.at.model->shards->layout.param[span.param].expert > SHAPES[1].n_experts / 2;
+        float *grad = (float *)malloc(sizeof *grad * (size_t)span.elems);
+        device_to_host(&j.at.model->stream, grad, shards_grad(j.at.model->shards, span));
+        for (int64_t k = 0; is_idle && k < span.elems; k++) wrong += grad[k] != 0.0f;
+        free(grad);
+    }
+    EXPECT_ON_ALL(wrong == 0);
+    ranked_drop(&j.at);
+    record_unload(&records);
+}
+
 /* Muon's matrices: those of experts are whole on fewer ranks. */
 static void muon_takes_the_same_steps(void **state) {
     (void)state;
@@ -162,6 +193,7 @@ static void muon_takes_the_same_steps(void **state) {
 
 int main(void) {
     const struct CMUnitTest cases[] = {cmocka_unit_test(divided_experts_compute_pytorch_s_steps),
-                                       cmocka_unit_test(the_same_grid_gives_the_same_bits), cmocka_unit_test(muon_takes_the_same_steps)};
+                                       cmocka_unit_test(the_same_grid_gives_the_same_bits),
+                                       cmocka_unit_test(experts_without_rows_have_zeros), cmocka_unit_test(muon_takes_the_same_steps)};
     return RUN_ON_RANKS(cases);
 }

@@ -67,11 +67,22 @@ static inline void ranked_drop(Ranked *r) {
 
 typedef struct { double loss, norm; } Numbers;
 
+/* NaN in the memory of gradients: a step begins without them. */
+static inline void spoil_gradients(Model *m) {
+    Tensor all = m->shards->grads;
+    void  *nan = malloc(tensor_bytes(all));
+    CHECK(nan, "no memory");
+    memset(nan, 0xff, tensor_bytes(all));
+    device_from_host(&m->stream, all, nan);
+    free(nan);
+}
+
 /* Of a step of so many tokens; `next` gives this rank's micro-batches. */
 static inline Numbers gradients(Ranked *r, int64_t step, int64_t step_tokens, Batch (*next)(void *ctx), void *ctx) {
     Model *m = r->model;
     r->step = step, r->micro = 0, r->tokens.used_bytes = 0;
     step_sums_zero(&m->sums, &m->stream);
+    spoil_gradients(m);
     shards_begin(m->shards, &m->stream);
     pipeline_step(&m->pipeline, &m->stream, 1.0f / (float)step_tokens, next, ctx);
     shards_finish(m->shards, &m->stream);

@@ -48,6 +48,11 @@ static void test_recompute(void **state) {
     recompute_all();
 }
 
+static void test_nan(void **state) {
+    (void)state;
+    nan_leaves_no_trace();
+}
+
 /* A run repeats its bits. */
 static void test_repeat(void **state) {
     (void)state;
@@ -178,8 +183,8 @@ static void test_initial(void **state) {
 static int tests(void) {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_curve),         cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_repeat),        cmocka_unit_test(test_smaller_batch), cmocka_unit_test(test_inference),
-        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_initial),       cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_repeat),        cmocka_unit_test(test_nan),           cmocka_unit_test(test_smaller_batch),
+        cmocka_unit_test(test_inference),     cmocka_unit_test(test_bf16),          cmocka_unit_test(test_initial),       cmocka_unit_test(test_muon),
         cmocka_unit_test(test_polar_express), cmocka_unit_test(test_normuon),
     };
     return cmocka_run_group_tests_name("gpt", all, NULL, NULL);

@@ -57,9 +57,9 @@ static void test_muon(void **state) {
 static int tests(void) {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_curve),         cmocka_unit_test(test_recompute), cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_sampling),      cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_nan),           cmocka_unit_test(test_sampling),      cmocka_unit_test(test_bf16),
     };
-    const struct CMUnitTest tied[] = {cmocka_unit_test(test_curve)}, muon[] = {cmocka_unit_test(test_muon)};
+    const struct CMUnitTest tied[] = {cmocka_unit_test(test_curve), cmocka_unit_test(test_nan)}, muon[] = {cmocka_unit_test(test_muon)};
     return cmocka_run_group_tests_name("llama", all, as_llama, NULL) + cmocka_run_group_tests_name("llama by Muon", muon, as_llama, NULL) +
            cmocka_run_group_tests_name("llama, tied", tied, as_llama_tied, NULL) +
            cmocka_run_group_tests_name("qwen3", all, as_qwen3, NULL);

@@ -18,8 +18,10 @@ static void run_everything(Model *m) {
     model_init_weights(m, 1, NULL, NULL);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    gpt_forward(&m->gpt, &m->stream, batch);
-    gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
+    for (MicroBatch which = MICRO_EARLIER; which <= MICRO_LAST; which++) { /* whose products set gradients, and add to them */
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
+    }
     shards_finish(m->shards, &m->stream);
     optimizer_numbers(&m->optimizer, &m->stream, NUMBERS_REPLICAS | NUMBERS_GRADS);
     optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
@@ -59,6 +61,13 @@ static double flops_of(const Ledger *l, const char *op) {
     return sum;
 }
 
+static double bytes_of(const Ledger *l, const char *op) {
+    double sum = 0.0;
+    for (int i = 0; i < l->entries; i++)
+        if (strcmp(l->entry[i].op, op) == 0) sum += l->entry[i].bytes * (double)l->entry[i].count;
+    return sum;
+}
+
 /* A product takes 2 m n k: each weight of a block, and the head's V' x C, once forward and twice backward. Attention: 2
  * and 5 products over the causal half. */
 static void test_flops(void **state) {
@@ -73,6 +82,13 @@ static void test_flops(void **state) {
     assert_true(flops_of(&one, "attention") == 7.0 * L * B * H * (C / H) * T * (T + 1));
     assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update")); /* once a step */
     assert_true(flops_of(&one, "adamw_update") == 16.0 * (double)(2 * (12 * 42 * 42 + 13 * 42) + (389 + 96) * 42 + 2 * 42));
+    double blocks = 2.0 * N * 12.0 * L * C * C, head = 2.0 * N * V * C; /* of their gradients: the first micro-batch sets those of blocks */
+    assert_true(flops_of(&one, "matmul, set") == blocks && flops_of(&one, "matmul, added") == head);
+    assert_true(flops_of(&four, "matmul, set") == blocks && flops_of(&four, "matmul, added") == 3.0 * blocks + 4.0 * head);
+    assert_true(bytes_of(&one, "device_zero") < 4.0 * 12 * C * C && bytes_of(&one, "zero_tensors") == bytes_of(&four, "zero_tensors"));
+    Layout layout = model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
+    assert_true(bytes_of(&one, "zero_tensors") == 4.0 * ((double)layout.memory_elems - 12.0 * L * C * C));
+    layout_destroy(&layout);
     spec.recompute = RECOMPUTE_BLOCK;
     model_dry(spec, 1, &again); /* the mlp's projection is not computed again */
     assert_true(flops_of(&again, "matmul") == flops_of(&one, "matmul") + 2.0 * N * 8.0 * L * C * C);

@@ -59,8 +59,10 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
     Arena  tokens = arena_create("tokens", 1 << 20);
     float  logits[1025];
     Batch  batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()}; /* all 0 */
-    gpt_forward(&m->gpt, &m->stream, batch);
-    gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
+    for (MicroBatch which = MICRO_EARLIER; which <= MICRO_LAST; which++) {
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
+    }
     optimizer_update(&m->optimizer, &m->stream, (AdamW){.step = 1}, 1.0f);
     for (int64_t b = 1; b <= B; b++) { /* an evaluation's last batch */
         Batch part = {tensor_2d(batch.inputs.data, I32, b, T), tensor_2d(batch.targets.data, I32, b, T), tensor_none()};

@@ -37,7 +37,7 @@ static void test_counts(void **state) {
 static int tests(void) {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_curve),    cmocka_unit_test(test_recompute), cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_sampling), cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_nan),      cmocka_unit_test(test_sampling), cmocka_unit_test(test_counts),
     };
     return cmocka_run_group_tests_name("qwen3-moe, a loss", all, with_loss, NULL) +
            cmocka_run_group_tests_name("qwen3-moe, a bias", all, with_bias, NULL);

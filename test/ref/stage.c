@@ -93,6 +93,12 @@ Tensor stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b) {
     return t;
 }
 
+Tensor stage_fresh(Stage *stage, int64_t a, int64_t b) {
+    Tensor t = stage_tensor(stage, F32, 2, a, b);
+    t.is_fresh = 1;
+    return t;
+}
+
 Tensor stage_random(Stage *stage, DType type, int dims, int64_t a, int64_t b, uint64_t seed, double spread, double centre) {
     Tensor t = stage_tensor(stage, type, dims, a, b);
     for (int64_t i = 0; i < tensor_elems(t); i++) tensor_set(t, i, (float)(centre + spread * random_value(seed, i)));

@@ -27,6 +27,8 @@ void  stage_forget(Stream s);
 void  stage_destroy(Stage *stage); /* fails where a guard was overwritten or scratch not given back */
 
 Tensor  stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b); /* NaN, or -1 for I32     */
+/* f32 [a,b] of a gradient that holds nothing yet: NaN, which reaches no sum. */
+Tensor  stage_fresh(Stage *stage, int64_t a, int64_t b);
 Tensor  stage_random(Stage *stage, DType type, int dims, int64_t a, int64_t b, uint64_t seed, double spread, double centre);
 Tensor  stage_tokens(Stage *stage, int dims, int64_t a, int64_t b, uint64_t seed, int32_t below);
 Tensor  stage_record(Stage *stage, const Record *r, DType type);                  /* a record's values, in its shape      */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "run/plan/history.h"
 #include "run/plan/search.h"
 
 static Config config_of(int tensor, int context, int pipeline, int interleave, int replicas, int zero_stage) {
@@ -171,6 +172,23 @@ static void messages_take_the_link_between_their_stages(void **state) {
     assert_true(is_near(simulate(&c, F32, 4, &far, 0).step_s - simulate(&c, F32, 4, &near, 0).step_s, less, 1e-9));
 }
 
+/* The first micro-batch sets what the others add to: both kinds of products can wait (zero_bubble), the first reads less. */
+static void gradients_that_are_set_can_wait_too(void **state) {
+    (void)state;
+    Config  c = config_of(1, 1, 1, 1, 1, 1);
+    Cluster cluster = free_links();
+    for (DType act = F32; act <= BF16; act++) {
+        Durations d = durations_of(&cluster, mesh_of(1, (MeshSizes){1, 1, 1, 1}), 1, act, 1e13);
+        ModelSpec spec = {.shards = {.shape = c.model.shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
+                          .optimizer = &OPTIMIZER_ADAMW, .B = 1, .T = 512, .pipeline = {.stages = 1, .parts = 1, .micro_batches = 4}};
+        History   h = history_of(spec, 4, &d);
+        double    first = h.work[WORK_BACKWARD * MICRO_KINDS + MICRO_FIRST].weights_s,
+               between = h.work[WORK_BACKWARD * MICRO_KINDS + MICRO_BETWEEN].weights_s;
+        assert_true(between > 0 && first <= between && first > 0.9 * between);
+        history_free(&h);
+    }
+}
+
 static void long_steps_go_on_as_shorter_ones(void **state) {
     (void)state;
     Cluster cluster = slow_links();
@@ -265,6 +283,7 @@ int main(void) {
         cmocka_unit_test(the_bubble_is_the_formula_s),
         cmocka_unit_test(messages_cost_where_nothing_hides_them),
         cmocka_unit_test(messages_take_the_link_between_their_stages),
+        cmocka_unit_test(gradients_that_are_set_can_wait_too),
         cmocka_unit_test(long_steps_go_on_as_shorter_ones),
         cmocka_unit_test(the_fullest_stage_is_found),
         cmocka_unit_test(the_search_finds_the_quickest),
