@@ -192,6 +192,12 @@ DEVICE void cluster_arrive(EMULATED(const char *file = __builtin_FILE(), int lin
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+/* The same, and orders no memory: behind mbarrier_init_fence, which has said that the barriers exist. The other one waits until all that
+ * this thread wrote is there for the whole GPU. */
+DEVICE void cluster_arrive_relaxed(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+    EMULATED(emu::cluster_arrive(file, line);)
+    PTX("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::cluster_wait(file, line);)
     PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -30,7 +30,11 @@ typedef decltype(&cuTensorMapEncodeTiled) TensorMapEncode;
 static TensorMapEncode tensor_map_encoder_find(void) {
     void                            *entry = nullptr;
     cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION < 12050
+    CUDA_CHECK(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found));
+#else
     CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
+#endif
     CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
     return (TensorMapEncode)entry;
 }

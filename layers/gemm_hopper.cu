@@ -57,7 +57,8 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
 #ifdef PTX_HOPPER
     SMEM_DYN(GemmShared, s);
     if (threadIdx.x == 0) barriers_init(s, g.cluster);
-    cluster_arrive();
+    __syncwarp();
+    cluster_arrive_relaxed();
     cluster_wait(); /* the barriers exist, in both blocks */
     int group = (int)threadIdx.x / WARPGROUP;
     if (group == MATH_GROUPS) {

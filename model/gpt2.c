@@ -112,7 +112,7 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
 /* The last norm's backward, and that of a block's first norm, add the gradient of the bias before them. With tensor ranks,
  * whose rows of the stream are a part, biases add the gathered rows themselves. */
 static Tensor entry_sums(const BlockRun *r) {
-    if (!tensor_is_none(r->entry_sums)) device_zero(r->s, r->entry_sums);
+    if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1); /* a kernel: the one behind it may start early, in graphs, too */
     return r->entry_sums;
 }
 

@@ -6,7 +6,7 @@ set -u
 filter=${1:-}
 passed=0 failed=0 skipped=0 failures=()
 log=$(mktemp) tmp=$(mktemp -d); trap 'rm -rf "$log" "$tmp"' EXIT
-started=$SECONDS limit=600 # seconds of one script
+started=$SECONDS limit=600 patience=600 # seconds of one script, of one program
 
 count() { grep -oE "$1" "$log" | grep -oE '[0-9]+' | awk '{n += $1} END {print n + 0}'; }
 
@@ -33,7 +33,7 @@ run_cmocka() { # NAME COMMAND...
     local name=$1 at=$SECONDS status; shift
     case $name in *"$filter"*) ;; *) return ;; esac
     # Only programs without MPI are checked for leaks here; test/run/test_leaks.sh checks a whole run on two ranks.
-    if [ "$1" = run_ranks ]; then in_own_tmp "$@" >"$log" 2>&1; else ASAN_OPTIONS=${ASAN_OPTIONS/detect_leaks=0/detect_leaks=1} in_own_tmp timeout 600 "$@" >"$log" 2>&1; fi; status=$?
+    if [ "$1" = run_ranks ]; then in_own_tmp "$@" >"$log" 2>&1; else ASAN_OPTIONS=${ASAN_OPTIONS/detect_leaks=0/detect_leaks=1} in_own_tmp timeout -k 10 "$patience" "$@" >"$log" 2>&1; fi; status=$?
     note "$name" "$status" "$(count '\[  PASSED  \] [0-9]+ test')" "$(count '\[  FAILED  \] [0-9]+ test')" "$(count '\[  SKIPPED \] [0-9]+ test')" $((SECONDS - at))
 }
 
@@ -49,7 +49,7 @@ run_shell() {
 case $B in
     build/cpu)   folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs emu interop fuzz" ;;
     build/emu*)  folders="comm emu" ;; # its ops are in test/emu/test_kernels.sh, under both watchers
-    build/cuda*) folders="layers comm model" ;;
+    build/cuda*) folders="layers comm model" patience=200 ;; # a kernel that hangs must not take all the time that a GPU is there
     *)           folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs interop" ;;
 esac
 # While one works: unit tests, ranks two by two, and one script that trains, saves and resumes.
