@@ -13,7 +13,7 @@
 #include "test/comm/ranks.h"
 
 static Model *replica_create(DType act) {
-    Model        *m = model_create((ModelSpec){.shards = {.shape = {2, 3, 42, 40, 256},
+    Model        *m = model_create((ModelSpec){.shards = {.shape = GPT2_SHAPE(2, 3, 42, 40, 256),
                                                           .comm = world,
                                                           .ranks = comm_size(world),
                                                           .rank = comm_rank(world),
