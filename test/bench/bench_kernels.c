@@ -279,7 +279,7 @@ int main(int argc, char **argv) {
                      .V = n[4],
                      .N = n[0] * n[1]};
 
-    ModelSpec spec = {.shards = {.shape = {n[5], b.H, b.C, b.T, b.V}, .ranks = 1, .act = b.act, .use = GPT_TRAINING},
+    ModelSpec spec = {.shards = {.shape = GPT2_SHAPE(n[5], b.H, b.C, b.T, b.V), .ranks = 1, .act = b.act, .use = GPT_TRAINING},
                       .B = b.B,
                       .T = b.T};
     Arena     dry = arena_dry("model"), counted = arena_dry("bench");

@@ -100,7 +100,7 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
     }
     fixture_rows(rows);
     Layout     layout = layout_create(rows, FIXTURE_ROWS, (LayoutPlace){comm_size(comm), 1, 0, NULL, 1, 0});
-    ShardsSpec spec = {.shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V},
+    ShardsSpec spec = {.shape = GPT2_SHAPE(1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V),
                        .comm = comm,
                        .ranks = comm_size(comm),
                        .rank = comm_rank(comm),

@@ -28,7 +28,7 @@ static Judge judge_create(int64_t B) {
     device_open(0, 1);
     Judge  j;
     Model *m = j.model = model_create(
-        (ModelSpec){.shards = {.shape = {2, 2, 28, POSITIONS, VOCAB}, .ranks = 1, .act = F32, .use = GPT_INFERENCE},
+        (ModelSpec){.shards = {.shape = GPT2_SHAPE(2, 2, 28, POSITIONS, VOCAB), .ranks = 1, .act = F32, .use = GPT_INFERENCE},
                     .B = B,
                     .T = POSITIONS});
     for (int p = 0; p < m->shards->layout.params; p++) {

@@ -28,7 +28,7 @@ typedef struct {
 static void writer_create(Writer *w, int64_t vocab_size, int64_t T, GptUse use) {
     device_open(0, 1);
     Model *m = w->model = model_create((ModelSpec){
-        .shards = {.shape = {2, 2, 28, 40, vocab_size}, .ranks = 1, .act = F32, .use = use}, .B = 2, .T = T});
+        .shards = {.shape = GPT2_SHAPE(2, 2, 28, 40, vocab_size), .ranks = 1, .act = F32, .use = use}, .B = 2, .T = T});
     w->tokens = arena_create("tokens", sizeof(int32_t) * (size_t)T);
     w->window = arena_tensor(&w->tokens, I32, 1, T, 1, 1);
     for (int p = 0; p < m->shards->layout.params; p++) { /* ten times the usual spread: logits far apart */
