@@ -99,14 +99,14 @@ static AdamW adamw_at(const Run *r, int64_t step) {
 }
 
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
-    int64_t   tokens = run_position(r, step + 1).tokens;
+    Position   after = run_position(r, step + 1);
     double    tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3;
     GroupTimes t = groups_times(&r->groups);
     unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) |
                      (r->groups.replicas ? WITH_REPLICA : 0u) | (r->groups.stages ? WITH_STAGE : 0u);
     return (StepMetrics){.step = step + 1,
-                         .tokens = tokens,
-                         .epoch = (double)tokens / (double)r->train.tokens,
+                         .tokens = after.tokens,
+                         .epoch = sample_epochs(after.samples, r->train.samples),
                          .loss = n->loss,
                          .lr = schedule_lr(r->config, step),
                          .grad_norm = n->grad_norm,

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,4 +301,74 @@ int64_t io_free_bytes(const char *folder) {
     struct statvfs fs;
     if (statvfs(folder, &fs) < 0) return -errno;
     return (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
+}
+
+/* --- names and patterns ------------------------------------------------------------------------------------------- */
+
+int io_paths_add(IoPaths *list, const char *path) {
+    char **grown = (char **)realloc(list->path, sizeof *list->path * (list->count + 1));
+    char  *copy = grown ? strdup(path) : NULL;
+    if (grown) list->path = grown;
+    if (!copy) return -ENOMEM;
+    list->path[list->count++] = copy;
+    return 0;
+}
+
+void io_paths_free(IoPaths *list) {
+    for (size_t i = 0; i < list->count; i++) free(list->path[i]);
+    free(list->path);
+    *list = (IoPaths){NULL, 0};
+}
+
+static int end_without_memory(const char *folder, int error) {
+    (void)folder;
+    return error == ENOMEM;
+}
+
+/* Matches one part of a name in a folder whose name, with its last slash, is the first `folder` bytes of path. These are
+ * escaped: glob() takes every byte of the folder as it is. */
+static int match_part(const char *path, size_t folder, size_t end, glob_t *found) {
+    char *pattern = (char *)malloc(2 * end + 1), *to = pattern;
+    if (!pattern) return -ENOMEM;
+    for (size_t i = 0; i < end; i++) {
+        if (i < folder && strchr("*?[\\", path[i])) *to++ = '\\';
+        *to++ = path[i];
+    }
+    *to = 0;
+    int rc = glob(pattern, GLOB_NOSORT, end_without_memory, found);
+    free(pattern);
+    return rc == GLOB_NOSPACE || rc == GLOB_ABORTED ? -ENOMEM : rc == 0 ? 1 : 0;
+}
+
+/* path [folder + rest]: what is found so far, with its last slash, and the parts that are left. */
+static int match_rest(const char *path, size_t folder, IoPaths *found) {
+    struct stat st;
+    size_t      from = folder + strspn(path + folder, "/"), end = from + strcspn(path + from, "/"), count = 1;
+    char       *as_typed = strndup(path, end), **match = &as_typed;
+    glob_t      globbed = {0};
+    if (!as_typed) return -ENOMEM;
+    int rc = 0, is_there = lstat(as_typed, &st) == 0;
+    if (!is_there) {
+        rc = strpbrk(as_typed + from, "*?[\\") ? match_part(path, from, end, &globbed) : 0;
+        count = rc > 0 ? globbed.gl_pathc : 0, match = globbed.gl_pathv;
+    }
+    for (size_t i = 0; i < count && rc >= 0; i++) {
+        char *whole = NULL;
+        if (!path[end]) rc = io_paths_add(found, match[i]);
+        else if (asprintf(&whole, "%s%s", match[i], path + end) < 0) rc = -ENOMEM;
+        else rc = match_rest(whole, strlen(match[i]), found);
+        free(whole);
+    }
+    if (globbed.gl_pathc) globfree(&globbed);
+    free(as_typed);
+    return rc < 0 ? rc : 0;
+}
+
+static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+int io_match(const char *name, IoPaths *found) {
+    size_t before = found->count;
+    int    rc = *name ? match_rest(name, 0, found) : 0;
+    if (found->count > before) qsort(found->path + before, found->count - before, sizeof *found->path, by_bytes);
+    return rc;
 }

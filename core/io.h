@@ -56,6 +56,14 @@ int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
 int64_t io_file_bytes(const char *path);                 /* or -errno (-EISDIR for a folder) */
 int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
 
+typedef struct { char **path; size_t count; } IoPaths; /* owned, as are its strings */
+/* Finds the files that a name stands for, sorted by byte, and adds them to *found. A part of the name between slashes that
+ * exists as it is typed is that file or folder, even if it holds *, ? or [. Any other part is a pattern of glob(3). Returns 0,
+ * or -ENOMEM. Finding nothing is no error. */
+int  io_match(const char *name, IoPaths *found);
+int  io_paths_add(IoPaths *list, const char *path);      /* a copy; 0 or -ENOMEM */
+void io_paths_free(IoPaths *list);
+
 #ifdef __cplusplus
 }
 #endif

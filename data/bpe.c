@@ -250,7 +250,8 @@ static void consider(const Bpe *b, Piece *p, int32_t place) {
     if (m->rank >= 0) push(p, (Candidate){(uint64_t)m->rank << 32 | (uint32_t)place, p->id[after]});
 }
 
-static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids) {
+/* last: the ids of the last merge, left and right; NULL: not wanted. */
+static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids, int32_t last[2]) {
     if (4 * count * 4 + 64 > b->links_room) { /* three lists, and a heap of at most 3 candidates a byte */
         b->links_room = 16 * count + 4096;
         b->links = (int32_t *)more(b->links, sizeof *b->links * b->links_room);
@@ -268,6 +269,7 @@ static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids) 
         if (p.id[place] < 0 || right < 0 || p.id[right] != c.right) continue; /* a neighbour has merged since */
         const Merge *m = merge_place(b, pair_of(p.id[place], c.right));
         if (m->rank != (int32_t)(c.order >> 32)) continue;
+        if (last) last[0] = p.id[place], last[1] = c.right;
         p.id[place] = m->id;
         p.id[right] = -1;
         p.after[place] = p.after[right];
@@ -291,13 +293,47 @@ size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids) {
     int32_t whole = b->takes_whole ? bpe_find(b, piece, count) : -1;
     size_t  n = 1;
     if (whole >= 0) ids[0] = whole;
-    else n = merge_piece(b, piece, count, ids);
+    else n = merge_piece(b, piece, count, ids, NULL);
     if (w && n <= WORD_IDS) {
         w->bytes = (uint8_t)count, w->ids = (uint8_t)n;
         memcpy(w->text, piece, count);
         memcpy(w->id, ids, sizeof *ids * n);
     }
     return n;
+}
+
+uint64_t bpe_added_hash(const Bpe *b) {
+    uint64_t hash = (uint64_t)b->specials;
+    for (int i = 0; i < b->specials; i++) hash += XXH3_64bits(&b->special[i], sizeof b->special[i]);
+    return hash;
+}
+
+uint64_t bpe_merges_hash(Bpe *b) {
+    int32_t *pair, *ids = NULL;
+    size_t   room = 0;
+    int64_t  merges = bpe_merges(b, &pair);
+    uint64_t hash = 0;
+    uint8_t *is_made = (uint8_t *)more(NULL, (size_t)b->ids + 1);
+    memset(is_made, 0, (size_t)b->ids + 1);
+    for (int64_t i = 0; i < merges; i++) {
+        const Token *left = &b->token[pair[2 * i]], *right = &b->token[pair[2 * i + 1]];
+        size_t       count = left->bytes + right->bytes;
+        int32_t      last[2] = {-1, -1};
+        if (count > room) {
+            room = 2 * count;
+            ids = (int32_t *)more(ids, sizeof *ids * room + room); /* and the text behind them */
+        }
+        char *text = (char *)(ids + room);
+        memcpy(text, b->pool + left->at, left->bytes), memcpy(text + left->bytes, b->pool + right->at, right->bytes);
+        if (merge_piece(b, text, count, ids, last) != 1 || memcmp(last, &pair[2 * i], sizeof last) != 0) continue;
+        hash = XXH3_64bits_withSeed(last, sizeof last, hash);
+        is_made[ids[0]] = 1;
+    }
+    for (int32_t id = 0; b->takes_whole && id < b->ids; id++)
+        if (b->token[id].is_there && !b->token[id].is_special && b->token[id].bytes > 1 && !is_made[id])
+            hash = XXH3_64bits_withSeed(&id, sizeof id, hash);
+    free(pair), free(ids), free(is_made);
+    return hash;
 }
 
 int bpe_next_special(const Bpe *b, const char *text, size_t count, size_t *at, size_t *bytes, int32_t *id) {

@@ -41,6 +41,11 @@ int         bpe_id_is_special(const Bpe *b, int32_t id);
 int         bpe_takes_whole(const Bpe *b);
 /* The merges by rank: pair[2 i] and pair[2 i + 1] are the ids left and right of merge i, malloc'ed. Returns how many. */
 int64_t     bpe_merges(const Bpe *b, int32_t **pair);
+/* Hash of the merges that can happen, in their order: those by which the text of a token becomes that token. Of other pairs that
+ * make the same text none ever meets. Where pieces that are tokens are taken whole, tokens that no merges make count too. Not
+ * for two threads at once. */
+uint64_t    bpe_merges_hash(Bpe *b);
+uint64_t    bpe_added_hash(const Bpe *b);  /* of the ids that are special, in whatever order they were added */
 int         bpe_missing_byte(const Bpe *b); /* a byte that no token is alone, or -1 */
 
 /* Ids of one piece, at most `count` of them; returns how many. Not for two threads at once: it remembers pieces. */

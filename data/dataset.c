@@ -2,6 +2,7 @@
 #include "data/dataset.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,34 +11,85 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/rng.h"
-
-typedef struct { char **path; size_t count; } PathList; /* owned, as are its strings */
+#include "data/tokens_json.h"
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static void add_path(PathList *list, const char *path) {
-    list->path = realloc(list->path, sizeof *list->path * (list->count + 1));
-    char *copy = strdup(path);
-    if (!list->path || !copy) fail(EXIT_MEMORY, "no memory for the names of the token files");
-    list->path[list->count++] = copy;
+static void add_path(IoPaths *list, const char *path) {
+    if (io_paths_add(list, path) < 0) fail(EXIT_MEMORY, "no memory for the names of the token files");
 }
 
-static void free_paths(PathList *list) {
-    for (size_t i = 0; i < list->count; i++) free(list->path[i]);
-    free(list->path);
-    *list = (PathList){NULL, 0};
+/* --- counting ----------------------------------------------------------------------------------------------------- */
+
+void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len) {
+    int64_t samples = (tokens - 1) / seq_len;
+    c->files++, c->tokens += tokens, c->samples += samples;
+    if (samples > 0) c->tail_tokens += tokens - samples * seq_len - 1;
+    else c->short_files++, c->short_tokens += tokens;
 }
+
+const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const char *before, char out[SAMPLE_COUNT_CHARS]) {
+    char    number[32], least[32];
+    int64_t unread = c->short_tokens + c->tail_tokens;
+    int     used = 0;
+    *out = 0;
+    if (unread == 0) return out;
+    used = snprintf(out, SAMPLE_COUNT_CHARS, "%snever read: ", before);
+    if (c->short_files)
+        used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%s tokens of %lld file%s shorter than a sample (%s tokens)",
+                         grouped_text(c->short_tokens, number), (long long)c->short_files, c->short_files == 1 ? "" : "s",
+                         grouped_text(seq_len + 1, least));
+    if (c->tail_tokens)
+        used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%s%s tokens after the last samples of %sfiles",
+                         c->short_files ? ", " : "", grouped_text(c->tail_tokens, number), c->short_files ? "other " : "");
+    if (unread >= c->tokens / 10)
+        snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, " (a smaller batch.seq_len reads more of them)");
+    return out;
+}
+
+double sample_epochs(int64_t taken, int64_t samples) { return (double)taken / (double)samples; }
+
+SampleCount dataset_count(const Dataset *d) {
+    SampleCount c = {0};
+    for (int i = 0; i < d->shards; i++) sample_count_add(&c, d->shard[i].header.tokens, d->seq_len);
+    return c;
+}
+
+int64_t dataset_first_samples(const Dataset *d, int64_t tokens) {
+    int64_t samples = tokens > 0 ? tokens / d->seq_len : d->samples;
+    return samples < 1 ? 1 : samples > d->samples ? d->samples : samples;
+}
+
+double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t samples) {
+    double bytes = 0, there = NAN;
+    if (t->kind == TOKENIZER_BYTES) return 1.0;
+    for (int i = 0; i < d->shards && d->first_sample[i] < samples; i++) {
+        int64_t end = d->first_sample[i + 1] < samples ? d->first_sample[i + 1] : samples;
+        if (end == d->first_sample[i]) continue;
+        if (i == 0 || !tokens_json_is_same(d->shard[i - 1].path, d->shard[i].path)) there = tokens_json_bytes_per_token(d->shard[i].path);
+        bytes += there * (double)(end - d->first_sample[i]);
+    }
+    return bytes / (double)samples;
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* A glob without a file: the message names its missing folder, if one is missing. */
 NORETURN static void fail_no_match(const char *key, const char *pattern) {
-    char folder[4096];
+    char        folder[4096];
+    struct stat st;
+    int         wild = strpbrk(pattern, "*?[") != NULL;
     snprintf(folder, sizeof folder, "%s", pattern);
-    folder[strcspn(folder, "*?[")] = 0; /* the text before the first wildcard, up to its last slash */
-    int   wild = strpbrk(pattern, "*?[") != NULL;
     char *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
-    struct stat st;
+    if (slash && stat(folder, &st) < 0 && wild) { /* its parts hold wildcards: the text before the first, up to its last slash */
+        snprintf(folder, sizeof folder, "%s", pattern);
+        folder[strcspn(folder, "*?[")] = 0;
+        slash = strrchr(folder, '/');
+        if (slash) slash[slash == folder] = 0;
+    }
     if (slash && stat(folder, &st) < 0)
         fail(EXIT_DATA,
              "%s: \"%s\" names no file: the folder %s does not exist (text becomes shards by ./train_gpt tokenize TEXT out=%s)",
@@ -46,17 +98,6 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
         fail(EXIT_IO, "%s: \"%s\": the folder %s cannot be read: %s", key, pattern, folder, strerror(errno));
     fail(EXIT_DATA, "%s: \"%s\" %s (text becomes shards by ./train_gpt tokenize TEXT out=FOLDER)", key, pattern,
          wild ? "matches no file" : "does not exist");
-}
-
-static int end_without_memory(const char *folder, int error) {
-    (void)folder;
-    return error == ENOMEM;
-}
-
-int dataset_glob(const char *pattern, glob_t *found) {
-    int rc = glob(pattern, GLOB_NOSORT, end_without_memory, found);
-    if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED) fail(EXIT_MEMORY, "no memory for the names of the files of %s", pattern);
-    return rc == 0;
 }
 
 /* What `tokenize` leaves beside its shards: "my/" followed by a star means the shards. */
@@ -68,25 +109,19 @@ static int is_beside_shards(const char *path) {
     return dot && strcmp(dot, ".tiktoken") == 0;
 }
 
-/* Adds the files of one glob, sorted by byte whatever the locale. */
-static void add_glob(PathList *list, const char *key, const char *pattern) {
-    glob_t      found;
-    struct stat st;
-    size_t      first = list->count;
-    if (dataset_glob(pattern, &found)) {
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            if (strcmp(found.gl_pathv[i], pattern) == 0 || !is_beside_shards(found.gl_pathv[i])) add_path(list, found.gl_pathv[i]);
-        globfree(&found);
-    } else if (stat(pattern, &st) == 0) {
-        add_path(list, pattern); /* a name that holds a wildcard character */
+void dataset_files(const char *name, IoPaths *files) {
+    size_t first = files->count, kept = first;
+    if (io_match(name, files) < 0) fail(EXIT_MEMORY, "no memory for the names of the files of %s", name);
+    for (size_t i = first; i < files->count; i++) {
+        if (strcmp(files->path[i], name) == 0 || !is_beside_shards(files->path[i])) files->path[kept++] = files->path[i];
+        else free(files->path[i]);
     }
-    if (list->count == first) fail_no_match(key, pattern);
-    qsort(list->path + first, list->count - first, sizeof *list->path, by_bytes);
+    files->count = kept;
 }
 
 /* One file under two names would be trained on twice, without a message. */
-static void refuse_duplicates(const PathList *list, const char *key) {
-    PathList real = {NULL, 0};
+static void refuse_duplicates(const IoPaths *list, const char *key) {
+    IoPaths real = {NULL, 0};
     for (size_t i = 0; i < list->count; i++) {
         char *resolved = realpath(list->path[i], NULL);
         add_path(&real, resolved ? resolved : list->path[i]);
@@ -96,14 +131,17 @@ static void refuse_duplicates(const PathList *list, const char *key) {
     for (size_t i = 1; i < real.count; i++)
         if (strcmp(real.path[i - 1], real.path[i]) == 0)
             fail(EXIT_DATA, "%s names the file %s twice; name each file once", key, real.path[i]);
-    free_paths(&real);
+    io_paths_free(&real);
 }
 
 NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, int64_t at, int64_t vocab_size) {
     fail(EXIT_DATA, "%s: %s: token %lld of %lld is %u, model.vocab_size is %lld: %s", key, shard->path, (long long)at,
          (long long)shard->header.tokens, shard_token(shard, at), (long long)vocab_size,
          shard->header.data_offset || shard->header.sequences ? "these tokens are of another tokenizer, or the file is damaged"
-                                   : "headerless files are read as uint16 tokens; text becomes shards by ./train_gpt tokenize");
+         : shard->header.token_bytes == 2
+             ? "headerless files are read as uint16 tokens; text becomes shards by ./train_gpt tokenize"
+             : "headerless files are read as uint32 tokens where model.vocab_size is over 65,536; if this one holds uint16 "
+               "tokens, give model.vocab_size 65536 or less; text becomes shards by ./train_gpt tokenize");
 }
 
 /* The first samples of a blend's sources, which hold files[i] files each, one source after the other. */
@@ -125,13 +163,15 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
 
 Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
                            int64_t vocab_size) {
-    PathList    list = {NULL, 0};
+    IoPaths     list = {NULL, 0};
+    SampleCount count_of = {0};
     const char *source[BLEND_SOURCES];
     int         files[BLEND_SOURCES], sources = 0;
     for (int i = 0; i < count; i++) {
         size_t before = list.count;
         if (share && blend_source(globs, i) < sources) continue; /* in an earlier stage, too */
-        add_glob(&list, key, globs[i]);
+        dataset_files(globs[i], &list);
+        if (list.count == before) fail_no_match(key, globs[i]);
         if (!share) continue;
         source[sources] = globs[i], files[sources++] = (int)(list.count - before);
     }
@@ -143,13 +183,13 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
     d.first_sample = calloc(list.count + 1, sizeof *d.first_sample);
     if (!d.shard || !d.first_sample) fail(EXIT_MEMORY, "no memory for the table of %zu token files", list.count);
     for (int i = 0; i < d.shards; i++) {
-        d.shard[i] = shard_open(list.path[i]);
+        d.shard[i] = shard_open(list.path[i], vocab_size);
         int64_t foreign = shard_find_foreign(&d.shard[i], vocab_size);
         if (foreign >= 0) refuse_foreign_token(&d.shard[i], key, foreign, vocab_size);
-        d.tokens += d.shard[i].header.tokens;
-        d.samples += (d.shard[i].header.tokens - 1) / seq_len;
-        d.first_sample[i + 1] = d.samples;
+        sample_count_add(&count_of, d.shard[i].header.tokens, seq_len);
+        d.first_sample[i + 1] = count_of.samples;
     }
+    d.tokens = count_of.tokens, d.samples = count_of.samples;
     if (d.samples == 0)
         fail(EXIT_DATA, "%s: %lld tokens in %d file%s hold no sample: batch.seq_len %lld takes %lld tokens of one file; "
              "give more text or a shorter batch.seq_len", key, (long long)d.tokens, d.shards, d.shards == 1 ? "" : "s", (long long)seq_len,
@@ -160,7 +200,7 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
         blend_make(d.blend, globs, share, count, seq_len);
         take_sources(&d, key, source, files);
     }
-    free_paths(&list);
+    io_paths_free(&list);
     return d;
 }
 
@@ -219,6 +259,7 @@ uint64_t dataset_fingerprint(const Dataset *d) {
         shard_read(s, s->header.tokens - n, n, edge);
         hash = XXH3_64bits_withSeed(edge, sizeof *edge * (size_t)n, hash);
     }
+    if (d->tokenizer) hash = XXH3_64bits_withSeed(&d->tokenizer, sizeof d->tokenizer, hash);
     if (d->blend) hash = XXH3_64bits_withSeed(d->first_of_source, sizeof *d->first_of_source * (size_t)(d->blend->sources + 1), hash);
     return hash;
 }

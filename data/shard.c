@@ -32,7 +32,7 @@ static const struct { int32_t magic, version; int token_bytes; const char *what;
 static const struct { const char *start; size_t bytes; const char *what; } foreign_files[] = {
     {"BIN.TOK\n", 8, "llmq token file; convert it to llm.c shards"},
     {MEGATRON_MAGIC, 8, "Megatron index; name the .bin beside it, and the index is read with it"},
-    {"\x93NUMPY", 6, "NumPy .npy file; write the array with tofile() as uint16"},
+    {"\x93NUMPY", 6, "NumPy .npy file; write the array with tofile() as uint16, or as uint32 for a vocabulary over 65,536"},
 };
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
@@ -84,7 +84,22 @@ int shard_is_llmc(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]) {
+/* Returns whether tokens without a header are uint32: their upper halves are 0, or small, and never all of a text's. */
+static int is_uint32(const uint8_t *data, size_t bytes, uint64_t file_bytes) {
+    enum { LEAST = 8 };
+    uint16_t low = 0, high = 0;
+    size_t   count = (bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES) / 4;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half[2];
+        memcpy(half, data + 4 * i, sizeof half);
+        if (half[0] > low) low = half[0];
+        if (half[1] > high) high = half[1];
+    }
+    return file_bytes % 4 == 0 && count >= LEAST && (high == 0 ? low > 0 : high < 16 && low > 255);
+}
+
+int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
+                       char fault[SHARD_FAULT_CHARS]) {
 #define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
     int32_t start[3] = {0, 0, 0}; /* magic, version, tokens */
     memcpy(start, data, bytes < sizeof start ? bytes : sizeof start);
@@ -116,11 +131,18 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
             FAULT("is a %s", foreign_files[i].what);
     const char *text = shard_text_kind(data, bytes);
     if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize", text);
-    if (file_bytes % 2)
+    int wide = is_uint32(data, bytes, file_bytes), token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : wide) ? 4 : 2;
+    if (token_bytes == 2 && wide)
+        FAULT("has no header and is read as uint16, but every second number of it is 0: it holds uint32 tokens; write it as uint16, as "
+              "model.vocab_size = %lld allows", (long long)vocab_size);
+    if (file_bytes % 2 && token_bytes == 2)
         FAULT("is no token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu)",
               (unsigned long long)file_bytes);
+    if (file_bytes % 4 && token_bytes == 4)
+        FAULT("is no token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = %lld is over 65,536, "
+              "but its %llu bytes are no multiple of 4; write it as uint32", (long long)vocab_size, (unsigned long long)file_bytes);
     if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
-    *header = (ShardHeader){2, 0, (int64_t)(file_bytes / 2), 0};
+    *header = (ShardHeader){token_bytes, 0, (int64_t)(file_bytes / (uint64_t)token_bytes), 0};
     return 0;
 }
 
@@ -191,66 +213,84 @@ static void watch_bus_errors(void) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Reads the index beside NAME.bin, if there is one: returns 1 and the header. Its last sequence must end where the
- * file ends: else one of them was cut, or belongs to another. */
-static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header) {
+#define SAY(exit_code, ...) return snprintf(sentence, SHARD_SENTENCE_CHARS, __VA_ARGS__), exit_code
+
+/* Reads the index beside NAME.bin. *found: there is one. Its last sequence must end where the file ends: else one of them was
+ * cut, or belongs to another. Returns as shard_look. */
+static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header, int *found, char *sentence) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
     size_t   stem = strlen(path) < 4 ? 0 : strlen(path) - 4;
+    *found = 0;
     if (stem >= sizeof name - 4 || strcmp(path + stem, ".bin") != 0) return 0;
     snprintf(name, sizeof name, "%.*s.idx", (int)stem, path);
     int64_t bytes = io_file_bytes(name);
     if (bytes < (int64_t)sizeof MEGATRON_MAGIC) return 0;
     size_t start_bytes = bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
     int    fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
-    if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", name, strerror(-rc));
-    if (!shard_is_index(start, start_bytes)) return io_close(fd), 0;
-    if (shard_parse_index(start, start_bytes, (uint64_t)bytes, file_bytes, header, fault) < 0)
-        fail(EXIT_DATA, "%s %s (%s)", path, fault, name);
-
-    int32_t  length;
-    uint64_t offset, last = (uint64_t)header->sequences - 1;
-    rc = io_pread(fd, &length, sizeof length, SHARD_INDEX_BYTES + 4 * last);
-    if (rc == 0) rc = io_pread(fd, &offset, sizeof offset, SHARD_INDEX_BYTES + 4 * (last + 1) + 8 * last);
-    if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", name, strerror(-rc));
+    int    is_index = rc >= 0 && shard_is_index(start, start_bytes), is_good = 0;
+    int32_t  length = 0;
+    uint64_t offset = 0;
+    if (is_index) is_good = shard_parse_index(start, start_bytes, (uint64_t)bytes, file_bytes, header, fault) == 0;
+    uint64_t last = (uint64_t)header->sequences - 1;
+    if (is_good) rc = io_pread(fd, &length, sizeof length, SHARD_INDEX_BYTES + 4 * last);
+    if (is_good && rc == 0) rc = io_pread(fd, &offset, sizeof offset, SHARD_INDEX_BYTES + 4 * (last + 1) + 8 * last);
+    if (fd >= 0) io_close(fd);
+    if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, strerror(-rc));
+    if (!is_index) return 0;
+    if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
     if (length < 0 || offset > file_bytes || file_bytes - offset != (uint64_t)length * (uint64_t)header->token_bytes)
-        fail(EXIT_DATA,
-             "%s holds %llu bytes and does not end where the last sequence of its index does (%s): truncated, or the other's; copy or make both again",
-             path, (unsigned long long)file_bytes, name);
-    io_close(fd);
-    return 1;
+        SAY(EXIT_DATA,
+            "%s holds %llu bytes and does not end where the last sequence of its index does (%s): truncated, or the other's; copy or make both again",
+            path, (unsigned long long)file_bytes, name);
+    *found = 1;
+    return 0;
 }
 
-/* With the command that makes tokens of it. */
-NORETURN static void refuse_text(const char *path, const char *kind) {
+/* Writes a sentence with the command that makes tokens of a text. */
+static int refuse_text(const char *path, const char *kind, char *sentence) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    fail(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s out=datasets/%.*s makes shards of it, and data.train names those", path,
-         kind, path, (int)strcspn(name, "."), name);
+    SAY(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s out=datasets/%.*s makes shards of it, and data.train names those", path,
+        kind, path, (int)strcspn(name, "."), name);
 }
 
-Shard shard_open(const char *path) {
+int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]) {
     struct stat st;
-    if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
+    uint8_t     start[SHARD_START_BYTES];
+    char        fault[SHARD_FAULT_CHARS];
+    int         has_index;
+    *header = (ShardHeader){0, 0, 0, 0};
+    if (stat(path, &st) < 0 && errno == ENOENT) SAY(EXIT_DATA, "%s does not exist", path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        fail(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path, path);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s is not a regular file, so no token file", path);
+        SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path, path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s is not a regular file, so no token file", path);
+    int fd = io_open(path, IO_READ), rc = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
+    uint64_t file_bytes = rc < 0 ? 0 : (uint64_t)st.st_size;
+    size_t   start_bytes = file_bytes < sizeof start ? (size_t)file_bytes : sizeof start;
+    if (rc == 0) rc = io_pread(fd, start, start_bytes, 0);
+    if (fd >= 0) io_close(fd);
+    if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", path, strerror(-rc));
+    rc = read_index(path, file_bytes, header, &has_index, sentence);
+    if (rc || has_index) return rc;
+    if (shard_parse_header(start, start_bytes, file_bytes, vocab_size, header, fault) == 0) return 0;
+    const char *text = shard_text_kind(start, start_bytes);
+    if (text) return refuse_text(path, text, sentence);
+    SAY(EXIT_DATA, "%s %s", path, fault);
+}
+#undef SAY
+
+Shard shard_open(const char *path, int64_t vocab_size) {
+    struct stat st;
+    char        sentence[SHARD_SENTENCE_CHARS];
+    Shard       shard = {NULL, NULL, 0, {0, 0, 0, 0}};
+    int         exit_code = shard_look(path, vocab_size, &shard.header, sentence);
+    if (exit_code) fail(exit_code, "%s", sentence);
     int fd = io_open(path, IO_READ);
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-fd));
     if (fstat(fd, &st) < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(errno));
-
-    Shard   shard = {NULL, NULL, (uint64_t)st.st_size, {0, 0, 0, 0}};
-    uint8_t start[SHARD_START_BYTES];
-    size_t  start_bytes = shard.file_bytes < sizeof start ? (size_t)shard.file_bytes : sizeof start;
-    int     rc = io_pread(fd, start, start_bytes, 0);
-    if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-rc));
-    char fault[SHARD_FAULT_CHARS];
-    if (!read_index(path, shard.file_bytes, &shard.header) &&
-        shard_parse_header(start, start_bytes, shard.file_bytes, &shard.header, fault) < 0) {
-        const char *text = shard_text_kind(start, start_bytes);
-        if (text) refuse_text(path, text);
-        fail(EXIT_DATA, "%s %s", path, fault);
-    }
-
+    shard.file_bytes = (uint64_t)st.st_size;
+    if (shard.file_bytes < shard.header.data_offset + (uint64_t)shard.header.token_bytes * (uint64_t)shard.header.tokens)
+        fail(EXIT_IO, "%s was cut short while it was opened; copy or make it again", path);
     void *map = mmap(NULL, (size_t)shard.file_bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, strerror(errno));
     io_close(fd);

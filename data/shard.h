@@ -1,5 +1,5 @@
 /* shard.h - token files, memory-mapped: llm.c shards (magic 20240520 v1 uint16, 20240801 v7 uint32), headerless uint16
- * (nanoGPT), and Megatron's NAME.bin, bare tokens whose type stands in NAME.idx beside it (uint16, int16, int32); its
+ * (nanoGPT) or uint32 (vocabularies over 65,536), and Megatron's NAME.bin, bare tokens whose type stands in NAME.idx beside it (uint16, int16, int32); its
  * documents follow each other without a border.
  *
  * The parsers of headers are pure functions over bytes and length. Sizes, counts, magic and every token's range are
@@ -34,9 +34,11 @@ typedef struct {
 const char *shard_text_kind(const uint8_t *data, size_t bytes);
 
 /* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_START_BYTES are looked at) are
- * given. Returns 0 and *header; or -1, and in fault the reason and the remedy, as the end of a sentence that begins
- * with the file's name. */
-int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
+ * given. vocab_size, the model's, says how wide the tokens of a file without a header are: uint32 over 65,536, else uint16. With
+ * 0, not known, the bytes decide. Returns 0 and *header; or -1, and in fault the reason and the remedy, as the end of a sentence
+ * that begins with the file's name. */
+int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
+                       char fault[SHARD_FAULT_CHARS]);
 
 /* Is this the start of a file of llm.c: tokens, a model, an evaluation? */
 int shard_is_llmc(const uint8_t *data, size_t bytes);
@@ -54,8 +56,12 @@ typedef struct {
     ShardHeader    header;
 } Shard;
 
-/* Maps a file. Exit 65 naming path and fault (also when there is no such file), 74 when it cannot be read. */
-Shard    shard_open(const char *path);
+/* Reads the header of a token file, or the index beside it. Returns 0, or an exit code (65, 74) and the whole sentence. */
+enum { SHARD_SENTENCE_CHARS = 4096 + 2 * SHARD_FAULT_CHARS };
+int      shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]);
+/* Maps a file. vocab_size: as in shard_parse_header. Exit 65 naming path and fault (also when there is no such file), 74 when it
+ * cannot be read. */
+Shard    shard_open(const char *path, int64_t vocab_size);
 void     shard_close(Shard *shard);
 const char *shard_name(const Shard *shard);      /* the last part of its path */
 uint32_t shard_token(const Shard *shard, int64_t i);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <utf8proc.h>
+#include <xxhash.h>
 
 #include "core/error.h"
 #include "data/tokens_json.h"
@@ -64,11 +65,68 @@ static const char *bytes_of(const Tokenizer *t, int32_t id, char *byte, size_t *
     return id < 256 ? byte : NULL;
 }
 
-int32_t tokenizer_difference(const Tokenizer *a, const Tokenizer *b) {
+/* --- which tokenizer it is ---------------------------------------------------------------------------------------- */
+
+/* Kinds of characters between which patterns divide, and words that some of them know. */
+static const char *const FRAGMENTS[] = {
+    "a", "b", "Z", "Q", "\xc3\xa9", "\xc3\x89", "\xc7\x85", "\xc2\xaa", "\xca\xb0", "\xe4\xb8\xad", "\xe3\x81\x82", "\xe0\xb8\x81", "\xd7\x90",
+    "\xcc\x81", "\xe0\xa4\xbf", "\xe2\x83\x9d", "0", "7", "42", "1234567890123", "\xd9\xa3", "\xe2\x85\xa7", "\xc2\xbd", " ", "  ", "     ", "\t", "\n",
+    "\n\n", "\r", "\r\n", "\x0b", "\x0c", "\xc2\x85", "\xc2\xa0", "\xe1\xa0\x8e", "\xe3\x80\x80", "\xe2\x80\x8b", "\xe2\x80\xa8", ".", ",", "!", "?", "/", ":", ";", "'",
+    "\xe2\x80\x99", "\"", "(", ")", "[", "]", "{", "}", "_", "-", "#", "$", "%", "&", "*", "+", "=", "<", ">", "@", "\\", "^", "`", "~", "|", "\xe2\x82\xac",
+    "\xf0\x9f\x98\x80", "\xe2\x80\x8d", "\xef\xb8\x8f", "'s", "'S", "'t", "'re", "'ve", "'VE", "'m", "'ll", "'LL", "'d", "\x01", "\x7f", "word", "Hello", "WORLD",
+    "camelCase", "ALLc", "e\xcc\x81", "...", "http://", "--", "!!", "\xc2\xad", "\xef\xbb\xbf", "\xf0\x9d\x92\x9c", "\xee\x80\x80"};
+
+static void add_length(void *with, const char *begin, size_t bytes) {
+    uint64_t *hash = (uint64_t *)with;
+    (void)begin;
+    *hash = XXH3_64bits_withSeed(&bytes, sizeof bytes, *hash);
+}
+
+/* The lengths of the pieces of many neighbours: each two fragments meet twice on average, in a fixed order. */
+static uint64_t hash_pieces(const BpeFile *f) {
+    enum { COUNT = sizeof FRAGMENTS / sizeof *FRAGMENTS, DRAWN = 2 * COUNT * COUNT, LINE = 64 };
+    uint64_t hash = (uint64_t)f->is_nfc, drawn = 1;
+    for (int i = 0; i < DRAWN;) {
+        char   text[16 * LINE];
+        size_t bytes = 0;
+        for (int k = 0; k < LINE; k++, i++) {
+            drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+            const char *one = FRAGMENTS[(drawn >> 33) % COUNT];
+            memcpy(text + bytes, one, strlen(one));
+            bytes += strlen(one);
+        }
+        split_text(f->split, text, bytes, add_length, &hash);
+    }
+    return hash;
+}
+
+typedef struct { uint64_t texts, added, merges, pieces; } Print;
+
+static Print print_of(const Tokenizer *t) {
+    Print p = {0, 0, 0, 0};
+    if (t->kind != TOKENIZER_BPE) return p;
+    const Bpe *b = t->file.bpe;
+    for (int32_t id = 0; id < bpe_ids(b); id++) {
+        size_t      bytes = 0;
+        const char *text = bpe_bytes(b, id, &bytes);
+        uint64_t    own[2] = {(uint64_t)id, text ? XXH3_64bits(text, bytes) : 0};
+        if (text) p.texts = XXH3_64bits_withSeed(own, sizeof own, p.texts);
+    }
+    p.added = bpe_added_hash(b), p.merges = bpe_merges_hash(t->file.bpe), p.pieces = hash_pieces(&t->file);
+    return p;
+}
+
+uint64_t tokenizer_fingerprint(const Tokenizer *t) {
+    Print p = print_of(t);
+    return t->kind == TOKENIZER_BPE ? XXH3_64bits(&p, sizeof p) : 0;
+}
+
+/* The first id that stands for other text in the two, or -1. */
+static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
     int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0, b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
     if (a_ids > most) most = a_ids;
     if (b_ids > most) most = b_ids;
-    for (int32_t id = 0; id < most && a->kind != TOKENIZER_IDS && b->kind != TOKENIZER_IDS; id++) {
+    for (int32_t id = 0; id < most; id++) {
         size_t      n = 0, m = 0;
         char        x, y;
         const char *in_a = bytes_of(a, id, &x, &n), *in_b = bytes_of(b, id, &y, &m);
@@ -77,26 +135,66 @@ int32_t tokenizer_difference(const Tokenizer *a, const Tokenizer *b) {
     return -1;
 }
 
-Tokenizer tokenizer_of_data(const char *path, const char *shard, int64_t vocab_size) {
-    char beside[4200];
-    int  is_beside = tokenizer_beside(shard, beside, sizeof beside);
-    if (!*path || !is_beside) return tokenizer_create(is_beside ? beside : path, vocab_size);
-    Tokenizer t = tokenizer_create(path, vocab_size), of_data = tokenizer_create(beside, BPE_MOST_IDS);
-    int32_t   id = tokenizer_difference(&t, &of_data);
-    if (id >= 0)
-        fail(EXIT_DATA, "data.tokenizer: %s is not the tokenizer of the data, %s: from id %d on they differ; leave data.tokenizer empty", path,
-             beside, id);
-    tokenizer_destroy(&of_data);
-    return t;
+int tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]) {
+    if (a->kind == TOKENIZER_IDS || b->kind == TOKENIZER_IDS) return 0;
+    int32_t id = other_text(a, b);
+    if (id >= 0) return snprintf(why, TOKENIZER_WHY_CHARS, "from id %d on they differ", id), 1;
+    Print       x = print_of(a), y = print_of(b);
+    const char *what = x.added != y.added     ? "their added tokens differ"
+                       : x.merges != y.merges ? "their merges differ"
+                       : x.pieces != y.pieces ? "they divide text at other places (pattern, normal form)"
+                                              : NULL;
+    if (what) snprintf(why, TOKENIZER_WHY_CHARS, "%s", what);
+    return what != NULL;
 }
 
-void tokenizer_refuse_notes(const Tokenizer *t, const char *name, const char *shard) {
-    char    notes[4200];
-    int64_t ids = tokens_json_vocab_size(shard);
-    if (t->kind != TOKENIZER_BPE || ids == 0 || ids == bpe_ids(t->file.bpe)) return;
-    tokens_json_path(shard, notes, sizeof notes);
-    fail(EXIT_DATA, "%s has %d ids, and the tokens of %s are of %lld: they were made with another tokenizer", name,
-         bpe_ids(t->file.bpe), notes, (long long)ids);
+/* Ids that the tokenizer has; 0: not known. */
+static int64_t ids_of(const Tokenizer *t) {
+    return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
+}
+
+void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose, const char *cure) {
+    char    path[4200], why[TOKENIZER_WHY_CHARS];
+    int64_t ids = tokens_json_vocab_size(file);
+    if (tokenizer_beside(file, path, sizeof path)) {
+        Tokenizer there = tokenizer_create(path, BPE_MOST_IDS);
+        if (tokenizer_difference(t, &there, why)) fail(EXIT_DATA, "%s is not the tokenizer of %s, %s: %s; %s", name, whose, path, why, cure);
+        tokenizer_destroy(&there);
+    }
+    if (ids_of(t) == 0 || ids == 0 || ids == ids_of(t)) return;
+    tokens_json_path(file, path, sizeof path);
+    fail(EXIT_DATA, "%s has %lld ids, and the tokens of %s are of %lld: they were made with another tokenizer; %s", name,
+         (long long)ids_of(t), path, (long long)ids, cure);
+}
+
+/* Ids alone know no tokenizer, but the notes of their files may show that they are of several. */
+static void refuse_other_notes(const char *file, const char *other) {
+    char    notes[4200], others[4200];
+    int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
+    if (ids == 0 || theirs == 0 || ids == theirs) return;
+    tokens_json_path(file, notes, sizeof notes), tokens_json_path(other, others, sizeof others);
+    fail(EXIT_DATA, "the data are of several tokenizers: of %lld ids by %s, of %lld by %s; make the shards of all texts with one: "
+         "./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE", (long long)ids, notes, (long long)theirs, others);
+}
+
+/* Each folder is looked at once, where its files follow each other. */
+Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
+    char        beside[4200] = "", name[4300];
+    int64_t     from = 0;
+    int         is_given = *path != 0;
+    const char *cure = is_given ? "leave data.tokenizer empty"
+                                : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE";
+    for (; !is_given && from < files && !tokenizer_beside(file[from], beside, sizeof beside);) from++;
+    if (!is_given && from == files) *beside = 0;
+    Tokenizer t = tokenizer_create(is_given ? path : beside, vocab_size);
+    snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *beside ? "" : "a vocabulary of bytes", is_given ? path : beside);
+    for (int64_t i = 0, noted = -1; i < files; i++) {
+        if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
+        tokenizer_refuse_other(&t, name, file[i], "the data", cure);
+        if (t.kind == TOKENIZER_IDS && noted >= 0) refuse_other_notes(file[noted], file[i]);
+        if (tokens_json_vocab_size(file[i]) > 0 && noted < 0) noted = i;
+    }
+    return t;
 }
 
 void tokenizer_destroy(Tokenizer *t) {

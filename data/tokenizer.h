@@ -28,13 +28,19 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
 /* Whether the folder of a shard (or of a glob of them) holds a tokenizer, as `tokenize` leaves it there: its path into out
  * [capacity]. */
 int       tokenizer_beside(const char *shard, char *out, size_t capacity);
-/* The first id that stands for other text in the two, or -1; ids alone differ from nothing. */
-int32_t   tokenizer_difference(const Tokenizer *a, const Tokenizer *b);
-/* The tokenizer of data: path where it is given, else the one beside the shard, else as of "". Exit 65 where both are there
- * and differ: the ids of the data would mean something else. */
-Tokenizer tokenizer_of_data(const char *path, const char *shard, int64_t vocab_size);
-/* Exit 65 where the notes beside a shard (data/tokens_json.h) count other ids than byte-pair encoding called `name`. */
-void      tokenizer_refuse_notes(const Tokenizer *t, const char *name, const char *shard);
+/* Hash of what decides the ids of a text: vocabulary, added tokens, the merges that can happen, and the pieces that the patterns
+ * make of a text of every kind of characters. A tokenizer has one hash in whatever files it was read from. 0: bytes, and ids
+ * alone. */
+uint64_t  tokenizer_fingerprint(const Tokenizer *t);
+/* Returns whether the two give other ids, and in why what differs: "id 5 stands for other text". Ids alone differ from nothing. */
+enum { TOKENIZER_WHY_CHARS = 80 };
+int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
+/* The tokenizer of data: path where it is given, else the first beside one of the files, else as of "". Exit 65 if one of the
+ * files' folders has another tokenizer, or notes (data/tokens_json.h) of another number of ids. */
+Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
+/* Exit 65 if the folder of the file has another tokenizer than t, called `name`, or notes of another number of ids. whose: the
+ * file's, in the message; cure: what to type. */
+void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose, const char *cure);
 void      tokenizer_destroy(Tokenizer *t);
 /* Ids that a text of so many bytes has at most. */
 size_t    tokenizer_most(const Tokenizer *t, size_t bytes);

@@ -17,6 +17,12 @@ void tokens_json_path(const char *shard, char *path, size_t capacity) {
     snprintf(path, capacity, "%.*stokens.json", slash ? (int)(slash - shard) + 1 : 0, shard);
 }
 
+int tokens_json_is_same(const char *a, const char *b) {
+    const char *end_a = strrchr(a, '/'), *end_b = strrchr(b, '/');
+    size_t      n = end_a ? (size_t)(end_a - a) + 1 : 0, m = end_b ? (size_t)(end_b - b) + 1 : 0;
+    return n == m && memcmp(a, b, n) == 0;
+}
+
 /* A number above 0; NaN: there is none. */
 static double number_beside(const char *shard, const char *key) {
     char      path[4200], *text;

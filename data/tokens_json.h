@@ -13,6 +13,8 @@ extern "C" {
 
 /* The place of the notes of a shard, or of a glob of them. */
 void    tokens_json_path(const char *shard, char *path, size_t capacity);
+/* Returns whether two shards lie in one folder, so that they share notes and tokenizer. */
+int     tokens_json_is_same(const char *a, const char *b);
 /* NaN and 0: there is no such file, or it does not have the number. */
 double  tokens_json_bytes_per_token(const char *shard);
 int64_t tokens_json_vocab_size(const char *shard);

@@ -78,14 +78,17 @@ static void print_experts(const Run *r) {
 
 static void print_data(const Run *r) {
     const Config *c = r->config;
-    char          tokens[32], val[32], validation[64] = "no validation";
-    double        trained = (double)c->run.steps * (double)c->batch.global_tokens;
-    double        epochs = trained / ((double)r->train.samples * (double)c->batch.seq_len);
-    if (r->val.shards) snprintf(validation, sizeof validation, "validation %s", grouped_text(r->val.tokens, val));
-    line("data", "%s tokens (%d file%s), %.2f epochs%s; %s", grouped_text(r->train.tokens, tokens), r->train.shards,
-         plural(r->train.shards), epochs, c->data.shuffle ? "" : ", plain order", validation);
+    char          tokens[32], val[32], all[32], validation[96] = "no validation", unread[SAMPLE_COUNT_CHARS];
+    int64_t       samples = run_position(r, c->run.steps).samples;
+    SampleCount   count = dataset_count(&r->train);
+    if (r->val.shards)
+        snprintf(validation, sizeof validation, "validation %s of %s",
+                 grouped_text(dataset_first_samples(&r->val, c->eval.tokens) * c->batch.seq_len, val), grouped_text(r->val.tokens, all));
+    line("data", "%s tokens (%d file%s), %.2f epochs%s; %s%s", grouped_text(r->train.tokens, tokens), r->train.shards,
+         plural(r->train.shards), sample_epochs(samples, r->train.samples), c->data.shuffle ? "" : ", plain order", validation,
+         sample_count_unread(&count, c->batch.seq_len, "; ", unread));
     SourceUse use[BLEND_SOURCES];
-    int       sources = r->train.blend ? blend_use(&r->train, c, use) : 0;
+    int       sources = r->train.blend ? blend_use(&r->train, c, samples, use) : 0;
     for (int i = 0; i < sources; i++) line("source", "%s", use[i].text);
 }
 

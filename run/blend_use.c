@@ -5,9 +5,8 @@
 
 #include "core/json_text.h"
 
-int blend_use(const Dataset *data, const Config *config, SourceUse *use) {
+int blend_use(const Dataset *data, const Config *config, int64_t samples, SourceUse *use) {
     const StringList *train = &config->data.train;
-    int64_t           samples = config->run.steps * (config->batch.global_tokens / config->batch.seq_len);
     int64_t           count[BLEND_SOURCES];
     int               seen = 0;
     blend_count(data->blend, samples, count);
@@ -18,7 +17,7 @@ int blend_use(const Dataset *data, const Config *config, SourceUse *use) {
         int64_t own = data->first_of_source[source + 1] - data->first_of_source[source];
         snprintf(use[seen++].text, sizeof use->text, "%.1f %% from %.400s: %s tokens, %.2f epochs",
                  100.0 * (double)count[source] / (double)samples, train->item[i],
-                 grouped_text(count[source] * data->seq_len, tokens), (double)count[source] / (double)own);
+                 grouped_text(count[source] * data->seq_len, tokens), sample_epochs(count[source], own));
     }
     return seen;
 }

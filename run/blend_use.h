@@ -11,9 +11,9 @@ extern "C" {
 
 typedef struct { char text[512]; } SourceUse;
 
-/* "70.0 % from web/train_*.bin: 1,000 tokens, 2.10 epochs", of each source into use [BLEND_SOURCES]; returns how many
- * there are. data is that of config's data.train, a blend. */
-int blend_use(const Dataset *data, const Config *config, SourceUse *use);
+/* Writes "70.0 % from web/train_*.bin: 1,000 tokens, 2.10 epochs" for each source into use [BLEND_SOURCES]; returns how many
+ * there are. data is that of config's data.train, a blend; samples are those that the run takes. */
+int blend_use(const Dataset *data, const Config *config, int64_t samples, SourceUse *use);
 
 #ifdef __cplusplus
 }

@@ -57,9 +57,7 @@ static Batch eval_batch(Run *r, int64_t first, int64_t count) {
 static int mean_loss(Run *r, double *loss) {
     const Config *c = r->config;
     int64_t T = c->batch.seq_len, B = c->batch.micro_batch, ranks = r->groups.datas, rank = r->groups.data;
-    int64_t samples = c->eval.tokens > 0 ? c->eval.tokens / T : r->val.samples;
-    if (samples < 1) samples = 1;
-    if (samples > r->val.samples) samples = r->val.samples;
+    int64_t samples = dataset_first_samples(&r->val, c->eval.tokens);
 
     /* ranks: that compute different batches. parallel.deterministic: the number of ranks may not change a bit. A row's
      * bits depend on the number of rows in its batch, so the ranks share out whole batches. */

@@ -8,7 +8,6 @@
 #include "core/clock.h"
 #include "core/terminal.h"
 #include "core/version.h"
-#include "data/tokens_json.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/memory_copy.h"
@@ -56,8 +55,9 @@ static void open_inputs(Run *r) {
     if (shared)
         warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
              shared);
-    const StringList *text = c->data.val.count ? &c->data.val : &c->data.train;
-    r->bytes_per_token = r->tokenizer.kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(text->item[0]);
+    r->bytes_per_token = r->val.shards ? dataset_bytes_per_token(&r->val, &r->tokenizer, dataset_first_samples(&r->val, c->eval.tokens))
+                                       : dataset_bytes_per_token(&r->train, &r->tokenizer, r->train.samples);
+    r->train.tokenizer = tokenizer_fingerprint(&r->tokenizer);
     checkpoint_precheck_source(c);
 }
 

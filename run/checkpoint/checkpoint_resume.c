@@ -184,6 +184,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
     }
     Path folder = path_of("%s/checkpoints/%s", state->config->run.dir, at.name);
     refuse_other_settings(state->config, state->train, folder.text, &m);
+    refuse_other_tokenizer(state->config, state->tokenizer, folder.text);
     Resumed resumed = take_over(state, &at, &m);
     resumed.is_copy = take_identity(state, &m);
     if (!device_is_host() && m.gemm) algorithms_from_json(m.gemm, folder.text);

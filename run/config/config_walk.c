@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/json_scan.h"
 #include "run/config/config_load.h"
@@ -198,7 +199,7 @@ static int is_utf8(const char *text) {
  * they are no mistyped number. */
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
-    if (*text == '{' || *text == '[' || *text == '"' || !is_utf8(text)) return 0;
+    if (!is_utf8(text) || (strchr("{[\"", *text) && access(text, F_OK) != 0)) return 0;
     /* For True and False JSON's reader suggests the right word. */
     if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
@@ -222,7 +223,9 @@ void config_override(ConfigLoad *load, const char *argument) {
     int           bare = (!parsed || json.softs) && is_bare_word(o, text);
     if (!parsed && !bare) {
         if (o) config_given(load, key)->faulty = 1;
-        faults_add(&load->faults, where, "at character %d of the value: %s", fault.at.column, *text ? fault.text : "there is none");
+        int is_text = o && (o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES) && *text;
+        faults_add(&load->faults, where, is_text ? "at character %d of the value: %s (a name that begins so: '%s=\"...\"')" : "at character %d of the value: %s",
+                   fault.at.column, *text ? fault.text : "there is none", key);
         return;
     }
     cJSON *value = bare ? cJSON_CreateString(text) : json.root;

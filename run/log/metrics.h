@@ -30,7 +30,7 @@ typedef struct {
     double  fp8_saturated, fp8_vanished;
     int     has_sent;      /* bytes a rank sends in the step, by axis */
     int64_t sent[AXES];
-    double  epoch;         /* tokens, in passes over the training data */
+    double  epoch;         /* samples in the order of training, in passes over data.train (sample_epochs) */
     int64_t memory_bytes;  /* that rank 0 has used at most; 0: not known */
     GpuReading gpu;        /* of rank 0's GPU */
     int     sources;       /* of a blend, and the tokens of each in the order up to here; 0: there is none */

@@ -7,6 +7,7 @@
 #include "core/io.h"
 #include "data/dataset.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/state.h"
 
 PlanText plan_count_text(double value) {
     static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};
@@ -19,39 +20,22 @@ PlanText plan_count_text(double value) {
 }
 
 typedef struct {
-    int64_t files, tokens, samples;
-    char    missing[4200]; /* why the data cannot be counted; "" = it could */
+    SampleCount found;
+    char        missing[SHARD_SENTENCE_CHARS]; /* why the data cannot be counted; "" = it could */
 } DataCount;
 
-static void count_file(DataCount *d, const char *path, int64_t T) {
-    uint8_t     head[SHARD_START_BYTES];
-    char        fault[SHARD_FAULT_CHARS];
-    ShardHeader header;
-    int64_t     bytes = io_file_bytes(path);
-    FILE       *f = fopen(path, "rb");
-    size_t      got = f ? fread(head, 1, sizeof head, f) : 0;
-    if (f) fclose(f);
-    if (!f || bytes < 0) {
-        snprintf(d->missing, sizeof d->missing, "%s cannot be read", path);
-    } else if (shard_parse_header(head, got, (uint64_t)bytes, &header, fault) != 0) {
-        snprintf(d->missing, sizeof d->missing, "%s %s", path, fault);
-    } else {
-        d->files++;
-        d->tokens += header.tokens;
-        d->samples += header.tokens > 0 ? (header.tokens - 1) / T : 0;
-    }
-}
-
-static DataCount count_data(const StringList *globs, int64_t T) {
+static DataCount count_data(const StringList *globs, const Config *c) {
     DataCount d = {0};
     for (int i = 0; i < globs->count; i++) {
-        glob_t found;
-        if (!dataset_glob(globs->item[i], &found)) {
-            snprintf(d.missing, sizeof d.missing, "%s is not there yet", globs->item[i]);
-            continue;
+        IoPaths files = {NULL, 0};
+        dataset_files(globs->item[i], &files);
+        if (!files.count) snprintf(d.missing, sizeof d.missing, "%.4000s is not there yet", globs->item[i]);
+        for (size_t f = 0; f < files.count; f++) {
+            ShardHeader header;
+            if (shard_look(files.path[f], c->model.shape.vocab_size, &header, d.missing) == 0)
+                sample_count_add(&d.found, header.tokens, c->batch.seq_len);
         }
-        for (size_t f = 0; f < found.gl_pathc; f++) count_file(&d, found.gl_pathv[f], T);
-        globfree(&found);
+        io_paths_free(&files);
     }
     return d;
 }
@@ -70,21 +54,23 @@ static int64_t free_bytes_for(const char *dir) {
     return bytes;
 }
 
-static void print_count(const DataCount *count, const Config *c, double wanted) {
-    DataCount d = *count;
-    if (d.missing[0]) printf("data         %s: epochs unknown\n", d.missing);
-    else if (d.samples == 0)
-        printf("data         %s tokens: not one sample of %lld\n", plan_count_text((double)d.tokens).text,
+static void print_count(const DataCount *d, const Config *c, int64_t wanted) {
+    const SampleCount *n = &d->found;
+    char               unread[SAMPLE_COUNT_CHARS];
+    if (d->missing[0]) printf("data         %s: epochs unknown\n", d->missing);
+    else if (n->samples == 0)
+        printf("data         %s tokens: not one sample of %lld\n", plan_count_text((double)n->tokens).text,
                (long long)c->batch.seq_len);
     else
-        printf("data         %lld file%s, %s tokens, %lld samples of %lld: %.2f epochs\n", (long long)d.files,
-               d.files == 1 ? "" : "s", plan_count_text((double)d.tokens).text, (long long)d.samples,
-               (long long)c->batch.seq_len, wanted / (double)d.samples);
+        printf("data         %lld file%s, %s tokens, %lld sample%s of %lld: %.2f epochs%s\n", (long long)n->files,
+               n->files == 1 ? "" : "s", plan_count_text((double)n->tokens).text, (long long)n->samples, n->samples == 1 ? "" : "s",
+               (long long)c->batch.seq_len, sample_epochs(wanted, n->samples),
+               sample_count_unread(n, c->batch.seq_len, "; ", unread));
 }
 
 void plan_print_data(const Config *c) {
     const StringList *train = &c->data.train;
-    int64_t           wanted = c->run.steps * (c->batch.global_tokens / c->batch.seq_len), share[BLEND_SOURCES];
+    int64_t           wanted = position_after((Position){0, 0, 0}, c, c->run.steps).samples, share[BLEND_SOURCES];
     Blend             blend;
     if (train->share) {
         blend_make(&blend, train->item, train->share, train->count, c->batch.seq_len);
@@ -93,8 +79,8 @@ void plan_print_data(const Config *c) {
     for (int i = 0, seen = 0; i < (train->share ? train->count : 1); i++) {
         StringList source = {1, &train->item[i], NULL};
         if (train->share && blend_source(train->item, i) < seen) continue; /* a path in several stages */
-        DataCount count = count_data(train->share ? &source : train, c->batch.seq_len);
-        print_count(&count, c, (double)(train->share ? share[seen] : wanted));
+        DataCount count = count_data(train->share ? &source : train, c);
+        print_count(&count, c, train->share ? share[seen] : wanted);
         seen++;
     }
 }

@@ -17,15 +17,18 @@
 #include "core/device.h"
 #include "core/memory_file.h"
 #include "core/rng.h"
+#include "data/dataset.h"
 #include "run/text/text_stream.h"
 
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
 Tokenizer sample_tokenizer(const Config *c) {
-    Tokenizer   t = tokenizer_of_data(c->data.tokenizer, c->data.train.item[0], c->model.shape.vocab_size);
-    const char *name = c->data.tokenizer[0] ? c->data.tokenizer : "the tokenizer beside data.train";
-    for (int i = 0; i < c->data.train.count; i++) tokenizer_refuse_notes(&t, name, c->data.train.item[i]);
-    for (int i = 0; i < c->data.val.count; i++) tokenizer_refuse_notes(&t, name, c->data.val.item[i]);
+    IoPaths files = {NULL, 0};
+    for (int i = 0; i < c->data.train.count; i++) dataset_files(c->data.train.item[i], &files);
+    for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
+    Tokenizer t = files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, c->model.shape.vocab_size)
+                              : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, c->model.shape.vocab_size); /* before the data */
+    io_paths_free(&files);
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0])
         fail(EXIT_CONFIG,
              "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",

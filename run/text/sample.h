@@ -48,8 +48,8 @@ typedef struct {
     int     left_off; /* leave() said so   */
 } Sampled;
 
-/* The tokenizer of a run: data.tokenizer, else the one beside the first shards of data.train, else bytes or ids alone. Exit 64
- * where sample.prompt is text and these take none. */
+/* The tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes or ids alone. Exit
+ * 65 if files lie beside another one; 64 if sample.prompt is text and these take none. */
 Tokenizer sample_tokenizer(const Config *config);
 /* The id that documents begin with where data.document_mask divides them; -1: nothing is divided. Exit 64 where the mask is
  * asked for and the vocabulary has no end of text. */

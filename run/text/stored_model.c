@@ -9,6 +9,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "data/dataset.h"
 #include "model/hf_gpt2.h"
 #include "run/checkpoint/weights_set.h"
 #include "run/config/config.h"
@@ -43,26 +44,22 @@ static char *tokenizer_of_run(const char *run) {
     const cJSON *item = json_member(json_member(json, "data"), "tokenizer");
     char        *found = cJSON_IsString(item) && item->valuestring[0] ? strdup(item->valuestring) : NULL;
     const cJSON *train = json_member(json_member(json, "data"), "train");
-    if (cJSON_IsArray(train)) train = train->child;
-    if (!found && cJSON_IsString(train) && tokenizer_beside(train->valuestring, path, sizeof path)) found = strdup(path);
+    IoPaths      files = {NULL, 0};
+    for (const cJSON *one = cJSON_IsArray(train) ? train->child : train; one; one = cJSON_IsArray(train) ? one->next : NULL) {
+        const cJSON *name = cJSON_IsObject(one) ? json_member(one, "path") : one; /* an entry of a blend */
+        if (cJSON_IsString(name)) dataset_files(name->valuestring, &files);
+    }
+    for (size_t i = 0; i < files.count && !found; i++)
+        if (tokenizer_beside(files.path[i], path, sizeof path)) found = strdup(path);
+    io_paths_free(&files);
     cJSON_Delete(json);
     free(text);
     return found;
 }
 
-void stored_refuse_tokenizer(const Tokenizer *t, const char *name, const char *file, const char *whose) {
-    char path[4200];
-    tokenizer_refuse_notes(t, name, file);
-    if (!tokenizer_beside(file, path, sizeof path)) return;
-    Tokenizer there = tokenizer_create(path, BPE_MOST_IDS);
-    int32_t   id = tokenizer_difference(t, &there);
-    if (id >= 0) fail(EXIT_DATA, "%s is not the tokenizer of the %s, %s: from id %d on they differ", name, whose, path, id);
-    tokenizer_destroy(&there);
-}
-
 static Tokenizer take_asked(const char *asked, const char *weights, int64_t vocab_size) {
     Tokenizer t = tokenizer_create(asked, vocab_size);
-    stored_refuse_tokenizer(&t, asked, weights, "model");
+    tokenizer_refuse_other(&t, asked, weights, "the model", "leave tokenizer= out");
     return t;
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "run/config/nearest.h"
 #include "run/verbs/verbs.h"
@@ -55,7 +56,7 @@ VerbArgument verb_argument(const char *verb, const char *word) {
     VerbArgument a = verb_key_or_config(verb, word);
     size_t       key = strspn(word, "abcdefghijklmnopqrstuvwxyz_.");
     int          is_dashed = word[0] == '-' && word[1], is_pair = key > 0 && word[key] == '=';
-    if (a.row == VERB_PATH && (is_dashed || is_pair)) refuse_unknown(verb, word, is_pair);
+    if (a.row == VERB_PATH && (is_dashed || is_pair) && access(word, F_OK) != 0) refuse_unknown(verb, word, is_pair);
     return a;
 }
 

@@ -9,6 +9,7 @@
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/state.h"
 #include "run/config/config.h"
 #include "run/config/options.h"
 #include "run/blend_use.h"
@@ -36,10 +37,11 @@ static const char *word_of(const char *key, const Config *config, char out[SHOWN
 
 static int any_match(const StringList *globs) {
     for (int i = 0; i < globs->count; i++) {
-        glob_t found;
-        if (!dataset_glob(globs->item[i], &found)) continue;
-        globfree(&found);
-        return 1;
+        IoPaths files = {NULL, 0};
+        dataset_files(globs->item[i], &files);
+        int is_found = files.count > 0;
+        io_paths_free(&files);
+        if (is_found) return 1;
     }
     return 0;
 }
@@ -47,21 +49,28 @@ static int any_match(const StringList *globs) {
 /* What each source of a blend gives in all of the run. */
 static void check_sources(const Dataset *data, const Config *c) {
     SourceUse use[BLEND_SOURCES];
-    int       sources = blend_use(data, c, use);
+    int       sources = blend_use(data, c, position_after((Position){0, 0, 0}, c, c->run.steps).samples, use);
     for (int i = 0; i < sources; i++) line("", "%s", use[i].text);
 }
 
 /* Opens existing data as a run would (exit 65). Missing data is no fault: it may come later. */
 static void check_data(const char *key, const StringList *globs, const Config *c) {
-    char tokens[32], samples[32];
+    char tokens[32], samples[32], read[32], unread[SAMPLE_COUNT_CHARS], use[64];
     if (globs->count == 0) return;
     if (!any_match(globs)) {
         line(key, "no file matches \"%s\"%s yet", globs->item[0], globs->count > 1 ? " and the others" : "");
         return;
     }
     Dataset data = dataset_open_blend(key, globs->item, globs->share, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
-    line(key, "%d file%s, %s tokens, %s samples", data.shards, data.shards > 1 ? "s" : "",
-         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples));
+    SampleCount count = dataset_count(&data);
+    if (globs == &c->data.val)
+        snprintf(use, sizeof use, "evaluations read %s tokens",
+                 grouped_text(dataset_first_samples(&data, c->eval.tokens) * data.seq_len, read));
+    else
+        snprintf(use, sizeof use, "%.2f epochs",
+                 sample_epochs(position_after((Position){0, 0, 0}, c, c->run.steps).samples, data.samples));
+    line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, data.shards > 1 ? "s" : "", grouped_text(data.tokens, tokens),
+         grouped_text(data.samples, samples), data.samples == 1 ? "" : "s", use, sample_count_unread(&count, data.seq_len, "; ", unread));
     if (data.blend) check_sources(&data, c);
     dataset_close(&data);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/io.h"
 #include "core/json.h"
@@ -64,7 +65,7 @@ static void take_tasks(Asked *asked, const char *list) {
     if (!asked->tasks) fail(EXIT_MEMORY, "no memory for the list of tasks");
     asked->task_count = 0;
     for (char *word = asked->tasks, *comma; word && *word; word = comma) {
-        comma = strchr(word, ',');
+        comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file's name may hold commas */
         if (comma) *comma++ = 0;
         if (asked->task_count == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
         asked->task[asked->task_count++] = word;
@@ -117,21 +118,15 @@ typedef struct {
     double  loss, bytes_per_token;
 } Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
 
-/* 1 of bytes, as in training, else as tokens.json beside the shard says. */
-static double bytes_per_token(const char *shard, const Tokenizer *t) {
-    return t->kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(shard);
-}
-
 /* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. end_of_text: what divides
  * documents; -1: nothing. */
 static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wanted, int32_t end_of_text) {
-    int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = wanted > 0 ? wanted / T : d->samples;
+    int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = dataset_first_samples(d, wanted);
     ContextPart part = context_part(m->gpt.context);
     int64_t     own = T / part.ranks;
     int32_t    *host = (int32_t *)malloc(sizeof *host * (size_t)(3 * (B * own + T)));
     if (!host) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
     int32_t *inputs = host, *targets = inputs + B * own, *starts = targets + B * own, *sample = starts + B * own;
-    samples = samples < 1 ? 1 : samples > d->samples ? d->samples : samples;
     step_sums_zero(&m->sums, &m->stream);
     for (int64_t i = 0, count; i < samples; i += count) {
         count = samples - i < B ? samples - i : B;
@@ -252,7 +247,10 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
         fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
              checkpoint);
     Tokenizer tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
-    if (d.shards) stored_refuse_tokenizer(&tokenizer, "the model's own", d.shard[0].path, "data");
+    for (int i = 0; i < d.shards; i++)
+        if (i == 0 || !tokens_json_is_same(d.shard[i - 1].path, d.shard[i].path))
+            tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer", d.shard[i].path,
+                                   "the data", "tokenizer=FOLDER_OR_FILE names another for the model, data=GLOB other data");
     for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T});
 
     /* as the run was trained; weights of others' as their kind is by default */
@@ -272,7 +270,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
 
     Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked->task_count};
     if (d.shards) r.loss = loss_over(&s, m, &d, asked->tokens >= 0 ? asked->tokens : words->tokens, end_of_text);
-    if (d.shards) r.loss.bytes_per_token = bytes_per_token(d.shard[0].path, &tokenizer);
+    if (d.shards) r.loss.bytes_per_token = dataset_bytes_per_token(&d, &tokenizer, r.loss.tokens / T);
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)

@@ -1,7 +1,6 @@
 /* inspect.c - `train_gpt inspect PATH`: the kind of a file or a folder, and its figures. The content decides; the name
  * does for bare tokens alone, which have no header. */
 #include <errno.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +24,9 @@ int has_ending(const char *path, const char *ending) {
 }
 
 static int holds(const char *folder, const char *pattern) {
-    glob_t found;
-    int    is_found = glob(path_of("%s/%s", folder, pattern).text, 0, NULL, &found) == 0;
-    if (is_found) globfree(&found);
+    IoPaths found = {NULL, 0};
+    int     is_found = io_match(path_of("%s/%s", folder, pattern).text, &found) == 0 && found.count > 0;
+    io_paths_free(&found);
     return is_found;
 }
 
@@ -72,7 +71,7 @@ static int is_shard(const char *path, const uint8_t *start, size_t bytes, uint64
     int32_t     magic = 0;
     memcpy(&magic, start, bytes < 4 ? bytes : 4);
     if (magic == 20240520 || magic == 20240801) return 1; /* a fault of its header is told when it is opened */
-    return has_ending(path, ".bin") && shard_parse_header(start, bytes, file_bytes, &header, fault) == 0;
+    return has_ending(path, ".bin") && shard_parse_header(start, bytes, file_bytes, 0, &header, fault) == 0;
 }
 
 /* A Megatron index is described with its tokens. */

@@ -1,9 +1,9 @@
 /* inspect_tokens.c - token files for `inspect`: kind, tokens, the commonest ids, the first tokens as text. */
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/io.h"
 #include "core/json.h"
 #include "core/memory_file.h"
 #include "data/shard.h"
@@ -15,7 +15,8 @@ enum { COUNTED = 1 << 20, BLOCK = 1 << 20, COMMONEST = 5, FIRST = 32 };
 
 static const char *kind_of(const ShardHeader *h) {
     if (h->data_offset) return h->token_bytes == 2 ? "llm.c token shard, version 1" : "llm.c token shard, version 7";
-    return h->sequences ? "Megatron tokens, with their index" : "tokens without a header, as nanoGPT's";
+    if (h->sequences) return "Megatron tokens, with their index";
+    return h->token_bytes == 2 ? "tokens without a header, as nanoGPT's" : "uint32 tokens without a header";
 }
 
 /* Ids below COUNTED are counted one by one. */
@@ -85,7 +86,7 @@ static Tokenizer tokenizer_for(const char *path, uint32_t largest) {
 
 void inspect_shard(Inspect *in, const char *path) {
     Report *r = &in->report;
-    Shard   s = shard_open(path);
+    Shard   s = shard_open(path, 0);
     report_text(r, "kind", "%s", kind_of(&s.header));
     report_number(r, "bytes", (double)s.file_bytes, "%llu", (unsigned long long)s.file_bytes);
     report_number(r, "tokens", (double)s.header.tokens, "%lld", (long long)s.header.tokens);
@@ -108,19 +109,19 @@ void inspect_shard(Inspect *in, const char *path) {
 }
 
 void inspect_shards(Inspect *in, const char *folder) {
-    glob_t  found;
+    IoPaths found = {NULL, 0};
     int64_t tokens = 0, files = 0;
-    if (glob(path_of("%s/*.bin", folder).text, 0, NULL, &found) != 0)
+    if (io_match(path_of("%s/*.bin", folder).text, &found) < 0 || found.count == 0)
         fail(EXIT_DATA, "%s holds no token file any more", folder);
     report_text(&in->report, "kind", "a folder of token files");
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        Shard s = shard_open(found.gl_pathv[i]);
+    for (size_t i = 0; i < found.count; i++) {
+        Shard s = shard_open(found.path[i], 0);
         report_row(&in->report, "%-40s %14lld tokens, %s", shard_name(&s), (long long)s.header.tokens,
                    kind_of(&s.header));
         tokens += s.header.tokens, files++;
         shard_close(&s);
     }
-    globfree(&found);
+    io_paths_free(&found);
     report_number(&in->report, "files", (double)files, "%lld", (long long)files);
     report_number(&in->report, "tokens", (double)tokens, "%s", plan_count_text((double)tokens).text);
 }

@@ -1,9 +1,9 @@
 /* inspect_weights.c - .safetensors files for `inspect`: tensors, types, parameters, norm, range, NaN and Inf. */
-#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/io.h"
 #include "run/checkpoint/weights_stats.h"
 #include "run/verbs/inspect.h"
 
@@ -97,14 +97,14 @@ void inspect_weights(Inspect *in, const char *path) {
     Report *r = &in->report;
     Totals  t = {.all = weights_stats_none(), .list = r->json && in->lists_tensors ? cJSON_CreateArray() : NULL};
     char    types[256];
-    glob_t  found = {0};
+    IoPaths found = {NULL, 0};
     int     is_folder = path_kind(path) != PATH_FILE;
     report_text(r, "kind", is_folder ? "a folder of safetensors weights" : "safetensors weights");
-    if (is_folder && glob(path_of("%s/*.safetensors", path).text, 0, NULL, &found) != 0)
+    if (is_folder && (io_match(path_of("%s/*.safetensors", path).text, &found) < 0 || found.count == 0))
         fail(EXIT_DATA, "%s holds no .safetensors file any more", path);
-    for (size_t i = 0; i < found.gl_pathc; i++) add_file(in, &t, found.gl_pathv[i]);
-    if (is_folder) globfree(&found);
-    else add_file(in, &t, path);
+    for (size_t i = 0; i < found.count; i++) add_file(in, &t, found.path[i]);
+    io_paths_free(&found);
+    if (!is_folder) add_file(in, &t, path);
     types_text(&t, types, sizeof types);
     if (t.list) report_item(r, "tensor", t.list, "%s", "");
     report_number(r, "tensors", (double)t.tensors, "%lld: %s", (long long)t.tensors, types);

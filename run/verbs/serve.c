@@ -124,6 +124,7 @@ static void open_run(Serving *s) {
     sample_documents(c, &s->tokenizer);
     s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
                                   c->model.shape.vocab_size);
+    s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
     checkpoint_precheck_source(c);
     World *w = world_join((Launch){.size = 1});
     s->comm = world_all(w);

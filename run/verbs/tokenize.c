@@ -141,12 +141,12 @@ static Job parse_arguments(int argc, char **argv) {
 
 /* Ids beside a tokenizer that is not theirs would be read as other text, without a word. */
 static void refuse_other_tokenizer(const Job *job) {
-    char shard[PATH_MAX], beside[PATH_MAX];
+    char shard[PATH_MAX], beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
     snprintf(shard, sizeof shard, "%s/" SHARD_NAME, job->out, "train", 0ll);
     if (!tokenizer_beside(shard, beside, sizeof beside)) return;
     Tokenizer there = tokenizer_create(beside, BPE_MOST_IDS);
-    if (tokenizer_difference(&there, &job->tokenizer) >= 0)
-        fail(EXIT_CONFIG, "tokenize: %s is not the tokenizer asked for: tokenizer=%s, another out=, or move that file away", beside, job->out);
+    if (tokenizer_difference(&there, &job->tokenizer, why))
+        fail(EXIT_CONFIG, "tokenize: %s is not the tokenizer asked for (%s): tokenizer=%s, another out=, or move that file away", beside, why, job->out);
     tokenizer_destroy(&there);
 }
 
@@ -190,11 +190,11 @@ static int is_own_shard(const char *path, int64_t vocab_size) {
     int         fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ);
     int         read = fd >= 0 && io_pread(fd, start, sizeof start, 0) == 0;
     if (fd >= 0) io_close(fd);
-    if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, &header, fault) < 0 ||
+    if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, 0, &header, fault) < 0 ||
         header.data_offset == 0 || (header.token_bytes != 2 && vocab_size == 256))
         return 0;
     if (vocab_size != 256) return 1;
-    Shard shard = shard_open(path);
+    Shard shard = shard_open(path, 0);
     int   is_bytes = shard_find_foreign(&shard, 256) < 0;
     shard_close(&shard);
     return is_bytes;

@@ -17,7 +17,7 @@ static const char *parse(const void *data, size_t bytes, uint64_t file_bytes, Sh
     uint8_t    *exact = malloc(bytes + 1); /* so that a sanitizer sees a look past the given bytes */
     memcpy(exact, data, bytes);
     exact = realloc(exact, bytes ? bytes : 1);
-    int rc = shard_parse_header(exact, bytes, file_bytes, header, fault);
+    int rc = shard_parse_header(exact, bytes, file_bytes, 0, header, fault);
     free(exact);
     return rc == 0 ? NULL : fault;
 }
@@ -144,7 +144,7 @@ static void random_headers_never_point_outside(void **state) {
 static void tokens_are_read(void **state) {
     (void)state;
     write_counting_shard("two", 3000, 49000);
-    Shard   s = shard_open("two");
+    Shard   s = shard_open("two", 0);
     int32_t out[3000];
     for (int64_t i = 0; i < 3000; i++) assert_int_equal(shard_token(&s, i), (49000 + i) % 50000);
     shard_read(&s, 0, 3000, out);
@@ -155,7 +155,7 @@ static void tokens_are_read(void **state) {
 
     static const uint16_t raw[] = {65535, 1, 0, 50256};
     write_file("raw", raw, sizeof raw);
-    s = shard_open("raw");
+    s = shard_open("raw", 0);
     shard_read(&s, 0, 4, out);
     for (int i = 0; i < 4; i++) assert_true(out[i] == raw[i] && shard_token(&s, i) == raw[i]);
     shard_close(&s);
@@ -164,7 +164,7 @@ static void tokens_are_read(void **state) {
     put_header(four, 20240801, 7, 3);
     memcpy(four + 1024, (uint32_t[]){128000, 70000, 5}, 12);
     write_file("four", four, sizeof four);
-    s = shard_open("four");
+    s = shard_open("four", 0);
     shard_read(&s, 0, 3, out);
     assert_true(out[0] == 128000 && out[1] == 70000 && out[2] == 5 && shard_token(&s, 1) == 70000);
     assert_int_equal(shard_find_foreign(&s, 128001), -1);
@@ -173,7 +173,7 @@ static void tokens_are_read(void **state) {
 }
 
 static void open_shard(const void *path) {
-    Shard s = shard_open(path);
+    Shard s = shard_open(path, 0);
     shard_close(&s);
 }
 
@@ -221,13 +221,13 @@ static void megatron_files_are_read_with_their_index(void **state) {
     const int64_t  widest[] = {1, 2, 3, 4};
     int32_t        out[4];
     write_megatron("narrow", 8, 2, narrow, sizeof narrow, 2);
-    Shard s = shard_open("narrow.bin");
+    Shard s = shard_open("narrow.bin", 0);
     assert_int_equal(s.header.tokens, 4);
     shard_read(&s, 0, 4, out);
     for (int i = 0; i < 4; i++) assert_int_equal(out[i], narrow[i]);
     shard_close(&s);
     write_megatron("wide", 4, 2, wide, sizeof wide, 4);
-    s = shard_open("wide.bin");
+    s = shard_open("wide.bin", 0);
     assert_int_equal(s.header.tokens, 4);
     shard_read(&s, 0, 4, out);
     assert_memory_equal(out, wide, sizeof wide);
@@ -252,7 +252,7 @@ static void megatron_files_are_read_with_their_index(void **state) {
     assert_ends(EXIT_DATA, open_shard, "narrow.bin", "an index that is truncated: it holds 20 bytes", NULL);
     assert_ends(EXIT_DATA, open_shard, "wide.idx", "name the .bin beside it", NULL);
     write_file("narrow.idx", "a note", 6); /* anybody's */
-    s = shard_open("narrow.bin");
+    s = shard_open("narrow.bin", 0);
     assert_int_equal(s.header.tokens, 4);
     shard_close(&s);
 }
@@ -286,7 +286,7 @@ static void other_bus_errors_are_not_ours(void **state) {
     write_counting_shard("some.bin", 100, 0);
     if (child == 0) {
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-        Shard s = shard_open("some.bin");
+        Shard s = shard_open("some.bin", 0);
         raise(SIGBUS);
         raise(SIGBUS); /* the first took the handler away */
         shard_close(&s);
@@ -307,7 +307,7 @@ static void foreign_tokens_are_found_wherever_they_are(void **state) {
         memcpy(file + 1024 + 2 * at[i], &(uint16_t){i % 2 ? 256 : 65535}, 2);
         memcpy(file + 1024 + 2 * (N - 1), &(uint16_t){300}, 2); /* a later one does not hide the first */
         write_file("f", file, 1024 + 2 * N);
-        Shard s = shard_open("f");
+        Shard s = shard_open("f", 0);
         assert_int_equal(shard_find_foreign(&s, 256), at[i]);
         assert_int_equal(shard_find_foreign(&s, 65536), -1);
         assert_int_equal(shard_find_foreign(&s, 1ll << 40), -1);
@@ -330,7 +330,7 @@ static void offsets_beyond_four_gib_are_right(void **state) {
     io_close(fd);
     struct stat st;
     assert_true(stat("big", &st) == 0 && st.st_blocks * 512 < 1 << 20);
-    Shard   s = shard_open("big");
+    Shard   s = shard_open("big", 0);
     int32_t out[3];
     shard_read(&s, n - 3, 3, out);
     assert_true(out[0] == 0 && out[1] == 70001 && out[2] == 70002 && shard_token(&s, n - 1) == 70002);
@@ -341,7 +341,7 @@ static void offsets_beyond_four_gib_are_right(void **state) {
     assert_int_equal(io_pwrite(fd, "\0\0\0\0", 4, 0), 0); /* no magic: headerless */
     assert_int_equal(io_pwrite(fd, "\x39\x30", 2, 5ull << 30), 0);
     io_close(fd);
-    s = shard_open("big");
+    s = shard_open("big", 0);
     assert_int_equal(s.header.tokens, (5ll << 29) + 1);
     assert_int_equal(shard_token(&s, 5ll << 29), 12345);
     shard_close(&s);
@@ -369,7 +369,7 @@ static void what_is_written_is_read_back(void **state) {
         assert_int_equal(shard_writer_finish(w), 0);
         assert_int_equal(io_file_bytes("w.bin.tmp"), -ENOENT);
         assert_int_equal(io_file_bytes("w.bin"), 1024 + cases[i].token_bytes * cases[i].count);
-        Shard s = shard_open("w.bin");
+        Shard s = shard_open("w.bin", 0);
         assert_int_equal(s.header.tokens, cases[i].count);
         assert_int_equal(s.header.token_bytes, cases[i].token_bytes);
         for (int64_t k = 0; k < cases[i].count; k++) assert_int_equal(shard_token(&s, k), k % cases[i].vocab);
@@ -412,7 +412,7 @@ static void a_full_disk_leaves_nothing(void **state) {
 /* Threads are started only in a child: a process that has forked cannot start OpenMP's again. */
 static void search_on_four_threads(const void *path) {
     omp_set_num_threads(4);
-    Shard   s = shard_open(path);
+    Shard   s = shard_open(path, 0);
     int64_t at = shard_find_foreign(&s, 256);
     shard_close(&s);
     /* in brackets: cmocka has a macro of that name */
