@@ -133,8 +133,8 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize", text);
     int wide = is_uint32(data, bytes, file_bytes), token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : wide) ? 4 : 2;
     if (token_bytes == 2 && wide)
-        FAULT("has no header and is read as uint16, but every second number of it is 0: it holds uint32 tokens; write it as uint16, as "
-              "model.vocab_size = %lld allows", (long long)vocab_size);
+        FAULT("has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every second "
+              "half is 0 or small; write it as uint16, or give its tokenizer's model.vocab_size", (long long)vocab_size);
     if (file_bytes % 2 && token_bytes == 2)
         FAULT("is no token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu)",
               (unsigned long long)file_bytes);

@@ -199,7 +199,7 @@ static int is_utf8(const char *text) {
  * they are no mistyped number. */
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
-    if (!is_utf8(text) || (strchr("{[\"", *text) && access(text, F_OK) != 0)) return 0;
+    if (!is_utf8(text) || (*text && strchr("{[\"", *text) && access(text, F_OK) != 0)) return 0;
     /* For True and False JSON's reader suggests the right word. */
     if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;

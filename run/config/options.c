@@ -175,7 +175,8 @@ const Option OPTIONS[] = {
          "more come in further rounds, computed again in backward"),
 
     SOURCES(data.train, NULL, 1,
-            "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED,
+            "token shards: a name, a glob or a list of them, or a blend: a list of {path, weight, until_tokens}; a name that exists is "
+            "that file, even with wildcards in it", REQUIRED,
             .example = "'datasets/my/train_*.bin'"),
     LIST(data.val, "\"\"", 0, "the same for validation; \"\" = no validation"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
@@ -184,7 +185,7 @@ const Option OPTIONS[] = {
          "again there; where it is not given true for all but gpt2", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095,
          "a tokenizer's folder or file: tokenizer.json, vocab.json with merges.txt, NAME.tiktoken; \"\" = the one beside the "
-         "shards, else bytes if vocab_size is 256, else ids only"),
+         "files of data.train and data.val, else bytes if vocab_size is 256, else ids only"),
 
     INTEGER(batch.global_tokens, NULL, 1, EXACT,
             "tokens per step over all ranks: a multiple of micro_batch x seq_len x the ranks that compute different ones",

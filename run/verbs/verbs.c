@@ -139,7 +139,7 @@ int verb_is_of_ranks(int argc, char **argv) {
 int is_verb(int argc, char **argv) {
     if (argc < 2) return 1;
     const char *word = argv[1];
-    if (verb_find(word) || *word == '-' || is_one_of(word, HELP_WORDS) || is_one_of(word, VERSION_WORDS)) return 1;
+    if (verb_find(word) || (*word == '-' && access(word, F_OK) != 0) || is_one_of(word, HELP_WORDS) || is_one_of(word, VERSION_WORDS)) return 1;
     return (!strpbrk(word, "./") || strchr(word, '=')) && access(word, F_OK) != 0;
 }
 

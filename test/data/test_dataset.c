@@ -2,6 +2,7 @@
  * never change. */
 #include "data/dataset.h"
 
+#include <math.h>
 #include <omp.h>
 
 #include "core/error.h"
@@ -114,6 +115,92 @@ static void a_bad_source_is_named(void **state) {
     assert_ends(EXIT_DATA, open_blend, SOURCES("long", "l*"), "names the file", "twice", NULL);
 }
 
+/* Every part of a name that exists as typed is itself; the others are patterns. */
+static void a_name_that_exists_is_no_pattern(void **state) {
+    (void)state;
+    static const char *const FILES[] = {"a [0-9]/t_1.bin", "a [0-9]/t_2.bin", "a 7/t_1.bin", "a 7/t_[12].bin", "a 7/t_2.bin", "a 7/tokens.json",
+                                        "b\\?/-*.bin", "b\\?/t \"q\"\n.bin"};
+    static const struct { const char *name, *found[4]; } CASES[] = {
+        {"a [0-9]/t_*.bin", {"a [0-9]/t_1.bin", "a [0-9]/t_2.bin"}}, /* the folder of that name, not "a 7" */
+        {"a [[]*/t_1.bin", {"a [0-9]/t_1.bin"}},
+        {"a ?/t_1.bin", {"a 7/t_1.bin"}},
+        {"a */t_2.bin", {"a 7/t_2.bin", "a [0-9]/t_2.bin"}},
+        {"a*7/t_[12].bin", {"a 7/t_[12].bin"}},
+        {"a 7/t_[21].bin", {"a 7/t_1.bin", "a 7/t_2.bin"}},
+        {"a 7/*s*", {NULL}},
+        {"a 7/tokens.json", {"a 7/tokens.json"}},
+        {"b\\?/-*.bin", {"b\\?/-*.bin"}},
+        {"*/*q*", {"b\\?/t \"q\"\n.bin"}},
+        {".//a 7//t_1*", {".//a 7//t_1.bin"}},
+        {"a 7/", {"a 7/"}},
+        {"", {NULL}},
+        {"a 8/*", {NULL}},
+    };
+    for (int i = 0; i < 8; i++) {
+        char folder[PATH_CHARS];
+        snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(FILES[i], '/') - FILES[i]), FILES[i]);
+        assert_int_equal(io_mkdirs(folder), 0);
+        write_counting_shard(FILES[i], 10, 0);
+    }
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        IoPaths files = {NULL, 0};
+        size_t  count = 0;
+        dataset_files(CASES[i].name, &files);
+        for (; count < 4 && CASES[i].found[count]; count++) {
+            if (count >= files.count) fail_msg("%s: only %zu files", CASES[i].name, files.count);
+            assert_string_equal(files.path[count], CASES[i].found[count]);
+        }
+        assert_int_equal(files.count, count);
+        io_paths_free(&files);
+    }
+}
+
+static void what_is_never_read_is_counted(void **state) {
+    (void)state;
+    char        text[SAMPLE_COUNT_CHARS];
+    SampleCount c = {0};
+    for (int i = 0; i < 10; i++) sample_count_add(&c, 1 + 16 * 100, 16);
+    assert_string_equal(sample_count_unread(&c, 16, "; ", text), "");
+    assert_true(c.samples == 1000 && sample_epochs(2500, c.samples) == 2.5);
+    sample_count_add(&c, 17 + 15, 16);
+    assert_string_equal(sample_count_unread(&c, 16, "; ", text), "; never read: 15 tokens after the last samples of files");
+    sample_count_add(&c, 16, 16);
+    assert_string_equal(sample_count_unread(&c, 16, "", text),
+                        "never read: 16 tokens of 1 file shorter than a sample (17 tokens), 15 tokens after the last samples of other files");
+    for (int i = 0; i < 200; i++) sample_count_add(&c, 15, 16);
+    assert_non_null(strstr(sample_count_unread(&c, 16, "", text), "3,016 tokens of 201 files shorter"));
+    assert_non_null(strstr(text, "a smaller batch.seq_len"));
+    assert_int_equal(c.samples, 1001);
+    assert_int_equal(c.samples * 16 + (c.files - c.short_files) + c.short_tokens + c.tail_tokens, c.tokens);
+    Dataset d = {.seq_len = 16, .samples = 40};
+    assert_int_equal(dataset_first_samples(&d, 0), 40);
+    assert_int_equal(dataset_first_samples(&d, 5), 1);
+    assert_int_equal(dataset_first_samples(&d, 16 * 7 + 15), 7);
+    assert_int_equal(dataset_first_samples(&d, 16 * 41), 40);
+}
+
+/* The notes beside each file, weighed by the samples that are read of it. */
+static void bytes_per_token_are_those_of_what_is_read(void **state) {
+    (void)state;
+    Tokenizer ids = {.kind = TOKENIZER_IDS}, bytes = {.kind = TOKENIZER_BYTES};
+    assert_int_equal(io_mkdirs("two"), 0), assert_int_equal(io_mkdirs("five"), 0), assert_int_equal(io_mkdirs("none"), 0);
+    write_file("two/tokens.json", "{\"bytes_per_token\": 2}", 22);
+    write_file("five/tokens.json", "{\"bytes_per_token\": 5}", 22);
+    write_counting_shard("two/a", 8 * 3 + 1, 0), write_counting_shard("two/b", 8 * 1 + 1, 0), write_counting_shard("two/short", 8, 0);
+    write_counting_shard("five/a", 8 * 4 + 1, 0), write_counting_shard("none/a", 9, 0);
+    Dataset d = open_globs(8, 2, "two/[abs]*", "*v?/*");
+    assert_int_equal(d.samples, 8);
+    assert_true(dataset_bytes_per_token(&d, &ids, 8) == 3.5);
+    assert_true(dataset_bytes_per_token(&d, &ids, 4) == 2);
+    assert_true(dataset_bytes_per_token(&d, &ids, 6) == 3);
+    assert_true(dataset_bytes_per_token(&d, &bytes, 8) == 1);
+    dataset_close(&d);
+    d = open_globs(8, 2, "two/a", "none/a");
+    assert_true(dataset_bytes_per_token(&d, &ids, 3) == 2);
+    assert_true(isnan(dataset_bytes_per_token(&d, &ids, 4)));
+    dataset_close(&d);
+}
+
 typedef struct { const char *globs[4]; int count; int64_t seq_len, vocab_size; } Opening;
 
 static void open_dataset(const void *opening) {
@@ -155,6 +242,22 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
                 "batch.seq_len 100", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/d.bin"), "here/d.bin: token", NULL);
     assert_ends(0, open_dataset, OPENING(99, 256, 1, "here/a.bin"), NULL);
+    uint32_t wide[40];
+    for (uint32_t i = 0; i < 40; i++) wide[i] = (i * 2654435761u) % 30000;
+    write_file("here/wide", wide, sizeof wide);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 30000, 1, "here/wide"), "every second half is 0 or small", "uint32", "vocab_size = 30000", NULL);
+    assert_ends(0, open_dataset, OPENING(39, 70000, 1, "here/wide"), NULL); /* 40 tokens */
+    wide[21] = 70000;
+    write_file("here/wide", wide, sizeof wide);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 70000, 1, "here/wide"), "here/wide: token 21 of 40 is 70000", "uint32", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 30000, 1, "here/wide"), "here/wide has no header", "its tokenizer's model.vocab_size", NULL);
+    uint16_t narrow[41];
+    for (int i = 0; i < 41; i++) narrow[i] = (uint16_t)(i * 991);
+    write_file("here/narrow", narrow, 80);
+    assert_ends(0, open_dataset, OPENING(39, 65536, 1, "here/narrow"), NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "here/narrow: token 0 of 20 is", "vocab_size 65536 or less", NULL);
+    write_file("here/narrow", narrow, 82);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "82 bytes are no multiple of 4", NULL);
 }
 
 /* While it is read: a file that is cut short, and one that now holds other tokens: in a sample, or as the last target
@@ -277,7 +380,8 @@ int main(void) {
         IN_FOLDER(wrong_data_ends_the_program_with_a_sentence), cmocka_unit_test(the_order_never_changes),
         cmocka_unit_test(every_epoch_is_a_permutation), cmocka_unit_test(seeds_and_epochs_differ),
         IN_FOLDER(a_blend_reads_each_source_in_epochs), IN_FOLDER(sources_have_orders_of_their_own), IN_FOLDER(a_bad_source_is_named),
-        IN_FOLDER(far_samples_are_found), IN_FOLDER(files_that_change_are_named),
+        IN_FOLDER(a_name_that_exists_is_no_pattern), cmocka_unit_test(what_is_never_read_is_counted),
+        IN_FOLDER(bytes_per_token_are_those_of_what_is_read), IN_FOLDER(far_samples_are_found), IN_FOLDER(files_that_change_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

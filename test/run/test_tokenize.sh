@@ -136,7 +136,7 @@ expect "a folder with a star means the shards in it" quiet train $MODEL data.tra
 sed 's/"st": /"sx": /' "$WORK/bpe/tokenizer.json" | sed 's/\["s", "t"\]/["s", "x"]/' > "$WORK/other.json"
 expect "a tokenizer that is not the data's" exits 65 "other.json is not the tokenizer of the data, $B2/tokenizer.json: from id 263 on" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/other.json"
 expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids, and the tokens of $OUT/tokens.json are of 256" train model.vocab_size=265 data.train="$OUT/train_*.bin" data.val= run.dir="$WORK/x" data.tokenizer="$WORK/bpe/tokenizer.json"
-expect "  data.val, too" exits 65 "the tokenizer beside data.train has 265 ids, and the tokens of $WORK/data/tokens.json are of 256" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
+expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, and the tokens of $WORK/data/tokens.json are of 256" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
 expect "  in check and in eval" exits 65 "tokens of $WORK/data/tokens.json are of 256" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
 expect "  and of a trained model" exits 65 "tokens of $WORK/data/tokens.json are of 256" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
 mkdir "$WORK/unnoted"; cp "$WORK/data/"*.bin "$WORK/unnoted"

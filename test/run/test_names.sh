@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Names and sources: a name that exists as typed is that file, in data, run.dir, init_from and every verb; tokenizers and notes are looked
+# for beside the files that were opened, each source by itself; tokens that lie in no sample are named, and count for no epoch.
+. "$(dirname "$0")/lib/tiny.sh"
+cd "$WORK" || exit 1
+sed 's/the /die /g' text.txt > other.txt
+"$TRAIN" train-tokenizer text.txt out=bpe vocab_size=280 > /dev/null && "$TRAIN" train-tokenizer other.txt out=bpe2 vocab_size=280 > /dev/null || exit 1
+pairs() { "$TRAIN" tokenize "$1" tokenizer="$2" out="$3" val="${4:-0.1}" > /dev/null || echo "not ok tokenize $3"; }
+odd='set [v2]/a*b=c' # a folder whose name would be a pattern
+pairs text.txt bpe "$odd"; pairs text.txt bpe d/one; pairs other.txt bpe2 d/two
+LLAMA=(model.arch=llama model.n_embd=32 model.n_head=2 model.n_inner=32 model.vocab_size=280 run.steps=2 eval.every=2 eval.tokens=0 checkpoint.every=2)
+small() { train "${LLAMA[@]}" "$@"; }
+# The lines of losses with bits per byte, and the files of the checkpoint.
+made() { sed -E 's/.*("loss":[^,]*).*("bpb":[^,}]*).*/\1 \2/; s/.*("loss":[^,]*).*/\1/' "$1/metrics.jsonl" | grep loss; ls "$1/checkpoints/step_00000002"; }
+same_run() { cmp <(made "$1") <(made "$2"); }
+
+small run.dir=r data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin > r.out 2>&1; ok $? "a run of two named files"
+expect "it knows its tokenizer" [ -f r/checkpoints/step_00000002/tokenizer.json ]
+expect "and its bits per byte" grep -q '"bpb":' r/metrics.jsonl
+for pattern in 'd/*e/*_*.bin' 'd/[mno]ne/*_*.bin' './/d/on?//*_*.bin'; do
+    rm -rf again; small run.dir=again data.train="${pattern/\*_/train_}" data.val="${pattern/\*_/val_}" > out 2>&1; ok $? "the same by $pattern"
+    expect "to the same losses, bits per byte and files" same_run r again
+done
+weird=$'runs/-a "b" [c]*?=d\n\'e\''
+small run.dir="$weird" data.train="$odd/train_*.bin" data.val="$odd/val_*.bin" > out 2>&1; ok $? "data in a folder with wildcards, run.dir with all that a name can hold"
+expect "as of other folders" same_run r "$weird"
+small run.dir="$weird" data.train="$odd/train_*.bin" data.val="$odd/val_*.bin" run.steps=4 run.resume=must > out 2>&1; ok $? "it resumes"
+for verb in inspect eval sample diff; do
+    second=(); [ $verb = diff ] && second=("$weird"); [ $verb = sample ] && second=(tokens=2)
+    "$TRAIN" $verb "$weird" "${second[@]}" > out 2>&1; ok $? "$verb takes it"
+done
+"$TRAIN" export "$weird" out='e [1]*=' > out 2>&1; ok $? "export writes to such a name"
+expect "inspect knows the weights there" grep -q 'a folder of safetensors weights' <("$TRAIN" inspect 'e [1]*=')
+expect "and the tokens" grep -q 'a folder of token files' <("$TRAIN" inspect "$odd")
+small run.dir=from model.init_from='e [1]*=' data.train="$odd/train_*.bin" data.val= > out 2>&1; ok $? "a run starts from there"
+cp text.txt -- '-a=b.txt'; cp text.txt 'key=x'
+"$TRAIN" tokenize -a=b.txt key=x out=both val=0 > out 2>&1; ok $? "texts whose names read like keys, where they are there"
+expect "and keys where not" exits 64 'unknown option "ky"' "$TRAIN" tokenize text.txt ky=x out=both
+mkdir '[x]'; cp "$odd"/* '[x]'
+"$TRAIN" check tiny.json "${LLAMA[@]}" data.train='[x]/train_000000.bin' data.val= > out 2>&1; ok $? "a file in brackets as an override"
+expect "a pattern there is taken for JSON" exits 64 'a name that begins so: .data.train="..."' "$TRAIN" check tiny.json "${LLAMA[@]}" data.train='[x]/t*'
+"$TRAIN" check tiny.json "${LLAMA[@]}" data.train='"[x]/train_*.bin"' data.val= > out 2>&1; ok $? "unless it is quoted, as the message says"
+cp tiny.json -- -t.json; "$TRAIN" -t.json run.dir=dash run.steps=1 > out 2>&1; ok $? "a config whose name begins with a dash"
+
+# --- sources of several tokenizers
+refused() { exits 65 "d/one/tokenizer.json is not the tokenizer of the data, $1/tokenizer.json: $2" small run.dir=x "${@:3}"; }
+expect "one pattern over two tokenizers" refused d/two 'from id 2.. on' data.train='d/*/train_*.bin' data.val=
+expect "two patterns" refused d/two 'from id' 'data.train=["d/one/train_*.bin","d/two/train_*.bin"]' data.val=
+expect "training and validation" refused d/two 'from id' data.train='d/one/train_*.bin' data.val='d/two/val_*.bin'
+expect "a blend" refused d/two 'from id' 'data.train=[{"path":"d/one/train_*.bin","weight":0.5},{"path":"d/two/train_*.bin","weight":0.5}]' data.val=
+cp -r d/one d/split; python3 - <<'PY'
+import json
+t = json.load(open("d/split/tokenizer.json")); m = t["model"]["merges"]
+m[0], m[1] = m[1], m[0]
+json.dump(t, open("d/split/tokenizer.json", "w"), indent=1)
+v = {k: i for k, i in t["model"]["vocab"].items()} | {a["content"]: a["id"] for a in t["added_tokens"]}
+m[0], m[1] = m[1], m[0]
+import os; os.makedirs("d/pair")
+json.dump(v, open("d/pair/vocab.json", "w"))
+open("d/pair/merges.txt", "w").write("\n".join(x if isinstance(x, str) else " ".join(x) for x in m) + "\n")
+PY
+expect "as many ids, other merges" refused d/split 'their merges differ' data.train='d/one/train_*.bin' data.val='d/split/val_*.bin'
+cp d/one/val_* d/one/tokens.json d/pair
+small run.dir=pair data.train='d/one/train_*.bin' data.val='d/pair/val_*.bin' > out 2>&1; ok $? "vocab.json and merges.txt of the same tokenizer are the same"
+expect "eval looks beside its own data" exits 65 "the model's own tokenizer is not the tokenizer of the data, d/two/tokenizer.json" "$TRAIN" eval r data='d/t*/val_*.bin'
+cp -r r moved; rm d/one/tokenizer.json; cp d/split/tokenizer.json d/one
+expect "a resume with another tokenizer beside the same tokens" exits 65 'the tokenizer of the data is not the tokenizer of the checkpoint, moved/.*: their merges differ' \
+    small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin run.steps=3
+small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin run.steps=3 'run.allow_change=["data.train"]' > out 2>&1; ok $? "unless it is allowed, as the message says"
+"$TRAIN" tokenize text.txt out=bytes val=0 > /dev/null; rm d/two/tokenizer.json
+expect "tokens of two sizes of vocabulary, without their tokenizers" exits 65 'of several tokenizers: of 280 ids by d/two/tokens.json, of 256 by bytes/tokens.json' \
+    small run.dir=x 'data.train=["d/two/train_*.bin","bytes/train_*.bin"]' data.val=
+
+# --- tokens that are never read: 10 files of 30 tokens hold no sample of 40, one of 100 holds two and a tail of 19
+python3 - <<'PY'
+import os, struct
+os.makedirs("bits")
+def shard(name, n): open("bits/" + name, "wb").write(struct.pack("<256i", 20240520, 1, n, *[0] * 253) + bytes(b for i in range(n) for b in (i % 200, 0)))
+for i in range(10): shard(f"s_{i}.bin", 30)
+shard("t.bin", 100)
+open("bits/wide", "wb").write(struct.pack("<200I", *(i * 37 % 250 for i in range(200))))
+PY
+unread='never read: 300 tokens of 10 files shorter than a sample \(41 tokens\), 19 tokens after the last samples of other files'
+bits=(data.train='bits/?*.bin' data.val= run.steps=1 batch.global_tokens=80 eval.every=0 checkpoint.every=0)
+for verb in check plan; do
+    "$TRAIN" $verb tiny.json "${bits[@]}" > out 2>&1
+    expect "$verb says what is never read" grep -qE "2 samples.*: 1.00 epochs; $unread" out
+done
+train "${bits[@]}" run.dir=bits.run > out 2>&1; ok $? "a run of it"
+expect "the banner, too" grep -qE "^data +400 tokens \(11 files\), 1.00 epochs; no validation; $unread" <(tr '\n' ' ' < out | sed -E 's/ +/ /g; s/.*(data 400)/\1/')
+expect "one pass over all samples is epoch 1" [ "$(values bits.run train epoch)" = 1 ]
+expect "tokens of uint32 without a header" exits 65 'bits/wide has no header and is read as uint16.*write it as uint16' train "${bits[@]}" data.train=bits/wide run.dir=x
+train "${bits[@]}" data.train=bits/wide model.vocab_size=65600 run.dir=wide > out 2>&1; ok $? "are read where the vocabulary needs them"
+expect "as so many" grep -q '200 tokens (1 file)' out
+exit $STATUS
