@@ -85,7 +85,7 @@ if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
     lanes=1 builders="emu/kernel_plan emu/emulator emu/kernels"
     patient="run/grid run/experts run/deterministic run/servers run/stream run/moments run/islands run/newcomer run/sweep_search"
     patient+=" run/eval run/ranks run/sweep run/disk run/watch run/export run/sample run/copies run/fetch run/train run/tokenize"
-    patient+=" run/texts run/plot run/inspect fuzz/fuzz emu/training emu/streams emu/schedules"
+    patient+=" run/texts run/names run/plot run/inspect fuzz/fuzz emu/training emu/streams emu/schedules"
 fi
 is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
 run_scripts() { local name; for name in "$@"; do run_shell "test/${name%/*}/test_${name##*/}.sh"; done; }
