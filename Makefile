@@ -10,6 +10,22 @@ CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B        = build/$(VARIANT)
 include scripts/gpu.mk scripts/say.mk
+# What the goals need is installed here, before pkg-config is asked for it: not with -n, nor in a make that a script or another make calls.
+# DEPS=0: never.
+$(foreach g,test tests faults soak mutants,$(eval FOR_$g := build test))
+$(foreach g,smoke op-tests bench bench-comm test-docs test-interop check-hf test-slurm test-hosts,$(eval FOR_$g := build smoke))
+FOR_all    := build
+FOR_look   := build
+FOR_demo   := build $(if $(TEXT),,demo)
+FOR_check  := build check
+FOR_deps   := build test demo
+FOR_test-slurm += slurm
+FOR_test-hosts += hosts
+FOR_GOALS  := $(sort $(foreach g,$(or $(MAKECMDGOALS),all),$(FOR_$g)))
+DEPS       ?= $(if $(filter 0,$(MAKELEVEL)),1,0)
+ifeq ($(DEPS)$(findstring n,$(LETTERS))$(findstring q,$(LETTERS))$(if $(FOR_GOALS),,none),1)
+$(if $(shell MPI='$(MPI)' BACKEND=$(BACKEND) CC='$(CC)' EXTRA_CFLAGS='$(EXTRA_CFLAGS)' scripts/deps.sh $(FOR_GOALS) >&2 || echo no),$(error packages are missing: see above))
+endif
 
 WARN    := -Wall -Wextra -Wno-psabi $(if $(WERROR),-Werror)
 # The emulator's debug information is lines alone: it compiles in two thirds of the time.
@@ -90,9 +106,8 @@ test: tests                ## the whole test suite (under 20 minutes on two core
 	@B=$(B) scripts/test.sh
 smoke: tests               ## its short tests: a minute, for while one works
 	@B=$(B) SMOKE=1 scripts/test.sh
-deps:                      ## install what is missing (apt; asks for nothing that is there)
-	@scripts/deps.sh
-demo: deps                 ## from nothing to a trained model on real text; TEXT=path for your own
+deps: ;                    ## install what is missing for all of it (apt); each target does so for itself
+demo:                      ## from nothing to a trained model on real text; TEXT=path for your own
 	@$(MAKE) --no-print-directory all UNSAID=1
 	@scripts/demo.sh $(TEXT)
 bench: $(if $(filter cuda,$(BACKEND))$(BASE),,tests)        ## speed of training against the machine's matrix products, kept in test/results/; BASE=commit: against that commit

@@ -6,6 +6,7 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations 
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
 unset MAKEFLAGS MAKELEVEL # a make that a script calls is no part of the one that called the script
+export DEPS=0             # nor does it install anything
 
 # run_ranks N COMMAND...: under mpirun of the MPI this build links.
 run_ranks() {
