@@ -59,7 +59,7 @@ $(foreach f,bench hosts,$(eval NEEDS_$f := $(SEEN)))
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(wildcard test/$(f)/*.c)))
 
-.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs mutants look clean
+.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs test-fresh mutants look clean
 all: $(B)/train_gpt        ## the program; this is what make alone does
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 	@$(next)
@@ -126,6 +126,8 @@ test-docs: all             ## every command of README.md and docs/ is tried
 	@python3 test/docs/check_docs.py $(B)/train_gpt
 test-slurm test-hosts: tests ## train.sbatch under a private SLURM; two hosts in network namespaces (root, Debian 12)
 	@for each in test/$(@:test-%=%)/test_*.sh; do B=$(B) bash $$each || failed=1; done; exit $$failed
+test-fresh:                ## README's commands in new roots of Debian 12 and 13 (root, mmdebstrap): hours; SHORT=1: build and smoke tests in one
+	@scripts/fresh.sh $(if $(SHORT),short)
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
 look: all                  ## pictures of what a user sees, in build/look/
