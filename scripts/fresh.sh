@@ -26,7 +26,7 @@ cannot() { # WHAT TO-TYPE
 command -v mmdebstrap > /dev/null || cannot "mmdebstrap is not installed" "apt-get install mmdebstrap"
 unshare -m -p -f true 2> /dev/null || cannot "this machine forbids namespaces of mounts and processes" "take a machine where unshare -m -p -f true works"
 
-work=$(mktemp -d) kept=$PWD/build/fresh commit=$(git describe --always --dirty) job='' failed=0
+work=$(mktemp -d -t train_gpt-fresh.XXXXXX) kept=$PWD/build/fresh commit=$(git describe --always --dirty) job='' failed=0
 mkdir -p "$kept"
 finish() {
     trap '' INT TERM HUP

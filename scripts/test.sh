@@ -42,7 +42,7 @@ note() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" -gt 0 ]; then failures+=("$name"); echo "--- $name failed (status $status):"; grep -B 12 -A 30 '^not ok' "$log" | head -n 80; tail -n 40 "$log"; fi
     printf '%-52s %4d passed %3d failed %3d skipped  %4ds\n' "$name" "$p" "$f" "$s" "$6"
-    grep '^skip ' "$log" | sed 's/^/    /'                     # what it needs, which is not here
+    sed -nE 's/^(skip .*)/    \1/p; s/^(not )?ok [0-9]+ (.*)# SKIP/    skip \2/p' "$log" # with what it needs
 }
 
 # apart SECONDS COMMAND...: in a session of its own, so long at most; then all that it started ends. What is still there 5 s after it ended is
@@ -148,7 +148,10 @@ if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
     patient+=" run/texts run/plot run/inspect fuzz/fuzz emu/training emu/streams emu/schedules"
 fi
 is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
-run_scripts() { local name; for name in "$@"; do run_shell "test/${name%/*}/test_${name##*/}.sh"; done; }
+run_scripts() { # NAME...: those that there are
+    local name script
+    for name in "$@"; do script=test/${name%/*}/test_${name##*/}.sh; [ ! -e "$script" ] || run_shell "$script"; done
+}
 run_patient() {
     local name
     for name in $patient; do
