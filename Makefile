@@ -10,6 +10,22 @@ CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B        = build/$(VARIANT)
 include scripts/gpu.mk scripts/say.mk
+# What the goals need is installed here, before pkg-config is asked for it: not with -n, nor in a make that a script or another make calls.
+# DEPS=0: never.
+$(foreach g,test tests faults soak mutants,$(eval FOR_$g := build test))
+$(foreach g,smoke op-tests bench bench-comm test-docs test-interop check-hf test-slurm test-hosts,$(eval FOR_$g := build smoke))
+FOR_all    := build
+FOR_look   := build
+FOR_demo   := build $(if $(TEXT),,demo)
+FOR_check  := build check
+FOR_deps   := build test demo
+FOR_test-slurm += slurm
+FOR_test-hosts += hosts
+FOR_GOALS  := $(sort $(foreach g,$(or $(MAKECMDGOALS),all),$(FOR_$g)))
+DEPS       ?= $(if $(filter 0,$(MAKELEVEL)),1,0)
+ifeq ($(DEPS)$(findstring n,$(LETTERS))$(findstring q,$(LETTERS))$(if $(FOR_GOALS),,none),1)
+$(if $(shell MPI='$(MPI)' BACKEND=$(BACKEND) CC='$(CC)' EXTRA_CFLAGS='$(EXTRA_CFLAGS)' scripts/deps.sh $(FOR_GOALS) >&2 || echo no),$(error packages are missing: see above))
+endif
 
 WARN    := -Wall -Wextra -Wno-psabi $(if $(WERROR),-Werror)
 # The emulator's debug information is lines alone: it compiles in two thirds of the time.
@@ -43,7 +59,7 @@ $(foreach f,bench hosts,$(eval NEEDS_$f := $(SEEN)))
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(wildcard test/$(f)/*.c)))
 
-.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs mutants look clean
+.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs test-fresh mutants look clean
 all: $(B)/train_gpt        ## the program; this is what make alone does
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 	@$(next)
@@ -90,9 +106,8 @@ test: tests                ## the whole test suite (under 20 minutes on two core
 	@B=$(B) scripts/test.sh
 smoke: tests               ## its short tests: a minute, for while one works
 	@B=$(B) SMOKE=1 scripts/test.sh
-deps:                      ## install what is missing (apt; asks for nothing that is there)
-	@scripts/deps.sh
-demo: deps                 ## from nothing to a trained model on real text; TEXT=path for your own
+deps: ;                    ## install what is missing for all of it (apt); each target does so for itself
+demo:                      ## from nothing to a trained model on real text; TEXT=path for your own
 	@$(MAKE) --no-print-directory all UNSAID=1
 	@scripts/demo.sh $(TEXT)
 bench: $(if $(filter cuda,$(BACKEND))$(BASE),,tests)        ## speed of training against the machine's matrix products, kept in test/results/; BASE=commit: against that commit
@@ -111,6 +126,8 @@ test-docs: all             ## every command of README.md and docs/ is tried
 	@python3 test/docs/check_docs.py $(B)/train_gpt
 test-slurm test-hosts: tests ## train.sbatch under a private SLURM; two hosts in network namespaces (root, Debian 12)
 	@for each in test/$(@:test-%=%)/test_*.sh; do B=$(B) bash $$each || failed=1; done; exit $$failed
+test-fresh:                ## README's commands in new roots of Debian 12 and 13 (root, mmdebstrap): hours; SHORT=1: build and smoke tests in one
+	@scripts/fresh.sh $(if $(SHORT),short)
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
 look: all                  ## pictures of what a user sees, in build/look/

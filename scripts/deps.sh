@@ -1,49 +1,154 @@
 #!/usr/bin/env bash
-# Installs the missing packages (Debian, Ubuntu) and prints each step. Nothing missing: silent. Without the right to
-# install it prints the command to type and exits 1.
-#   scripts/deps.sh [slurm]     packages for building, tests and the demo; slurm: those of make test-slurm as well
+# Installs the missing packages (Debian, Ubuntu) and prints each step. Nothing missing: silent.
+#   scripts/deps.sh [NEED...]     build, smoke, test, demo, check, hosts, slurm; without: what build, test and demo need
+#   MPI=ompi-c|mpich|0  BACKEND=cpu|emu|cuda  CC=gcc  EXTRA_CFLAGS=...      as make has them
+# A library is there when a small program links with it, wherever CC's own search paths find it: no package is asked for then.
+# Exit code 1: a program would not link, or a command is missing that the need cannot do without.
 set -u
-case ${1:-} in
-slurm) packages=(slurmctld slurmd slurm-client) tools=(slurmctld slurmd sbatch) headers=() ;;
-*)     packages=(gcc libc6-dev make pkg-config libdnnl-dev libcjson-dev libcmocka-dev libxxhash-dev libsodium-dev libpcre2-dev libutf8proc-dev libarchive-dev libsnappy-dev libzstd-dev zlib1g-dev libopenmpi-dev openmpi-bin bible-kjv)
-       tools=(gcc make pkg-config mpirun) headers=(dnnl.h cjson/cJSON.h cmocka.h xxhash.h sodium.h pcre2.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h) ;;
+MPI=${MPI:-ompi-c} BACKEND=${BACKEND:-cpu} CC=${CC:-gcc}
+
+# A line a package: the need, the package, and how it is seen.
+#   links HEADER [-lLIBRARY]   a program links with it      has COMMAND   the need cannot do without
+#   wants COMMAND              installed where it can be; without it, what uses it is skipped and names it
+table='
+build   gcc                 links stdio.h
+build   libc6-dev           links stdio.h
+build   make                has   make
+cpu     libdnnl-dev         links dnnl.h -ldnnl
+gpu     g++                 has   g++
+build   libcjson-dev        links cjson/cJSON.h -lcjson
+build   libxxhash-dev       links xxhash.h -lxxhash
+build   libsodium-dev       links sodium.h -lsodium
+build   libpcre2-dev        links pcre2.h -lpcre2-8
+build   libutf8proc-dev     links utf8proc.h -lutf8proc
+build   libarchive-dev      links archive.h -larchive
+build   libsnappy-dev       links snappy-c.h -lsnappy
+build   libzstd-dev         links zstd.h -lzstd
+build   zlib1g-dev          links zlib.h -lz
+ompi-c  pkg-config          links mpi.h
+ompi-c  libopenmpi-dev      links mpi.h
+ompi-c  openmpi-bin         wants mpirun
+mpich   pkg-config          links mpi.h
+mpich   libmpich-dev        links mpi.h
+mpich   mpich               wants mpirun.mpich
+smoke   libcmocka-dev       links cmocka.h -lcmocka
+smoke   python3             wants python3
+smoke   procps              wants pgrep
+test    curl                wants curl
+test    xz-utils            wants xz
+test    python3-yaml        wants python3:yaml
+test    python3-jsonschema  wants python3:jsonschema
+demo    bible-kjv           has   bible
+check   clang               wants clang
+check   cppcheck            wants cppcheck
+check   shellcheck          wants shellcheck
+check   valgrind            wants valgrind
+hosts   iproute2            wants tc
+slurm   slurmctld           has   slurmctld
+slurm   slurmd              has   slurmd
+slurm   slurm-client        has   sbatch
+'
+
+needs=" ${*:-build test demo} "
+for need in $needs; do
+    grep -q "^$need " <<< "$table" || { echo "deps: $need is no need: build, smoke, test, demo, check, hosts or slurm" >&2; exit 64; }
+done
+case $needs in *" test "* | *" check "* | *" hosts "* | *" slurm "*) needs+="smoke " ;; esac
+case $needs in *" check "*) needs+="test " ;; esac
+case $needs in *" smoke "*) needs+="build " ;; esac
+case $needs in *" build "*)
+    [ "$MPI" = 0 ] || needs+="$MPI "
+    [ "$BACKEND" = cpu ] && needs+="cpu " || needs+="gpu " ;;
 esac
 
-if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    lacking=()
-    for tool in "${tools[@]}"; do command -v "$tool" >/dev/null || lacking+=("$tool"); done
-    for header in "${headers[@]}"; do
-        [ -e "/usr/include/$header" ] || [ -e "/usr/local/include/$header" ] || lacking+=("$header")
+mpi_flags() { [ "$MPI" = 0 ] || pkg-config --cflags --libs "$MPI" 2> /dev/null; }
+# links "HEADER -lLIBRARY"...: one program with all of them.
+links() {
+    local one flags=() text='#include <setjmp.h>\n#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#define PCRE2_CODE_UNIT_WIDTH 8\n'
+    local main='int main(void) { return 0; }'
+    for one in "$@"; do
+        # shellcheck disable=SC2206
+        case $one in
+        mpi.h) flags+=($(mpi_flags)) main='int main(void) { return MPI_Init(NULL, NULL); }' ;;
+        *" "*) flags+=(${one#* }) ;;
+        esac
+        text+="#include <${one%% *}>\n"
     done
-    [ ${#lacking[@]} -eq 0 ] && exit 0
-    echo "deps: this is no Debian or Ubuntu, so nothing is installed here. Not found: ${lacking[*]}" >&2
-    echo "deps: needed are the counterparts of the Debian packages ${packages[*]}" >&2
+    # shellcheck disable=SC2086
+    printf '%b%s\n' "$text" "$main" | $CC -w -fopenmp ${EXTRA_CFLAGS:-} -x c -o /dev/null - "${flags[@]}" 2>&1
+}
+is_there() { # HOW WHAT
+    case $1 in
+    links) links "$2" > /dev/null ;;
+    *) case $2 in
+       *:*) "${2%:*}" -c "import ${2#*:}" 2> /dev/null ;;
+       *) command -v "$2" > /dev/null ;;
+       esac ;;
+    esac
+}
+
+# What is missing: packages that the need cannot do without, with what shows it, and packages that it can.
+find_missing() {
+    local need package how what all=() linked=no
+    needed=() wanted=() faults=()
+    while read -r need package how what; do
+        if [ "$how" = links ] && [[ $needs == *" $need "* ]]; then all+=("$what"); fi
+    done <<< "$table"
+    if [ ${#all[@]} -gt 0 ] && links "${all[@]}" > /dev/null; then linked=yes; fi
+    while read -r need package how what; do
+        [ -n "$need" ] && [[ $needs == *" $need "* ]] || continue
+        if [ "$how" = links ] && [ $linked = yes ] || is_there "$how" "$what"; then continue; fi
+        if [ "$how" = wants ]; then # one that apt has installed, for another python3 than PATH's, is not asked for again
+            dpkg-query -W -f '${Status}' "$package" 2> /dev/null | grep -qx 'install ok installed' || wanted+=("$package")
+        else
+            needed+=("$package") faults+=("$how $what")
+        fi
+    done <<< "$table"
+}
+find_missing
+if [[ $needs == *" build "* ]] && ! [[ $MPI =~ ^(0|ompi-c|mpich)$ ]] && ! links mpi.h > /dev/null; then
+    echo "deps: MPI=$MPI: no program links with it, and no package of it is known: ompi-c, mpich, 0 (no MPI), or a name that pkg-config knows" >&2
     exit 1
 fi
+missing=("${needed[@]}" "${wanted[@]}")
+[ ${#missing[@]} -gt 0 ] || exit 0
 
-installed=$(dpkg-query -W -f '${Status} ${Package}\n' "${packages[@]}" 2>/dev/null | sed -n 's/^install ok installed //p')
-missing=()
-for package in "${packages[@]}"; do
-    case $package in gcc | make | pkg-config) command -v "$package" >/dev/null && continue ;; esac # whichever package brought them
-    grep -qx "$package" <<<"$installed" || missing+=("$package")
-done
-[ ${#missing[@]} -eq 0 ] && exit 0
+# refuse: the end, where the need cannot do without; else what is missing is left out.
+refuse() {
+    [ ${#needed[@]} -gt 0 ] && exit 1
+    echo "deps: going on: what uses ${wanted[*]} is skipped" >&2
+    exit 0
+}
+if ! command -v apt-get > /dev/null; then
+    echo "deps: this is no Debian or Ubuntu, so nothing is installed here. Missing are the counterparts of ${missing[*]}" >&2
+    [ ${#faults[@]} -eq 0 ] || printf 'deps: not so: %s\n' "${faults[@]}" >&2
+    refuse
+fi
 
 if [ "$(id -u)" = 0 ]; then as_root=()
-elif sudo -n true 2>/dev/null; then as_root=(sudo -n)
+elif sudo -n true 2> /dev/null; then as_root=(sudo -n)
 else
-    echo "deps: missing packages: ${missing[*]}" >&2
-    echo "deps: type this, then try again:" >&2
-    echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
-    exit 1
+    sudo='' by="as root"; ! command -v sudo > /dev/null || { sudo="sudo " by="this"; }
+    [ ${#needed[@]} -gt 0 ] && then="then the same again" || then="if you may"
+    echo "deps: missing packages. Type $by, $then:" >&2
+    echo "  ${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends ${missing[*]}" >&2
+    refuse
 fi
 
-install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}")
+install() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"; }
 echo "deps: installing ${missing[*]}"
-known() { apt-cache show --no-all-versions "${missing[@]}" >/dev/null 2>&1; } # does apt know them all already?
-if ! known || ! "${as_root[@]}" "${install[@]}"; then
+known() { apt-cache show --no-all-versions "${missing[@]}" > /dev/null 2>&1; } # does apt know them all already?
+if ! known || ! install "${missing[@]}"; then
     echo "deps: apt-get update, to learn of current packages"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q || echo "deps: apt-get update failed; going on with what apt knows" >&2
-    "${as_root[@]}" "${install[@]}" || { echo "deps: could not install ${missing[*]}" >&2; exit 1; }
+    # One package that cannot be had holds the others up: then each by itself.
+    install "${missing[@]}" || for package in "${missing[@]}"; do install "$package" || echo "deps: could not install $package" >&2; done
 fi
+find_missing
+if [ ${#needed[@]} -gt 0 ]; then
+    printf 'deps: still not so: %s\n' "${faults[@]}" >&2
+    for fault in "${faults[@]}"; do case $fault in "links "*) links "${fault#links }" | head -n 3 >&2; break ;; esac; done
+    refuse
+fi
+[ ${#wanted[@]} -eq 0 ] || refuse
 echo "deps: installed"

@@ -146,11 +146,19 @@ gather() {
     done
 }
 
+# A watcher's rest, which ends with the watcher.
+nap() { # SECONDS
+    local sleeper=''
+    trap 'kill $sleeper 2>/dev/null; exit' TERM
+    sleep "$1" >/dev/null 2>&1 & sleeper=$!
+    wait $sleeper && trap - TERM
+}
+
 # Beside the job: asks it to stop once the hosts allow another number of ranks, or one that it uses is listed no more.
 watch_hosts() {
     local more gone
     cp "$work/hosts" "$work/seen"
-    while sleep "${WATCH:-5}" >/dev/null 2>&1; do
+    while nap "${WATCH:-5}"; do
         [ -d "$run_dir" ] || continue                      # the job has not begun
         list_hosts >"$work/listed" 2>/dev/null || continue # a discovery that fails once says nothing about the hosts
         answering "$work/listed" "$work/hosts" >"$work/now"
@@ -173,13 +181,13 @@ watch_start() {
     local before waited mpirun
     before=$(signed)
     for ((waited = 0; waited < ${START:-300}; waited++)); do
-        sleep 1 >/dev/null 2>&1
+        nap 1
         if [ "$(signed)" != "$before" ]; then return; fi
     done
     say "no rank has begun within ${START:-300} s: the start is ended"
     mpirun=$(cat "$work/pid")
-    pkill -KILL -P "$mpirun"
-    kill -KILL "$mpirun" 2>/dev/null
+    # shellcheck disable=SC2046
+    kill -KILL $(sed -nE "s/^([0-9]+) \(.*\) . $mpirun .*/\1/p" /proc/[0-9]*/stat 2>/dev/null) "$mpirun" 2>/dev/null
 }
 
 # --- running ----------------------------------------------------------------------------------------------------------

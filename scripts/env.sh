@@ -1,4 +1,11 @@
 # env.sh - the environment of every script: the project's folder, Open MPI's leave to run as root. Sourced, not run.
+# A test is skipped where a tool is missing that it names, or a file that it sources: no test passes or fails without its tools.
+if [[ $(realpath "${BASH_SOURCE[-1]}" 2> /dev/null) == "$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")"/test/* ]]; then
+    for tool in python3:python3 pgrep:procps xz:xz-utils; do
+        command -v "${tool%:*}" > /dev/null || ! grep -qsw -- "${tool%:*}" "${BASH_SOURCE[@]:1}" && continue
+        echo "skip ${BASH_SOURCE[-1]}: ${tool%:*} is not installed (package ${tool#*:})"; exit 0
+    done
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers often forbid the cross-memory copy; silences its warning
@@ -6,6 +13,7 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations 
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
 unset MAKEFLAGS MAKELEVEL # a make that a script calls is no part of the one that called the script
+export DEPS=0             # nor does it install anything
 
 # run_ranks N COMMAND...: under mpirun of the MPI this build links.
 run_ranks() {

@@ -1,5 +1,6 @@
 # say.mk - what make prints: a line for each command, such as `cc core/arena.c`, or whole commands with V=1, or nothing with -s; and `make help`.
-QUIET := $(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
+LETTERS := $(filter-out --%,$(firstword -$(MAKEFLAGS)))# of make's own options
+QUIET := $(findstring s,$(LETTERS))
 short  = $(if $(V),,@$(if $(QUIET),,echo "$(1) $(2)";))
 PROGRAM = $(if $(BACKEND_ASKED),$(B),.)/train_gpt
 # The last line of a build; UNSAID=1 where another step follows by itself.

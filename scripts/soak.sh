@@ -8,6 +8,9 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || for part in $(grep -l '^# goal: ' test/soak/*.sh); do part=${part##*/}; parts+=("${part%.sh}"); done
 [ "$minutes" -le 20 ] || { echo "soak: at most 20 minutes a piece; it goes on where it stopped" >&2; exit 64; }
 status=0
+for tool in pgrep:procps python3:python3; do
+    command -v "${tool%:*}" > /dev/null || { echo "soak: ${tool%:*} is not installed: apt-get install ${tool#*:}" >&2; exit 69; }
+done
 
 piece() { # PART SECONDS
     local began=$SECONDS log last

@@ -5,42 +5,100 @@ set -u
 . "$(dirname "$0")/env.sh"
 filter=${1:-}
 passed=0 failed=0 skipped=0 failures=()
-log=$(mktemp) tmp=$(mktemp -d); trap 'rm -rf "$log" "$tmp"' EXIT
+log=$(mktemp) tmp=$(mktemp -d)
 started=$SECONDS limit=600 patience=600 # seconds of one script, of one program
+lane_jobs=()
+mark=${TRAIN_GPT_TEST:+$TRAIN_GPT_TEST/}$$ tests=0 # in the environment of all that a test starts, also where it leaves its session
 
-count() { grep -oE "$1" "$log" | grep -oE '[0-9]+' | awk '{n += $1} END {print n + 0}'; }
+# started_by MARK [SESSION]: the processes of a test, or of all, that are there.
+started_by() {
+    grep -lzsE "^TRAIN_GPT_TEST=$1(/|$)" /proc/[0-9]*/environ | cut -d/ -f3
+    [ -z "${2:-}" ] || cat /proc/[0-9]*/stat 2> /dev/null | awk -v s="$2" '{ pid = $1; sub(/.*\) /, "") } $1 != "Z" && $4 == s { print pid }'
+}
+# end_all SECONDS MARK [SESSION]: asks them to end, and kills what is left after so long.
+end_all() {
+    local patience=$(($1 * 10)) there; shift
+    for there in $(started_by "$@"); do kill -TERM "$there" 2> /dev/null; done
+    while there=$(started_by "$@"); [ -n "$there" ] && [ $((patience--)) -gt 0 ]; do sleep 0.1; done
+    while there=$(started_by "$@"); [ -n "$there" ]; do kill -9 $there 2> /dev/null; sleep 0.05; done
+}
+finish() { # CODE
+    trap '' INT TERM HUP
+    kill -9 "${lane_jobs[@]}" 2> /dev/null # they begin no further test
+    end_all 10 "$mark"
+    rm -rf "$log" "$tmp"
+    trap - EXIT
+    exit "$1"
+}
+trap 'finish $?' EXIT
+trap 'finish 130' INT; trap 'finish 143' TERM; trap 'finish 129' HUP
 
 # note NAME STATUS PASSED FAILED SKIPPED SECONDS
 note() {
     local name=$1 status=$2 p=$3 f=$4 s=$5
     if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
     if [ $((p + f + s)) -eq 0 ]; then f=1; fi                 # a program that ran nothing has not passed
+    if grep -q '^left behind: ' "$log"; then f=$((f + 1)); fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" -gt 0 ]; then failures+=("$name"); echo "--- $name failed (status $status):"; grep -B 12 -A 30 '^not ok' "$log" | head -n 80; tail -n 40 "$log"; fi
     printf '%-52s %4d passed %3d failed %3d skipped  %4ds\n' "$name" "$p" "$f" "$s" "$6"
+    sed -nE 's/^(skip .*)/    \1/p; s/^(not )?ok [0-9]+ (.*)# SKIP/    skip \2/p' "$log" # with what it needs
 }
 
-# Tests that run at once have each a TMPDIR of their own: jobs of mpirun that end and begin in one folder can hang.
-in_own_tmp() {
-    local own status
-    own=$(mktemp -d "$tmp/XXXXXX")
-    TMPDIR=$own "$@"; status=$?
+# apart SECONDS COMMAND...: in a session of its own, so long at most; then all that it started ends. What is still there 5 s after it ended is
+# named in the log, a line each. A TMPDIR of its own, too: jobs of mpirun that end and begin in one folder can hang.
+# A command in the background ignores Ctrl-C, and so would all that a test starts.
+heeding=(env --default-signal=INT,QUIT); "${heeding[@]}" true 2> /dev/null || heeding=()
+apart() {
+    local seconds=$1 began=$SECONDS own job at status left pid; shift
+    own=$(mktemp -d "$tmp/XXXXXX") at=$mark/$BASHPID.$((++tests))
+    TMPDIR=$own TRAIN_GPT_TEST=$at "${heeding[@]}" setsid timeout -k 10 "$seconds" "$@" > "$log" 2>&1 < /dev/null & job=$!
+    wait $job; status=$?
+    if [ $((SECONDS - began)) -ge "$seconds" ]; then
+        echo "it ran into its limit of $seconds s" >> "$log"
+        end_all 5 "$at" $job
+    else
+        for _ in $(seq 50); do left=$(started_by "$at" $job); [ -n "$left" ] || break; sleep 0.1; done
+        for pid in $(sort -un <<< "$left"); do echo "left behind: process $pid, $(tr '\0' ' ' 2> /dev/null < "/proc/$pid/cmdline")" >> "$log"; done
+        [ -z "$left" ] || end_all 0 "$at" $job
+    fi
     rm -rf "$own"
     return $status
 }
 
+# results: what a program of cmocka says in TAP, as passed, failed, skipped. A test that was planned and did not end has failed.
+results() {
+    awk '/^1\.\.[0-9]+\r?$/ { planned += substr($0, 4) } !/^(not )?ok [0-9]+ / { next } { seen++ }
+         /# SKIP/ { s++; next } /^ok/ { p++; next } { f++ } END { if (planned > seen) f += planned - seen; print p + 0, f + 0, s + 0 }' "$log"
+}
 run_cmocka() { # NAME COMMAND...
     local name=$1 at=$SECONDS status; shift
     case $name in *"$filter"*) ;; *) return ;; esac
+    export CMOCKA_MESSAGE_OUTPUT=TAP
     # Only programs without MPI are checked for leaks here; test/run/test_leaks.sh checks a whole run on two ranks.
-    if [ "$1" = run_ranks ]; then in_own_tmp "$@" >"$log" 2>&1; else ASAN_OPTIONS=${ASAN_OPTIONS/detect_leaks=0/detect_leaks=1} in_own_tmp timeout -k 10 "$patience" "$@" >"$log" 2>&1; fi; status=$?
-    note "$name" "$status" "$(count '\[  PASSED  \] [0-9]+ test')" "$(count '\[  FAILED  \] [0-9]+ test')" "$(count '\[  SKIPPED \] [0-9]+ test')" $((SECONDS - at))
+    if [ "$1" = run_ranks ]; then apart "$patience" bash -c 'run_ranks "$@"' _ "${@:2}"
+    else ASAN_OPTIONS=${ASAN_OPTIONS/detect_leaks=0/detect_leaks=1} apart "$patience" "$@"; fi; status=$?
+    unset CMOCKA_MESSAGE_OUTPUT
+    # shellcheck disable=SC2046
+    note "$name" "$status" $(results) $((SECONDS - at))
+}
+export -f run_ranks; export B
+
+# Why no ranks can be started, or nothing.
+case $B in
+*nompi*) launchless="this build has no MPI" ;;
+*mpich*) launchless=$(command -v mpirun.mpich > /dev/null || echo "mpirun.mpich is not installed (package mpich)") ;;
+*)       launchless=$(command -v mpirun > /dev/null || echo "mpirun is not installed (package openmpi-bin)") ;;
+esac
+without() { # NAME WHY: one test that is skipped
+    case $1 in *"$filter"*) echo "skip $1: $2" > "$log"; note "$1" 0 0 0 1 0 ;; esac
 }
 
 run_shell() {
     local name=$1 at=$SECONDS status
     case $name in *"$filter"*) ;; *) return ;; esac
-    B=$B in_own_tmp timeout $limit bash "$name" >"$log" 2>&1; status=$?
+    if [ -n "$launchless" ] && grep -qE 'train_ranks|run_ranks|mpirun' "$name"; then without "$name" "$launchless"; return; fi
+    apart $limit bash "$name"; status=$?
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
 
@@ -70,7 +128,9 @@ run_folders() { # FOLDER...
         for source in test/$folder/ranks_*.c; do
             [ -e "$source" ] && is_wanted "$source" || continue
             for n in $(rank_counts "$source"); do
-                OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" run_ranks "$n" "$B/${source%.c}"
+                if [ -z "$launchless" ]; then OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" run_ranks "$n" "$B/${source%.c}"
+                elif [ "$n" -eq 1 ]; then OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" "$B/${source%.c}"
+                else without "$source, $n ranks" "$launchless"; fi
             done
         done
         for script in test/$folder/$scripts; do [ -e "$script" ] && ! is_patient "$script" && run_shell "$script"; done
@@ -88,7 +148,10 @@ if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
     patient+=" run/texts run/names run/plot run/inspect fuzz/fuzz emu/training emu/streams emu/schedules"
 fi
 is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
-run_scripts() { local name; for name in "$@"; do run_shell "test/${name%/*}/test_${name##*/}.sh"; done; }
+run_scripts() { # NAME...: those that there are
+    local name script
+    for name in "$@"; do script=test/${name%/*}/test_${name##*/}.sh; [ ! -e "$script" ] || run_shell "$script"; done
+}
 run_patient() {
     local name
     for name in $patient; do
@@ -112,8 +175,8 @@ lane() { # SCRIPT...: these, then patient ones
 if [ -n "$lanes" ]; then
     taken=$tmp/taken; mkdir "$taken"
     # shellcheck disable=SC2086
-    (lane $builders) > "$tmp/lane1" 2>&1 &
-    (lane) > "$tmp/lane2" 2>&1 &
+    (lane $builders) > "$tmp/lane1" 2>&1 & lane_jobs+=($!)
+    (lane) > "$tmp/lane2" 2>&1 & lane_jobs+=($!)
 fi
 run_folders $folders
 if [ -n "$lanes" ]; then

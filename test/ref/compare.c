@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* A result is one line, written at once: a child that a test forks has none of its parent's lines to write again. */
+__attribute__((constructor)) static void write_lines(void) { setvbuf(stdout, NULL, _IOLBF, 0); }
+
 double unit_roundoff(DType type) { return type == BF16 ? 0x1p-8 : type == F16 ? 0x1p-11 : 0x1p-24; }
 
 /* fp16's subnormals are 2^-24 apart: half of that is lost for any value. The other types reach down far enough. */

@@ -43,7 +43,7 @@ await_step "$WORK/busy"
 expect "a folder in use" exits 73 "$WORK/busy" train run.dir="$WORK/busy"
 expect "a folder in use, run.resume=must" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=must
 expect "a folder in use, run.resume=never" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=never
-kill -9 $pid; wait $pid 2>/dev/null
+strike KILL $pid; wait $pid 2>/dev/null
 
 cp -r "$WORK/a" "$WORK/damaged"
 printf 'x' | dd of="$WORK/damaged/checkpoints/step_00000012/model.safetensors" bs=1 seek=5000 conv=notrunc 2>/dev/null

@@ -129,7 +129,7 @@ await_step_beyond "$run" 12
 await '^saved .*/step_00000010 ' # it is written while steps go on
 expect "a rank for each host of the file" grep -q '^elastic.sh: 4 ranks on nodeA nodeB nodeC nodeD$' "$WORK/out"
 touch "$WORK/down/nodeD"; killed=$EPOCHREALTIME
-kill -9 "$(pgrep -f "^$TRAIN $WORK/tiny.json run.dir=$run" | tail -n 1)"
+strike KILL $(pgrep -f "^$TRAIN $WORK/tiny.json run.dir=$run" | tail -n 1)
 expect "a rank killed, its host gone: on with three" await '^elastic.sh: 3 ranks on nodeA nodeB nodeC$'
 next=$(first_after "$run" "$EPOCHREALTIME"); took=$(awk -v a="$killed" -v b="$next" 'BEGIN { printf "%.2f", b - a }')
 echo "# $took s from kill -9 to the next step"

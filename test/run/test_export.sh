@@ -130,6 +130,6 @@ for _ in $(seq 300); do [ -e "$WORK/live/checkpoints/step_00000003" ] && break; 
 for i in 1 2 3; do
     expect "export of a run in progress" told_step "$WORK/live" "$WORK/live-$i"
 done
-kill -9 $job; wait $job 2> /dev/null
+strike KILL $job; wait $job 2> /dev/null
 expect "each is whole" eval '[ "$(first_loss live-1)" ] && [ "$(first_loss live-3)" ]'
 exit $STATUS

@@ -145,13 +145,13 @@ LONG="run.steps=240 eval.every=0 checkpoint.every=40 outer.patience_seconds=20 o
 come_and_go() {
     serves go_s $LONG
     begin 1 go_a $LONG; local a=$job
-    says go_a.out 'round 2 is over' && kill -STOP $a
+    says go_a.out 'round 2 is over' && strike STOP $a
     begin 1 go_b $LONG; local b=$job
     says go_s.out 'island 1 .* has joined' && kill -CONT $a
     says go_b.out 'joined .* as island 1: round [0-9]+ begins at step [0-9]+, with 2 islands' || return
-    kill -9 $a; wait $a 2> /dev/null
+    strike KILL $a; wait $a 2> /dev/null
     says go_s.out 'island 0 .* is lost' || return
-    kill -9 $server; wait $server 2> /dev/null
+    strike KILL $server; wait $server 2> /dev/null
     says go_b.out 'this island tries again for 20 s' || return
     serves go_s $LONG
     begin 1 go_a $LONG; a=$job

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The short form of `make soak`'s kills: 55 of them, on 1, 2 and 4 ranks and on a grid, which share the machine: a kill waits more than it computes.
-cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh" # and by it pgrep is known to be there
 said=$(mktemp -d); trap 'rm -rf "$said"' EXIT
 status=0 jobs=()
 lane() { test/run/lib/kills.sh "$1" "$2" > "$said/$2${GRID:+.grid}" 2>&1; }

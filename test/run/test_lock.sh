@@ -7,17 +7,17 @@ refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 20 ]; } # a
 
 run="$WORK/run"
 begins tiny run.dir="$run" $forever checkpoint.every=5
-await_step "$run"; kill -STOP $job # it holds the folder, and changes nothing itself
+await_step "$run"; strike STOP $job # it holds the folder, and changes nothing itself
 state_of "$run" > "$WORK/before"
 expect "a second job is refused, with the first one's host and process" refused 73 "$run is in use .*\(host .*, process $job\)" train run.dir="$run"
 expect "one of two ranks, too" refused 73 "process $job" train_ranks 2 run.dir="$run"
 expect "neither has changed anything" diff "$WORK/before" <(state_of "$run")
-kill -9 $job; wait $job 2> /dev/null
+strike KILL $job; wait $job 2> /dev/null
 begins tiny run.dir="$run" $forever checkpoint.every=5
 expect "the folder of a dead job is taken over at once" await '^saved '
 
 # The host hung, and another job took the folder over: this one notices before it writes its next checkpoint.
-kill -STOP $job
+strike STOP $job
 sed -i.old 's/^host .*/host elsewhere/; s/^nonce .*/nonce 0000000000000001/' "$run/lock"; cat "$run/lock" > "$WORK/lock"; mv "$run/lock.old" "$WORK"
 last=$(values "$run" train step | tail -n 1); kill -CONT $job # a file being written then may still get its name
 wait $job; status=$?

@@ -14,7 +14,7 @@ kill_all() {
     rm -f "$WORK/struck"
     TRAIN_GPT_FAIL="memory.copy@3:hang" TRAIN_GPT_FAIL_LOG=$WORK/struck TRAIN=$FAILING copies "$@" & job=$!
     for _ in $(seq 600); do [ "$(cat "$WORK/struck" 2> /dev/null | wc -l)" -lt "$1" ] && kill -0 $job 2> /dev/null || break; sleep 0.1; done
-    kill -9 $(pgrep -f "$WORK/tiny.json")
+    strike KILL $(pgrep -f "$WORK/tiny.json")
     wait $job 2> /dev/null
     [ "$(wc -l < "$WORK/struck")" -eq "$1" ] || shown
 }

@@ -59,7 +59,7 @@ joins_late() {
     # shellcheck disable=SC2086
     island "$4" "${name}_b" $second; local b=$job
     says "$name.out" "island 2 .* has joined with $4 rank" || return
-    kill -9 "$hold"; wait "$hold" 2> /dev/null
+    strike KILL "$hold"; wait "$hold" 2> /dev/null
     ends "$a" 75 && ends "$b" 0 && ends "$server" 0
 }
 train run.dir=plain data.shuffle=false > plain.out 2>&1; ok $? "a plain run of the same samples"
@@ -90,7 +90,7 @@ kill "$server"; wait "$server"
 
 gift lost 3 gift=half
 fake lost_c cc updates=9 rounds=2; c=$job
-says lost_a.out '^open 0 .* gives' && kill -9 "$a"; wait "$a" 2> /dev/null
+says lost_a.out '^open 0 .* gives' && strike KILL "$a"; wait "$a" 2> /dev/null
 ends "$b" 0 && ends "$c" 0; ok $? "an island that is killed while it gives holds nobody up"
 expect "another is asked in the next round" diff <(grep ^moments lost_b.out) <(printf '%s\n' "moments 0 later 1" "moments 9 later 0")
 expect "the server says so" grep -qE 'island 0 .* is gone, and has not given its moments: island [12] .* waits for the next round' lost.out
@@ -103,7 +103,7 @@ put_off() {
     says late.out 'island 0 .* has joined' || return
     fake late_c cc updates=9 rounds=2; c=$job
     island 2 late_b outer.moments=peer run.stop_step=4; b=$job
-    says late_a.out '^open 0 .* gives' && kill -9 "$a"; wait "$a" 2> /dev/null
+    says late_a.out '^open 0 .* gives' && strike KILL "$a"; wait "$a" 2> /dev/null
     ends "$b" 75 && ends "$c" 0 && grep -q 'round 1 begins at step 4, .*; its moments are another island.s, of 9 updates' late_b.out
 }
 expect "an island that is put off takes the next round's" put_off
@@ -113,7 +113,7 @@ kill "$server"; wait "$server"
 zeros() {
     local name=$1 code=$2 pattern=$3; shift 3
     gift "$name" 2 "$*" && says "$name.out" "$pattern" && says "${name}_b.out" '^moments 0 later 0' || return
-    if [ "$code" -gt 0 ]; then ends "$a" "$code" || return; else kill -9 "$a"; wait "$a" 2> /dev/null; fi
+    if [ "$code" -gt 0 ]; then ends "$a" "$code" || return; else strike KILL "$a"; wait "$a" 2> /dev/null; fi
     ends "$b" 0 && kill "$server" && ends "$server" 75
 }
 expect "moments that are not finite are refused" zeros nan 76 'island 0 .* is refused: the moments of the island are not finite' gift=nan

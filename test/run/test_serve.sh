@@ -92,7 +92,7 @@ expect "the server is still there" kill -0 $server
 island held $PORT $B_ hold; held=$!
 said held.island '^x 0'
 island a $PORT $A rounds=3; a=$!
-kill -9 $held; wait $held 2> /dev/null
+strike KILL $held; wait $held 2> /dev/null
 ends $a 0; ok $? "an island that is killed holds the others up for no time"
 said run.out "island 1 .* is lost: its samples go back"
 island silent $PORT $B_ hold; silent=$!
@@ -101,7 +101,7 @@ said run.out 'has been silent for 1 s'; ok $? "a silent island is left out"
 kill $silent 2> /dev/null
 island c $PORT $C rounds=1 steps=1; ends $! 0; ok $? "an island may leave in mid-round"
 said run.out "round 4/6"
-kill -9 $server; wait $server 2> /dev/null
+strike KILL $server; wait $server 2> /dev/null
 starts=2
 serve run $PORT outer.patience_seconds=1 checkpoint.every=2
 expect "a server goes on from its checkpoint" grep -q 'at step 6 of 12' run.out

@@ -77,7 +77,7 @@ expect "and stops with the first" all_end 75 ${server[@]}
 # --- a lost server ------------------------------------------------------------------------------------------------------
 long="outer.every=4 run.steps=4000 outer.patience_seconds=20 checkpoint.every=40"
 serves 2 lost $long; begin 1 lost-a $long; island=$job
-says lost.0 'saved lost/checkpoints/step_' ; kill -9 ${server[1]}
+says lost.0 'saved lost/checkpoints/step_' ; strike KILL ${server[1]}
 ends ${server[0]} 77; ok $? "the first server ends with 77 when another is lost"
 expect "and says which part" grep -q 'part 1 of the model is lost' lost.0
 saved=$(ls lost/checkpoints | grep '^step_' | tail -n 1)
@@ -89,7 +89,7 @@ expect "a stop of the first stops all" all_end 75 ${server[@]}
 expect "its weights are saved" [ "$(ls lost/checkpoints | grep '^step_' | tail -n 1)" \> "$saved" ]
 kill -9 $island 2> /dev/null; wait $island 2> /dev/null
 
-serves 2 first $long; begin 1 first-a $long; says first.0 '^round'; kill -9 ${server[0]}
+serves 2 first $long; begin 1 first-a $long; says first.0 '^round'; strike KILL ${server[0]}
 ends ${server[1]} 77; ok $? "the others end with 77 when the first is lost"
 kill -9 $job 2> /dev/null; wait 2> /dev/null
 

@@ -34,7 +34,7 @@ expect "the sample is left out" grep -q "sample .*step 1 is left out" "$WORK/out
 expect "a checkpoint of the last step" ends_saved "$WORK/stop"
 
 begins tiny run.dir="$WORK/stop" $forever
-await '^resume '; kill -STOP $job; kill -INT $job; kill -TERM $job; kill -CONT $job; wait $job; status=$?
+await '^resume '; strike STOP $job; kill -INT $job; kill -TERM $job; kill -CONT $job; wait $job; status=$?
 expect "INT, then TERM: ended at once, by the signal" [ $status -eq 143 -o $status -eq 130 ]
 
 begins tiny run.dir="$WORK/closed" $forever
@@ -61,7 +61,7 @@ stops "STOP while training" 75
 expect "the file is gone" [ ! -e "$WORK/stop/STOP" ]
 
 begins train_ranks 2 run.dir="$WORK/one-of-two" $forever
-await '^step '; both=$(pgrep -f "^$TRAIN $WORK/tiny.json"); kill -STOP $both; kill -CONT $both; sleep 0.5
+await '^step '; both=$(pgrep -f "^$TRAIN $WORK/tiny.json"); strike STOP $both; kill -CONT $both; sleep 0.5
 expect "ranks that were stopped and continued go on" [ "$(pgrep -cf "^$TRAIN $WORK/tiny.json")" -eq 2 ]
 kill -USR1 "$(tail -n 1 <<< "$both")"
 stops "USR1 to one rank of two, while training" 75

@@ -10,7 +10,7 @@ environment_of() {
     env "$@" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/env" run.steps=1000000 schedule.name=constant eval.every=0 checkpoint.every=0 > /dev/null 2>&1 & local job=$!
     await_step "$WORK/env"
     tr '\0' '\n' < /proc/$job/environ | sed -n "s/^$variable=//p"
-    kill -9 $job; wait $job 2> /dev/null
+    strike KILL $job; wait $job 2> /dev/null
 }
 expect "libgomp spins 1000 times, not forever" [ "$(environment_of GOMP_SPINCOUNT -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY)" = 1000 ]
 expect "the user's setting stays" [ "$(environment_of GOMP_SPINCOUNT GOMP_SPINCOUNT=77)" = 77 ]

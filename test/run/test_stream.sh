@@ -145,7 +145,7 @@ trains_on() {
     local words="run.steps=1500 outer.every=1500 eval.every=0 checkpoint.every=0 outer.patience_seconds=600" status
     serves busy_s $words
     begin 1 busy $words
-    says busy.out 'joined ' && kill -STOP $job && kill -STOP $server && kill -CONT $job && comes_to busy 101; status=$?
+    says busy.out 'joined ' && strike STOP $job && strike STOP $server && kill -CONT $job && comes_to busy 101; status=$?
     kill -9 $job $server; wait $job $server 2> /dev/null
     return $status
 }
@@ -157,13 +157,13 @@ LONG="run.steps=160 eval.every=0 checkpoint.every=40 outer.patience_seconds=60"
 come_and_go() {
     serves go_s $LONG
     begin 1 go_a $LONG; local a=$job
-    says go_a.out 'round 2 is over' && kill -STOP $a
+    says go_a.out 'round 2 is over' && strike STOP $a
     begin 1 go_b $LONG; local b=$job
     says go_s.out 'island 1 .* has joined' && kill -CONT $a
     says go_b.out 'joined .* with 2 islands' || return
-    kill -9 $a; wait $a 2> /dev/null
+    strike KILL $a; wait $a 2> /dev/null
     says go_s.out 'island 0 .* is lost: its samples go back' || return
-    kill -9 $server; wait $server 2> /dev/null
+    strike KILL $server; wait $server 2> /dev/null
     says go_b.out 'this island tries again for 60 s' || return
     PORT=$((PORT - 1)) # serves: the same again
     serves go_s $LONG
@@ -211,7 +211,7 @@ refused() {
     (fake good.out) & local good=$!
     says good.out 'turned 0 round 0 islands 1' && says good.out '^x 0 .*' || return
     for _ in $(seq 1200); do [ "$(grep -c '^x 0' good.out)" -eq 2 ] && break; sleep 0.05; done
-    kill -9 $good; wait $good 2> /dev/null
+    strike KILL $good; wait $good 2> /dev/null
     begin 1 after outer.every=6 # the round begins anew
     ends $job 0 && served &&
         grep '^x 0' good.out | awk '{ a[NR] = $3; b[NR] = $4 } END { d = a[1] - a[2] - 0.7 * 1.9 * 0.01; exit !(d * d < 1e-12 && b[1] == b[2]) }'

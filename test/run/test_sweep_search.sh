@@ -72,7 +72,7 @@ expect "another space is refused" eval 'space "{$RATES}"; exits 64 "holds a swee
 # --- killed and continued: the same as at once
 expect "random, at once" sweeps -n 3 --out "$WORK/whole"
 "${SWEEP[@]}" -n 3 --out "$WORK/cut" > "$WORK/out" 2>&1 & job=$!
-await "^trial 0: step 9" && kill -KILL -- "$(pgrep -P $job)" $job 2> /dev/null; wait $job 2> /dev/null
+await "^trial 0: step 9" && kill -KILL -- "$(pgrep -P $job)" $job 2> /dev/null; wait $job 2> /dev/null; ok $(($? != 137)) "it was killed"
 expect "killed, and the same command again" sweeps -n 3 --out "$WORK/cut"
 expect "the same trials, to the last digit" eval 'diff <(sort "$WORK/whole/table.txt") <(sort "$WORK/cut/table.txt")'
 "${SWEEP[@]}" -n 2 run.steps=100000 checkpoint.every=0 --out "$WORK/long" > "$WORK/out" 2>&1 & job=$!
@@ -94,7 +94,7 @@ expect "two rounds of copies" [ "$(grep -c 'takes the weights' "$WORK/out")" = 2
 expect "a copy is a run of its own, with a parent" eval 'grep -q "^copy  *of run" "$WORK/pbt/trial_000$loser/sweep.log" && grep -q "^\"parent\":{" "$WORK/pbt/trial_000$loser/checkpoints/step_00000009/state.json"'
 expect "all four to the end" [ "$(grep -cE '^[0-3] +done +9 ' "$WORK/pbt/table.txt")" = 4 ]
 "${SWEEP[@]}" -n 4 --method pbt --rounds 3 --out "$WORK/cutpbt" > "$WORK/out" 2>&1 & job=$!
-await "takes the weights" && kill -KILL -- "$(pgrep -P $job)" $job 2> /dev/null; wait $job 2> /dev/null
+await "takes the weights" && kill -KILL -- "$(pgrep -P $job)" $job 2> /dev/null; wait $job 2> /dev/null; ok $(($? != 137)) "it was killed at an exchange"
 expect "killed at an exchange, and the same command again" sweeps -n 4 --method pbt --rounds 3 --out "$WORK/cutpbt"
 expect "the same population, to the last digit" diff "$WORK/pbt/table.txt" "$WORK/cutpbt/table.txt"
 

@@ -11,7 +11,7 @@ train run.dir="$WORK/half" run.stop_step=7 > /dev/null
 begins tiny run.dir="$WORK/lost" run.steps=100000 checkpoint.every=0 eval.every=0; await_step "$WORK/lost"; sleep 0.5
 watch "$WORK/lost"
 expect "a running run, with the time it takes" eval 'seen "^lost +running · step [0-9]+/100000 · 0 %$" && seen "loss [0-9.]+ .*tok/s   ETA [0-9]"'
-kill -9 $job; wait $job 2> /dev/null
+strike KILL $job; wait $job 2> /dev/null
 COLUMNS=70 watch "$WORK/whole" "$WORK/half" "$WORK/lost" once=true
 expect "one that reached its end" seen "^whole +done · step 12/12 · 100 %$"
 expect "with its losses" seen "^  loss $(printf '%.4f' "$(values "$WORK/whole" train loss | tail -1)")   val $(printf '%.4f' "$(values "$WORK/whole" eval loss | tail -1)")   best"

@@ -16,18 +16,20 @@ while [ "$killed" -lt "$kills" ]; do
     ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
     # From before the first step to after the last; mpirun itself takes some 0.4 s.
     sleep "$(awk -v r=$RANDOM -v n="$ranks" 'BEGIN { printf "%.3f", (n > 1 ? 0.35 : 0) + r / 32768 * (n > 1 ? 1.6 : 1.0) }')"
+    victim=$job
     if [ "$ranks" -gt 1 ] && [ $((RANDOM % 2)) -eq 0 ]; then # one rank, whichever
         victim=$(pgrep -f "^$TRAIN $WORK/tiny.json" | shuf -n 1 --random-source=<(yes $RANDOM))
-        [ -n "$victim" ] && kill -9 "$victim" 2> /dev/null
-    else
-        kill -9 $job 2> /dev/null
     fi
+    struck=no; [ -z "$victim" ] || { kill -9 "$victim" 2> /dev/null && struck=yes; }
     wait $job 2> /dev/null; status=$?
     for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; sleep 0.1; done
     if [ $status -eq 0 ]; then
         runs=$((runs + 1))
         if ! same_weights "$run" "$WORK/whole" step_00000040 > /dev/null; then failed=$((failed + 1)); echo "not ok run $runs ended with other weights"; fi
         rm -rf "$run"
+    elif [ $struck$status != yes137 ]; then # what ends otherwise is no kill; nor is a run that nobody struck
+        failed=$((failed + 1)); echo "not ok a start ended with $status, and was it killed? $struck: $(tail -n 2 "$WORK/err")"
+        [ $failed -lt 10 ] || break
     else
         killed=$((killed + 1))
         # Its output: a start that got as far as the banner went on from the newest checkpoint.
@@ -41,6 +43,7 @@ while [ "$killed" -lt "$kills" ]; do
     fi
 done
 ( start "$run" ) > "$WORK/out" 2>&1; status=$?
+expect "$ranks ranks: $kills kills took place" [ "$killed" -eq "$kills" ]
 expect "$ranks ranks: after $killed kills the run ends" [ $status -eq 0 ]
 expect "$ranks ranks: with the weights of a run that was not killed" same_weights "$run" "$WORK/whole" step_00000040
 expect "$ranks ranks: steps strictly increase" [ "$(values "$run" train step | tr '\n' ' ')" = "$(seq 40 | tr '\n' ' ')" ]

@@ -27,7 +27,7 @@ while [ "$killed" -lt "$kills" ]; do
     # From its first step on: what a start did is seen in its output.
     while kill -0 $job 2> /dev/null && ! grep -qs "^step *[0-9]*/" "$WORK/out"; do sleep 0.02; done
     sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.4 }')"
-    kill -9 $(pgrep -f "$WORK/tiny.json") 2> /dev/null # mpirun, too: with all of its ranks gone at once it may wait forever
+    struck=no; kill -9 $(pgrep -f "$WORK/tiny.json") 2> /dev/null && struck=yes # mpirun, too: with all of its ranks gone at once it may wait forever
     wait $job 2> /dev/null; status=$?
     at=$(sed -nE 's/^resume .*at step ([0-9]+),.*/\1/p; s/.* is at step ([0-9]+) of .* nothing to do$/\1/p' "$WORK/out") # killed after its last step
     if [ "${before:-0}" -gt $every ] && [ "${at:-0}" -lt $((before - every)) ]; then
@@ -37,12 +37,16 @@ while [ "$killed" -lt "$kills" ]; do
         runs=$((runs + 1))
         if ! same_weights "$run" "$WORK/whole" step_000000$end > /dev/null; then failed=$((failed + 1)); echo "not ok run $runs ended with other weights"; fi
         rm -rf "$run"
+    elif [ $struck$status != yes137 ]; then # what ends otherwise is no kill; nor is a run that nobody struck
+        failed=$((failed + 1)); echo "not ok a start ended with $status, and was it killed? $struck: $(tail -n 2 "$WORK/err")"
+        [ $failed -lt 10 ] || break
     else
         killed=$((killed + 1))
         [ "$ranks" -eq 1 ] || rm -rf "$memory"/*-host$((RANDOM % 2))
     fi
 done
 ( start "$run" ) > "$WORK/out" 2>&1; status=$?
+expect "$ranks ranks: $kills kills took place" [ "$killed" -eq "$kills" ]
 expect "$ranks ranks: after $killed kills the run ends" [ $status -eq 0 ]
 expect "$ranks ranks: with the weights of a run that was not killed" same_weights "$run" "$WORK/whole" step_000000$end
 expect "$ranks ranks: steps strictly increase" [ "$(values "$run" train step | tr '\n' ' ')" = "$(seq $end | tr '\n' ' ')" ]

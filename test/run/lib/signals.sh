@@ -26,7 +26,9 @@ while [ "$sent" -lt "$sends" ]; do
     esac
     kill -USR1 ${victim:-$job} 2> /dev/null && told=1 || told=0
     wait $job; status=$?
-    if [ $status -eq 75 ]; then
+    if [ $status -eq 75 ] && [ $told -eq 0 ]; then
+        complain "exit 75, and nobody asked"
+    elif [ $status -eq 75 ]; then
         sent=$((sent + 1))
         [ -n "$(ls "$run/checkpoints" | grep -E '^step_[0-9]+$')" ] || complain "75 without a checkpoint"
         grep -qE "^stopped at step [0-9]+ of 60, saved" "$WORK/out" || complain "75 without a message"
@@ -43,6 +45,7 @@ while [ "$sent" -lt "$sends" ]; do
     [ "$failed" -gt 5 ] && break
 done
 ( start "$run" ) > "$WORK/out" 2>&1; status=$?
+expect "$ranks ranks: $sends stops took place" [ "$sent" -ge "$sends" ]
 expect "$ranks ranks: after $sent stops the run ends" [ $status -eq 0 ]
 expect "$ranks ranks: with the weights of a run that was not stopped" same_weights "$run" "$WORK/whole" step_00000060
 expect "$ranks ranks: with its losses" same_losses "$run" "$WORK/whole" 0

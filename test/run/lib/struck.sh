@@ -42,13 +42,15 @@ struck() {
     if [ -z "$rule" ]; then
         while kill -0 $job 2> /dev/null && [ ! -s "$dir/run/metrics.jsonl" ]; do sleep 0.1; done
         touch "$dir/at"
-        kill -"$SIGNAL" "$(pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" | shuf -n 1)"
+        # shellcheck disable=SC2046
+        strike "$SIGNAL" $(pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" | shuf -n 1) || rm "$dir/at"
     fi
     wait $job; got=$?
     for _ in $(seq 100); do pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" > /dev/null || break; sleep 0.1; done
     took=$(awk -v a="$(stat -c %.3Y "$dir/at" 2> /dev/null || echo 0)" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     while read -r one; do grep -qE "$one" "$dir/err" || says=no; done <<< "$pattern"
-    if [ $got = "$status" ] && [ $says = yes ] && soon "$took" "$seconds"; then
+    # Without the file the fault did not take place, whatever the job came to.
+    if [ -e "$dir/at" ] && [ $got = "$status" ] && [ $says = yes ] && soon "$took" "$seconds"; then
         echo "ok $name: exit $got after $took s"
     else
         echo "not ok $name: exit $got, not $status; gone after $took s, not $seconds; like \"$pattern\"? $(grep -E 'train_gpt:' "$dir/err" | grep -v 'stack of' | head -4)"

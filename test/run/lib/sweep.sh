@@ -29,7 +29,8 @@ bad() { failed=$((failed + 1)); echo "not ok $ranks ranks, $rule: $1"; }
 while [ $tried -lt "$count" ]; do
     read -r ranks rule <<< "$(sed -n "$(((from + tried * stride) % total + 1))p" "$WORK/cases")"
     run="$WORK/run-$tried"; tried=$((tried + 1))
-    TRAIN_GPT_FAIL_LOG="$WORK/struck" start "$ranks" "$run" "$rule" && [ -e "$WORK/struck" ] && [ ! -d "$run/checkpoints/step_00000008" ] && bad "ended well, without its last checkpoint"
+    TRAIN_GPT_FAIL_LOG="$WORK/struck" start "$ranks" "$run" "$rule" && [ ! -d "$run/checkpoints/step_00000008" ] && bad "ended well, without its last checkpoint"
+    [ -e "$WORK/struck" ] || bad "the call was not made, so nothing was killed"
     rm -f "$WORK/struck"
     step=$(newest "$run")
     if ! start "$ranks" "$run" ""; then bad "the next start: $(grep 'train_gpt:' "$WORK/out" | head -n 1)"

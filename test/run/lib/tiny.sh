@@ -15,6 +15,21 @@ tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the proce
 begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
 # await PATTERN: until the job says a line like it, 60 s at most.
 await() { for _ in $(seq 600); do grep -qsE "$1" "$WORK/out" && return; sleep 0.1; done; echo "no line like '$1'"; tail -n 5 "$WORK/out"; kill -9 $job; return 1; }
+# strike SIGNAL PROCESS...: a fault that is seen to take place: stopped, or gone, or told. Else it is said and false: nothing after it proves anything.
+strike() {
+    local signal=$1 process state; shift
+    if kill -s "$signal" "$@" 2> /dev/null; then
+        for process in "$@"; do
+            for _ in $(seq 100); do
+                state=$(sed -nE 's/^State:[[:space:]]*(.).*/\1/p' "/proc/$process/status" 2> /dev/null)
+                case $signal:$state in STOP:T | STOP:t | KILL:Z | KILL:X | KILL:) continue 2 ;; STOP:* | KILL:*) sleep 0.05 ;; *) continue 2 ;; esac
+            done
+            ok 1 "SIG$signal has its effect on process $process (state $state)"; return 1
+        done
+        return 0
+    fi
+    ok 1 "SIG$signal finds a process to strike${*:+ ($*)}"; return 1
+}
 # Until a run in the background has taken its first step, 60 s at most.
 await_step() { for _ in $(seq 600); do [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; }
 

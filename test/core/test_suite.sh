@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# test_suite.sh - scripts/test.sh on a made-up tree: what it counts, and that nothing which a test started outlives it.
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
+WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
+STATUS=0
+expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; cat "$WORK/out"; STATUS=1; fi; }
+mkdir -p "$WORK/scripts" "$WORK/test/core" "$WORK/build/cpu/test/core"
+cp scripts/test.sh scripts/env.sh "$WORK/scripts/"
+script() { cat > "$WORK/test/core/test_$1.sh"; }
+program() { touch "$WORK/test/core/test_$1.c"; { echo '#!/usr/bin/env bash'; cat; } > "$WORK/build/cpu/test/core/test_$1"; chmod +x "$WORK/build/cpu/test/core/test_$1"; }
+sed -i "s/seq 50/seq 10/" "$WORK/scripts/test.sh" # a second for what is on its way out
+suite() { B=build/cpu "$WORK/scripts/test.sh" "$@" > "$WORK/out" 2>&1; }
+last() { tail -n 1 "$WORK/out"; }
+anew() { rm -rf "$WORK"/test/core/* "$WORK"/build/cpu/test/core/*; }
+# gone FILE: the processes that a test noted there, at once or within 3 s.
+gone() {
+    [ -s "$1" ] || { echo "no process was noted"; return 1; }
+    for _ in $(seq 30); do kill -0 $(cat "$1") 2> /dev/null || return 0; sleep 0.1; done
+    echo "there is still $(cat "$1")"; return 1
+}
+# Two that outlast their script: a child, and one in a session of its own; `pids` is theirs.
+lasting="sleep 1000 & echo \$! >> $WORK/pids; setsid sh -c 'echo \$\$ >> $WORK/pids; exec sleep 1000' & sleep 0.3; while [ \$(wc -l < $WORK/pids) -lt 2 ]; do sleep 0.1; done"
+
+# --- what is counted --------------------------------------------------------------------------------------------------
+script lines <<< $'echo "ok a"; echo "ok b"; echo "skip c: no tool"'
+suite; status=$?
+expect "a script's lines are counted" [ "$status $(last)" = "0 2 passed, 0 failed, 1 skipped" ]
+expect "and what is skipped is named" grep -q '^ *skip c: no tool$' "$WORK/out"
+script dies <<< 'echo "ok a"; exit 3'
+suite; status=$?
+expect "an exit code counts, without a line" [ "$status $(last)" = "1 3 passed, 1 failed, 1 skipped" ]
+anew; program tap <<< $'[ "$CMOCKA_MESSAGE_OUTPUT" = TAP ] || exit 9\nprintf "1..3\\nok 1 - a\\nok 2 - b\\nnot ok 3 # SKIP c\\n# ok - group\\n1..1\\nok 1 - d\\n"'
+suite; expect "TAP of two groups, a skip as cmocka 1.1.5 has it" [ "$(last)" = "3 passed, 0 failed, 1 skipped" ]
+anew; program tap <<< $'printf "1..2\\nok 1 # SKIP a\\nok 2 - b # SKIP\\n"'
+suite; status=$?; expect "a program whose tests are all skipped, as later ones have it" [ "$status $(last)" = "0 0 passed, 0 failed, 2 skipped" ]
+anew; program tap <<< $'printf "1..5\\nok 1 - a\\nnot ok 2 - b\\n"; kill -ABRT $$'
+suite; status=$?; expect "a program that breaks off: what it had planned has failed" [ "$status $(last)" = "1 1 passed, 4 failed, 0 skipped" ]
+anew; program tap <<< $'printf "1..5\\nok 1 - a\\n"'
+suite; expect "though it says it ended well" [ "$(last)" = "1 passed, 4 failed, 0 skipped" ]
+anew; program tap <<< 'exit 0'
+suite; expect "a program that ran nothing has not passed" [ "$(last)" = "0 passed, 1 failed, 0 skipped" ]
+
+# --- what is left behind ----------------------------------------------------------------------------------------------
+anew; script leaves <<< "$lasting; echo 'ok a'"; script next <<< 'echo "ok b"'
+rm -f "$WORK/pids"; suite; status=$?
+expect "a script that leaves processes fails by name" eval '[ "$status $(last)" = "1 2 passed, 1 failed, 0 skipped" ] && grep -q "^failed: test/core/test_leaves.sh" "$WORK/out"'
+expect "each is named" [ "$(grep -cE '^left behind: process [0-9]+, sleep 1000' "$WORK/out")" -eq 2 ]
+expect "and ended" gone "$WORK/pids"
+script leaves <<< "$lasting; echo 'not ok a'; exit 1"
+rm -f "$WORK/pids"; suite; expect "so where the script fails" gone "$WORK/pids"
+script leaves <<< $'sleep 0.4 &\necho "ok a"'
+suite; status=$?; expect "one that is on its way out is waited for" [ "$status $(last)" = "0 2 passed, 0 failed, 0 skipped" ]
+sed -i 's/limit=600/limit=2/' "$WORK/scripts/test.sh"
+script leaves <<< "$lasting; wait"
+rm -f "$WORK/pids"; suite; status=$?
+expect "a script that runs out of time fails" eval '[ "$status $(last)" = "1 1 passed, 1 failed, 0 skipped" ] && grep -q "ran into its limit of 2 s" "$WORK/out"'
+expect "and so ends all of it" gone "$WORK/pids"
+cp scripts/test.sh "$WORK/scripts/"
+for signal in INT TERM HUP; do
+    rm -f "$WORK/pids"
+    B=build/cpu env --default-signal=INT "$WORK/scripts/test.sh" leaves > "$WORK/out" 2>&1 & job=$!
+    for _ in $(seq 100); do [ "$(cat "$WORK/pids" 2> /dev/null | wc -l)" -eq 2 ] && break; sleep 0.1; done
+    kill -$signal $job; wait $job; status=$?
+    expect "$signal ends the suite" [ $status -eq $((128 + $(kill -l $signal))) ]
+    expect "and all that its script started" gone "$WORK/pids"
+done
+script leaves <<< $'trap "echo \'ok it heard it\'; exit 0" INT; kill -INT $$; sleep 5; echo "not ok it is deaf"'
+suite leaves; expect "a test hears Ctrl-C, though in the background" [ "$(last)" = "1 passed, 0 failed, 0 skipped" ]
+exit $STATUS
