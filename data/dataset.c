@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "data/tokens_json.h"
 
 typedef struct { char **path; size_t count; } PathList; /* owned, as are its strings */
 
@@ -61,9 +62,9 @@ int dataset_glob(const char *pattern, glob_t *found) {
 
 /* What `tokenize` leaves beside its shards: "my/" followed by a star means the shards. */
 static int is_beside_shards(const char *path) {
-    static const char *const NAMES[] = {"tokens.json", "tokenizer.json", "vocab.json", "merges.txt"};
+    static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json", "merges.txt"};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
         if (strcmp(name, NAMES[i]) == 0) return 1;
     return dot && strcmp(dot, ".tiktoken") == 0;
 }
