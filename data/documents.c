@@ -234,7 +234,11 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return say(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
-    if (kind != TEXT_PLAIN && kind != TEXT_PARQUET) {
+    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) { /* a row may hold control characters: it is refused as a row */
+        int exit_code = look_at_first_line(s, stream, &line, fault);
+        if (exit_code) return exit_code;
+    }
+    if (kind != TEXT_PLAIN && kind != TEXT_PARQUET && line != LINE_OBJECT) {
         int exit_code = refuse_kind(d, s, kind, what, reason, fault);
         if (exit_code) return exit_code;
     }
@@ -242,7 +246,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     s->format = FORMAT_TEXT;
     if (!o->field && says == NAME_ROWS) s->format = FORMAT_JSONL;
     if (!o->field && (says == NAME_TEXT || says == NAME_ROWS)) return 0;
-    int exit_code = look_at_first_line(s, stream, &line, fault);
+    int exit_code = line == LINE_OBJECT ? 0 : look_at_first_line(s, stream, &line, fault);
     if (exit_code) return exit_code;
     if (o->field && line == LINE_OTHER)
         return say(fault, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name the files with rows "
@@ -492,6 +496,10 @@ static void counted_end(const Counted *c) {
 /* Text with so many bytes that are no UTF-8 has another encoding. `of`: bytes of the text, or of what it is a part of. */
 static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64_t first, char fault[DOCUMENT_FAULT_CHARS]) {
     if (s->invalid * 100 <= of || (s->format == FORMAT_TEXT && d->options.format == FORMAT_TEXT)) return 0;
+    if (s->encoding == ENCODING_LATIN1)
+        return say(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are no characters of Latin-1, the first at byte %lld, and 1 %% is the most that is kept: give "
+                   "the encoding it has, or leave encoding= out (of Windows-1252: iconv -f CP1252 -t UTF-8 FILE > NEW)", (long long)s->invalid, (long long)of,
+                   (long long)first);
     if (s->format == FORMAT_PARQUET)
         return say(fault, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are no UTF-8, over 1 %%: write the column as UTF-8", (long long)s->invalid,
                    (long long)of);
@@ -571,7 +579,9 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
     }
     if (exit_code == 0 && line.bytes > 0) exit_code = put_line(d, number, &line, c, fault);
     free(line.text);
-    return exit_code;
+    int64_t first;
+    c->source->invalid = text_file_invalid(stream->file, &first);
+    return exit_code ? exit_code : refuse_invalid(d, c->source, c->source->bytes, first, fault);
 }
 
 static int64_t invalid_bytes(const char *text, size_t bytes) {
@@ -654,7 +664,7 @@ static const char *kind_of(const Source *s, char out[NAME_CHARS]) {
 
 static void print_counts(int64_t documents, int64_t bytes, int64_t invalid, FILE *out) {
     fprintf(out, ", %lld document%s, %lld bytes", (long long)documents, documents == 1 ? "" : "s", (long long)bytes);
-    if (invalid) fprintf(out, ", %lld of them no UTF-8", (long long)invalid);
+    if (invalid) fprintf(out, ", %lld of them no character of the encoding", (long long)invalid);
 }
 
 /* Files of a kind, or left out for a reason. */

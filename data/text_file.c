@@ -481,6 +481,7 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
             took = decode_one(f->encoding, in + at, have - at, &c);
             if (took == 0) break;
             if (took < 0) return bad_character(f, c, fault);
+            if (f->encoding == ENCODING_LATIN1 && c >= 0x80 && c < 0xA0 && f->invalid++ == 0) f->first_invalid = f->at;
             out += (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)data + out);
             f->at += took;
         }

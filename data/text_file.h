@@ -49,7 +49,8 @@ int          text_file_mark(const TextFile *f);     /* bytes of its byte-order m
 /* Reads the next clean bytes: returns how many, 0 at the end, or minus the exit code with the reason in fault. bytes: at
  * least 8. */
 int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]);
-/* Bytes read so far that are no UTF-8; *first: the place of the first one in the unpacked file. */
+/* Returns the bytes read so far that are no UTF-8. Of Latin-1 they are those from 0x80 to 0x9F: Windows-1252 has letters
+ * there, Latin-1 has none. *first: the place of the first one in the unpacked file. */
 int64_t text_file_invalid(const TextFile *f, int64_t *first);
 
 /* Turns a whole file in memory, *text [*bytes] with a NUL behind it, into clean UTF-8: unpacked, without its mark. Takes and

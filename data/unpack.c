@@ -225,7 +225,8 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
     if (strstr(why, "emory")) /* libarchive's words for both: none is there, or over its limit of 1 GiB */
         return fault_is(fault, EXIT_DATA, "was packed by xz with a dictionary that takes over 1 GiB to unpack, the most that is read: xz -dc FILE > NEW "
                         "unpacks it");
-    return is_damaged(u, why, fault);
+    const char *colon = strrchr(why, ':'); /* "Lzma library error: Corrupted input data" */
+    return fault_is(fault, EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
 
 static int64_t open_xz(Unpack *u, char *fault) {
