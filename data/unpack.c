@@ -63,7 +63,7 @@ static int64_t fault_is(char *fault, int exit_code, const char *fmt, ...) {
 }
 
 static int64_t is_cut(const Unpack *u, char *fault) {
-    return fault_is(fault, EXIT_DATA, "ends before its text does, after %lld bytes of %s: the file was cut off; copy or download it again",
+    return fault_is(fault, EXIT_DATA, "cannot be unpacked to its end: the file was cut off, after %lld bytes of %s; copy or make it again",
                     (long long)u->used, unpack_name(u->packing));
 }
 
