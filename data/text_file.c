@@ -18,7 +18,6 @@
 enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
 
 const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "latin-1", NULL};
-#define KEY_VALUES "encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1"
 
 /* How far the check of UTF-8 has come in a character. */
 typedef struct {
@@ -30,6 +29,7 @@ struct TextFile {
     int          fd;
     const char  *memory;       /* borrowed [memory_bytes]: in place of fd; NULL: fd is read */
     size_t       memory_bytes;
+    int          is_memory;
     Unpack      *packed;       /* owned; NULL: the bytes are as they lie in the file */
     Packing      packing;
     char         raw[TEXT_FILE_START]; /* the file's own start, which is unpacked first */
@@ -412,6 +412,9 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     TextKind     kind = text_file_kind(f, &what);
     TextEncoding found = kind == TEXT_PLAIN || kind == TEXT_BINARY ? unmarked_encoding(f) : ENCODING_FOUND;
     if (found == ENCODING_FOUND) return 0;
+    if (f->is_memory)
+        return fault_is(fault, EXIT_DATA, "looks like %s without a byte-order mark: iconv -f %s -t utf-8 FILE > NEW makes UTF-8 of it",
+                        found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
     return fault_is(fault, EXIT_DATA, "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 takes its bytes as they are)",
                     found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
 }
@@ -457,10 +460,15 @@ static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
     return (int64_t)n;
 }
 
+/* What helps where a file is not in its encoding. A file in memory is a tokenizer's or a task's, which no key describes. */
+static const char *encoding_cure(const TextFile *f) {
+    return f->is_memory ? "write it as UTF-8, or copy it again" : "give the encoding it has, encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1";
+}
+
 static int64_t bad_character(const TextFile *f, uint32_t c, char *fault) {
     const char *what = c > 0x10FFFF ? "no character" : "half a pair of surrogates";
-    return -fault_is(fault, EXIT_DATA, "is no %s: 0x%0*X at byte %lld is %s; give the encoding it has, " KEY_VALUES, encoding_name(f->encoding),
-                     2 * unit_bytes(f->encoding), c, (long long)f->at, what);
+    return -fault_is(fault, EXIT_DATA, "is no %s: 0x%0*X at byte %lld is %s; %s", encoding_name(f->encoding),
+                     2 * unit_bytes(f->encoding), c, (long long)f->at, what, encoding_cure(f));
 }
 
 /* Reads on in UTF-16, UTF-32 or Latin-1. A byte of Latin-1 becomes at most two, two of UTF-16 at most three. */
@@ -472,8 +480,8 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
         int64_t n = read_next(f, (char *)in + f->carried, room - f->carried, fault);
         if (n < 0) return n;
         if (n == 0 && f->carried > 0)
-            return -fault_is(fault, EXIT_DATA, "is no %s, or cut off: %zu byte%s at its end, byte %lld, are no whole character; give the encoding it has, "
-                             KEY_VALUES, encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at);
+            return -fault_is(fault, EXIT_DATA, "is no %s, or cut off: %zu byte%s at its end, byte %lld, are no whole character; %s",
+                             encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at, encoding_cure(f));
         if (n == 0) return 0;
         size_t have = f->carried + (size_t)n, at = 0;
         for (int took; at < have; at += (size_t)took) {
@@ -507,9 +515,10 @@ int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FA
     char       *clean = NULL;
     size_t      used = 0, room = *bytes + 16;
     int64_t     n = 0;
-    f->memory = *text, f->memory_bytes = *bytes;
+    f->memory = *text, f->memory_bytes = *bytes, f->is_memory = 1;
     int exit_code = open_start(f, ENCODING_FOUND, fault);
-    if (exit_code == 0 && text_file_kind(f, &what) != TEXT_PLAIN)
+    TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
+    if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller knows better what bytes it takes */
         exit_code = fault_is(fault, EXIT_DATA, "is %s, no text", what ? what : "a parquet file");
     while (exit_code == 0) {
         if (!clean || room - used < 16) {
