@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "data/text_file.h"
 
 enum {
     PATH_ROOM = 4400,
@@ -173,6 +174,8 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
         memcpy(joined, left, (size_t)l), memcpy(joined + l, right, (size_t)n);
         id = bpe_find(r->bpe, joined, (size_t)(l + n));
     }
+    if (a >= 0 && b >= 0 && (size_t)(l + n) > sizeof joined)
+        return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes, and %d is the most that is read", rank, shown, (long long)(l + n), TOKEN_LIMIT);
     if (id < 0)
         return refuse(r,
                       ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
@@ -355,7 +358,9 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
         if (end > line && end[-1] == '\r') end--;
         long    id = space ? strtol(space + 1, &digits, 10) : -1;
         int64_t count = space ? from_base64(line, (size_t)(space - line)) : -1;
-        if (end > line && (count <= 0 || count > TOKEN_LIMIT || digits != end || id < 0 || id >= BPE_MOST_IDS ||
+        if (count > TOKEN_LIMIT)
+            return refuse(r, ":%d: a token of %lld bytes, and %d is the most that is read", number, (long long)count, TOKEN_LIMIT);
+        if (end > line && (count <= 0 || digits != end || id < 0 || id >= BPE_MOST_IDS ||
                            !bpe_add(r->bpe, (int32_t)id, line, (size_t)count)))
             return refuse(r, ":%d: a token in base64 and its rank are expected, each once", number);
     }
@@ -404,9 +409,13 @@ static BpeText read_text(const char *path) {
     int64_t n = io_read_file(path, FILE_LIMIT, &text);
     if (n == -ENOENT) fail(EXIT_DATA, "the tokenizer's file %s is not there", path);
     if (n == -EFBIG)
-        fail(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, and no tokenizer is", path, FILE_LIMIT >> 20);
+        fail(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path, FILE_LIMIT >> 20);
     if (n < 0) fail(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, strerror((int)-n));
-    return (BpeText){path, text, (size_t)n};
+    char   fault[TEXT_FILE_FAULT_CHARS];
+    size_t bytes = (size_t)n;
+    int    exit_code = text_clean(&text, &bytes, FILE_LIMIT, fault);
+    if (exit_code) fail(exit_code, "the tokenizer's file %s %s", path, fault);
+    return (BpeText){path, text, bytes};
 }
 
 static BpeFile read_files(BpeKind kind, const char *first, const char *second) {

@@ -3,8 +3,9 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <limits.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -13,33 +14,128 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json_scan.h"
 #include "data/json_line.h"
 #include "data/parquet.h"
-#include "data/text_file.h"
 
-enum { CHUNK_BYTES = 1 << 16, DEEPEST_FOLDER = 32 };
-
-typedef enum { SOURCE_TEXT, SOURCE_LINES, SOURCE_ROWS } SourceKind;
-typedef struct {
-    char      *path;    /* owned */
-    char      *name;    /* owned: in messages */
-    SourceKind kind;
-    int64_t    bytes;   /* of a plain text's file; -1: known after reading */
-    int        is_pipe; /* read once only; its kind is known when it is opened */
-} Source;
-
-struct Documents {
-    Source     *source;  /* owned */
-    int64_t     sources, room;
-    const char *field;   /* borrowed; NULL: none was named */
-    int         binary;
+enum {
+    CHUNK_BYTES = 1 << 16,
+    DEEPEST_FOLDER = 32,
+    SHOWN_FILES = 20, /* a line for each up to so many */
+    SHOWN_NAMES = 5,  /* of a kind of which there are few */
+    NAME_CHARS = 1024
 };
 
-static const char *field_of(const Documents *d) { return d->field ? d->field : "text"; }
+const char *const DOCUMENT_FORMATS[] = {"text", "jsonl", "parquet", NULL};
+static const char *const FORMAT_NAMES[] = {"", "text", "JSON Lines", "parquet"};
 
-static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *path, const char *what) {
-    snprintf(fault, DOCUMENT_FAULT_CHARS, "%s %s", path, what);
+typedef struct {
+    char          *path;       /* owned: as the file is opened */
+    char          *typed;      /* owned: as the user knows it */
+    char          *name;       /* owned: the same in messages, without characters that could steer a terminal */
+    DocumentFormat format;
+    TextEncoding   encoding;   /* as found */
+    Packing        packing;
+    const char    *note;       /* what the user might not expect, or NULL */
+    int64_t        plain_bytes; /* of a text that is read as it lies in the file; -1: known after reading */
+    int            is_pipe;    /* read once only; its format is known when it is opened */
+    int            is_named;   /* by the user, not found in a folder */
+    int64_t        documents, bytes, invalid;   /* as documents_read has found them */
+    int64_t        due_documents, due_bytes;    /* as documents_measure has; -1: it was not called */
+} Source;
+
+typedef struct { char *typed, *name, *reason; } LeftOut; /* owned */
+
+struct Documents {
+    Source         *source;   /* owned */
+    LeftOut        *left_out; /* owned */
+    int64_t         sources, room, lefts, left_room;
+    DocumentOptions options;
+    int64_t        *skipped;  /* owned [options.skips]: files and folders that each glob has left out */
+};
+
+/* A text that is being read. Its judge may have read the first lines already, which come first. */
+typedef struct {
+    TextFile *file; /* owned */
+    char     *held; /* owned */
+    size_t    helds, room, given;
+} Stream;
+
+static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
+
+/* NAME and the words behind it. Returns exit_code. */
+static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) PRINTF_LIKE(4, 5);
+static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    int used = snprintf(fault, DOCUMENT_FAULT_CHARS, "%.*s", NAME_CHARS, name);
+    vsnprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), fmt, args);
+    va_end(args);
     return exit_code;
+}
+
+/* A name as messages and the terminal show it: with escapes where it holds control characters or is no UTF-8. malloc'ed. */
+static char *shown_name(const char *name) {
+    int    is_plain = 1;
+    size_t length = strlen(name);
+    for (size_t at = 0; at < length && is_plain;) {
+        int n = json_utf8(name + at, length - at);
+        is_plain = n > 0 && (unsigned char)name[at] >= 32 && name[at] != 127 && !(n == 2 && name[at] == '\xc2' && (unsigned char)name[at + 1] < 0xA0);
+        at += n > 0 ? (size_t)n : 1;
+    }
+    char *shown = (char *)malloc(6 * length + 3);
+    if (!shown) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    if (is_plain) memcpy(shown, name, length + 1);
+    else json_quote(shown, 6 * length + 3, name);
+    return shown;
+}
+
+static char *copy_of(const char *text) {
+    char *copy = strdup(text);
+    if (!copy) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    return copy;
+}
+
+static const char *base_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* In a folder one file can be left out: the message says how. */
+static int with_skip(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
+    const char *base = base_of(s->typed);
+    size_t      used = strlen(fault);
+    if (exit_code != EXIT_DATA || s->is_named || strpbrk(s->name, "*?[]\\'\"")) return exit_code;
+    snprintf(fault + used, DOCUMENT_FAULT_CHARS - used, "; skip='%s' leaves it out of its folder", base);
+    return exit_code;
+}
+
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+static int64_t stream_read(Stream *s, char *data, size_t bytes, char *why) {
+    size_t n = s->helds - s->given < bytes ? s->helds - s->given : bytes;
+    if (n == 0) return text_file_read(s->file, data, bytes, why);
+    memcpy(data, s->held + s->given, n);
+    s->given += n;
+    return (int64_t)n;
+}
+
+/* Reads on into what is held. Returns as text_file_read. */
+static int64_t stream_hold(Stream *s, char *why) {
+    if (s->room - s->helds < CHUNK_BYTES) {
+        s->room = 2 * s->room + CHUNK_BYTES;
+        s->held = (char *)realloc(s->held, s->room);
+        if (!s->held) fail(EXIT_MEMORY, "no memory for a line of %zu bytes", s->room);
+    }
+    int64_t n = text_file_read(s->file, s->held + s->helds, CHUNK_BYTES, why);
+    if (n > 0) s->helds += (size_t)n;
+    return n;
+}
+
+static void stream_close(Stream *s) {
+    text_file_close(s->file);
+    free(s->held);
+    *s = (Stream){NULL, NULL, 0, 0, 0};
 }
 
 /* --- what a file is ----------------------------------------------------------------------------------------------- */
@@ -49,113 +145,237 @@ static int ends_in(const char *name, size_t length, const char *ending) {
     return length > n && strncasecmp(name + length - n, ending, n) == 0;
 }
 
-/* 1: the name says JSON Lines, -1: it says text, 0: neither. */
-static int name_says_lines(const char *path) {
-    static const char *const PACKED[] = {".gz", ".zst", ".xz"}, *const LINES[] = {".jsonl", ".ndjson", ".json"},
-                             *const TEXT[] = {".txt", ".md", ".text"};
+typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON } NameSays;
+static NameSays name_says(const char *path) {
+    static const struct { const char *ending; NameSays says; } ENDINGS[] = {
+        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT}, {".text", NAME_TEXT}};
+    static const char *const PACKED[] = {".gz", ".zst", ".xz"};
     size_t length = strlen(path);
     for (int i = 0; i < 3; i++)
-        if (ends_in(path, length, PACKED[i])) length -= strlen(PACKED[i]);
-    for (int i = 0; i < 3; i++) {
-        if (ends_in(path, length, LINES[i])) return 1;
-        if (ends_in(path, length, TEXT[i])) return -1;
-    }
-    return 0;
+        if (ends_in(path, length, PACKED[i])) {
+            length -= strlen(PACKED[i]);
+            break;
+        }
+    for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
+        if (ends_in(path, length, ENDINGS[i].ending)) return ENDINGS[i].says;
+    return NAME_SILENT;
 }
 
-/* Whether the text begins with a line that is an object. */
-static int begins_with_object(const TextFile *f) {
-    char        fault[JSON_LINE_FAULT_CHARS], *text;
-    size_t      bytes, length;
-    const char *start = text_file_start(f, &bytes), *end = (const char *)memchr(start, '\n', bytes);
-    if (bytes == 0 || start[0] != '{') return 0;
-    if (!end) return bytes == TEXT_FILE_START || start[bytes - 1] == '}';
-    char *line = (char *)malloc((size_t)(end - start) + 1);
-    if (!line) fail(EXIT_MEMORY, "no memory for a line of JSON");
-    memcpy(line, start, (size_t)(end - start));
-    int is_object = json_line_text(line, (size_t)(end - start), "text", &text, &length, fault) >= 0 ||
-                    strstr(fault, "has no field") || strstr(fault, "under its field");
-    free(line);
+/* What the first line that is not blank is. */
+typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN /* it begins one */, LINE_ARRAY, LINE_OTHER } FirstLine;
+
+static int is_whole_object(const char *line, size_t bytes) {
+    char *copy = (char *)malloc(bytes + 1);
+    if (!copy) fail(EXIT_MEMORY, "no memory for a line of JSON");
+    memcpy(copy, line, bytes);
+    int is_object = json_line_is_object(copy, bytes) == 1;
+    free(copy);
     return is_object;
 }
 
-static int judge(const Documents *d, const char *name, const TextFile *f, SourceKind *kind, char fault[DOCUMENT_FAULT_CHARS]) {
-    const char *what;
-    char        text[300];
-    int         says = d->field ? 1 : name_says_lines(name);
-    switch (text_file_kind(f, &what)) {
-        case TEXT_PARQUET:
-            if (text_file_is_packed(f)) return say(fault, EXIT_DATA, name, "is a packed parquet file: unpack it first");
-            return *kind = SOURCE_ROWS, 0;
-        case TEXT_JSON:
-            *kind = says > 0 || (says == 0 && begins_with_object(f)) ? SOURCE_LINES : SOURCE_TEXT;
-            return 0;
-        case TEXT_OTHER:
-            if (!what && d->binary) return *kind = SOURCE_TEXT, 0;
-            snprintf(text, sizeof text, "is %s, not text", what ? what : "binary (it holds zero bytes)");
-            return say(fault, EXIT_DATA, name, text);
-        default: return *kind = name_says_lines(name) > 0 ? SOURCE_LINES : SOURCE_TEXT, 0;
+/* Reads until the first line is whole. A line ends in LF, and where a CR stands first, it may end there: old files have CR
+ * alone. */
+static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, char fault[DOCUMENT_FAULT_CHARS]) {
+    char    why[TEXT_FILE_FAULT_CHARS];
+    size_t  first = 0, end = 0;
+    int     has_cr = 0;
+    int64_t n = 1;
+    for (;; end++) {
+        if (end == s->helds && n > 0) n = stream_hold(s, why);
+        if (n < 0) return say(fault, (int)-n, source->name, " %s", why);
+        int is_end = end == s->helds;
+        if (first == end && !is_end && strchr(" \t\r\n", s->held[end]) && s->held[end]) {
+            first++;
+            continue;
+        }
+        if (is_end && first == end) return *line = LINE_NONE, 0;
+        *line = s->held[first] == '[' ? LINE_ARRAY : s->held[first] == '{' ? LINE_OPEN : LINE_OTHER;
+        if (*line != LINE_OPEN) return 0;
+        int ends_by_cr = !is_end && s->held[end] == '\r' && !has_cr;
+        if (!ends_by_cr && !is_end && s->held[end] != '\n') {
+            const char *next = (const char *)memchr(s->held + end, '\n', s->helds - end), *cr = NULL;
+            if (!has_cr) cr = (const char *)memchr(s->held + end, '\r', next ? (size_t)(next - s->held) - end : s->helds - end);
+            if (cr) next = cr;
+            end = (next ? (size_t)(next - s->held) : s->helds) - 1;
+            if (s->helds - first > DOCUMENT_LONGEST_LINE)
+                return say(fault, EXIT_DATA, source->name, " begins with a line of JSON over %d MiB long, the most that is read: format=text reads the "
+                           "file as text", DOCUMENT_LONGEST_LINE >> 20);
+            continue;
+        }
+        if (is_whole_object(s->held + first, end - first)) return *line = LINE_OBJECT, 0;
+        if (!ends_by_cr) return 0;
+        has_cr = 1;
     }
 }
 
-/* Opens a source's text, and learns what it is. */
-static int open_source(const Documents *d, const Source *s, TextFile **f, SourceKind *kind, char fault[DOCUMENT_FAULT_CHARS]) {
+/* A file of this kind is no text: refused, or reason is why it is left out of its folder. */
+static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const char *what, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
+    int is_rows = d->options.field || d->options.format == FORMAT_JSONL || (d->options.format == FORMAT_FOUND && name_says(s->typed) == NAME_ROWS);
+    if (kind == TEXT_BINARY && is_rows) return 0; /* the row that is none will be named */
+    if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
+    if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
+    if (*reason) return EXIT_DATA;
+    return say(fault, EXIT_DATA, s->name, " is %s%s", what, kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same" : "");
+}
+
+/* Finds out how a source is read. Returns 0, or an exit code; then *reason, where it is not NULL, is why the file is left out. */
+static int judge(const Documents *d, Source *s, Stream *stream, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
+    const DocumentOptions *o = &d->options;
+    const char *what;
+    NameSays    says = name_says(s->typed);
+    TextKind    kind = text_file_kind(stream->file, &what);
+    FirstLine   line = LINE_OTHER;
+    s->format = o->format, s->encoding = text_file_encoding(stream->file), s->packing = text_file_packing(stream->file), s->note = NULL;
+    *reason = NULL;
+    if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL) return say(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
+    if (kind == TEXT_PARQUET && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET;
+    if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
+        return say(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it", unpack_name(s->packing));
+    if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
+        return say(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
+    if (s->format == FORMAT_PARQUET) return 0;
+    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) { /* a row may hold control characters: it is refused as a row */
+        int exit_code = look_at_first_line(s, stream, &line, fault);
+        if (exit_code) return exit_code;
+    }
+    if (kind != TEXT_PLAIN && kind != TEXT_PARQUET && line != LINE_OBJECT) {
+        int exit_code = refuse_kind(d, s, kind, what, reason, fault);
+        if (exit_code) return exit_code;
+    }
+    if (s->format != FORMAT_FOUND) return 0;
+    s->format = FORMAT_TEXT;
+    if (!o->field && says == NAME_ROWS) s->format = FORMAT_JSONL;
+    if (!o->field && (says == NAME_TEXT || says == NAME_ROWS)) return 0;
+    int exit_code = line == LINE_OBJECT ? 0 : look_at_first_line(s, stream, &line, fault);
+    if (exit_code) return exit_code;
+    if (o->field && line == LINE_OTHER)
+        return say(fault, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name the files with rows "
+                   "alone", o->field);
+    if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
+    else if (says == NAME_JSON && line == LINE_OPEN) s->note = "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)";
+    else if (says == NAME_JSON && line == LINE_ARRAY) s->note = "a JSON array, not rows (jq -c '.[]' FILE > NEW.jsonl makes rows of it)";
+    return 0;
+}
+
+/* Opens a source's text, and learns what it is unless that is known. */
+static int open_source(const Documents *d, Source *s, Stream *stream, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
     char why[TEXT_FILE_FAULT_CHARS];
-    int  exit_code = text_file_open(f, s->path, why);
-    if (exit_code) return say(fault, exit_code, s->name, why);
-    exit_code = judge(d, s->name, *f, kind, fault);
-    if (exit_code == 0 && *kind == SOURCE_ROWS && s->is_pipe)
-        exit_code = say(fault, EXIT_DATA, s->name, "is parquet, whose end is read first: name the file");
-    if (exit_code) text_file_close(*f), *f = NULL;
+    *stream = (Stream){NULL, NULL, 0, 0, 0};
+    *reason = NULL;
+    int exit_code = text_file_open(&stream->file, s->path, d->options.encoding, why);
+    if (exit_code) return with_skip(s, say(fault, exit_code, s->name, " %s", why), fault);
+    if (s->format == FORMAT_FOUND) exit_code = judge(d, s, stream, reason, fault);
+    if (exit_code && !*reason) with_skip(s, exit_code, fault);
+    if (exit_code == 0 && s->format == FORMAT_PARQUET && s->is_pipe)
+        exit_code = say(fault, EXIT_DATA, s->name, " is parquet, whose end is read first: name the file");
+    if (exit_code) stream_close(stream);
     return exit_code;
 }
 
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
-static int look_into(const Documents *d, Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
-    TextFile *f = NULL;
-    int       exit_code = open_source(d, s, &f, &s->kind, fault);
+/* *reason: why the file is left out of its folder, which is no fault. */
+static int look_into(const Documents *d, Source *s, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
+    Stream stream;
+    int    exit_code = open_source(d, s, &stream, reason, fault);
+    if (*reason) return 0;
     if (exit_code) return exit_code;
-    if (s->kind != SOURCE_TEXT || text_file_is_packed(f)) s->bytes = -1;
-    text_file_close(f);
-    if (s->kind != SOURCE_ROWS) return 0;
+    if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8) s->plain_bytes -= text_file_mark(stream.file);
+    else s->plain_bytes = -1;
+    stream_close(&stream);
+    if (s->format != FORMAT_PARQUET) return 0;
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
-    if (!parquet_open(&rows, s->path, field_of(d), why)) return say(fault, EXIT_DATA, s->name, why);
+    if (!parquet_open(&rows, s->path, field_of(d), why)) return with_skip(s, say(fault, EXIT_DATA, s->name, " %s", why), fault);
     parquet_close(rows);
     return 0;
 }
 
-static void add_source(Documents *d, const char *path, const char *name, const struct stat *st) {
+static void leave_out(Documents *d, const char *path, const char *reason) {
+    if (d->lefts == d->left_room) {
+        d->left_room = d->left_room ? 2 * d->left_room : 16;
+        d->left_out = (LeftOut *)realloc(d->left_out, sizeof *d->left_out * (size_t)d->left_room);
+        if (!d->left_out) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    }
+    d->left_out[d->lefts++] = (LeftOut){copy_of(path), shown_name(path), copy_of(reason)};
+}
+
+static Source *add_source(Documents *d, const char *path, const char *typed, const struct stat *st) {
     if (d->sources == d->room) {
         d->room = d->room ? 2 * d->room : 16;
         d->source = (Source *)realloc(d->source, sizeof *d->source * (size_t)d->room);
+        if (!d->source) fail(EXIT_MEMORY, "no memory for the names of the texts");
     }
-    Source source = {.path = strdup(path), .name = strdup(name), .kind = SOURCE_TEXT, .is_pipe = !S_ISREG(st->st_mode)};
-    if (!d->source || !source.path || !source.name) fail(EXIT_MEMORY, "no memory for the names of the texts");
-    source.bytes = source.is_pipe ? -1 : (int64_t)st->st_size;
-    d->source[d->sources++] = source;
+    Source source = {.path = copy_of(path), .typed = copy_of(typed), .name = shown_name(typed), .is_pipe = !S_ISREG(st->st_mode),
+                     .due_documents = -1, .due_bytes = -1};
+    source.plain_bytes = source.is_pipe ? -1 : (int64_t)st->st_size;
+    d->source[d->sources] = source;
+    return &d->source[d->sources++];
 }
 
-static int is_seen(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name); }
 
-static int add_path(Documents *d, const char *path, const char *name, int depth, char fault[DOCUMENT_FAULT_CHARS]) {
+/* Whether a glob of skip= names this file or folder, by its last part or by its path within the folder that was named. */
+static int is_skipped(Documents *d, const char *path, size_t root) {
+    char reason[NAME_CHARS];
+    for (int i = 0; i < d->options.skips; i++) {
+        if (fnmatch(d->options.skip[i], base_of(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0) continue;
+        snprintf(reason, sizeof reason, "skip=%.900s", d->options.skip[i]);
+        leave_out(d, path, reason);
+        d->skipped[i]++;
+        return 1;
+    }
+    return 0;
+}
+
+/* The folders on the way to a file: a link to one of them would be followed for ever. */
+typedef struct Above { const struct Above *above; dev_t device; ino_t inode; int depth; size_t root; } Above;
+
+static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named, char fault[DOCUMENT_FAULT_CHARS]) {
+    const char *reason = NULL;
+    if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device"), 0;
+    Source *s = add_source(d, path, typed, st);
+    s->is_named = is_named;
+    int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason, fault);
+    if (!reason) return exit_code;
+    leave_out(d, path, reason);
+    free_source(&d->source[--d->sources]);
+    return 0;
+}
+
+static int add_path(Documents *d, const char *path, const char *typed, const Above *above, char fault[DOCUMENT_FAULT_CHARS]);
+
+static int add_entry(Documents *d, const char *path, const char *entry, const Above *here, char fault[DOCUMENT_FAULT_CHARS]) {
+    char        inside[PATH_MAX];
+    const char *slash = path[0] && path[strlen(path) - 1] == '/' ? "" : "/";
+    if (strcmp(entry, ".") == 0 || strcmp(entry, "..") == 0) return 0;
+    if (snprintf(inside, sizeof inside, "%s%s%s", path, slash, entry) >= (int)sizeof inside)
+        return say(fault, EXIT_DATA, path, " has names that are too long");
+    if (entry[0] == '.') return leave_out(d, inside, "hidden"), 0;
+    return is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
+}
+
+static int add_path(Documents *d, const char *path, const char *typed, const Above *above, char fault[DOCUMENT_FAULT_CHARS]) {
     struct stat st;
     if (stat(path, &st) < 0 || access(path, R_OK) < 0) {
-        snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %s: %s", name, strerror(errno));
-        return EXIT_DATA;
+        const char *error = strerror(errno);
+        Source      s = {.typed = (char *)typed, .name = shown_name(typed), .is_named = !above};
+        snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s.name, error);
+        int exit_code = with_skip(&s, EXIT_DATA, fault);
+        free(s.name);
+        return exit_code;
     }
-    if (!S_ISDIR(st.st_mode)) {
-        add_source(d, path, name, &st);
-        return d->source[d->sources - 1].is_pipe ? 0 : look_into(d, &d->source[d->sources - 1], fault);
-    }
+    if (!S_ISDIR(st.st_mode)) return add_file(d, path, typed, &st, !above, fault);
+    Above here = {above, st.st_dev, st.st_ino, above ? above->depth + 1 : 0, above ? above->root : strlen(path) + (path[strlen(path) - 1] != '/')};
+    for (const Above *a = above; a; a = a->above)
+        if (a->device == st.st_dev && a->inode == st.st_ino) return leave_out(d, path, "a link to a folder above it"), 0;
     struct dirent **entry = NULL;
-    int             exit_code = 0, entries = depth < DEEPEST_FOLDER ? scandir(path, &entry, is_seen, alphasort) : -1;
-    if (entries < 0) return say(fault, EXIT_DATA, path, depth < DEEPEST_FOLDER ? "cannot be listed" : "is a folder too deep in folders");
+    int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
+    if (entries < 0)
+        return here.depth < DEEPEST_FOLDER ? say(fault, EXIT_DATA, path, " cannot be listed: %s", strerror(errno))
+                                           : say(fault, EXIT_DATA, path, " is a folder over %d folders deep, the most that is read", DEEPEST_FOLDER);
     for (int i = 0; i < entries; i++) {
-        char inside[PATH_MAX];
-        int  fits = snprintf(inside, sizeof inside, "%s/%s", path, entry[i]->d_name) < (int)sizeof inside;
-        if (exit_code == 0) exit_code = fits ? add_path(d, inside, inside, depth + 1, fault) : say(fault, EXIT_DATA, path, "has names that are too long");
+        if (exit_code == 0) exit_code = add_entry(d, path, entry[i]->d_name, &here, fault);
         free(entry[i]);
     }
     free(entry);
@@ -164,16 +384,37 @@ static int add_path(Documents *d, const char *path, const char *name, int depth,
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
 
-int documents_find(Documents **found, char **names, int count, const char *field, int binary, char fault[DOCUMENT_FAULT_CHARS]) {
+/* A key that nothing follows, or that contradicts another, would be passed over in silence. */
+static int check_options(const DocumentOptions *o, char fault[DOCUMENT_FAULT_CHARS]) {
+    if (o->field && o->format == FORMAT_TEXT)
+        return snprintf(fault, DOCUMENT_FAULT_CHARS, "field=%.100s names a part of rows, and format=text has none: leave one of them out", o->field), EXIT_CONFIG;
+    if (o->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
+        return snprintf(fault, DOCUMENT_FAULT_CHARS, "encoding=%s is of text, and the text of format=parquet is UTF-8: leave encoding= out",
+                        TEXT_ENCODINGS[o->encoding - 1]), EXIT_CONFIG;
+    return 0;
+}
+
+int documents_find(Documents **found, char **names, int count, const DocumentOptions *options, char fault[DOCUMENT_FAULT_CHARS]) {
     Documents *d = (Documents *)calloc(1, sizeof *d);
     if (!d) fail(EXIT_MEMORY, "no memory for the names of the texts");
-    d->field = field, d->binary = binary;
-    int exit_code = 0;
+    d->options = *options;
+    d->skipped = (int64_t *)calloc((size_t)options->skips + 1, sizeof *d->skipped);
+    if (!d->skipped) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    int exit_code = check_options(options, fault);
     for (int i = 0; i < count && exit_code == 0; i++) {
-        int64_t before = d->sources;
-        exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]), 0, fault);
-        if (exit_code == 0 && d->sources == before) exit_code = say(fault, EXIT_DATA, names[i], "is a folder without files");
+        int64_t before = d->sources, lefts = d->lefts;
+        exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]), NULL, fault);
+        if (exit_code == 0 && d->sources == before && d->lefts == lefts) exit_code = say(fault, EXIT_DATA, names[i], " is a folder without files");
+        if (exit_code == 0 && d->sources == before)
+            exit_code = say(fault, EXIT_DATA, names[i], " is a folder without a file that is read: %lld left out, the first %s (%s)", (long long)(d->lefts - lefts),
+                            d->left_out[lefts].name, d->left_out[lefts].reason);
     }
+    for (int i = 0; i < options->skips && exit_code == 0; i++)
+        if (d->skipped[i] == 0) {
+            snprintf(fault, DOCUMENT_FAULT_CHARS, "skip=%.200s leaves nothing out: it is compared with names of files, and with their paths, within the folders "
+                     "that are given", options->skip[i]);
+            exit_code = EXIT_CONFIG;
+        }
     if (exit_code) documents_free(d), d = NULL;
     *found = d;
     return exit_code;
@@ -181,20 +422,21 @@ int documents_find(Documents **found, char **names, int count, const char *field
 
 void documents_free(Documents *d) {
     if (!d) return;
-    for (int64_t i = 0; i < d->sources; i++) free(d->source[i].path), free(d->source[i].name);
-    free(d->source);
+    for (int64_t i = 0; i < d->sources; i++) free_source(&d->source[i]);
+    for (int64_t i = 0; i < d->lefts; i++) free(d->left_out[i].typed), free(d->left_out[i].name), free(d->left_out[i].reason);
+    free(d->source), free(d->left_out), free(d->skipped);
     free(d);
 }
 
 int documents_have_rows(const Documents *d) {
     for (int64_t i = 0; i < d->sources; i++)
-        if (d->source[i].kind != SOURCE_TEXT) return 1;
+        if (d->source[i].format != FORMAT_TEXT) return 1;
     return 0;
 }
 
 int documents_are_empty(const Documents *d) {
     for (int64_t i = 0; i < d->sources; i++)
-        if (d->source[i].bytes != 0) return 0;
+        if (d->source[i].plain_bytes != 0) return 0;
     return 1;
 }
 
@@ -227,8 +469,9 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         s->path = copy, s->is_pipe = 0;
         snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot write %s: %s", copy, strerror(-rc));
         if (rc < 0) return EXIT_IO;
-        s->bytes = io_file_bytes(copy);
-        int exit_code = look_into(d, s, fault);
+        s->plain_bytes = io_file_bytes(copy);
+        const char *reason;
+        int         exit_code = look_into(d, s, &reason, fault);
         if (exit_code) return exit_code;
     }
     return 0;
@@ -236,23 +479,58 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-static int read_text(TextFile *f, const char *name, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
-    char chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
-    int  has_begun = 0;
-    for (int64_t n; (n = text_file_read(f, chunk, sizeof chunk, why)) != 0;) {
-        if (n < 0) return say(fault, (int)-n, name, why);
-        if (!has_begun) sink.begin(sink.with, 0), has_begun = 1;
-        sink.text(sink.with, chunk, (size_t)n);
-    }
-    if (has_begun) sink.end(sink.with);
-    return 0;
+/* Passes text on, and counts it for its source. */
+typedef struct { DocumentSink sink; Source *source; } Counted;
+static void counted_begin(const Counted *c, int is_row) {
+    c->source->documents++;
+    if (c->sink.begin) c->sink.begin(c->sink.with, is_row);
+}
+static void counted_text(const Counted *c, const char *text, size_t bytes) {
+    c->source->bytes += (int64_t)bytes;
+    if (c->sink.text) c->sink.text(c->sink.with, text, bytes);
+}
+static void counted_end(const Counted *c) {
+    if (c->sink.end) c->sink.end(c->sink.with);
 }
 
-static void put_row(DocumentSink sink, const char *text, size_t bytes) {
+/* Text with so many bytes that are no UTF-8 has another encoding. `of`: bytes of the text, or of what it is a part of. */
+static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64_t first, char fault[DOCUMENT_FAULT_CHARS]) {
+    if (s->invalid * 100 <= of || (s->format == FORMAT_TEXT && d->options.format == FORMAT_TEXT)) return 0;
+    if (s->encoding == ENCODING_LATIN1)
+        return say(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are no characters of Latin-1, the first at byte %lld, and 1 %% is the most that is kept: give "
+                   "the encoding it has, or leave encoding= out (of Windows-1252: iconv -f CP1252 -t UTF-8 FILE > NEW)", (long long)s->invalid, (long long)of,
+                   (long long)first);
+    if (s->format == FORMAT_PARQUET)
+        return say(fault, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are no UTF-8, over 1 %%: write the column as UTF-8", (long long)s->invalid,
+                   (long long)of);
+    return say(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are no UTF-8, the first at byte %lld, and 1 %% is the most that is kept: give the encoding it "
+               "has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be; format=text keeps the bytes as they are", (long long)s->invalid, (long long)of,
+               (long long)first);
+}
+
+static int read_text(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
+    char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
+    Source *s = c->source;
+    int     has_begun = 0, exit_code = 0;
+    int64_t first;
+    for (int64_t n; exit_code == 0 && (n = stream_read(stream, chunk, sizeof chunk, why)) != 0;) {
+        if (n < 0) return say(fault, (int)-n, s->name, " %s", why);
+        if (!has_begun) counted_begin(c, 0), has_begun = 1;
+        counted_text(c, chunk, (size_t)n);
+        s->invalid = text_file_invalid(stream->file, &first);
+        if (s->plain_bytes > s->bytes) exit_code = refuse_invalid(d, s, s->plain_bytes, first, fault); /* early: the rest cannot mend it */
+    }
+    s->invalid = text_file_invalid(stream->file, &first);
+    if (exit_code == 0) exit_code = refuse_invalid(d, s, s->bytes, first, fault);
+    if (has_begun && exit_code == 0) counted_end(c);
+    return exit_code;
+}
+
+static void put_row(const Counted *c, const char *text, size_t bytes) {
     if (bytes == 0) return;
-    sink.begin(sink.with, 1);
-    sink.text(sink.with, text, bytes);
-    sink.end(sink.with);
+    counted_begin(c, 1);
+    counted_text(c, text, bytes);
+    counted_end(c);
 }
 
 typedef struct { char *text; size_t bytes, room; } Line;
@@ -267,94 +545,235 @@ static void add_to_line(Line *l, const char *text, size_t bytes) {
     l->bytes += bytes;
 }
 
-static int put_line(const Documents *d, const char *name, int64_t number, Line *l, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+static int put_line(const Documents *d, int64_t number, Line *l, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
     char   why[JSON_LINE_FAULT_CHARS], *text = NULL;
     size_t length = 0;
     int    found = json_line_text(l->text, l->bytes, field_of(d), &text, &length, why);
     l->bytes = 0;
-    if (found < 0) {
-        snprintf(fault, DOCUMENT_FAULT_CHARS, "%s: line %lld %s", name, (long long)number, why);
-        return EXIT_DATA;
-    }
-    if (found) put_row(sink, text, length);
+    if (found < 0) return say(fault, EXIT_DATA, c->source->name, ": line %lld %s", (long long)number, why);
+    if (found) put_row(c, text, length);
     return 0;
 }
 
-static int read_lines(const Documents *d, TextFile *f, const char *name, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+static int read_lines(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
     char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
     Line    line = {.room = 0};
     int64_t n, number = 1;
     int     exit_code = 0;
-    while (exit_code == 0 && (n = text_file_read(f, chunk, sizeof chunk, why)) != 0) {
+    while (exit_code == 0 && (n = stream_read(stream, chunk, sizeof chunk, why)) != 0) {
         if (n < 0) {
-            exit_code = say(fault, (int)-n, name, why);
+            exit_code = say(fault, (int)-n, c->source->name, " %s", why);
             break;
         }
         for (char *at = chunk, *end = chunk + n; exit_code == 0 && at < end;) {
             char *newline = (char *)memchr(at, '\n', (size_t)(end - at));
             add_to_line(&line, at, (size_t)((newline ? newline : end) - at));
             if (line.bytes > DOCUMENT_LONGEST_LINE) {
-                snprintf(fault, DOCUMENT_FAULT_CHARS, "%s: line %lld is longer than %d MiB, the most that is read", name,
-                         (long long)number, DOCUMENT_LONGEST_LINE >> 20);
-                exit_code = EXIT_DATA;
+                exit_code = say(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the most that is read", (long long)number,
+                                DOCUMENT_LONGEST_LINE >> 20);
             } else if (newline) {
-                exit_code = put_line(d, name, number++, &line, sink, fault);
+                exit_code = put_line(d, number++, &line, c, fault);
             }
             at = newline ? newline + 1 : end;
         }
     }
-    if (exit_code == 0 && line.bytes > 0) exit_code = put_line(d, name, number, &line, sink, fault);
+    if (exit_code == 0 && line.bytes > 0) exit_code = put_line(d, number, &line, c, fault);
     free(line.text);
-    return exit_code;
+    int64_t first;
+    c->source->invalid = text_file_invalid(stream->file, &first);
+    return exit_code ? exit_code : refuse_invalid(d, c->source, c->source->bytes, first, fault);
 }
 
-static int read_rows(const Documents *d, const Source *s, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+static int64_t invalid_bytes(const char *text, size_t bytes) {
+    int64_t invalid = 0;
+    for (size_t at = 0; at < bytes;) {
+        int n = (unsigned char)text[at] < 0x80 ? 1 : json_utf8(text + at, bytes - at);
+        invalid += n == 0;
+        at += n ? (size_t)n : 1;
+    }
+    return invalid;
+}
+
+static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
     char        why[PARQUET_FAULT_CHARS];
     const char *text;
     size_t      bytes;
+    Source     *s = c->source;
     Parquet    *rows = NULL;
-    if (!parquet_open(&rows, s->path, field_of(d), why)) return say(fault, EXIT_DATA, s->name, why);
+    if (!parquet_open(&rows, s->path, field_of(d), why)) return say(fault, EXIT_DATA, s->name, " %s", why);
     int found;
-    while ((found = parquet_next(rows, &text, &bytes, why)) > 0) put_row(sink, text, bytes);
-    parquet_close(rows);
-    return found < 0 ? say(fault, EXIT_DATA, s->name, why) : 0;
-}
-
-static int read_source(const Documents *d, const Source *s, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
-    TextFile  *f = NULL;
-    SourceKind kind;
-    int        exit_code = open_source(d, s, &f, &kind, fault);
-    if (exit_code) return exit_code;
-    switch (kind) {
-        case SOURCE_TEXT: exit_code = read_text(f, s->name, sink, fault); break;
-        case SOURCE_LINES: exit_code = read_lines(d, f, s->name, sink, fault); break;
-        case SOURCE_ROWS: exit_code = read_rows(d, s, sink, fault); break;
+    while ((found = parquet_next(rows, &text, &bytes, why)) > 0) {
+        s->invalid += invalid_bytes(text, bytes);
+        put_row(c, text, bytes);
     }
-    text_file_close(f);
-    return exit_code;
+    parquet_close(rows);
+    return found < 0 ? say(fault, EXIT_DATA, s->name, " %s", why) : refuse_invalid(d, s, s->bytes, 0, fault);
 }
 
-int documents_read(const Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+static int read_source(const Documents *d, Source *s, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+    Stream      stream;
+    Counted     counted = {sink, s};
+    const char *reason;
+    s->documents = s->bytes = s->invalid = 0;
+    int exit_code = open_source(d, s, &stream, &reason, fault);
+    if (exit_code) return exit_code;
+    switch (s->format) {
+        case FORMAT_JSONL: exit_code = read_lines(d, &stream, &counted, fault); break;
+        case FORMAT_PARQUET: exit_code = read_rows(d, &counted, fault); break;
+        default: exit_code = read_text(d, &stream, &counted, fault); break;
+    }
+    stream_close(&stream);
+    return with_skip(s, exit_code, fault);
+}
+
+int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
     int exit_code = 0;
-    for (int64_t i = 0; i < d->sources && exit_code == 0; i++) exit_code = read_source(d, &d->source[i], sink, fault);
+    for (int64_t i = 0; i < d->sources && exit_code == 0; i++) {
+        Source *s = &d->source[i];
+        exit_code = read_source(d, s, sink, fault);
+        if (exit_code == 0 && s->due_bytes >= 0 && (s->bytes != s->due_bytes || s->documents != s->due_documents))
+            exit_code = say(fault, EXIT_DATA, s->name, " was changed while it was read: it had %lld documents of %lld bytes, then %lld of %lld; copy it, and read "
+                            "the copy", (long long)s->due_documents, (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
+    }
     return exit_code;
 }
 
 /* --- counting ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { int64_t documents, bytes; } Count;
-static void count_begin(void *with, int is_row) { (void)is_row, ((Count *)with)->documents++; }
-static void count_text(void *with, const char *text, size_t bytes) { (void)text, ((Count *)with)->bytes += (int64_t)bytes; }
-static void count_end(void *with) { (void)with; }
-
-int documents_measure(const Documents *d, int64_t *documents, int64_t *bytes, char fault[DOCUMENT_FAULT_CHARS]) {
-    Count count = {0, 0};
-    int   exit_code = 0;
+int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fault[DOCUMENT_FAULT_CHARS]) {
+    int exit_code = 0;
+    *documents = *bytes = 0;
     for (int64_t i = 0; i < d->sources && exit_code == 0; i++) {
-        const Source *s = &d->source[i];
-        if (s->bytes < 0) exit_code = read_source(d, s, (DocumentSink){count_begin, count_text, count_end, &count}, fault);
-        else count.bytes += s->bytes, count.documents += s->bytes > 0;
+        Source *s = &d->source[i];
+        if (s->plain_bytes < 0) exit_code = read_source(d, s, (DocumentSink){NULL, NULL, NULL, NULL}, fault);
+        s->due_bytes = s->plain_bytes < 0 ? s->bytes : s->plain_bytes;
+        s->due_documents = s->plain_bytes < 0 ? s->documents : s->plain_bytes > 0;
+        *bytes += s->due_bytes, *documents += s->due_documents;
     }
-    *documents = count.documents, *bytes = count.bytes;
     return exit_code;
+}
+
+/* --- what was read ------------------------------------------------------------------------------------------------ */
+
+/* "JSON Lines, utf-8, gzip": how a file was read. Returns out. */
+static const char *kind_of(const Source *s, char out[NAME_CHARS]) {
+    snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format], s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1],
+             s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? unpack_name(s->packing) : "", s->note ? ", " : "", s->note ? s->note : "");
+    return out;
+}
+
+static void print_counts(int64_t documents, int64_t bytes, int64_t invalid, FILE *out) {
+    fprintf(out, ", %lld document%s, %lld bytes", (long long)documents, documents == 1 ? "" : "s", (long long)bytes);
+    if (invalid) fprintf(out, ", %lld of them no character of the encoding", (long long)invalid);
+}
+
+/* Files of a kind, or left out for a reason. */
+typedef struct { char kind[NAME_CHARS]; int64_t files, documents, bytes, invalid; const char *name[SHOWN_NAMES]; } Kind;
+typedef struct { Kind *kind; int64_t kinds, room; } Kinds;
+
+static Kind *kind_named(Kinds *all, const char *name) {
+    for (int64_t i = 0; i < all->kinds; i++)
+        if (strcmp(all->kind[i].kind, name) == 0) return &all->kind[i];
+    if (all->kinds == all->room) {
+        all->room = all->room ? 2 * all->room : 16;
+        all->kind = (Kind *)realloc(all->kind, sizeof *all->kind * (size_t)all->room);
+        if (!all->kind) fail(EXIT_MEMORY, "no memory for the kinds of the texts");
+    }
+    Kind *k = &all->kind[all->kinds++];
+    *k = (Kind){.files = 0};
+    snprintf(k->kind, sizeof k->kind, "%s", name);
+    return k;
+}
+
+static void count_file(Kind *k, const char *name) {
+    if (k->files < SHOWN_NAMES) k->name[k->files] = name;
+    k->files++;
+}
+
+static void print_names(const Kind *k, FILE *out) {
+    int64_t shown = k->files < SHOWN_NAMES ? k->files : SHOWN_NAMES;
+    for (int64_t i = 0; i < shown; i++) fprintf(out, "%s%s", i ? ", " : ": ", k->name[i]);
+    if (k->files > shown) fprintf(out, " and %lld more", (long long)(k->files - shown));
+}
+
+static void print_kinds(const Documents *d, FILE *out) {
+    Kinds read = {NULL, 0, 0}, left = read;
+    char  kind[NAME_CHARS];
+    for (int64_t i = 0; i < d->sources; i++) {
+        const Source *s = &d->source[i];
+        Kind         *k = kind_named(&read, kind_of(s, kind));
+        count_file(k, s->name);
+        k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
+    }
+    for (int64_t i = 0; i < d->lefts; i++) count_file(kind_named(&left, d->left_out[i].reason), d->left_out[i].name);
+    int64_t most = 0;
+    for (int64_t i = 1; i < read.kinds; i++)
+        if (read.kind[i].files > read.kind[most].files) most = i;
+    for (int64_t i = 0; i < read.kinds; i++) {
+        const Kind *k = &read.kind[i];
+        fprintf(out, "  read     %lld file%s: %s", (long long)k->files, k->files == 1 ? "" : "s", k->kind);
+        print_counts(k->documents, k->bytes, k->invalid, out);
+        if (i != most) print_names(k, out);
+        fputc('\n', out);
+    }
+    for (int64_t i = 0; i < left.kinds; i++) {
+        const Kind *k = &left.kind[i];
+        fprintf(out, "  left out %lld (%s)", (long long)k->files, k->kind);
+        print_names(k, out);
+        fputc('\n', out);
+    }
+    free(read.kind), free(left.kind);
+}
+
+void documents_print(const Documents *d, FILE *out) {
+    char kind[NAME_CHARS];
+    if (d->sources + d->lefts > SHOWN_FILES) {
+        print_kinds(d, out);
+        return;
+    }
+    for (int64_t i = 0; i < d->sources; i++) {
+        const Source *s = &d->source[i];
+        fprintf(out, "  read     %s: %s", s->name, kind_of(s, kind));
+        print_counts(s->documents, s->bytes, s->invalid, out);
+        fputc('\n', out);
+    }
+    for (int64_t i = 0; i < d->lefts; i++) fprintf(out, "  left out %s (%s)\n", d->left_out[i].name, d->left_out[i].reason);
+}
+
+static void write_string(const char *name, const char *value, FILE *out) {
+    size_t room = 6 * strlen(value) + 3;
+    char  *quoted = (char *)malloc(room);
+    if (!quoted) fail(EXIT_MEMORY, "no memory for the notes beside the shards");
+    json_quote(quoted, room, value);
+    fprintf(out, "\"%s\": %s", name, quoted);
+    free(quoted);
+}
+
+/* A name need not be UTF-8, and JSON is: its bytes then stand beside it. */
+static void write_path(const char *path, FILE *out) {
+    write_string("path", path, out);
+    if (invalid_bytes(path, strlen(path)) == 0) return;
+    fputs(", \"path_hex\": \"", out);
+    for (const char *c = path; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
+    fputc('"', out);
+}
+
+int64_t documents_write_json(const Documents *d, DocumentList which, const char *between, FILE *out) {
+    int64_t count = which == DOCUMENTS_READ ? d->sources : d->lefts;
+    for (int64_t i = 0; i < count; i++) {
+        fprintf(out, "%s{", i ? between : "");
+        if (which == DOCUMENTS_LEFT_OUT) {
+            write_path(d->left_out[i].typed, out);
+            fputs(", ", out);
+            write_string("left_out", d->left_out[i].reason, out);
+        } else {
+            const Source *s = &d->source[i];
+            write_path(s->typed, out);
+            fprintf(out, ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, \"bytes\": %lld, \"invalid_bytes\": %lld",
+                    DOCUMENT_FORMATS[s->format - 1], s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1], unpack_name(s->packing),
+                    (long long)s->documents, (long long)s->bytes, (long long)s->invalid);
+        }
+        fputc('}', out);
+    }
+    return count;
 }

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/json_scan.h"
+
 enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
 typedef struct {
@@ -11,10 +13,12 @@ typedef struct {
     size_t column; /* of `from`, where a fault was seen */
     char  *from;
     const char *wrong; /* the fault, NULL: none */
+    int    is_lenient; /* control characters and NaN pass */
+    int    is_open;    /* the fault: the line ends before its value does */
 } Reader;
 
 static int fails(Reader *r, const char *wrong) {
-    if (!r->wrong) r->wrong = wrong, r->column = (size_t)(r->at - r->from) + 1;
+    if (!r->wrong) r->wrong = wrong, r->column = (size_t)(r->at - r->from) + 1, r->is_open = r->at == r->end;
     return 0;
 }
 
@@ -71,6 +75,7 @@ static char *escape(Reader *r, char *out) {
     const char *plain = c ? strchr(FROM, c) : NULL;
     if (plain) return *out = TO[plain - FROM], out + 1;
     int code = c == 'u' ? hex4(r->at, r->end) : -1;
+    if (code < 0 && r->is_lenient) return out;
     if (code < 0) return fails(r, "holds an escape that is none"), out;
     r->at += 4;
     if (code >= 0xD800 && code < 0xDC00 && r->end - r->at >= 6 && r->at[0] == '\\' && r->at[1] == 'u') {
@@ -88,11 +93,11 @@ static int string(Reader *r, char **text, size_t *length) {
     char *out = *text = r->at;
     while (!r->wrong) {
         char *run = r->at;
-        while (r->at < r->end && *r->at != '"' && *r->at != '\\' && (unsigned char)*r->at >= 0x20) r->at++;
+        while (r->at < r->end && *r->at != '"' && *r->at != '\\' && ((unsigned char)*r->at >= 0x20 || r->is_lenient)) r->at++;
         memmove(out, run, (size_t)(r->at - run));
         out += r->at - run;
         if (r->at == r->end) return fails(r, "ends in the middle of a string");
-        if ((unsigned char)*r->at < 0x20) return fails(r, "holds a control character in a string");
+        if ((unsigned char)*r->at < 0x20 && !r->is_lenient) return fails(r, "holds a control character in a string");
         if (*r->at++ == '"') return *length = (size_t)(out - *text), 1;
         out = escape(r, out);
     }
@@ -130,10 +135,22 @@ static int word(Reader *r, const char *is) {
     return 1;
 }
 
+/* Passes over a word that JSON does not have and programs write all the same. */
+static const char NOT_FINITE[] = "holds NaN or Infinity, which JSON does not have (Python writes them; null can stand in their place)";
+static int is_not_finite(Reader *r) {
+    Reader at_word = *r;
+    if (at_word.at < at_word.end && *at_word.at == '-') at_word.at++;
+    if (!word(&at_word, "NaN") && !word(&at_word, "Infinity")) return 0;
+    if (r->is_lenient) r->at = at_word.at;
+    return 1;
+}
+
+static const char TOO_DEEP[] = "is nested too deeply: 64 levels are the most that is read";
+
 static int value(Reader *r, int depth);
 
 static int members(Reader *r, int depth, char close) {
-    if (depth == DEPTH) return fails(r, "is nested too deeply");
+    if (depth == DEPTH) return fails(r, TOO_DEEP);
     if (takes(r, close)) return 1;
     do {
         char  *key;
@@ -154,7 +171,9 @@ static int value(Reader *r, int depth) {
         case '"': return r->at++, string(r, &text, &length);
         case '{': return r->at++, members(r, depth, '}');
         case '[': return r->at++, members(r, depth, ']');
-        default: return word(r, "null") || word(r, "true") || word(r, "false") || number(r);
+        default:
+            if (word(r, "null") || word(r, "true") || word(r, "false")) return 1;
+            return is_not_finite(r) ? r->is_lenient || fails(r, NOT_FINITE) : number(r);
     }
 }
 
@@ -168,41 +187,97 @@ static void add_name(Names *n, const char *name, size_t length) {
                                 (int)length, name);
 }
 
-int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
-    Reader r = {.at = line, .end = line + bytes, .from = line};
-    Names  names = {.used = 0};
-    size_t wanted = strlen(field);
-    int    found = -1; /* 0: null */
-    skip_space(&r);
-    if (r.at == r.end) return 0;
-    if (*r.at != '{') {
-        snprintf(fault, JSON_LINE_FAULT_CHARS, *r.at == '[' ? "is an array, and an object is meant, one a line (JSON Lines)"
-                                                            : "is no JSON object");
-        return -1;
+/* What a value is that is no text, from its first character. */
+static const char *other_than_text(const Reader *r) {
+    if (r->at == r->end) return "ends where a value is due";
+    switch (*r->at) {
+    case '{': return "has an object under its field, and text is meant";
+    case '[': return "has a list under its field, and text is meant";
+    case 't': case 'f': return "has true or false under its field, and text is meant";
+    case 'N': case 'I': return NOT_FINITE;
+    default:  return "has something else than text under its field";
     }
-    r.at++;
-    int is_open = !takes(&r, '}');
+}
+
+/* One object, and of its members the text under `field` (NULL: none is looked for). As json_line_text, but the fault is in *r;
+ * -2: there is no such field. */
+static int read_object(Reader *r, const char *field, Names *names, char **text, size_t *length) {
+    size_t wanted = field ? strlen(field) : 0;
+    int    found = field ? -2 : 0;
+    r->at++;
+    int is_open = !takes(r, '}');
     while (is_open) {
         char  *key;
         size_t key_length;
-        if (!takes(&r, '"')) fails(&r, "has no name in quotes where one is due");
-        else if (string(&r, &key, &key_length) && !takes(&r, ':')) fails(&r, "has no : after a name");
-        if (r.wrong) break;
-        skip_space(&r);
-        add_name(&names, key, key_length);
-        if (key_length != wanted || memcmp(key, field, wanted) != 0) value(&r, 1);
-        else if (word(&r, "null")) found = 0;
-        else if (takes(&r, '"')) found = string(&r, text, length);
-        else fails(&r, "has something else than text under its field");
-        if (r.wrong) break;
-        is_open = takes(&r, ',');
-        if (!is_open && !takes(&r, '}')) fails(&r, "has no , or } after a value");
+        if (!takes(r, '"')) fails(r, "has no name in quotes where one is due");
+        else if (string(r, &key, &key_length) && !takes(r, ':')) fails(r, "has no : after a name");
+        if (r->wrong) break;
+        skip_space(r);
+        add_name(names, key, key_length);
+        if (!field || key_length != wanted || memcmp(key, field, wanted) != 0) value(r, 1);
+        else if (word(r, "null")) found = 0;
+        else if (takes(r, '"')) found = string(r, text, length);
+        else fails(r, other_than_text(r));
+        if (r->wrong) break;
+        is_open = takes(r, ',');
+        if (!is_open && !takes(r, '}')) fails(r, "has no , or } after a value");
     }
+    const char *behind = r->at;
+    skip_space(r);
+    if (!r->wrong && r->at < r->end)
+        fails(r, memchr(behind, '\r', (size_t)(r->at - behind)) ? "goes on after a carriage return: a line ends in LF or CR LF "
+                                                                  "(tr '\\r' '\\n' < FILE > NEW makes lines of it)"
+                                                                : "goes on after its object");
+    return r->wrong ? -1 : found;
+}
+
+/* Returns the place of the first byte that is no UTF-8, or bytes. */
+static size_t first_invalid(const char *line, size_t bytes) {
+    size_t at = 0;
+    while (at < bytes) {
+        int n = (unsigned char)line[at] < 0x80 ? 1 : json_utf8(line + at, bytes - at);
+        if (n == 0) break;
+        at += (size_t)n;
+    }
+    return at;
+}
+
+static void pass_mark(Reader *r) {
+    if (r->end - r->at >= 3 && memcmp(r->at, "\xef\xbb\xbf", 3) == 0) r->at += 3;
+}
+
+int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
+    Reader r = {.at = line, .end = line + bytes, .from = line};
+    Names  names = {.used = 0};
+    pass_mark(&r);
     skip_space(&r);
-    if (!r.wrong && r.at < r.end) fails(&r, "goes on after its object");
-    if (r.wrong) return snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column), -1;
-    if (found < 0)
-        return snprintf(fault, JSON_LINE_FAULT_CHARS, "has no field \"%.60s\"; its fields are %s: field=NAME names the text's",
-                        field, names.used ? names.text : "none"), -1;
-    return found;
+    if (r.at == r.end) return 0;
+    size_t invalid = first_invalid(line, bytes);
+    if (invalid < bytes)
+        return snprintf(fault, JSON_LINE_FAULT_CHARS, "holds the byte 0x%02X, which is no UTF-8 (column %zu): encoding=latin-1 reads such a file, or give "
+                        "the encoding it has", (unsigned char)line[invalid], invalid + 1), -1;
+    if (*r.at != '{') {
+        snprintf(fault, JSON_LINE_FAULT_CHARS, *r.at == '[' ? "is an array, and an object is meant, one a line (jq -c '.[]' FILE > NEW.jsonl makes lines "
+                                                              "of an array's objects)"
+                                                            : "is no JSON object (format=text reads the file as text)");
+        return -1;
+    }
+    int found = read_object(&r, field, &names, text, length);
+    if (r.wrong && r.is_open)
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu): its value goes on over several lines, or was cut off, and JSON Lines has one value a line "
+                 "(jq -c . FILE > NEW.jsonl writes it so; format=text reads the file as text)", r.wrong, r.column);
+    else if (r.wrong) snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column);
+    else if (found == -2)
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "has no field \"%.60s\"; its fields are %s: field=NAME names the text's, format=text reads the file as text",
+                 field, names.used ? names.text : "none");
+    return found < 0 ? -1 : found;
+}
+
+int json_line_is_object(char *line, size_t bytes) {
+    Reader r = {.at = line, .end = line + bytes, .from = line, .is_lenient = 1};
+    Names  names = {.used = 0};
+    pass_mark(&r);
+    skip_space(&r);
+    if (r.at == r.end) return -1;
+    return *r.at == '{' && (read_object(&r, NULL, &names, NULL, NULL) == 0 || r.wrong == TOO_DEEP);
 }

@@ -1,163 +1,541 @@
 /* text_file.c - see text_file.h. */
 #include "data/text_file.h"
 
-#include <archive.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json_scan.h"
 #include "data/shard.h"
 
+enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
+
+const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "latin-1", NULL};
+
+/* How far the check of UTF-8 has come in a character. */
+typedef struct {
+    int           due, taken;  /* bytes of it: still to come, and seen */
+    unsigned char least, most; /* limits of the next one */
+} Utf8;
+
 struct TextFile {
-    int             fd;
-    struct archive *packed;        /* owned; NULL: the bytes are as they lie in the file */
-    char            raw[TEXT_FILE_START]; /* the file's own start, which libarchive reads first */
-    size_t          raws;
-    char            start[TEXT_FILE_START];
-    size_t          starts, given; /* bytes of the start, and how many of them have been read */
+    int          fd;
+    const char  *memory;       /* borrowed [memory_bytes]: in place of fd; NULL: fd is read */
+    size_t       memory_bytes;
+    int          is_memory;
+    Unpack      *packed;       /* owned; NULL: the bytes are as they lie in the file */
+    Packing      packing;
+    char         raw[TEXT_FILE_START]; /* the file's own start, which is unpacked first */
+    size_t       raws, raw_at;
+    char         start[TEXT_FILE_START]; /* unpacked, with its mark */
+    size_t       starts, given;          /* bytes of the start, and how many of them have been read */
+    TextEncoding encoding;
+    int          mark;
+    unsigned char carry[CARRY]; /* a character that is not whole yet */
+    size_t       carried;
+    int64_t      at, invalid, first_invalid; /* unpacked bytes decoded; those that are no UTF-8 */
+    Utf8         utf8;
 };
 
-static int64_t read_file(int fd, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]) {
-    ssize_t n;
-    do n = read(fd, data, bytes);
-    while (n < 0 && errno == EINTR);
-    if (n < 0) snprintf(fault, TEXT_FILE_FAULT_CHARS, "cannot be read: %s", strerror(errno));
-    return n < 0 ? -EXIT_IO : n;
+static int fault_is(char *fault, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int fault_is(char *fault, int exit_code, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, TEXT_FILE_FAULT_CHARS, fmt, args);
+    va_end(args);
+    return exit_code;
 }
 
-/* --- unpacking ---------------------------------------------------------------------------------------------------- */
+/* --- bytes of the file -------------------------------------------------------------------------------------------- */
 
-static la_ssize_t next_packed(struct archive *a, void *file, const void **data) {
-    TextFile *f = (TextFile *)file;
-    char      fault[TEXT_FILE_FAULT_CHARS];
-    *data = f->raw;
-    size_t n = f->raws;
-    f->raws = 0;
-    if (n > 0) return (la_ssize_t)n;
-    int64_t more = read_file(f->fd, f->raw, sizeof f->raw, fault);
-    if (more < 0) archive_set_error(a, errno, "%s", strerror(errno));
-    return more < 0 ? -1 : (la_ssize_t)more;
-}
-
-static int packed_fault(const TextFile *f, char fault[TEXT_FILE_FAULT_CHARS]) {
-    const char *why = archive_error_string(f->packed);
-    snprintf(fault, TEXT_FILE_FAULT_CHARS, "cannot be unpacked to its end: %s; copy or make it again", why ? why : "it is damaged");
-    return EXIT_DATA;
-}
-
-static int open_packed(TextFile *f, char fault[TEXT_FILE_FAULT_CHARS]) {
-    struct archive_entry *entry;
-    f->packed = archive_read_new();
-    if (!f->packed) fail(EXIT_MEMORY, "no memory to unpack a text");
-    archive_read_support_filter_gzip(f->packed);
-    archive_read_support_filter_zstd(f->packed);
-    archive_read_support_filter_xz(f->packed);
-    archive_read_support_format_raw(f->packed);
-    archive_read_support_format_empty(f->packed);
-    if (archive_read_open(f->packed, f, NULL, next_packed, NULL) != ARCHIVE_OK) return packed_fault(f, fault);
-    int status = archive_read_next_header(f->packed, &entry);
-    return status == ARCHIVE_OK || status == ARCHIVE_EOF ? 0 : packed_fault(f, fault);
-}
-
-/* Bytes from behind the start. */
-static int64_t read_on(TextFile *f, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]) {
-    if (!f->packed && f->raws > 0) { /* the file's own start is the start */
-        size_t n = f->raws < bytes ? f->raws : bytes;
-        memcpy(data, f->raw, n);
-        memmove(f->raw, f->raw + n, f->raws -= n);
+static int64_t read_file(TextFile *f, char *data, size_t bytes, char *fault) {
+    if (f->memory) {
+        size_t n = bytes < f->memory_bytes ? bytes : f->memory_bytes;
+        memcpy(data, f->memory, n);
+        f->memory += n, f->memory_bytes -= n;
         return (int64_t)n;
     }
-    if (!f->packed) return read_file(f->fd, data, bytes, fault);
-    la_ssize_t n;
-    do n = archive_read_data(f->packed, data, bytes);
-    while (n == ARCHIVE_RETRY);
-    return n < 0 ? -packed_fault(f, fault) : (int64_t)n;
+    ssize_t n;
+    do n = read(f->fd, data, bytes);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) return -fault_is(fault, EXIT_IO, "cannot be read: %s", strerror(errno));
+    return n;
 }
 
-/* --- the file ----------------------------------------------------------------------------------------------------- */
+/* The file from its first byte on: its own start, which has been looked at, then the rest. */
+static int64_t read_raw(void *file, char *data, size_t bytes, char *fault) {
+    TextFile *f = (TextFile *)file;
+    size_t    n = f->raws - f->raw_at < bytes ? f->raws - f->raw_at : bytes;
+    if (n == 0) return read_file(f, data, bytes, fault);
+    memcpy(data, f->raw + f->raw_at, n);
+    f->raw_at += n;
+    return (int64_t)n;
+}
+
+static int64_t read_unpacked(TextFile *f, char *data, size_t bytes, char *fault) {
+    return f->packed ? unpack_read(f->packed, data, bytes, fault) : read_raw(f, data, bytes, fault);
+}
 
 /* Fills data from the file's own bytes or the unpacked ones, up to its end. */
-static int64_t fill(TextFile *f, char *data, size_t bytes, int is_raw, char fault[TEXT_FILE_FAULT_CHARS]) {
+static int64_t fill(TextFile *f, char *data, size_t bytes, int is_raw, char *fault) {
     size_t got = 0;
     for (int64_t n; got < bytes; got += (size_t)n) {
-        n = is_raw ? read_file(f->fd, data + got, bytes - got, fault) : read_on(f, data + got, bytes - got, fault);
+        n = is_raw ? read_file(f, data + got, bytes - got, fault) : read_unpacked(f, data + got, bytes - got, fault);
         if (n < 0) return n;
         if (n == 0) break;
     }
     return (int64_t)got;
 }
 
-int text_file_open(TextFile **file, const char *path, char fault[TEXT_FILE_FAULT_CHARS]) {
-    struct stat st;
-    TextFile   *f = (TextFile *)calloc(1, sizeof *f);
-    if (!f) fail(EXIT_MEMORY, "no memory to read a text");
-    *file = f;
-    f->fd = io_open(path, IO_READ);
-    int exit_code = 0;
-    if (f->fd < 0) {
-        snprintf(fault, TEXT_FILE_FAULT_CHARS, "cannot be read: %s", strerror(-f->fd));
-        exit_code = EXIT_DATA;
-    } else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) {
-        snprintf(fault, TEXT_FILE_FAULT_CHARS, "is a folder");
-        exit_code = EXIT_DATA;
+/* --- characters --------------------------------------------------------------------------------------------------- */
+
+/* Counts the bytes that are no UTF-8 (RFC 3629) in the next bytes of a text: each byte that begins no whole character. */
+static void check_utf8(TextFile *f, const char *text, size_t bytes) {
+    Utf8 *u = &f->utf8;
+    for (size_t i = 0; i < bytes; i++) {
+        uint64_t      eight;
+        unsigned char c = (unsigned char)text[i];
+        if (u->due > 0 && c >= u->least && c <= u->most) {
+            u->due--, u->taken++, u->least = 0x80, u->most = 0xBF;
+            continue;
+        }
+        int64_t bad = u->due > 0 ? u->taken : 0;
+        if (bad && f->invalid == 0) f->first_invalid = f->at + (int64_t)i - bad;
+        f->invalid += bad;
+        *u = (Utf8){0, 0, 0x80, 0xBF};
+        while (i + 8 <= bytes && (memcpy(&eight, text + i, 8), (eight & 0x8080808080808080u) == 0)) i += 8;
+        if (i == bytes) break;
+        c = (unsigned char)text[i];
+        if (c < 0x80) continue;
+        u->due = c >= 0xC2 && c < 0xE0 ? 1 : (c & 0xF0) == 0xE0 ? 2 : c >= 0xF0 && c < 0xF5 ? 3 : 0;
+        u->taken = 1;
+        if (c == 0xE0) u->least = 0xA0;
+        if (c == 0xED) u->most = 0x9F;
+        if (c == 0xF0) u->least = 0x90;
+        if (c == 0xF4) u->most = 0x8F;
+        if (u->due > 0) continue;
+        if (f->invalid++ == 0) f->first_invalid = f->at + (int64_t)i;
     }
-    int64_t n = exit_code ? 0 : fill(f, f->raw, sizeof f->raw, 1, fault);
-    if (n < 0) exit_code = (int)-n;
-    else f->raws = (size_t)n;
-    const char *kind = exit_code ? NULL : shard_text_kind((const uint8_t *)f->raw, f->raws);
-    if (kind && (strcmp(kind, "gzip") == 0 || strcmp(kind, "zstd") == 0 || strcmp(kind, "xz") == 0))
-        exit_code = open_packed(f, fault);
-    n = exit_code ? 0 : fill(f, f->start, sizeof f->start, 0, fault);
-    if (n < 0) exit_code = (int)-n;
-    else f->starts = (size_t)n;
-    if (exit_code) text_file_close(f), *file = NULL;
+}
+
+/* The text has ended: a character that is not whole is no character. */
+static void end_utf8(TextFile *f) {
+    if (f->utf8.due == 0) return;
+    if (f->invalid == 0) f->first_invalid = f->at - f->utf8.taken;
+    f->invalid += f->utf8.taken;
+    f->utf8 = (Utf8){0, 0, 0, 0};
+}
+
+static int unit_bytes(TextEncoding e) { return e == ENCODING_LATIN1 || e == ENCODING_UTF8 ? 1 : e <= ENCODING_UTF16BE ? 2 : 4; }
+
+static uint32_t unit_at(TextEncoding e, const unsigned char *in) {
+    switch (e) {
+    case ENCODING_UTF16LE: return in[0] | (uint32_t)in[1] << 8;
+    case ENCODING_UTF16BE: return in[1] | (uint32_t)in[0] << 8;
+    case ENCODING_UTF32LE: return in[0] | (uint32_t)in[1] << 8 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 24;
+    case ENCODING_UTF32BE: return in[3] | (uint32_t)in[2] << 8 | (uint32_t)in[1] << 16 | (uint32_t)in[0] << 24;
+    default: return in[0];
+    }
+}
+
+/* Decodes the character at in [bytes]. Returns the bytes it takes, 0 where more are needed, or -1 where it is none; then
+ * *character is what stands there. */
+static int decode_one(TextEncoding e, const unsigned char *in, size_t bytes, uint32_t *character) {
+    size_t unit = (size_t)unit_bytes(e);
+    if (bytes < unit) return 0;
+    uint32_t c = *character = unit_at(e, in);
+    if (c > 0x10FFFF) return -1;
+    if (c < 0xD800 || c > 0xDFFF) return (int)unit;
+    if (unit == 4 || c > 0xDBFF) return -1;
+    if (bytes < 4) return 0;
+    uint32_t low = unit_at(e, in + 2);
+    if (low < 0xDC00 || low > 0xDFFF) return -1;
+    *character = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+    return 4;
+}
+
+/* --- what the first bytes say ------------------------------------------------------------------------------------- */
+
+/* Byte-order marks; that of UTF-32LE begins with that of UTF-16LE. */
+static const struct { const char *start; int bytes; TextEncoding encoding; } MARKS[] = {
+    {"\xff\xfe\0\0", 4, ENCODING_UTF32LE}, {"\0\0\xfe\xff", 4, ENCODING_UTF32BE}, {"\xef\xbb\xbf", 3, ENCODING_UTF8},
+    {"\xff\xfe", 2, ENCODING_UTF16LE},     {"\xfe\xff", 2, ENCODING_UTF16BE},
+};
+
+static const char *encoding_name(TextEncoding e) { return TEXT_ENCODINGS[e - ENCODING_UTF8]; }
+
+static int begins_with(const TextFile *f, const char *with, size_t bytes, size_t at) {
+    return f->starts >= at + bytes && memcmp(f->start + at, with, bytes) == 0;
+}
+
+/* Takes the mark, if there is one. One of another encoding than the user has given is a fault. */
+static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
+    f->encoding = asked;
+    for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
+        if (!begins_with(f, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
+        if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE) continue; /* its own mark, then U+0000 */
+        if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
+            return fault_is(fault, EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= out, and the mark decides",
+                            encoding_name(MARKS[i].encoding), encoding_name(asked));
+        f->encoding = MARKS[i].encoding, f->mark = MARKS[i].bytes;
+        break;
+    }
+    if (f->encoding == ENCODING_FOUND) f->encoding = ENCODING_UTF8;
+    f->given = (size_t)f->mark, f->at = f->mark;
+    return 0;
+}
+
+/* Whether a code point may stand in a text: assigned, and no control character. */
+static int is_of_text(uint32_t c) {
+    utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
+    return (kind != UTF8PROC_CATEGORY_CN && kind != UTF8PROC_CATEGORY_CC && kind != UTF8PROC_CATEGORY_CO) || (c >= 8 && c <= 13) || c == 27;
+}
+
+/* How many characters of the start are common ones, read as this encoding; -1: some cannot stand in a text. */
+static int64_t common_characters(const TextFile *f, TextEncoding e) {
+    int64_t count = 0;
+    for (size_t at = 0; at < f->starts;) {
+        uint32_t c;
+        int      n = decode_one(e, (const unsigned char *)f->start + at, f->starts - at, &c);
+        if (n < 0 || (n == 0 && f->starts < TEXT_FILE_START) || (n > 0 && !is_of_text(c))) return -1;
+        if (n == 0) break;
+        count += (c < 0x7F && c != 0) || (c >= 0x3000 && c <= 0x3002) || c == 0xFF0C;
+        at += (size_t)n;
+    }
+    return count;
+}
+
+static int64_t invalid_at_start(const TextFile *f);
+
+/* UTF-16 and UTF-32 without a mark show by zero bytes, and by characters that are common in one order of bytes alone. */
+static TextEncoding unmarked_encoding(const TextFile *f) {
+    TextEncoding best = ENCODING_FOUND;
+    int64_t      most = 0, zeros = 0;
+    for (size_t i = 0; i < f->starts; i++) zeros += f->start[i] == 0;
+    if (zeros * 5 < (int64_t)f->starts && invalid_at_start(f) * 100 <= (int64_t)f->starts) return ENCODING_FOUND;
+    for (TextEncoding e = ENCODING_UTF16LE; e <= ENCODING_UTF32BE; e++) {
+        int64_t common = common_characters(f, e);
+        if (common * 64 * unit_bytes(e) < (int64_t)f->starts || common <= most) continue;
+        best = e, most = common;
+    }
+    return best;
+}
+
+static int64_t invalid_at_start(const TextFile *f) {
+    int64_t invalid = 0;
+    for (size_t at = 0; at < f->starts;) {
+        size_t left = f->starts - at;
+        int    n = (unsigned char)f->start[at] < 0x80 ? 1 : json_utf8(f->start + at, left);
+        if (n == 0 && left < CARRY && f->starts == TEXT_FILE_START) break; /* cut there */
+        invalid += n == 0;
+        at += n ? (size_t)n : 1;
+    }
+    return invalid;
+}
+
+/* --- what is no text ---------------------------------------------------------------------------------------------- */
+
+/* IF_BINARY: the bytes are letters that a text could begin with, and count where the start has too many control bytes for one. */
+enum { ALWAYS, IF_BINARY };
+static const struct { const char *start; size_t bytes, at; int when; TextKind kind; const char *what; } OTHERS[] = {
+    {"1AY&SY", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, which is not read: bzip2 -dc FILE > NEW unpacks it"},
+    {"\x17\x72\x45\x38\x50\x90", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, and empty"},
+    {"\x04\x22\x4d\x18", 4, 0, ALWAYS, TEXT_PACKED, "packed by lz4, which is not read: lz4 -dc FILE > NEW unpacks it"},
+    {"\x02\x21\x4c\x18", 4, 0, ALWAYS, TEXT_PACKED, "packed by lz4, which is not read: lz4 -dc FILE > NEW unpacks it"},
+    {"LZIP", 4, 0, IF_BINARY, TEXT_PACKED, "packed by lzip, which is not read: lzip -dc FILE > NEW unpacks it"},
+    {"\x89LZO\0\r\n\x1a\n", 9, 0, ALWAYS, TEXT_PACKED, "packed by lzop, which is not read: lzop -dc FILE > NEW unpacks it"},
+    {"\x1f\x9d", 2, 0, ALWAYS, TEXT_PACKED, "packed by compress, which is not read: gzip -dc < FILE > NEW unpacks it"},
+    {"\x1f\xa0", 2, 0, ALWAYS, TEXT_PACKED, "packed by compress, which is not read: gzip -dc < FILE > NEW unpacks it"},
+    {"\x5d\0\0", 3, 0, ALWAYS, TEXT_PACKED, "packed by lzma, which is not read: xz --format=lzma -dc FILE > NEW unpacks it"},
+    {"\xff\x06\0\0sNaPpY", 10, 0, ALWAYS, TEXT_PACKED, "packed by snappy, which is not read: unpack it first"},
+    {"\x37\x7a\xbc\xaf\x27\x1c", 6, 0, ALWAYS, TEXT_OTHER, "a 7z archive: 7z x FILE unpacks it"},
+    {"Rar!\x1a\x07", 6, 0, ALWAYS, TEXT_OTHER, "a rar archive: unrar x FILE unpacks it"},
+    {"PK\3\4", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive, or a document, book or weights packed as one: unzip FILE unpacks it"},
+    {"PK\5\6", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive without files"},
+    {"PK\7\x08", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive in parts: unzip FILE unpacks it"},
+    {"ustar", 5, 257, ALWAYS, TEXT_OTHER, "a tar archive: tar -xf FILE unpacks it"},
+    {"!<arch>\n", 8, 0, ALWAYS, TEXT_OTHER, "an ar archive, a library or a Debian package: ar x FILE unpacks it"},
+    {"07070", 5, 0, IF_BINARY, TEXT_OTHER, "a cpio archive: cpio -i < FILE unpacks it"},
+    {"\xc7\x71", 2, 0, ALWAYS, TEXT_OTHER, "a cpio archive: cpio -i < FILE unpacks it"},
+    {"xar!", 4, 0, IF_BINARY, TEXT_OTHER, "a xar archive"},
+    {"MSCF", 4, 0, IF_BINARY, TEXT_OTHER, "a cabinet archive"},
+    {"hsqs", 4, 0, IF_BINARY, TEXT_OTHER, "a squashfs image"},
+    {"\xed\xab\xee\xdb", 4, 0, ALWAYS, TEXT_OTHER, "an rpm package"},
+    {"CD001", 5, 32769, IF_BINARY, TEXT_OTHER, "the image of a CD"},
+    {"PACK", 4, 0, IF_BINARY, TEXT_OTHER, "a pack of git"},
+    {"DIRC", 4, 0, IF_BINARY, TEXT_OTHER, "an index of git"},
+    {"\x89PNG", 4, 0, ALWAYS, TEXT_OTHER, "a PNG picture"},
+    {"\xff\xd8\xff", 3, 0, ALWAYS, TEXT_OTHER, "a JPEG picture"},
+    {"GIF8", 4, 0, IF_BINARY, TEXT_OTHER, "a GIF picture"},
+    {"BM", 2, 0, IF_BINARY, TEXT_OTHER, "a BMP picture"},
+    {"II*\0", 4, 0, ALWAYS, TEXT_OTHER, "a TIFF picture"},
+    {"MM\0*", 4, 0, ALWAYS, TEXT_OTHER, "a TIFF picture"},
+    {"WEBP", 4, 8, IF_BINARY, TEXT_OTHER, "a WebP picture"},
+    {"\0\0\1\0", 4, 0, ALWAYS, TEXT_OTHER, "an icon, or a font"},
+    {"8BPS", 4, 0, IF_BINARY, TEXT_OTHER, "a Photoshop picture"},
+    {"gimp xcf", 8, 0, IF_BINARY, TEXT_OTHER, "a GIMP picture"},
+    {"DDS ", 4, 0, IF_BINARY, TEXT_OTHER, "a DDS picture"},
+    {"\x76\x2f\x31\x01", 4, 0, ALWAYS, TEXT_OTHER, "an OpenEXR picture"},
+    {"\0\0\0\x0cjP  ", 8, 0, ALWAYS, TEXT_OTHER, "a JPEG 2000 picture"},
+    {"\xff\x0a", 2, 0, ALWAYS, TEXT_OTHER, "a JPEG XL picture"},
+    {"AT&TFORM", 8, 0, IF_BINARY, TEXT_OTHER, "a DjVu document"},
+    {"ftyp", 4, 4, IF_BINARY, TEXT_OTHER, "a video, an audio file or a picture (MP4, HEIC)"},
+    {"WAVE", 4, 8, IF_BINARY, TEXT_OTHER, "an audio file (WAV)"},
+    {"AVI ", 4, 8, IF_BINARY, TEXT_OTHER, "a video (AVI)"},
+    {"ID3", 3, 0, IF_BINARY, TEXT_OTHER, "an audio file (MP3)"},
+    {"\xff\xfb", 2, 0, ALWAYS, TEXT_OTHER, "an audio file (MP3)"},
+    {"\xff\xf3", 2, 0, ALWAYS, TEXT_OTHER, "an audio file (MP3)"},
+    {"\xff\xf1", 2, 0, ALWAYS, TEXT_OTHER, "an audio file (AAC)"},
+    {"OggS", 4, 0, IF_BINARY, TEXT_OTHER, "an audio file or a video (Ogg)"},
+    {"fLaC", 4, 0, IF_BINARY, TEXT_OTHER, "an audio file (FLAC)"},
+    {"MThd", 4, 0, IF_BINARY, TEXT_OTHER, "an audio file (MIDI)"},
+    {"FORM", 4, 0, IF_BINARY, TEXT_OTHER, "an audio file (AIFF)"},
+    {"\x1a\x45\xdf\xa3", 4, 0, ALWAYS, TEXT_OTHER, "a video (Matroska, WebM)"},
+    {"FLV\1", 4, 0, ALWAYS, TEXT_OTHER, "a video (FLV)"},
+    {"\0\0\1\xba", 4, 0, ALWAYS, TEXT_OTHER, "a video (MPEG)"},
+    {"\x30\x26\xb2\x75", 4, 0, ALWAYS, TEXT_OTHER, "a video or an audio file (ASF)"},
+    {"\x7f" "ELF", 4, 0, ALWAYS, TEXT_OTHER, "a program or library (ELF)"},
+    {"MZ", 2, 0, IF_BINARY, TEXT_OTHER, "a program of Windows"},
+    {"\xfe\xed\xfa", 3, 0, ALWAYS, TEXT_OTHER, "a program of macOS"},
+    {"\xcf\xfa\xed\xfe", 4, 0, ALWAYS, TEXT_OTHER, "a program of macOS"},
+    {"\xce\xfa\xed\xfe", 4, 0, ALWAYS, TEXT_OTHER, "a program of macOS"},
+    {"\xca\xfe\xba\xbe", 4, 0, ALWAYS, TEXT_OTHER, "compiled Java, or a program of macOS"},
+    {"\0asm", 4, 0, ALWAYS, TEXT_OTHER, "a program (WebAssembly)"},
+    {"dex\n", 4, 0, IF_BINARY, TEXT_OTHER, "a program of Android"},
+    {"BC\xc0\xde", 4, 0, ALWAYS, TEXT_OTHER, "bitcode of LLVM"},
+    {"\x1bLua", 4, 0, ALWAYS, TEXT_OTHER, "compiled Lua"},
+    {"%PDF-", 5, 0, ALWAYS, TEXT_OTHER, "a PDF: pdftotext FILE NEW.txt takes its text out"},
+    {"%!PS-Adobe", 10, 0, ALWAYS, TEXT_OTHER, "a PostScript document: ps2ascii FILE NEW.txt takes its text out"},
+    {"{\\rtf", 5, 0, ALWAYS, TEXT_OTHER, "an RTF document: save it as plain text"},
+    {"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", 8, 0, ALWAYS, TEXT_OTHER, "an old Office document: save it as plain text"},
+    {"OTTO", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
+    {"\0\1\0\0", 4, 0, ALWAYS, TEXT_OTHER, "a font, or a database of Access"},
+    {"ttcf", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
+    {"wOFF", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
+    {"wOF2", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
+    {"SQLite format 3", 16, 0, ALWAYS, TEXT_OTHER, "an SQLite database: sqlite3 FILE .dump writes it as text"},
+    {"\x93NUMPY", 6, 0, ALWAYS, TEXT_OTHER, "an array of NumPy"},
+    {"ARROW1", 6, 0, IF_BINARY, TEXT_OTHER, "an Arrow file: write it as parquet"},
+    {"\xff\xff\xff\xff", 4, 0, ALWAYS, TEXT_OTHER, "an Arrow stream, or damaged: write it as parquet"},
+    {"FEA1", 4, 0, IF_BINARY, TEXT_OTHER, "a Feather file: write it as parquet"},
+    {"ORC", 3, 0, IF_BINARY, TEXT_OTHER, "an ORC file: write it as parquet"},
+    {"Obj\1", 4, 0, ALWAYS, TEXT_OTHER, "an Avro file: write it as parquet or JSON Lines"},
+    {"PARE", 4, 0, IF_BINARY, TEXT_OTHER, "an encrypted parquet file: write it without encryption"},
+    {"\x89HDF\r\n\x1a\n", 8, 0, ALWAYS, TEXT_OTHER, "an HDF5 file"},
+    {"CDF\1", 4, 0, ALWAYS, TEXT_OTHER, "a NetCDF file"},
+    {"CDF\2", 4, 0, ALWAYS, TEXT_OTHER, "a NetCDF file"},
+    {"GGUF", 4, 0, IF_BINARY, TEXT_OTHER, "weights of a model (GGUF)"},
+    {"lmgg", 4, 0, IF_BINARY, TEXT_OTHER, "weights of a model (GGML)"},
+    {"tjgg", 4, 0, IF_BINARY, TEXT_OTHER, "weights of a model (GGML)"},
+    {"\x80\2", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python, perhaps weights of PyTorch"},
+    {"\x80\3", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python, perhaps weights of PyTorch"},
+    {"\x80\4", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python"},
+    {"\x80\5", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python"},
+    {"MATLAB 5.0 MAT", 14, 0, IF_BINARY, TEXT_OTHER, "a MATLAB file"},
+    {"REDIS", 5, 0, IF_BINARY, TEXT_OTHER, "a database of Redis"},
+    {"\xd4\xc3\xb2\xa1", 4, 0, ALWAYS, TEXT_OTHER, "a capture of a network"},
+    {"MMIDIDX\0", 8, 0, ALWAYS, TEXT_SHARD, "a Megatron index, which belongs to tokens"},
+    {"BIN.TOK\n", 8, 0, IF_BINARY, TEXT_SHARD, "a file of tokens of llmq already"},
+};
+
+static int is_control(unsigned char c) { return (c < 32 && !(c >= 8 && c <= 13) && c != 27) || c == 127; }
+
+/* Whether over 1 % of count bytes are control bytes. */
+static int is_binary(const char *text, size_t count) {
+    size_t controls = 0;
+    for (size_t i = 0; i < count; i++) controls += (size_t)is_control((unsigned char)text[i]);
+    return controls * 100 > count;
+}
+
+/* A tar archive of before 1988 has no mark but the checksum of its first block. */
+static int is_tar(const TextFile *f) {
+    unsigned sum = 0, told = 0;
+    if (f->starts < 512 || f->start[0] == 0) return 0;
+    for (int i = 0; i < 512; i++) sum += i >= 148 && i < 156 ? ' ' : (unsigned char)f->start[i];
+    for (int i = 148; i < 156; i++)
+        if (f->start[i] >= '0' && f->start[i] <= '7') told = told * 8 + (unsigned)(f->start[i] - '0');
+    return sum == told;
+}
+
+/* Eight bytes of length, then the header's JSON. */
+static int is_safetensors(const TextFile *f) {
+    return f->starts >= 10 && f->start[8] == '{' && memcmp(f->start + 4, "\0\0\0\0", 4) == 0;
+}
+
+TextKind text_file_kind(const TextFile *f, const char **what) {
+    int is_wide = unit_bytes(f->encoding) > 1;
+    int looks_binary = is_binary(f->start, f->starts) || is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK);
+    *what = NULL;
+    if (is_wide && f->mark) return TEXT_PLAIN; /* the mark says more than bytes that are halves of characters */
+    if (begins_with(f, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
+    if (shard_is_llmc((const uint8_t *)f->start, f->starts))
+        return *what = "a shard of tokens already, or another file of llm.c, not text", TEXT_SHARD;
+    if (is_tar(f)) return *what = "a tar archive: tar -xf FILE unpacks it", TEXT_OTHER;
+    if (is_safetensors(f)) return *what = "weights of a model (safetensors)", TEXT_OTHER;
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+        if (begins_with(f, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at) && (OTHERS[i].when == ALWAYS || looks_binary) &&
+            (OTHERS[i].bytes > 2 || !is_wide)) /* two bytes are a character of UTF-16 */
+            return *what = OTHERS[i].what, OTHERS[i].kind;
+    if (f->packing != PACKED_NOT) /* behind the list: a tar archive of files that are packed is one */
+        switch (unpack_kind(f->start, f->starts)) {
+        case PACKED_NOT:  break;
+        case PACKED_GZIP: return *what = "packed twice, by gzip last: unpack it once, as by zcat FILE > NEW", TEXT_PACKED;
+        case PACKED_ZSTD: return *what = "packed twice: unpack it once, as by zstd -dcf FILE > NEW", TEXT_PACKED;
+        case PACKED_XZ:   return *what = "packed twice: unpack it once, as by xz -dcf FILE > NEW", TEXT_PACKED;
+        }
+    if (!is_wide && looks_binary)
+        return *what = "binary (over 1 % of its first bytes are control characters)", TEXT_BINARY;
+    return TEXT_PLAIN;
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+static int open_start(TextFile *f, TextEncoding asked, char *fault) {
+    int64_t n = fill(f, f->raw, sizeof f->raw, 1, fault);
+    if (n < 0) return (int)-n;
+    f->raws = (size_t)n;
+    f->packing = unpack_kind(f->raw, f->raws);
+    if (f->packing != PACKED_NOT) f->packed = unpack_create(f->packing, read_raw, f);
+    n = fill(f, f->start, sizeof f->start, 0, fault);
+    if (n < 0) return (int)-n;
+    f->starts = (size_t)n;
+    int exit_code = take_mark(f, asked, fault);
+    if (exit_code || f->mark || asked != ENCODING_FOUND) return exit_code;
+    const char  *what;
+    TextKind     kind = text_file_kind(f, &what);
+    TextEncoding found = kind == TEXT_PLAIN || kind == TEXT_BINARY ? unmarked_encoding(f) : ENCODING_FOUND;
+    if (found == ENCODING_FOUND) return 0;
+    if (f->is_memory)
+        return fault_is(fault, EXIT_DATA, "looks like %s without a byte-order mark: iconv -f %s -t utf-8 FILE > NEW makes UTF-8 of it",
+                        found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
+    return fault_is(fault, EXIT_DATA, "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 takes its bytes as they are)",
+                    found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
+}
+
+static TextFile *create(void) {
+    TextFile *f = (TextFile *)calloc(1, sizeof *f);
+    if (!f) fail(EXIT_MEMORY, "no memory to read a text");
+    f->fd = -1;
+    return f;
+}
+
+int text_file_open(TextFile **file, const char *path, TextEncoding encoding, char fault[TEXT_FILE_FAULT_CHARS]) {
+    struct stat st;
+    TextFile   *f = create();
+    int         exit_code = 0;
+    f->fd = io_open(path, IO_READ);
+    if (f->fd < 0) exit_code = fault_is(fault, EXIT_DATA, "cannot be read: %s", strerror(-f->fd));
+    else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) exit_code = fault_is(fault, EXIT_DATA, "is a folder");
+    else exit_code = open_start(f, encoding, fault);
+    if (exit_code) text_file_close(f), f = NULL;
+    *file = f;
     return exit_code;
 }
 
 void text_file_close(TextFile *f) {
     if (!f) return;
-    if (f->packed) archive_read_free(f->packed);
+    unpack_destroy(f->packed);
     if (f->fd >= 0) io_close(f->fd);
     free(f);
 }
 
-TextKind text_file_kind(const TextFile *f, const char **what) {
-    static const struct { const char *start; size_t bytes, at; const char *what; } OTHERS[] = {
-        {"PK\3\4", 4, 0, "a zip archive or an office document"},
-        {"ustar", 5, 257, "a tar archive"},
-        {"%PDF-", 5, 0, "a PDF"},
-        {"\x89PNG", 4, 0, "a picture"},
-        {"\xff\xd8\xff", 3, 0, "a picture"},
-        {"\x7f" "ELF", 4, 0, "a program"},
-        {"\xff\xfe", 2, 0, "UTF-16 text (iconv -f UTF-16 -t UTF-8 turns it into UTF-8)"},
-        {"\xfe\xff", 2, 0, "UTF-16 text (iconv -f UTF-16 -t UTF-8 turns it into UTF-8)"},
-        {"BZh9", 4, 0, "packed by bzip2"},
-        {"\x28\xb5\x2f\xfd", 4, 0, "packed twice"},
-        {"\x1f\x8b\x08", 3, 0, "packed twice"},
-    };
-    const char *kind = shard_text_kind((const uint8_t *)f->start, f->starts);
-    *what = NULL;
-    if (kind && strcmp(kind, "parquet") == 0) return TEXT_PARQUET;
-    if (kind && strcmp(kind, "JSON") == 0) return TEXT_JSON;
-    if (shard_is_llmc((const uint8_t *)f->start, f->starts)) return *what = "a shard of tokens already", TEXT_OTHER;
-    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
-        if (f->starts >= OTHERS[i].at + OTHERS[i].bytes && memcmp(f->start + OTHERS[i].at, OTHERS[i].start, OTHERS[i].bytes) == 0)
-            return *what = OTHERS[i].what, TEXT_OTHER;
-    return memchr(f->start, '\0', f->starts) ? TEXT_OTHER : TEXT_PLAIN;
-}
+Packing      text_file_packing(const TextFile *f) { return f->packing; }
+TextEncoding text_file_encoding(const TextFile *f) { return f->encoding; }
+int          text_file_mark(const TextFile *f) { return f->mark; }
+int64_t      text_file_invalid(const TextFile *f, int64_t *first) { return *first = f->first_invalid, f->invalid; }
 
-int         text_file_is_packed(const TextFile *f) { return f->packed != NULL; }
-const char *text_file_start(const TextFile *f, size_t *bytes) { return *bytes = f->starts, f->start; }
-
-int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]) {
-    if (f->given == f->starts) return read_on(f, data, bytes, fault);
+/* The start that has been looked at, then the rest. */
+static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
     size_t n = f->starts - f->given < bytes ? f->starts - f->given : bytes;
+    if (n == 0) return read_unpacked(f, data, bytes, fault);
     memcpy(data, f->start + f->given, n);
     f->given += n;
     return (int64_t)n;
+}
+
+/* What helps where a file is not in its encoding. A file in memory is a tokenizer's or a task's, which no key describes. */
+static const char *encoding_cure(const TextFile *f) {
+    return f->is_memory ? "write it as UTF-8, or copy it again" : "give the encoding it has, encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1";
+}
+
+static int64_t bad_character(const TextFile *f, uint32_t c, char *fault) {
+    const char *what = c > 0x10FFFF ? "no character" : "half a pair of surrogates";
+    return -fault_is(fault, EXIT_DATA, "is no %s: 0x%0*X at byte %lld is %s; %s", encoding_name(f->encoding),
+                     2 * unit_bytes(f->encoding), c, (long long)f->at, what, encoding_cure(f));
+}
+
+/* Reads on in UTF-16, UTF-32 or Latin-1. A byte of Latin-1 becomes at most two, two of UTF-16 at most three. */
+static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) {
+    unsigned char in[CHUNK];
+    size_t        room = bytes / 2 < sizeof in ? bytes / 2 : sizeof in, out = 0;
+    while (out == 0) {
+        memcpy(in, f->carry, f->carried);
+        int64_t n = read_next(f, (char *)in + f->carried, room - f->carried, fault);
+        if (n < 0) return n;
+        if (n == 0 && f->carried > 0)
+            return -fault_is(fault, EXIT_DATA, "is no %s, or cut off: %zu byte%s at its end, byte %lld, are no whole character; %s",
+                             encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at, encoding_cure(f));
+        if (n == 0) return 0;
+        size_t have = f->carried + (size_t)n, at = 0;
+        for (int took; at < have; at += (size_t)took) {
+            uint32_t c;
+            took = decode_one(f->encoding, in + at, have - at, &c);
+            if (took == 0) break;
+            if (took < 0) return bad_character(f, c, fault);
+            if (f->encoding == ENCODING_LATIN1 && c >= 0x80 && c < 0xA0 && f->invalid++ == 0) f->first_invalid = f->at;
+            out += (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)data + out);
+            f->at += took;
+        }
+        f->carried = have - at;
+        memcpy(f->carry, in + at, f->carried);
+    }
+    return (int64_t)out;
+}
+
+int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]) {
+    if (f->encoding != ENCODING_UTF8) return read_decoded(f, data, bytes, fault);
+    int64_t n = read_next(f, data, bytes, fault);
+    if (n > 0) check_utf8(f, data, (size_t)n), f->at += n;
+    if (n == 0) end_utf8(f);
+    return n;
+}
+
+/* --- a file in memory --------------------------------------------------------------------------------------------- */
+
+int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FAULT_CHARS]) {
+    TextFile   *f = create();
+    const char *what;
+    char       *clean = NULL;
+    size_t      used = 0, room = *bytes + 16;
+    int64_t     n = 0;
+    f->memory = *text, f->memory_bytes = *bytes, f->is_memory = 1;
+    int exit_code = open_start(f, ENCODING_FOUND, fault);
+    TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
+    if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller knows better what bytes it takes */
+        exit_code = fault_is(fault, EXIT_DATA, "is %s, no text", what ? what : "a parquet file");
+    while (exit_code == 0) {
+        if (!clean || room - used < 16) {
+            if (clean) room *= 2;
+            clean = (char *)realloc(clean, room + 1);
+            if (!clean) fail(EXIT_MEMORY, "no memory for a text of %zu bytes", room);
+        }
+        n = text_file_read(f, clean + used, room - used, fault);
+        if (n <= 0) break;
+        used += (size_t)n;
+        if (used > limit) exit_code = fault_is(fault, EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
+    }
+    if (n < 0) exit_code = (int)-n;
+    text_file_close(f);
+    if (exit_code) return free(clean), exit_code;
+    clean[used] = 0;
+    free(*text);
+    *text = clean, *bytes = used;
+    return 0;
 }

@@ -10,8 +10,6 @@
 #include "core/io.h"
 #include "core/json.h"
 
-enum { NOTES_LIMIT = 1 << 16 };
-
 void tokens_json_path(const char *shard, char *path, size_t capacity) {
     const char *slash = strrchr(shard, '/');
     snprintf(path, capacity, "%.*stokens.json", slash ? (int)(slash - shard) + 1 : 0, shard);
@@ -30,9 +28,9 @@ static double number_beside(const char *shard, const char *key) {
     JsonFault fault;
     double    found = NAN;
     tokens_json_path(shard, path, sizeof path);
-    int64_t bytes = io_read_file(path, NOTES_LIMIT, &text);
+    int64_t bytes = io_read_file(path, TOKENS_JSON_BYTES, &text);
     if (bytes < 0) return NAN;
-    if (json_parse(text, (size_t)bytes, NOTES_LIMIT, &json, &fault)) {
+    if (json_parse(text, (size_t)bytes, TOKENS_JSON_BYTES, &json, &fault)) {
         const cJSON *member = json_member(json.root, key);
         if (cJSON_IsNumber(member) && member->valuedouble > 0) found = member->valuedouble;
         json_free(&json);

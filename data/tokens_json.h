@@ -11,6 +11,10 @@
 extern "C" {
 #endif
 
+/* tokens.json may have so many bytes. Programs of before refuse a larger one, so a long list of inputs stands in a file beside it. */
+enum { TOKENS_JSON_BYTES = 1 << 16 };
+#define TOKENS_INPUTS_NAME "tokens.inputs.jsonl"
+
 /* The place of the notes of a shard, or of a glob of them. */
 void    tokens_json_path(const char *shard, char *path, size_t capacity);
 /* Returns whether two shards lie in one folder, so that they share notes and tokenizer. */

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
+#include "data/text_file.h"
 
 static const size_t FILE_LIMIT = (size_t)1 << 31;
 
@@ -68,12 +69,15 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
              "%s is text, and the model has token ids only: a tokenizer has to turn it into them (data.tokenizer, tokenizer=)",
              t->path);
     int64_t line = 1;
+    int     is_first = 1; /* no line that is not blank has come before */
     for (const char *end; bytes > 0; line++) {
         end = (const char *)memchr(data, '\n', bytes);
         size_t own = end ? (size_t)(end - data) : bytes, step = end ? own + 1 : own;
         if (own > 0 && data[own - 1] == '\r') own--;
-        if (!task_parse_line(t, reader, data, own, line, fault))
-            fail(EXIT_DATA, "%s:%lld: %s", t->path, (long long)line, fault);
+        size_t blank = 0;
+        while (blank < own && strchr(" \t\r", data[blank]) && data[blank]) blank++;
+        if (blank < own && !task_parse_line(t, reader, data, own, is_first, fault)) fail(EXIT_DATA, "%s:%lld: %s", t->path, (long long)line, fault);
+        if (blank < own) is_first = 0;
         data += step, bytes -= step;
     }
 }
@@ -94,8 +98,13 @@ Task task_read(const char *path, TaskReader reader) {
              "%s: the file of a task cannot be read: %s", path, strerror((int)-bytes));
     Task t = {.name = name_of(path), .path = strdup(path), .fingerprint = XXH3_64bits(data, (size_t)bytes)};
     if (!t.name || !t.path) fail(EXIT_MEMORY, "no memory for the name of a task");
-    if (!task_is_hellaswag(data, (size_t)bytes)) read_lines(&t, reader, data, (size_t)bytes);
-    else if (!task_parse_hellaswag(&t, reader, data, (size_t)bytes, fault)) fail(EXIT_DATA, "%s: %s", path, fault);
+    if (!task_is_hellaswag(data, (size_t)bytes)) {
+        char   why[TEXT_FILE_FAULT_CHARS];
+        size_t clean = (size_t)bytes;
+        int    exit_code = text_clean(&data, &clean, FILE_LIMIT, why);
+        if (exit_code) fail(exit_code, "%s %s", path, why);
+        read_lines(&t, reader, data, clean);
+    } else if (!task_parse_hellaswag(&t, reader, data, (size_t)bytes, fault)) fail(EXIT_DATA, "%s: %s", path, fault);
     free(data);
     if (t.questions == 0) fail(EXIT_DATA, "%s holds no question", path);
     return t;

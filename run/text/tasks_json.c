@@ -16,7 +16,7 @@
 #include "core/json.h"
 #include "run/text/tasks.h"
 
-enum { MOST_TEXTS = 256, LINE_LIMIT = JSON_LIMIT };
+enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* bytes, as of a line of a text */ };
 
 static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) {
@@ -228,14 +228,14 @@ static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *f
     return taken;
 }
 
-int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int64_t line,
+int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int is_first,
                     char fault[TASK_FAULT_CHARS]) {
     Json      json;
     JsonFault wrong;
     if (!json_parse(text, bytes, LINE_LIMIT, &json, &wrong))
         return fault_is(fault, "column %d: %s", wrong.at.column, wrong.text);
     int taken = !cJSON_IsObject(json.root)                    ? fault_is(fault, "%s", FORMS)
-                : line == 1 && json_member(json.root, "task") ? parse_head(t, json.root, fault)
+                : is_first && json_member(json.root, "task") ? parse_head(t, json.root, fault)
                                                               : parse_question(t, reader, json.root, fault);
     json_free(&json);
     return taken;

@@ -116,3 +116,15 @@ int64_t verb_size(const VerbArgument *a, int64_t least) {
     fail(EXIT_CONFIG, "%s: %s=%s: a size of at least %lld bytes is expected, as in %s=2GiB", a->verb, a->name, a->value,
          (long long)least, a->name);
 }
+
+void verb_input(const VerbArgument *a, int row, DocumentOptions *o) {
+    switch (row) {
+        case INPUT_FIELD: o->field = verb_text(a); break;
+        case INPUT_FORMAT: o->format = (DocumentFormat)(FORMAT_TEXT + verb_choice(a, DOCUMENT_FORMATS)); break;
+        case INPUT_ENCODING: o->encoding = (TextEncoding)(ENCODING_UTF8 + verb_choice(a, TEXT_ENCODINGS)); break;
+        case INPUT_SKIP:
+            o->skip = (const char **)realloc(o->skip, sizeof *o->skip * (size_t)(o->skips + 1));
+            if (!o->skip) fail(EXIT_MEMORY, "%s: no memory for skip=", a->verb);
+            o->skip[o->skips++] = verb_text(a);
+    }
+}

@@ -12,6 +12,7 @@
 
 #include "core/io.h"
 #include "layers/algorithms.h"
+#include "data/text_file.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
 #include "run/text/sample.h"
@@ -59,6 +60,11 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
         *bytes = is_input ? read_input(&text) : io_read_file(name, PROMPT_LIMIT, &text);
         if (*bytes < 0)
             fail(exit_of(*bytes), "sample: the prompt in %s cannot be read: %s", name, strerror((int)-*bytes));
+        char   fault[TEXT_FILE_FAULT_CHARS];
+        size_t clean = (size_t)*bytes;
+        int    exit_code = text_clean(&text, &clean, PROMPT_LIMIT, fault);
+        if (exit_code) fail(exit_code, "sample: the prompt in %s %s", name, fault);
+        *bytes = (int64_t)clean;
     }
     if (!job) return text;
     comm_broadcast(job, bytes, sizeof *bytes, 0);

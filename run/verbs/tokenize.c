@@ -27,7 +27,7 @@
 
 #define SHARD_NAME "%s_%06lld.bin"
 
-enum { MAX_SHARDS = 1000000, NAME_ROOM = 64 };
+enum { MAX_SHARDS = 1000000, NAME_ROOM = 64, CUT_WINDOW = 1 << 20, NOTES_ROOM = 1 << 12 /* of tokens.json beside the inputs */ };
 
 typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its <|endoftext|> */
 
@@ -38,7 +38,7 @@ typedef struct {
     int64_t     shard_tokens;
     char      **name;           /* owned [names]: of the inputs; each borrowed */
     int         names;
-    const char *field;          /* NULL: not given */
+    DocumentOptions inputs;     /* its skip is owned */
     const char *tokenizer_path; /* NULL: bytes */
     Tokenizer   tokenizer;
     Eot         eot;
@@ -90,13 +90,13 @@ NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...
     fail(exit_code, "tokenize: %s", text);
 }
 
-enum { OUT, TOKENIZER, FIELD, VAL, END_OF_TEXT, SHARD_TOKENS };
+enum { OUT, TOKENIZER, INPUTS, VAL = INPUTS + INPUT_KEYS, END_OF_TEXT, SHARD_TOKENS };
 const VerbKey TOKENIZE_KEYS[] = {
     [OUT] = {"out", "datasets/my", NULL, "where the shards go; made if need be"},
     [TOKENIZER] = {"tokenizer", "datasets/bpe", "bytes",
      "tokenizer.json, vocab.json with merges.txt, or their folder; NAME.tiktoken; without it each byte is a token "
      "(model.vocab_size 256). out gets a copy, and training finds it there"},
-    [FIELD] = {"field", "body", "text", "where JSON Lines and parquet have their text"},
+    INPUT_KEY_ROWS(INPUTS),
     [VAL] = {"val", "0.05", "0.01",
      "the part for validation, from 0 to below 1: whole documents, or the end of a single one; 0 writes no val shards"},
     [END_OF_TEXT] = {"eot", "last", "first", "<|endoftext|> stands before each document (first), after it (last), or nowhere (none)"},
@@ -118,11 +118,11 @@ static void take_argument(Job *job, char *word) {
     switch (a.row) {
         case OUT: take_folder(job, verb_text(&a)); break;
         case TOKENIZER: job->tokenizer_path = verb_text(&a); break;
-        case FIELD: job->field = verb_text(&a); break;
         case VAL: job->val = verb_number(&a, 0, 0.999); break;
         case END_OF_TEXT: job->eot = (Eot)verb_choice(&a, PLACES); break;
         case SHARD_TOKENS: job->shard_tokens = verb_count(&a, 1, INT32_MAX); break;
-        default: job->name[job->names++] = word;
+        case VERB_PATH: job->name[job->names++] = word; break;
+        default: verb_input(&a, a.row - INPUTS, &job->inputs);
     }
 }
 
@@ -155,7 +155,7 @@ static const char *first_input(const Job *job) { return documents_input_name(job
 /* Looks at every input before anything is written; then pipes are copied. */
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
-    int  exit_code = documents_find(&job->documents, job->name, job->names, job->field, !job->tokenizer_path, fault);
+    int  exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))
         fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
@@ -277,6 +277,8 @@ typedef struct {
     int64_t document, bytes; /* begun and read so far */
     int     is_row;
     char    last;            /* byte read; '\n' before the first */
+    char   *window;          /* owned [CUT_WINDOW]: text behind the place where the held-out part is to begin, not written yet */
+    size_t  windows;
 } Writer;
 
 static void put_encoded(void *writer, const int32_t *ids, int64_t count) { put_ids(((Writer *)writer)->now, ids, count); }
@@ -299,28 +301,46 @@ static void begin_document(void *writer, int is_row) {
     put_eot(w->now, EOT_FIRST);
 }
 
-/* Where the held-out text begins within these bytes of a document: at a byte; of tokens behind a line. -1: not here. */
-static int64_t cut_in(const Writer *w, const char *text, size_t bytes) {
-    int64_t from = w->held.first_byte - w->bytes;
-    if (w->now == &w->val || from >= (int64_t)bytes) return -1;
-    if (from < 0) from = 0;
-    if (w->train.job->tokenizer.kind == TOKENIZER_BYTES) {
-        while (from < (int64_t)bytes && (text[from] & 0xC0) == 0x80) from++; /* characters stay whole */
-        return from < (int64_t)bytes ? from : -1;
+/* Where in the window the held-out text begins: at a line. Without one, where no more text is to come (is_last), at a space
+ * between words, else at a character. Tokens that are bytes need whole characters alone. -1: nowhere. */
+static int64_t cut_in(const Writer *w, int is_last) {
+    const char *text = w->window;
+    size_t      n = w->windows, at;
+    if (w->train.job->tokenizer.kind == TOKENIZER_BPE) {
+        if (n > 0 && (w->last == '\n' || (w->last == '\r' && text[0] != '\n'))) return 0;
+        for (at = 1; at < n; at++)
+            if (text[at - 1] == '\n' || (text[at - 1] == '\r' && text[at] != '\n')) return (int64_t)at;
+        if (!is_last) return -1;
+        for (at = 1; at < n; at++)
+            if (text[at] == ' ' && text[at - 1] != ' ') return (int64_t)at;
     }
-    if ((from > 0 ? text[from - 1] : w->last) == '\n') return from;
-    const char *newline = (const char *)memchr(text + from, '\n', bytes - (size_t)from);
-    return newline ? newline + 1 - text : -1;
+    for (at = 0; at < n && (text[at] & 0xC0) == 0x80;) at++;
+    return at < n ? (int64_t)at : -1;
 }
 
+static void put_window(Writer *w, int64_t cut) {
+    size_t n = w->windows, first = cut < 0 ? n : (size_t)cut;
+    w->windows = 0;
+    put_text(w, w->window, first);
+    if (cut < 0) return;
+    encoder_end(&w->encoder);
+    w->now = &w->val;
+    put_text(w, w->window + first, n - first);
+}
+
+/* Text behind the place where the held-out part is to begin waits in the window until it can be cut. */
 static void take_text(void *writer, const char *text, size_t bytes) {
     Writer *w = (Writer *)writer;
-    int64_t cut = cut_in(w, text, bytes);
-    if (cut >= 0) {
-        put_text(w, text, (size_t)cut);
-        encoder_end(&w->encoder);
-        w->now = &w->val;
-        text += cut, bytes -= (size_t)cut;
+    while (bytes > 0 && w->now == &w->train && w->held.first_byte - w->bytes < (int64_t)bytes) {
+        size_t before = w->held.first_byte > w->bytes ? (size_t)(w->held.first_byte - w->bytes) : 0;
+        put_text(w, text, before);
+        text += before, bytes -= before;
+        size_t n = bytes < CUT_WINDOW - w->windows ? bytes : CUT_WINDOW - w->windows;
+        if (!w->window && !(w->window = (char *)malloc(CUT_WINDOW))) fail(EXIT_MEMORY, "tokenize: no memory for a part of the text");
+        memcpy(w->window + w->windows, text, n);
+        text += n, bytes -= n, w->windows += n;
+        int64_t cut = cut_in(w, w->windows == CUT_WINDOW);
+        if (cut >= 0 || w->windows == CUT_WINDOW) put_window(w, cut);
     }
     put_text(w, text, bytes);
 }
@@ -328,6 +348,7 @@ static void take_text(void *writer, const char *text, size_t bytes) {
 /* Bytes have no token between rows: a newline ends one. */
 static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
+    if (w->windows > 0) put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* else the next document is held out */
     if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES) encoder_put(&w->encoder, "\n", 1);
     encoder_end(&w->encoder);
     put_eot(w->now, EOT_LAST);
@@ -361,10 +382,10 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     if (w.bytes == 0) give_up(job, EXIT_DATA, "%s%s", first_input(job), job->names > 1 ? " and the other inputs hold no text" : " holds no text");
     finish_shard(&w.train), finish_shard(&w.val);
     if (job->val > 0 && w.val.tokens == 0)
-        give_up(job, EXIT_DATA,
-                "no line begins in the last part of the text, val=%g, so nothing can be held out; give more text or val=0",
+        give_up(job, EXIT_DATA, "no line, word or character begins in the last part of the text, val=%g, so nothing can be held out; give a larger val=, or val=0",
                 job->val);
     encoder_free(&w.encoder);
+    free(w.window);
     *train = w.train, *val = w.val;
     return w.encoder.invalid;
 }
@@ -397,19 +418,65 @@ static void copy_tokenizer(const Job *job) {
     }
 }
 
-/* Copies the tokenizer's files, and notes what the shards hold. */
+/* Replaces a file of notes beside the shards. */
+static void put_notes(const Job *job, const char *name, const char *text, size_t bytes) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", job->out, name);
+    int rc = text ? io_replace_file(path, text, bytes) : io_unlink(path);
+    if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
+}
+
+static FILE *open_notes(char **text, size_t *bytes) {
+    FILE *notes = open_memstream(text, bytes);
+    if (!notes) fail(EXIT_MEMORY, "tokenize: no memory for the notes beside the shards");
+    return notes;
+}
+
+/* The inputs one by one: in tokens.json, or where they are too many for its readers in a file of their own. */
+static void write_inputs(const Job *job, FILE *notes) {
+    char   *list, *lines;
+    size_t  list_bytes, line_bytes;
+    FILE   *out = open_notes(&list, &list_bytes);
+    fputs("\"inputs\": [", out);
+    documents_write_json(job->documents, DOCUMENTS_READ, ",\n  ", out);
+    fputs("],\n \"left_out\": [", out);
+    documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, ",\n  ", out);
+    fputs("]", out);
+    fclose(out);
+    if (list_bytes <= TOKENS_JSON_BYTES - NOTES_ROOM) {
+        fputs(list, notes);
+        put_notes(job, TOKENS_INPUTS_NAME, NULL, 0);
+    } else {
+        out = open_notes(&lines, &line_bytes);
+        int64_t inputs = documents_write_json(job->documents, DOCUMENTS_READ, "\n", out);
+        if (inputs > 0) fputc('\n', out);
+        int64_t left_out = documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, "\n", out);
+        if (left_out > 0) fputc('\n', out);
+        fclose(out);
+        put_notes(job, TOKENS_INPUTS_NAME, lines, line_bytes);
+        free(lines);
+        fprintf(notes, "\"inputs_file\": \"" TOKENS_INPUTS_NAME "\", \"inputs_count\": %lld, \"left_out_count\": %lld", (long long)inputs,
+                (long long)left_out);
+    }
+    free(list);
+}
+
+/* Copies the tokenizer's files, and notes what the shards hold and what it was made of. */
 static void write_notes(const Job *job, const Shards *train, const Shards *val) {
-    char    text[1024], path[PATH_MAX];
+    char   *text;
+    size_t  size;
     int64_t tokens = train->tokens + val->tokens, bytes = train->bytes + val->bytes;
     if (job->tokenizer_path) copy_tokenizer(job);
     if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows among them */
-    snprintf(path, sizeof path, "%s/tokens.json", job->out);
-    snprintf(text, sizeof text,
-             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, \"bytes_per_token\": %.6f}\n",
-             (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens,
-             (long long)bytes, (double)bytes / (tokens > 0 ? (double)tokens : 1));
-    int rc = io_replace_file(path, text, strlen(text));
-    if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
+    FILE *notes = open_notes(&text, &size);
+    fprintf(notes, "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, \"bytes_per_token\": %.6f,\n ",
+            (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens, (long long)bytes,
+            (double)bytes / (tokens > 0 ? (double)tokens : 1));
+    write_inputs(job, notes);
+    fputs("}\n", notes);
+    fclose(notes);
+    put_notes(job, "tokens.json", text, size);
+    free(text);
 }
 
 static void move_into_place(const Job *job, const char *split, int64_t files) {
@@ -468,6 +535,7 @@ int verb_tokenize(int argc, char **argv) {
     else
         printf("tokenize: %lld bytes of text, %.3f a token, ids from 0 to %lld\n", (long long)total,
                (double)total / (double)(trained.tokens + held.tokens), (long long)vocab_size_of(&job.tokenizer) - 1);
+    documents_print(job.documents, stdout);
     print_split(&job, "train", trained.tokens, trained.files);
     print_split(&job, "val", held.tokens, held.files);
     if (earlier)
@@ -477,6 +545,6 @@ int verb_tokenize(int argc, char **argv) {
     if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
     documents_free(job.documents);
     tokenizer_destroy(&job.tokenizer);
-    free(job.name);
+    free(job.name), free(job.inputs.skip);
     return EXIT_DONE;
 }

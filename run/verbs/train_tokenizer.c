@@ -21,19 +21,19 @@ static const char END_OF_TEXT[] = "<|endoftext|>";
 
 typedef struct {
     const char *out, *pattern; /* a name of split_named, or a regular expression */
-    const char *field;         /* of JSON Lines and parquet; NULL: not given */
+    DocumentOptions inputs;    /* its skip is owned */
     int32_t     vocab_size;
     double      memory_bytes;
     char      **text;          /* borrowed, of argv */
     int         texts;
 } Asked;
 
-enum { OUT, VOCAB_SIZE, FIELD, PATTERN, MEMORY };
+enum { OUT, VOCAB_SIZE, INPUTS, PATTERN = INPUTS + INPUT_KEYS, MEMORY };
 const VerbKey TRAIN_TOKENIZER_KEYS[] = {
     [OUT] = {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be"},
     [VOCAB_SIZE] = {"vocab_size", "8000", NULL,
      "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one"},
-    [FIELD] = {"field", "body", "text", "where JSON Lines and parquet have their text"},
+    INPUT_KEY_ROWS(INPUTS),
     [PATTERN] = {"pattern", "cl100k_base", "gpt2",
      "where words begin: gpt2, cl100k_base, o200k_base, llama3, qwen, or a regular expression"},
     [MEMORY] = {"memory", "8GiB", "2GiB", "for counting words; rare ones that do not fit are left out"},
@@ -45,10 +45,10 @@ static void take_argument(Asked *asked, char *word) {
     switch (a.row) {
         case OUT: asked->out = verb_text(&a); break;
         case VOCAB_SIZE: asked->vocab_size = (int32_t)verb_count(&a, LEAST_IDS, MOST_IDS); break;
-        case FIELD: asked->field = verb_text(&a); break;
         case PATTERN: asked->pattern = verb_text(&a); break;
         case MEMORY: asked->memory_bytes = (double)verb_size(&a, LEAST_MEMORY); break;
-        default: asked->text[asked->texts++] = word;
+        case VERB_PATH: asked->text[asked->texts++] = word; break;
+        default: verb_input(&a, a.row - INPUTS, &asked->inputs);
     }
 }
 
@@ -80,10 +80,11 @@ static void take_text(void *with, const char *text, size_t bytes) {
 }
 static void end_document(void *with) { cutter_end(&((Counting *)with)->cutter); }
 
-static void count_texts(const Asked *a, Counting *c) {
+/* Returns what was read; owned. */
+static Documents *count_texts(const Asked *a, Counting *c) {
     char       fault[DOCUMENT_FAULT_CHARS];
     Documents *documents;
-    int        exit_code = documents_find(&documents, a->text, a->texts, a->field, 0, fault);
+    int        exit_code = documents_find(&documents, a->text, a->texts, &a->inputs, fault);
     c->cutter.sink = count_part, c->cutter.with = c;
     if (exit_code == 0) exit_code = documents_read(documents, (DocumentSink){begin_document, take_text, end_document, c}, fault);
     if (exit_code) fail(exit_code, "train-tokenizer: %s", fault);
@@ -91,7 +92,7 @@ static void count_texts(const Asked *a, Counting *c) {
         fail(EXIT_DATA, "train-tokenizer: %s%s", documents_input_name(a->text[0]),
              a->texts > 1 ? " and the other texts are empty" : " is empty");
     cutter_free(&c->cutter);
-    documents_free(documents);
+    return documents;
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
@@ -131,7 +132,7 @@ int verb_train_tokenizer(int argc, char **argv) {
     Counting    counting = {.trainer = bpe_trainer_create((size_t)(a.memory_bytes / COUNTED_PART))};
     size_t      json_bytes;
     if (!split_create(&counting.split, &pattern, 1, fault)) fail(EXIT_CONFIG, "train-tokenizer: pattern=%s: %s", a.pattern, fault);
-    count_texts(&a, &counting);
+    Documents *documents = count_texts(&a, &counting);
 
     int32_t  most = a.vocab_size - 257;
     int32_t *left = (int32_t *)malloc(2 * sizeof *left * (size_t)(most + 1));
@@ -146,6 +147,9 @@ int verb_train_tokenizer(int argc, char **argv) {
 
     printf("train-tokenizer: %lld bytes of text, a vocabulary of %d: the bytes, %d merges, %s\n", (long long)counting.bytes,
            257 + merges, merges, END_OF_TEXT);
+    documents_print(documents, stdout);
+    documents_free(documents);
+    free(a.inputs.skip);
     if (merges < most) printf("  no other two neighbours are there twice: vocab_size=%d takes more text\n", a.vocab_size);
     if (bpe_trainer_forgotten(counting.trainer))
         printf("  %lld rare words did not fit in memory and were left out; memory=%gGiB has room for more\n",

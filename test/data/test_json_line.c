@@ -31,7 +31,8 @@ static void text_is_found(void **state) {
         {"{\"text\":\"\\u0041\\u00e9\\u20AC\\ud83d\\ude00\"}", "text", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
         {"{\"text\":\"\\ud83dx\\ude00\"}", "text", "\xef\xbf\xbdx\xef\xbf\xbd"},
         {"{\"text\":\"\\ud83d\\u0041\"}", "text", "\xef\xbf\xbd" "A"},
-        {"{\"text\":\"\xff\xc3\"}", "text", "\xff\xc3"},
+        {"\xef\xbb\xbf{\"text\":\"behind a mark\"}", "text", "behind a mark"},
+        {"{\"text\":\"\x7f\"}", "text", "\x7f"},
         {"{\"text\":\"first\",\"text\":\"second\"}", "text", "second"},
         {"{\"te\\u0078t\":\"by its name\"}", "text", "by its name"},
         {"{\"text\":null,\"body\":\"other\"}", "body", "other"},
@@ -59,6 +60,17 @@ static void faults_are_named(void **state) {
         {"{\"url\":\"x\",\"body\":\"y\"}", "has no field \"text\"; its fields are url, body"},
         {"{}", "has no field \"text\"; its fields are none"},
         {"{\"text\":3}", "has something else than text under its field (column 9)"},
+        {"{\"text\":[{\"role\":\"user\"}]}", "has a list under its field"},
+        {"{\"text\":{}}", "has an object under its field"},
+        {"{\"text\":true}", "has true or false under its field"},
+        {"{\"text\":NaN}", "holds NaN or Infinity"},
+        {"{\"a\":NaN,\"text\":\"a\"}", "holds NaN or Infinity, which JSON does not have"},
+        {"{\"a\":[-Infinity],\"text\":\"a\"}", "(column 7)"},
+        {"{\"text\":\"\xe9\"}", "holds the byte 0xE9, which is no UTF-8 (column 10): encoding=latin-1"},
+        {"{\"text\":\"a\",\"b\":\"\xed\xa0\x80\"}", "holds the byte 0xED"},
+        {"{\"text\":\"a\"}\r{\"text\":\"b\"}", "goes on after a carriage return"},
+        {"{", "its value goes on over several lines, or was cut off"},
+        {"{\"a\": [", "its value goes on over several lines, or was cut off"},
         {"[{\"text\":\"a\"}]", "is an array"},
         {"plain words", "is no JSON object"},
         {"{\"text\":\"a\"} x", "goes on after its object (column 14)"},
@@ -90,6 +102,27 @@ static void faults_are_named(void **state) {
     for (size_t n = 1; n < sizeof WHOLE - 1; n++) assert_int_equal(read_line(WHOLE, n, "text", out, &length, fault), -1);
 }
 
+static int is_object(const char *line) {
+    char *copy = strdup(line);
+    int   is = json_line_is_object(copy, strlen(line));
+    free(copy);
+    return is;
+}
+
+/* Rows with a fault are rows all the same; text that begins with a brace is none. */
+static void rows_are_told_from_text(void **state) {
+    (void)state;
+    static const char *const ROWS[] = {"{}", " {\"a\": 1} \r", "{\"a\":\"\xe9\"}", "{\"a\":\"\1\"}", "{\"a\":NaN}", "{\"a\":\"C:\\Users\"}", "\xef\xbb\xbf{\"a\":[]}"},
+                             *const TEXTS[] = {"{ int a; }", "{", "{\"a\": 1} {\"b\": 2}", "{\"a\", \"b\"}", "[1]", "words", "{\"a\": 1", "{{name}}", "\"{}\""},
+                             *const BLANK[] = {"", " \t\r", "\xef\xbb\xbf"};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) assert_int_equal(is_object(ROWS[i]), 1);
+    for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) assert_int_equal(is_object(TEXTS[i]), 0);
+    for (size_t i = 0; i < sizeof BLANK / sizeof *BLANK; i++) assert_int_equal(is_object(BLANK[i]), -1);
+    char deep[300] = "{\"a\":";
+    memset(deep + 5, '[', 100), memset(deep + 105, ']', 100), deep[205] = '}';
+    assert_int_equal(is_object(deep), 1); /* and as a row it is refused by the limit's name */
+}
+
 /* The list of names in a message is cut, however long they are. */
 static void many_fields(void **state) {
     (void)state;
@@ -108,6 +141,7 @@ int main(void) {
         cmocka_unit_test(text_is_found),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(many_fields),
+        cmocka_unit_test(rows_are_told_from_text),
     };
     return cmocka_run_group_tests(lines, NULL, NULL);
 }

@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         for (int64_t line = 1; bytes > 0 && taken; line++) {
             const char *end = (const char *)memchr(text, '\n', bytes);
             size_t      own = end ? (size_t)(end - text) : bytes, step = end ? own + 1 : own;
-            taken = task_parse_line(&t, reader, text, own, line, fault);
+            taken = task_parse_line(&t, reader, text, own, line == 1, fault);
             text += step, bytes -= step;
         }
     }

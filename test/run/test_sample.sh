@@ -32,6 +32,8 @@ printf 'the quick' > "$WORK/prompt"
 printf 'the quick\n' > "$WORK/line"
 expect "prompt=@FILE" same "$text" "$(sample prompt=@"$WORK/prompt" temperature=0 tokens=100)"
 expect "prompt=-" same "$text" "$(sample prompt=- temperature=0 tokens=100 < "$WORK/prompt")"
+printf '\357\273\277' | cat - "$WORK/prompt" > "$WORK/marked"
+expect "a byte-order mark is passed over" same "$text" "$(sample prompt=@"$WORK/marked" temperature=0 tokens=100)"
 expect "a final newline stays" [ "$(sample prompt=@"$WORK/line" tokens=0 | wc -c)" = 11 ]
 expect "the same in front of --" same "$text" "$(sample --prompt="the quick" --temperature=0 --tokens=100)"
 expect "a prompt that is not there" exits 65 "nowhere" plainly prompt=@"$WORK/nowhere"

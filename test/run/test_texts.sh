@@ -33,7 +33,30 @@ os.makedirs("folder/b/deep", exist_ok=True)
 for name, content in [("folder/a.txt", "alpha\n"), ("folder/b/deep/c.md", "{gamma}\n"), ("folder/b/b.txt", "beta\n"), ("folder/.hidden", "hidden"), ("folder/z.jsonl", '{"text":"zeta"}\n')]:
     open(name, "w").write(content)
 open("latin", "wb").write("caf\u00e9 cr\u00e8me\n".encode("latin-1") * 50)
-open("wide", "wb").write("wide text".encode("utf-16"))
+open("some", "wb").write(b"A plain line.\n" * 39 + b"caf\xe9 cr\xe8")
+open("wide", "wb").write("wide text \u4f60\n".encode("utf-16"))
+for name in "utf-16le", "utf-16be", "utf-32le", "utf-32be": open("bare-" + name, "wb").write("wide text \u4f60\n".encode(name.replace("le", "-le").replace("be", "-be")))
+open("rows.utf16", "wb").write(lines.decode().encode("utf-16"))
+open("mac.jsonl", "wb").write(b'{"text":"a"}\r{"text":"b"}\r')
+open("pretty.json", "w").write(json.dumps({"text": "a", "n": [1, 2]}, indent=1))
+open("pretty.jsonl", "w").write(json.dumps({"text": "a", "n": [1, 2]}, indent=1))
+open("nan.jsonl", "w").write('{"text": "a", "score": NaN}\n')
+open("latin.jsonl", "wb").write(b'{"text":"fine"}\n{"text":"caf\xe9"}\n')
+open("late", "wb").write(b'\n \n{"pad":"' + b"x" * 200000 + b'","text":"behind 64 KiB"}\n')
+open("twice.gz", "wb").write(gzip.compress(gzip.compress(b"text\n")))
+bits = bytearray(gzip.compress(text)); bits[-6] ^= 1
+open("crc.gz", "wb").write(bits)
+os.makedirs("hub/.git"); os.makedirs("hub/img")
+for name, content in [("hub/a.jsonl", b'{"text":"a"}\n'), ("hub/README.md", b"---\n"), ("hub/info.json", b'{\n "a": 1\n}\n'), ("hub/img/b.png", b"\x89PNG\r\n\x1a\n"), ("hub/.git/HEAD", b"x"), ("hub/run", b"\x7fELF\2\1\1\0")]:
+    open(name, "wb").write(content)
+os.symlink("..", "hub/img/up")
+os.mkfifo("hub/pipe")
+os.makedirs("many")
+for i in range(700): open(f"many/{i:04}.txt", "w").write(f"text {i}\n")
+for i in range(7): open(f"many/p{i}.gif", "wb").write(b"GIF89a\1\0\1\0\0\0\0;")
+open("many/rows", "w").write('{"text":"a row"}\n')
+os.makedirs(b"odd")
+for name in b"odd/caf\xe9", b"odd/two\nlines", b"odd/\x1b[31m\"q\"": open(name, "wb").write(b"x\n")
 open("zip", "wb").write(b"PK\3\4" + bytes(60))
 open("missing.jsonl", "w").write('{"text":"a"}\n{"url":"u","body":"b"}\n')
 open("array.json", "w").write('[{"text":"a"},\n {"text":"b"}]\n')
@@ -61,8 +84,11 @@ tokenize folder out=tree val=0 > /dev/null
 expect "a folder: all its files by name, hidden ones not" [ "$(text_of tree/train_*.bin | tr '\n' ' ')" = "alpha beta {gamma} zeta " ]
 tokenize code.c out=tree val=0 > /dev/null
 expect "text that begins with a brace is text" [ "$(text_of tree/train_*.bin)" = "{ int a; }" ]
-expect "bytes that are no UTF-8 are kept" eval 'tokenize latin out=tree val=0 > said; text_of tree/train_*.bin | cmp - latin'
-expect "and counted" grep -q '^  100 bytes are no UTF-8' said
+expect "a few bytes that are no UTF-8 are kept" eval 'tokenize some out=tree val=0 > said; text_of tree/train_*.bin | cmp - some'
+expect "and counted" eval 'grep -q "^  2 bytes are no UTF-8" said && grep -q "some: text, utf-8, 1 document, 554 bytes, 2 of them" said'
+expect "more are another encoding" exits 65 'latin: 100 of 550 bytes are no UTF-8, the first at byte 3.*encoding=latin-1.*format=text keeps' tokenize latin out=new val=0
+expect "  which can be given" eval 'tokenize latin encoding=latin-1 out=tree val=0 > said; text_of tree/train_*.bin | cmp - <(iconv -f latin1 -t utf-8 latin)'
+expect "  or the bytes are kept" eval 'tokenize latin format=text out=tree val=0 > said; text_of tree/train_*.bin | cmp - latin'
 
 rows_of() { tokenize "$ROOT/test/data/parquet/$1" out=rows val=0 > /dev/null; text_of rows/train_*.bin | cksum; }
 expect "the rows of a parquet file, however they are packed" [ "$(for name in snappy_v1_dictionary gzip_v2_dictionary zstd_v1_dictionary; do rows_of $name.parquet; done | sort -u | wc -l)" -eq 1 ]
@@ -73,16 +99,75 @@ train_own
 tokenize rows.jsonl out=ids val=0.1 tokenizer=own > /dev/null
 expect "each document has its end-of-text" [ "$(tail -q -c +1025 ids/train_000000.bin ids/val_000000.bin | od -An -v -tu2 -w2 | grep -c ' 299$')" -eq 999 ]
 for packed in short.gz short.zst short.xz; do
-    expect "$packed, cut short" exits 65 "$packed cannot be unpacked to its end.*copy or make it again" tokenize $packed out=new
+    expect "$packed, cut short" exits 65 "$packed cannot be unpacked to its end.*was cut off.*copy or make it again" tokenize $packed out=new
 done
+expect "a wrong checksum" exits 65 'crc.gz is damaged before byte [0-9]* .gzip, member 1.: incorrect data check' tokenize crc.gz out=new
+expect "packed twice" exits 65 'twice.gz is packed twice' tokenize twice.gz out=new
+expect "  and once" eval 'zcat twice.gz > once.gz; tokenize once.gz out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = text ]'
+for packer in bzip2 lz4; do
+    if ! command -v $packer > /dev/null; then echo "skip $packer is not there"; continue; fi
+    $packer -c < rows.txt > "packed.$packer"
+    expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc FILE > NEW unpacks it" tokenize "packed.$packer" out=new
+    expect "  works" eval '$packer -dc "packed.$packer" > new.txt; tokenize new.txt out=unpacked val=0 > /dev/null; cmp unpacked/train_000000.bin plain/train_000000.bin'
+done
+tar -czf folder.tar.gz folder
+expect "a packed tar archive" exits 65 'folder.tar.gz is a tar archive: tar -xf FILE unpacks it' tokenize folder.tar.gz out=new
 expect "a line without the field" exits 65 'missing.jsonl: line 2 has no field "text"; its fields are url, body: field=NAME' tokenize missing.jsonl out=new
 expect "a field that no line has" exits 65 'rows.jsonl: line 1 has no field "body"' tokenize rows.jsonl field=body out=new
-expect "a JSON array" exits 65 'array.json: line 1 is an array' tokenize array.json out=new
+expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' FILE" tokenize array.json field=text out=new
+expect "a JSON array that nobody calls rows is text, and that is said" eval 'tokenize array.json out=tree val=0 > said; grep -q "read .*array.json: text, utf-8, a JSON array, not rows" said && text_of tree/train_*.bin | cmp - array.json'
+expect "one value over several lines, too" eval 'tokenize pretty.json out=tree val=0 > said; grep -q "read .*pretty.json: text, utf-8, one JSON value over several lines" said'
+expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . FILE' tokenize pretty.jsonl out=new
+if command -v jq > /dev/null; then
+    jq -c . pretty.jsonl > NEW.jsonl; jq -c '.[]' array.json >> NEW.jsonl
+    expect "  and its cure works, as that of an array" eval 'tokenize NEW.jsonl out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "a a b " ]'
+fi
+expect "  or it is text" eval 'tokenize pretty.jsonl format=text out=tree val=0 > said; text_of tree/train_*.bin | cmp - pretty.jsonl'
+expect "lines that end in CR alone" exits 65 'mac.jsonl: line 1 goes on after a carriage return.*tr ' tokenize mac.jsonl out=new
+expect "  by any name" eval 'cp mac.jsonl mac; exits 65 "mac: line 1 goes on after a carriage return" tokenize mac out=new'
+expect "  and the cure" eval 'tr "\r" "\n" < mac > NEW; tokenize NEW out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "a b " ]'
+expect "NaN" exits 65 'nan.jsonl: line 1 holds NaN or Infinity' tokenize nan.jsonl out=new
+expect "a byte that is no UTF-8 in a row" exits 65 'latin.jsonl: line 2 holds the byte 0xE9.*column 13.*encoding=latin-1' tokenize latin.jsonl out=new
+cp latin.jsonl unnamed
+expect "  also where the name says nothing" exits 65 'unnamed: line 2 holds the byte 0xE9' tokenize unnamed out=new
+expect "  with the encoding it is read" eval 'tokenize unnamed encoding=latin-1 out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "fine café " ]'
+expect "a first row behind blank lines, longer than what is looked at first" eval 'tokenize late out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = "behind 64 KiB" ]'
+expect "field= beside plain text" exits 65 'text.txt is plain text, and field=text is for rows.*leave field= out' tokenize text.txt field=text out=new
+expect "field= beside format=text" exits 64 'field=text names a part of rows, and format=text has none' tokenize rows.jsonl field=text format=text out=new
+expect "a format that is none" exits 64 'format=csv: text, jsonl or parquet is expected' tokenize rows.jsonl format=csv out=new
+expect "an encoding that is none" exits 64 'encoding=ascii: utf-8, utf-16le, .* or latin-1 is expected' tokenize rows.jsonl encoding=ascii out=new
+expect "text named .txt is rows where the user says so" eval 'cp rows.jsonl named.txt; tokenize named.txt format=jsonl out=tree val=0 > said; cmp tree/train_000000.bin plain/train_000000.bin'
 expect "words named JSON Lines" exits 65 'words.jsonl: line 1 is no JSON object' tokenize words.jsonl out=new
-expect "UTF-16" exits 65 'wide is UTF-16 text .iconv' tokenize wide out=new
+expect "UTF-16 behind a mark" eval 'tokenize wide out=tree val=0 > said; grep -q "read .*wide: text, utf-16le" said; [ "$(text_of tree/train_*.bin)" = "wide text 你" ]'
+expect "rows in it" eval 'tokenize rows.utf16 out=tree val=0 > said; cmp tree/train_000000.bin plain/train_000000.bin'
+for encoding in utf-16le utf-16be utf-32le utf-32be; do
+    expect "$encoding without a mark" exits 65 "bare-$encoding looks like UTF-.* without a byte-order mark: encoding=$encoding reads it" tokenize bare-$encoding out=new
+    expect "  and its cure" eval 'tokenize bare-$encoding encoding=$encoding out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = "wide text 你" ]'
+done
+expect "a mark of another encoding" exits 65 'wide begins with the byte-order mark of utf-16le, and encoding=utf-16be is given' tokenize wide encoding=utf-16be out=new
+mkdir -p hub/odd
+expect "a folder as it was downloaded: what is text, and a word of all else" eval 'tokenize hub out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" "/")" = "---/a/{/ \"a\": 1/}/" ]'
+for line in "hub/README.md: text" "hub/a.jsonl: JSON Lines" "hub/info.json: text, utf-8, one JSON value over several lines"; do expect "  read: $line" grep -q "^  read     $line" said; done
+for line in "hub/.git (hidden)" "hub/img/b.png (a PNG picture)" "hub/img/up (a link to a folder above it)" "hub/pipe (a pipe" "hub/run (a program"; do expect "  left out: $line" grep -qF "  left out $line" said; done
+expect "  in the notes, too" eval 'python3 -c "import json; n = json.load(open(\"tree/tokens.json\")); assert [i[\"format\"] for i in n[\"inputs\"]] == [\"text\", \"jsonl\", \"text\"] and len(n[\"left_out\"]) == 5, n"'
+expect "named, the picture is refused" exits 65 'hub/img/b.png is a PNG picture' tokenize hub/img/b.png out=new
+expect "skip= leaves files out" eval "tokenize hub skip='*.md' skip=info.json out=tree val=0 > said; [ \"\$(text_of tree/train_*.bin)\" = a ]"
+expect "  and says so" grep -q '^  left out hub/README.md (skip=\*.md)' said
+expect "  by path, too" eval 'tokenize folder skip="b/deep/*" out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "alpha beta zeta " ]'
+expect "skip= that leaves nothing out" exits 64 'skip=..rst leaves nothing out' tokenize hub skip='*.rst' out=new
+expect "plain text in a folder beside field=" exits 65 "hub/README.md is plain text.*skip='README.md' leaves it out" tokenize hub field=text out=new
+expect "  and its cure" eval "tokenize hub field=text skip='README.md' skip=info.json out=tree val=0 > said; [ \"\$(text_of tree/train_*.bin)\" = a ]"
+tokenize many out=tree val=0 > said
+expect "many files: a line for each kind" grep -qx '  read     700 files: text, utf-8, 700 documents, [0-9]* bytes' said
+expect "  with the names of the rare ones" eval 'grep -q "read     1 file: JSON Lines, utf-8, 1 document, 5 bytes: many/rows$" said && grep -q "left out 7 (a GIF picture): many/p0.gif, .*many/p4.gif and 2 more$" said'
+expect "  and notes that every program reads" eval '[ "$(wc -c < tree/tokens.json)" -lt 65536 ] && [ "$(wc -l < tree/tokens.inputs.jsonl)" -eq 708 ] && python3 -c "import json; [json.loads(l) for l in open(\"tree/tokens.inputs.jsonl\")]"'
+tokenize odd out=tree val=0 > said
+expect "names that are no UTF-8, or steer a terminal" eval '! grep -q $'"'\\033'"' said && python3 -c "import json; n = json.load(open(\"tree/tokens.json\"))[\"inputs\"]; assert sorted(i.get(\"path_hex\", i[\"path\"]) for i in n) == [\"6f64642f636166e9\", \"odd/\\x1b[31m\\\"q\\\"\", \"odd/two\\nlines\"], n"'
+expect "the long list of before is gone" [ ! -e tree/tokens.inputs.jsonl ]
 expect "a zip" exits 65 'zip is a zip archive' tokenize zip out=new
 head -c 3000 /dev/zero > zeros
 expect "a binary file, where tokens are no bytes" exits 65 'zeros is binary .*not text' tokenize zeros out=new tokenizer=own
+expect "  and where they are" exits 65 'zeros is binary .*not text: format=text reads its bytes' tokenize zeros out=new
 expect "shards of bytes beside a byte-pair tokenizer" exits 64 'ids/tokenizer.json is not the tokenizer asked for' tokenize rows.jsonl out=ids
 "$TRAIN" train-tokenizer text.txt out=other vocab_size=280 > /dev/null
 expect "or of another one" exits 64 'ids/tokenizer.json is not the tokenizer asked for' tokenize rows.jsonl out=ids tokenizer=other

@@ -15,6 +15,8 @@ tokenize "$text" out="$OUT" val=0.05 > "$WORK/said"
 held=$((size * 5 / 100))
 expect "two shards" [ "$(names "$OUT")" = "tokens.json train_000000.bin val_000000.bin " ]
 expect "llm.c header" [ "$(header "$OUT/train_000000.bin")" = " 20240520 1 $((size - held))" ]
+expect "and what was read" grep -qx "  read     $text: text, utf-8, 1 document, $size bytes" "$WORK/said"
+expect "  is in the notes" eval 'python3 -c "import json, sys; n = json.load(open(sys.argv[1])); assert n[\"inputs\"] == [{\"path\": sys.argv[2], \"format\": \"text\", \"encoding\": \"utf-8\", \"packing\": \"none\", \"documents\": 1, \"bytes\": int(sys.argv[3]), \"invalid_bytes\": 0}] and n[\"left_out\"] == []" "$OUT/tokens.json" "$text" "$size"'
 expect "notes beside them" grep -q "\"vocab_size\": 256, \"train_tokens\": $((size - held)), \"val_tokens\": $held, \"bytes\": $size, \"bytes_per_token\": 1.000000" "$OUT/tokens.json"
 expect "the last part is held out" [ "$(header "$OUT/val_000000.bin")" = " 20240520 1 $held" ]
 bytes_of "$OUT/train_000000.bin" "$OUT/val_000000.bin" > "$WORK/back"
@@ -59,8 +61,8 @@ expect "folders made for these are gone" [ ! -e "$WORK/made" ]
 mkdir "$WORK/mine"; quiet exits 65 'no field' eval 'cat "$WORK/bad.jsonl" | tokenize - out="$WORK/mine/made" val=0'
 expect "folders of before are not" [ "$(names "$WORK/mine")" = "" ] && expect "  and stand" [ -d "$WORK/mine" ]
 expect "no copy of the pipe stays" [ "$(names "$WORK/piped")" = "tokens.json train_000000.bin val_000000.bin " ]
-printf '\000\377\000\012' > "$WORK/binary"; tokenize "$WORK/binary" out="$WORK/binary-out" val=0.5 > /dev/null
-expect "all 256 bytes are tokens" [ "$(tail -c +1025 "$WORK/binary-out/train_000000.bin" | od -An -tu2)" = "     0   255" ]
+printf '\001\377\000\020\012\376' > "$WORK/binary"; tokenize "$WORK/binary" format=text out="$WORK/binary-out" val=0.5 > /dev/null
+expect "all 256 bytes are tokens" [ "$(tail -c +1025 "$WORK/binary-out/train_000000.bin" | od -An -tu2)" = "     1   255     0" ]
 
 BEFORE=$(state "$OUT")
 expect "no text" exits 64 'no text .*usage:' tokenize
@@ -127,7 +129,9 @@ expect "the same shards again, over those of before" tokenize "$text" out="$B2" 
 expect "a tokenizer that is not there" exits 65 "none is not there" tokenize "$text" out="$B2" tokenizer="$WORK/none"
 expect "eot that is none of them" exits 64 'eot=x: first, last or none' tokenize "$text" out="$B2" tokenizer="$WORK/bpe" eot=x
 head -c 3000 "$text" | tr -d '\n' > "$WORK/line"
-expect "one long line has no part to hold out" exits 65 'no line begins .*val=0' tokenize "$WORK/line" out="$WORK/one-line" tokenizer="$WORK/bpe"
+expect "of one long line the end is held out, from a word on" eval 'tokenize "$WORK/line" out="$WORK/one-line" tokenizer="$WORK/bpe" > /dev/null; [ "$(ids "$WORK/one-line/val_000000.bin" | wc -l)" -gt 3 ]'
+tr '\n' '\r' < "$text" > "$WORK/cr"; tokenize "$WORK/cr" out="$WORK/cr-shards" tokenizer="$WORK/bpe" val=0.1 > /dev/null
+expect "a line may end in a carriage return" eval '[ "$(ids "$WORK/cr-shards/val_000000.bin" | wc -l)" -gt 3000 ] && ids "$WORK/cr-shards/train_000000.bin" | tail -n 1 | grep -qx 13'
 MODEL="model.vocab_size=265 data.train=$B2/train_*.bin data.val=$B2/val_*.bin run.dir=$WORK/bpe-run"
 expect "training finds it there" eval 'train $MODEL sample.every=6 sample.prompt="the quick" sample.tokens=20 > "$WORK/out"'
 expect "and its samples are words, not ids" eval 'grep -q "the quick" "$WORK/out" && ! grep -qE "<[0-9]+>.*<[0-9]+>.*<[0-9]+>" <(sed -n "/^sample/,\$p" "$WORK/out")'
@@ -161,6 +165,6 @@ expect "an empty text" exits 65 'empty' learn "$WORK/empty" out="$WORK/x" vocab_
 gzip -c "$text" > "$WORK/text.gz"
 expect "the same from a packed text" eval 'learn "$WORK/text.gz" out="$WORK/own3" vocab_size=320 > /dev/null; cmp "$WORK/own/tokenizer.json" "$WORK/own3/tokenizer.json"'
 expect "and from rows" eval 'python3 -c "import json, sys; print(json.dumps({\"body\": open(sys.argv[1]).read()}))" "$text" > "$WORK/one.jsonl"; learn "$WORK/one.jsonl" field=body out="$WORK/own4" vocab_size=320 > /dev/null; cmp "$WORK/own/tokenizer.json" "$WORK/own4/tokenizer.json"'
-expect "binary files are refused" exits 65 'binary is binary' learn "$WORK/binary" out="$WORK/x" vocab_size=300
+expect "binary files are refused" exits 65 'binary is binary.*format=text' learn "$WORK/binary" out="$WORK/x" vocab_size=300
 expect "nothing was written for these" [ ! -e "$WORK/x" ]
 exit $STATUS

@@ -15,7 +15,7 @@ static const Tokenizer BYTES = {.kind = TOKENIZER_BYTES, .vocab_size = 256};
 static TaskReader reader(int64_t positions) { return (TaskReader){&BYTES, positions}; }
 
 static int parse(Task *t, TaskReader r, const char *line, int64_t number, char *fault) {
-    return task_parse_line(t, r, line, strlen(line), number, fault);
+    return task_parse_line(t, r, line, strlen(line), number == 1, fault);
 }
 
 /* A byte model's tokens are its text. */

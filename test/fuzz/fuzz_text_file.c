@@ -1,0 +1,24 @@
+/* fuzz_text_file.c - any bytes as a file of text: clean bytes, or a fault that is said. zstd and xz are left out: their own
+ * libraries may take more memory than a fuzzer allows. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/text_file.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    enum { LIMIT = 1 << 20 };
+    char   fault[TEXT_FILE_FAULT_CHARS] = "", *text = (char *)malloc(bytes + 1);
+    size_t clean = bytes;
+    if (!text || unpack_kind((const char *)data, bytes) > PACKED_GZIP) return free(text), 0;
+    memcpy(text, data, bytes);
+    text[bytes] = 0;
+    if (text_clean(&text, &clean, LIMIT, fault) == 0) {
+        if (clean > LIMIT || text[clean] != 0) abort();
+    } else if (!fault[0] || !memchr(fault, 0, sizeof fault) || memcmp(text, data, bytes) != 0) {
+        abort();
+    }
+    free(text);
+    return 0;
+}
