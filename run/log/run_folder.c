@@ -14,6 +14,7 @@
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/manifest.h"
+#include "run/log/svg.h"
 
 static int is_same_file(const char *a, const char *b) {
     struct stat x, y;
@@ -37,7 +38,7 @@ static int is_empty(Start s) {
 static int is_config(Start s) { return config_is_saved(s.text, s.bytes); }
 static int is_metrics(Start s) { return begins(s, "{\"kind\":\"") || (s.whole < 9 && memcmp(s.text, "{\"kind\":\"", s.bytes) == 0); }
 static int is_log(Start s) { return begins(s, "== started ") || begins(s, "\n== started "); }
-static int is_picture(Start s) { return begins(s, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ") && strstr(s.text, "class=\"paper\""); }
+static int is_picture(Start s) { return svg_is_ours(s.text); }
 static int is_algorithms(Start s) { return strstr(s.text, "\"products\"") && begins(s, "{"); }
 static int is_lock(Start s) { return begins(s, "host "); }
 static int is_leases(Start s) { return begins(s, "{\"lease\":"); }
