@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "comm/internal.h"
+#include "core/thread.h"
 
 #define ADVICE "the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun"
 
@@ -128,9 +129,8 @@ static int host_cores(int core_of[CPU_SETSIZE]) {
 /* Explains one core a rank on a host with more cores than its ranks carry together. Under SLURM it is seldom meant: a
  * task gets one core by default. The same core for all ranks is never meant. */
 static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZE]) {
-    const char *threads = getenv("OMP_NUM_THREADS");
-    int         one_for_all = carried == 1 && w->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
-    if (!one_for_all && (!slurm || (threads && strcmp(threads, "1") == 0))) return;
+    int one_for_all = carried == 1 && w->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
+    if (!one_for_all && (!slurm || thread_asked() == 1)) return;
     int cores = host_cores(core_of);
     if (cores <= carried || quota() <= carried) return;
     const char *remedy = "a taskset or cpuset around the launcher binds them all";

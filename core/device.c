@@ -43,7 +43,7 @@ void device_open(int local_rank, int threads) {
     read_processor_name();
     flush_subnormals();
     omp_set_dynamic(0);
-    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1);
+    thread_share(threads);
     thread_start_team();
 }
 

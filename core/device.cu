@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/kernel.cuh"
+#include "core/thread.h"
 
 #ifndef CUDA_EMU
 #include <nvtx3/nvToolsExt.h>
@@ -121,7 +122,7 @@ static int multiprocessors_asked(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1); /* for the update of an optimizer in host memory */
+    thread_share(threads); /* for the update of an optimizer in host memory */
     if (local_rank == DEVICE_NONE) gpu.is_none = 1;
     if (gpu.is_open || gpu.is_none) return;
     char why[256];

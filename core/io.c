@@ -285,6 +285,21 @@ int64_t io_read_file(const char *path, size_t limit, char **data) {
     return (int64_t)have;
 }
 
+int64_t io_read_start(const char *path, size_t limit, char **data) {
+    *data = NULL;
+    struct stat st;
+    int         fd = io_open(path, IO_READ);
+    if (fd < 0) return fd;
+    size_t  room = fstat(fd, &st) == 0 && st.st_size < (off_t)limit ? (size_t)st.st_size : limit;
+    char   *text = malloc(room + 1);
+    int64_t n = text ? read_up_to(fd, text, room, -1) : -ENOMEM;
+    io_close(fd);
+    if (n < 0) return free(text), n;
+    text[n] = 0;
+    *data = text;
+    return n;
+}
+
 int io_pread(int fd, void *data, size_t bytes, uint64_t offset) {
     int64_t n = read_up_to(fd, data, bytes, (int64_t)offset);
     if (n < 0) return (int)n;

@@ -51,6 +51,8 @@ void io_unmap(void *memory, size_t bytes);
 /* Whole file into malloc'ed memory (NUL after the end), at most limit bytes: length or -errno (-EFBIG over the
  * limit). */
 int64_t io_read_file(const char *path, size_t limit, char **data);
+/* The first bytes of a file, at most limit, into malloc'ed memory (NUL after the end): their number or -errno. */
+int64_t io_read_start(const char *path, size_t limit, char **data);
 /* Exactly bytes at offset: 0, -errno, or -ENODATA when the file ends before. */
 int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
 int64_t io_file_bytes(const char *path);                 /* or -errno (-EISDIR for a folder) */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "core/json_scan.h"
@@ -13,8 +14,10 @@ char *number_text(double value, char out[SHOWN_BYTES]) {
         snprintf(out, SHOWN_BYTES, "%.0f", value);
         return out;
     }
+    /* From 2^53 on only an exponent keeps it from being an integer, which JSON readers cannot keep (core/json.h). */
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(out, SHOWN_BYTES, "%.*g", digits, value);
+        if (fabs(value) > 0x1p53) snprintf(out, SHOWN_BYTES, "%.*e", digits - 1, value);
+        else snprintf(out, SHOWN_BYTES, "%.*g", digits, value);
         if (strtod(out, NULL) == value) break;
     }
     return out;
@@ -23,7 +26,7 @@ char *number_text(double value, char out[SHOWN_BYTES]) {
 cJSON *number_json(double value) {
     cJSON *number = cJSON_CreateNumber(value);
     char  *printed = cJSON_PrintUnformatted(number);
-    int    same = printed && strtod(printed, NULL) == value;
+    int    same = printed && strtod(printed, NULL) == value && (fabs(value) <= 0x1p53 || strchr(printed, 'e'));
     free(printed);
     if (same) return number;
     char text[SHOWN_BYTES];

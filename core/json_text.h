@@ -11,7 +11,7 @@ extern "C" {
 
 enum { SHOWN_BYTES = 160 }; /* a value or range in a message */
 
-/* The shortest decimal that reads back as value. Returns out [SHOWN_BYTES]. */
+/* Writes the shortest decimal that this program's own JSON reader reads back as value. Returns out [SHOWN_BYTES]. */
 char *number_text(double value, char out[SHOWN_BYTES]);
 /* 12288 as "12,288". Returns out [32]. */
 char *grouped_text(int64_t n, char out[32]);

@@ -1,6 +1,7 @@
 /* thread.c - see thread.h. */
 #include "core/thread.h"
 
+#include <limits.h>
 #include <omp.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -93,6 +94,23 @@ int thread_sleep(Thread *t, double ms) {
 static void *idle(void *thread) {
     while (!thread_sleep((Thread *)thread, 1000.0)) {}
     return NULL;
+}
+
+int thread_asked(void) {
+    const char *text = getenv("OMP_NUM_THREADS");
+    char       *end;
+    long        first = text ? strtol(text, &end, 10) : 0;
+    if (!text || end == text || end[strspn(end, " \t,0123456789")] || first < 1) return 0;
+    return first < INT_MAX ? (int)first : INT_MAX;
+}
+
+void thread_share(int share) {
+    int asked = thread_asked(), threads = asked ? asked : share > 1 ? share : 1;
+    if (!asked && getenv("OMP_NUM_THREADS"))
+        warn("OMP_NUM_THREADS=\"%s\" is no number of threads and is ignored: each rank takes its share of the processors, %d here; "
+             "unset it, or set it to a number", getenv("OMP_NUM_THREADS"), threads);
+    int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    omp_set_num_threads(processors > 0 && threads > processors ? processors : threads); /* thread_start_team() has warned */
 }
 
 /* Starts and ends as many threads of our own first: a failure then exits here, with 71, not in libgomp. */

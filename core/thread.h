@@ -26,6 +26,12 @@ typedef struct {
     void           *ctx;
 } Thread;
 
+/* Returns the number of threads in OMP_NUM_THREADS, the first of a list; 0 if it is not set or holds no such number. */
+int thread_asked(void);
+/* Sets the number of OpenMP's threads: thread_asked(), else `share`, at least 1. Warns of an OMP_NUM_THREADS that holds no
+ * number: libgomp would then take all processors for each rank. */
+void thread_share(int share);
+
 /* Starts the threads that OpenMP will use, at most one for each processor of the machine. More make a step slower; a
  * thousand times as many make it take a minute. Warns where OMP_NUM_THREADS asks for more. Exit 71 where they cannot
  * be started (libgomp would end the process with 1). */

@@ -154,13 +154,21 @@ static void dry_step_beside(Model *m, int64_t micro_batches) {
     ledger_free(&beside);
 }
 
+int64_t model_batch(int64_t B, int64_t left) {
+    int64_t size = 64;
+    if (left >= B) return B;
+    if (left <= size) return left;
+    while (2 * size <= left) size *= 2;
+    return size;
+}
+
 /* Other shapes than a step's: a library may want more scratch for fewer rows. */
 static void dry_other_batches(Model *m) {
     Ledger  beside = {.times = -1}, *step = m->stream.ledger;
     int64_t B = m->spec.B, ranks = at_least_1(m->spec.context_ranks), T = m->spec.T / ranks;
     m->stream.ledger = &beside;
     step->times = -1; /* what collectives note into */
-    for (int64_t b = 1; b <= B; b++) {
+    for (int64_t b = B; b > 0; b = b > 1 ? model_batch(B, b - 1) : 0) {
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(b, T));
         pipeline_loss(&m->pipeline, &m->stream, dry_batch(b, T));
     }

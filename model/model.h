@@ -59,6 +59,9 @@ void       model_take_groups(ModelSpec *spec, const Groups *groups);
 ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step);
 /* The layout of a rank's weights. */
 Layout     model_spec_layout(const ModelSpec *spec);
+/* Returns the number of sequences of the next forward batch where `left` sequences remain: B, or a smaller size that the
+ * scratch was measured for. These are 1 to 64, and the powers of two. left > 0. */
+int64_t    model_batch(int64_t B, int64_t left);
 /* Takes memory: exit 71 where there is none. With a comm, its collectives follow the stream from now on. */
 Model     *model_create(ModelSpec spec);
 void       model_destroy(Model *m);      /* NULL: nothing */

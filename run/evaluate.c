@@ -64,19 +64,25 @@ static int mean_loss(Run *r, double *loss) {
     int64_t share = c->parallel.deterministic ? B : 1, shares = (samples + share - 1) / share;
     int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
     if (end > samples) end = samples;
-    int64_t most = (shares + ranks - 1) / ranks * share; /* of any rank: all ask equally often whether to stop */
+    int64_t most = (shares + ranks - 1) / ranks * share, rounds = 0;
+    for (int64_t few = most - share; few <= most; few++) { /* all ranks ask equally often whether to stop */
+        int64_t batches = 0;
+        for (int64_t left = few; left > 0; left -= model_batch(B, left)) batches++;
+        if (batches > rounds) rounds = batches;
+    }
     Model *m = r->model;
     step_sums_zero(&m->sums, &m->stream);
     requests_begin(&r->requests);
-    for (int64_t i = first; i < first + most; i += B) {
+    for (int64_t i = first, count = 0; rounds-- > 0; i += count) {
         watchdog_tick(r->watchdog, "an evaluation");
         rounds_keep(r);
         if (requests_agree(&r->requests)) return 0;
         if (run_is_rank0(r)) say_part("validation", i - first, most);
         if (i >= end && !shards_gathers(m->shards)) break;
-        Batch batch = i < end ? eval_batch(r, i, end - i < B ? end - i : B) : eval_batch(r, 0, 1);
+        count = i < end ? model_batch(B, end - i) : 0;
+        Batch batch = count ? eval_batch(r, i, count) : eval_batch(r, 0, 1);
         pipeline_forward(&m->pipeline, &m->stream, batch);
-        if (i < end) pipeline_loss(&m->pipeline, &m->stream, batch);
+        if (count) pipeline_loss(&m->pipeline, &m->stream, batch);
     }
     Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
     comm_all_reduce_i64(r->comm, sum.word, EXACT_WORDS, COMM_SUM);

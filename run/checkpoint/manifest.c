@@ -9,6 +9,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "core/json_text.h"
 #include "core/memory_file.h"
 
 /* The last bytes: ,\n"hash":"0123456789abcdef"}\n */
@@ -40,11 +41,12 @@ static int write_string(FILE *out, const char *text) {
 }
 
 static void write_guard(FILE *out, const Guard *g) {
+    char shown[SHOWN_BYTES];
     fprintf(out,
             "\n\"guard\":{\"skips\":\"%" PRId64 "\",\"rollbacks\":\"%" PRId64 "\",\"furthest\":\"%" PRId64
             "\",\"losses\":[",
             g->skips, g->rollbacks, g->furthest);
-    for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%.17g", i ? "," : "", g->spikes.loss[i]);
+    for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%s", i ? "," : "", number_text(g->spikes.loss[i], shown));
     fprintf(out, "]},\n");
 }
 
@@ -64,7 +66,8 @@ static void write_files(FILE *out, const Manifest *m) {
 }
 
 static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm, const char *fp8) {
-    int whole = 1;
+    int  whole = 1;
+    char shown[SHOWN_BYTES];
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
     if (m->parent.run_id[0])
         fprintf(out, "\"parent\":{\"run_id\":\"%s\",\"step\":\"%" PRId64 "\"},\n", m->parent.run_id, m->parent.step);
@@ -78,9 +81,9 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
     if (m->missed) fprintf(out, "\"updates\":\"%" PRId64 "\",\n", m->step - m->missed);
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
     fprintf(out,
-            "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64
+            "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%s,\"loss_scale_steps\":\"%" PRId64
             "\",\n\"threads\":%d,",
-            m->ranks, m->backend, m->precision, m->loss_scale, m->loss_scale_steps, m->threads);
+            m->ranks, m->backend, m->precision, number_text(m->loss_scale, shown), m->loss_scale_steps, m->threads);
     if (m->grid[0]) fprintf(out, "\"grid\":\"%s\",", m->grid);
     write_guard(out, &m->guard);
     if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);

@@ -129,6 +129,9 @@ int   config_datas(const Config *config, int ranks); /* of them, those that comp
 
 /* The resolved config, every option, nested; caller deletes. */
 cJSON *config_to_json(const Config *config);
+/* Returns 1 if text [bytes] is a resolved config as config_to_json() gives it, of this version or an earlier one: only
+ * options, and more of them than people write by hand. */
+int config_is_saved(const char *text, size_t bytes);
 /* Hash of the options that every rank must share: all but the places of data, weights and run folder. Source: XXH3. */
 uint64_t config_fingerprint(const Config *config);
 

@@ -29,6 +29,27 @@ cJSON *config_to_json(const Config *config) {
     return root;
 }
 
+int config_is_saved(const char *text, size_t bytes) {
+    enum { FIRST_VERSION_OPTIONS = 51 }; /* every version has written these, and a config for people has half as many */
+    Json      json;
+    JsonFault fault;
+    int       count = 0, only_options = 1;
+    if (!json_parse(text, bytes, JSON_LIMIT, &json, &fault)) return 0;
+    for (const cJSON *top = json.root->child; top; top = top->next)
+        for (const cJSON *value = cJSON_IsObject(top) ? top->child : top; value; value = cJSON_IsObject(top) ? value->next : NULL) {
+            char          key[128];
+            const Option *o;
+            if (value == top) snprintf(key, sizeof key, "%s", top->string);
+            else              snprintf(key, sizeof key, "%.60s.%.60s", top->string, value->string);
+            o = option_find(key);
+            if (o && o->type != OPTION_IGNORED) count++;
+            else only_options = 0;
+        }
+    only_options &= cJSON_IsObject(json.root);
+    json_free(&json);
+    return only_options && count >= FIRST_VERSION_OPTIONS;
+}
+
 /* Hosts may keep data, weights and run folder under different paths. */
 uint64_t config_fingerprint(const Config *config) {
     cJSON *root = config_to_json(config), *data = json_member(root, "data");

@@ -77,21 +77,23 @@ static void open_file(RunLock *l) {
 static LockDecision look(RunLock *l, double first_ms) {
     char       text[HOLDER_TEXT];
     LockHolder holder;
-    int        flocked = flock(l->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK, error = read_now(l, text);
+    int        refusal = flock(l->fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0, flocked = refusal == EWOULDBLOCK;
+    int        error = read_now(l, text);
     if (error) fail(EXIT_IO, "%s: cannot read: %s", l->path, strerror(-error));
     if (first_ms == 0.0) strcpy(l->before, text);
     int          lives = holder_parse(text, &holder) && holder_lives(&holder);
-    LockSeen     seen = {flocked, lives, strcmp(text, l->before) != 0, first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
+    LockSeen     seen = {.flocked = flocked, .no_flock = refusal && !flocked, .lives = lives,
+                         .moved = strcmp(text, l->before) != 0, .still_ms = first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
     LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
     char         who[512];
     if (decision == LOCK_REFUSE) { /* a dead job's name may still be there: the holder has not signed yet */
-        int is_stale = strcmp(holder.host, l->self.host) == 0 && !lives;
+        int is_stale = flocked && strcmp(holder.host, l->self.host) == 0 && !lives;
         fail(EXIT_LOCKED, "%s is in use by another job (%s); wait for it, or choose another run.dir", l->dir,
              is_stale ? "it has just begun" : describe(text, who));
     }
     if (decision == LOCK_WAIT && first_ms == 0.0)
-        warn("%s was in use by %s: in %.0f s without a sign of life from there, this job takes it over", l->dir,
-             describe(text, who), LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
+        warn("%s was in use by another job (%s), which may still run: this job takes the folder over after %.0f s without a "
+             "sign of life from it", l->dir, describe(text, who), LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
     return decision;
 }
 

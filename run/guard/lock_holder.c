@@ -87,7 +87,10 @@ LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen se
     LockHolder h;
     if (seen.flocked) return LOCK_REFUSE;
     if (!holder_parse(text, &h)) return LOCK_TAKE; /* given back, or never signed */
-    if (strcmp(h.host, self->host) == 0) return strcmp(h.boot, self->boot) == 0 && seen.lives ? LOCK_REFUSE : LOCK_TAKE;
+    if (strcmp(h.host, self->host) == 0 && strcmp(h.boot, self->boot) == 0) {
+        if (seen.lives) return LOCK_REFUSE;
+        if (!seen.no_flock) return LOCK_TAKE;
+    }
     if (strcmp(h.job, "none") != 0 && strcmp(h.job, self->job) == 0 && h.restart < self->restart) return LOCK_TAKE;
     if (seen.moved) return LOCK_REFUSE;
     return seen.still_ms > LOCK_BEATS_MISSED * beat_ms ? LOCK_TAKE : LOCK_WAIT;

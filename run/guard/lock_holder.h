@@ -33,15 +33,17 @@ int holder_parse(const char *text, LockHolder *h);             /* 0: the text is
 /* The observations so far of the job that wants the folder. */
 typedef struct {
     int    flocked;   /* another process has the file open and locked, by flock(2) */
+    int    no_flock;  /* the file system has no flock(2): a holder in another container of this host cannot be seen */
     int    lives;     /* holder_lives */
     int    moved;     /* the file has changed since the first look */
     double still_ms;  /* since then, by this job's own clock: hosts need not agree on the time */
 } LockSeen;
 typedef enum { LOCK_TAKE, LOCK_WAIT, LOCK_REFUSE } LockDecision;
 
-/* text: the file's at the last look. The kernel decides on a lock of this host (holder_lives). Another host's is held
- * as long as its beat moves, since flock does not reach over every network file system. It may be taken after
- * LOCK_BEATS_MISSED beats without a move. A job that SLURM has requeued takes its own former lock at once. */
+/* Decides by the file's text at the last look. The kernel decides on a lock of this host and boot (holder_lives).
+ * Any other lock is held as long as its beat moves, since flock does not reach over every network file system. A host of
+ * this name with another boot id counts as another host: cloned machines and containers share names. Such a lock may be
+ * taken after LOCK_BEATS_MISSED beats without a move. A job that SLURM has requeued takes its own former lock at once. */
 enum { LOCK_BEATS_MISSED = 3 };
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms);
 

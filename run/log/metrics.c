@@ -26,7 +26,7 @@ struct Metrics {
     int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: there are none */
     int64_t  last_outer;   /* the same; 0: there is none */
     int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
-    int      has_ours;              /* a line in our format was met, even one that is cut */
+    int64_t  cut_strangers;         /* whole lines that are not ours and do not stay */
     double   hours;        /* of the last line that stays; NaN: it has none */
     double   began_ms;     /* when this process took over, on clock_ms() */
     uint64_t bytes;        /* of whole lines in the file                 */
@@ -89,23 +89,24 @@ void metrics_evals(const Metrics *m, double *last, double *best) {
  * leave gigabytes of NULs) and are read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
-    m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1, m->has_ours = 0;
+    m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1;
     if (!f) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
     }
     uint64_t   kept = 0, at = 0;
     char       line[LINE_BYTES];
-    int        is_start = 1, strangers = 0;
+    int        is_start = 1, is_past = 0;
+    int64_t    strangers = 0;
     MetricsLine l;
     while (fgets(line, sizeof line, f)) {
         size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* there may be NULs among them */
         int    is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
         is_start = is_end, at += bytes;
-        if (!is_ours) strangers += is_end;
+        if (!is_ours) strangers += is_end && line[0];
         if (!is_ours) continue;
-        m->has_ours = 1;
-        if (l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train)) break;
+        is_past |= l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train);
+        if (is_past) continue;
         if (l.kind == LINE_TRAIN) keep_step(m, &l);
         if (l.kind == LINE_OUTER) keep_round(m, l.step, l.tokens, l.loss);
         if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
@@ -115,6 +116,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         kept = at, m->strangers = strangers;
     }
     fclose(f);
+    m->cut_strangers = strangers - m->strangers;
     return kept;
 }
 
@@ -128,13 +130,15 @@ int metrics_lack_eval(const char *dir, int64_t step, LineKind kind) {
     return m.last_train == step && last >= 0 && last < step;
 }
 
-/* A file without a line of ours may be another program's: it is kept beside. */
+/* Copies the file before lines are cut from it that this program has not written. The copy's name is a free one. */
 static void keep_beside(const Metrics *m) {
-    char found[sizeof m->path + 8];
-    if (io_file_bytes(m->path) <= 0) return;
+    char  found[sizeof m->path + 16], *text = NULL;
     snprintf(found, sizeof found, "%s.found", m->path);
-    check_io(m, io_rename(m->path, found), "move");
-    warn("%s holds no line as the program writes them: it is now %s", m->path, found);
+    for (int i = 2; io_file_bytes(found) >= 0 && i < 1000; i++) snprintf(found, sizeof found, "%s.found-%d", m->path, i);
+    int64_t bytes = io_read_file(m->path, SIZE_MAX / 2, &text);
+    check_io(m, bytes < 0 ? (int)bytes : io_replace_file(found, text, (size_t)bytes), "copy");
+    free(text);
+    warn("%s has lines that this program has not written and now cuts: %s is a copy of the whole file", m->path, found);
 }
 
 Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
@@ -149,8 +153,8 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     snprintf(m->title, sizeof m->title, "%.*s", (int)(end - start), dir + start);
 
     m->step = step, m->about = about;
-    uint64_t kept = step > 0 ? read_history(m, step) : 0;
-    if (step > 0 && !m->has_ours) keep_beside(m);
+    uint64_t kept = read_history(m, step > 0 ? step : -1); /* before the first step nothing stays */
+    if (m->cut_strangers > 0) keep_beside(m);
     if (m->strangers)
         warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
              (long long)m->strangers);

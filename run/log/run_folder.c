@@ -1,15 +1,20 @@
 /* run_folder.c - see run_folder.h. */
 #include "run/log/run_folder.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
+#include "run/checkpoint/manifest.h"
+#include "run/log/svg.h"
 
 static int is_same_file(const char *a, const char *b) {
     struct stat x, y;
@@ -18,16 +23,112 @@ static int is_same_file(const char *a, const char *b) {
 
 static Path path_in_run(const Config *c, const char *name) { return path_of("%s/%s", c->run.dir, name); }
 
-/* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of
- * its logs. */
+/* --- whose files are there ---------------------------------------------------------------------------------------- */
+
+typedef struct { const char *text; size_t bytes, whole; } Start; /* the first bytes of a file, and how long it is */
+
+static int begins(Start s, const char *with) { return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0; }
+
+/* A crash of the machine may leave zero bytes where text was. */
+static int is_empty(Start s) {
+    while (s.bytes > 0 && !*s.text) s.text++, s.bytes--;
+    return s.bytes == 0;
+}
+
+static int is_config(Start s) { return config_is_saved(s.text, s.bytes); }
+static int is_metrics(Start s) { return begins(s, "{\"kind\":\"") || (s.whole < 9 && memcmp(s.text, "{\"kind\":\"", s.bytes) == 0); }
+static int is_log(Start s) { return begins(s, "== started ") || begins(s, "\n== started "); }
+static int is_picture(Start s) { return svg_is_ours(s.text); }
+static int is_algorithms(Start s) { return strstr(s.text, "\"products\"") && begins(s, "{"); }
+static int is_lock(Start s) { return begins(s, "host "); }
+static int is_leases(Start s) { return begins(s, "{\"lease\":"); }
+static int is_nonce(Start s) { return s.whole <= sizeof(uint64_t); }
+static int is_run_id(Start s) { return s.whole <= 40 && strspn(s.text, "0123456789abcdef\n") == s.bytes; }
+
+static const struct { const char *name; int (*is_ours)(Start); } FILES[] = {
+    {"config.json", is_config}, {"metrics.jsonl", is_metrics}, {"log.txt", is_log},       {"loss.svg", is_picture}, {"lock", is_lock},
+    {"gemm.json", is_algorithms}, {"leases.jsonl", is_leases}, {"run_id", is_run_id}, {".nonce", is_nonce}};
+
+/* Writes a run.dir that is not there yet into out. */
+static const char *free_dir(const char *dir, char out[4200]) {
+    size_t      length = strlen(dir);
+    struct stat st;
+    while (length > 1 && dir[length - 1] == '/') length--;
+    for (int i = 2; i < 10000; i++) {
+        snprintf(out, 4200, "%.*s-%d", (int)(length < 4100 ? length : 4100), dir, i);
+        if (lstat(out, &st) != 0) break;
+    }
+    return out;
+}
+
+NORETURN static void refuse_foreign(const Config *c, const char *path, const char *what) {
+    char other[4200];
+    fail(EXIT_CONFIG, "run.dir: %s %s, and a run would write over it: take another folder, run.dir=%s", path, what,
+         free_dir(c->run.dir, other));
+}
+
+static void check_file(const Config *c, int i) {
+    enum { START_BYTES = JSON_LIMIT }; /* a config.json is read whole */
+    Path        path = path_in_run(c, FILES[i].name);
+    struct stat st;
+    char       *text = NULL;
+    if (lstat(path.text, &st) != 0 || is_same_file(path.text, c->path)) return;
+    if (S_ISDIR(st.st_mode)) refuse_foreign(c, path.text, "is a folder");
+    if (!S_ISREG(st.st_mode)) return; /* the lock refuses what would be followed; what is replaced whole makes way */
+    int64_t bytes = io_read_start(path.text, START_BYTES, &text);
+    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, strerror((int)-bytes));
+    Start start = {text, (size_t)bytes, (size_t)st.st_size};
+    int   is_ours = is_empty(start) || FILES[i].is_ours(start);
+    free(text);
+    if (!is_ours) refuse_foreign(c, path.text, i == 0 ? "is not the config of a run as this program writes it" : "was not written by this program");
+}
+
+static int is_event_file(const char *name) { return strncmp(name, "events.out.tfevents.", 20) == 0; }
+
+static int is_checkpoint_file(const char *name) {
+    size_t length = strlen(name);
+    for (int f = 0; f <= MANIFEST_FILES; f++) {
+        const char *ours = f < MANIFEST_FILES ? manifest_file_name[f] : MANIFEST_NAME;
+        size_t      n = strlen(ours);
+        if (strncmp(name, ours, n) == 0 && (length == n || strcmp(name + n, ".tmp") == 0)) return 1;
+    }
+    return 0;
+}
+
+/* Refuses a folder that holds anything that is_ours() does not know; step folders hold files alone. */
+static void check_names(const Config *c, const char *path, int (*is_ours)(const char *)) {
+    struct stat    st;
+    struct dirent *entry;
+    if (lstat(path, &st) != 0) return;
+    if (!S_ISDIR(st.st_mode) && !(S_ISLNK(st.st_mode) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
+        refuse_foreign(c, path, "is no folder");
+    DIR *folder = opendir(path);
+    if (!folder) return; /* reported where it is used */
+    while ((entry = readdir(folder))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || is_ours(entry->d_name)) continue;
+        Path foreign = path_of("%s/%s", path, entry->d_name);
+        closedir(folder);
+        refuse_foreign(c, foreign.text, "was not written by this program");
+    }
+    closedir(folder);
+}
+
 void run_folder_check(const Config *c) {
-    static const char *const logs[] = {"metrics.jsonl", "loss.svg", "log.txt"};
-    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
-        if (is_same_file(path_in_run(c, logs[i]).text, c->path))
+    StepFolder *list = NULL;
+    for (size_t i = 1; i < sizeof FILES / sizeof *FILES; i++)
+        if (is_same_file(path_in_run(c, FILES[i].name).text, c->path))
             fail(EXIT_CONFIG,
                  "run.dir: the config %s lies where this run writes its %s: give the config another name, or take another run.dir",
-                 c->path, logs[i]);
+                 c->path, FILES[i].name);
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) check_file(c, (int)i);
+    check_names(c, path_in_run(c, "tb").text, is_event_file);
+    Path checkpoints = path_in_run(c, "checkpoints");
+    int  count = folders_list(checkpoints.text, &list);
+    for (int i = 0; i < count; i++) check_names(c, path_of("%s/%s", checkpoints.text, list[i].name).text, is_checkpoint_file);
+    free(list);
 }
+
+/* --- files of the folder ------------------------------------------------------------------------------------------ */
 
 /* What is printed is kept in the run folder, too. */
 void run_folder_keep_log(const Config *c) {

@@ -8,7 +8,10 @@
 extern "C" {
 #endif
 
-void run_folder_check(const Config *c);       /* exit 64 where a log would take the place of the config that was given */
+/* Refuses a run.dir in which a file or folder of a name that a run writes is another program's, by its content: exit 64
+ * with its name and a free run.dir, and nothing is touched. Empty ones are fine, because killed starts leave such. Files
+ * of other names may be there. The config that was given may lie there as config.json, and under no name of a log. */
+void run_folder_check(const Config *c);
 void run_folder_keep_log(const Config *c);    /* from here on */
 void run_folder_keep_config(const Config *c); /* exit 74 */
 

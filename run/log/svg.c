@@ -36,6 +36,10 @@ void svg_begin(FILE *out, int width, int height) {
     fprintf(out, "\n}\n</style>\n<rect width=\"%d\" height=\"%d\" class=\"paper\"/>\n", width, height);
 }
 
+int svg_is_ours(const char *start) {
+    return strncmp(start, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", 53) == 0 && strstr(start, "class=\"paper\"");
+}
+
 void svg_end(FILE *out) { fprintf(out, "</svg>\n"); }
 
 void svg_clip(FILE *out, const char *id, const SvgPanel *p) {

@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "core/gpu_meter.h"
 #include "core/simd.h"
+#include "core/thread.h"
 #include "run/plan/plan.h"
 #include "run/verbs/probe.h"
 #include "run/verbs/report.h"
@@ -67,7 +68,7 @@ static void check_cores(Visit *v) {
                              : ": taskset, a container or a job's limits keep the others from it");
     else tell(v, FINE, "binding", "all %d processor%s", online, online == 1 ? "" : "s");
     const char *text = getenv("OMP_NUM_THREADS");
-    int         threads = text ? atoi(text) : 0;
+    int         threads = thread_asked();
     if (!text) tell(v, FINE, "threads", "as many as a rank has cores; OMP_NUM_THREADS is not set");
     else if (threads < 1) tell(v, WARN, "threads", "OMP_NUM_THREADS=%s is no number of threads: unset it", text);
     else if (threads > usable)

@@ -129,7 +129,7 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
     int32_t *inputs = host, *targets = inputs + B * own, *starts = targets + B * own, *sample = starts + B * own;
     step_sums_zero(&m->sums, &m->stream);
     for (int64_t i = 0, count; i < samples; i += count) {
-        count = samples - i < B ? samples - i : B;
+        count = model_batch(B, samples - i);
         if (s->says) say_part("validation", i, samples);
         for (int64_t k = 0; k < count; k++) {
             dataset_sample(d, i + k, sample, sample + T);

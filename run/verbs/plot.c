@@ -24,6 +24,7 @@ const VerbKey PLOT_KEYS[] = {
 };
 
 enum { MOST_RUNS = 64 };
+static const char TABLE_HEAD[] = "run,kind,step,tokens,hours,loss,smoothed,bpb,lr,grad_norm\n";
 static const char *const X_WORDS[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours", NULL};
 
 typedef struct {
@@ -106,7 +107,7 @@ static char *csv_text(const Plot *p, size_t *bytes) {
     char *text = NULL;
     FILE *f = memory_file_open(&text, bytes);
     if (!f) return NULL;
-    fprintf(f, "run,kind,step,tokens,hours,loss,smoothed,bpb,lr,grad_norm\n");
+    fputs(TABLE_HEAD, f);
     for (int r = 0; r < p->runs; r++) {
         const RunLog *log = &p->run[r].log;
         for (int64_t i = 0; i < log->trains; i++) put_point(f, log, "train", &log->train[i], p->run[r].smooth[i]);
@@ -115,6 +116,29 @@ static char *csv_text(const Plot *p, size_t *bytes) {
     if (fclose(f) == 0) return text;
     free(text);
     return NULL;
+}
+
+static int is_table(const char *start) { return strncmp(start, TABLE_HEAD, strlen(TABLE_HEAD)) == 0; }
+
+/* Only a picture or a table of this verb is written over. */
+static void refuse_other_file(const char *key, const char *path, int (*is_ours)(const char *)) {
+    enum { START_BYTES = 4096 };
+    char   *text = NULL;
+    int64_t bytes = io_read_start(path, START_BYTES, &text);
+    int     is_other = bytes > 0 && !is_ours(text);
+    free(text);
+    if (is_other)
+        fail(EXIT_CONFIG, "plot: %s=%s: this file was not written by plot, which would write over it: give another name", key, path);
+}
+
+static void refuse_files(const Asked *a) {
+    refuse_other_file("out", a->out, svg_is_ours);
+    if (!a->csv) return;
+    refuse_other_file("csv", a->csv, is_table);
+    char *out = realpath(a->out, NULL), *csv = realpath(a->csv, NULL);
+    if (strcmp(a->out, a->csv) == 0 || (out && csv && strcmp(out, csv) == 0))
+        fail(EXIT_CONFIG, "plot: out=%s and csv=%s are one file: give two names", a->out, a->csv);
+    free(out), free(csv);
 }
 
 static void write_file(const char *path, char *text, size_t bytes) {
@@ -129,6 +153,7 @@ int verb_plot(int argc, char **argv) {
     PlotRun run[MOST_RUNS] = {0};
     Plot    p = {run, a.dirs, a.x, 1};
     size_t  bytes;
+    refuse_files(&a);
     for (int i = 0; i < a.dirs; i++) run[i].log = run_log_read("plot", a.dir[i]);
     for (int i = 0; i < a.dirs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
     plot_label(run, p.runs);

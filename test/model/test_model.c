@@ -2,6 +2,7 @@
  * operations. */
 #include "test/ref/test.h"
 
+#include "core/clock.h"
 #include "model/model.h"
 
 static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, int any_threads) {
@@ -221,8 +222,24 @@ static void test_sent_on_a_grid(void **state) {
     }
 }
 
+/* Evaluations split what remains into sizes that the scratch was measured for. There are few of them, whatever B is. */
+static void test_batch_sizes(void **state) {
+    (void)state;
+    for (int64_t B = 1; B <= 300; B += B < 70 ? 1 : 23)
+        for (int64_t left = 1; left <= 700; left++) {
+            int64_t size = model_batch(B, left);
+            assert_true(size >= 1 && size <= left && size <= B);
+            assert_true(size == B || size <= 64 || (size & (size - 1)) == 0);
+            if (B <= 64) assert_int_equal(size, left < B ? left : B); /* every size, as long as they are few */
+        }
+    ModelSpec spec = spec_of(F32, 1 << 20, 40, RECOMPUTE_NONE, 0);
+    double    begin = clock_ms();
+    assert_true(model_dry(spec, 1, NULL).scratch > 0);
+    if (clock_ms() - begin > 2000.0) fail_msg("a dry run of %lld sequences took %.0f ms", (long long)spec.B, clock_ms() - begin);
+}
+
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops), cmocka_unit_test(test_batch_sizes),
                                      cmocka_unit_test(test_sent), cmocka_unit_test(test_sent_in_slots),
                                      cmocka_unit_test(test_two_dimensions), cmocka_unit_test(test_sent_on_a_grid)};
     return cmocka_run_group_tests_name("model", all, NULL, NULL);

@@ -45,6 +45,31 @@ expect "a folder in use, run.resume=must" exits 73 "$WORK/busy" train run.dir="$
 expect "a folder in use, run.resume=never" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=never
 strike KILL $pid; wait $pid 2>/dev/null
 
+# Each file of a name that a run writes, as another program has it. Nothing in the folder changes, and the folder to take instead is a free one.
+foreign() { # NAME PATH CONTENT
+    rm -rf "$WORK/foreign" "$WORK/foreign-2"; mkdir -p "$(dirname "$WORK/foreign/$2")"; printf '%s' "$3" > "$WORK/foreign/$2"; echo kept > "$WORK/foreign/slurm-12.out"
+    local was; was=$(find "$WORK/foreign" -type f -exec cksum {} + | sort)
+    expect "$1: refused by name, with a free run.dir" exits 64 "run.dir: $WORK/foreign/$2 .*run.dir=$WORK/foreign-2" train run.dir="$WORK/foreign" run.steps=1
+    expect "$1: nothing in the folder is touched" [ "$(find "$WORK/foreign" -type f -exec cksum {} + | sort)" = "$was" ]
+}
+foreign "a Hugging Face config" config.json '{"architectures": ["GPT2LMHeadModel"], "n_layer": 2}'
+foreign "a config that somebody wrote" config.json "$(cat "$WORK/tiny.json")"
+foreign "metrics of another trainer" metrics.jsonl '{"step": 1, "loss": 3.2}
+'
+foreign "a log" log.txt 'my notes'
+foreign "a picture" loss.svg '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"></svg>'
+foreign "a lock of a package manager" lock '12345'
+foreign "a checkpoint of another trainer" checkpoints/step_00000012/pytorch_model.bin 'weights'
+foreign "a file in tb" tb/notes.md '# notes'
+foreign "algorithms" gemm.json '{"rows": 3}'
+mkdir "$WORK/foreign-2"; expect "a folder that is there is not offered" exits 64 "run.dir=$WORK/foreign-3" train run.dir="$WORK/foreign" run.steps=1
+expect "the folder that is offered works" quiet train run.dir="$WORK/foreign-3" run.steps=1
+mkdir -p "$WORK/begun/checkpoints" "$WORK/begun/tb"; for name in config.json metrics.jsonl log.txt loss.svg lock; do : > "$WORK/begun/$name"; done; echo kept > "$WORK/begun/slurm-12.out"
+expect "empty files that a killed start leaves, and a file of another name: the run begins" quiet train run.dir="$WORK/begun" run.steps=1
+mkdir "$WORK/inside"; cp "$WORK/tiny.json" "$WORK/inside/config.json"
+expect "the config that was given lies in its own run.dir" quiet "$TRAIN" "$WORK/inside/config.json" run.dir="$WORK/inside" run.steps=1
+expect "and stays as it was written" cmp "$WORK/tiny.json" "$WORK/inside/config.json"
+
 cp -r "$WORK/a" "$WORK/damaged"
 printf 'x' | dd of="$WORK/damaged/checkpoints/step_00000012/model.safetensors" bs=1 seek=5000 conv=notrunc 2>/dev/null
 expect "a damaged checkpoint is passed over, by name" exits 0 'step_00000012' train run.dir="$WORK/damaged"

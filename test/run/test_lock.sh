@@ -30,7 +30,7 @@ rm "$run/lock"
 # While another host's lock is waited for, any rank hears a request.
 mkdir "$WORK/wait"; cp "$WORK/lock" "$WORK/wait/lock"
 begins train_ranks 2 run.dir="$WORK/wait"
-await 'in use by host elsewhere'
+await 'in use by another job \(host elsewhere'
 kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"; wait $job; status=$?
 expect "asked to stop on rank 1, while rank 0 waits for a lock: exit 75" [ $status -eq 75 ]
 expect "nothing was done there" [ "$(ls -A "$WORK/wait")" = lock ]

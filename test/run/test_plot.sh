@@ -31,4 +31,10 @@ expect "no run" exits 64 "no run; usage: " plot
 expect "another x" exits 64 "x=epochs: tokens, steps or hours is expected" plot one x=epochs
 expect "another option" exits 64 "unknown option .smooth.: there are out=, x= and csv=" plot one smooth=3
 expect "a picture that cannot be written" exits 74 "cannot write /dev/null/plot.svg: " plot one out=/dev/null/plot.svg
+cp one/metrics.jsonl one/config.json .; cp metrics.jsonl kept
+expect "out= at a run's metrics: refused, and nothing is written over" exits 64 "out=metrics.jsonl: this file was not written by plot" plot one out=metrics.jsonl
+expect "csv= at a config" exits 64 "csv=config.json: this file was not written by plot" plot one csv=config.json
+expect "which stay as they were" cmp metrics.jsonl kept
+expect "one file for both" exits 64 "out=p.svg and csv=./p.svg are one file|out=both and csv=both are one file" plot one out=both csv=both
+expect "the cure: another name" quiet plot one out=metrics.svg csv=config.csv
 exit $STATUS

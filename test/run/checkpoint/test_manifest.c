@@ -13,6 +13,7 @@
 #undef fail
 #include <cmocka.h>
 
+#include "core/json_text.h"
 #include "test/run/config/every_value.h"
 
 enum { TAIL = 29 }; /* ,\n"hash":"0123456789abcdef"}\n */
@@ -78,6 +79,37 @@ static void test_round_trip(void **state) {
     assert_true(json_member(json_member(m.config, "optimizer"), "learning_rate")->valuedouble == 0.0006);
     manifest_free(&m);
     free(text);
+}
+
+/* Every number that a field can hold is read back from the text that the writer made of it. */
+static void test_extreme_numbers(void **state) {
+    (void)state;
+    static const double VALUES[] = {0.0, 5e-324, 2.2250738585072014e-308, 0.1, 1.0 / 3.0, 9007199254740991.0, 0x1p53, 9007199254740994.0,
+                                    1.2345678901234568e16, 99999999999999984.0, 1e17, 1e22, 1.7976931348623157e308};
+    enum { VALUE_COUNT = sizeof VALUES / sizeof *VALUES };
+    for (int i = 0; i < VALUE_COUNT; i++) {
+        ManifestExtent one = {0, 9, 4};
+        ManifestData   data = {"a.bin", UINT64_MAX, INT64_MAX};
+        cJSON         *config = cJSON_CreateObject();
+        cJSON_AddItemToObject(config, "x", number_json(VALUES[i]));
+        Manifest m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "fp16", .step = MANIFEST_COUNT_LIMIT,
+                      .samples = MANIFEST_COUNT_LIMIT, .tokens = MANIFEST_COUNT_LIMIT, .seed = INT64_MAX,
+                      .ranks = 1, .threads = 1, .loss_scale = VALUES[i] > 0 ? VALUES[i] : 1, .loss_scale_steps = MANIFEST_COUNT_LIMIT,
+                      .config = config, .data = &data, .data_files = 1, .file = {{9, &one, 1}, {9, &one, 1}, {9, &one, 1}}}, again;
+        m.guard = (Guard){.skips = MANIFEST_COUNT_LIMIT, .rollbacks = MANIFEST_COUNT_LIMIT, .furthest = MANIFEST_COUNT_LIMIT,
+                          .spikes = {2, {VALUES[i], -VALUES[i]}}};
+        size_t bytes;
+        char  *text = manifest_write(&m, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
+        if (parse(text, bytes, &again, fault) != MANIFEST_GOOD) fail_msg("%.17g: %s", VALUES[i], fault);
+        assert_true(again.step == m.step && again.samples == m.samples && again.tokens == m.tokens && again.seed == m.seed);
+        assert_true(again.loss_scale == m.loss_scale && again.loss_scale_steps == m.loss_scale_steps);
+        assert_true(again.guard.skips == m.guard.skips && again.guard.rollbacks == m.guard.rollbacks && again.guard.furthest == m.guard.furthest);
+        assert_true(again.guard.spikes.count == 2 && again.guard.spikes.loss[0] == VALUES[i] && again.guard.spikes.loss[1] == -VALUES[i]);
+        assert_true(number_value(json_member(again.config, "x")) == VALUES[i]);
+        manifest_free(&again);
+        cJSON_Delete(config);
+        free(text);
+    }
 }
 
 /* Of a GPU: the table of matrix products is kept as it is. */
@@ -358,7 +390,7 @@ static void runs_grow_with_their_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_extreme_numbers),
         cmocka_unit_test(runs_grow_with_their_file),
         cmocka_unit_test(test_every_cut_and_every_bit),
         cmocka_unit_test(test_forgeries),

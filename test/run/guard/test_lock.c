@@ -74,7 +74,12 @@ static void decisions(void **state) {
         {"its process lives", holder("here", "b1", "none", 0), {.lives = 1, .still_ms = late}, LOCK_REFUSE},
         {"its process lives, same job", holder("here", "b1", "11", 0), {.lives = 1}, LOCK_REFUSE},
         {"its process is dead", holder("here", "b1", "none", 0), {0}, LOCK_TAKE},
-        {"before the last boot", holder("here", "b0", "none", 0), {.lives = 1}, LOCK_TAKE},
+        {"its process is dead, as far as a container sees", holder("here", "b1", "none", 0), {.no_flock = 1}, LOCK_WAIT},
+        {"such a process beats", holder("here", "b1", "none", 0), {.no_flock = 1, .moved = 1}, LOCK_REFUSE},
+        {"a host of this name, another boot", holder("here", "b0", "none", 0), {.lives = 1}, LOCK_WAIT},
+        {"such a host beats", holder("here", "b0", "none", 0), {.moved = 1, .still_ms = late}, LOCK_REFUSE},
+        {"such a host is silent", holder("here", "b0", "none", 0), {.lives = 1, .still_ms = late}, LOCK_TAKE},
+        {"the same job, requeued on this host after a boot", holder("here", "b0", "11", 0), {0}, LOCK_TAKE},
         {"another host, at once", holder("there", "b1", "none", 0), {.lives = 1}, LOCK_WAIT},
         {"another host, two beats later", holder("there", "b9", "none", 0), {.still_ms = 2 * BEAT_MS}, LOCK_WAIT},
         {"another host beats", holder("there", "b9", "none", 0), {.moved = 1, .still_ms = late}, LOCK_REFUSE},
@@ -177,9 +182,9 @@ static void a_second_job_is_refused_until_the_first_is_gone(void **state) {
     assert_int_equal(io_file_bytes(path), 0); /* given back */
 }
 
-/* Signs the folder as a job on another host. */
-static void sign_from_elsewhere(uint64_t beat) {
-    LockHolder h = holder("elsewhere", "b9", "none", 0);
+/* Signs the folder as a job on a host of this name that was started at another time. */
+static void sign_from(const char *host, uint64_t beat) {
+    LockHolder h = holder(host, "b9", "none", 0);
     char       text[HOLDER_TEXT];
     h.beat = beat;
     int length = holder_format(&h, text), fd = io_open(path, IO_SHARED);
@@ -189,6 +194,27 @@ static void sign_from_elsewhere(uint64_t beat) {
     io_close(fd);
 }
 
+static void sign_from_elsewhere(uint64_t beat) { sign_from("elsewhere", beat); }
+
+/* A clone of this machine has its name, and another boot id. */
+static void a_host_of_the_same_name_is_waited_for(void **state) {
+    (void)state;
+    char host[200];
+    assert_int_equal(gethostname(host, sizeof host), 0);
+    sign_from(host, 1);
+    double begin = clock_ms();
+    assert_int_equal(child_run(take_it, NULL).code, 0);
+    assert_true(clock_ms() - begin > LOCK_BEATS_MISSED * BEAT_MS);
+    sign_from(host, 1);
+    pid_t beater = fork();
+    if (beater == 0)
+        for (uint64_t beat = 2;; beat++) rest_ms(20), sign_from(host, beat);
+    Child c = child_run(take_it, NULL);
+    end(beater);
+    assert_int_equal(c.code, EXIT_LOCKED);
+    assert_non_null(strstr(c.said, ", process 5)"));
+}
+
 static void another_host_is_waited_for(void **state) {
     (void)state;
     sign_from_elsewhere(1);
@@ -196,7 +222,7 @@ static void another_host_is_waited_for(void **state) {
     Child  c = child_run(take_it, NULL);
     assert_int_equal(c.code, 0);
     assert_true(clock_ms() - begin > LOCK_BEATS_MISSED * BEAT_MS);
-    assert_non_null(strstr(c.said, "was in use by host elsewhere, process 5"));
+    assert_non_null(strstr(c.said, "was in use by another job (host elsewhere, process 5)"));
     sign_from_elsewhere(1);
     pid_t beater = fork();
     if (beater == 0)
@@ -321,6 +347,7 @@ int main(void) {
         cmocka_unit_test(who_lives),
         cmocka_unit_test_setup_teardown(a_second_job_is_refused_until_the_first_is_gone, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(another_host_is_waited_for, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_host_of_the_same_name_is_waited_for, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_beat_grows, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_lost_folder_is_noticed, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(losers_say_who_has_it, make_dir, remove_dir),

@@ -208,6 +208,25 @@ static void a_file_without_a_line_of_ours_is_kept(void **state) {
     free(text);
 }
 
+/* Lines of another program are cut with the steps that a run does again: a copy keeps them, whatever copies there are. */
+static void foreign_lines_that_are_cut_are_kept(void **state) {
+    (void)state;
+    static const char LINES[] = "{\"kind\":\"train\",\"step\":1,\"tokens\":8,\"loss\":4}\nmy note\n";
+    static const char *const COPIES[] = {".found", ".found-2"};
+    for (int i = 0; i < 2; i++) {
+        char found[200];
+        snprintf(found, sizeof found, "%s%s", path, COPIES[i]);
+        int fd = io_open(path, IO_CREATE);
+        assert_int_equal(io_write(fd, LINES, sizeof LINES - 1), 0);
+        io_close(fd);
+        metrics_close(metrics_open(dir, i, about)); /* anew, and from the step behind which the note stands */
+        char *text = read_text(found);
+        assert_string_equal(text, LINES);
+        free(text);
+        assert_int_equal(io_file_bytes(path), i == 0 ? 0 : (int64_t)(sizeof LINES - 1 - strlen("my note\n")));
+    }
+}
+
 static void a_lost_file_starts_at_the_step(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 500, about);
@@ -435,6 +454,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(strange_lines_in_the_middle_stay, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(an_editor_s_line_ends_cost_nothing, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_file_without_a_line_of_ours_is_kept, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(foreign_lines_that_are_cut_are_kept, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_missing_evaluation_is_seen, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(scores_of_tasks_are_lines_of_ours, make_dir, remove_dir),
