@@ -31,6 +31,13 @@ void error_set_join(void (*join)(void)) { self.join = join; }
 void error_set_step(int64_t step) { self.step = step; }
 void error_set_memory_advice(const char *lines) { self.memory_advice = lines; }
 
+#if IS_SANITIZED /* its wrapper must see each handler */
+#define __sigaction sigaction
+#else
+int __sigaction(int signal_number, const struct sigaction *action, struct sigaction *before);
+#endif
+void set_action(int signal_number, const struct sigaction *action) { __sigaction(signal_number, action, NULL); }
+
 static void end_now(int signal_number) {
     (void)signal_number;
     _exit(self.forced_code);
@@ -43,7 +50,7 @@ void error_end_within(unsigned seconds, int exit_code) {
     memset(&action, 0, sizeof action);
     action.sa_handler = end_now;
     action.sa_flags = SA_ONSTACK;
-    sigaction(SIGALRM, &action, NULL);
+    set_action(SIGALRM, &action);
     sigemptyset(&alarm_alone);
     sigaddset(&alarm_alone, SIGALRM);
     pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* so at least the calling thread can take it */
