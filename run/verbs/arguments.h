@@ -11,6 +11,7 @@
 #ifndef TRAIN_GPT_RUN_VERBS_ARGUMENTS_H
 #define TRAIN_GPT_RUN_VERBS_ARGUMENTS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/error.h"
@@ -40,6 +41,11 @@ int           verb_flag(const VerbArgument *a);                                /
 int           verb_choice(const VerbArgument *a, const char *const *words);
 /* Bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18. */
 int64_t       verb_size(const VerbArgument *a, int64_t least);
+
+/* out=FILE of a verb that prints. verb_out() returns the path. Exit 64 where it names a file with content or anything but a
+ * plain file; rank 0 looks, because only it writes. verb_put() writes the file whole or not at all. Exit 74 if it cannot. */
+const char   *verb_out(const VerbArgument *a);
+void          verb_put(const char *verb, const char *path, const char *text, size_t bytes);
 
 /* "VERB: ...", and how it is called. */
 NORETURN void verb_misused(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
