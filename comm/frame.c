@@ -105,9 +105,8 @@ static void pack_int8(uint8_t *at, const float *values, int64_t elems) {
         float scale = scale_of(values + from, n, &inverse);
         memcpy(at, &scale, 4);
         int8_t *out = (int8_t *)at + 4;
-        memset(out, 0, (size_t)n);
-        for (int64_t i = 0; i < n && !isnan(scale); i++)
-            out[i] = (int8_t)rintf(fminf(127, fmaxf(-127, values[from + i] * inverse)));
+        for (int64_t i = 0; i < n; i++)
+            out[i] = isnan(scale) ? 0 : (int8_t)rintf(fminf(127, fmaxf(-127, values[from + i] * inverse)));
     }
 }
 

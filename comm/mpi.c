@@ -5,6 +5,8 @@
  * wait: a peer may need one of another group before it comes.
  */
 #ifndef NO_MPI
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,10 +39,54 @@ NORETURN void mpi_failed(const World *w, const char *call, int code, const char 
     world_failed(w, why);
 }
 
+/* --- hosts with IPv4 and IPv6 addresses --------------------------------------------------------------------------- */
+
+#define FAMILY   "btl_tcp_disable_family"
+#define INCLUDED "OMPI_MCA_btl_tcp_if_include" /* "eth1,10.0.0.0/8": the networks that the user allows */
+
+static int is_set_by_user(void) {
+    char path[4096], line[512];
+    if (getenv("OMPI_MCA_" FAMILY)) return 1; /* mpirun --mca sets it, too */
+    snprintf(path, sizeof path, "%s/.openmpi/mca-params.conf", getenv("HOME") ? getenv("HOME") : "");
+    FILE *file = fopen(path, "r");
+    int   found = 0;
+    while (file && !found && fgets(line, sizeof line, file)) found = strncmp(line, FAMILY, strlen(FAMILY)) == 0;
+    if (file) fclose(file);
+    return found;
+}
+
+static int is_included(const char *interface) {
+    const char *list = getenv(INCLUDED);
+    size_t      length = strlen(interface);
+    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t n = strcspn(at, ",");
+        if (n == length && strncmp(at, interface, n) == 0) return 1;
+        if (memchr(at, '/', n) && !memchr(at, ':', n)) return 1; /* a network of IPv4 */
+    }
+    return !list;
+}
+
+/* Open MPI 5.0 pairs IPv6 addresses that do not reach each other, prints warnings, and may end in MPI_Init
+ * (open-mpi/ompi#14079). IPv4 alone connects. Its mpirun connects the hosts by IPv4, so all of them have such an address. */
+static void prefer_ipv4(void) {
+    char            version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int             length, has_ipv4 = 0;
+    struct ifaddrs *all = NULL;
+    MPI_Get_library_version(version, &length);
+    if (strncmp(version, "Open MPI v5.0.", 14) != 0 || is_set_by_user() || getifaddrs(&all) != 0) return;
+    for (struct ifaddrs *a = all; a; a = a->ifa_next)
+        has_ipv4 |= a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK) && is_included(a->ifa_name);
+    freeifaddrs(all);
+    if (has_ipv4) setenv("OMPI_MCA_" FAMILY, "6", 1);
+}
+
+/* --- start and end ------------------------------------------------------------------------------------------------ */
+
 /* MPI_Init returns once all ranks have called it. So a rank that another rank should end calls it first. */
 static void join_job(void) {
     int here = 0, provided;
     MPI_Initialized(&here);
+    if (!here) prefer_ipv4();
     if (!here) MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
 }
 
@@ -85,6 +131,7 @@ void world_start(World *w, Launch launch) {
     if (!launch.manager) refuse_lone_ranks(launch, expected);
     error_set_rank(launch.rank, expected, NULL); /* nothing to abort until MPI is up */
     error_set_join(NULL);
+    prefer_ipv4();
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
         fail(EXIT_NODEVICE, "%s does not start (MPI_THREAD_FUNNELED is needed)", library);
     w->launched = 1;

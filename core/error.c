@@ -1,6 +1,7 @@
 /* error.c - see error.h. Its file-scope state is this process's identity in messages, and the way to end the job. */
 #include "core/error.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -31,6 +32,13 @@ void error_set_join(void (*join)(void)) { self.join = join; }
 void error_set_step(int64_t step) { self.step = step; }
 void error_set_memory_advice(const char *lines) { self.memory_advice = lines; }
 
+#if IS_SANITIZED /* its wrapper must see each handler */
+#define __sigaction sigaction
+#else
+int __sigaction(int signal_number, const struct sigaction *action, struct sigaction *before);
+#endif
+void set_action(int signal_number, const struct sigaction *action) { __sigaction(signal_number, action, NULL); }
+
 static void end_now(int signal_number) {
     (void)signal_number;
     _exit(self.forced_code);
@@ -43,7 +51,7 @@ void error_end_within(unsigned seconds, int exit_code) {
     memset(&action, 0, sizeof action);
     action.sa_handler = end_now;
     action.sa_flags = SA_ONSTACK;
-    sigaction(SIGALRM, &action, NULL);
+    set_action(SIGALRM, &action);
     sigemptyset(&alarm_alone);
     sigaddset(&alarm_alone, SIGALRM);
     pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* so at least the calling thread can take it */
@@ -59,6 +67,34 @@ static void let_rank_zero_speak_first(void) {
     struct timespec left = {1, 500000000L + self.rank % 4 * 100000000L}; /* an abort by rank 0 takes Open MPI 1.0 s to reach us */
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
 }
+
+/* --- exceptions of C++ libraries ---------------------------------------------------------------------------------- */
+
+static void (*terminate_before)(void);
+
+/* oneDNN 3 throws std::bad_alloc where oneDNN 2 returned an error. No frame here catches exceptions, so the C++ runtime
+ * calls this at the throw. Memory that runs out then ends the job as it does in C. */
+static void on_terminate(void) {
+    typedef struct { void *table; const char *name; } TypeInfo; /* std::type_info, by the C++ ABI */
+    void *(*type_of_exception)(void);
+    *(void **)&type_of_exception = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
+    const TypeInfo *type = type_of_exception ? (const TypeInfo *)type_of_exception() : NULL;
+    if (type && (strstr(type->name, "St9bad_alloc") || strstr(type->name, "St20bad_array_new_length")))
+        fail(EXIT_MEMORY, "out of memory in a C++ library, such as oneDNN: raise the limit (ulimit -v, the job's memory), or make the model, "
+                          "batch.micro_batch or OMP_NUM_THREADS smaller");
+    if (terminate_before) terminate_before();
+    abort();
+}
+
+/* In .preinit_array, because a constructor of oneDNN 3 may already find no memory. */
+__attribute__((no_sanitize("address", "thread"))) static void take_exceptions(void) {
+    void (*(*set_terminate)(void (*)(void)))(void);
+    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* no library here may be C++ */
+    if (set_terminate) terminate_before = set_terminate(on_terminate);
+}
+__attribute__((section(".preinit_array"), used)) static void (*take_first)(void) = take_exceptions;
+
+/* --- the ends ----------------------------------------------------------------------------------------------------- */
 
 NORETURN void fail_silently(int exit_code) {
     fflush(stdout);

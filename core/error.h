@@ -10,6 +10,7 @@
 #ifndef TRAIN_GPT_CORE_ERROR_H
 #define TRAIN_GPT_CORE_ERROR_H
 
+#include <signal.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -56,6 +57,21 @@ void error_set_memory_advice(const char *lines);
 
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
 NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define IS_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED 1
+#elif !defined(IS_SANITIZED)
+#define IS_SANITIZED 0
+#endif
+
+/* Installs a signal's action. A library may export a sigaction() of its own that ignores some signals, as UCX 1.10 does
+ * for those that it handles itself; this calls the C library's. */
+void set_action(int signal_number, const struct sigaction *action);
 
 /* Ends this process with exit_code after `seconds`, even if its threads hang: an abort may hang like the call that it
  * should end. */

@@ -194,7 +194,8 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     const uint8_t *at = (const uint8_t *)info->si_addr;
     (void)context;
     if (!shard || at < shard->map || at >= shard->map + shard->file_bytes) { /* none of ours: as without this handler */
-        signal(signal_number, SIG_DFL);
+        struct sigaction as_before = {.sa_handler = SIG_DFL};
+        set_action(signal_number, &as_before);
         return;
     }
     fail(EXIT_IO,
@@ -208,7 +209,7 @@ static void watch_bus_errors(void) {
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO;
-    sigaction(SIGBUS, &action, NULL);
+    set_action(SIGBUS, &action);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */

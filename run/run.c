@@ -160,6 +160,7 @@ static void join_ranks(Run *r, Launch launch) {
     groups_add_experts(&r->groups, (int)c->parallel.expert);
     if (optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices) groups_add_matrices(&r->groups);
     groups_set_kind(&r->groups, kind);
+    signals_install(); /* again: MPI and NCCL may have taken some */
     warn_of_wide_groups(r);
     r->shares = (int64_t *)malloc(sizeof *r->shares * (size_t)r->groups.datas);
     if (!r->shares) fail(EXIT_MEMORY, "no memory for a table of %d ranks", r->groups.datas);

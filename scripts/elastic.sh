@@ -207,9 +207,9 @@ start() {
     say "$(plural "$ranks") on $(cut -d' ' -f1 "$work/hosts" | paste -sd' ')"
     watch_hosts & watchers=($!)
     watch_start & watchers+=($!)
-    await "${own_session[@]}" mpirun --hostfile "$work/hosts" -np "$ranks" --bind-to none \
-        --mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_keepalive_time 10 \
-        --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3 "${options[@]}" "$program" "${words[@]}"
+    await "${own_session[@]}" mpirun --hostfile "$work/hosts" -np "$ranks" --bind-to none "${of_release[@]}" \
+        "$mca" oob_tcp_keepalive_time 10 "$mca" oob_tcp_keepalive_intvl 2 "$mca" oob_tcp_keepalive_probes 3 \
+        "${options[@]}" "$program" "${words[@]}"
     kill "${watchers[@]}" 2>/dev/null
     wait "${watchers[@]}" 2>/dev/null
     if [ -e "$work/changed" ]; then rm -f "$run_dir/STOP"; fi # of a job that was lost before it read it
@@ -273,6 +273,11 @@ case $("$program" --version 2>/dev/null) in
 *"MPI: MPICH"*) end 69 "$program is built for MPICH, and this script starts ranks by Open MPI's mpirun: make MPI=ompi-c" ;;
 esac
 command -v mpirun >/dev/null || end 69 "no mpirun on $(hostname): install Open MPI, or load the cluster's"
+# Open MPI 5 has other names for the options of its launcher, and hands on stdout and stderr as one without --output :raw.
+case $(mpirun --version 2>/dev/null) in
+*"(Open MPI) 5."*) mca=--prtemca of_release=(--output :raw --prtemca plm_ssh_agent "${agent[*]}" --prtemca plm_ssh_no_tree_spawn 1) ;;
+*) mca=--mca of_release=(--mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1) ;;
+esac
 found=$("$program" check "${words[@]}" data.train=- data.val=) || exit # a fault in the config shows here and now
 run_dir=$(sed -n 's/^run folder  *//p' <<<"$found")
 train

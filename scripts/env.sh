@@ -15,12 +15,14 @@ B=${B:-build/cpu}
 unset MAKEFLAGS MAKELEVEL # a make that a script calls is no part of the one that called the script
 export DEPS=0             # nor does it install anything
 
+# OUTPUT_OPTIONS: those that keep stdout and stderr of the ranks apart. mpirun of Open MPI 5 may hand both on as one without.
+case $(mpirun --version 2>/dev/null) in *"(Open MPI) 5."*) OUTPUT_OPTIONS="--output :raw" ;; *) OUTPUT_OPTIONS= ;; esac
 # run_ranks N COMMAND...: under mpirun of the MPI this build links.
 run_ranks() {
     local n=$1; shift
     case $B in
     *mpich*) timeout 600 mpirun.mpich -np "$n" "$@" ;;
-    *)       timeout 600 mpirun --oversubscribe --bind-to none -np "$n" "$@" ;;
+    *)       timeout 600 mpirun --oversubscribe --bind-to none $OUTPUT_OPTIONS -np "$n" "$@" ;;
     esac
 }
 

@@ -5,6 +5,8 @@
 #include <omp.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -59,23 +61,51 @@ static void lend_stack(void) {
     if (sigaltstack(&lent, NULL) != 0) warn("signals have no stack of their own");
 }
 
+/* --- the handlers that libraries install -------------------------------------------------------------------------- */
+
+/* Constructors of shared libraries run before main(). UCX, which Open MPI 5 and MPICH link, installs handlers there for
+ * SIGHUP and for the signals of faults. So .preinit_array, which the loader runs before any constructor, records which
+ * signals the parent ignores. A constructor of the program, which runs after those of the libraries, restores the
+ * actions. start_process() may execute the program again, and the new image inherits them. */
+static uint64_t ignored_signals; /* bit n - 1: the parent ignores signal n */
+
+static int is_ignored(int signal_number) { return (int)(ignored_signals >> (signal_number - 1) & 1); }
+
+/* A sanitizer has not started yet, so its checks stay out. */
+__attribute__((no_sanitize("address", "thread"))) static void record_inherited(void) {
+    for (int n = 1; n <= 31; n++) {
+        static struct { void (*handler)(int); unsigned long more[15]; } action; /* the kernel's struct, which begins so */
+        if (syscall(SYS_rt_sigaction, n, NULL, &action, sizeof(uint64_t)) == 0 && action.handler == SIG_IGN)
+            ignored_signals |= (uint64_t)1 << (n - 1);
+    }
+}
+__attribute__((section(".preinit_array"), used)) static void (*record_first)(void) = record_inherited;
+
+static void restore(int signal_number) {
+    struct sigaction action = {.sa_handler = is_ignored(signal_number) ? SIG_IGN : SIG_DFL};
+    set_action(signal_number, &action);
+}
+
+__attribute__((constructor)) static void restore_inherited(void) {
+    static const int requests[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCONT, SIGXFSZ};
+    static const int faults[] = {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV};
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) restore(requests[i]);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) restore(faults[i]); /* a sanitizer reports them */
+}
+
+/* --- the program's handlers --------------------------------------------------------------------------------------- */
+
 static void handle(int signal_number, void (*handler)(int)) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART | SA_ONSTACK;
-    sigaction(signal_number, &action, NULL);
-}
-
-/* A closed terminal stops the run as USR1 does; under nohup it does not. */
-static void handle_hangup(void) {
-    struct sigaction inherited;
-    if (sigaction(SIGHUP, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN) handle(SIGHUP, on_stop);
+    set_action(signal_number, &action);
 }
 
 void signals_install(void) {
     lend_stack();
-    handle_hangup();
+    handle(SIGHUP, is_ignored(SIGHUP) ? SIG_IGN : on_stop); /* a closed terminal stops the run, but not under nohup */
     handle(SIGUSR1, on_stop);
     handle(SIGTERM, on_stop);
     handle(SIGINT, on_stop);

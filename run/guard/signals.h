@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-/* First thing in a run: a signal before it ends the process, as signals do. */
+/* First thing in a run: a signal before it ends the process, as signals do. Called again once MPI and NCCL have started,
+ * because a library that is loaded or started late may install handlers of its own (NCCL 2.14: SIGUSR1). */
 void signals_install(void);
 /* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is
  * set. */

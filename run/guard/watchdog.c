@@ -94,7 +94,7 @@ static void prepare_stacks(void) {
     memset(&action, 0, sizeof action);
     action.sa_handler = on_stack_signal;
     action.sa_flags = SA_RESTART | SA_ONSTACK;
-    sigaction(THREAD_STACK_SIGNAL, &action, NULL);
+    set_action(THREAD_STACK_SIGNAL, &action);
 }
 
 static void sleep_ms(double ms) {

@@ -6,8 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/comm.h"
+#include "core/io.h"
 #include "run/config/nearest.h"
 #include "run/verbs/verbs.h"
 
@@ -127,4 +130,26 @@ void verb_input(const VerbArgument *a, int row, DocumentOptions *o) {
             if (!o->skip) fail(EXIT_MEMORY, "%s: no memory for skip=", a->verb);
             o->skip[o->skips++] = verb_text(a);
     }
+}
+
+const char *verb_out(const VerbArgument *a) {
+    const char *path = verb_text(a), *slash = strrchr(path, '/');
+    char        folder[4096];
+    struct stat st;
+    if (launch_detect().rank > 0) return path;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        fail(EXIT_CONFIG, "%s: %s=%s is no plain file: name one, or leave %s out to print", a->verb, a->name, path, a->name);
+    if (lstat(path, &st) == 0 && st.st_size > 0)
+        fail(EXIT_CONFIG, "%s: %s=%s is there already, with %lld bytes, and is not overwritten: remove it, or name another file",
+             a->verb, a->name, path, (long long)st.st_size);
+    if (access(folder, W_OK | X_OK) != 0)
+        fail(EXIT_CONFIG, "%s: %s=%s: the folder %s %s", a->verb, a->name, path, folder,
+             access(folder, F_OK) == 0 ? "cannot be written to: name another" : "is missing: make it, or name another");
+    return path;
+}
+
+void verb_put(const char *verb, const char *path, const char *text, size_t bytes) {
+    int error = io_replace_file(path, text, bytes);
+    if (error) fail(EXIT_IO, "%s: cannot write %s: %s", verb, path, strerror(-error));
 }

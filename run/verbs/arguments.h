@@ -11,6 +11,7 @@
 #ifndef TRAIN_GPT_RUN_VERBS_ARGUMENTS_H
 #define TRAIN_GPT_RUN_VERBS_ARGUMENTS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/error.h"
@@ -54,6 +55,11 @@ enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
      "files and folders that are left out of a folder, by name or by path within it; may be given several times"}
 /* Takes the argument of row first + `row` into *options. options->skip grows; the caller frees it. */
 void          verb_input(const VerbArgument *a, int row, DocumentOptions *options);
+
+/* out=FILE of a verb that prints. verb_out() returns the path. Exit 64 where it names a file with content or anything but a
+ * plain file; rank 0 looks, because only it writes. verb_put() writes the file whole or not at all. Exit 74 if it cannot. */
+const char   *verb_out(const VerbArgument *a);
+void          verb_put(const char *verb, const char *path, const char *text, size_t bytes);
 
 /* "VERB: ...", and how it is called. */
 NORETURN void verb_misused(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -165,7 +165,7 @@ static int same_number(double a, double b) { return a == b || (isnan(a) && isnan
 /* Steps that only one of them has are passed over. */
 static void diff_steps(Diff *d) {
     FILE   *f[2] = {open_metrics(d->path[0]), open_metrics(d->path[1])};
-    MetricsLine at[2], first[2], end[2];
+    MetricsLine at[2], first[2] = {{0}}, end[2] = {{0}};
     int64_t common = 0, last[2] = {0, 0};
     int     more[2], is_other = 0;
     for (int k = 0; k < 2; k++) if ((more[k] = f[k] && metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;

@@ -11,6 +11,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "core/memory_file.h"
 #include "core/terminal.h"
 #include "data/dataset.h"
 #include "data/tokens_json.h"
@@ -22,7 +23,7 @@
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
-enum { DATA, TASKS, TOKENS, BATCH, TOKENIZER, JSON, TENSOR, CONTEXT, PIPELINE };
+enum { DATA, TASKS, TOKENS, BATCH, TOKENIZER, JSON, OUT, TENSOR, CONTEXT, PIPELINE };
 const VerbKey EVAL_KEYS[] = {
     [DATA] = {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
     [TASKS] = {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
@@ -30,6 +31,7 @@ const VerbKey EVAL_KEYS[] = {
     [BATCH] = {"batch", "16", "8", "sequences that are computed at once"},
     [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
     [JSON] = {"json", "true", "false", "the figures as JSON"},
+    [OUT] = {"out", "scores.json", "standard output", "a new file for the figures, written whole or not at all"},
     [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
     [CONTEXT] = {"parallel.context", "2", "1", "under mpirun: ranks that share a sequence"},
     [PIPELINE] = {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
@@ -42,7 +44,7 @@ static const int64_t DEFAULT_TOKENS = 131072; /* as eval.tokens */
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *data, *tokenizer; /* NULL: not given */
+    const char *data, *tokenizer, *out; /* NULL: not given */
     char       *tasks;            /* owned: the list, its commas NULs */
     const char *task[MOST_TASKS];
     int         task_count, is_json;
@@ -81,6 +83,7 @@ static void take_argument(Asked *asked, const char *word) {
         case BATCH: asked->batch = verb_count(&a, 1, 65536); break;
         case TOKENIZER: asked->tokenizer = verb_text(&a); break;
         case JSON: asked->is_json = verb_flag(&a); break;
+        case OUT: asked->out = verb_out(&a); break;
         case TENSOR: asked->grid.tensor = (int)verb_count(&a, 1, 1024); break;
         case CONTEXT: asked->grid.context = (int)verb_count(&a, 1, 1024); break;
         default: asked->grid.stages = (int)verb_count(&a, 1, 1024);
@@ -177,27 +180,27 @@ typedef struct {
     int         tasks;
 } Results;
 
-static void print_task(const TaskScores *t) {
-    printf("%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
-    if (t->kind == TASK_CONTINUATION) printf(" %9s %8s %12.6g", "", "", t->perplexity);
-    else printf(" %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
-    if (!isnan(t->centered)) printf(t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
-    putchar('\n');
+static void print_task(FILE *to, const TaskScores *t) {
+    fprintf(to, "%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
+    if (t->kind == TASK_CONTINUATION) fprintf(to, " %9s %8s %12.6g", "", "", t->perplexity);
+    else fprintf(to, " %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
+    if (!isnan(t->centered)) fprintf(to, t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
+    fputc('\n', to);
 }
 
-static void print_table(const Results *r) {
-    printf("%s\n", r->checkpoint);
+static void print_table(FILE *to, const Results *r) {
+    fprintf(to, "%s\n", r->checkpoint);
     if (r->loss.tokens > 0)
-        printf("loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss, (long long)r->loss.tokens,
+        fprintf(to, "loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss, (long long)r->loss.tokens,
                exp(r->loss.loss));
     if (r->loss.tokens > 0 && !isnan(r->loss.bytes_per_token))
-        printf("bits per byte %.6f (%.4g bytes a token)\n", bits_per_byte(r->loss.loss, r->loss.bytes_per_token), r->loss.bytes_per_token);
+        fprintf(to, "bits per byte %.6f (%.4g bytes a token)\n", bits_per_byte(r->loss.loss, r->loss.bytes_per_token), r->loss.bytes_per_token);
     double core = task_core(r->task, r->tasks);
     if (r->tasks > 0)
-        printf("%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr", "perplexity",
+        fprintf(to, "%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr", "perplexity",
                isnan(core) ? "" : "  centered");
-    for (int i = 0; i < r->tasks; i++) print_task(&r->task[i]);
-    if (!isnan(core)) printf("CORE          %.6f\n", core);
+    for (int i = 0; i < r->tasks; i++) print_task(to, &r->task[i]);
+    if (!isnan(core)) fprintf(to, "CORE          %.6f\n", core);
 }
 
 static void put(cJSON *object, const char *key, double value) {
@@ -205,7 +208,7 @@ static void put(cJSON *object, const char *key, double value) {
         fail(EXIT_MEMORY, "no memory for the results");
 }
 
-static void print_json(const Results *r) {
+static void print_json(FILE *to, const Results *r) {
     cJSON *json = cJSON_CreateObject(), *tasks = cJSON_CreateArray();
     if (!json || !tasks || !cJSON_AddStringToObject(json, "checkpoint", r->checkpoint))
         fail(EXIT_MEMORY, "no memory for the results");
@@ -229,9 +232,21 @@ static void print_json(const Results *r) {
     if (!isnan(core)) put(json, "core", core);
     char *text = cJSON_PrintUnformatted(json);
     if (!text) fail(EXIT_MEMORY, "no memory for the results");
-    puts(text);
+    fprintf(to, "%s\n", text);
     cJSON_free(text);
     cJSON_Delete(json);
+}
+
+static void print_results(const Asked *asked, const Results *r) {
+    char  *text = NULL;
+    size_t bytes = 0;
+    FILE  *to = asked->out ? memory_file_open(&text, &bytes) : stdout;
+    if (!to) fail(EXIT_MEMORY, "no memory for the results");
+    (asked->is_json ? print_json : print_table)(to, r);
+    if (!asked->out) return;
+    if (fclose(to) != 0) fail(EXIT_MEMORY, "no memory for the results");
+    verb_put("eval", asked->out, text, bytes);
+    free(text);
 }
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
@@ -278,7 +293,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
                  task[i].path, (long long)scores[i].cut, (long long)T);
     }
     if (is_first) say_no_more();
-    if (is_first) (asked->is_json ? print_json : print_table)(&r);
+    if (is_first) print_results(asked, &r);
     for (int i = 0; i < r.tasks; i++) task_free(&task[i]);
     if (d.shards) dataset_close(&d);
     tokenizer_destroy(&tokenizer);

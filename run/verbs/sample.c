@@ -11,11 +11,13 @@
 #include <unistd.h>
 
 #include "core/io.h"
+#include "core/memory_file.h"
 #include "layers/algorithms.h"
 #include "data/text_file.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
 #include "run/text/sample.h"
+#include "run/verbs/arguments.h"
 #include "run/verbs/sample_options.h"
 #include "run/text/stored_model.h"
 #include "run/verbs/verbs.h"
@@ -92,11 +94,13 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
 
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
-/* Where the text goes. A reader that has gone ends it without a word. */
-typedef struct { int prints, is_closed; } Output;
+/* Where the text goes. A reader that has gone ends it without a word. file NULL: to standard output, as it comes. */
+typedef struct { int prints, is_closed; FILE *file; } Output;
 
 static void put_text(void *output, const char *text, size_t bytes) {
     Output *o = (Output *)output;
+    if (o->file && o->prints && fwrite(text, 1, bytes, o->file) != bytes) fail(EXIT_MEMORY, "no memory for the text");
+    if (o->file) return;
     for (ssize_t n; o->prints && !o->is_closed && bytes > 0;) {
         n = write(STDOUT_FILENO, text, bytes);
         if (n >= 0) text += n, bytes -= (size_t)n;
@@ -150,6 +154,9 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, con
     ModelShape shape = stored_shape(checkpoint);
     Comm      *job = groups ? groups->job : NULL;
     Output     out = {.prints = !job || comm_rank(job) == 0};
+    char      *text = NULL;
+    size_t     bytes = 0;
+    if (asked->out && !(out.file = memory_file_open(&text, &bytes))) fail(EXIT_MEMORY, "no memory for the text");
     Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, asked->path, checkpoint, shape.vocab_size);
     SamplePlan plan = {.prompt = take_prompt(asked, &tokenizer, checkpoint, job, shape.n_positions),
                        .tokens = asked->tokens, .rule = asked->rule, .ends_at_eot = asked->ends_at_eot,
@@ -162,6 +169,9 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, con
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
     if (out.prints) print_origin(checkpoint, m);
     print_texts(asked, plan, m, &tokenizer, &out);
+    if (out.file && fclose(out.file) != 0) fail(EXIT_MEMORY, "no memory for the text");
+    if (out.file && out.prints) verb_put("sample", asked->out, text, bytes);
+    free(text);
     prompt_free(&plan.prompt);
     tokenizer_destroy(&tokenizer);
     arena_destroy(&window);

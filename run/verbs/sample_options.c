@@ -11,7 +11,7 @@
 #include "run/verbs/verbs.h"
 
 enum {
-    PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, TEXTS, SEED, STOP, EOT, TOKENIZER, TENSOR, CONTEXT, PIPELINE
+    PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, TEXTS, SEED, STOP, EOT, TOKENIZER, OUT, TENSOR, CONTEXT, PIPELINE
 };
 const VerbKey SAMPLE_KEYS[] = {
     [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard input's"},
@@ -25,6 +25,7 @@ const VerbKey SAMPLE_KEYS[] = {
     [STOP] = {"stop", "THE", "", "ends before this text; several: a JSON list, or the key again"},
     [EOT] = {"eot", "false", "true", "the end-of-text token ends the text"},
     [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
+    [OUT] = {"out", "text.txt", "standard output", "a new file for the text, written whole or not at all"},
     [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
     [CONTEXT] = {"parallel.context", "2", "1", "under mpirun: ranks that share the text"},
     [PIPELINE] = {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
@@ -69,6 +70,7 @@ static void take_argument(SampleOptions *o, const char *word) {
         case STOP: take_stop(o, a.value); break;
         case EOT: o->ends_at_eot = verb_flag(&a); break;
         case TOKENIZER: o->tokenizer = verb_text(&a); break;
+        case OUT: o->out = verb_out(&a); break;
         case TENSOR: o->tensor = verb_count(&a, 1, 1024); break;
         case CONTEXT: o->context = verb_count(&a, 1, 1024); break;
         default: o->stages = verb_count(&a, 1, 1024);

@@ -11,6 +11,7 @@ typedef struct {
     char        path[4096];    /* a run's or a checkpoint's folder                     */
     const char *prompt;        /* text; @FILE: a file's; -: standard input's           */
     const char *tokenizer;     /* NULL: found beside the model                         */
+    const char *out;           /* a file for the text; NULL: standard output           */
     DrawRule    rule;
     int64_t     tokens, texts, seed, tensor, context, stages;
     int         ends_at_eot;

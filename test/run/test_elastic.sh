@@ -27,6 +27,7 @@ expect "they leave no run" [ ! -e "$run" ]
 mkdir "$WORK/bin"
 cat > "$WORK/bin/mpirun" <<'STAND_IN'
 #!/usr/bin/env bash
+[ "$1" != --version ] || exit 0
 dir=$(grep -oE 'run\.dir=[^ ]*' <<< "$*" | cut -d= -f2)
 mkdir -p "$dir"; echo "$*" >> "$dir/calls"; cp "$2" "$dir/hostfile"
 read -r what a b < "$ENDS"; sed -i 1d "$ENDS"
@@ -104,14 +105,16 @@ expect "a loss while it stops is not started again" signalled TERM 77 "await USR
 # --- real ranks ------------------------------------------------------------------------------------------------------------------------------------
 
 # A stand-in for ssh: every host is this machine, until its name is in down/. Each has a folder of its own for mpirun's
-# daemons, which hang where several share one.
+# daemons, which hang where several share one, and a name of its own: ranks of Open MPI 5 go by the names of their hosts.
 mkdir "$WORK/down" "$WORK/tmp"
+named=''
+for how in "unshare -u" "unshare -r -u"; do if $how true 2> /dev/null; then named=$how; break; fi; done
 cat > "$WORK/agent" <<STAND_IN
 #!/bin/sh
 host=\$1; shift
 [ ! -e "$WORK/down/\$host" ] || exit 255
 mkdir -p "$WORK/tmp/\$host"
-TMPDIR=$WORK/tmp/\$host exec sh -c "\$*"
+TMPDIR=$WORK/tmp/\$host exec $named sh -c "${named:+hostname \$host; }\$*"
 STAND_IN
 chmod +x "$WORK/agent"
 export AGENT=$WORK/agent WATCH=0.5 START=60

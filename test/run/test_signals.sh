@@ -46,6 +46,31 @@ await '^resume '; kill -HUP $job; sleep 1
 expect "HUP under nohup is passed over" kill -0 $job
 kill -USR1 $job; stops "USR1 is not" 75
 
+# A library that takes signals: before main, when MPI starts, and by a sigaction() of its own.
+case $B in *-asan | *-tsan*) echo "skip libraries that take signals: a sanitizer comes before preloaded libraries" ;; *)
+expect "the preloaded library" gcc -O1 -shared -fPIC -o "$WORK/signals.so" test/preload/signals.c
+with_library() { LD_PRELOAD=$WORK/signals.so exec "$TRAIN" "$WORK/tiny.json" "$@"; }
+expect "which takes SIGHUP" eval '(trap "" HUP; LD_PRELOAD=$WORK/signals.so sh -c "kill -HUP \$\$") 2>&1 | grep -q "the library has the signal"'
+begins with_library run.dir="$WORK/library" $forever
+await '^step '; kill -HUP $job
+stops "HUP, which a library had taken" 75
+for limit in unlimited 4096; do # the latter: the program executes itself again
+    library_under_nohup() { trap '' HUP; ulimit -S -s $limit; with_library "$@"; }
+    begins library_under_nohup run.dir="$WORK/library" $forever
+    await '^resume '; kill -HUP $job; sleep 0.5
+    expect "nohup holds, whatever a library took, stack $limit" kill -0 $job
+    kill -USR1 $job; stops "USR1 is the program's" 75
+done
+for fault in SEGV:139 ABRT:134; do
+    begins with_library run.dir="$WORK/library" $forever
+    await '^resume '; kill -"${fault%:*}" $job
+    stops "a fault ends the program by its signal, ${fault%:*}" "${fault#*:}"
+done
+begins run_ranks 2 env LD_PRELOAD="$WORK/signals.so" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/late" $forever
+await '^step '; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"
+stops "USR1, which a library took when MPI started" 75 ;;
+esac
+
 mkdir "$WORK/elsewhere"; ln -s "$WORK/elsewhere/file" "$WORK/stop/STOP"; rm "$WORK/stop/metrics.jsonl"
 begins tiny run.dir="$WORK/stop" $forever
 stops "a file STOP, be it a link to nothing" 75

@@ -38,6 +38,12 @@ for precision in fp32 bf16; do
         [ $status = 0 ] || [ $status = 71 ] || echo "$kib KiB: $status"
     done)
     expect "address space that runs out, $precision: 71 wherever it does" [ -z "$bad" ]; [ -z "$bad" ] || echo "$bad"
+done
+# C++ libraries throw where C returns an error, in their constructors, too.
+for at in "" -DAT_LOAD; do
+    expect "a library that throws" gcc -O1 -shared -fPIC $at -o "$WORK/exception.so" test/preload/exception.c
+    expect "std::bad_alloc${at:+ before main}: 71, and what to type" exits 71 "out of memory in a C\+\+ library.*ulimit -v" env GOMP_SPINCOUNT=1000 LD_PRELOAD="$WORK/exception.so" \
+        "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/exception"
 done ;;
 esac
 
