@@ -130,9 +130,6 @@ struct Comm {
     CommTimes waits;            /* of the small blocking calls                           */
 };
 
-/* launch.c: of a process that no launcher started, a warning where SLURM has tasks for more. */
-void launch_explain_alone(void);
-
 /* threads.c: the processors that this host's ranks may use between them. */
 int threads_host_processors(World *w);
 

@@ -26,6 +26,10 @@ typedef struct {
     int manager;    /* a process manager of MPI is there; srun without --mpi=pmix has none: exit 69    */
 } Launch;
 Launch launch_detect(void);
+/* Returns 1 if mpirun started the processes, which are then one job; 0 if srun did, whose tasks may have arguments of their own. */
+int    launch_is_mpirun(Launch launch);
+/* Warns of a launcher's variables without their launcher, and of SLURM tasks that this one process leaves idle. */
+void   launch_explain_alone(void);
 
 typedef struct World World;
 typedef struct Comm  Comm;

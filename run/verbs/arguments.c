@@ -136,7 +136,8 @@ const char *verb_out(const VerbArgument *a) {
     const char *path = verb_text(a), *slash = strrchr(path, '/');
     char        folder[4096];
     struct stat st;
-    if (launch_detect().rank > 0) return path;
+    Launch      launch = launch_detect();
+    if (launch_is_mpirun(launch) && launch.rank > 0) return path;
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
         fail(EXIT_CONFIG, "%s: %s=%s is no plain file: name one, or leave %s out to print", a->verb, a->name, path, a->name);

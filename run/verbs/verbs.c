@@ -170,7 +170,10 @@ int verb_main(int argc, char **argv) {
     }
     int of_ranks = verb && (verb->main == verb_sample || verb->main == verb_eval) && verb_is_of_ranks(argc, argv);
     if (of_ranks) world_expect(launch);
-    else if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
+    else if (launch_is_mpirun(launch) && launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
+    else if (launch_is_mpirun(launch) && launch.size > 1 && verb)
+        fprintf(stderr, "train_gpt: %s is done once, by rank 0; the other %d processes have nothing to do\n", argv[1], launch.size - 1);
+    else if (!launch.launched && verb) launch_explain_alone();
     start_computing();
     int status = do_verb(verb, argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");

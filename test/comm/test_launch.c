@@ -12,27 +12,33 @@
 #include "test/run/lib/child.h"
 
 static const char *const VARIABLES[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",  "PMI_SIZE",
-                                        "PMIX_RANK",            "SLURM_STEP_ID",        "SLURM_PROCID", "SLURM_NTASKS",
+                                        "PMIX_RANK", "PMIX_SERVER_URI2", "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41", "PMIX_SERVER_TMPDIR", "PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT", "SLURM_STEP_ID",        "SLURM_PROCID", "SLURM_NTASKS",
                                         "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",        "SLURM_JOB_ID", "OMP_NUM_THREADS"};
 
 typedef struct {
     const char *what;
-    const char *set[9]; /* name, value, ..., NULL */
+    const char *set[13]; /* name, value, ..., NULL */
     Launch      expected;
+    const char *stale;   /* the variable in the warning; NULL: no warning */
 } Case;
 
 static const Case CASES[] = {
-    {"a shell", {NULL}, {0, 0, 1, 0}},
-    {"Open MPI", {"OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4", "PMIX_RANK", "2"}, {1, 2, 4, 1}},
-    {"Open MPI in a batch script", {"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, {1, 3, 4, 1}},
-    {"mpirun -np 1", {"OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "1"}, {1, 0, 1, 1}},
-    {"MPICH", {"PMI_RANK", "1", "PMI_SIZE", "2"}, {1, 1, 2, 1}},
-    {"srun --mpi=pmix", {"PMIX_RANK", "1", "SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, {1, 1, 0, 1}},
-    {"MPICH in a batch script", {"PMI_RANK", "2", "PMI_SIZE", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, {1, 2, 4, 1}},
-    {"mpirun in a shell of srun", {"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", NULL}, {1, 1, 2, 1}},
-    {"srun without MPI", {"SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, {1, 1, 2, 0}},
-    {"srun of one task", {"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, {0, 0, 1, 0}},
-    {"a batch script, no mpirun", {"SLURM_PROCID", "0", "SLURM_NTASKS", "8"}, {0, 0, 1, 0}},
+    {"a shell", {NULL}, {0, 0, 1, 0}, NULL},
+    {"a shell of a rank whose job is over", {"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "4", "PMIX_RANK", "3", "PMIX_SERVER_URI4", "x", "PMIX_SERVER_TMPDIR", "/nowhere/at/all"}, {0, 0, 1, 0}, "OMPI_COMM_WORLD_RANK=3"},
+    {"its variables alone", {"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4"}, {0, 0, 1, 0}, "OMPI_COMM_WORLD_RANK=1"},
+    {"MPICH's, whose socket is closed", {"PMI_RANK", "1", "PMI_SIZE", "4", "PMI_FD", "987"}, {0, 0, 1, 0}, "PMI_RANK=1"},
+    {"PMIx's alone", {"PMIX_RANK", "2"}, {0, 0, 1, 0}, "PMIX_RANK=2"},
+    {"a step of SLURM in a shell of a rank", {"PMI_RANK", "0", "PMI_SIZE", "2", "SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, {1, 1, 2, 0}, "PMI_RANK=0"},
+    {"Open MPI", {"OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4", "PMIX_RANK", "2", "PMIX_SERVER_URI41", "x"}, {1, 2, 4, 1}, NULL},
+    {"Open MPI in a batch script", {"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4", "PMIX_SERVER_URI4", "x"}, {1, 3, 4, 1}, NULL},
+    {"mpirun -np 1", {"OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "1", "PMIX_SERVER_URI2", "x", "PMIX_SERVER_TMPDIR", "/tmp"}, {1, 0, 1, 1}, NULL},
+    {"MPICH", {"PMI_RANK", "1", "PMI_SIZE", "2", "PMI_PORT", "host:5"}, {1, 1, 2, 1}, NULL},
+    {"srun --mpi=pmix", {"PMIX_RANK", "1", "SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "PMIX_SERVER_URI3", "x"}, {1, 1, 0, 1}, NULL},
+    {"MPICH in a batch script", {"PMI_RANK", "2", "PMI_SIZE", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4", "PMI_CONTROL_PORT", "5"}, {1, 2, 4, 1}, NULL},
+    {"mpirun in a shell of srun", {"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "PMIX_SERVER_URI4", "x"}, {1, 1, 2, 1}, NULL},
+    {"srun without MPI", {"SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, {1, 1, 2, 0}, NULL},
+    {"srun of one task", {"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, {0, 0, 1, 0}, NULL},
+    {"a batch script, no mpirun", {"SLURM_PROCID", "0", "SLURM_NTASKS", "8"}, {0, 0, 1, 0}, NULL},
 };
 
 static void clear(void) {
@@ -49,6 +55,41 @@ static void launchers_are_told_apart(void **state) {
         if (got.launched != want.launched || got.rank != want.rank || got.size != want.size || got.manager != want.manager)
             fail_msg("%s: launched %d rank %d size %d manager %d", c->what, got.launched, got.rank, got.size, got.manager);
     }
+    clear();
+}
+
+static void explain(void *unused) {
+    (void)unused;
+    launch_detect();
+    launch_explain_alone();
+    launch_explain_alone();
+}
+
+/* Each variable of a launcher that is not there is named once. */
+static void variables_without_their_launcher_are_named(void **state) {
+    (void)state;
+    for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
+        clear();
+        for (int i = 0; CASES[k].set[i]; i += 2) setenv(CASES[k].set[i], CASES[k].set[i + 1], 1);
+        Child child = child_run(explain, NULL);
+        if (child_lines(&child) != (CASES[k].stale != NULL) || (CASES[k].stale && !strstr(child.said, CASES[k].stale)))
+            fail_msg("%s: \"%s\"", CASES[k].what, child.said);
+    }
+    clear();
+}
+
+/* mpirun's ranks do a verb once. Tasks of srun have arguments of their own. */
+static void mpirun_and_srun_are_told_apart(void **state) {
+    (void)state;
+    clear();
+    assert_int_equal(launch_is_mpirun((Launch){0, 0, 1, 0}), 0);
+    assert_int_equal(launch_is_mpirun((Launch){1, 1, 2, 1}), 1);
+    setenv("SLURM_STEP_ID", "0", 1), setenv("SLURM_PROCID", "1", 1), setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 0}), 0); /* srun */
+    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 1}), 0); /* srun --mpi=pmi2 */
+    assert_int_equal(launch_is_mpirun((Launch){1, 6, 8, 1}), 1); /* MPICH's mpirun, whose proxies srun started */
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 1}), 1); /* Open MPI's mpirun in a job */
     clear();
 }
 
@@ -181,7 +222,7 @@ static void dry_collectives_note_their_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest test_launch[] = {
-        cmocka_unit_test(launchers_are_told_apart),
+        cmocka_unit_test(launchers_are_told_apart), cmocka_unit_test(variables_without_their_launcher_are_named), cmocka_unit_test(mpirun_and_srun_are_told_apart),
         cmocka_unit_test(a_job_that_wastes_its_tasks_is_told),
         cmocka_unit_test(a_rank_of_one_core_is_told),
         cmocka_unit_test(alone_everything_is_a_no_op),

@@ -95,6 +95,18 @@ says "no config before the overrides" 64 'config comes first' "$TRAIN" run.steps
 says "no such config" 64 '^none.json: error: cannot read' "$TRAIN" none.json
 printed_by_ranks() { run_ranks 3 "$TRAIN" check good.json 2> /dev/null | grep -c ': ok'; }
 says "under mpirun a verb prints once" 0 '^1$' printed_by_ranks
+says "and says that the other ranks have nothing to do" 0 'check is done once, by rank 0; the other 2 processes' run_ranks 3 "$TRAIN" check good.json
+# srun hands each task its own arguments, as in srun bash -c './train_gpt tokenize part_$SLURM_PROCID.txt ...'.
+for task in 0 1 2; do
+    echo "part $task" > "part_$task.txt"
+    says "task $task of srun does its own verb" 0 ' bytes of text' env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=$task SLURM_STEP_NUM_TASKS=3 "$TRAIN" tokenize "part_$task.txt" out="prepared_$task" val=0
+    says "and writes its own shard" 0 "part $task" bash -c "tail -c +1025 prepared_$task/train_000000.bin | tr -d '\\0'"
+done
+for variable in OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK; do
+    rm -rf prepared_0
+    says "$variable=1 without its launcher is named, and the verb done" 0 "$variable=1 is set, but no launcher" env $variable=1 "$TRAIN" tokenize part_0.txt out=prepared_0 val=0
+    says "its shard is there" 0 'part 0' bash -c "tail -c +1025 prepared_0/train_000000.bin | tr -d '\\0'"
+done
 [ -e runs ] && echo "not ok nothing is written" || echo "ok nothing is written"
 
 # The schema and the parser agree on the table of bad values.
