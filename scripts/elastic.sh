@@ -4,7 +4,7 @@
 #
 #   scripts/elastic.sh config.json [key=value ...] [hosts=FILE] [np=N]
 #
-#   hosts=FILE   lines "host", "host:slots" or "host slots=N". A slot is a rank; a host without a number has one. An
+#   hosts=FILE   lines "host", "host:slots" or "host slots=N [max_slots=M]". A slot is a rank; a host without a number has one. An
 #                executable, as hosts=./discover.sh, is run and prints them. Without hosts=: the nodes of the SLURM job;
 #                else this machine, with a slot for each GPU, or else for each core
 #   np=N         at most N ranks; without hosts= so many on this machine
@@ -94,15 +94,23 @@ list_hosts() {
     elif [ -n "${SLURM_JOB_NODELIST:-}" ]; then found=$(slurm_hosts)
     else found=localhost:${np:-$(slots_here)}
     fi || { echo "no list of hosts from ${hosts:-SLURM}" >&2; return 64; }
-    awk '{ line = $0; sub(/#.*/, ""); gsub(/:|[ \t]+slots[ \t]*=[ \t]*/, " ") }
+    awk 'function refuse(why) { gsub(/[\001-\010\013-\037\177]/, "?", line); bad = 1
+             print "hosts: line " NR ", \"" line "\": " why > "/dev/stderr"; exit }
+         { line = $0; sub(/\r$/, ""); if (NR == 1) sub(/^\357\273\277/, ""); sub(/#.*/, ""); gsub(/[ \t]*=[ \t]*/, "=") }
          NF == 0 { next }
-         NF == 1 { $2 = 1 }
-         NF > 2 || $1 !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ || $2 !~ /^[1-9][0-9]*$/ || $2 > 65536 { bad = 1; exit }
-         { if (!($1 in slots)) order[++n] = $1; slots[$1] += $2 }
-         END {
-             if (bad) print "hosts: \"" line "\" is not \"host\", \"host:slots\" or \"host slots=N\"" > "/dev/stderr"
-             if (bad) exit 64
-             for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
+         { host = $1; count = 1; given = 0 }
+         host ~ /@/ { refuse("a user before @ is not read here: write the host alone, and its user in ~/.ssh/config") }
+         host ~ /^\[|:.*:/ { refuse("an IPv6 address is not read here: write the name of the host") }
+         host ~ /:/ { count = host; sub(/^[^:]*:/, "", count); sub(/:.*/, "", host); given = 1 }
+         host !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ { refuse("\"host\", \"host:slots\" or \"host slots=N\" is expected") }
+         { for (i = 2; i <= NF; i++) {
+               if ($i ~ /^max[-_]slots=[1-9][0-9]*$/) continue # how far mpirun may go beyond slots: never asked for here
+               if (given || ($i !~ /^slots=/ && $i !~ /^[0-9]+$/)) refuse("\"" $i "\" is not read here: slots=N and max_slots=N are")
+               count = $i; sub(/^slots=/, "", count); given = 1 } }
+         count !~ /^[1-9][0-9]*$/ || count > 65536 { refuse("a number of slots from 1 to 65536 is expected") }
+         { if (!(host in slots)) order[++n] = host; slots[host] += count }
+         END { if (bad) exit 64
+               for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
 }
 
 # Does a host answer? Those in use, the lines of $2, are not asked.

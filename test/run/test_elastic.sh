@@ -11,9 +11,17 @@ expect "no config: 64" exits 64 'elastic.sh: no config: ' scripts/elastic.sh
 expect "an unknown key: 64" exits 64 'model\.n_layers' elastic model.n_layers=3
 expect "np= that is no number: 64" exits 64 'np=x ' elastic np=x
 expect "a hosts file that is not there: 64" exits 64 "hosts=$WORK/none" elastic hosts="$WORK/none"
-for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2"; do
-    echo "$line" > "$WORK/bad"
-    expect "a line of hosts, \"$line\": 64" exits 64 "hosts: .*$line" elastic hosts="$WORK/bad"
+# Each line is refused by its number, with what to write, before any host is asked.
+for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2" "fe80::2" "\[::1\]:2" "::1 slots=2" "me@nodeB slots=2" "nodeA slots=2 port=22" "nodeA:2 slots=2" "nodeA max_slots=0" "nodeA:99999"; do
+    { echo '# a comment'; echo "${line//\\/}"; } > "$WORK/bad"
+    expect "a line of hosts, \"$line\": 64" exits 64 "hosts: line 2, \"$line\": .*(expected|not read here)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
+done
+printf 'node\033[31mA\n' > "$WORK/bad"
+expect "a control character is not printed: 64" exits 64 'hosts: line 1, "node[?].31mA"' elastic hosts="$WORK/bad"
+# Two slots, however the file is written: a third stage has no rank.
+for text in 'localhost slots=2\r\n' '\357\273\277localhost slots=2\n' 'localhost slots = 2 max_slots=4\n' 'localhost slots=2 max-slots=8 # big\n' 'localhost:1\r\n\r\nlocalhost\r\n'; do
+    printf "$text" > "$WORK/two"
+    expect "a hosts file, ${text@Q}" exits 64 'no start: .*pipeline \(3\): start 3' elastic hosts="$WORK/two" parallel.pipeline=3 model.n_layer=3
 done
 expect "fewer ranks than the config's smallest grid: 64" exits 64 'no start: .*pipeline \(2\): start 2' elastic np=1 parallel.pipeline=2
 expect "no program: 64" exits 64 'no program ./nowhere' env TRAIN_GPT=./nowhere scripts/elastic.sh "$WORK/tiny.json"
