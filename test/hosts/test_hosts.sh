@@ -61,13 +61,13 @@ for victim in 0 1; do
     limit=$([ $victim = 0 ] && echo 4.5 || echo 2.5)
     rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=20
     netns=$([ $victim = 0 ] && echo "$A" || echo "$B_")
-    kill -9 $(for pid in $(ip netns pids "$netns"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
+    strike KILL $(for pid in $(ip netns pids "$netns"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
     expect "rank $victim is killed: all ranks are gone within $limit s" gone $limit; echo "# after $TOOK s"
     expect "rank $victim is killed: the first cause is mpirun's exit code" ended 137
 done
 
 rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=5
-kill -STOP $(for pid in $(ip netns pids "$B_"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
+strike STOP $(for pid in $(ip netns pids "$B_"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
 expect "rank 1 is stopped: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
 expect "rank 1 is stopped: mpirun ends with 77" ended 77
 expect "rank 1 is stopped: rank 0 names itself, its host and the collective" said 0 0 hostA
