@@ -192,10 +192,12 @@ watch_start() {
 
 # --- running ----------------------------------------------------------------------------------------------------------
 
+saved_steps() { printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'; }
+newest_checkpoint() { { echo 0; saved_steps; } | sort -n | tail -n 1; }
 newest_step() { # in a checkpoint or in the metrics
     {
         echo 0
-        printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'
+        saved_steps
         tail -n 100 "$run_dir/metrics.jsonl" 2>/dev/null | sed -n 's/.*"kind":"train".*"step":\([0-9]*\).*/\1/p'
     } | sort -n | tail -n 1
 }
@@ -210,6 +212,10 @@ start() {
     await "${own_session[@]}" mpirun --hostfile "$work/hosts" -np "$ranks" --bind-to none "${of_release[@]}" \
         "$mca" oob_tcp_keepalive_time 10 "$mca" oob_tcp_keepalive_intvl 2 "$mca" oob_tcp_keepalive_probes 3 \
         "${options[@]}" "$program" "${words[@]}"
+    if [ "$code" -eq 0 ] && [ $mca = --prtemca ] && [ "$(newest_checkpoint)" -lt "${last_step:-0}" ]; then
+        say "mpirun ended with 0 before step $last_step was saved, as Open MPI 5 does when it loses a host"
+        code=77
+    fi
     kill "${watchers[@]}" 2>/dev/null
     wait "${watchers[@]}" 2>/dev/null
     if [ -e "$work/changed" ]; then rm -f "$run_dir/STOP"; fi # of a job that was lost before it read it
@@ -279,5 +285,5 @@ case $(mpirun --version 2>/dev/null) in
 *) mca=--mca of_release=(--mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1) ;;
 esac
 found=$("$program" check "${words[@]}" data.train=- data.val=) || exit # a fault in the config shows here and now
-run_dir=$(sed -n 's/^run folder  *//p' <<<"$found")
+run_dir=$(sed -n 's/^run folder  *//p' <<<"$found") last_step=$(sed -n 's/^last step  *\([0-9,]*\).*/\1/p' <<<"$found" | tr -d ,)
 train

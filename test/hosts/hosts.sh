@@ -91,7 +91,7 @@ ranks_left() { pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null; }
 two_hosts() {
     local each=$1; shift
     rm -rf "$WORK/kept"; mkdir -p "$WORK/kept"; export KEEP=$WORK/kept
-    (on_host hostA timeout -k 5 90 mpirun $MPIRUN --mca plm_rsh_agent "$WORK/agent" --mca plm_rsh_no_tree_spawn 1 \
+    (on_host hostA timeout -k 5 90 mpirun $MPIRUN $OUTPUT_OPTIONS $LAUNCHER_MCA ${REMOTE_SHELL}_agent "$WORK/agent" $LAUNCHER_MCA ${REMOTE_SHELL}_no_tree_spawn 1 \
         -x KEEP --bind-to none -host "hostA:$each,hostB:$each" "$WORK/keep" "$TRAIN" "${CONFIG:-$WORK/tiny.json}" "$@")
 }
 # begin RANKS_EACH [OPTION...]: the same in the background, until it has taken some steps.

@@ -35,7 +35,8 @@ expect "the cable is cut: rank 1 too" said 1 1 hostB
 expect "the cable is cut: mpirun ends with 77" ended 77
 cable up
 
-rm -rf "$WORK/run"; MPIRUN="--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2" begin 1 $ENDLESS run.watchdog_seconds=20
+KEEPALIVE="$LAUNCHER_MCA oob_tcp_keepalive_time 2 $LAUNCHER_MCA oob_tcp_keepalive_intvl 1 $LAUNCHER_MCA oob_tcp_keepalive_probes 2"
+rm -rf "$WORK/run"; MPIRUN=$KEEPALIVE begin 1 $ENDLESS run.watchdog_seconds=20
 cable down
 expect "the cable is cut, mpirun with keepalive: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
 wait $JOB; expect "the cable is cut, mpirun with keepalive: it ends, with a failure" [ $? -ne 0 ]
