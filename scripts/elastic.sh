@@ -13,7 +13,7 @@
 #   0                done
 #   75               saved: the end, unless this script asked for it, because the hosts have changed; then again
 #   1, 77, over 128  a rank or a host is lost: again with those that answer; the third such end with no newer step than
-#                    at the first is the last
+#                    at the first is the last. 14 is Open MPI 5's code for a rank that lost its peer
 #   73               after a loss the old job is still ending: again, for ten seconds
 #   any other        another start would end the same way
 #
@@ -256,7 +256,7 @@ train() {
         0) end 0 "done" ;;
         75) [ -e "$work/changed" ] || end 75 "exit code 75: stopped on request; the same command goes on" ;;
         73) still_locked ;;
-        1 | 77 | 129 | 1[3-9]? | 2??) after_loss ;;
+        1 | 14 | 77 | 129 | 1[3-9]? | 2??) after_loss ;;
         *) end "$code" "exit code $code: another start would end the same way" ;;
         esac
         if [ -z "$begun" ]; then begun=1 words+=("run.resume=auto"); fi # the run that is there now is its own

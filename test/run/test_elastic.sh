@@ -56,7 +56,7 @@ words="batch.global_tokens=400" expect "or the most that the config allows: 10 m
 expect "as a line says" grep -q '^elastic.sh: 2 ranks on localhost$' "$WORK/err"
 for code in 64 65 69 70 71 73 74 76 127; do expect "$code is the end" ends_with $code 1 $code; done
 expect "75 is the end, when somebody else asked" ends_with 75 1 75
-for code in 1 77 134 137 139 205; do expect "$code: again" ends_with 0 2 $code 0; done
+for code in 1 14 77 134 137 139 205; do expect "$code: again" ends_with 0 2 $code 0; done
 expect "the next start may resume, whatever run.resume is" grep -q 'run.resume=auto$' "$run/calls"
 expect "three losses at one step: the end, with its code" ends_with 137 4 "step 7 77" "step 9 137" "step 9 137" "step 8 137"
 expect "and a clear line" grep -qE '^elastic.sh: exit code 137: 3 losses in a row at step 9, so no further start' "$WORK/err"

@@ -67,7 +67,7 @@ anew "save 12 0"; is "a run that is saved to its end is done there, too" 0 1 0
 rm version
 anew 75; is "75 is requeued" 75 1 1
 ok "by the job's id" grep -q '^scontrol requeue 7$' calls
-for code in 77 134 137; do anew $code; is "$code is requeued and not counted" $code 1 1; ok "$code leaves no count" [ ! -e r/failures ]; done
+for code in 14 77 134 137; do anew $code; is "$code is requeued and not counted" $code 1 1; ok "$code leaves no count" [ ! -e r/failures ]; done
 for code in 1 64 69 73 127; do anew $code; is "$code is the end" $code 1 0; done
 
 for code in 65 70 71 74 76; do anew $code $code $code 0; is "a crash loop of exit code $code ends with it" $code 3 0; done
