@@ -13,7 +13,7 @@
 #   0                done
 #   75               saved: the end, unless this script asked for it, because the hosts have changed; then again
 #   1, 77, over 128  a rank or a host is lost: again with those that answer; the third such end with no newer step than
-#                    at the first is the last
+#                    at the first is the last. 14 is Open MPI 5's code for a rank that lost its peer
 #   73               after a loss the old job is still ending: again, for ten seconds
 #   any other        another start would end the same way
 #
@@ -200,10 +200,12 @@ watch_start() {
 
 # --- running ----------------------------------------------------------------------------------------------------------
 
+saved_steps() { printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'; }
+newest_checkpoint() { { echo 0; saved_steps; } | sort -n | tail -n 1; }
 newest_step() { # in a checkpoint or in the metrics
     {
         echo 0
-        printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'
+        saved_steps
         tail -n 100 "$run_dir/metrics.jsonl" 2>/dev/null | sed -n 's/.*"kind":"train".*"step":\([0-9]*\).*/\1/p'
     } | sort -n | tail -n 1
 }
@@ -218,6 +220,10 @@ start() {
     await "${own_session[@]}" mpirun --hostfile "$work/hosts" -np "$ranks" --bind-to none "${of_release[@]}" \
         "$mca" oob_tcp_keepalive_time 10 "$mca" oob_tcp_keepalive_intvl 2 "$mca" oob_tcp_keepalive_probes 3 \
         "${options[@]}" "$program" "${words[@]}"
+    if [ "$code" -eq 0 ] && [ $mca = --prtemca ] && [ "$(newest_checkpoint)" -lt "${last_step:-0}" ]; then
+        say "mpirun ended with 0 before step $last_step was saved, as Open MPI 5 does when it loses a host"
+        code=77
+    fi
     kill "${watchers[@]}" 2>/dev/null
     wait "${watchers[@]}" 2>/dev/null
     if [ -e "$work/changed" ]; then rm -f "$run_dir/STOP"; fi # of a job that was lost before it read it
@@ -258,7 +264,7 @@ train() {
         0) end 0 "done" ;;
         75) [ -e "$work/changed" ] || end 75 "exit code 75: stopped on request; the same command goes on" ;;
         73) still_locked ;;
-        1 | 77 | 129 | 1[3-9]? | 2??) after_loss ;;
+        1 | 14 | 77 | 129 | 1[3-9]? | 2??) after_loss ;;
         *) end "$code" "exit code $code: another start would end the same way" ;;
         esac
         if [ -z "$begun" ]; then begun=1 words+=("run.resume=auto"); fi # the run that is there now is its own
@@ -287,5 +293,5 @@ case $(mpirun --version 2>/dev/null) in
 *) mca=--mca of_release=(--mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1) ;;
 esac
 found=$("$program" check "${words[@]}" data.train=- data.val=) || exit # a fault in the config shows here and now
-run_dir=$(sed -n 's/^run folder  *//p' <<<"$found")
+run_dir=$(sed -n 's/^run folder  *//p' <<<"$found") last_step=$(sed -n 's/^last step  *\([0-9,]*\).*/\1/p' <<<"$found" | tr -d ,)
 train

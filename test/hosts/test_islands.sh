@@ -102,8 +102,7 @@ unset TRAIN_GPT_FAIL TRAIN_GPT_FAIL_LOG
 for _ in $(seq 600); do [ "$(cat "$WORK/struck" 2> /dev/null | wc -l)" -lt 4 ] && kill -0 $job 2> /dev/null || break; sleep 0.1; done
 expect "all ranks stand in the copy of step 15" [ "$(wc -l < "$WORK/struck")" -eq 4 ]
 strike KILL $(ip netns pids "$B_"); rm -rf "$WORK/shm/hostB"/*
-wait $job
-expect "hostB is lost: the job ends with a failure" [ $? -ne 0 ]
+expect "hostB is lost: the job ends with a failure" fails $job
 expect "no checkpoint is there, only hostA's memory" [ ! -e "$WORK/rescued/checkpoints/step_00000010" ]
 two_hosts 2 $COPIES run.dir="$WORK/rescued" > "$WORK/out" 2> "$WORK/err"
 expect "the same command goes on, to its end" [ $? -eq 0 ]
