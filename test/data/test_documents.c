@@ -1,5 +1,5 @@
-/* test_documents.c - which files are rows: what the user says wins, then the name, then the first line. And files that change
- * while they are read. */
+/* test_documents.c - which files are rows: what the user says wins, then the name, then the first line. And files
+ * that change while they are read. */
 #include "core/error.h"
 #include "core/io.h"
 #include "data/documents.h"
@@ -102,7 +102,8 @@ static void the_user_wins_over_a_guess(void **state) {
         char fault[DOCUMENT_FAULT_CHARS] = "";
         write_file(CASES[i].name, CASES[i].content, strlen(CASES[i].content));
         int exit_code = read_all(CASES[i].name, CASES[i].options, fault);
-        if (CASES[i].text ? exit_code != 0 || strcmp(got.text, CASES[i].text) != 0 : exit_code == 0 || !strstr(fault, CASES[i].fault))
+        if (CASES[i].text ? exit_code != 0 || strcmp(got.text, CASES[i].text) != 0
+                          : exit_code == 0 || !strstr(fault, CASES[i].fault))
             fail_msg("case %zu, %s: exit %d, %s: %s", i, CASES[i].name, exit_code, fault, got.text);
         remove(CASES[i].name);
     }
