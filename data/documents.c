@@ -559,9 +559,8 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                    (long long)s->invalid, (long long)of);
     return say(fault, EXIT_DATA, s->name,
                ": %lld of %lld bytes are no UTF-8, the first at byte %lld, and 1 %% is the most that is kept: give the "
-               "encoding it "
-               "has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be; format=text keeps the bytes as they "
-               "are",
+               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (of another: iconv -f NAME -t utf-8 "
+               "FILE > NEW); format=text keeps the bytes as they are",
                (long long)s->invalid, (long long)of, (long long)first);
 }
 

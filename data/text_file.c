@@ -394,14 +394,18 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
             (OTHERS[i].when == ALWAYS || looks_binary) &&
             (OTHERS[i].bytes > 2 || !is_wide)) /* two bytes are a character of UTF-16 */
             return *what = OTHERS[i].what, OTHERS[i].kind;
-    if (f->packing != PACKED_NOT) /* behind the list: a tar archive of files that are packed is one */
-        switch (unpack_kind(f->start, f->starts)) {
-        case PACKED_NOT:  break;
-        case PACKED_GZIP:
-            return *what = "packed twice, by gzip last: unpack it once, as by zcat FILE > NEW", TEXT_PACKED;
-        case PACKED_ZSTD: return *what = "packed twice: unpack it once, as by zstd -dcf FILE > NEW", TEXT_PACKED;
-        case PACKED_XZ:   return *what = "packed twice: unpack it once, as by xz -dcf FILE > NEW", TEXT_PACKED;
-        }
+    if (f->packing != PACKED_NOT && unpack_kind(f->start, f->starts) != PACKED_NOT) {
+        static const char *const ONCE[] = {[PACKED_GZIP] = "packed twice: gzip -dc < FILE > NEW unpacks it once",
+                                           [PACKED_ZSTD] = "packed twice: zstd -dc < FILE > NEW unpacks it once",
+                                           [PACKED_XZ] = "packed twice: xz -dc < FILE > NEW unpacks it once"};
+        return *what = ONCE[f->packing], TEXT_PACKED;
+    }
+    static const char *const SHIFTS[] = {"\x1b$B", "\x1b$@", "\x1b$)C", "\x1b$)A"}; /* characters of seven bits behind them */
+    for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
+        if (memmem(f->start, f->starts, SHIFTS[i], strlen(SHIFTS[i])))
+            return *what = "text in ISO-2022, which is not read: iconv -f ISO-2022-JP (or -KR, -CN) -t utf-8 FILE > NEW "
+                           "makes UTF-8 of it",
+                   TEXT_ENCODED;
     if (!is_wide && looks_binary)
         return *what = "binary (over 1 % of its first bytes are control characters)", TEXT_BINARY;
     return TEXT_PLAIN;

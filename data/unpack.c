@@ -243,11 +243,10 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
     if (u->error) return fault_is(fault, u->error, "%s", u->why);
     if (!why) why = "";
     if (strstr(why, "No progress")) return is_cut(u, fault);
-    if (strstr(why, "emory")) /* libarchive's words for both: none is there, or over its limit of 1 GiB */
-        return fault_is(fault, EXIT_DATA,
-                        "was packed by xz with a dictionary that takes over 1 GiB to unpack, the most that is read: xz "
-                        "-dc FILE > NEW "
-                        "unpacks it");
+    if (strstr(why, "emory")) /* libarchive's words where the dictionary does not fit */
+        return fault_is(fault, EXIT_MEMORY,
+                        "was packed by xz with a dictionary for which there is no memory: unpack it on a machine with "
+                        "more, by xz -dc FILE > NEW");
     const char *colon = strrchr(why, ':'); /* "Lzma library error: Corrupted input data" */
     return fault_is(fault, EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
@@ -264,7 +263,7 @@ static int64_t open_xz(Unpack *u, char *fault) {
     if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
     if (status != ARCHIVE_OK && status != ARCHIVE_EOF) return xz_fault(u, fault);
     if (archive_filter_count(u->xz) > 2)
-        return fault_is(fault, EXIT_DATA, "is packed twice, xz in xz: xz -dc FILE > NEW unpacks it once");
+        return fault_is(fault, EXIT_DATA, "is packed twice: xz -dc < FILE > NEW unpacks it once");
     return status == ARCHIVE_EOF ? 0 : 1;
 }
 

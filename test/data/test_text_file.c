@@ -120,6 +120,7 @@ static void what_contradicts_an_encoding_is_a_fault(void **state) {
     assert_refused("\xef\xbb\xbfx", 4, ENCODING_UTF16LE, "begins with the byte-order mark of utf-8");
     assert_refused("a\0\0\xd8" "b\0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half a pair of surrogates");
     assert_refused("a\0\0\xdc" "b\0", 6, ENCODING_UTF16LE, "0xDC00 at byte 2 is half a pair");
+    assert_refused("a\0\0\xd8\0\xe0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half a pair");
     assert_refused("\0a\xd8\0", 4, ENCODING_UTF16BE, "at its end, byte 2");
     assert_refused("a\0\0\0\0\xd8\0\0", 8, ENCODING_UTF32LE, "0x0000D800 at byte 4 is half");
     assert_refused("a\0\0\0\0\0\x11\0", 8, ENCODING_UTF32LE, "0x00110000 at byte 4 is no character");
@@ -190,7 +191,7 @@ static void what_is_no_text_has_a_name(void **state) {
         {"\x40\0\0\0\0\0\0\0{\"a\"", 12, TEXT_OTHER, "safetensors"}, {"\x93NUMPY\1\0", 8, TEXT_OTHER, "NumPy"}, {"PAR1\x15\0", 6, TEXT_PARQUET, ""},
         {"a\1b\2c\3d\4e", 9, TEXT_BINARY, "over 1 % of its first bytes"}, {"\x88\xd8\x34\x01", 4, TEXT_SHARD, "shard of tokens"},
         {"BM is a start, as MZ, OTTO, ORC, FORM and ID3 are", 49, TEXT_PLAIN, ""}, {"RIFF of a guitar, WAVE", 22, TEXT_PLAIN, ""},
-        {"ORCs\xe9", 5, TEXT_PLAIN, ""}, {"\xff\xfe" "BM\0\0", 6, TEXT_PLAIN, ""}, {"", 0, TEXT_PLAIN, ""}, {"\x1b[1mbold\x1b[0m\ttab\f", 17, TEXT_PLAIN, ""}};
+        {"ORCs\xe9", 5, TEXT_PLAIN, ""}, {"\x1b$B8@8l\x1b(B", 10, TEXT_ENCODED, "iconv -f ISO-2022-JP"}, {"\xff\xfe" "BM\0\0", 6, TEXT_PLAIN, ""}, {"", 0, TEXT_PLAIN, ""}, {"\x1b[1mbold\x1b[0m\ttab\f", 17, TEXT_PLAIN, ""}};
     char what[TEXT_FILE_FAULT_CHARS];
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         TextKind kind = kind_of(CASES[i].start, CASES[i].bytes, what, sizeof what);

@@ -44,6 +44,7 @@ open("nan.jsonl", "w").write('{"text": "a", "score": NaN}\n')
 open("latin.jsonl", "wb").write(b'{"text":"fine"}\n{"text":"caf\xe9"}\n')
 open("late", "wb").write(b'\n \n{"pad":"' + b"x" * 200000 + b'","text":"behind 64 KiB"}\n')
 open("twice.gz", "wb").write(gzip.compress(gzip.compress(b"text\n")))
+open("mixed.gz", "wb").write(gzip.compress(lzma.compress(b"text\n")))
 bits = bytearray(gzip.compress(text)); bits[-6] ^= 1
 open("crc.gz", "wb").write(bits)
 os.makedirs("hub/.git"); os.makedirs("hub/img")
@@ -88,6 +89,11 @@ expect "a few bytes that are no UTF-8 are kept" eval 'tokenize some out=tree val
 expect "and counted" eval 'grep -q "^  2 bytes are no UTF-8" said && grep -q "some: text, utf-8, 1 document, 554 bytes, 2 of them" said'
 expect "more are another encoding" exits 65 'latin: 100 of 550 bytes are no UTF-8, the first at byte 3.*encoding=latin-1.*format=text keeps' tokenize latin out=new val=0
 expect "  which can be given" eval 'tokenize latin encoding=latin-1 out=tree val=0 > said; text_of tree/train_*.bin | cmp - <(iconv -f latin1 -t utf-8 latin)'
+if command -v iconv > /dev/null; then
+    expect "  another one" eval 'iconv -f ISO-8859-1 -t utf-8 latin > NEW; tokenize NEW out=tree val=0 > said; text_of tree/train_*.bin | cmp - NEW'
+    iconv -f utf-8 -t ISO-2022-JP > jis <<< "日本語"
+    expect "text of seven bits" exits 65 "jis is text in ISO-2022, which is not read: iconv -f ISO-2022-JP" tokenize jis out=new val=0
+fi
 expect "  or the bytes are kept" eval 'tokenize latin format=text out=tree val=0 > said; text_of tree/train_*.bin | cmp - latin'
 
 rows_of() { tokenize "$ROOT/test/data/parquet/$1" out=rows val=0 > /dev/null; text_of rows/train_*.bin | cksum; }
@@ -102,8 +108,9 @@ for packed in short.gz short.zst short.xz; do
     expect "$packed, cut short" exits 65 "$packed cannot be unpacked to its end.*was cut off.*copy or make it again" tokenize $packed out=new
 done
 expect "a wrong checksum" exits 65 'crc.gz is damaged before byte [0-9]* .gzip, member 1.: incorrect data check' tokenize crc.gz out=new
-expect "packed twice" exits 65 'twice.gz is packed twice' tokenize twice.gz out=new
-expect "  and once" eval 'zcat twice.gz > once.gz; tokenize once.gz out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = text ]'
+expect "packed twice" exits 65 'twice.gz is packed twice: gzip -dc < FILE > NEW' tokenize twice.gz out=new
+expect "  in two ways" exits 65 'mixed.gz is packed twice: gzip -dc < FILE > NEW' tokenize mixed.gz out=new
+expect "  and once" eval 'gzip -dc < twice.gz > once.gz; tokenize once.gz out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = text ]'
 for packer in bzip2 lz4; do
     if ! command -v $packer > /dev/null; then echo "skip $packer is not there"; continue; fi
     $packer -c < rows.txt > "packed.$packer"
