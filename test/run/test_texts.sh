@@ -117,6 +117,11 @@ for packer in bzip2 lz4; do
     expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc FILE > NEW unpacks it" tokenize "packed.$packer" out=new
     expect "  works" eval '$packer -dc "packed.$packer" > new.txt; tokenize new.txt out=unpacked val=0 > /dev/null; cmp unpacked/train_000000.bin plain/train_000000.bin'
 done
+printf '\050\265\057\375\000\250\031\000\000hi\n' > wide.zst # a window of 2 GiB, as of zstd --long=31
+expect "a wide window of zstd is read" eval 'tokenize wide.zst out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = hi ]'
+case $B in *-asan | *-tsan*) ;; *) little_memory() { (ulimit -v 2000000; exits 71 "$@"); }
+    expect "  where there is the memory" little_memory 'wide.zst was packed by zstd with a window of 2048 MiB .zstd --long=31.* this machine has [0-9]+ MiB left' tokenize wide.zst out=new val=0 ;;
+esac
 tar -czf folder.tar.gz folder
 expect "a packed tar archive" exits 65 'folder.tar.gz is a tar archive: tar -xf FILE unpacks it' tokenize folder.tar.gz out=new
 expect "a line without the field" exits 65 'missing.jsonl: line 2 has no field "text"; its fields are url, body: field=NAME' tokenize missing.jsonl out=new
