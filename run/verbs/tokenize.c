@@ -448,9 +448,9 @@ static void write_inputs(const Job *job, FILE *notes) {
     size_t  list_bytes, line_bytes;
     FILE   *out = open_notes(&list, &list_bytes);
     fputs("\"inputs\": [", out);
-    documents_write_json(job->documents, DOCUMENTS_READ, ",\n  ", out);
-    fputs("],\n \"left_out\": [", out);
-    documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, ",\n  ", out);
+    documents_write_json(job->documents, DOCUMENTS_READ, ", ", out);
+    fputs("], \"left_out\": [", out);
+    documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, ", ", out);
     fputs("]", out);
     fclose(out);
     if (list_bytes <= TOKENS_JSON_BYTES - NOTES_ROOM) {
@@ -481,7 +481,7 @@ static void write_notes(const Job *job, const Shards *train, const Shards *val) 
     FILE *notes = open_notes(&text, &size);
     fprintf(notes,
             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, "
-            "\"bytes_per_token\": %.6f,\n ",
+            "\"bytes_per_token\": %.6f, ",
             (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens,
             (long long)bytes, (double)bytes / (tokens > 0 ? (double)tokens : 1));
     write_inputs(job, notes);
