@@ -148,10 +148,10 @@ static int ends_in(const char *name, size_t length, const char *ending) {
     return length > n && strncasecmp(name + length - n, ending, n) == 0;
 }
 
-typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON } NameSays;
+typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON, NAME_PARQUET } NameSays;
 static NameSays name_says(const char *path) {
     static const struct { const char *ending; NameSays says; } ENDINGS[] = {
-        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT}, {".text", NAME_TEXT}};
+        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT}, {".text", NAME_TEXT}, {".parquet", NAME_PARQUET}};
     static const char *const PACKED[] = {".gz", ".zst", ".xz"};
     size_t length = strlen(path);
     for (int i = 0; i < 3; i++)
@@ -214,6 +214,18 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
     }
 }
 
+/* Whether the text that is held begins as JSON over several lines does: a bracket alone, or one before a name or an
+ * object. */
+static int begins_json(const Stream *s) {
+    size_t at = 0;
+    while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
+    if (at + 1 >= s->helds) return 0;
+    at++;
+    if (s->held[at] == '\n' || s->held[at] == '\r') return 1;
+    while (at < s->helds && (s->held[at] == ' ' || s->held[at] == '\t')) at++;
+    return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
+}
+
 /* Refuses a file of a kind that is no text. In a folder *reason says instead why it is left out. */
 static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const char *what, const char **reason,
                        char fault[DOCUMENT_FAULT_CHARS]) {
@@ -240,7 +252,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     *reason = NULL;
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
         return say(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
-    if (kind == TEXT_PARQUET && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET;
+    int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
+    if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET; /* parquet_open refuses what is none */
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
         return say(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it",
                    unpack_name(s->packing));
@@ -269,9 +282,9 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
                    "alone",
                    o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
-    else if (says == NAME_JSON && line == LINE_OPEN)
+    else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
         s->note = "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)";
-    else if (says == NAME_JSON && line == LINE_ARRAY)
+    else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream)))
         s->note = "a JSON array, not rows (jq -c '.[]' FILE > NEW.jsonl makes rows of it)";
     return 0;
 }
@@ -559,7 +572,8 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                    (long long)s->invalid, (long long)of);
     return say(fault, EXIT_DATA, s->name,
                ": %lld of %lld bytes are no UTF-8, the first at byte %lld, and 1 %% is the most that is kept: give the "
-               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (of another: iconv -f NAME -t utf-8 "
+               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (of another: iconv -f NAME "
+               "-t utf-8 "
                "FILE > NEW); format=text keeps the bytes as they are",
                (long long)s->invalid, (long long)of, (long long)first);
 }

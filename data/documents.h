@@ -2,10 +2,10 @@
  * each row of a parquet file. Text and JSON Lines may be packed and in any encoding of data/text_file.h; a folder
  * stands for all files below it, by name.
  *
- * A file holds rows where the user says so (field=, format=), its name ends in .jsonl or .ndjson (before .gz, .zst,
- * .xz), its content is parquet, or its first line that is not blank is a whole JSON object. Such a file gives rows
- * or is refused; it is never read as text. All other text is text, as is a file named .txt, .md or .text. A file
- * that is no text is refused where it was named, and left out of a folder. / */
+ * A file holds rows where the user says so (field=, format=), its name ends in .jsonl, .ndjson or .parquet (before
+ * .gz, .zst, .xz), its content is parquet, or its first line that is not blank is a whole JSON object. Such a file
+ * gives rows or is refused; it is never read as text. All other text is text, as is a file named .txt, .md or
+ * .text. A file that is no text is refused where it was named, and left out of a folder. / */
 #ifndef TRAIN_GPT_DATA_DOCUMENTS_H
 #define TRAIN_GPT_DATA_DOCUMENTS_H
 

@@ -320,6 +320,8 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"dex\n", 4, 0, IF_BINARY, TEXT_OTHER, "a program of Android"},
     {"BC\xc0\xde", 4, 0, ALWAYS, TEXT_OTHER, "bitcode of LLVM"},
     {"\x1bLua", 4, 0, ALWAYS, TEXT_OTHER, "compiled Lua"},
+    {"version https://git-lfs.github.com/spec/", 40, 0, ALWAYS, TEXT_PACKED,
+     "a pointer of Git LFS in place of a file: git lfs pull, or download the file itself"},
     {"%PDF-", 5, 0, ALWAYS, TEXT_OTHER, "a PDF: pdftotext FILE NEW.txt takes its text out"},
     {"%!PS-Adobe", 10, 0, ALWAYS, TEXT_OTHER, "a PostScript document: ps2ascii FILE NEW.txt takes its text out"},
     {"{\\rtf", 5, 0, ALWAYS, TEXT_OTHER, "an RTF document: save it as plain text"},
@@ -400,11 +402,13 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
                                            [PACKED_XZ] = "packed twice: xz -dc < FILE > NEW unpacks it once"};
         return *what = ONCE[f->packing], TEXT_PACKED;
     }
-    static const char *const SHIFTS[] = {"\x1b$B", "\x1b$@", "\x1b$)C", "\x1b$)A"}; /* characters of seven bits behind them */
+    static const char *const SHIFTS[] = {"\x1b$B", "\x1b$@", "\x1b$)C",
+                                         "\x1b$)A"}; /* characters of seven bits behind them */
     for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
         if (memmem(f->start, f->starts, SHIFTS[i], strlen(SHIFTS[i])))
-            return *what = "text in ISO-2022, which is not read: iconv -f ISO-2022-JP (or -KR, -CN) -t utf-8 FILE > NEW "
-                           "makes UTF-8 of it",
+            return *what =
+                       "text in ISO-2022, which is not read: iconv -f ISO-2022-JP (or -KR, -CN) -t utf-8 FILE > NEW "
+                       "makes UTF-8 of it",
                    TEXT_ENCODED;
     if (!is_wide && looks_binary)
         return *what = "binary (over 1 % of its first bytes are control characters)", TEXT_BINARY;

@@ -35,7 +35,7 @@ typedef enum {
     TEXT_PLAIN,
     TEXT_PARQUET,
     TEXT_SHARD,   /* a file of token ids */
-    TEXT_PACKED,  /* one text, packed by a program that is not built in, or packed twice */
+    TEXT_PACKED,  /* one text that has to be unpacked or fetched first */
     TEXT_ENCODED, /* a text in an encoding that is not built in */
     TEXT_OTHER,   /* known by its first bytes: a picture, an archive, a program, ... */
     TEXT_BINARY   /* not known; too many control bytes for a text */

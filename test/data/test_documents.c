@@ -59,6 +59,9 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a.jsonl", .content = "\r\n", .text = ""},
         {.name = "a.jsonl.gz", .content = ROWS, .text = "<a><b>"},
         {.name = "a.txt.gz", .content = ROWS, .text = "(" ROWS ">"},
+        {.name = "a.parquet", .content = "<html>not found</html>\n", .fault = "a.parquet is no parquet file"},
+        {.name = "a.parquet", .content = "words\n", FORMAT(TEXT), .text = "(words\n>"},
+        {.name = "a", .content = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", .fault = "is a pointer of Git LFS"},
         /* first lines */
         {.name = "a", .content = "\n\r\n \t\n" ROWS, .text = "<a><b>"},
         {.name = "a", .content = "\xef\xbb\xbf" ROWS, .text = "<a><b>"},

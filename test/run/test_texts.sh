@@ -129,6 +129,8 @@ expect "a field that no line has" exits 65 'rows.jsonl: line 1 has no field "bod
 expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' FILE" tokenize array.json field=text out=new
 expect "a JSON array that nobody calls rows is text, and that is said" eval 'tokenize array.json out=tree val=0 > said; grep -q "read .*array.json: text, utf-8, a JSON array, not rows" said && text_of tree/train_*.bin | cmp - array.json'
 expect "one value over several lines, too" eval 'tokenize pretty.json out=tree val=0 > said; grep -q "read .*pretty.json: text, utf-8, one JSON value over several lines" said'
+cp pretty.json book.ipynb; printf '[Verse 1]\n{ int a; }\n' > song
+expect "  by any name, unless it only looks so" eval 'tokenize book.ipynb song out=tree val=0 > said; grep -q "book.ipynb: text, utf-8, one JSON value over" said && grep -q "song: text, utf-8, 1 document" said'
 expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . FILE' tokenize pretty.jsonl out=new
 if command -v jq > /dev/null; then
     jq -c . pretty.jsonl > NEW.jsonl; jq -c '.[]' array.json >> NEW.jsonl
