@@ -53,8 +53,8 @@ void task_free(Task *t);
 /* The tokens of a text into out [positions + 1]; returns how many. */
 int64_t task_text(const Task *t, const Question *q, int64_t text, int32_t *out);
 
-/* One line of JSONL, which may be the head of the file where is_first; or a whole file of llm.c's. Added to *t; 0 with a
- * sentence in fault. */
+/* One line of JSONL, which may be the head of the file where is_first; or a whole file of llm.c's. Added to *t; 0
+ * with a sentence in fault. */
 enum { TASK_FAULT_CHARS = 400 };
 int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int is_first,
                     char fault[TASK_FAULT_CHARS]);
