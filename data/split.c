@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <xxhash.h>
 
 #include "core/error.h"
 
@@ -326,8 +327,20 @@ void split_destroy(Split *s) {
     free(s->name), free(s);
 }
 
-SplitEngine split_engine(const Split *s, int rule) {
-    return s->rule[rule].code ? SPLIT_BY_CONSTRUCTS : SPLIT_BY_ONIGURUMA;
+SplitEngine split_engine(const Split *s) {
+    for (int i = 0; i < s->rules; i++)
+        if (!s->rule[i].code) return SPLIT_BY_ONIGURUMA;
+    return SPLIT_BY_CONSTRUCTS;
+}
+
+uint64_t split_hash(const Split *s) {
+    uint64_t hash = (uint64_t)s->rules;
+    for (int i = 0; i < s->rules; i++) {
+        int32_t kind[2] = {s->rule[i].behavior, s->rule[i].is_inverted};
+        hash = XXH3_64bits_withSeed(s->rule[i].pattern, strlen(s->rule[i].pattern), hash);
+        hash = XXH3_64bits_withSeed(kind, sizeof kind, hash);
+    }
+    return hash;
 }
 
 int split_removes(const Split *s) {

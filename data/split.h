@@ -40,7 +40,9 @@ typedef enum { SPLIT_BY_CONSTRUCTS, SPLIT_BY_ONIGURUMA } SplitEngine;
 int  split_create(Split **split, const SplitRule *rule, int rules, const char *name, SplitEngine engine,
                   char fault[SPLIT_FAULT_CHARS]);
 void split_destroy(Split *split);
-SplitEngine split_engine(const Split *split, int rule);
+/* SPLIT_BY_ONIGURUMA if one of the rules needs it. */
+SplitEngine split_engine(const Split *split);
+uint64_t split_hash(const Split *split); /* of the rules as they are written */
 int  split_removes(const Split *split); /* some text may become no piece */
 
 /* Calls piece(with, begin, bytes) for each piece of text, in order. A run of bytes that are not UTF-8 is one piece; the

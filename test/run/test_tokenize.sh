@@ -177,17 +177,17 @@ def write(name, pattern, **more):
 write("by-line", r"[^\n]+|\n")
 write("by-word", r"\b\w+\b|[^\w&&[^!]]+|!")
 write("runaway", r"(\w+)+!")
-write("begins", r"[^\n]+|\n", added_tokens=[{"id": 264, "content": "<|endoftext|>"}], post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+write("begins", "", pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False}, added_tokens=[{"id": 264, "content": "<|endoftext|>"}], post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
       "pair": [], "special_tokens": {"x": {"id": "x", "ids": [264], "tokens": ["<|endoftext|>"]}}})
 open(work + "/lines.txt", "w").write("the st\n" * 200000)
 open(work + "/added.txt", "w").write("on t" * 300000)
 open(work + "/words.txt", "w").write("a" * 40 + " !")
 PY
-counted() { tokenize "$WORK/$1" out="$WORK/long" tokenizer="$WORK/$2" val=0 eot=none > /dev/null; ids "$WORK/long/train_000000.bin" | sort -n | uniq -c | tr -s ' \n' ' '; }
+counted() { rm -rf "$WORK/long"; tokenize "$WORK/$1" out="$WORK/long" tokenizer="$WORK/$2" val=0 eot=none > /dev/null; ids "$WORK/long/train_000000.bin" | sort -n | uniq -c | tr -s ' \n' ' '; }
 expect "1.4 MB in lines: each has the ids of its own" [ "$(counted lines.txt by-line)" = " 200000 10 200000 32 200000 257 200000 263 " ]
 expect "an added token with a space, 1.2 MB of it" [ "$(counted added.txt by-line)" = " 300000 265 " ]
 expect "a pattern for Oniguruma, in 1.4 MB" [ "$(counted lines.txt by-word)" = " 200000 10 200000 32 200000 257 200000 263 " ]
-expect "a pattern that runs away" exits 65 'runaway/tokenizer.json: the pattern .* runs away at byte 0 of the text' tokenize "$WORK/words.txt" out="$WORK/long" tokenizer="$WORK/runaway" val=0
+expect "a pattern that runs away" exits 65 'runaway/tokenizer.json: the pattern .* runs away at byte 0 of the text' tokenize "$WORK/words.txt" out="$WORK/away" tokenizer="$WORK/runaway" val=0
 expect "  in train-tokenizer, too" exits 65 'train-tokenizer: the pattern .* runs away at byte 0' learn "$WORK/words.txt" out="$WORK/x" vocab_size=300 pattern='(\w+)+!'
 expect "a begin token is told, and not printed" eval '[ "$("$TRAIN" sample "$WORK/bpe-run" tokenizer="$WORK/begins" prompt=fox tokens=0 2> "$WORK/said")" = fox ] && grep -q "^sample: each text begins with 264 <|endoftext|> .*begins/tokenizer.json: post_processor)" "$WORK/said"'
 gzip -c "$text" > "$WORK/text.gz"
