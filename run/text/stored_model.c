@@ -79,6 +79,19 @@ Tokenizer stored_tokenizer(const char *asked, const char *run, const char *check
     return t;
 }
 
+void stored_say_begin(const char *verb, const Tokenizer *t) {
+    int32_t id[BPE_MOST_BEGIN];
+    int64_t count = tokenizer_begin(t, id);
+    if (count == 0) return;
+    fprintf(stderr, "%s: each text begins with", verb);
+    for (int64_t i = 0; i < count; i++) {
+        char *text = tokenizer_special_text(t, id[i]);
+        fprintf(stderr, "%s %d %s", i ? "," : "", id[i], text);
+        free(text);
+    }
+    fprintf(stderr, " (%s)\n", t->file.start_from);
+}
+
 void stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes grid, int ranks) {
     Config c = {.optimizer = {.name = "adamw"}};
     c.model.shape = shape;

@@ -15,6 +15,8 @@ ModelShape stored_shape(const char *checkpoint);
 /* `asked`, a tokenizer's folder or file, else the tokenizer of the checkpoint, else that of the run's config.json, else
  * the one beside its shards. asked NULL: not asked for. */
 Tokenizer  stored_tokenizer(const char *asked, const char *run, const char *checkpoint, int64_t vocab_size);
+/* Prints the tokens that stand before each text, and the file that says so, on standard error. */
+void       stored_say_begin(const char *verb, const Tokenizer *t);
 /* Exit 64, in the name of a verb, where `ranks` are not those that share the model and sequences of T tokens, or
  * cannot. */
 void       stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes grid, int ranks);

@@ -266,6 +266,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
         if (i == 0 || !tokens_json_is_same(d.shard[i - 1].path, d.shard[i].path))
             tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer", d.shard[i].path,
                                    "the data", "tokenizer=FOLDER_OR_FILE names another for the model, data=GLOB other data");
+    if (is_first && asked->task_count > 0) stored_say_begin("eval", &tokenizer);
     for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T});
 
     /* as the run was trained; weights of others' as their kind is by default */

@@ -167,7 +167,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, con
     plan.window = arena_tensor(&window, I32, 1, shape.n_positions, 1, 1);
     matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
-    if (out.prints) print_origin(checkpoint, m);
+    if (out.prints) print_origin(checkpoint, m), stored_say_begin("sample", &tokenizer);
     print_texts(asked, plan, m, &tokenizer, &out);
     if (out.file && fclose(out.file) != 0) fail(EXIT_MEMORY, "no memory for the text");
     if (out.file && out.prints) verb_put("sample", asked->out, text, bytes);
