@@ -37,6 +37,7 @@ typedef struct {            /* one row of the parameter table */
     char    name[64];       /* "transformer.h.3.attn.c_attn.weight", as in the files */
     int     dims;
     int64_t dim[2];         /* shape in files                              */
+    int     symbol[2];      /* the caller's own name of each (model/params.h, Dim) */
     Cut     cut;
     int64_t pad;            /* CUT_VOCABULARY: rows in memory are a multiple, on each tensor rank; else unused */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */

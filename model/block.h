@@ -151,7 +151,7 @@ typedef struct {
     const HfFiles *files;                  /* config.json */
 } BlockKind;
 
-extern const BlockKind BLOCK_GPT2, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
+extern const BlockKind BLOCK_GPT2, BLOCK_GPT2_HEAD, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
 extern const BlockKind BLOCK_QWEN3_MOE[2][2]; /* the choice of experts has a bias; the head is tied */
 
 /* The kind of a model of this shape. */

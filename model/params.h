@@ -22,6 +22,7 @@ typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
     int     arch;              /* Arch                                                            */
     int     tie_embeddings;    /* the head is the embedding                                       */
+    int     own_head;          /* gpt2 as sample and eval read it: the file has a head that is not the embedding */
     int64_t n_kv_head;         /* heads of keys and values, which n_head shares; 0: n_head        */
     int64_t n_inner;           /* width of the MLP; 0: 4 n_embd                                   */
     double  norm_eps, rope_theta;
@@ -73,10 +74,15 @@ typedef struct {
 #define NO_FIELD ((size_t)-1) /* a Param's that no view shows */
 
 int64_t dim_size(Dim dim, ModelShape shape);
+const char *dim_option(Dim dim); /* the config keys that it follows from: "model.n_embd" */
+
+enum { MODEL_MOST_ROWS = 120000 }; /* tensors of a model: about as many as the header of a .safetensors file may name */
 
 /* The whole model's rows, in the order of files: bucket 0 holds the embedding's, 1 + l block l's, the last the final
  * norm's. malloc'ed, *count of them. */
 Param *model_params(ModelShape shape, int *count);
+/* The number of these rows. */
+int64_t model_rows(ModelShape shape);
 /* Writes the number of parameters; returns 0 where it does not fit in 64 bits. */
 int    model_parameters(ModelShape shape, int64_t *parameters);
 /* The struct of Tensors of a bucket's rows. */

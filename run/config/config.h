@@ -124,6 +124,9 @@ char *config_check_ranks(const Config *config, int ranks);
 /* The same, of a config whose parallel.*, memory.* and batch.micro_batch were changed after it was read: with the rules
  * between those. */
 char *config_check_changed(const Config *config, int ranks);
+/* The rules of a model's sizes, for a shape that comes from another file than a config: ranges, and those between sizes.
+ * NULL, or a malloc'ed sentence that names config keys. */
+char *config_check_shape(ModelShape shape);
 Mesh  config_mesh(const Config *config, int ranks); /* the grid of so many ranks, which config_check_ranks has allowed */
 int   config_datas(const Config *config, int ranks); /* of them, those that compute different micro-batches: ranks / (tensor x context x pipeline) */
 

@@ -32,7 +32,8 @@ typedef struct {
     int64_t     tokens;
     DrawRule    rule;
     uint64_t    seed;
-    int         ends_at_eot;   /* at the tokenizer's end-of-text token, which is not printed          */
+    const int32_t *end;        /* borrowed [ends]: tokens that end the text, and are not printed          */
+    int         ends;
     const char *const *stop;   /* borrowed [stops]: texts before whose first occurrence it ends       */
     int         stops;
     Tensor      window;        /* I32, g->T elements at least, on the device: the model's inputs; borrowed */

@@ -12,7 +12,7 @@
 #include "run/text/tasks.h"
 
 static const Tokenizer BYTES = {.kind = TOKENIZER_BYTES, .vocab_size = 256};
-static TaskReader reader(int64_t positions) { return (TaskReader){&BYTES, positions}; }
+static TaskReader reader(int64_t positions) { return (TaskReader){&BYTES, positions, 0}; }
 
 static int parse(Task *t, TaskReader r, const char *line, int64_t number, char *fault) {
     return task_parse_line(t, r, line, strlen(line), number == 1, fault);
