@@ -144,9 +144,11 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, in
     if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
     hf_members_check(config, path, ours.arch);
     double cap = hf_softcap_of(config, path);
+    char has[SHOWN_BYTES], have[SHOWN_BYTES];
+    number_text(cap, has), number_text(ours.logit_softcap, have);
     if (cap != ours.logit_softcap)
-        fail(EXIT_DATA, "%s: the soft cap of this model's logits is %.9g, ours %.9g (0: none; the shapes of weights do not show it): give "
-             "model.logit_softcap = %.9g", path, cap, ours.logit_softcap, cap);
+        fail(EXIT_DATA, "%s: the soft cap of this model's logits is %s, ours %s (0: none; the shapes of weights do not show it): give "
+             "model.logit_softcap=%s", path, has, have, has);
     block_kind(ours)->files->expect(config, path, ours, has_head);
 }
 

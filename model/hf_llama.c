@@ -199,15 +199,15 @@ static ModelShape llama_shape(const cJSON *config, const char *path) {
 
 static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
 
-/* As the config has it: a number, or true or false. */
-static void value_as_given(const char *key, double value, char out[32]) {
+/* As the config has it: a number with all its digits, or true or false. */
+static void value_as_given(const char *key, double value, char out[SHOWN_BYTES]) {
     int is_flag = strcmp(key, "model.tie_embeddings") == 0 || strcmp(key, "moe.norm_top_k") == 0;
-    snprintf(out, 32, "%g", value);
-    if (is_flag) snprintf(out, 32, value != 0.0 ? "true" : "false");
+    if (is_flag) snprintf(out, SHOWN_BYTES, value != 0.0 ? "true" : "false");
+    else number_text(value, out);
 }
 
 static NORETURN void refuse_value(const char *path, const char *key, double theirs, double ours) {
-    char has[32], have[32];
+    char has[SHOWN_BYTES], have[SHOWN_BYTES];
     value_as_given(key, theirs, has), value_as_given(key, ours, have);
     fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key, has, have, key,
          has);

@@ -150,7 +150,11 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder: it does not exist", path);
     if (!exists(folder)) refuse_missing(path);
     if (checkpoint_find(path, out, capacity)) return;
-    if (exists(path_of("%s/" MANIFEST_NAME, path)) || !is_model(path)) /* a checkpoint that does not verify is none */
+    int is_ours = exists(path_of("%s/" MANIFEST_NAME, path)) || exists(path_of("%s/checkpoints", path));
+    if (!is_ours && !is_model(path) && exists(path_of("%s/config.json", path))) refuse_folder(path);
+    if (!is_ours && (exists(path_of("%s/" WEIGHTS_SINGLE, path)) || exists(path_of("%s/" WEIGHTS_INDEX, path))) && !is_model(path))
+        fail(EXIT_DATA, "%s/config.json does not exist, which gives the sizes of the model: download it to the weights", path);
+    if (is_ours || !is_model(path)) /* a checkpoint that does not verify is none */
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging Face", path);
     if (strlen(folder.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path);
     strcpy(out, folder.text);

@@ -328,11 +328,11 @@ static void rule_tokens(ConfigLoad *load) {
                c->run.steps, c->batch.global_tokens);
 }
 
-/* A matrix has less than 2^31 columns, and a model as many tensors as a file's header names. */
+/* A matrix has less than 2^31 columns. */
 static void rule_sizes(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
     Keys       heads = {"model.n_head", "model.head_dim", "model.n_kv_head", NULL}, inner = {"model.n_inner", NULL},
-               width = {"model.n_embd", NULL}, layers = {"model.n_layer", "moe.experts", NULL};
+               width = {"model.n_embd", NULL};
     if (rule_usable(load, heads) && rule_usable(load, width) && shape_head_dim(s) > INT32_MAX / (s.n_head + 2 * shape_kv_heads(s))) {
         faults_add(&load->faults, rule_where(load, heads), "model.n_head = %" PRId64 " and 2 x %" PRId64 " heads of keys and values, each of "
                    "%" PRId64 " channels (model.head_dim, or model.n_embd / model.n_head): more than 2^31 columns", s.n_head,
@@ -342,12 +342,6 @@ static void rule_sizes(ConfigLoad *load) {
     if (rule_usable(load, inner) && s.n_inner > INT32_MAX / 2) {
         faults_add(&load->faults, rule_where(load, inner), "model.n_inner = %" PRId64 ": at most %d", s.n_inner, INT32_MAX / 2);
         config_given(load, "model.n_inner")->faulty = 1;
-    }
-    if (rule_usable(load, layers) && model_rows(s) > MODEL_MOST_ROWS) {
-        faults_add(&load->faults, rule_where(load, layers), "model.n_layer = %" PRId64 "%s%.0" PRId64 ": a model of %" PRId64
-                   " tensors, and a file of weights holds at most %d", s.n_layer, s.n_experts ? ", moe.experts = " : "", s.n_experts,
-                   model_rows(s), MODEL_MOST_ROWS);
-        config_given(load, "model.n_layer")->faulty = 1;
     }
 }
 
@@ -368,6 +362,21 @@ static void rule_parameters(ConfigLoad *load) {
                "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = %" PRId64
                ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address",
                s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
+}
+
+/* A model has as many tensors as a file's header names. One that does not fit into memory has its message already. */
+static void rule_rows(ConfigLoad *load) {
+    ModelShape s = load->config->model.shape;
+    Keys       layers = {"model.n_layer", "model.n_head", "model.n_embd", "model.n_positions", "model.vocab_size", "moe.experts", NULL},
+               others = {"model.n_kv_head", "model.head_dim", "model.n_inner", NULL};
+    int64_t    parameters;
+    if (!rule_usable(load, layers) || !rule_usable(load, others) || !model_parameters(s, &parameters) || parameters > INT64_MAX / 64) return;
+    if (model_rows(s) > MODEL_MOST_ROWS) {
+        faults_add(&load->faults, rule_where(load, layers), "model.n_layer = %" PRId64 "%s%.0" PRId64 ": a model of %" PRId64
+                   " tensors, and a file of weights holds at most %d", s.n_layer, s.n_experts ? ", moe.experts = " : "", s.n_experts,
+                   model_rows(s), MODEL_MOST_ROWS);
+        config_given(load, "model.n_layer")->faulty = 1;
+    }
 }
 
 static void rule_activations(ConfigLoad *load) {
@@ -489,6 +498,7 @@ void config_rules_of_shape(ConfigLoad *load) {
     rule_sizes(load);
     rules_of_model(load);
     rule_parameters(load);
+    rule_rows(load);
 }
 
 void config_rules(ConfigLoad *load, int ranks) {
