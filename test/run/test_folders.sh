@@ -74,6 +74,20 @@ expect "temperature is named where the user gives none" told 'not used: temperat
 made ends some_new_member=1; quiet says ends
 expect "members that are not known are named" told 'config.json: not known here, and not used: "some_new_member"$'
 
+# --- rotary positions: as transformers 5 finds them -------------------------------------------------------------------
+FROM=$WORK/llama/checkpoints/step_00000003
+L3='"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16'
+made scaled rope_theta=DROP "rope_scaling={$L3, \"rope_theta\": 100.0}"
+made both rope_theta=DROP "rope_scaling={$L3, \"rope_theta\": 100.0}" 'rope_parameters={"rope_type": "default", "rope_theta": 7.0}'
+made outside rope_theta=100.0 "rope_scaling={$L3}" rope_parameters=null
+made newer rope_theta=7.0 rope_scaling=null "rope_parameters={$L3, \"rope_theta\": 100.0}"
+made other rope_theta=7.0 rope_scaling=DROP
+expect "rope_scaling takes the place of rope_parameters" same "$(loss_of scaled)" "$(loss_of both)"
+expect "a line says that they differ" told 'rope_scaling and rope_parameters differ: rope_scaling is used'
+expect "rope_theta beside it" same "$(loss_of scaled)" "$(loss_of outside)"
+expect "rope_theta in it counts before that" same "$(loss_of scaled)" "$(loss_of newer)"
+expect "another theta is another loss" [ "$(loss_of scaled)" != "$(loss_of other)" ]
+
 # --- limits: no crash, no wait, no memory -----------------------------------------------------------------------------
 FROM=$WORK/llama/checkpoints/step_00000003
 limit() { # MEMBER=VALUE PATTERN
