@@ -19,7 +19,8 @@ from() { rm -rf "$WORK/r"; train $LLAMA run.dir="$WORK/r" run.steps=1 eval.every
 for FROM in "$WORK/gpt2/checkpoints/step_00000003" "$WORK/llama/checkpoints/step_00000003"; do
     kind=$(basename "${FROM%/checkpoints*}")
     made plain; text=$(says plain)
-    for how in prefix=_orig_mod. prefix=module. plain=1 "plain=1 prefix=language_model.model." prefix=module._orig_mod. wide=1 parts=3 index=1; do
+    if [ "$kind" = gpt2 ]; then hows=(plain=1 prefix=module._orig_mod. wide=1 index=1); else hows=(prefix=module. "plain=1 prefix=language_model.model." parts=3 index=1); fi
+    for how in "${hows[@]}"; do
         # shellcheck disable=SC2086
         made other $how
         expect "$kind, $how: the same text" same "$text" "$(says other)"
