@@ -55,8 +55,8 @@ typedef struct {            /* one row of the parameter table */
     int64_t memory;         /* memory index of the first of them           */
 } Param;
 
-/* Which buckets a rank holds, where ranks have different ones: with masters and files; a copy, whose master another rank
- * has; not at all. */
+/* Which buckets a rank holds, where ranks have different ones: with masters and files; a copy, whose master another
+ * rank has; not at all. */
 typedef enum { BUCKET_OWN, BUCKET_TWIN, BUCKET_ELSEWHERE } BucketHold;
 
 typedef struct {
@@ -91,16 +91,16 @@ typedef struct {
     ParamGroup group;
 } Span;
 
-/* Of `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every extent that is cut. hold [buckets] is
- * copied; NULL: all are its own. Of expert_ranks, 0 counts as 1, that divide the experts, on expert_rank: the rows of
- * experts then have buckets to themselves. */
+/* Of `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every extent that is cut. hold
+ * [buckets] is copied; NULL: all are its own. Of expert_ranks, 0 counts as 1, that divide the experts, on
+ * expert_rank: the rows of experts then have buckets to themselves. */
 typedef struct { int ranks, tensor_ranks, tensor_rank; const BucketHold *hold; int expert_ranks, expert_rank; } LayoutPlace;
 /* Copies the rows and places them. A bucket that is elsewhere takes no memory, and its pieces are empty. */
 Layout layout_create(const Param *rows, int params, LayoutPlace place);
 void   layout_destroy(Layout *layout);
 
-/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0: all padding, or
- * another rank has the master). */
+/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0: all
+ * padding, or another rank has the master). */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
 
 /* Where the span's elements from number `at` on lie in files: at global offset `offset` the first, and `elems` of them

@@ -49,7 +49,8 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.c_proj.weight", PARAM(BlockParams, mlp_proj_w), {DIM_FC, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_ROWS},
     {"mlp.c_proj.bias", PARAM(BlockParams, mlp_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
 };
-/* The head stands last: BLOCK_GPT2 leaves it out. No file is written with it, so its name need not be that of a file. */
+/* The head stands last: BLOCK_GPT2 leaves it out. No file is written with it, so its name need not be that of a
+ * file. */
 static const ParamRow FINAL_ROWS[] = {
     {"ln_f.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"ln_f.bias", PARAM(FinalParams, norm_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
@@ -111,8 +112,8 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     }
 }
 
-/* The last norm's backward, and that of a block's first norm, add the gradient of the bias before them. With tensor ranks,
- * whose rows of the stream are a part, biases add the gathered rows themselves. */
+/* The last norm's backward, and that of a block's first norm, add the gradient of the bias before them. With tensor
+ * ranks, whose rows of the stream are a part, biases add the gathered rows themselves. */
 static Tensor entry_sums(const BlockRun *r) {
     if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1); /* a kernel: the one behind it may start early, in graphs, too */
     return r->entry_sums;

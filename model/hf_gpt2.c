@@ -59,9 +59,13 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *end_of_text, char 
 int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {
     const cJSON *n = json_member(config, key);
     char         shown[SHOWN_BYTES];
-    if (!n) fail(EXIT_DATA, "%s: %s is missing: add it, with the model's number (the shapes of its weights show most)", path, key);
-    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > INT32_MAX || n->valuedouble != floor(n->valuedouble))
-        fail(EXIT_DATA, "%s: %s is %s; a whole number from 1 to %d is expected", path, key, value_text(n, shown), INT32_MAX);
+    if (!n)
+        fail(EXIT_DATA, "%s: %s is missing: add it, with the model's number (the shapes of its weights show most)",
+             path, key);
+    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > INT32_MAX ||
+        n->valuedouble != floor(n->valuedouble))
+        fail(EXIT_DATA, "%s: %s is %s; a whole number from 1 to %d is expected", path, key, value_text(n, shown),
+             INT32_MAX);
     return (int64_t)n->valuedouble;
 }
 
@@ -111,7 +115,8 @@ int hf_is_word(const cJSON *value, const char *word) { return cJSON_IsString(val
 
 /* The names that transformers has for GELU by tanh. */
 static int is_gelu_by_tanh(const cJSON *value) {
-    static const char *const names[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"};
+    static const char *const names[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate",
+                                        "gelu_python_tanh"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (hf_is_word(value, names[i])) return 1;
     return 0;
@@ -121,8 +126,10 @@ static int gpt2_reads(const cJSON *config) { return hf_is_type(config, "gpt2"); 
 
 void hf_expect_head(const char *path, int is_tied, int has_head) {
     if (!is_tied && !has_head)
-        fail(EXIT_DATA, "%s: tie_word_embeddings is false or missing, and the weights hold no lm_head.weight: if the head of this model is its "
-             "embedding, set tie_word_embeddings to true there", path);
+        fail(EXIT_DATA,
+             "%s: tie_word_embeddings is false or missing, and the weights hold no lm_head.weight: if the head of this model is its "
+             "embedding, set tie_word_embeddings to true there",
+             path);
 }
 
 static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape, int has_head) {
@@ -147,15 +154,18 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, in
     char has[SHOWN_BYTES], have[SHOWN_BYTES];
     number_text(cap, has), number_text(ours.logit_softcap, have);
     if (cap != ours.logit_softcap)
-        fail(EXIT_DATA, "%s: the soft cap of this model's logits is %s, ours %s (0: none; the shapes of weights do not show it): give "
-             "model.logit_softcap=%s", path, has, have, has);
+        fail(EXIT_DATA,
+             "%s: the soft cap of this model's logits is %s, ours %s (0: none; the shapes of weights do not show it): give "
+             "model.logit_softcap=%s",
+             path, has, have, has);
     block_kind(ours)->files->expect(config, path, ours, has_head);
 }
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-/* Parts that other programs put before a name, or anywhere in it, and that say nothing about the tensor: torch's wrappers of a
- * module (compile, data parallel, FSDP, recomputation), and the names under which transformers keeps a model inside another. */
+/* Parts that other programs put before a name, or anywhere in it, and that say nothing about the tensor: torch's
+ * wrappers of a module (compile, data parallel, FSDP, recomputation), and the names under which transformers keeps a
+ * model inside another. */
 static const char *const PREFIXES[] = {"module.", "model.", "transformer.", "language_model."};
 static const char *const WRAPPERS[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
 

@@ -1,4 +1,5 @@
-/* hf_llama.c - config.json of the kinds llama and qwen3, as their classes in Hugging Face have it (HF_LLAMA of hf_gpt2.h). */
+/* hf_llama.c - config.json of the kinds llama and qwen3, as their classes in Hugging Face have it (HF_LLAMA of
+ * hf_gpt2.h). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 #include "model/hf_members.h"
 #include "model/hf_softcap.h"
 
-/* The classes, and what they take where config.json lacks a key; 0: heads share no keys, the width divided by the heads. */
+/* The classes, and what they take where config.json lacks a key; 0: heads share no keys, the width divided by the
+ * heads. */
 typedef struct {
     Arch        arch;
     const char *type, *name;
@@ -93,19 +95,22 @@ static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, c
     return !n || cJSON_IsNull(n) ? fallback : hf_size_of(config, key, path);
 }
 
-/* The members that turn with the position, as transformers 5 finds them: rope_scaling, where it is given and not empty, takes
- * the place of all of rope_parameters. NULL if there are none. */
-static const cJSON *rope_of(const cJSON *config, const char *path) {
+/* The members that turn with the position, as transformers 5 finds them: rope_scaling, where it is given and not
+ * empty, takes the place of all of rope_parameters. NULL if there are none. warns: of two that differ, and of
+ * members that are not known. */
+static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
     const cJSON *rope = NULL;
     for (int i = 0; i < 2; i++) {
         const cJSON *one = json_member(config, names[i]);
-        if (one && !cJSON_IsNull(one) && !cJSON_IsObject(one)) hf_refuse_key(path, one, "an object or null is expected");
+        if (one && !cJSON_IsNull(one) && !cJSON_IsObject(one))
+            hf_refuse_key(path, one, "an object or null is expected");
         if (!one || !one->child) continue;
-        hf_members_check_rope(one, path);
+        if (warns) hf_members_check_rope(one, path);
         if (!rope) rope = one;
-        else if (!cJSON_Compare(rope, one, 1))
-            warn("%s: rope_scaling and rope_parameters differ: rope_scaling is used, as in transformers 5, and nothing of rope_parameters",
+        else if (warns && !cJSON_Compare(rope, one, 1))
+            warn("%s: rope_scaling and rope_parameters differ: rope_scaling is used, as in transformers 5, and nothing of "
+                 "rope_parameters",
                  path);
     }
     return rope;
@@ -113,12 +118,13 @@ static const cJSON *rope_of(const cJSON *config, const char *path) {
 
 static void need_real(const cJSON *rope, const char *key, double *value, const char *path) {
     const cJSON *n = json_member(rope, key);
-    if (!n || cJSON_IsNull(n)) fail(EXIT_DATA, "%s: %s.%s is missing, which rope_type \"llama3\" needs: add it", path, rope->string, key);
+    if (!n || cJSON_IsNull(n))
+        fail(EXIT_DATA, "%s: %s.%s is missing, which rope_type \"llama3\" needs: add it", path, rope->string, key);
     *value = real_of(rope, key, 0.0, path);
 }
 
-static void take_scaling(ModelShape *shape, const cJSON *config, const char *path) {
-    const cJSON *rope = rope_of(config, path), *type = json_member(rope, "rope_type");
+static void take_scaling(ModelShape *shape, const cJSON *config, const char *path, int warns) {
+    const cJSON *rope = rope_of(config, path, warns), *type = json_member(rope, "rope_type");
     if (!rope) return;
     shape->rope_theta = real_of(rope, "rope_theta", shape->rope_theta, path);
     if (!type) type = json_member(rope, "type");
@@ -136,8 +142,8 @@ static void take_scaling(ModelShape *shape, const cJSON *config, const char *pat
         hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
 }
 
-/* Whether any layer of this many sees less than all tokens before it. Layers of qwen3 do so from max_window_layers on, those of
- * qwen3_moe all. */
+/* Whether any layer of this many sees less than all tokens before it. Layers of qwen3 do so from max_window_layers
+ * on, those of qwen3_moe all. */
 static void refuse_window(const cJSON *config, const char *path, ModelShape shape) {
     const cJSON *window = json_member(config, "sliding_window");
     const cJSON *first = json_member(config, "max_window_layers");
@@ -145,7 +151,8 @@ static void refuse_window(const cJSON *config, const char *path, ModelShape shap
     if (shape.arch == ARCH_LLAMA || !hf_flag_of(config, "use_sliding_window", 0, path)) return;
     if (window && (cJSON_IsNull(window) || number_value(window) >= (double)shape.n_positions)) return;
     if (from >= (double)shape.n_layer) return;
-    hf_refuse_key(path, json_member(config, "use_sliding_window"), "a token sees all tokens before it here: false is computed");
+    hf_refuse_key(path, json_member(config, "use_sliding_window"),
+                  "a token sees all tokens before it here: false is computed");
 }
 
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
@@ -154,7 +161,8 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
     const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts"; /* transformers 5, and 4 */
     shape->n_experts = hf_size_of(config, count, path);
     if (json_member(config, "num_experts") && hf_size_of(config, "num_experts", path) != shape->n_experts)
-        fail(EXIT_DATA, "%s: num_experts and num_local_experts are one size under two names, and differ: remove one of them", path);
+        fail(EXIT_DATA,
+             "%s: num_experts and num_local_experts are one size under two names, and differ: remove one of them", path);
     shape->top_k = hf_size_of(config, "num_experts_per_tok", path);
     shape->n_expert_inner = hf_size_of(config, "moe_intermediate_size", path);
     shape->norm_top_k = hf_flag_of(config, "norm_topk_prob", 0, path);
@@ -165,7 +173,7 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
         hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "at most num_experts is expected");
 }
 
-static ModelShape shape_of(const cJSON *config, const char *path, const HfClass *class) {
+static ModelShape shape_of(const cJSON *config, const char *path, const HfClass *class, int warns) {
     int64_t    heads = hf_size_of(config, "num_attention_heads", path);
     ModelShape shape = {.n_layer = hf_size_of(config, "num_hidden_layers", path),
                         .n_head = heads,
@@ -180,7 +188,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, const HfClass 
                         .norm_eps = real_of(config, "rms_norm_eps", 1e-6, path),
                         .rope_theta = real_of(config, "rope_theta", 10000.0, path),
                         .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
-    take_scaling(&shape, config, path);
+    take_scaling(&shape, config, path, warns);
     if (class->arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
     refuse_window(config, path, shape);
     if (shape.n_head % shape.n_kv_head != 0 || (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
@@ -192,7 +200,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, const HfClass 
 }
 
 static ModelShape llama_shape(const cJSON *config, const char *path) {
-    return shape_of(config, path, class_of_config(config));
+    return shape_of(config, path, class_of_config(config), 0);
 }
 
 /* --- compared ----------------------------------------------------------------------------------------------------- */
@@ -219,7 +227,7 @@ static void llama_expect(const cJSON *config, const char *path, ModelShape ours,
     char           arch[40];
     snprintf(arch, sizeof arch, "model.arch is %s", ours.arch == ARCH_QWEN3_MOE ? "qwen3-moe" : class->type);
     if (type && !hf_is_type(config, class->type)) hf_refuse_key(path, type, arch);
-    ModelShape theirs = shape_of(config, path, class);
+    ModelShape theirs = shape_of(config, path, class, 1);
     hf_expect_head(path, theirs.tie_embeddings, has_head);
     if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings; /* the stored values decide */
     struct { const char *key; double theirs, ours; } of[] = {

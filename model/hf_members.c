@@ -18,9 +18,9 @@ enum {
     LQM = L | Q | M, ALL = G | LQM
 };
 
-/* A member is read by hf_gpt2.c, hf_llama.c or run/text/stored_ends.c (`option`: the config key of its value, "" for none), or
- * has no effect on a model's numbers (option and only NULL), or is refused unless its value is in `only`: JSON texts with |
- * between them. null, [] and {} are allowed always. */
+/* A member is read by hf_gpt2.c, hf_llama.c or run/text/stored_model.c (`option`: the config key of its value, "" for
+ * none), or has no effect on a model's numbers (option and only NULL), or is refused unless its value is in `only`:
+ * JSON texts with | between them. null, [] and {} are allowed always. */
 typedef struct { const char *name; int kinds; const char *option, *only, *ours; } Member;
 
 static const Member MEMBERS[] = {
@@ -113,8 +113,9 @@ static const Member ROPE_MEMBERS[] = {
     {"mrope_section", ALL, NULL, "null", "a token has one position here"},
 };
 
-/* What `generate` of transformers reads: generation_config.json, or config.json where there is none. A value that is null or among
- * `idle` changes no text; idle NULL: no value does. key: the key of `sample` that does the same; NULL: there is none. */
+/* What `generate` of transformers reads: generation_config.json, or config.json where there is none. A value that is
+ * null or among `idle` changes no text; idle NULL: no value does. key: the key of `sample` that does the same; NULL:
+ * there is none. */
 static const struct { const char *name, *idle, *key; } GENERATION[] = {
     {"temperature", "1", "temperature"}, {"top_k", "0", "top_k"}, {"top_p", "1", "top_p"}, {"min_p", "0", "min_p"},
     {"do_sample", "true", "temperature"}, {"max_new_tokens", "null", "tokens"}, {"max_length", "null", "tokens"},
@@ -156,7 +157,8 @@ static const Member *member_find(const Member *table, size_t rows, const char *n
 
 NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours) {
     char theirs[SHOWN_BYTES];
-    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string, value_text(value, theirs), ours);
+    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string,
+         value_text(value, theirs), ours);
 }
 
 int hf_flag_of(const cJSON *config, const char *key, int fallback, const char *path) {
@@ -174,7 +176,8 @@ static int is_among(const cJSON *value, const char *texts) {
         if (!cJSON_IsArray(value) || !cJSON_IsArray(allowed)) found = cJSON_Compare(value, allowed, 1);
         else if (allowed->child) {
             found = 1;
-            for (const cJSON *item = value->child; item; item = item->next) found &= cJSON_Compare(item, allowed->child, 1);
+            for (const cJSON *item = value->child; item; item = item->next)
+                found &= cJSON_Compare(item, allowed->child, 1);
         }
         cJSON_Delete(allowed);
     }
@@ -259,7 +262,9 @@ static const char *member_with(const Member *table, size_t rows, int arch, const
 
 const char *hf_member_of(int arch, const char *option) {
     const char *name = member_with(MEMBERS, sizeof MEMBERS / sizeof *MEMBERS, arch, option);
-    return name || arch == ARCH_GPT2 ? name : member_with(ROPE_MEMBERS, sizeof ROPE_MEMBERS / sizeof *ROPE_MEMBERS, arch, option);
+    return name || arch == ARCH_GPT2
+               ? name
+               : member_with(ROPE_MEMBERS, sizeof ROPE_MEMBERS / sizeof *ROPE_MEMBERS, arch, option);
 }
 
 void hf_members_translate(int arch, const char *text, char *out, size_t capacity) {

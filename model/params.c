@@ -31,10 +31,16 @@ int64_t dim_size(Dim dim, ModelShape s) {
 }
 
 const char *dim_option(Dim dim) {
-    static const char *const names[] = {
-        [DIM_V] = "model.vocab_size", [DIM_P] = "model.n_positions", [DIM_C] = "model.n_embd", [DIM_D] = "model.head_dim",
-        [DIM_Q] = "model.n_head x model.head_dim", [DIM_KV] = "model.n_kv_head x model.head_dim", [DIM_QKV] = "3 x model.n_embd",
-        [DIM_FC] = "model.n_inner", [DIM_E] = "moe.experts", [DIM_FE] = "moe.n_inner"};
+    static const char *const names[] = {[DIM_V] = "model.vocab_size",
+                                        [DIM_P] = "model.n_positions",
+                                        [DIM_C] = "model.n_embd",
+                                        [DIM_D] = "model.head_dim",
+                                        [DIM_Q] = "model.n_head x model.head_dim",
+                                        [DIM_KV] = "model.n_kv_head x model.head_dim",
+                                        [DIM_QKV] = "3 x model.n_embd",
+                                        [DIM_FC] = "model.n_inner",
+                                        [DIM_E] = "moe.experts",
+                                        [DIM_FE] = "moe.n_inner"};
     return names[dim] ? names[dim] : "1";
 }
 

@@ -130,7 +130,8 @@ void checkpoint_precheck_source(const Config *config) {
     if (!starts_from_source(config)) return;
     WeightsSet set = weights_set_open(config->model.init_from);
     Layout     layout = model_layout(config->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
-    if (set.folder) refuse_other_model(set.folder, config, weights_set_find_plain(&set, "lm_head.weight").tensor != NULL);
+    if (set.folder)
+        refuse_other_model(set.folder, config, weights_set_find_plain(&set, "lm_head.weight").tensor != NULL);
     free(weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0})); /* names and shapes, before memory is taken */
     layout_destroy(&layout);
     weights_set_close(&set);

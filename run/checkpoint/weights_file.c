@@ -67,7 +67,8 @@ static int read_doubles(const WeightsFile *w, const SafeTensor *t, int64_t first
     int    error = 0;
     for (int64_t at = 0, n; !error && at < elems; at += n) {
         n = elems - at < AT_ONCE ? elems - at : AT_ONCE;
-        error = io_pread(w->fd, values, (size_t)n * sizeof *values, w->header.data_offset + t->begin + (uint64_t)(first + at) * sizeof *values);
+        error = io_pread(w->fd, values, (size_t)n * sizeof *values,
+                         w->header.data_offset + t->begin + (uint64_t)(first + at) * sizeof *values);
         for (int64_t i = 0; !error && i < n; i++) out[at + i] = (float)values[i];
     }
     return error;

@@ -58,7 +58,8 @@ static int is_part(const char *name, int *number, int *of, int *stem) {
     const char *end = strstr(name, "-of-"), *dot = strstr(name, ".safetensors");
     if (!end || !dot || dot[12] || end - name < 6) return 0;
     *stem = (int)(end - name) - 6;
-    return sscanf(name + *stem, "-%5d-of-%5d.safetensors", number, of) == 2 && *number >= 1 && *of >= *number && dot == end + 9;
+    return sscanf(name + *stem, "-%5d-of-%5d.safetensors", number, of) == 2 && *number >= 1 && *of >= *number &&
+           dot == end + 9;
 }
 
 static int is_weights_name(const struct dirent *entry) {
@@ -77,8 +78,8 @@ static void free_list(struct dirent **list, int count) {
     if (count > 0) free(list);
 }
 
-/* Whether the .safetensors files of a folder are NAME-00001-of-0000N to NAME-0000N-of-0000N, and nothing else. Where one of these
- * is missing: its name in missing. */
+/* Whether the .safetensors files of a folder are NAME-00001-of-0000N to NAME-0000N-of-0000N, and nothing else. Where
+ * one of these is missing: its name in missing. */
 static int is_whole_parts(struct dirent **list, int count, char missing[300]) {
     int number, of = 0, first = 0, stem, first_stem = 0;
     *missing = 0;
@@ -86,9 +87,11 @@ static int is_whole_parts(struct dirent **list, int count, char missing[300]) {
         if (!is_part(list[i]->d_name, &number, &of, &stem)) return 0;
         if (i == 0) first = of, first_stem = stem;
         if (of != first || stem != first_stem || strncmp(list[0]->d_name, list[i]->d_name, (size_t)stem) != 0) return 0;
-        if (number != i + 1 && !*missing) snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[i]->d_name, i + 1, of);
+        if (number != i + 1 && !*missing)
+            snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[i]->d_name, i + 1, of);
     }
-    if (count > 0 && count < of && !*missing) snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[0]->d_name, count + 1, of);
+    if (count > 0 && count < of && !*missing)
+        snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[0]->d_name, count + 1, of);
     return count > 0 && !*missing && count == of;
 }
 
@@ -106,15 +109,18 @@ NORETURN static void refuse_folder(const char *folder) {
     char            missing[300];
     int             count = list_weights(folder, &list);
     if (count > 0 && !is_whole_parts(list, count, missing) && *missing)
-        fail(EXIT_DATA, "%s/%s is missing, and %d other file%s of these weights %s there: is the download complete?", folder, missing, count,
-             count == 1 ? "" : "s", count == 1 ? "is" : "are");
+        fail(EXIT_DATA, "%s/%s is missing, and %d other file%s of these weights %s there: is the download complete?",
+             folder, missing, count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
     if (count == 1)
-        fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s/%s %s/" WEIGHTS_SINGLE, folder,
-             list[0]->d_name, folder, list[0]->d_name, folder);
+        fail(EXIT_DATA,
+             "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s/%s %s/" WEIGHTS_SINGLE,
+             folder, list[0]->d_name, folder, list[0]->d_name, folder);
     if (count > 1)
         fail(EXIT_DATA,
-             "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX " that says which of them are the model: give the "
-             "one that is the name " WEIGHTS_SINGLE ", as in mv %s/%s %s/" WEIGHTS_SINGLE, folder, count, folder, list[0]->d_name, folder);
+             "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
+             " that says which of them are the model: give the "
+             "one that is the name " WEIGHTS_SINGLE ", as in mv %s/%s %s/" WEIGHTS_SINGLE,
+             folder, count, folder, list[0]->d_name, folder);
     for (int i = 0; i < 2; i++)
         if (exists(path_of("%s/%s", folder, others[i])))
             fail(EXIT_DATA,
@@ -141,7 +147,8 @@ static Path path_in(const char *path) {
 
 static int is_model(const char *folder) {
     return exists(path_of("%s/config.json", folder)) &&
-           (exists(path_of("%s/" WEIGHTS_SINGLE, folder)) || exists(path_of("%s/" WEIGHTS_INDEX, folder)) || has_parts(folder));
+           (exists(path_of("%s/" WEIGHTS_SINGLE, folder)) || exists(path_of("%s/" WEIGHTS_INDEX, folder)) ||
+            has_parts(folder));
 }
 
 void weights_set_folder(const char *path, char *out, size_t capacity) {
@@ -152,8 +159,10 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
     if (checkpoint_find(path, out, capacity)) return;
     int is_ours = exists(path_of("%s/" MANIFEST_NAME, path)) || exists(path_of("%s/checkpoints", path));
     if (!is_ours && !is_model(path) && exists(path_of("%s/config.json", path))) refuse_folder(path);
-    if (!is_ours && (exists(path_of("%s/" WEIGHTS_SINGLE, path)) || exists(path_of("%s/" WEIGHTS_INDEX, path))) && !is_model(path))
-        fail(EXIT_DATA, "%s/config.json does not exist, which gives the sizes of the model: download it to the weights", path);
+    if (!is_ours && (exists(path_of("%s/" WEIGHTS_SINGLE, path)) || exists(path_of("%s/" WEIGHTS_INDEX, path))) &&
+        !is_model(path))
+        fail(EXIT_DATA, "%s/config.json does not exist, which gives the sizes of the model: download it to the weights",
+             path);
     if (is_ours || !is_model(path)) /* a checkpoint that does not verify is none */
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging Face", path);
     if (strlen(folder.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path);
@@ -203,7 +212,8 @@ static void open_parts(WeightsSet *set) {
     set->folder = copy_of(set->path);
     if (!(set->file = (WeightsFile *)malloc((size_t)(count + 1) * sizeof *set->file)))
         fail(EXIT_MEMORY, "no memory for the %d files of %s", count, set->path);
-    for (int i = 0; i < count; i++) set->file[set->files++] = weights_open(path_of("%s/%s", set->path, list[i]->d_name).text);
+    for (int i = 0; i < count; i++)
+        set->file[set->files++] = weights_open(path_of("%s/%s", set->path, list[i]->d_name).text);
     free_list(list, count);
 }
 
@@ -264,7 +274,8 @@ static void expected_shape(char *out, size_t capacity, const Param *p) {
 /* "model.vocab_size x model.n_embd", or what config.json has in their place. */
 static char *sizes_text(const Param *p, WeightsSizes sizes, char out[200]) {
     char text[160];
-    snprintf(text, sizeof text, p->dims == 2 ? "%s x %s" : "%s", dim_option((Dim)p->symbol[0]), dim_option((Dim)p->symbol[1]));
+    snprintf(text, sizeof text, p->dims == 2 ? "%s x %s" : "%s", dim_option((Dim)p->symbol[0]),
+             dim_option((Dim)p->symbol[1]));
     if (sizes.config) hf_members_translate(sizes.arch, text, out, 200);
     else snprintf(out, 200, "%s", text);
     return out;
@@ -277,20 +288,25 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
     expected_shape(expected, sizeof expected, p);
     safetensors_shape(found, sizeof found, t);
     if (!same && sizes.config)
-        fail(EXIT_DATA, "%s: tensor %s has shape %s, expected %s: %s says so by %s; correct it there, or take the config.json of these weights",
+        fail(EXIT_DATA,
+             "%s: tensor %s has shape %s, expected %s: %s says so by %s; correct it there, or take the config.json of these weights",
              w->path, t->name, found, expected, sizes.config, sizes_text(p, sizes, keys));
     if (!same)
-        fail(EXIT_DATA, "%s: tensor %s has shape %s, expected %s by %s: give model.* the sizes of these weights, or name others", w->path,
-             t->name, found, expected, sizes_text(p, sizes, keys));
+        fail(EXIT_DATA,
+             "%s: tensor %s has shape %s, expected %s by %s: give model.* the sizes of these weights, or name others",
+             w->path, t->name, found, expected, sizes_text(p, sizes, keys));
     if (!weights_type_is_read(t->type))
-        fail(EXIT_DATA, "%s: tensor %s has type %s, expected F64, F32, F16 or BF16: take the model's unquantized weights", w->path, t->name,
-             safetensors_type_name(t->type));
+        fail(EXIT_DATA,
+             "%s: tensor %s has type %s, expected F64, F32, F16 or BF16: take the model's unquantized weights", w->path,
+             t->name, safetensors_type_name(t->type));
 }
 
 /* Plain names of rows, sorted. */
 typedef struct { char plain[64]; int param; } RowName;
 
-static int by_plain(const void *a, const void *b) { return strcmp(((const RowName *)a)->plain, ((const RowName *)b)->plain); }
+static int by_plain(const void *a, const void *b) {
+    return strcmp(((const RowName *)a)->plain, ((const RowName *)b)->plain);
+}
 
 static RowName *row_names(const Layout *layout) {
     RowName *names = (RowName *)malloc((size_t)layout->params * sizeof *names);
@@ -354,31 +370,38 @@ WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout) {
     WeightsTensor head = weights_set_find_plain(set, "lm_head.weight");
     for (int i = 0; i < layout->params && head.tensor; i++)
         if (hf_extra(hf_plain_name(layout->param[i].name, plain)) == HF_HEAD) head = (WeightsTensor){NULL, NULL};
-    if (head.tensor && !weights_set_find_plain(set, hf_plain_name(layout->param[0].name, plain)).tensor) head = (WeightsTensor){NULL, NULL};
+    if (head.tensor && !weights_set_find_plain(set, hf_plain_name(layout->param[0].name, plain)).tensor)
+        head = (WeightsTensor){NULL, NULL};
     return head;
 }
 
 /* A tensor that is in two files, under one name: the index says which counts. Returns whether the second does. */
 static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTensor second) {
-    int         at = weights_index_find(&set->index, second.tensor->name), same = strcmp(first.tensor->name, second.tensor->name) == 0;
+    int at = weights_index_find(&set->index, second.tensor->name),
+        same = strcmp(first.tensor->name, second.tensor->name) == 0;
     const char *named = at >= 0 ? set->file[set->index.tensor[at].file].path : "";
     if (same && at >= 0 && strcmp(second.file->path, named) == 0) return 1;
     if (same && at >= 0 && strcmp(first.file->path, named) == 0) return 0;
-    if (!same) fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s", second.file->path, second.tensor->name, first.tensor->name);
-    fail(EXIT_DATA, "%s: tensor %s is there twice, also in %s: remove the file that is not of this model", second.file->path,
-         second.tensor->name, first.file->path);
+    if (!same)
+        fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s", second.file->path, second.tensor->name,
+             first.tensor->name);
+    fail(EXIT_DATA, "%s: tensor %s is there twice, also in %s: remove the file that is not of this model",
+         second.file->path, second.tensor->name, first.file->path);
 }
 
 /* A block that config.json does not count, or a tensor of another kind of model. */
-NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, const SafeTensor *t, int64_t blocks, WeightsSizes sizes) {
+NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, const SafeTensor *t, int64_t blocks,
+                                  WeightsSizes sizes) {
     char    shape[200];
     int64_t stored = weights_set_blocks(set);
     safetensors_shape(shape, sizeof shape, t);
     if (stored > blocks)
-        fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's: the weights are of %lld blocks, and %s is %lld", w->path,
-             t->name, shape, (long long)stored, sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", (long long)blocks);
-    fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's: %s says which kind of model it is", w->path, t->name, shape,
-         sizes.config ? sizes.config : "model.arch");
+        fail(EXIT_DATA,
+             "%s: tensor %s of shape %s is not one of this model's: the weights are of %lld blocks, and %s is %lld",
+             w->path, t->name, shape, (long long)stored,
+             sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", (long long)blocks);
+    fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's: %s says which kind of model it is", w->path,
+         t->name, shape, sizes.config ? sizes.config : "model.arch");
 }
 
 typedef struct { RowName *names; const Layout *layout; WeightsTensor *tensor_of, head; int64_t blocks; } Match;
@@ -413,8 +436,8 @@ static void warn_of_index(const WeightsSet *set, const WeightsTensor *tensor_of,
         if (!wrong++) first = &tensor_of[p];
     }
     if (wrong)
-        warn("%s: %d tensor%s in other files than it says, and read from there: %s is in %s", set->path, wrong, wrong == 1 ? " is" : "s are",
-             first->tensor->name, first->file->path);
+        warn("%s: %d tensor%s in other files than it says, and read from there: %s is in %s", set->path, wrong,
+             wrong == 1 ? " is" : "s are", first->tensor->name, first->file->path);
 }
 
 /* The blocks of a layout, by its names. */
@@ -430,13 +453,18 @@ NORETURN static void refuse_absent(const WeightsSet *set, const Layout *layout, 
     int64_t stored = weights_set_blocks(set), blocks = blocks_of(layout);
     expected_shape(shape, sizeof shape, p);
     if (hf_extra(hf_plain_name(p->name, plain)) == HF_HEAD)
-        fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s. If the head of this model is its embedding, set %s%s to true", set->path,
-             p->name, shape, sizes.config ? "tie_word_embeddings in " : "model.tie_embeddings", sizes.config ? sizes.config : "");
+        fail(EXIT_DATA,
+             "%s: tensor %s is missing, expected with shape %s. If the head of this model is its embedding, set %s%s to true",
+             set->path, p->name, shape, sizes.config ? "tie_word_embeddings in " : "model.tie_embeddings",
+             sizes.config ? sizes.config : "");
     if (stored < blocks)
-        fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s: the weights are of %lld blocks, and %s%s%s is %lld", set->path,
-             p->name, shape, (long long)stored, sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer",
-             sizes.config ? " in " : "", sizes.config ? sizes.config : "", (long long)blocks);
-    fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s: is the file, or the download, complete?", set->path, p->name, shape);
+        fail(EXIT_DATA,
+             "%s: tensor %s is missing, expected with shape %s: the weights are of %lld blocks, and %s%s%s is %lld",
+             set->path, p->name, shape, (long long)stored,
+             sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", sizes.config ? " in " : "",
+             sizes.config ? sizes.config : "", (long long)blocks);
+    fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s: is the file, or the download, complete?",
+         set->path, p->name, shape);
 }
 
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes) {

@@ -29,14 +29,15 @@ typedef struct {
     const SafeTensor  *tensor;
 } WeightsTensor;
 
-/* path: a file; an index; a folder that holds one of the two, or all of NAME-00001-of-0000N.safetensors, or else a run folder,
- * whose newest checkpoint is taken. Every file that an index names must be there: exit 65. A name that is no path, but may be one
- * of the Hugging Face hub, and a folder of weights in another format are refused with the way out. */
+/* path: a file; an index; a folder that holds one of the two, or all of NAME-00001-of-0000N.safetensors, or else a
+ * run folder, whose newest checkpoint is taken. Every file that an index names must be there: exit 65. A name that
+ * is no path, but may be one of the Hugging Face hub, and a folder of weights in another format are refused with the
+ * way out. */
 WeightsSet weights_set_open(const char *path);
 void       weights_set_close(WeightsSet *set);
 
-/* The folder of a model, into out [capacity]: a checkpoint, the newest one of a run folder, or any other with config.json
- * and such weights. Else exit 65. */
+/* The folder of a model, into out [capacity]: a checkpoint, the newest one of a run folder, or any other with
+ * config.json and such weights. Else exit 65. */
 void weights_set_folder(const char *path, char *out, size_t capacity);
 
 /* Of sizes, and samples of what the files hold. */
@@ -52,14 +53,15 @@ int64_t       weights_set_blocks(const WeightsSet *set);
 /* lm_head.weight, if it is stored, the layout has no row for it, and the embedding is stored, too. */
 WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout);
 
-/* Who gave the sizes that tensors are compared with: config.json of a kind (Arch) of model; config NULL: the keys of a run. */
+/* Who gave the sizes that tensors are compared with: config.json of a kind (Arch) of model; config NULL: the keys of
+ * a run. */
 typedef struct { const char *config; int arch, warns; } WeightsSizes;
 
 /* tensor_of[p] = the tensor of parameter row p, by its plain name. Tensors that carry nothing (model/hf_gpt2.h) and
- * weights_set_head() are passed over. A tied head stands for the embedding, where that is not stored. Of a tensor that is in two
- * files the index' counts. Any other extra tensor, a missing one, another shape, or a type that is not F64, F32, F16 or BF16:
- * exit 65 naming tensor, found and expected. sizes.warns: warns of an index that names other files than those that hold the
- * tensors. Returns a malloc'ed array [layout->params]. */
+ * weights_set_head() are passed over. A tied head stands for the embedding, where that is not stored. Of a tensor
+ * that is in two files the index' counts. Any other extra tensor, a missing one, another shape, or a type that is
+ * not F64, F32, F16 or BF16: exit 65 naming tensor, found and expected. sizes.warns: warns of an index that names
+ * other files than those that hold the tensors. Returns a malloc'ed array [layout->params]. */
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes);
 
 #ifdef __cplusplus

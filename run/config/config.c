@@ -225,7 +225,8 @@ char *config_check_shape(ModelShape shape) {
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         size_t        at = o->offset - offsetof(Config, model.shape);
-        if (o->type == OPTION_IGNORED || o->offset < offsetof(Config, model.shape) || at >= sizeof config.model.shape) continue;
+        if (o->type == OPTION_IGNORED || o->offset < offsetof(Config, model.shape) || at >= sizeof config.model.shape)
+            continue;
         cJSON *value = option_to_json(o, &config);
         if (!option_set(o, &config, value, fault, sizeof fault, &element)) {
             faults_add(&load.faults, load.file, "%s", fault);

@@ -27,11 +27,13 @@ Tokenizer sample_tokenizer(const Config *c) {
     int64_t vocab_size = c->model.shape.vocab_size, most = c->model.init_from[0] ? BPE_MOST_IDS : vocab_size;
     for (int i = 0; i < c->data.train.count; i++) dataset_files(c->data.train.item[i], &files);
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
-    Tokenizer t = files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
-                              : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* before the data */
+    Tokenizer t =
+        files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
+                    : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* before the data */
     io_paths_free(&files);
     if (t.kind == TOKENIZER_IDS) t = tokenizer_create("", vocab_size);
-    t.vocab_size = vocab_size; /* a model of others may have fewer ids than its tokenizer: what uses the rest is refused */
+    t.vocab_size =
+        vocab_size; /* a model of others may have fewer ids than its tokenizer: what uses the rest is refused */
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0])
         fail(EXIT_CONFIG,
              "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
@@ -60,8 +62,10 @@ Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes)
     if (p.count == 0) p.id[p.count++] = tokenizer_start(tokenizer), p.is_hidden = 1;
     for (int64_t i = 0; i < p.count; i++)
         if (p.id[i] >= tokenizer->vocab_size)
-            fail(EXIT_CONFIG, "the prompt holds token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: leave out "
-                 "what it stands for", p.id[i], (long long)tokenizer->vocab_size - 1);
+            fail(EXIT_CONFIG,
+                 "the prompt holds token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: leave out "
+                 "what it stands for",
+                 p.id[i], (long long)tokenizer->vocab_size - 1);
     return p;
 }
 

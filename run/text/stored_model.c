@@ -51,8 +51,9 @@ static void refuse_limits(ModelShape shape, const char *path) {
 static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const char *path) {
     int64_t blocks = weights_set_blocks(set);
     if (blocks != shape.n_layer && blocks > 0)
-        fail(EXIT_DATA, "%s: %s is %lld, and the weights in %s are of %lld blocks: correct it, or take the config.json of these weights", path,
-             hf_member_of(shape.arch, "model.n_layer"), (long long)shape.n_layer, set->path, (long long)blocks);
+        fail(EXIT_DATA,
+             "%s: %s is %lld, and the weights in %s are of %lld blocks: correct it, or take the config.json of these weights",
+             path, hf_member_of(shape.arch, "model.n_layer"), (long long)shape.n_layer, set->path, (long long)blocks);
     Layout layout = model_layout(shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     free(weights_set_match(set, &layout, (WeightsSizes){path, shape.arch, 1}));
     layout_destroy(&layout);
@@ -103,7 +104,9 @@ static int take_ends(StoredEnds *e, const cJSON *config, int64_t vocab_size, con
     if (!eos || cJSON_IsNull(eos) || (cJSON_IsArray(eos) && !eos->child)) return 0;
     if (!cJSON_IsArray(eos)) known = add_end(e, eos, vocab_size, path);
     else cJSON_ArrayForEach(item, eos) known &= add_end(e, item, vocab_size, path);
-    if (!known) warn("%s: eos_token_id names an id that the vocabulary of %lld has not: no text ends with it", path, (long long)vocab_size);
+    if (!known)
+        warn("%s: eos_token_id names an id that the vocabulary of %lld has not: no text ends with it", path,
+             (long long)vocab_size);
     return e->ends > 0;
 }
 
@@ -115,7 +118,8 @@ static int take_begin(StoredEnds *e, const cJSON *config, int64_t vocab_size, co
     if (!cJSON_IsNumber(bos) || value != floor(value) || fabs(value) > INT32_MAX)
         fail(EXIT_DATA, "%s: bos_token_id is no token id: give a whole number, or null", path);
     if (value >= (double)vocab_size)
-        warn("%s: bos_token_id is an id that the vocabulary of %lld has not, and is not used", path, (long long)vocab_size);
+        warn("%s: bos_token_id is an id that the vocabulary of %lld has not, and is not used", path,
+             (long long)vocab_size);
     if (value < 0 || value >= (double)vocab_size) return 0;
     e->begin = (int32_t)value;
     return 1;
@@ -147,7 +151,8 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
         free(unused), unused = NULL;
         json_free(&json);
     }
-    if (!ends && tokenizer_end_of_text(tokenizer) >= 0) e.end[e.ends++] = tokenizer_end_of_text(tokenizer), ends = "the tokenizer";
+    if (!ends && tokenizer_end_of_text(tokenizer) >= 0)
+        e.end[e.ends++] = tokenizer_end_of_text(tokenizer), ends = "the tokenizer";
     if (!prints) return e;
     fprintf(stderr, "%s: an empty prompt begins after token ", verb);
     print_id(tokenizer, e.begin, "");
@@ -161,7 +166,8 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
 
 /* --- tokenizer ---------------------------------------------------------------------------------------------------- */
 
-/* data.tokenizer of the run's config.json, or the one beside its shards, for the caller to free; NULL where there is none. */
+/* data.tokenizer of the run's config.json, or the one beside its shards, for the caller to free; NULL where there is
+ * none. */
 static char *tokenizer_of_run(const char *run) {
     char path[4200], *text = NULL;
     snprintf(path, sizeof path, "%s/config.json", run);
@@ -231,8 +237,8 @@ void stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes
 
 int64_t stored_positions(const char *verb, int64_t asked, int64_t positions, ModelShape shape) {
     if (asked > shape.n_positions)
-        fail(EXIT_CONFIG, "%s: positions=%lld: this model has %lld positions: at most that many", verb, (long long)asked,
-             (long long)shape.n_positions);
+        fail(EXIT_CONFIG, "%s: positions=%lld: this model has %lld positions: at most that many", verb,
+             (long long)asked, (long long)shape.n_positions);
     return asked > 0 ? asked : positions;
 }
 

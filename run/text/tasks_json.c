@@ -194,8 +194,9 @@ static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, in
     for (int i = 0; i < texts; i++) { /* a choice of CORE may be what another begins with: it is never the likeliest */
         for (int64_t k = 0; k < text[i].count; k++)
             if (text[i].token[k] >= reader.tokenizer->vocab_size)
-                return fault_is(fault, "token %d, and the vocabulary of the model ends at %lld, before that of its tokenizer", text[i].token[k],
-                                (long long)reader.tokenizer->vocab_size - 1);
+                return fault_is(fault,
+                                "token %d, and the vocabulary of the model ends at %lld, before that of its tokenizer",
+                                text[i].token[k], (long long)reader.tokenizer->vocab_size - 1);
         if (text[i].scored < 1 && (!t->is_core || t->kind == TASK_CONTINUATION))
             return fault_is(fault, "%s %d has no token of its own after the context",
                             t->kind == TASK_CHOICES ? "choice" : "the continuation of text", i);

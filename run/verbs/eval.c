@@ -126,8 +126,8 @@ typedef struct {
     double  loss, bytes_per_token;
 } Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
 
-/* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. end_of_text: what divides
- * documents; -1: nothing. */
+/* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. end_of_text: what
+ * divides documents; -1: nothing. */
 static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wanted, int32_t end_of_text) {
     int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = dataset_first_samples(d, wanted);
     ContextPart part = context_part(m->gpt.context);
@@ -274,17 +274,20 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
         if (i == 0 || !tokens_json_is_same(d.shard[i - 1].path, d.shard[i].path))
             tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer", d.shard[i].path,
                                    "the data", "tokenizer=FOLDER_OR_FILE names another for the model, data=GLOB other data");
-    for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1});
+    for (int i = 0; i < asked->task_count; i++)
+        task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1});
     int64_t longest = 1;
-    for (int i = 0; i < asked->task_count; i++) longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
+    for (int i = 0; i < asked->task_count; i++)
+        longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
     if (!d.shards) room_T = stored_room(T, longest, 1, groups);
 
     /* as the run was trained; weights of others' as their kind is by default */
     int       masks = words->is_run ? words->masks : shape.arch != ARCH_GPT2;
     int32_t   end_of_text = masks ? tokenizer_end_of_text(&tokenizer) : -1;
-    snprintf(advice, sizeof advice, "eval: memory for batch=%lld sequences of %lld positions is wanted: batch=1 takes less, and so does "
-             "positions=%lld, with shorter sequences and another loss\n", (long long)asked->batch, (long long)room_T,
-             (long long)(room_T > 1 ? room_T / 2 : 1));
+    snprintf(advice, sizeof advice,
+             "eval: memory for batch=%lld sequences of %lld positions is wanted: batch=1 takes less, and so does "
+             "positions=%lld, with shorter sequences and another loss\n",
+             (long long)asked->batch, (long long)room_T, (long long)(room_T > 1 ? room_T / 2 : 1));
     error_set_memory_advice(advice);
     ModelSpec spec = stored_spec(GPT_INFERENCE, shape, asked->batch, room_T, groups);
     spec.document_mask = end_of_text >= 0;
@@ -304,8 +307,9 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
-            warn("%s: %lld texts are longer than %lld positions (%s) and lost their beginning", task[i].path, (long long)scores[i].cut,
-                 (long long)T, asked->positions ? "positions=" : "the model's, or batch.seq_len of its run");
+            warn("%s: %lld texts are longer than %lld positions (%s) and lost their beginning", task[i].path,
+                 (long long)scores[i].cut, (long long)T,
+                 asked->positions ? "positions=" : "the model's, or batch.seq_len of its run");
     }
     error_set_memory_advice(NULL);
     if (is_first) say_no_more();

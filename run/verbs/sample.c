@@ -1,7 +1,7 @@
 /* sample.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, or from a Hugging Face
- * folder, to stdout, token by token; all else goes to stderr. The folder describes the model, so neither the run's config
- * nor its data need be there. Computes in fp32 with the masters' own values. Under mpirun with parallel.tensor, .context or
- * .pipeline the ranks share the model; without these rank 0 has all of it. */
+ * folder, to stdout, token by token; all else goes to stderr. The folder describes the model, so neither the run's
+ * config nor its data need be there. Computes in fp32 with the masters' own values. Under mpirun with
+ * parallel.tensor, .context or .pipeline the ranks share the model; without these rank 0 has all of it. */
 #include <errno.h>
 #include <omp.h>
 #include <signal.h>
@@ -88,7 +88,8 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
     if (p.is_hidden) p.id[0] = begin;
     if (p.count > positions && (!job || comm_rank(job) == 0))
         fprintf(stderr, "sample: the prompt has %lld tokens, and the model %s%lld positions: it sees the last %lld\n",
-                (long long)p.count, asked->positions ? "is given " : "", (long long)positions, (long long)prompt_seen(&p, positions));
+                (long long)p.count, asked->positions ? "is given " : "", (long long)positions,
+                (long long)prompt_seen(&p, positions));
     free(text);
     return p;
 }
@@ -161,13 +162,21 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, asked->path, checkpoint, shape.vocab_size);
     StoredEnds ends = stored_ends("sample", checkpoint, &tokenizer, shape.vocab_size, asked->given, out.prints);
     SamplePlan plan = {.prompt = take_prompt(asked, &tokenizer, checkpoint, job, positions, ends.begin),
-                       .tokens = asked->tokens, .rule = asked->rule, .end = ends.end, .ends = asked->ends_at_eot ? ends.ends : 0,
-                       .stop = (const char *const *)asked->stop, .stops = asked->stops, .put = put_text, .ctx = &out};
+                       .tokens = asked->tokens,
+                       .rule = asked->rule,
+                       .end = ends.end,
+                       .ends = asked->ends_at_eot ? ends.ends : 0,
+                       .stop = (const char *const *)asked->stop,
+                       .stops = asked->stops,
+                       .put = put_text,
+                       .ctx = &out};
     if (!job) plan.leave = has_no_reader; /* ranks draw to the end: all of them have to agree */
     int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
     char    advice[300];
-    snprintf(advice, sizeof advice, "sample: memory for %lld positions is wanted (prompt and tokens=, at most positions=): positions=%lld "
-             "takes less, and the text sees that many tokens at once\n", (long long)T, (long long)(T > 1 ? T / 2 : 1));
+    snprintf(advice, sizeof advice,
+             "sample: memory for %lld positions is wanted (prompt and tokens=, at most positions=): positions=%lld "
+             "takes less, and the text sees that many tokens at once\n",
+             (long long)T, (long long)(T > 1 ? T / 2 : 1));
     error_set_memory_advice(advice);
     Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, T, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)T);
@@ -190,7 +199,8 @@ static void print_sample_of_ranks(const SampleOptions *asked, const char *checkp
     Comm     *all = world_all(world);
     MeshSizes grid = {(int)asked->tensor, (int)asked->context, (int)asked->stages, 1};
     ModelShape shape = stored_shape(checkpoint);
-    stored_refuse_grid("sample", shape, stored_positions("sample", asked->positions, shape.n_positions, shape), grid, comm_size(all));
+    stored_refuse_grid("sample", shape, stored_positions("sample", asked->positions, shape.n_positions, shape), grid,
+                       comm_size(all));
     device_open(world_local_rank(world), world_threads(world));
     Groups groups = groups_create(all, mesh_of(comm_size(all), grid), 0);
     groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);

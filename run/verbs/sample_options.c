@@ -11,7 +11,22 @@
 #include "run/verbs/verbs.h"
 
 enum {
-    PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, TEXTS, SEED, STOP, EOT, POSITIONS, TOKENIZER, OUT, TENSOR, CONTEXT, PIPELINE
+    PROMPT,
+    TOKENS,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    MIN_P,
+    TEXTS,
+    SEED,
+    STOP,
+    EOT,
+    POSITIONS,
+    TOKENIZER,
+    OUT,
+    TENSOR,
+    CONTEXT,
+    PIPELINE
 };
 const VerbKey SAMPLE_KEYS[] = {
     [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard input's"},

@@ -1,5 +1,5 @@
-/* test_hf_members.c - the list of config.json's members: names of keys, settings that are not used, flags, and names of tensors
- * without what programs add to them. */
+/* test_hf_members.c - the list of config.json's members: names of keys, settings that are not used, flags, and names
+ * of tensors without what programs add to them. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -50,11 +50,13 @@ static void settings_that_change_a_text_are_named(void **state) {
     unused("{}", none, 1, NULL);
     unused("[1]", none, 1, NULL);
     unused("{\"temperature\": 1.0, \"top_k\": 0, \"suppress_tokens\": [], \"num_beams\": 1, \"eos_token_id\": 7, \"pad_token_id\": 8, "
-           "\"do_sample\": true, \"forced_eos_token_id\": null, \"transformers_version\": \"5\"}", none, 1, NULL);
+           "\"do_sample\": true, \"forced_eos_token_id\": null, \"transformers_version\": \"5\"}",
+           none, 1, NULL);
     unused("{\"do_sample\": false}", none, 1, "do_sample false (temperature=0)");
     unused("{\"temperature\": 0.7, \"max_new_tokens\": 9, \"begin_suppress_tokens\": [1]}", none, 1,
            "temperature 0.7 (temperature=0.7), max_new_tokens 9 (tokens=9), begin_suppress_tokens a list (not computed here)");
-    unused("{\"temperature\": 0.7, \"max_new_tokens\": 9, \"min_length\": 4}", some, 1, "min_length 4 (not computed here)");
+    unused("{\"temperature\": 0.7, \"max_new_tokens\": 9, \"min_length\": 4}", some, 1,
+           "min_length 4 (not computed here)");
     unused("{\"hidden_size\": 4, \"no_repeat_ngram_size\": 3}", none, 0, "no_repeat_ngram_size 3 (not computed here)");
     unused("{\"hidden_size\": 4}", none, 1, "hidden_size 4 (not known here)");
 }
@@ -62,14 +64,19 @@ static void settings_that_change_a_text_are_named(void **state) {
 static void names_lose_what_programs_add(void **state) {
     (void)state;
     static const char *const cases[][2] = {
-        {"transformer.h.3.attn.c_attn.weight", "h.3.attn.c_attn.weight"}, {"model.layers.0.mlp.up_proj.weight", "layers.0.mlp.up_proj.weight"},
-        {"_orig_mod.module.model.norm.weight", "norm.weight"},            {"module._orig_mod.lm_head.weight", "lm_head.weight"},
+        {"transformer.h.3.attn.c_attn.weight", "h.3.attn.c_attn.weight"},
+        {"model.layers.0.mlp.up_proj.weight", "layers.0.mlp.up_proj.weight"},
+        {"_orig_mod.module.model.norm.weight", "norm.weight"},
+        {"module._orig_mod.lm_head.weight", "lm_head.weight"},
         {"model.layers.1._orig_mod.self_attn.q_proj.weight", "layers.1.self_attn.q_proj.weight"},
-        {"model.language_model.embed_tokens.weight", "embed_tokens.weight"}, {"models.norm.weight", "models.norm.weight"},
-        {"h.0.model.weight", "h.0.model.weight"},                         {"", ""},
+        {"model.language_model.embed_tokens.weight", "embed_tokens.weight"},
+        {"models.norm.weight", "models.norm.weight"},
+        {"h.0.model.weight", "h.0.model.weight"},
+        {"", ""},
     };
     char plain[HF_NAME_BYTES], longest[2 * HF_NAME_BYTES];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) assert_string_equal(hf_plain_name(cases[i][0], plain), cases[i][1]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(hf_plain_name(cases[i][0], plain), cases[i][1]);
     memset(longest, 'x', sizeof longest);
     longest[sizeof longest - 1] = 0;
     assert_int_equal(strlen(hf_plain_name(longest, plain)), HF_NAME_BYTES - 1);

@@ -29,8 +29,8 @@ static void write_part(const char *name, int first, int end, const char *extra) 
     free(header);
 }
 
-/* An index of the rows, the first `first` of them in one.safetensors and the rest in two.safetensors; one row is left out,
- * and one more name is said to be in two.safetensors. */
+/* An index of the rows, the first `first` of them in one.safetensors and the rest in two.safetensors; one row is
+ * left out, and one more name is said to be in two.safetensors. */
 static void write_index(int first, int without, const char *more) {
     Param rows[FIXTURE_ROWS];
     FILE *out = fopen(path_of("%s/" WEIGHTS_INDEX, dir).text, "w");
@@ -198,8 +198,9 @@ static void test_what_is_no_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CASE(test_two_files_are_one_model), CASE(test_files_and_index_need_not_agree), CASE(test_numbered_files_without_index), CASE(test_files_and_index_must_be_whole), CASE(test_the_fingerprint_covers_all_files),
-        CASE(test_what_is_no_model),
+        CASE(test_two_files_are_one_model),          CASE(test_files_and_index_need_not_agree),
+        CASE(test_numbered_files_without_index),     CASE(test_files_and_index_must_be_whole),
+        CASE(test_the_fingerprint_covers_all_files), CASE(test_what_is_no_model),
     };
     return RUN_ALONE(tests);
 }
