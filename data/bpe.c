@@ -8,6 +8,7 @@
 #include "core/error.h"
 
 typedef struct { size_t at; uint32_t bytes; int is_there, is_special; } Token;
+typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special; /* its text is pool[at, at + bytes) */
 typedef struct { uint64_t pair; int32_t rank, id; } Merge; /* pair: left << 32 | right; rank -1: free */
 
 /* Pieces met before, one in each place: most of a text is a few thousand words. */
@@ -24,8 +25,9 @@ struct Bpe {
     size_t   places, texts, merge_places, merges;
     int32_t  byte_id[256];
     int      takes_whole, specials;
-    int32_t *special;                                /* owned: their ids */
-    uint8_t  starts_special[256];
+    Special *special;                                /* owned */
+    uint8_t  starts_special[2][256];                 /* of each form */
+    size_t   longest_special[2];
     Word    *word;                                   /* owned [WORDS]; NULL before the first piece */
     int32_t *links;                                  /* owned: of the piece that is being encoded */
     size_t   links_room;
@@ -80,6 +82,17 @@ static void grow_texts(Bpe *b) {
         if (b->token[id].is_there && !b->token[id].is_special) enter_text(b, id);
 }
 
+/* Appends to the pool. Returns the place. */
+static size_t put_bytes(Bpe *b, const void *bytes, size_t count) {
+    if (b->pool_bytes + count > b->pool_room) {
+        b->pool_room = 2 * (b->pool_bytes + count) + 4096;
+        b->pool = (char *)more(b->pool, b->pool_room);
+    }
+    if (count > 0) memcpy(b->pool + b->pool_bytes, bytes, count);
+    b->pool_bytes += count;
+    return b->pool_bytes - count;
+}
+
 static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
     if (id >= b->room) {
         int32_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * id : BPE_MOST_IDS;
@@ -89,13 +102,7 @@ static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
         free(b->token);
         b->token = token, b->room = room;
     }
-    if (b->pool_bytes + count > b->pool_room) {
-        b->pool_room = 2 * (b->pool_bytes + count) + 4096;
-        b->pool = (char *)more(b->pool, b->pool_room);
-    }
-    if (count > 0) memcpy(b->pool + b->pool_bytes, bytes, count);
-    b->token[id] = (Token){b->pool_bytes, (uint32_t)count, 1, 0};
-    b->pool_bytes += count;
+    b->token[id] = (Token){put_bytes(b, bytes, count), (uint32_t)count, 1, 0};
     if (id >= b->ids) b->ids = id + 1;
 }
 
@@ -110,6 +117,16 @@ int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count) {
     return 1;
 }
 
+static void index_specials(Bpe *b) {
+    memset(b->starts_special, 0, sizeof b->starts_special);
+    b->longest_special[BPE_VERBATIM] = b->longest_special[BPE_NORMALIZED] = 0;
+    for (int k = 0; k < b->specials; k++) {
+        const Special *x = &b->special[k];
+        b->starts_special[x->form][(uint8_t)b->pool[x->at]] = 1;
+        if (x->bytes > b->longest_special[x->form]) b->longest_special[x->form] = x->bytes;
+    }
+}
+
 int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count) {
     CHECK(id >= 0 && id < BPE_MOST_IDS, "id %d", id);
     size_t      own;
@@ -117,10 +134,17 @@ int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count) {
     if (count == 0 || (there && (own != count || memcmp(there, text, count) != 0))) return 0;
     if (bpe_is_special(b, id, text, count)) return 1;
     if (!there) put_token(b, id, text, count), b->token[id].is_special = 1;
-    b->special = (int32_t *)more(b->special, sizeof *b->special * (size_t)(b->specials + 1));
-    b->special[b->specials++] = id;
-    b->starts_special[(uint8_t)text[0]] = 1;
+    b->special = (Special *)more(b->special, sizeof *b->special * (size_t)(b->specials + 1));
+    b->special[b->specials++] = (Special){id, BPE_VERBATIM, b->token[id].at, count};
+    index_specials(b);
     return 1;
+}
+
+void bpe_match_normalized(Bpe *b, int32_t id, const char *form, size_t count) {
+    size_t at = put_bytes(b, form, count);
+    for (int k = 0; k < b->specials; k++)
+        if (b->special[k].id == id) b->special[k] = (Special){id, BPE_NORMALIZED, at, count};
+    index_specials(b);
 }
 
 int32_t bpe_find(const Bpe *b, const void *bytes, size_t count) {
@@ -135,8 +159,8 @@ int bpe_is_special(const Bpe *b, int32_t id, const char *text, size_t count) {
 
 int32_t bpe_find_special(const Bpe *b, const char *text) {
     for (int i = 0; i < b->specials; i++) {
-        const Token *t = &b->token[b->special[i]];
-        if (t->bytes == strlen(text) && memcmp(b->pool + t->at, text, t->bytes) == 0) return b->special[i];
+        const Token *t = &b->token[b->special[i].id];
+        if (t->bytes == strlen(text) && memcmp(b->pool + t->at, text, t->bytes) == 0) return b->special[i].id;
     }
     return -1;
 }
@@ -159,7 +183,7 @@ void bpe_take_whole(Bpe *b) { b->takes_whole = 1; }
 int  bpe_takes_whole(const Bpe *b) { return b->takes_whole; }
 int  bpe_id_is_special(const Bpe *b, int32_t id) {
     for (int i = 0; i < b->specials; i++)
-        if (b->special[i] == id) return 1;
+        if (b->special[i].id == id) return 1;
     return 0;
 }
 
@@ -302,9 +326,13 @@ size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids) {
     return n;
 }
 
-uint64_t bpe_added_hash(const Bpe *b) {
+uint64_t bpe_added_hash(const Bpe *b, int normalizes) {
     uint64_t hash = (uint64_t)b->specials;
-    for (int i = 0; i < b->specials; i++) hash += XXH3_64bits(&b->special[i], sizeof b->special[i]);
+    for (int i = 0; i < b->specials; i++) {
+        const Special *x = &b->special[i];
+        hash += XXH3_64bits(&x->id, sizeof x->id);
+        if (normalizes && x->form == BPE_NORMALIZED) hash += XXH3_64bits_withSeed(b->pool + x->at, x->bytes, (uint64_t)x->id);
+    }
     return hash;
 }
 
@@ -336,16 +364,22 @@ uint64_t bpe_merges_hash(Bpe *b) {
     return hash;
 }
 
-int bpe_next_special(const Bpe *b, const char *text, size_t count, size_t *at, size_t *bytes, int32_t *id) {
-    for (size_t i = 0; b->specials && i < count; i++) {
-        if (!b->starts_special[(uint8_t)text[i]]) continue;
+int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count, SplitEnd end, size_t *at,
+                     size_t *bytes, int32_t *id) {
+    size_t cut = count; /* the first place of one that the end of the text cuts */
+    for (size_t i = 0; b->longest_special[form] && i < count && cut == count; i++) {
+        if (!b->starts_special[form][(uint8_t)text[i]]) continue;
         *bytes = 0;
         for (int k = 0; k < b->specials; k++) {
-            const Token *t = &b->token[b->special[k]];
-            if (t->bytes > *bytes && t->bytes <= count - i && memcmp(b->pool + t->at, text + i, t->bytes) == 0)
-                *bytes = t->bytes, *id = b->special[k], *at = i;
+            const Special *x = &b->special[k];
+            size_t         seen = x->bytes < count - i ? x->bytes : count - i;
+            if (x->form != form || x->bytes <= *bytes || memcmp(b->pool + x->at, text + i, seen) != 0) continue;
+            if (seen < x->bytes && end == SPLIT_MORE) cut = i;
+            else if (seen < x->bytes) continue;
+            else *bytes = x->bytes, *id = x->id, *at = i;
         }
-        if (*bytes > 0) return 1;
+        if (*bytes > 0) return cut == count || (*at = cut, 0);
     }
+    *at = cut;
     return 0;
 }

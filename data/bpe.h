@@ -5,8 +5,7 @@
 #ifndef TRAIN_GPT_DATA_BPE_H
 #define TRAIN_GPT_DATA_BPE_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "data/split.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +27,8 @@ void bpe_merge_all(Bpe *b);
 void bpe_take_whole(Bpe *b);
 /* Text that is an id by itself wherever it stands, before it is split: <|endoftext|>. 0 where the id is another token. */
 int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count);
+/* The special text of this id is looked for after text is normalized, in this form, and after all others. */
+void bpe_match_normalized(Bpe *b, int32_t id, const char *form, size_t count);
 
 /* The id of exactly these bytes, or -1. */
 int32_t bpe_find(const Bpe *b, const void *bytes, size_t count);
@@ -45,13 +46,17 @@ int64_t     bpe_merges(const Bpe *b, int32_t **pair);
  * make the same text none ever meets. Where pieces that are tokens are taken whole, tokens that no merges make count too. Not
  * for two threads at once. */
 uint64_t    bpe_merges_hash(Bpe *b);
-uint64_t    bpe_added_hash(const Bpe *b);  /* of the ids that are special, in whatever order they were added */
+/* Hash of the ids that are special, in whatever order they were added; of their forms, too, if text is normalized. */
+uint64_t    bpe_added_hash(const Bpe *b, int normalizes);
 int         bpe_missing_byte(const Bpe *b); /* a byte that no token is alone, or -1 */
 
 /* Ids of one piece, at most `count` of them; returns how many. Not for two threads at once: it remembers pieces. */
 size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids);
-/* The first special text in it, of several at one place the longest: its place and id; 0: there is none. */
-int bpe_next_special(const Bpe *b, const char *text, size_t count, size_t *at, size_t *bytes, int32_t *id);
+/* Finds the first special text, of several at one place the longest. Returns 1, its place, length and id, or 0. With
+ * SPLIT_MORE *at is then the first place where one may begin that the end of these bytes cuts; else it is `count`. */
+typedef enum { BPE_VERBATIM, BPE_NORMALIZED } BpeForm;
+int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count, SplitEnd end, size_t *at,
+                     size_t *bytes, int32_t *id);
 
 #ifdef __cplusplus
 }

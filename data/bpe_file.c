@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include "core/error.h"
 #include "core/io.h"
@@ -71,9 +72,11 @@ static int64_t to_bytes(char *text, size_t count) {
 typedef struct {
     const char *path;                    /* borrowed */
     char       *fault;                   /* borrowed [BPE_FAULT_CHARS] */
-    Bpe        *bpe;                     /* owned */
-    char       *pattern[SPLIT_PATTERNS]; /* owned */
-    int         patterns, is_nfc;
+    BpeFile    *f;                       /* borrowed: what is read so far */
+    Bpe        *bpe;                     /* owned by f */
+    SplitRule   rule[SPLIT_RULES];       /* their patterns are owned */
+    int         rules, entries;          /* entries: of the vocabulary */
+    uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: added tokens that the vocabulary has, too; NULL: none */
 } Reading;
 
 static int refuse(const Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -89,8 +92,22 @@ static int refuse(const Reading *r, const char *fmt, ...) {
 static int refuse_part(const Reading *r, const char *part, const char *what) {
     return refuse(r,
                   ": its %s, %.*s, is none that is built in; byte-level BPE is read, split by ByteLevel, Split and "
-                  "Digits, as it is or in NFC",
+                  "Digits, as it is or in NFC, NFD, NFKC or NFKD",
                   part, SHOWN, what);
+}
+
+/* A member that is not used, for a warning. */
+static void note(const Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void note(const Reading *r, const char *fmt, ...) {
+    char    line[400];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    size_t had = r->f->notes ? strlen(r->f->notes) : 0, room = had + strlen(r->path) + strlen(line) + 4;
+    r->f->notes = (char *)realloc(r->f->notes, room);
+    if (!r->f->notes) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    snprintf(r->f->notes + had, room - had, "%s%s: %s", had ? "\n" : "", r->path, line);
 }
 
 static const cJSON *member(const cJSON *object, const char *name) {
@@ -133,14 +150,16 @@ static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     return (int32_t)item->valuedouble;
 }
 
-static int add_pattern(Reading *r, const char *pattern) {
-    if (r->patterns == SPLIT_PATTERNS) return refuse_part(r, "pre_tokenizer", "of so many parts");
+static int add_rule(Reading *r, const char *pattern, SplitBehavior behavior, int is_inverted) {
+    if (r->rules == SPLIT_RULES) return refuse_part(r, "pre_tokenizer", "of so many parts");
     if (strlen(pattern) > PATTERN_LIMIT) return refuse_part(r, "pre_tokenizer", "Split by so long a pattern");
     char *own = strdup(pattern);
     if (!own) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
-    r->pattern[r->patterns++] = own;
+    r->rule[r->rules++] = (SplitRule){own, behavior, is_inverted};
     return 1;
 }
+
+static int add_pattern(Reading *r, const char *pattern) { return add_rule(r, pattern, SPLIT_ISOLATED, 0); }
 
 static int has_all_bytes(const Reading *r) {
     int missing = bpe_missing_byte(r->bpe);
@@ -154,7 +173,11 @@ static int take_vocabulary(Reading *r, const cJSON *vocab) {
         char    shown[SHOWN + 1];
         int32_t id = take_id(r, item, item->string);
         if (id < 0) return 0;
-        if (bpe_is_special(r->bpe, id, item->string, strlen(item->string))) continue;
+        r->entries++;
+        if (bpe_is_special(r->bpe, id, item->string, strlen(item->string))) {
+            if (r->is_entry) r->is_entry[id] = 1;
+            continue;
+        }
         snprintf(shown, sizeof shown, "%s", item->string);
         int64_t count = to_bytes(item->string, strlen(item->string));
         if (count < 0) return refuse(r, ": the token \"%s\" is not of byte-level BPE", shown);
@@ -221,18 +244,87 @@ static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
 
 /* --- tokenizer.json ----------------------------------------------------------------------------------------------- */
 
+/* Every member that a tokenizer.json may have here. Those marked INERT change neither ids nor the text that ids
+ * give: version is looked at; a text is never cut or padded; every byte is a token, so that nothing is unknown;
+ * offsets are not used. Any other member is refused. */
+typedef enum { USED, INERT } Use;
+static const struct { const char *object, *member; Use use; } KNOWN[] = {
+    {"the file", "version", USED}, {"the file", "truncation", INERT}, {"the file", "padding", INERT},
+    {"the file", "added_tokens", USED}, {"the file", "normalizer", USED}, {"the file", "pre_tokenizer", USED},
+    {"the file", "post_processor", USED}, {"the file", "decoder", USED}, {"the file", "model", USED},
+    {"an added token", "id", USED}, {"an added token", "content", USED}, {"an added token", "normalized", USED},
+    {"an added token", "single_word", USED}, {"an added token", "lstrip", USED}, {"an added token", "rstrip", USED},
+    {"an added token", "special", INERT},
+    {"BPE", "type", USED}, {"BPE", "vocab", USED}, {"BPE", "merges", USED}, {"BPE", "ignore_merges", USED},
+    {"BPE", "dropout", USED}, {"BPE", "continuing_subword_prefix", USED}, {"BPE", "end_of_word_suffix", USED},
+    {"BPE", "byte_fallback", USED}, {"BPE", "unk_token", INERT}, {"BPE", "fuse_unk", INERT},
+    {"Sequence", "type", USED}, {"Sequence", "pretokenizers", USED}, {"Sequence", "normalizers", USED},
+    {"Sequence", "processors", USED},
+    {"Split", "type", USED}, {"Split", "pattern", USED}, {"Split", "behavior", USED}, {"Split", "invert", USED},
+    {"Digits", "type", USED}, {"Digits", "individual_digits", USED},
+    {"ByteLevel", "type", USED}, {"ByteLevel", "use_regex", USED}, {"ByteLevel", "add_prefix_space", USED},
+    {"ByteLevel", "trim_offsets", INERT},
+    {"NFC", "type", USED}, {"NFD", "type", USED}, {"NFKC", "type", USED}, {"NFKD", "type", USED},
+    {"TemplateProcessing", "type", USED}, {"TemplateProcessing", "single", USED},
+    {"TemplateProcessing", "special_tokens", USED}, {"TemplateProcessing", "pair", INERT},
+    {"RobertaProcessing", "type", USED}, {"RobertaProcessing", "cls", USED}, {"RobertaProcessing", "sep", USED},
+    {"RobertaProcessing", "trim_offsets", INERT}, {"RobertaProcessing", "add_prefix_space", INERT},
+    {"BertProcessing", "type", USED}, {"BertProcessing", "cls", USED}, {"BertProcessing", "sep", USED}};
+
+static int has_known_members(const Reading *r, const cJSON *object, const char *name) {
+    const cJSON *one;
+    cJSON_ArrayForEach(one, object) {
+        int known = 0;
+        for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN && !known; i++)
+            known = strcmp(KNOWN[i].object, name) == 0 && strcmp(KNOWN[i].member, one->string ? one->string : "") == 0;
+        if (!known)
+            return refuse(r,
+                          ": %s has the member \"%.*s\", which is not built in and may change ids. If it has no effect, "
+                          "remove it",
+                          name, SHOWN, one->string ? one->string : "");
+    }
+    return 1;
+}
+
+/* A text as a pattern that matches it alone. */
+static char *pattern_of_text(const char *text) {
+    char *out = (char *)malloc(2 * strlen(text) + 1), *to = out;
+    if (!out) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    for (; *text; *to++ = *text++)
+        if (strchr("\\.+*?()|[]{}^$", *text)) *to++ = '\\';
+    *to = 0;
+    return out;
+}
+
 static int take_split(Reading *r, const cJSON *part) {
-    const char *pattern = word_of(member(part, "pattern"), "Regex"), *behaviour = word_of(part, "behavior");
-    int         inverted = cJSON_IsTrue(member(part, "invert"));
-    if (!*pattern) return refuse_part(r, "pre_tokenizer", "Split by a plain string");
-    if (!(strcmp(behaviour, "Isolated") == 0 || (strcmp(behaviour, "Removed") == 0 && inverted)))
-        return refuse_part(r, "pre_tokenizer", "Split with another behavior than Isolated");
-    return add_pattern(r, pattern);
+    static const char *const BEHAVIORS[] = {[SPLIT_ISOLATED] = "Isolated",
+                                            [SPLIT_REMOVED] = "Removed",
+                                            [SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
+                                            [SPLIT_WITH_NEXT] = "MergedWithNext",
+                                            [SPLIT_CONTIGUOUS] = "Contiguous"};
+    const cJSON *pattern = member(part, "pattern"), *one = cJSON_IsObject(pattern) ? pattern->child : NULL;
+    const char  *behavior = word_of(part, "behavior");
+    int          kind = 0, is_text = one && strcmp(one->string, "String") == 0;
+    while (kind <= SPLIT_CONTIGUOUS && strcmp(behavior, BEHAVIORS[kind]) != 0) kind++;
+    if (kind > SPLIT_CONTIGUOUS) return refuse_part(r, "pre_tokenizer", "Split with an unknown behavior");
+    if (!cJSON_IsString(one) || one->next || (!is_text && strcmp(one->string, "Regex") != 0))
+        return refuse_part(r, "pre_tokenizer", "Split by neither Regex nor String");
+    char *text = is_text ? pattern_of_text(one->valuestring) : NULL;
+    int   is_good =
+        add_rule(r, text ? text : one->valuestring, (SplitBehavior)kind, cJSON_IsTrue(member(part, "invert")));
+    free(text);
+    return is_good;
 }
 
 /* Sets *is_bytes where it maps bytes to characters, as one part must. */
 static int take_pre_tokenizer(Reading *r, const cJSON *part, int *is_bytes) {
     const char *type = word_of(part, "type");
+    int         is_known = strcmp(type, "Sequence") == 0 || strcmp(type, "Split") == 0 || strcmp(type, "Digits") == 0 ||
+                   strcmp(type, "ByteLevel") == 0;
+    if (!is_known) return refuse_part(r, "pre_tokenizer", *type ? type : "null");
+    if (!has_known_members(r, part, type)) return 0;
+    if (*is_bytes && strcmp(type, "Sequence") != 0)
+        return refuse_part(r, "pre_tokenizer", "with a part behind ByteLevel");
     if (strcmp(type, "Sequence") == 0) {
         const cJSON *one;
         cJSON_ArrayForEach(one, member(part, "pretokenizers")) if (!take_pre_tokenizer(r, one, is_bytes)) return 0;
@@ -241,7 +333,6 @@ static int take_pre_tokenizer(Reading *r, const cJSON *part, int *is_bytes) {
     if (strcmp(type, "Split") == 0) return take_split(r, part);
     if (strcmp(type, "Digits") == 0)
         return add_pattern(r, cJSON_IsTrue(member(part, "individual_digits")) ? "\\p{N}" : "\\p{N}+");
-    if (strcmp(type, "ByteLevel") != 0) return refuse_part(r, "pre_tokenizer", *type ? type : "null");
     if (cJSON_IsTrue(member(part, "add_prefix_space")))
         return refuse_part(r, "pre_tokenizer", "ByteLevel with add_prefix_space");
     *is_bytes = 1;
@@ -249,32 +340,152 @@ static int take_pre_tokenizer(Reading *r, const cJSON *part, int *is_bytes) {
 }
 
 static int take_normalizer(Reading *r, const cJSON *part) {
+    static const struct { const char *name; int options; } FORMS[] = {
+        {"NFC", UTF8PROC_COMPOSE}, {"NFD", UTF8PROC_DECOMPOSE}, {"NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+        {"NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
     const char  *type = word_of(part, "type");
     const cJSON *one;
     if (!part || cJSON_IsNull(part)) return 1;
     if (strcmp(type, "Sequence") == 0) {
+        if (!has_known_members(r, part, type)) return 0;
         cJSON_ArrayForEach(one, member(part, "normalizers")) if (!take_normalizer(r, one)) return 0;
         return 1;
     }
-    if (strcmp(type, "NFC") != 0) return refuse_part(r, "normalizer", type);
-    r->is_nfc = 1;
-    return 1;
+    for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++)
+        if (strcmp(type, FORMS[i].name) == 0 && r->f->normal_forms < BPE_MOST_FORMS) {
+            r->f->normal_form[r->f->normal_forms++] = UTF8PROC_STABLE | FORMS[i].options;
+            return has_known_members(r, part, type);
+        }
+    return refuse_part(r, "normalizer", type);
+}
+
+char *bpe_file_normalized(const BpeFile *f, const char *text, size_t bytes, size_t *made) {
+    char *normal = NULL;
+    for (int i = 0; i < f->normal_forms; i++) {
+        utf8proc_uint8_t *next = NULL;
+        utf8proc_ssize_t  n = utf8proc_map((const utf8proc_uint8_t *)(normal ? normal : text), (utf8proc_ssize_t)bytes,
+                                           &next, (utf8proc_option_t)f->normal_form[i]);
+        if (n < 0) fail(EXIT_MEMORY, "no memory to normalize %zu bytes of text: %s", bytes, utf8proc_errmsg(n));
+        free(normal);
+        normal = (char *)next, bytes = (size_t)n;
+    }
+    *made = bytes;
+    return normal;
 }
 
 static int take_added(Reading *r, const cJSON *list) {
     static const char *const WIDENING[] = {"single_word", "lstrip", "rstrip"};
     const cJSON *one;
+    if (cJSON_GetArraySize(list) > 0 && !(r->is_entry = (uint8_t *)calloc(BPE_MOST_IDS, 1)))
+        fail(EXIT_MEMORY, "no memory for a tokenizer");
     cJSON_ArrayForEach(one, list) {
         const char *content = word_of(one, "content");
         int32_t     id = take_id(r, member(one, "id"), content);
-        if (id < 0) return 0;
+        size_t      made;
+        if (id < 0 || !has_known_members(r, one, "an added token")) return 0;
         for (int i = 0; i < 3; i++)
             if (is_set(one, WIDENING[i]))
                 return refuse(r, ": the added token \"%.*s\" with %s is not built in", SHOWN, content, WIDENING[i]);
         if (!bpe_add_special(r->bpe, id, content, strlen(content)))
             return refuse(r, ": the added token \"%.*s\" is empty, or its id %d another token's", SHOWN, content, id);
+        if (!cJSON_IsTrue(member(one, "normalized"))) continue;
+        char *form = bpe_file_normalized(r->f, content, strlen(content), &made);
+        bpe_match_normalized(r->bpe, id, form ? form : content, form ? made : strlen(content));
+        free(form);
     }
     return 1;
+}
+
+/* Hugging Face tokenizers gives an added token the id that the vocabulary has for it, else the next one behind the
+ * vocabulary, whatever its "id" says. A file in which these differ would have two meanings. */
+static int has_ids_in_order(const Reading *r, const cJSON *list) {
+    int32_t      next = r->entries;
+    const cJSON *one;
+    cJSON_ArrayForEach(one, list) {
+        const char *content = word_of(one, "content");
+        int32_t     id = member(one, "id")->valueint;
+        if (r->is_entry[id]) continue; /* the vocabulary has it, or it stood here before */
+        r->is_entry[id] = 1;
+        char *bytes = strdup(content);
+        if (!bytes) fail(EXIT_MEMORY, "no memory for a tokenizer");
+        int64_t count = to_bytes(bytes, strlen(bytes));
+        int32_t entry = count > 0 ? bpe_find(r->bpe, bytes, (size_t)count) : -1;
+        free(bytes);
+        if (entry < 0) entry = next++;
+        if (entry != id)
+            return refuse(r, ": the added token \"%.*s\" has the id %d, and Hugging Face tokenizers gives it %d, %s",
+                          SHOWN, content, id, entry,
+                          entry < r->entries ? "as the vocabulary does" : "the next one behind the vocabulary");
+    }
+    return 1;
+}
+
+/* --- tokens before and behind each text --------------------------------------------------------------------------- */
+
+static int take_begin(Reading *r, const cJSON *ids, int is_behind) {
+    const cJSON *id;
+    cJSON_ArrayForEach(id, ids) {
+        size_t  bytes;
+        int32_t own = take_id(r, id, "a token of the post_processor");
+        if (own < 0) return 0;
+        if (!bpe_bytes(r->bpe, own, &bytes))
+            return refuse(r, ": its post_processor adds the id %d, which is no token's", own);
+        if (is_behind) continue;
+        if (r->f->begins == BPE_MOST_BEGIN)
+            return refuse(r, ": its post_processor puts over %d tokens before a text", BPE_MOST_BEGIN);
+        r->f->begin[r->f->begins++] = own;
+    }
+    if (is_behind && cJSON_GetArraySize(ids) > 0)
+        note(r, "the post_processor puts a token behind each text; prompts and evaluations leave it out, because text "
+                "goes on behind them");
+    return 1;
+}
+
+static int take_template(Reading *r, const cJSON *part) {
+    const cJSON *one, *single = member(part, "single");
+    int          texts = 0;
+    if (!cJSON_IsArray(single)) return refuse(r, ": its post_processor, TemplateProcessing, has no list \"single\"");
+    cJSON_ArrayForEach(one, single) {
+        const cJSON *text = member(one, "Sequence"), *token = member(one, "SpecialToken");
+        const cJSON *ids = member(member(member(part, "special_tokens"), word_of(token, "id")), "ids");
+        if (text && strcmp(word_of(text, "id"), "A") == 0) texts++;
+        else if (!token || !cJSON_IsArray(ids))
+            return refuse(r, ": its post_processor, TemplateProcessing, has a part of unknown kind");
+        else if (!take_begin(r, ids, texts > 0)) return 0;
+    }
+    return texts == 1 || refuse(r, ": its post_processor, TemplateProcessing, does not hold the text once");
+}
+
+static int take_post_processor(Reading *r, const cJSON *part) {
+    const char  *type = word_of(part, "type");
+    const cJSON *one;
+    if (!part || cJSON_IsNull(part)) return 1;
+    int is_template = strcmp(type, "TemplateProcessing") == 0, is_sequence = strcmp(type, "Sequence") == 0,
+        is_fixed = strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0;
+    if (!is_template && !is_sequence && !is_fixed && strcmp(type, "ByteLevel") != 0)
+        return refuse(r,
+                      ": its post_processor, %.*s, is none that is built in: ByteLevel, TemplateProcessing, "
+                      "RobertaProcessing, BertProcessing, or a Sequence of them",
+                      SHOWN, type);
+    if (!has_known_members(r, part, type)) return 0;
+    if (is_sequence) {
+        cJSON_ArrayForEach(one, member(part, "processors")) if (!take_post_processor(r, one)) return 0;
+        return 1;
+    }
+    if ((is_template || is_fixed) && r->f->begins > 0)
+        return refuse(r, ": two parts of its post_processor put tokens before a text");
+    if (is_template) return take_template(r, part);
+    if (!is_fixed) return 1;
+    const cJSON *cls = cJSON_GetArrayItem(member(part, "cls"), 1), *sep = cJSON_GetArrayItem(member(part, "sep"), 1);
+    cJSON first = {.type = cJSON_Array, .child = (cJSON *)cls}, last = {.type = cJSON_Array, .child = (cJSON *)sep};
+    return take_begin(r, &first, 0) && take_begin(r, &last, 1);
+}
+
+static void take_decoder(const Reading *r, const cJSON *decoder) {
+    const char *type = word_of(decoder, "type");
+    if (decoder && !cJSON_IsNull(decoder) && strcmp(type, "ByteLevel") != 0)
+        note(r, "the decoder, %.*s, is not used: ids give the bytes of their tokens", SHOWN,
+             *type ? type : "of no type");
 }
 
 static int take_merges(Reading *r, const cJSON *list) {
@@ -294,20 +505,30 @@ static int take_merges(Reading *r, const cJSON *list) {
 
 static int read_model(Reading *r, const cJSON *json) {
     static const char *const OTHER[] = {"byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"};
-    const cJSON *model = member(json, "model");
+    static const char *const SHAPING[] = {"truncation", "padding"};
+    const cJSON *model = member(json, "model"), *added = member(json, "added_tokens");
+    const cJSON *version = member(json, "version");
     const char  *type = word_of(model, "type");
     int          is_bytes = 0;
     if (*type ? strcmp(type, "BPE") != 0 : !member(model, "merges"))
         return refuse_part(r, "model", *type ? type : "of no type");
+    if (version && strcmp(word_of(json, "version"), "1.0") != 0)
+        return refuse(r, ": its version is \"%.*s\", and 1.0 is read", SHOWN, word_of(json, "version"));
+    if (!has_known_members(r, json, "the file") || !has_known_members(r, model, "BPE")) return 0;
     for (int i = 0; i < 4; i++)
-        if (is_set(model, OTHER[i])) return refuse_part(r, "model", OTHER[i]);
+        if (is_set(model, OTHER[i]) &&
+            !(cJSON_IsNumber(member(model, OTHER[i])) && member(model, OTHER[i])->valuedouble == 0))
+            return refuse_part(r, "model", OTHER[i]);
+    for (int i = 0; i < 2; i++)
+        if (is_set(json, SHAPING[i])) note(r, "%s is not used: a text is neither cut nor padded", SHAPING[i]);
     if (!take_normalizer(r, member(json, "normalizer")) ||
         !take_pre_tokenizer(r, member(json, "pre_tokenizer"), &is_bytes))
         return 0;
     if (!is_bytes) return refuse_part(r, "pre_tokenizer", "without ByteLevel");
     if (cJSON_IsTrue(member(model, "ignore_merges"))) bpe_take_whole(r->bpe);
-    return take_added(r, member(json, "added_tokens")) && take_vocabulary(r, member(model, "vocab")) &&
-           take_merges(r, member(model, "merges"));
+    take_decoder(r, member(json, "decoder"));
+    return take_added(r, added) && take_vocabulary(r, member(model, "vocab")) && has_ids_in_order(r, added) &&
+           take_merges(r, member(model, "merges")) && take_post_processor(r, member(json, "post_processor"));
 }
 
 static int read_tokenizer_json(Reading *r, const BpeText *file) {
@@ -372,23 +593,24 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
 
 int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     static const char *const ENDS[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
-    Reading r = {.fault = fault, .bpe = bpe_create()};
+    *f = (BpeFile){.bpe = bpe_create(), .end_of_text = -1, .start = -1};
+    Reading r = {.fault = fault, .f = f, .bpe = f->bpe};
     char    why[SPLIT_FAULT_CHARS];
     int     is_good = 0;
-    *f = (BpeFile){.bpe = r.bpe, .end_of_text = -1};
     switch (kind) {
     case BPE_TOKENIZER_JSON:   is_good = read_tokenizer_json(&r, &text[0]); break;
     case BPE_VOCAB_AND_MERGES: is_good = read_pair(&r, &text[0], &text[1]); break;
     case BPE_TIKTOKEN:         is_good = read_tiktoken(&r, &text[0]); break;
     }
-    if (is_good && !split_create(&f->split, (const char *const *)r.pattern, r.patterns, why)) is_good = refuse(&r, ": %s", why);
+    if (is_good && !split_create(&f->split, r.rule, r.rules, text[0].path, SPLIT_BY_CONSTRUCTS, why))
+        is_good = refuse(&r, ": pre_tokenizer: %s", why);
     int keeps = is_good && kind != BPE_TOKENIZER_JSON; /* only a tokenizer.json says it itself */
-    f->pattern = keeps ? r.pattern[0] : NULL;
-    for (int i = keeps; i < r.patterns; i++) free(r.pattern[i]);
-    f->is_nfc = r.is_nfc;
+    f->pattern = keeps ? r.rule[0].pattern : NULL;
+    for (int i = keeps; i < r.rules; i++) free(r.rule[i].pattern);
+    free(r.is_entry);
     for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS && f->end_of_text < 0; i++)
         f->end_of_text = bpe_find_special(f->bpe, ENDS[i]);
-    if (!is_good) bpe_destroy(f->bpe);
+    if (!is_good) bpe_destroy(f->bpe), free(f->notes);
     return is_good;
 }
 
@@ -418,6 +640,101 @@ static BpeText read_text(const char *path) {
     return (BpeText){path, text, bytes};
 }
 
+/* --- tokenizer_config.json and special_tokens_map.json ------------------------------------------------------------ */
+
+/* Members of tokenizer_config.json that change neither ids nor the bytes that ids give. bos_token and add_bos_token
+ * are used. All others are warned of. */
+static const char *const INERT_CONFIG[] = {
+    "added_tokens_decoder", "additional_special_tokens", "auto_map", "backend", "chat_template",
+    "clean_up_tokenization_spaces", "cls_token", "cls_token_id", "eos_token", "eos_token_id", "bos_token_id",
+    "unk_token_id", "pad_token_id", "errors", "extra_special_tokens", "from_slow", "is_local", "legacy", "mask_token",
+    "max_length", "max_len", "model_input_names", "model_max_length", "model_specific_special_tokens", "name_or_path",
+    "pad_to_multiple_of", "pad_token", "pad_token_type_id", "padding_side", "processor_class",
+    "return_token_type_ids", "sep_token", "sp_model_kwargs", "special_tokens_map_file", "stride", "tokenizer_class",
+    "tokenizer_file", "transformers_version", "truncation_side", "truncation_strategy", "trust_remote_code",
+    "unk_token", "use_default_system_prompt", "use_fast", "vocab_file", "merges_file", "vocab_size"};
+/* Members that change ids if they are true, and what is done without them. */
+static const struct { const char *member, *instead; } ADDS[] = {
+    {"add_eos_token", "no token is put behind a text"},
+    {"add_prefix_space", "no space is put before a text"},
+    {"split_special_tokens", "an added token is one id wherever it stands"},
+    {"do_lower_case", "text keeps its case"}};
+
+static void take_config(const Reading *r, const cJSON *json) {
+    char         unknown[300] = "";
+    const cJSON *one;
+    cJSON_ArrayForEach(one, json) {
+        const char *name = one->string ? one->string : "";
+        int         known = strcmp(name, "bos_token") == 0 || strcmp(name, "add_bos_token") == 0;
+        for (size_t i = 0; i < sizeof INERT_CONFIG / sizeof *INERT_CONFIG; i++)
+            known |= strcmp(name, INERT_CONFIG[i]) == 0;
+        for (size_t i = 0; i < sizeof ADDS / sizeof *ADDS; i++) {
+            if (strcmp(name, ADDS[i].member) != 0) continue;
+            known = 1;
+            if (cJSON_IsTrue(one)) note(r, "%s is not used: %s", name, ADDS[i].instead);
+        }
+        if (!known && is_set(json, name)) {
+            size_t used = strlen(unknown);
+            snprintf(unknown + used, sizeof unknown - used, "%s%.60s", used ? ", " : "", name);
+        }
+    }
+    if (*unknown) note(r, "not known and not used: %s", unknown);
+    cJSON_ArrayForEach(one, member(json, "added_tokens_decoder")) {
+        const char *content = word_of(one, "content");
+        int32_t     id = one->string ? (int32_t)strtol(one->string, NULL, 10) : -1;
+        if (bpe_find_special(r->bpe, content) == id) continue;
+        note(r,
+             "added_tokens_decoder has the token \"%.60s\" with the id %d, which the tokenizer's own file has not: it is "
+             "not used",
+             content, id);
+        break;
+    }
+}
+
+static void set_start_from(BpeFile *f, const char *path, const char *member_name) {
+    free(f->start_from);
+    if (asprintf(&f->start_from, "%s: %s", path, member_name) < 0) fail(EXIT_MEMORY, "no memory for a tokenizer");
+}
+
+/* The token that bos_token names, as text or as an object with its text. As in transformers 5, add_bos_token and
+ * add_eos_token take the place of the post_processor. */
+static void take_start(const Reading *r, const cJSON *json, const char *path) {
+    const cJSON *bos = member(json, "bos_token"), *adds = member(json, "add_bos_token");
+    const char  *text = cJSON_IsString(bos) ? bos->valuestring : word_of(bos, "content");
+    BpeFile     *f = r->f;
+    if (*text && f->start < 0) {
+        f->start = bpe_find_special(r->bpe, text);
+        if (f->start < 0)
+            note(r, "bos_token, \"%.60s\", is no added token of the tokenizer's file, and is not used", text);
+        else if (f->begins == 0) set_start_from(f, path, "bos_token");
+    }
+    if (cJSON_IsTrue(adds) && f->start < 0)
+        note(r, "add_bos_token is not used: bos_token names no token to put before a text");
+    else if (cJSON_IsTrue(adds)) f->begin[0] = f->start, f->begins = 1, set_start_from(f, path, "add_bos_token");
+    else if (cJSON_IsBool(adds) || cJSON_IsBool(member(json, "add_eos_token"))) f->begins = 0;
+}
+
+static void read_beside(BpeFile *f, const char *path) {
+    static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json"};
+    const char *slash = strrchr(path, '/');
+    if (f->begins > 0) set_start_from(f, path, "post_processor");
+    for (int i = 0; i < 2; i++) {
+        char    beside[PATH_ROOM], *text;
+        snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, FILES[i]);
+        int64_t n = io_read_file(beside, FILE_LIMIT, &text);
+        if (n == -ENOENT || n == -ENOTDIR) continue;
+        if (n < 0) fail(EXIT_IO, "%s cannot be read: %s", beside, strerror((int)-n));
+        cJSON *json = cJSON_ParseWithLength(text, (size_t)n);
+        if (!cJSON_IsObject(json))
+            fail(EXIT_DATA, "%s is not a JSON object. Repair it, or move it away: it is read for bos_token", beside);
+        Reading r = {.path = beside, .f = f, .bpe = f->bpe};
+        if (i == 0) take_config(&r, json);
+        take_start(&r, json, beside);
+        cJSON_Delete(json);
+        free(text);
+    }
+}
+
 static BpeFile read_files(BpeKind kind, const char *first, const char *second) {
     char    fault[BPE_FAULT_CHARS];
     BpeText text[2] = {read_text(first), {NULL, NULL, 0}};
@@ -428,6 +745,12 @@ static BpeFile read_files(BpeKind kind, const char *first, const char *second) {
     if (!bpe_file_parse(kind, text, &f, fault)) fail(EXIT_DATA, "%s", fault);
     f.json = as_read;
     free(text[0].text), free(text[1].text);
+    read_beside(&f, first);
+    for (char *line = f.notes, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        warn("%.*s", (int)(end - line), line);
+        end += *end != 0;
+    }
     return f;
 }
 
@@ -453,6 +776,6 @@ BpeFile bpe_file_read(const char *path) {
 void bpe_file_free(BpeFile *f) {
     bpe_destroy(f->bpe);
     split_destroy(f->split);
-    free(f->json);
-    free(f->pattern);
+    free(f->json), free(f->pattern);
+    free(f->start_from), free(f->notes);
 }

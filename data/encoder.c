@@ -1,100 +1,181 @@
-/* encoder.c - see encoder.h. */
+/* encoder.c - see encoder.h.
+ *
+ * A text goes through the steps of Hugging Face tokenizers: added tokens are found in it, what lies between them is
+ * normalized, added tokens of the normalized form are found in that, and the rest is split into pieces. */
 #include "data/encoder.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 #include "core/error.h"
 
-static int is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+/* --- text in parts ------------------------------------------------------------------------------------------------ */
 
-/* The last place to cut, 0: none. */
-static size_t last_cut(const char *text, size_t bytes) {
-    for (size_t i = bytes > 2 ? bytes - 2 : 0; i > 0; i--)
-        if (text[i] == ' ' && is_letter(text[i - 1]) && is_letter(text[i + 1])) return i;
-    return 0;
-}
+static size_t chunk_of(const Cutter *c) { return c->chunk ? c->chunk : ENCODER_CHUNK; }
 
-/* The last place between two characters of UTF-8. */
-static size_t last_character(const char *text, size_t bytes) {
-    size_t i = bytes - 1;
-    while (i > 0 && bytes - i < 4 && ((unsigned char)text[i] & 0xC0) == 0x80) i--;
-    return i > 0 ? i : bytes;
-}
-
-static void leave(Cutter *c, size_t bytes) {
-    if (bytes > 0) c->sink(c->with, c->text, bytes);
-    memmove(c->text, c->text + bytes, c->bytes - bytes);
-    c->bytes -= bytes;
+static void take(Cutter *c, SplitEnd end) {
+    size_t taken = c->bytes ? c->take(c->with, c->text, c->bytes, end) : 0;
+    if (taken < c->bytes) memmove(c->text, c->text + taken, c->bytes - taken);
+    c->bytes -= taken;
+    c->enough = c->bytes <= chunk_of(c) / 2 ? chunk_of(c) : 2 * c->bytes;
 }
 
 void cutter_put(Cutter *c, const char *text, size_t bytes) {
+    if (!c->enough) c->enough = chunk_of(c);
     for (size_t n; bytes > 0; text += n, bytes -= n) {
-        if (c->bytes == c->room) {
-            size_t cut = c->room < ENCODER_CHUNK ? 0 : last_cut(c->text, c->bytes);
-            if (cut == 0 && c->room >= ENCODER_LONGEST) cut = last_character(c->text, c->bytes);
-            if (cut > 0) leave(c, cut);
-            if (cut <= c->room / 2) {
-                c->room = c->room ? 2 * c->room : ENCODER_CHUNK;
-                c->text = (char *)realloc(c->text, c->room);
-                if (!c->text) fail(EXIT_MEMORY, "no memory for %zu bytes of text without a space", c->room);
-            }
+        if (c->enough > ENCODER_LONGEST)
+            fail(EXIT_DATA,
+                 "the tokenizer's pattern needs over %d MiB of a document at once. Divide the text into several "
+                 "documents, or take a pattern that ends a piece sooner",
+                 ENCODER_LONGEST >> 20);
+        if (c->enough > c->room) {
+            c->text = (char *)realloc(c->text, c->room = c->enough);
+            if (!c->text)
+                fail(EXIT_MEMORY, "no memory for %zu bytes of text that a tokenizer's pattern needs at once", c->room);
         }
-        n = bytes < c->room - c->bytes ? bytes : c->room - c->bytes;
+        n = bytes < c->enough - c->bytes ? bytes : c->enough - c->bytes;
         memcpy(c->text + c->bytes, text, n);
         c->bytes += n;
+        if (c->bytes == c->enough) take(c, SPLIT_MORE);
     }
 }
 
-void cutter_end(Cutter *c) {
-    if (c->bytes > 0) leave(c, c->bytes);
-}
+void cutter_end(Cutter *c) { take(c, SPLIT_END); }
 
 void cutter_free(Cutter *c) {
     free(c->text);
-    c->text = NULL, c->bytes = c->room = 0;
+    c->text = NULL, c->bytes = c->room = c->enough = 0;
 }
 
-/* --- tokens ------------------------------------------------------------------------------------------------------- */
+/* --- ids ---------------------------------------------------------------------------------------------------------- */
+
+/* Room for `more` ids behind those that are there. */
+static int32_t *room_for(Encoder *e, size_t more) {
+    enum { LEAST = 1 << 18 };
+    if (e->count + more > e->room) {
+        if (e->count > 0) e->sink(e->with, e->ids, (int64_t)e->count), e->count = 0;
+        if (more > e->room) {
+            free(e->ids);
+            e->ids = (int32_t *)malloc(sizeof *e->ids * (e->room = more > LEAST ? more : LEAST));
+            if (!e->ids) fail(EXIT_MEMORY, "no memory for the tokens of %zu bytes of text", more);
+        }
+    }
+    return e->ids + e->count;
+}
+
+static void put_id(Encoder *e, int32_t id) { *room_for(e, 1) = id, e->count++; }
+
+static void put_piece(void *with, const char *piece, size_t bytes) {
+    Encoder *e = (Encoder *)with;
+    if (bytes > ENCODER_LONGEST_PIECE)
+        fail(EXIT_DATA, "the tokenizer's pattern takes %zu bytes of text as one piece, and a piece may have %d MiB",
+             bytes, ENCODER_LONGEST_PIECE >> 20);
+    int32_t *ids = room_for(e, bytes);
+    e->count += bpe_encode_piece(e->tokenizer->file.bpe, piece, bytes, ids);
+}
+
+/* Text without added tokens of this form, or the beginning of it. */
+typedef size_t PlainTake(Encoder *e, const char *text, size_t bytes, SplitEnd end);
+
+static size_t take_split(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
+    return split_text(e->tokenizer->file.split, text, bytes, end, put_piece, e);
+}
+
+/* Added tokens of a form become their ids; plain() takes what lies between. */
+static size_t take_between(Encoder *e, BpeForm form, PlainTake *plain, const char *text, size_t bytes, SplitEnd end) {
+    size_t  at, own, done = 0;
+    int32_t id;
+    while (bpe_next_special(e->tokenizer->file.bpe, form, text + done, bytes - done, end, &at, &own, &id)) {
+        if (form == BPE_VERBATIM) split_place(e->tokenizer->file.split, e->begun + (int64_t)done);
+        if (at > 0 || e->normal.bytes > 0) plain(e, text + done, at, SPLIT_END);
+        put_id(e, id);
+        done += at + own;
+    }
+    if (end == SPLIT_END) at = bytes - done;
+    if (form == BPE_VERBATIM) split_place(e->tokenizer->file.split, e->begun + (int64_t)done);
+    return done + (at > 0 || e->normal.bytes > 0 ? plain(e, text + done, at, end) : 0);
+}
+
+static size_t take_normal(void *with, const char *text, size_t bytes, SplitEnd end) {
+    return take_between((Encoder *)with, BPE_NORMALIZED, take_split, text, bytes, end);
+}
+
+static int is_ascii(const char *text, size_t bytes) {
+    unsigned char all = 0;
+    for (size_t i = 0; i < bytes; i++) all |= (unsigned char)text[i];
+    return all < 0x80;
+}
+
+/* No normal form joins a character of ASCII with the text before it: text is normalized up to the last one. */
+static size_t take_plain(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
+    const BpeFile *f = &e->tokenizer->file;
+    size_t         cut = bytes, invalid;
+    if (f->normal_forms == 0) return take_normal(e, text, bytes, end);
+    while (end == SPLIT_MORE && cut > 0 && (unsigned char)text[--cut] >= 0x80) {}
+    if (e->normal.bytes == 0 && is_ascii(text, cut)) return take_normal(e, text, cut, end);
+    e->normal.take = take_normal, e->normal.with = e, e->normal.chunk = e->cutter.chunk;
+    for (size_t at = 0, n, made; at < cut; at += n + invalid) {
+        n = split_valid(text + at, cut - at, SPLIT_END, &invalid);
+        char *normal = n ? bpe_file_normalized(f, text + at, n, &made) : NULL;
+        cutter_put(&e->normal, normal ? normal : text + at, normal ? made : invalid);
+        free(normal);
+    }
+    if (end == SPLIT_END) cutter_end(&e->normal);
+    return cut;
+}
 
 static int64_t invalid_bytes(const char *text, size_t bytes) {
-    int64_t             invalid = 0;
-    utf8proc_int32_t    character;
-    for (size_t at = 0; at < bytes;) {
-        uint64_t eight;
-        if (at + 8 <= bytes && (memcpy(&eight, text + at, 8), (eight & 0x8080808080808080u) == 0)) {
-            at += 8;
-            continue;
-        }
-        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at), &character);
-        invalid += n <= 0;
-        at += n > 0 ? (size_t)n : 1;
+    int64_t sum = 0;
+    for (size_t at = 0, invalid; at < bytes; at += invalid) {
+        at += split_valid(text + at, bytes - at, SPLIT_END, &invalid);
+        sum += (int64_t)invalid;
     }
-    return invalid;
+    return sum;
 }
 
-static void encode(void *with, const char *text, size_t bytes) {
+static size_t take_text(void *with, const char *text, size_t bytes, SplitEnd end) {
     Encoder *e = (Encoder *)with;
-    e->invalid += invalid_bytes(text, bytes);
-    size_t   most = tokenizer_most(e->tokenizer, bytes);
-    if (most > e->ids_room) {
-        free(e->ids);
-        e->ids = (int32_t *)malloc(sizeof *e->ids * (e->ids_room = most));
-        if (!e->ids) fail(EXIT_MEMORY, "no memory for the tokens of %zu bytes of text", bytes);
+    size_t   taken = bytes;
+    if (e->tokenizer->kind == TOKENIZER_BPE) {
+        taken = take_between(e, BPE_VERBATIM, take_plain, text, bytes, end);
+    } else {
+        int32_t *ids = room_for(e, bytes);
+        for (size_t i = 0; i < bytes; i++) ids[i] = (unsigned char)text[i];
+        e->count += bytes;
     }
-    e->sink(e->with, e->ids, tokenizer_encode(e->tokenizer, text, bytes, e->ids));
+    e->invalid += invalid_bytes(text, taken);
+    e->begun += (int64_t)taken;
+    return taken;
 }
 
 void encoder_put(Encoder *e, const char *text, size_t bytes) {
-    e->cutter.sink = encode, e->cutter.with = e;
+    e->cutter.take = take_text, e->cutter.with = e;
     cutter_put(&e->cutter, text, bytes);
 }
 
-void encoder_end(Encoder *e) { cutter_end(&e->cutter); }
+void encoder_end(Encoder *e) {
+    cutter_end(&e->cutter);
+    e->begun = 0;
+    if (e->count > 0) e->sink(e->with, e->ids, (int64_t)e->count), e->count = 0;
+}
 
 void encoder_free(Encoder *e) {
-    cutter_free(&e->cutter);
+    cutter_free(&e->cutter), cutter_free(&e->normal);
     free(e->ids);
-    e->ids = NULL, e->ids_room = 0;
+    e->ids = NULL, e->room = e->count = 0;
+}
+
+/* --- a whole text ------------------------------------------------------------------------------------------------- */
+
+size_t tokenizer_most(const Tokenizer *t, size_t bytes) {
+    int is_normalized = t->kind == TOKENIZER_BPE && t->file.normal_forms > 0;
+    return is_normalized ? 11 * bytes : bytes; /* UAX #15: NFKC and NFKD take at most 11 times the bytes */
+}
+
+int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids) {
+    Encoder e = {.tokenizer = t, .ids = ids, .room = tokenizer_most(t, bytes)};
+    if (t->kind == TOKENIZER_IDS) return -1;
+    if (bytes > 0) take_text(&e, text, bytes, SPLIT_END);
+    cutter_free(&e.normal);
+    return (int64_t)e.count;
 }

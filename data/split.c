@@ -2,10 +2,15 @@
 #include "data/split.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <oniguruma.h>
 #include <pcre2.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <xxhash.h>
 
 #include "core/error.h"
 
@@ -21,6 +26,9 @@ static const char O200K[] =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+/* The two ways to write the parts of a word behind an apostrophe. No other pattern may ignore case here: Oniguruma
+ * folds one character to several. */
+static const char *const APOSTROPHES[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)"};
 
 const char *split_named(const char *name) {
     static const struct { const char *name, *pattern; } KNOWN[] = {
@@ -31,10 +39,205 @@ const char *split_named(const char *name) {
     return NULL;
 }
 
+/* The time that these take grows with the text alone, so that no clock has to watch them. */
+static int is_linear(const char *pattern) {
+    const char *const KNOWN[] = {SPLIT_GPT2, CL100K, QWEN, O200K, "\\p{N}", "\\p{N}+", "\\p{N}{1,3}"};
+    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
+        if (strcmp(pattern, KNOWN[i]) == 0) return 1;
+    return 0;
+}
+
+/* --- constructs that mean the same to both engines ---------------------------------------------------------------- */
+
+/* Each of these reads one construct at *p and moves it behind; 0: it is another construct, whose meaning may differ. */
+static int reads_alternatives(const char **p);
+
+static int reads_word(const char **p, const char *word) {
+    size_t n = strlen(word);
+    if (strncmp(*p, word, n) != 0) return 0;
+    *p += n;
+    return 1;
+}
+
+/* \s, \d, general categories as \p{Lu}, and escaped punctuation. *is_set: it stands for several characters. */
+static int reads_escape(const char **p, int *is_set) {
+    static const char *const CATEGORIES[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",
+                                             "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",
+                                             "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp"};
+    const char c = (*p)[1];
+    *is_set = c && strchr("sSdDpP", c);
+    if (!c || !strchr("sSdDpPrnt\\/-[](){}|.*+?^$\"!#%&,:;=@~", c)) return 0;
+    *p += 2;
+    if (c != 'p' && c != 'P') return 1;
+    for (size_t i = 0; i < sizeof CATEGORIES / sizeof *CATEGORIES; i++) {
+        size_t n = strlen(CATEGORIES[i]);
+        if (**p == '{' && strncmp(*p + 1, CATEGORIES[i], n) == 0 && (*p)[n + 1] == '}') return *p += n + 2, 1;
+    }
+    return 0;
+}
+
+static size_t character_bytes(const unsigned char *s, size_t left);
+
+/* The code point of a literal character in a class, and moves *p behind it. */
+static int32_t reads_character(const char **p) {
+    const unsigned char *s = (const unsigned char *)*p;
+    size_t  n = character_bytes(s, strlen(*p));
+    int32_t c = n == 1 ? *s : n == 2 ? *s & 0x1F : n == 3 ? *s & 0x0F : *s & 0x07;
+    for (size_t i = 1; i < n; i++) c = c << 6 | (s[i] & 0x3F);
+    *p += n;
+    return n ? c : -1;
+}
+
+static int reads_class(const char **p) {
+    int members = 0;
+    if (*++*p == '^') ++*p;
+    for (; **p != ']'; members++) {
+        int     is_set = 0;
+        int32_t first = 0;
+        if (!**p || **p == '[' || (**p == '&' && (*p)[1] == '&') ||
+            (**p == '-' && (members > 0 || (*p)[1] == '-') && (*p)[1] != ']'))
+            return 0;
+        if (**p != '\\') first = reads_character(p);
+        else if (reads_escape(p, &is_set)) first = INT32_MAX; /* no range begins with it */
+        else return 0;
+        if (first < 0) return 0;
+        if (**p != '-' || (*p)[1] == ']') continue;
+        ++*p;
+        if (!**p || strchr("\\[", **p) || reads_character(p) < first || **p == '-') return 0;
+    }
+    ++*p;
+    return members > 0;
+}
+
+/* One character: a literal, a class, an escape, or any but a newline. */
+static int reads_one(const char **p) {
+    int is_set;
+    if (**p == '\\') return reads_escape(p, &is_set);
+    if (**p == '[') return reads_class(p);
+    if (**p == '.') return ++*p, 1;
+    if (!**p || strchr("^$|()?*+{}]", **p)) return 0;
+    return reads_character(p) >= 0;
+}
+
+static int reads_interval(const char **p) {
+    char *end;
+    long  least = strtol(*p + 1, &end, 10), most = least;
+    if (end == *p + 1 || !strchr("0123456789", (*p)[1])) return 0;
+    if (*end == ',') {
+        const char *digits = ++end;
+        most = *end == '}' ? 1000 : strtol(digits, &end, 10);
+        if (!strchr("0123456789}", *digits)) return 0;
+    }
+    if (*end != '}' || most < 1 || most < least || most > 1000) return 0;
+    *p = end + 1;
+    return 1;
+}
+
+/* Reads ? * + and {n,m}, lazy or possessive where both engines are. */
+static int reads_repeat(const char **p) {
+    if (**p == '{') {
+        if (!reads_interval(p)) return 0;
+    } else if (**p && strchr("?*+", **p)) {
+        ++*p;
+        if (**p == '?' || **p == '+') ++*p;
+    }
+    return !(**p && strchr("?*+{", **p));
+}
+
+static int reads_item(const char **p) {
+    int is_group = reads_word(p, APOSTROPHES[0]) || reads_word(p, APOSTROPHES[1]);
+    if (!is_group && (reads_word(p, "(?=") || reads_word(p, "(?!")))
+        return reads_one(p) && reads_word(p, ")") && !(**p && strchr("?*+{", **p));
+    if (!is_group && reads_word(p, "(?:")) is_group = reads_alternatives(p) && reads_word(p, ")");
+    else if (!is_group) return reads_one(p) && reads_repeat(p);
+    if (**p == '?') ++*p;
+    return is_group && !(**p && strchr("?*+{", **p));
+}
+
+static int reads_alternatives(const char **p) {
+    while (**p && **p != ')') {
+        if (**p == '|') ++*p;
+        else if (!reads_item(p)) return 0;
+    }
+    return 1;
+}
+
+/* Oniguruma looks for a pattern that begins with .* at the beginnings of lines alone, and does so behind a look
+ * ahead, too, where that loses matches. */
+static int looks_ahead_of_any(const char *pattern) {
+    int in_class = 0, any = 0;
+    for (const char *p = pattern; *p; p += *p == '\\' && p[1] ? 2 : 1) {
+        in_class = *p == '[' || (in_class && *p != ']');
+        any |= *p == '.' && !in_class;
+    }
+    return any && (strstr(pattern, "(?=") || strstr(pattern, "(?!"));
+}
+
+static int is_common(const char *pattern) {
+    const char *p = pattern;
+    return reads_alternatives(&p) && !*p && !looks_ahead_of_any(pattern);
+}
+
+/* --- constructs that depend on Oniguruma's version ---------------------------------------------------------------- */
+
+/* Hugging Face tokenizers has 6.9.10 within it. An older library reads these in another way, or not at all. */
+static int oniguruma_is_older(int teeny) {
+    int major = 0, minor = 0, own = 0;
+    return sscanf(onig_version(), "%d.%d.%d", &major, &minor, &own) != 3 || (major == 6 && minor == 9 && own < teeny);
+}
+
+/* Returns a construct of the pattern that this library may read in another way, or NULL. */
+static const char *untrusted(const char *pattern) {
+    static const char *const BRACKETS[] = {"[:alnum:]", "[:alpha:]", "[:digit:]", "[:space:]", "[:upper:]", "[:lower:]",
+                                           "[:word:]", "[:xdigit:]", "[:blank:]", "[:cntrl:]", "[:ascii:]"};
+    static const struct { const char *construct; int since; } CHANGED[] = {
+        {"\\R", 9}, {"\\X", 10}, {"\\y", 10}, {"\\Y", 10}, {"\\K", 99}, {"(*", 99}, {"(?{", 99}, {"(?(", 9},
+        {"(?I", 10}, {"(?L", 10}, {"(?C", 10}, {"\\p{Punct", 9}, {"\\p{punct", 9}, {"\\p{PosixPunct", 9},
+        {"\\p{Word", 9}, {"\\p{word", 9}};
+    int has_behind = strstr(pattern, "(?<=") || strstr(pattern, "(?<!");
+    for (const char *p = pattern; *p; p += *p == '\\' && p[1] ? 2 : 1) {
+        for (size_t i = 0; i < sizeof CHANGED / sizeof *CHANGED; i++)
+            if (strncmp(p, CHANGED[i].construct, strlen(CHANGED[i].construct)) == 0 &&
+                oniguruma_is_older(CHANGED[i].since))
+                return CHANGED[i].construct;
+        if (has_behind && (*p == '$' || (*p == '\\' && (p[1] == 'z' || p[1] == 'Z'))) && oniguruma_is_older(10))
+            return "a look behind with an anchor at the end";
+        int known = strncmp(p, "[:", 2) != 0;
+        for (size_t i = 0; !known && i < sizeof BRACKETS / sizeof *BRACKETS; i++)
+            known = strncmp(p, BRACKETS[i], strlen(BRACKETS[i])) == 0;
+        if (!known && oniguruma_is_older(9)) return "[: :] other than [:alnum:] and its like";
+    }
+    return NULL;
+}
+
+/* --- the split ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char             *pattern;   /* owned */
+    SplitBehavior     behavior;
+    int               is_inverted;
+    pcre2_code       *code;      /* owned; NULL: onig is used */
+    int               has_jit;
+    OnigRegex         onig;      /* owned; used where there is no code */
+} Rule;
+
 struct Split {
-    pcre2_code       *code[SPLIT_PATTERNS];
-    pcre2_match_data *match[SPLIT_PATTERNS];
-    int               patterns;
+    Rule                 rule[SPLIT_RULES];
+    int                  rules;
+    char                *name;       /* owned: the tokenizer's file */
+    pcre2_match_data    *match;      /* owned */
+    pcre2_match_context *context;    /* owned */
+    pcre2_jit_stack     *stack;      /* owned */
+    OnigRegion          *region;     /* owned */
+    OnigMatchParam      *limits;     /* owned */
+    int64_t              place;      /* of the text of the next call, in bytes of the whole */
+    /* The clock that ends a pattern which runs away. at and busy are read by its thread. */
+    int                  is_watched, has_clock;
+    pthread_t            owner;      /* whose processor time the clock counts */
+    timer_t              clock;
+    const char          *text, *end, *renewed;
+    const char *volatile at;
+    const Rule *volatile busy;
 };
 
 /* U+180E is white space to PCRE2's \s, and has not been to Unicode since 6.3. */
@@ -50,63 +253,301 @@ static char *with_unicode_spaces(const char *pattern) {
     return out;
 }
 
-int split_create(Split **split, const char *const *pattern, int patterns, char fault[SPLIT_FAULT_CHARS]) {
+static void compile_constructs(Rule *r) {
+    int                    error;
+    size_t                 at;
+    char                  *text = with_unicode_spaces(r->pattern);
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    r->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at, context);
+    pcre2_compile_context_free(context);
+    free(text);
+    if (r->code) r->has_jit = pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
+}
+
+static int compile_oniguruma(Rule *r, char *fault) {
+    const char   *end = r->pattern + strlen(r->pattern), *construct = untrusted(r->pattern);
+    OnigErrorInfo info;
+    UChar         why[ONIG_MAX_ERROR_MESSAGE_LEN];
+    if (construct)
+        return snprintf(fault, SPLIT_FAULT_CHARS,
+                        "a pattern has %s, and libonig %s need not read it as Hugging Face tokenizers does (6.9.10): "
+                        "write the pattern without it",
+                        construct, onig_version()), 0;
+    int error = onig_new(&r->onig, (const UChar *)r->pattern, (const UChar *)end, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
+                         ONIG_SYNTAX_DEFAULT, &info);
+    if (error == ONIG_NORMAL) return 1;
+    if (error == ONIGERR_MEMORY) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    r->onig = NULL;
+    onig_error_code_to_str(why, error, &info);
+    return snprintf(fault, SPLIT_FAULT_CHARS, "the pattern \"%.120s\" is not a regular expression (Oniguruma): %s",
+                    r->pattern, (const char *)why), 0;
+}
+
+int split_create(Split **split, const SplitRule *rule, int rules, const char *name, SplitEngine engine,
+                 char fault[SPLIT_FAULT_CHARS]) {
     Split *s = (Split *)calloc(1, sizeof *s);
-    if (!s) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
-    for (int i = 0; i < patterns && i < SPLIT_PATTERNS; i++) {
-        int    error;
-        size_t at;
-        char  *text = with_unicode_spaces(pattern[i]);
-        s->code[i] = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
-                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &at, NULL);
-        free(text);
-        if (!s->code[i]) {
-            char why[120];
-            pcre2_get_error_message(error, (PCRE2_UCHAR *)why, sizeof why);
-            snprintf(fault, SPLIT_FAULT_CHARS, "its pattern is none: %s", why);
+    CHECK(rules <= SPLIT_RULES, "%d patterns", rules);
+    if (!s || !(s->name = strdup(name))) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    onig_initialize((OnigEncoding[]){ONIG_ENCODING_UTF8}, 1);
+    s->match = pcre2_match_data_create(1, NULL), s->context = pcre2_match_context_create(NULL);
+    s->stack = pcre2_jit_stack_create(1 << 15, 1 << 23, NULL);
+    s->region = onig_region_new(), s->limits = onig_new_match_param();
+    if (!s->match || !s->context || !s->stack || !s->region || !s->limits)
+        fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    pcre2_jit_stack_assign(s->context, NULL, s->stack);
+    onig_initialize_match_param(s->limits);
+    for (s->rules = 0; s->rules < rules; s->rules++) {
+        Rule *r = &s->rule[s->rules];
+        *r = (Rule){.pattern = strdup(rule[s->rules].pattern), .behavior = rule[s->rules].behavior,
+                    .is_inverted = rule[s->rules].is_inverted};
+        if (!r->pattern) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+        if (!compile_oniguruma(r, fault)) { /* says, too, whether it is a pattern at all */
+            s->rules++;
             split_destroy(s);
             return 0;
         }
-        pcre2_jit_compile(s->code[i], PCRE2_JIT_COMPLETE); /* without it, or where it may not be had: slower */
-        s->match[i] = pcre2_match_data_create(1, NULL);
-        if (!s->match[i]) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
-        s->patterns = i + 1;
+        if (engine == SPLIT_BY_CONSTRUCTS && is_common(r->pattern)) compile_constructs(r);
+        s->is_watched |= !r->code || !r->has_jit || !is_linear(r->pattern);
     }
     *split = s;
     return 1;
 }
 
 void split_destroy(Split *s) {
-    for (int i = 0; i < s->patterns; i++) {
-        pcre2_match_data_free(s->match[i]);
-        pcre2_code_free(s->code[i]);
+    for (int i = 0; i < s->rules; i++) {
+        free(s->rule[i].pattern);
+        pcre2_code_free(s->rule[i].code);
+        if (s->rule[i].onig) onig_free(s->rule[i].onig);
     }
-    free(s);
+    if (s->has_clock) timer_delete(s->clock);
+    pcre2_match_data_free(s->match), pcre2_match_context_free(s->context), pcre2_jit_stack_free(s->stack);
+    onig_region_free(s->region, 1), onig_free_match_param(s->limits);
+    free(s->name), free(s);
 }
 
-static void split_from(const Split *s, int i, const char *text, size_t bytes, SplitPiece *piece, void *with) {
-    if (i == s->patterns) {
-        if (bytes > 0) piece(with, text, bytes);
-        return;
+SplitEngine split_engine(const Split *s) {
+    for (int i = 0; i < s->rules; i++)
+        if (!s->rule[i].code) return SPLIT_BY_ONIGURUMA;
+    return SPLIT_BY_CONSTRUCTS;
+}
+
+uint64_t split_hash(const Split *s) {
+    uint64_t hash = (uint64_t)s->rules;
+    for (int i = 0; i < s->rules; i++) {
+        int32_t kind[2] = {s->rule[i].behavior, s->rule[i].is_inverted};
+        hash = XXH3_64bits_withSeed(s->rule[i].pattern, strlen(s->rule[i].pattern), hash);
+        hash = XXH3_64bits_withSeed(kind, sizeof kind, hash);
     }
-    size_t at = 0;
-    for (size_t from = 0; from < bytes;) {
-        int found = pcre2_match(s->code[i], (PCRE2_SPTR)text, bytes, from, 0, s->match[i], NULL);
-        if (found < 0 && found != PCRE2_ERROR_NOMATCH)
-            fail(EXIT_DATA, "a tokenizer's pattern gives up after %zu bytes of text (PCRE2 error %d)", from, found);
-        if (found < 0) break;
-        const size_t *span = pcre2_get_ovector_pointer(s->match[i]);
-        if (span[1] == span[0]) { /* nothing is no piece */
-            from = span[1] + 1;
+    return hash;
+}
+
+int split_removes(const Split *s) {
+    for (int i = 0; i < s->rules; i++)
+        if (s->rule[i].behavior == SPLIT_REMOVED) return 1;
+    return 0;
+}
+
+void split_place(Split *s, int64_t byte) { s->place = byte; }
+
+/* --- patterns that run away --------------------------------------------------------------------------------------- */
+
+NORETURN static void ran_away(const Split *s, const Rule *r) {
+    fail(EXIT_DATA,
+         "%s: the pattern \"%.120s\" runs away at byte %lld of the text: it backtracks without end. Give a "
+         "pattern in which no repeat stands within a repeat, or another tokenizer",
+         s->name, r->pattern, (long long)(s->place + (s->at - s->text)));
+}
+
+static void clock_ran_out(union sigval split) {
+    const Split *s = (const Split *)split.sival_ptr;
+    const Rule  *r = s->busy;
+    if (r) ran_away(s, r);
+}
+
+/* Sets the clock of this thread to `seconds`; 0 stops it. Without a clock a pattern has Oniguruma's own limit alone. */
+static void set_clock(Split *s, time_t seconds) {
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD,
+                             .sigev_notify_function = clock_ran_out,
+                             .sigev_value.sival_ptr = s};
+    if (!s->is_watched || (seconds == 0 && !s->has_clock)) return;
+    if (seconds == 0) s->busy = NULL;
+    if (s->has_clock && !pthread_equal(s->owner, pthread_self())) timer_delete(s->clock), s->has_clock = 0;
+    if (!s->has_clock)
+        s->has_clock = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &s->clock) == 0, s->owner = pthread_self();
+    struct itimerspec left = {.it_value.tv_sec = seconds};
+    if (s->has_clock) timer_settime(s->clock, 0, &left, NULL);
+}
+
+/* Text up to here is done. What is left may take a second for each 16 MiB above SPLIT_SECONDS: one search may read
+ * it all. */
+static void renew_clock(Split *s, const char *done) {
+    s->renewed = done;
+    set_clock(s, SPLIT_SECONDS + (time_t)((s->end - done) >> 24));
+}
+
+/* --- pieces ------------------------------------------------------------------------------------------------------- */
+
+/* Finds the first match from a byte on. Returns 1, 0 if there is none, or -1 if text behind these bytes may change
+ * it. */
+static int find_match(Split *s, const Rule *r, const char *text, size_t bytes, size_t from, SplitEnd end,
+                      size_t span[2]) {
+    s->at = text + from, s->busy = r;
+    if (r->code) {
+        uint32_t  options = end == SPLIT_MORE ? PCRE2_PARTIAL_HARD : 0;
+        int found = r->has_jit ? pcre2_jit_match(r->code, (PCRE2_SPTR)text, bytes, from, options, s->match, s->context)
+                               : pcre2_match(r->code, (PCRE2_SPTR)text, bytes, from, options | PCRE2_NO_UTF_CHECK,
+                                             s->match, s->context);
+        if (found == PCRE2_ERROR_PARTIAL) return -1;
+        if (found == PCRE2_ERROR_NOMATCH) return end == SPLIT_MORE ? -1 : 0;
+        if (found == PCRE2_ERROR_NOMEMORY)
+            fail(EXIT_MEMORY, "%s: no memory to match the pattern \"%.120s\"", s->name, r->pattern);
+        if (found < 0) ran_away(s, r);
+        memcpy(span, pcre2_get_ovector_pointer(s->match), 2 * sizeof *span);
+        return 1;
+    }
+    const UChar *begin = (const UChar *)text, *last = begin + bytes;
+    int          found =
+        onig_search_with_param(r->onig, begin, last, begin + from, last, s->region, ONIG_OPTION_NONE, s->limits);
+    if (found == ONIG_MISMATCH) return 0;
+    if (found == ONIGERR_MEMORY)
+        fail(EXIT_MEMORY, "%s: no memory to match the pattern \"%.120s\"", s->name, r->pattern);
+    if (found < 0) ran_away(s, r);
+    span[0] = (size_t)s->region->beg[0], span[1] = (size_t)s->region->end[0];
+    return 1;
+}
+
+static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with);
+
+/* Matches and the text between them, in order, and what of them is not passed on yet. */
+typedef struct {
+    Split      *split;
+    int         rule;           /* number */
+    const char *text;
+    SplitPiece *piece;
+    void       *with;
+    size_t      begin, end;     /* held */
+    int         holds, is_match;
+} Spans;
+
+static void pass_on(const Spans *x, size_t begin, size_t end) {
+    if (end > begin) split_rule(x->split, x->rule + 1, x->text + begin, end - begin, SPLIT_END, x->piece, x->with);
+}
+
+static void pass_held(Spans *x) {
+    if (x->holds) pass_on(x, x->begin, x->end);
+    x->holds = 0;
+}
+
+static void take_span(Spans *x, size_t begin, size_t end, int is_match) {
+    const Rule *r = &x->split->rule[x->rule];
+    is_match ^= r->is_inverted;
+    int is_joined = x->holds && (r->behavior == SPLIT_CONTIGUOUS      ? is_match == x->is_match
+                                 : r->behavior == SPLIT_WITH_PREVIOUS ? is_match && !x->is_match
+                                                                      : !is_match && x->is_match);
+    switch (r->behavior) {
+        case SPLIT_ISOLATED: pass_on(x, begin, end); return;
+        case SPLIT_REMOVED: if (!is_match) pass_on(x, begin, end); return;
+        default: break;
+    }
+    if (!is_joined) pass_held(x), x->begin = begin;
+    x->end = end, x->is_match = is_match, x->holds = 1;
+}
+
+static size_t next_character(const char *text, size_t bytes, size_t at) {
+    for (at++; at < bytes && ((unsigned char)text[at] & 0xC0) == 0x80;) at++;
+    return at;
+}
+
+/* Splits text that is UTF-8 by rule i and those after it. */
+static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with) {
+    const Rule *r = &s->rule[i];
+    Spans       x = {.split = s, .rule = i, .text = text, .piece = piece, .with = with};
+    size_t      done = 0, last = SIZE_MAX, span[2];
+    if (end == SPLIT_MORE && (i == s->rules || !r->code || r->behavior > SPLIT_REMOVED))
+        return 0; /* the whole text is needed */
+    if (i == s->rules) {
+        int is_long = bytes >= SPLIT_STRETCH; /* what is done with it takes time of its own */
+        if (is_long) set_clock(s, 0);
+        piece(with, text, bytes);
+        if (is_long) renew_clock(s, text + bytes);
+        return bytes;
+    }
+    for (size_t from = 0; from <= bytes;) {
+        if (s->is_watched && text + from - s->renewed > SPLIT_STRETCH) renew_clock(s, text + from);
+        int found = find_match(s, r, text, bytes, from, end, span);
+        if (found < 0) return done;
+        if (found == 0) break;
+        if (span[0] == span[1] && span[1] == last) { /* a match of nothing right behind a match is none */
+            from = next_character(text, bytes, from);
             continue;
         }
-        split_from(s, i + 1, text + at, span[0] - at, piece, with);
-        split_from(s, i + 1, text + span[0], span[1] - span[0], piece, with);
-        from = at = span[1];
+        from = last = span[1];
+        if (span[0] > done) take_span(&x, done, span[0], 0);
+        take_span(&x, span[0], span[1], 1);
+        done = span[1];
     }
-    split_from(s, i + 1, text + at, bytes - at, piece, with);
+    if (bytes > done) take_span(&x, done, bytes, 0);
+    pass_held(&x);
+    return bytes;
 }
 
-void split_text(const Split *s, const char *text, size_t bytes, SplitPiece *piece, void *with) {
-    split_from(s, 0, text, bytes, piece, with);
+/* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
+
+/* The length of the character of UTF-8 at s, 0 if there is none. */
+static size_t character_bytes(const unsigned char *s, size_t left) {
+    size_t n = *s < 0x80 ? 1 : *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
+    if (n > left) return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    if ((*s == 0xE0 && s[1] < 0xA0) || (*s == 0xED && s[1] > 0x9F)) return 0; /* too long; a surrogate */
+    if ((*s == 0xF0 && s[1] < 0x90) || (*s == 0xF4 && s[1] > 0x8F)) return 0; /* too long; over U+10FFFF */
+    return n;
+}
+
+/* Whether the end of the text may cut a character here. */
+static int may_be_cut(const unsigned char *s, size_t left) {
+    size_t n = *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
+    if (left >= n) return 0;
+    for (size_t i = 1; i < left; i++)
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    return 1;
+}
+
+size_t split_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t at = 0, n;
+    *invalid = 0;
+    while (at < bytes) {
+        uint64_t eight;
+        if (at + 8 <= bytes && (memcpy(&eight, s + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
+        else if ((n = character_bytes(s + at, bytes - at)) > 0) at += n;
+        else break;
+    }
+    if (at > 0 || bytes == 0) return at;
+    for (n = 0; n < bytes && character_bytes(s + n, bytes - n) == 0; n++)
+        if (end == SPLIT_MORE && may_be_cut(s + n, bytes - n)) return 0;
+    *invalid = n < bytes || end == SPLIT_END ? n : 0;
+    return 0;
+}
+
+size_t split_text(Split *s, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with) {
+    size_t at = 0, valid, invalid;
+    s->text = text, s->end = text + bytes;
+    renew_clock(s, text);
+    while (at < bytes) {
+        valid = split_valid(text + at, bytes - at, end, &invalid);
+        if (valid == 0 && invalid == 0) break;
+        if (invalid > 0) piece(with, text + at, invalid);
+        int is_open = end == SPLIT_MORE &&
+                      (at + valid == bytes || may_be_cut((const unsigned char *)text + at + valid, bytes - at - valid));
+        size_t taken =
+            valid > 0 ? split_rule(s, 0, text + at, valid, is_open ? SPLIT_MORE : SPLIT_END, piece, with) : invalid;
+        at += taken;
+        if (taken < valid) break;
+    }
+    set_clock(s, 0);
+    s->place += (int64_t)at;
+    return at;
 }

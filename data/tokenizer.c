@@ -5,15 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <utf8proc.h>
 #include <xxhash.h>
 
 #include "core/error.h"
 #include "data/tokens_json.h"
 
-/* A vocabulary of the 256 bytes, each its own id. */
-static int is_of_bytes(const Bpe *b) {
-    size_t bytes;
+/* A vocabulary of the 256 bytes, each its own id, and a file that does nothing else to a text. */
+static int is_of_bytes(const BpeFile *f) {
+    const Bpe *b = f->bpe;
+    size_t     bytes;
+    if (f->normal_forms > 0 || f->begins > 0 || split_removes(f->split)) return 0;
     for (int32_t id = 0; id < 256; id++) {
         const char *text = bpe_bytes(b, id, &bytes);
         if (!text || bytes != 1 || (unsigned char)*text != id) return 0;
@@ -24,7 +25,7 @@ static int is_of_bytes(const Bpe *b) {
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     if (!*path) return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
     Tokenizer t = {TOKENIZER_BPE, vocab_size, bpe_file_read(path)};
-    if (is_of_bytes(t.file.bpe)) {
+    if (is_of_bytes(&t.file)) {
         bpe_file_free(&t.file);
         return (Tokenizer){.kind = TOKENIZER_BYTES, .vocab_size = 256};
     }
@@ -82,10 +83,13 @@ static void add_length(void *with, const char *begin, size_t bytes) {
     *hash = XXH3_64bits_withSeed(&bytes, sizeof bytes, *hash);
 }
 
-/* The lengths of the pieces of many neighbours: each two fragments meet twice on average, in a fixed order. */
+/* The lengths of the pieces of many neighbours: each two fragments meet twice on average, in a fixed order. Patterns for
+ * Oniguruma are taken as they are written: one of them could run away on this text, and never on another. */
 static uint64_t hash_pieces(const BpeFile *f) {
     enum { COUNT = sizeof FRAGMENTS / sizeof *FRAGMENTS, DRAWN = 2 * COUNT * COUNT, LINE = 64 };
-    uint64_t hash = (uint64_t)f->is_nfc, drawn = 1;
+    uint64_t hash = f->normal_forms ? XXH3_64bits(f->normal_form, sizeof *f->normal_form * (size_t)f->normal_forms) : 0;
+    uint64_t drawn = 1;
+    if (split_engine(f->split) == SPLIT_BY_ONIGURUMA) return hash ^ split_hash(f->split);
     for (int i = 0; i < DRAWN;) {
         char   text[16 * LINE];
         size_t bytes = 0;
@@ -95,7 +99,7 @@ static uint64_t hash_pieces(const BpeFile *f) {
             memcpy(text + bytes, one, strlen(one));
             bytes += strlen(one);
         }
-        split_text(f->split, text, bytes, add_length, &hash);
+        split_text(f->split, text, bytes, SPLIT_END, add_length, &hash);
     }
     return hash;
 }
@@ -112,7 +116,7 @@ static Print print_of(const Tokenizer *t) {
         uint64_t    own[2] = {(uint64_t)id, text ? XXH3_64bits(text, bytes) : 0};
         if (text) p.texts = XXH3_64bits_withSeed(own, sizeof own, p.texts);
     }
-    p.added = bpe_added_hash(b), p.merges = bpe_merges_hash(t->file.bpe), p.pieces = hash_pieces(&t->file);
+    p.added = bpe_added_hash(b, t->file.normal_forms > 0), p.merges = bpe_merges_hash(t->file.bpe), p.pieces = hash_pieces(&t->file);
     return p;
 }
 
@@ -201,70 +205,6 @@ void tokenizer_destroy(Tokenizer *t) {
     if (t->kind == TOKENIZER_BPE) bpe_file_free(&t->file);
 }
 
-size_t tokenizer_most(const Tokenizer *t, size_t bytes) {
-    return t->kind == TOKENIZER_BPE && t->file.is_nfc ? 3 * bytes : bytes; /* UAX #15: NFC takes at most three times the bytes */
-}
-
-/* --- encoding ----------------------------------------------------------------------------------------------------- */
-
-typedef struct { Bpe *bpe; int32_t *ids; size_t count; } Sink;
-
-static void take_piece(void *with, const char *begin, size_t bytes) {
-    Sink *sink = (Sink *)with;
-    sink->count += bpe_encode_piece(sink->bpe, begin, bytes, sink->ids + sink->count);
-}
-
-static int is_ascii(const char *text, size_t bytes) {
-    unsigned char all = 0;
-    for (size_t i = 0; i < bytes; i++) all |= (unsigned char)text[i];
-    return all < 0x80;
-}
-
-/* Valid text at the start, in bytes. */
-static size_t valid_bytes(const char *text, size_t bytes) {
-    size_t at = 0;
-    for (utf8proc_int32_t character; at < bytes;) {
-        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at), &character);
-        if (n <= 0) break;
-        at += (size_t)n;
-    }
-    return at;
-}
-
-/* Text without special parts. */
-static void encode_plain(const Tokenizer *t, const char *text, size_t bytes, Sink *sink) {
-    if (!t->file.is_nfc || is_ascii(text, bytes)) {
-        split_text(t->file.split, text, bytes, take_piece, sink);
-        return;
-    }
-    for (size_t n; bytes > 0; text += n, bytes -= n) {
-        utf8proc_uint8_t *composed = NULL;
-        n = valid_bytes(text, bytes);
-        utf8proc_ssize_t made = n == 0 ? 0
-                                       : utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &composed,
-                                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-        if (made < 0) fail(EXIT_MEMORY, "no memory to bring %zu bytes of text into NFC: %s", n, utf8proc_errmsg(made));
-        split_text(t->file.split, (const char *)composed, (size_t)made, take_piece, sink);
-        free(composed);
-        if (n == 0) take_piece(sink, text, n = 1); /* no UTF-8 */
-    }
-}
-
-int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids) {
-    if (t->kind == TOKENIZER_IDS) return -1;
-    for (size_t i = 0; i < bytes && t->kind == TOKENIZER_BYTES; i++) ids[i] = (unsigned char)text[i];
-    if (t->kind == TOKENIZER_BYTES) return (int64_t)bytes;
-    Sink    sink = {t->file.bpe, ids, 0};
-    size_t  at, own;
-    int32_t id;
-    for (; bpe_next_special(t->file.bpe, text, bytes, &at, &own, &id); text += at + own, bytes -= at + own) {
-        encode_plain(t, text, at, &sink);
-        sink.ids[sink.count++] = id;
-    }
-    encode_plain(t, text, bytes, &sink);
-    return (int64_t)sink.count;
-}
-
 /* --- decoding ----------------------------------------------------------------------------------------------------- */
 
 void tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out) {
@@ -290,6 +230,14 @@ char *tokenizer_special_text(const Tokenizer *t, int32_t id) {
 }
 
 int32_t tokenizer_start(const Tokenizer *t) {
+    if (t->kind == TOKENIZER_BPE && t->file.begins > 0) return t->file.begin[0];
+    if (t->kind == TOKENIZER_BPE && t->file.start >= 0) return t->file.start;
     if (tokenizer_end_of_text(t) >= 0) return tokenizer_end_of_text(t);
     return t->kind == TOKENIZER_BYTES ? '\n' : 0;
+}
+
+int64_t tokenizer_begin(const Tokenizer *t, int32_t *ids) {
+    if (t->kind != TOKENIZER_BPE) return 0;
+    memcpy(ids, t->file.begin, sizeof *ids * (size_t)t->file.begins);
+    return t->file.begins;
 }

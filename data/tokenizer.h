@@ -42,18 +42,17 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
  * file's, in the message; cure: what to type. */
 void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose, const char *cure);
 void      tokenizer_destroy(Tokenizer *t);
-/* Ids that a text of so many bytes has at most. */
-size_t    tokenizer_most(const Tokenizer *t, size_t bytes);
-/* ids [tokenizer_most] from text; returns how many, -1 when this tokenizer takes no text. Special text, as <|endoftext|>, is
- * its id; bytes that are no UTF-8 are tokens of their bytes. Not for two threads at once. */
-int64_t   tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids);
 /* Writes the text of one id. */
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
 /* The id that ends a text; -1: there is none. Ids alone of GPT-2's vocabulary have GPT-2's. */
 int32_t   tokenizer_end_of_text(const Tokenizer *t);
 char     *tokenizer_special_text(const Tokenizer *t, int32_t id); /* malloc'ed; NULL where the id has no text */
-/* The id that a text of its own begins after: the end of the text before it; bytes have a newline, ids alone 0. */
+/* The id that a text of its own begins after: the first that the tokenizer puts before each text, else bos_token, else
+ * the end of the text before it; bytes have a newline, ids alone 0. */
 int32_t   tokenizer_start(const Tokenizer *t);
+/* The ids that the tokenizer puts before each text (post_processor, add_bos_token) into ids [BPE_MOST_BEGIN]; returns how
+ * many. They stand before prompts and texts that are evaluated, not before the documents of training data. */
+int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
 
 #ifdef __cplusplus
 }

@@ -20,6 +20,7 @@ build   libcjson-dev        links cjson/cJSON.h -lcjson
 build   libxxhash-dev       links xxhash.h -lxxhash
 build   libsodium-dev       links sodium.h -lsodium
 build   libpcre2-dev        links pcre2.h -lpcre2-8
+build   libonig-dev         links oniguruma.h -lonig
 build   libutf8proc-dev     links utf8proc.h -lutf8proc
 build   libarchive-dev      links archive.h -larchive
 build   libsnappy-dev       links snappy-c.h -lsnappy

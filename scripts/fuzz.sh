@@ -54,7 +54,7 @@ fuzz() { # TARGET
 failed=0 running=()
 finish() { wait "${running[0]}" || failed=1; running=("${running[@]:1}"); }
 for target in "${targets[@]}"; do
-    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" "${rest[@]}" "${mpi[@]}" -ldnnl -lcjson -lxxhash -lsodium -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz -lm -fopenmp || exit 1
+    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" "${rest[@]}" "${mpi[@]}" -ldnnl -lcjson -lxxhash -lsodium -lpcre2-8 -lonig -lutf8proc -larchive -lsnappy -lzstd -lz -lm -fopenmp || exit 1
     [ ${#running[@]} -lt 2 ] || finish
     fuzz "$target" & running+=($!)
 done

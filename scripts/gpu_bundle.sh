@@ -61,6 +61,7 @@ bundle_libraries() {
     library_of sodium.h sodium
     cp -rL /usr/include/sodium "$bundle/include/"
     library_of pcre2.h pcre2-8
+    library_of oniguruma.h onig
     library_of utf8proc.h utf8proc
     library_of archive.h archive
     library_of snappy-c.h snappy
@@ -73,7 +74,7 @@ bundle_libraries() {
         cp -L "$cuda/include/nccl.h" "$bundle/include/"
         cp -rL "$cuda/include/nvtx3" "$bundle/include/"
     fi
-    note libraries "libcjson, libxxhash, libsodium, PCRE2, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
+    note libraries "libcjson, libxxhash, libsodium, PCRE2, Oniguruma, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
 }
 
 # Open MPI of Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one machine (no network hardware).

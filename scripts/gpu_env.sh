@@ -47,9 +47,9 @@ with_bundle_mpi() {
 }
 small_libraries() { # whether this machine can build and run with all of them
     printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h cjson/cJSON.h xxhash.h sodium.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h | cat - <(echo 'int main(void) { return 0; }') |
-        "${CC:-gcc}" -x c -o /dev/null - -lcmocka -lcjson -lxxhash -lsodium -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz 2>/dev/null
+        "${CC:-gcc}" -x c -o /dev/null - -lcmocka -lcjson -lxxhash -lsodium -lpcre2-8 -lonig -lutf8proc -larchive -lsnappy -lzstd -lz 2>/dev/null
 }
-# libcjson, libxxhash, libsodium, libpcre2, libutf8proc, libarchive, libsnappy, libzstd, zlib, cmocka and Open MPI: this machine's where it has them, else the bundle's; without any Open MPI, MPI=0.
+# libcjson, libxxhash, libsodium, libpcre2, libonig, libutf8proc, libarchive, libsnappy, libzstd, zlib, cmocka and Open MPI: this machine's where it has them, else the bundle's; without any Open MPI, MPI=0.
 find_libraries() {
     local use=
     if [ -d "$BUNDLE/lib" ] && ! small_libraries; then use=1; fi

@@ -53,13 +53,15 @@ int32_t sample_documents(const Config *c, const Tokenizer *t) {
 }
 
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes) {
-    Prompt p = {.id = malloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + 1))};
+    Prompt p = {.id = malloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN))};
     if (!p.id) fail(EXIT_MEMORY, "no memory for the tokens of a prompt of %zu bytes", bytes);
-    if (bytes > 0) p.count = tokenizer_encode(tokenizer, text, bytes, p.id);
-    if (p.count < 0)
+    p.hidden = tokenizer_begin(tokenizer, p.id);
+    int64_t own = bytes > 0 ? tokenizer_encode(tokenizer, text, bytes, p.id + p.hidden) : 0;
+    p.count = p.hidden + own;
+    if (own < 0)
         fail(EXIT_CONFIG,
              "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
-    if (p.count == 0) p.id[p.count++] = tokenizer_start(tokenizer), p.is_hidden = 1;
+    if (p.count == 0) p.id[p.count++] = tokenizer_start(tokenizer), p.hidden = 1;
     for (int64_t i = 0; i < p.count; i++)
         if (p.id[i] >= tokenizer->vocab_size)
             fail(EXIT_CONFIG,
@@ -172,7 +174,7 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
     Sampled    done = {0};
     Writer     w = writer_create(p, s, plan->window);
     TextStream text = text_stream_create(plan->put, plan->ctx);
-    int64_t    count = prompt->count, end = count + plan->tokens, first = prompt->is_hidden ? 1 : 0;
+    int64_t    count = prompt->count, end = count + plan->tokens, first = prompt->hidden;
     int32_t   *ids = malloc(sizeof *ids * (size_t)end);
     double     began_ms = clock_ms();
     if (!ids) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan->tokens);

@@ -4,7 +4,7 @@
 #ifndef TRAIN_GPT_RUN_TEXT_SAMPLE_H
 #define TRAIN_GPT_RUN_TEXT_SAMPLE_H
 
-#include "data/tokenizer.h"
+#include "data/encoder.h"
 #include "model/pipeline.h"
 #include "run/config/config.h"
 #include "run/text/draw.h"
@@ -14,11 +14,12 @@
 extern "C" {
 #endif
 
-/* Ids of a prompt. An empty one is the one token that a text begins after, which is not printed. */
+/* Ids of a prompt, behind those that the tokenizer puts before each text. An empty prompt has at least the one token that
+ * a text begins after. */
 typedef struct {
     int32_t *id;        /* owned [count] */
     int64_t  count;
-    int      is_hidden;
+    int64_t  hidden;    /* so many at the beginning are not printed */
 } Prompt;
 
 /* Exit 64 where the tokenizer takes no text. */

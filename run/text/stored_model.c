@@ -140,7 +140,8 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
     const char *begins = "the tokenizer", *ends = NULL;
     char        path[4200], *unused = NULL;
     Json        json;
-    int         has_begin = 0, has_settings = 0;
+    int32_t     before[BPE_MOST_BEGIN]; /* each text, as the tokenizer says: they count before bos_token_id */
+    int         befores = (int)tokenizer_begin(tokenizer, before), has_begin = befores > 0, has_settings = 0;
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", checkpoint, names[i]);
         if (!read_json(path, 1, &json)) continue;
@@ -154,9 +155,10 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
     if (!ends && tokenizer_end_of_text(tokenizer) >= 0)
         e.end[e.ends++] = tokenizer_end_of_text(tokenizer), ends = "the tokenizer";
     if (!prints) return e;
-    fprintf(stderr, "%s: an empty prompt begins after token ", verb);
-    print_id(tokenizer, e.begin, "");
-    fprintf(stderr, " (%s); ", begins);
+    fprintf(stderr, befores ? "%s: each text begins with token " : "%s: an empty prompt begins after token ", verb);
+    if (!befores) print_id(tokenizer, e.begin, "");
+    for (int i = 0; i < befores; i++) print_id(tokenizer, before[i], i ? ", " : "");
+    fprintf(stderr, " (%s); ", befores ? tokenizer->file.start_from : begins);
     if (e.ends == 0) fputs("no token ends a text", stderr);
     for (int i = 0; i < e.ends; i++) print_id(tokenizer, e.end[i], i ? ", " : "texts end with token ");
     if (ends) fprintf(stderr, " (%s)", ends);

@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#include "data/tokenizer.h"
+#include "data/encoder.h"
 
 #ifdef __cplusplus
 extern "C" {

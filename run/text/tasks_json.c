@@ -1,7 +1,8 @@
 /* tasks_json.c - a line of a task's JSONL: its keys, and its texts as tokens.
  *
- * Tokens are divided as lm-eval does: the context gives up its white space at the end to the continuation, and the
- * continuation has those tokens of the whole that come after as many as the context alone has. Without a context it
+ * Tokens are divided as lm-eval does: the tokens that the tokenizer puts before each text come first, the context gives
+ * up its white space at the end to the continuation, and the continuation has those tokens of the whole that come after
+ * as many as the context alone has. Without a context it
  * follows the token that a text of its own begins after, unless it begins with that itself.
  *
  * Tasks of CORE are divided as nanochat does: a start token first; choices are what comes after the tokens that all of
@@ -63,12 +64,24 @@ static void *memory(size_t bytes) {
     return p;
 }
 
-/* Tokens of a text's first `bytes` bytes, after the start token where has_start. */
+/* Whether a text begins with the text of a token. */
+static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text, size_t bytes) {
+    char  *token = tokenizer_special_text(tokenizer, id);
+    size_t own = token ? strlen(token) : 0;
+    int    is_so = own > 0 && own <= bytes && memcmp(text, token, own) == 0;
+    free(token);
+    return is_so;
+}
+
+/* Tokens of a text's first `bytes` bytes. They follow the start token if has_start, else the tokens that the tokenizer
+ * puts before each text, unless the text begins with the first of these itself. */
 static int64_t encode(TaskReader reader, const char *text, size_t bytes, int has_start, int32_t **out) {
     const Tokenizer *tokenizer = reader.tokenizer;
-    *out = (int32_t *)memory(sizeof **out * (tokenizer_most(tokenizer, bytes) + 1));
+    *out = (int32_t *)memory(sizeof **out * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN));
+    int64_t before = has_start ? 1 : tokenizer_begin(tokenizer, *out);
     if (has_start) **out = reader.begin ? reader.begin - 1 : tokenizer_start(tokenizer);
-    return tokenizer_encode(tokenizer, text, bytes, *out + has_start) + has_start;
+    else if (before > 0 && begins_with(tokenizer, **out, text, bytes)) before = 0;
+    return tokenizer_encode(tokenizer, text, bytes, *out + before) + before;
 }
 
 /* Sets the tokens of context + delimiter + continuation, and how many of them are the continuation's. */

@@ -35,7 +35,7 @@ const VerbKey TRAIN_TOKENIZER_KEYS[] = {
      "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one"},
     INPUT_KEY_ROWS(INPUTS),
     [PATTERN] = {"pattern", "cl100k_base", "gpt2",
-     "where words begin: gpt2, cl100k_base, o200k_base, llama3, qwen, or a regular expression"},
+     "where words begin: gpt2, cl100k_base, o200k_base, llama3, qwen, or a regular expression (Oniguruma's)"},
     [MEMORY] = {"memory", "8GiB", "2GiB", "for counting words; rare ones that do not fit are left out"},
     {.name = NULL},
 };
@@ -64,12 +64,20 @@ static Asked take_arguments(int argc, char **argv) {
 
 /* --- counting ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { Split *split; BpeTrainer *trainer; Cutter cutter; int64_t bytes; } Counting;
+typedef struct {
+    Split      *split;
+    BpeTrainer *trainer;
+    Cutter      cutter;
+    int64_t     bytes, begun; /* of all text, and of the document: those that left the cutter */
+} Counting;
 
 static void count_word(void *with, const char *word, size_t bytes) { bpe_trainer_add((BpeTrainer *)with, word, bytes); }
-static void count_part(void *with, const char *text, size_t bytes) {
+static size_t count_part(void *with, const char *text, size_t bytes, SplitEnd end) {
     Counting *c = (Counting *)with;
-    split_text(c->split, text, bytes, count_word, c->trainer);
+    split_place(c->split, c->begun);
+    size_t taken = split_text(c->split, text, bytes, end, count_word, c->trainer);
+    c->begun += (int64_t)taken;
+    return taken;
 }
 
 static void begin_document(void *with, int is_row) { (void)with, (void)is_row; }
@@ -78,14 +86,18 @@ static void take_text(void *with, const char *text, size_t bytes) {
     c->bytes += (int64_t)bytes;
     cutter_put(&c->cutter, text, bytes);
 }
-static void end_document(void *with) { cutter_end(&((Counting *)with)->cutter); }
+static void end_document(void *with) {
+    Counting *c = (Counting *)with;
+    cutter_end(&c->cutter);
+    c->begun = 0;
+}
 
 /* Returns what was read; owned. */
 static Documents *count_texts(const Asked *a, Counting *c) {
     char       fault[DOCUMENT_FAULT_CHARS];
     Documents *documents;
     int        exit_code = documents_find(&documents, a->text, a->texts, &a->inputs, fault);
-    c->cutter.sink = count_part, c->cutter.with = c;
+    c->cutter.take = count_part, c->cutter.with = c;
     if (exit_code == 0) exit_code = documents_read(documents, (DocumentSink){begin_document, take_text, end_document, c}, fault);
     if (exit_code) fail(exit_code, "train-tokenizer: %s", fault);
     if (c->bytes == 0)
@@ -131,7 +143,9 @@ int verb_train_tokenizer(int argc, char **argv) {
     char        fault[SPLIT_FAULT_CHARS], path[4200];
     Counting    counting = {.trainer = bpe_trainer_create((size_t)(a.memory_bytes / COUNTED_PART))};
     size_t      json_bytes;
-    if (!split_create(&counting.split, &pattern, 1, fault)) fail(EXIT_CONFIG, "train-tokenizer: pattern=%s: %s", a.pattern, fault);
+    SplitRule   rule = {(char *)pattern, SPLIT_ISOLATED, 0};
+    if (!split_create(&counting.split, &rule, 1, "train-tokenizer", SPLIT_BY_CONSTRUCTS, fault))
+        fail(EXIT_CONFIG, "train-tokenizer: pattern=%s: %s", a.pattern, fault);
     Documents *documents = count_texts(&a, &counting);
 
     int32_t  most = a.vocab_size - 257;

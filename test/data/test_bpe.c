@@ -1,4 +1,5 @@
-/* Byte-pair encoding from files made here: ids, round trips, texts that come in parts, and what a file may have wrong. */
+/* Byte-pair encoding from files made here: ids, round trips, texts that come in parts, and what a file may have
+ * wrong. */
 #include "data/encoder.h"
 
 #include "core/error.h"
@@ -133,25 +134,216 @@ static void long_texts_are_cut(void **state) {
     tokenizer_destroy(&t);
 }
 
+/* An added token with "normalized" is found after text is normalized, and after the others. */
+static void added_tokens_have_an_order(void **state) {
+    (void)state;
+    static const char ADDED[] =
+        "\"added_tokens\":[{\"id\":260,\"content\":\"hel\",\"normalized\":true},{\"id\":261,\"content\":\"lt\",\"normalized\":false},"
+        "{\"id\":262,\"content\":\"e\xcc\x81x\",\"normalized\":true},{\"id\":263,\"content\":\"a b\",\"normalized\":false}],";
+    for (int is_nfc = 0; is_nfc < 2; is_nfc++) {
+        char parts[200], around[1000];
+        snprintf(parts, sizeof parts, "%s%s", is_nfc ? "\"normalizer\":{\"type\":\"NFC\"}," : "", LEVEL);
+        snprintf(around, sizeof around, "%s", PLAIN);
+        write_tokenizer(path, 256, TAIL, MERGES, around, parts);
+        char   *text;
+        int64_t bytes = io_read_file(path, 1 << 20, &text); /* the first member is its added tokens */
+        FILE   *f = fopen(path, "w");
+        fprintf(f, "{%s%.*s", ADDED, (int)bytes, strchr(text, ']') + 2);
+        fclose(f), free(text);
+        Tokenizer t = tokenizer_create(path, 264);
+        assert_ids(&t, "helt", (int32_t[]){256, 261}, 2);
+        assert_ids(&t, "hel t", (int32_t[]){260, 259}, 2);
+        assert_ids(&t, "xa b", (int32_t[]){'x', 263}, 2);
+        if (is_nfc) assert_ids(&t, "\xc3\xa9x", (int32_t[]){262}, 1);
+        else assert_ids(&t, "\xc3\xa9x", (int32_t[]){0xc3, 0xa9, 'x'}, 3);
+        assert_ids(&t, "e\xcc\x81x", (int32_t[]){262}, 1);
+        tokenizer_destroy(&t);
+    }
+}
+
+#define SPLIT_BY(pattern, behavior, invert)                                                                 \
+    "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{" pattern \
+    "},\"behavior\":\"" behavior "\",\"invert\":" invert "},{\"type\":\"ByteLevel\",\"use_regex\":false}]},"
+
+/* Texts in parts of any size, gathered into chunks of any size: added tokens, marks and pieces over the cuts. */
+static void cuts_change_no_id(void **state) {
+    (void)state;
+    static const char *const PARTS[] =
+        {LEVEL,
+         "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},",
+         "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKD\"},{\"type\":\"NFC\"}]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},",
+         SPLIT_BY("\"Regex\":\"[^\\\\n]+|\\\\n\"", "Isolated", "false"),
+         SPLIT_BY("\"Regex\":\"\\\\w+\"", "MergedWithNext", "true"),
+         SPLIT_BY("\"String\":\"l\"", "Removed", "false"),
+         SPLIT_BY("\"String\":\"hel\"", "MergedWithPrevious", "false"),
+         SPLIT_BY("\"Regex\":\"\\\\d{1,3}(?=(\\\\d{3})*\\\\b)\"", "Isolated", "false")};
+    static const char *const WORDS[] = {"hell",
+                                        "he",
+                                        " t",
+                                        "l",
+                                        "<|endoftext|>",
+                                        "<|end",
+                                        "e\xcc\x81",
+                                        "\xcc\x81",
+                                        "\xef\xac\x81",
+                                        "\xe1\x84\x80\xe1\x85\xa1",
+                                        "\xff",
+                                        "\xe2\x82",
+                                        " ",
+                                        "\n",
+                                        "  ",
+                                        "1234",
+                                        "a",
+                                        "\xe4\xbd\xa0",
+                                        "oftext|>"};
+    static char    text[1 << 14];
+    static int32_t whole[11 * sizeof text];
+    for (size_t k = 0, draws = 0; k < sizeof PARTS / sizeof *PARTS; k++) {
+        Tokenizer t = tokenizer_of(PLAIN, PARTS[k]);
+        for (int round = 0; round < 60; round++) {
+            uint32_t r[4];
+            size_t   bytes = 0;
+            rng_words(r, 5, RNG_TEST, draws++);
+            for (uint32_t words = r[0] % 200; words > 0; words--) {
+                rng_words(r, 5, RNG_TEST, draws++);
+                bytes = (size_t)(stpcpy(text + bytes, WORDS[r[0] % (sizeof WORDS / sizeof *WORDS)]) - text);
+            }
+            int64_t count = tokenizer_encode(&t, text, bytes, whole);
+            rng_words(r, 5, RNG_TEST, draws++);
+            Encoder e = {.tokenizer = &t, .sink = take, .cutter.chunk = 1 + r[1] % 40};
+            got.count = 0;
+            for (size_t at = 0, n; at < bytes; at += n) {
+                rng_words(r, 5, RNG_TEST, draws++);
+                n = 1 + r[0] % 50 < bytes - at ? 1 + r[0] % 50 : bytes - at;
+                encoder_put(&e, text + at, n);
+            }
+            encoder_end(&e);
+            encoder_free(&e);
+            if (got.count != count || memcmp(got.ids, whole, sizeof *whole * (size_t)count) != 0)
+                fail_msg("tokenizer %zu: \"%.*s\"", k, (int)bytes, text);
+        }
+        tokenizer_destroy(&t);
+    }
+}
+
+/* What stands before each text, and where an empty one begins. */
+static void begin_tokens_are_read(void **state) {
+    (void)state;
+    static const struct { const char *post; int32_t begin[2], begins; const char *note;
+    } cases[] =
+        {{"\"post_processor\":null,", {0}, 0, NULL},
+         {"\"post_processor\":{\"type\":\"ByteLevel\",\"trim_offsets\":true},", {0}, 0, NULL},
+         {"\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":["
+          "{\"SpecialToken\":{\"id\":\"B\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],"
+          "\"special_tokens\":{\"B\":{\"id\":\"B\",\"ids\":[260,7],\"tokens\":[\"x\",\"y\"]}}}]},",
+          {260, 7},
+          2,
+          NULL},
+         {"\"post_processor\":{\"type\":\"RobertaProcessing\",\"sep\":[\"</s>\",9],\"cls\":[\"<s>\",260],\"trim_offsets\":true,\"add_prefix_space\":false},",
+          {260},
+          1,
+          "puts a token behind each text"},
+         {"\"truncation\":{\"max_length\":3},", {0}, 0, "truncation is not used"},
+         {"\"decoder\":{\"type\":\"Fuse\"},", {0}, 0, "the decoder, Fuse, is not used"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char parts[1000];
+        snprintf(parts, sizeof parts, "%s%s", cases[i].post, LEVEL);
+        Tokenizer t = tokenizer_of(PLAIN, parts);
+        int32_t   ids[BPE_MOST_BEGIN];
+        assert_int_equal(tokenizer_begin(&t, ids), cases[i].begins);
+        for (int k = 0; k < cases[i].begins; k++) assert_int_equal(ids[k], cases[i].begin[k]);
+        if (cases[i].begins) assert_string_equal(t.file.start_from, "./tokenizer.json: post_processor");
+        if (!cases[i].note) assert_null(t.file.notes);
+        else assert_non_null(strstr(t.file.notes, cases[i].note));
+        tokenizer_destroy(&t);
+    }
+}
+
+static void files_beside_are_read(void **state) {
+    (void)state;
+    static const struct { const char *file, *content; int32_t start; const char *note;
+    } cases[] = {{"tokenizer_config.json",
+                  "{\"bos_token\":\"<|start|>\",\"model_max_length\":8,\"chat_template\":\"x\"}", 261, NULL},
+                 {"tokenizer_config.json", "{\"bos_token\":{\"content\":\"<|start|>\"},\"add_bos_token\":false}", 261,
+                  NULL},
+                 {"special_tokens_map.json", "{\"bos_token\":\"<|start|>\"}", 261, NULL},
+                 {"tokenizer_config.json", "{\"bos_token\":null}", 260, NULL},
+                 {"tokenizer_config.json", "{\"bos_token\":\"none\"}", 260, "bos_token, \"none\", is no added token"},
+                 {"tokenizer_config.json", "{\"add_bos_token\":true}", 260, "add_bos_token is not used"},
+                 {"tokenizer_config.json", "{\"add_bos_token\":true,\"bos_token\":\"<|start|>\"}", 261, NULL},
+                 {"tokenizer_config.json", "{\"add_prefix_space\":true,\"add_eos_token\":false}", 260,
+                  "add_prefix_space is not used"},
+                 {"tokenizer_config.json", "{\"sampling_alpha\":0.1}", 260, "not known and not used: sampling_alpha"},
+                 {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"261\":{\"content\":\"<|start|>\"}}}", 260, NULL},
+                 {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"300\":{\"content\":\"<|more|>\"}}}", 260,
+                  "\"<|more|>\" with the id 300"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_tokenizer(path, 256, TAIL, MERGES, PLAIN, LEVEL);
+        char   *text;
+        int64_t bytes = io_read_file(path, 1 << 20, &text);
+        FILE   *f = fopen(path, "w");
+        fprintf(f,
+                "{\"added_tokens\":[{\"id\":260,\"content\":\"<|endoftext|>\"},{\"id\":261,\"content\":\"<|start|>\"}],%.*s",
+                (int)bytes, strchr(text, ']') + 2);
+        fclose(f), free(text);
+        write_file(cases[i].file, cases[i].content, strlen(cases[i].content));
+        Tokenizer t = tokenizer_create(path, 262);
+        assert_int_equal(tokenizer_start(&t), cases[i].start);
+        int32_t begin[BPE_MOST_BEGIN] = {cases[i].start};
+        assert_int_equal(tokenizer_begin(&t, begin), strstr(cases[i].content, "add_bos_token\":true,") != NULL);
+        assert_int_equal(begin[0], cases[i].start);
+        if (!cases[i].note) assert_null(t.file.notes);
+        else assert_non_null(strstr(t.file.notes, cases[i].note));
+        tokenizer_destroy(&t);
+        io_unlink(cases[i].file);
+    }
+}
+
 static void create_from(const void *tokenizer) { tokenizer_create((const char *)tokenizer, 261); }
 static void create_small(const void *tokenizer) { tokenizer_create((const char *)tokenizer, 256); }
 
 static void faults_are_named(void **state) {
     (void)state;
-    static const struct { int bytes; const char *tail, *merges, *around, *parts, *says; } cases[] = {
-        {255, TAIL, MERGES, PLAIN, LEVEL, "no token is the byte 0xff alone"},
-        {256, TAIL, "[\"h x\"]", PLAIN, LEVEL, "merge 0, \"h x\", makes no token"},
-        {256, TAIL, "[\"hx\"]", PLAIN, LEVEL, "merge 0 is no pair"},
-        {256, ",\"he\":17", "[]", PLAIN, LEVEL, "the token \"he\", or its id 17, stands twice"},
-        {256, ",\"he\":-1", "[]", PLAIN, LEVEL, "he has no id"},
-        {256, ",\"a b\":300", "[]", PLAIN, LEVEL, "\"a b\" is not of byte-level BPE"},
-        {256, TAIL, MERGES, "\"type\":\"Unigram\",", LEVEL, "its model, Unigram, is none"},
-        {256, TAIL, MERGES, "\"type\":\"BPE\",\"byte_fallback\":true,", LEVEL, "its model, byte_fallback"},
-        {256, TAIL, MERGES, PLAIN, "", "its pre_tokenizer, null"},
-        {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"Metaspace\"},", "its pre_tokenizer, Metaspace"},
-        {256, TAIL, MERGES, PLAIN, "\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},", "its normalizer, Lowercase"},
-        {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
-                                   "{\"type\":\"ByteLevel\",\"use_regex\":false}]},", "its pattern is none"}};
+    static const struct { int bytes; const char *tail, *merges, *around, *parts, *says;
+    } cases[] =
+        {{255, TAIL, MERGES, PLAIN, LEVEL, "no token is the byte 0xff alone"},
+         {256, TAIL, "[\"h x\"]", PLAIN, LEVEL, "merge 0, \"h x\", makes no token"},
+         {256, TAIL, "[\"hx\"]", PLAIN, LEVEL, "merge 0 is no pair"},
+         {256, ",\"he\":17", "[]", PLAIN, LEVEL, "the token \"he\", or its id 17, stands twice"},
+         {256, ",\"he\":-1", "[]", PLAIN, LEVEL, "he has no id"},
+         {256, ",\"a b\":300", "[]", PLAIN, LEVEL, "\"a b\" is not of byte-level BPE"},
+         {256, TAIL, MERGES, "\"type\":\"Unigram\",", LEVEL, "its model, Unigram, is none"},
+         {256, TAIL, MERGES, "\"type\":\"BPE\",\"byte_fallback\":true,", LEVEL, "its model, byte_fallback"},
+         {256, TAIL, MERGES, PLAIN, "", "its pre_tokenizer, null"},
+         {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"Metaspace\"},", "its pre_tokenizer, Metaspace"},
+         {256, TAIL, MERGES, PLAIN, "\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
+          "its normalizer, Lowercase"},
+         {256, TAIL, MERGES, PLAIN,
+          "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
+          "{\"type\":\"ByteLevel\",\"use_regex\":false}]},",
+          "pre_tokenizer: the pattern \"(\" is not a regular expression"},
+         {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true},",
+          "ByteLevel with add_prefix_space"},
+         {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"trim\":1},",
+          "ByteLevel has the member \"trim\", which is not built in"},
+         {256, TAIL, MERGES, "\"type\":\"BPE\",\"alpha\":0.5,", LEVEL, "BPE has the member \"alpha\""},
+         {256, TAIL, MERGES, PLAIN, "\"chunks\":3,\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
+          "the file has the member \"chunks\""},
+         {256, TAIL, MERGES, PLAIN, "\"version\":\"2.0\",\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
+          "its version is \"2.0\""},
+         {256, TAIL, MERGES, PLAIN,
+          "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]},",
+          "with a part behind ByteLevel"},
+         {256, TAIL, MERGES, PLAIN,
+          "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Halved\"},",
+          "Split with an unknown behavior"},
+         {256, TAIL, MERGES, PLAIN, "\"post_processor\":{\"type\":\"Mine\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
+          "its post_processor, Mine, is none that is built in"},
+         {256, TAIL, MERGES, PLAIN,
+          "\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"x\",999],\"sep\":[\"x\",1]},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
+          "adds the id 999, which is no token's"},
+         {256, ",\"he\":257", "[]", PLAIN, LEVEL,
+          "the added token \"<|endoftext|>\" has the id 260, and Hugging Face tokenizers gives it 257, the next one"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_tokenizer(path, cases[i].bytes, cases[i].tail, cases[i].merges, cases[i].around, cases[i].parts);
         assert_ends(EXIT_DATA, create_from, path, cases[i].says, NULL);
@@ -217,6 +409,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(normal_form_c_comes_first, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(parts_are_the_whole, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(long_texts_are_cut, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(added_tokens_have_an_order, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(cuts_change_no_id, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(begin_tokens_are_read, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(files_beside_are_read, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(faults_are_named, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(hostile_files_are_refused, enter_folder, leave_folder),
     };

@@ -1,5 +1,5 @@
 /* Bytes to ids and back, and text for a terminal. */
-#include "data/tokenizer.h"
+#include "data/encoder.h"
 
 #include "core/error.h"
 #include "data/tokenizer_json.h"

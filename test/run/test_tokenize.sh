@@ -157,11 +157,39 @@ expect "its own tokens are longer than bytes" awk '/bytes of text/ { for (i = 1;
 expect "a model is trained on them" quiet train model.vocab_size=320 data.train="$WORK/own/train_*.bin" data.val="$WORK/own/val_*.bin" run.dir="$WORK/own-run"
 expect "and sampled" eval '"$TRAIN" sample "$WORK/own-run" prompt="fox" tokens=4 | grep -q "^fox"'
 for pattern in cl100k_base o200k_base '\S+|\s+'; do expect "pattern=$pattern" eval 'learn "$text" out="$WORK/pattern" vocab_size=300 pattern="$pattern" > /dev/null'; done
-expect "a pattern that is none" exits 64 'pattern=\(: its pattern is none' learn "$text" out="$WORK/x" vocab_size=300 pattern='('
+expect "a pattern that is none" exits 64 'pattern=\(: the pattern .* is not a regular expression' learn "$text" out="$WORK/x" vocab_size=300 pattern='('
 expect "no size" exits 64 'vocab_size=N is missing' learn "$text" out="$WORK/x"
 expect "a size too small" exits 64 'vocab_size=256: a whole number from 257' learn "$text" out="$WORK/x" vocab_size=256
 expect "no text to learn from" exits 64 'no text to read' learn out="$WORK/x" vocab_size=300
 expect "an empty text" exits 65 'empty' learn "$WORK/empty" out="$WORK/x" vocab_size=300
+# Texts of more than a chunk, patterns that only Oniguruma reads, one that runs away; begin tokens of a post_processor.
+python3 - "$WORK" <<'PY'
+import json, os, sys
+work = sys.argv[1]
+def write(name, pattern, **more):
+    t = json.load(open(work + "/bpe/tokenizer.json"))
+    level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    t["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}, level]}
+    t["added_tokens"].append({"id": 265, "content": "on t", "normalized": False})
+    t.update(more)
+    os.makedirs(work + "/" + name)
+    json.dump(t, open(work + "/" + name + "/tokenizer.json", "w"))
+write("by-line", r"[^\n]+|\n")
+write("by-word", r"\b\w+\b|[^\w&&[^!]]+|!")
+write("runaway", r"(\w+)+!")
+write("begins", "", pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False}, added_tokens=[{"id": 264, "content": "<|endoftext|>"}], post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [], "special_tokens": {"x": {"id": "x", "ids": [264], "tokens": ["<|endoftext|>"]}}})
+open(work + "/lines.txt", "w").write("the st\n" * 200000)
+open(work + "/added.txt", "w").write("on t" * 300000)
+open(work + "/words.txt", "w").write("a" * 40 + " !")
+PY
+counted() { rm -rf "$WORK/long"; tokenize "$WORK/$1" out="$WORK/long" tokenizer="$WORK/$2" val=0 eot=none > /dev/null; ids "$WORK/long/train_000000.bin" | sort -n | uniq -c | tr -s ' \n' ' '; }
+expect "1.4 MB in lines: each has the ids of its own" [ "$(counted lines.txt by-line)" = " 200000 10 200000 32 200000 257 200000 263 " ]
+expect "an added token with a space, 1.2 MB of it" [ "$(counted added.txt by-line)" = " 300000 265 " ]
+expect "a pattern for Oniguruma, in 1.4 MB" [ "$(counted lines.txt by-word)" = " 200000 10 200000 32 200000 257 200000 263 " ]
+expect "a pattern that runs away" exits 65 'runaway/tokenizer.json: the pattern .* runs away at byte 0 of the text' tokenize "$WORK/words.txt" out="$WORK/away" tokenizer="$WORK/runaway" val=0
+expect "  in train-tokenizer, too" exits 65 'train-tokenizer: the pattern .* runs away at byte 0' learn "$WORK/words.txt" out="$WORK/x" vocab_size=300 pattern='(\w+)+!'
+expect "a begin token is told, and not printed" eval '[ "$("$TRAIN" sample "$WORK/bpe-run" tokenizer="$WORK/begins" prompt=fox tokens=0 2> "$WORK/said")" = fox ] && grep -q "^sample: each text begins with 264 <|endoftext|> .*begins/tokenizer.json: post_processor)" "$WORK/said"'
 gzip -c "$text" > "$WORK/text.gz"
 expect "the same from a packed text" eval 'learn "$WORK/text.gz" out="$WORK/own3" vocab_size=320 > /dev/null; cmp "$WORK/own/tokenizer.json" "$WORK/own3/tokenizer.json"'
 expect "and from rows" eval 'python3 -c "import json, sys; print(json.dumps({\"body\": open(sys.argv[1]).read()}))" "$text" > "$WORK/one.jsonl"; learn "$WORK/one.jsonl" field=body out="$WORK/own4" vocab_size=320 > /dev/null; cmp "$WORK/own/tokenizer.json" "$WORK/own4/tokenizer.json"'

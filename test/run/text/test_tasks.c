@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "run/text/tasks.h"
+#include "test/run/lib/begin.h"
 
 static const Tokenizer BYTES = {.kind = TOKENIZER_BYTES, .vocab_size = 256};
 static TaskReader reader(int64_t positions) { return (TaskReader){&BYTES, positions, 0}; }
@@ -233,12 +234,32 @@ static void broken_hellaswag_is_refused(void **state) {
     task_free(&t);
 }
 
+/* As lm-eval's default is: the begin token stands before contexts, not twice, and alone where there is no context. */
+static void begin_tokens_come_first(void **state) {
+    (void)state;
+    static const struct { const char *head, *line; int32_t ids[8], count, scored; } CASES[] = {
+        {NULL, "{\"context\":\"ab \",\"continuation\":\"c\"}", {256, 'a', 'b', ' ', 'c'}, 5, 2},
+        {NULL, "{\"context\":\"\",\"continuation\":\"c\"}", {256, 'c'}, 2, 1},
+        {NULL, "{\"context\":\"<s>a\",\"continuation\":\"c\"}", {256, 'a', 'c'}, 3, 1},
+        {"{\"task\":\"t\",\"method\":\"core\",\"baseline\":0}", "{\"context\":\"a\",\"continuation\":\"c\"}", {256, 'a', 'c'}, 3, 1}};
+    Tokenizer tokenizer = begin_tokenizer();
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        Task    t = parsed((TaskReader){&tokenizer, 40}, CASES[i].head, CASES[i].line);
+        int32_t ids[64];
+        assert_int_equal(task_text(&t, t.question, 0, ids), CASES[i].count);
+        assert_memory_equal(ids, CASES[i].ids, sizeof *ids * (size_t)CASES[i].count);
+        assert_int_equal(t.text[0].scored, CASES[i].scored);
+        task_free(&t);
+    }
+    tokenizer_destroy(&tokenizer);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_are_divided_as_lm_eval_does), cmocka_unit_test(other_forms),
         cmocka_unit_test(core_is_divided_as_nanochat_does),    cmocka_unit_test(long_texts_lose_their_beginning),
         cmocka_unit_test(faults_are_named),                    cmocka_unit_test(hellaswag_is_read),
-        cmocka_unit_test(broken_hellaswag_is_refused),
+        cmocka_unit_test(broken_hellaswag_is_refused),         cmocka_unit_test(begin_tokens_come_first),
     };
     return cmocka_run_group_tests_name("tasks", tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include "model/model.h"
 #include "run/text/sample.h"
 #include "run/verbs/verbs.h"
+#include "test/run/lib/begin.h"
 #include "test/run/lib/child.h"
 
 /* --- text, from a small model with random weights ----------------------------------------------------------------- */
@@ -244,6 +245,26 @@ static void the_verb_refuses(void **state) {
     assert_non_null(strstr(c.said, "./train_gpt sample RUN_OR_CHECKPOINT"));
 }
 
+/* The tokenizer's begin token stands before every prompt, and is not printed. */
+static void prompts_follow_the_begin_token(void **state) {
+    (void)state;
+    static const struct { const char *text; int32_t ids[4], count; } CASES[] = {
+        {"", {256}, 1}, {"ab", {256, 'a', 'b'}, 3}, {"<s>a", {256, 256, 'a'}, 3}}; /* as Hugging Face tokenizers does */
+    Tokenizer t = begin_tokenizer();
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        Prompt p = prompt_create(&t, CASES[i].text, strlen(CASES[i].text));
+        assert_int_equal(p.count, CASES[i].count);
+        assert_memory_equal(p.id, CASES[i].ids, sizeof *p.id * (size_t)p.count);
+        assert_int_equal(p.hidden, 1);
+        prompt_free(&p);
+    }
+    tokenizer_destroy(&t);
+    t = tokenizer_create("", 256);
+    Prompt p = prompt_create(&t, "ab", 2), empty = prompt_create(&t, "", 0);
+    assert_true(p.count == 2 && p.hidden == 0 && empty.count == 1 && empty.hidden == 1 && empty.id[0] == '\n');
+    prompt_free(&p), prompt_free(&empty);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_follows_the_model),
@@ -252,6 +273,7 @@ int main(void) {
         cmocka_unit_test(the_same_seed_gives_the_same_text),
         cmocka_unit_test(a_stop_text_ends_it),
         cmocka_unit_test(text_is_printable),
+        cmocka_unit_test(prompts_follow_the_begin_token),
         cmocka_unit_test(the_verb_refuses),
     };
     return cmocka_run_group_tests_name("sample", tests, NULL, NULL);
