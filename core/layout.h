@@ -37,6 +37,7 @@ typedef struct {            /* one row of the parameter table */
     char    name[64];       /* "transformer.h.3.attn.c_attn.weight", as in the files */
     int     dims;
     int64_t dim[2];         /* shape in files                              */
+    int     symbol[2];      /* the caller's own name of each (model/params.h, Dim) */
     Cut     cut;
     int64_t pad;            /* CUT_VOCABULARY: rows in memory are a multiple, on each tensor rank; else unused */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */
@@ -54,8 +55,8 @@ typedef struct {            /* one row of the parameter table */
     int64_t memory;         /* memory index of the first of them           */
 } Param;
 
-/* Which buckets a rank holds, where ranks have different ones: with masters and files; a copy, whose master another rank
- * has; not at all. */
+/* Which buckets a rank holds, where ranks have different ones: with masters and files; a copy, whose master another
+ * rank has; not at all. */
 typedef enum { BUCKET_OWN, BUCKET_TWIN, BUCKET_ELSEWHERE } BucketHold;
 
 typedef struct {
@@ -90,16 +91,16 @@ typedef struct {
     ParamGroup group;
 } Span;
 
-/* Of `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every extent that is cut. hold [buckets] is
- * copied; NULL: all are its own. Of expert_ranks, 0 counts as 1, that divide the experts, on expert_rank: the rows of
- * experts then have buckets to themselves. */
+/* Of `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every extent that is cut. hold
+ * [buckets] is copied; NULL: all are its own. Of expert_ranks, 0 counts as 1, that divide the experts, on
+ * expert_rank: the rows of experts then have buckets to themselves. */
 typedef struct { int ranks, tensor_ranks, tensor_rank; const BucketHold *hold; int expert_ranks, expert_rank; } LayoutPlace;
 /* Copies the rows and places them. A bucket that is elsewhere takes no memory, and its pieces are empty. */
 Layout layout_create(const Param *rows, int params, LayoutPlace place);
 void   layout_destroy(Layout *layout);
 
-/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0: all padding, or
- * another rank has the master). */
+/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0: all
+ * padding, or another rank has the master). */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
 
 /* Where the span's elements from number `at` on lie in files: at global offset `offset` the first, and `elems` of them

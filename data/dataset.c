@@ -162,6 +162,11 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
     return dataset_open_blend(key, globs, NULL, count, seq_len, vocab_size);
 }
 
+/* The key that sets the length of a sample, beside the key that names the files. */
+static const char *length_key(const char *key) {
+    return strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
+}
+
 Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
                            int64_t vocab_size) {
     IoPaths     list = {NULL, 0};
@@ -192,9 +197,11 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
     }
     d.tokens = count_of.tokens, d.samples = count_of.samples;
     if (d.samples == 0)
-        fail(EXIT_DATA, "%s: %lld tokens in %d file%s hold no sample: batch.seq_len %lld takes %lld tokens of one file; "
-             "give more text or a shorter batch.seq_len", key, (long long)d.tokens, d.shards, d.shards == 1 ? "" : "s", (long long)seq_len,
-             (long long)seq_len + 1);
+        fail(EXIT_DATA,
+             "%s: %lld tokens in %d file%s hold no sample: %s %lld takes %lld tokens of one file; "
+             "give more text or a shorter %s",
+             key, (long long)d.tokens, d.shards, d.shards == 1 ? "" : "s", length_key(key), (long long)seq_len,
+             (long long)seq_len + 1, length_key(key));
     if (share) {
         d.blend = malloc(sizeof *d.blend);
         if (!d.blend) fail(EXIT_MEMORY, "no memory for a blend of %d sources", sources);

@@ -13,7 +13,7 @@ const BlockKind *block_kind(ModelShape shape) {
         case ARCH_QWEN3: return shape.tie_embeddings ? &BLOCK_QWEN3_TIED : &BLOCK_QWEN3;
         case ARCH_QWEN3_MOE: return &BLOCK_QWEN3_MOE[shape.balance == BALANCE_BIAS][shape.tie_embeddings != 0];
     }
-    return &BLOCK_GPT2;
+    return shape.own_head ? &BLOCK_GPT2_HEAD : &BLOCK_GPT2;
 }
 
 static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((char *)acts + field); }

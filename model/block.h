@@ -26,8 +26,9 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Shapes in symbols: N rows of the micro-batch; OWN of them on this tensor rank, N/t of t; the widths are its own, too:
- * Q/t, QKV/t, FC/t and H/t heads, KEYS/t of keys. ALL_C is the whole width. PAST_N are the rows of tokens before these, too. */
+/* Shapes in symbols: N rows of the micro-batch; OWN of them on this tensor rank, N/t of t; the widths are its own,
+ * too: Q/t, QKV/t, FC/t and H/t heads, KEYS/t of keys. ALL_C is the whole width. PAST_N are the rows of tokens
+ * before these, too. */
 typedef enum {
     ACT_OWN_ALL_C, ACT_OWN, ACT_N_Q, ACT_N_QKV, ACT_PAST_N_QKV, ACT_N_HEADS, ACT_N_KEYS, ACT_N_FC, ACT_N_2FC,
     ACT_HEADS_T, /* [B*H,T] */
@@ -73,8 +74,9 @@ typedef struct {
     Comm      *tensor;         /* borrowed: ranks that divide each matrix, and the rows of the stream; NULL: there is one */
     Comm      *context;        /* borrowed: ranks with other tokens of the same sequences; NULL: there is one          */
     /* The residual stream before the block, in two parts: `update`, the last branch's output, joins `mid` in the
-     * block's first norm. mid.data is NULL where the entry holds the stream already: before the first block, and where the last
-     * branch has joined. forward leaves its last branch's output in own_rows(update); or has_joined, and the stream is in exit. */
+     * block's first norm. mid.data is NULL where the entry holds the stream already: before the first block, and
+     * where the last branch has joined. forward leaves its last branch's output in own_rows(update); or has_joined,
+     * and the stream is in exit. */
     Tensor mid;                /* [own,C] act                                                              */
     Tensor update;             /* [N,C] act: also where all ranks' rows meet; training has room for [N,Q/t]   */
     Tensor exit;               /* [own,C] act: the entry of what comes behind the block                    */
@@ -99,10 +101,10 @@ Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room); /* part [own,C]
 Tensor sum_rows(const BlockRun *r, Tensor room);                 /* this rank's rows of the sum over the ranks */
 Tensor own_rows(const BlockRun *r, Tensor room);
 Tensor update_before(const BlockRun *r); /* own_rows(update), which is to join mid; none where the stream is whole */
-/* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al., "Ring
- * attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one rank the
- * plain ops. Queries of tokens with a past see the keys of that, too; lse is not set then.
- *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T]   delta: of dy and y, or none   dbias, and what is returned: as of
+/* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al.,
+ * "Ring attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one
+ * rank the plain ops. Queries of tokens with a past see the keys of that, too; lse is not set then. qkv, dqkv
+ * [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T]   delta: of dy and y, or none   dbias, and what is returned: as of
  * attention_backward */
 HeadShape heads_of(const BlockRun *r); /* this tensor rank's */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
@@ -114,7 +116,8 @@ Tensor batch_rows(const BlockRun *r, Tensor qkv);
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
 
-/* Keys of the config that a kind reads, beside its five sizes. A key that it does not read is refused, but at its default. */
+/* Keys of the config that a kind reads, beside its five sizes. A key that it does not read is refused, but at its
+ * default. */
 typedef enum {
     READS_N_KV_HEAD = 1, /* else each query head has its own keys       */
     READS_HEAD_DIM  = 2, /* else n_embd / n_head                        */
@@ -135,7 +138,8 @@ typedef struct {
     void (*forward)(BlockRun *r, void *acts, const void *weights);
     void (*recompute)(BlockRun *r, void *acts, const void *weights); /* of rows that are not kept */
     void (*backward)(BlockRun *r, void *acts, const void *weights, const void *grads);
-    /* The last norm, of the stream that leaves the last block, which it joins as a block does. dy [own,C]; r->dresidual is set. */
+    /* The last norm, of the stream that leaves the last block, which it joins as a block does. dy [own,C];
+     * r->dresidual is set. */
     void (*final_forward)(const BlockRun *r, FinalActs x, FinalParams w);
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
     int  has_own_head;                     /* FinalParams.head; else the embedding is the head */
@@ -151,14 +155,14 @@ typedef struct {
     const HfFiles *files;                  /* config.json */
 } BlockKind;
 
-extern const BlockKind BLOCK_GPT2, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
+extern const BlockKind BLOCK_GPT2, BLOCK_GPT2_HEAD, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
 extern const BlockKind BLOCK_QWEN3_MOE[2][2]; /* the choice of experts has a bias; the head is tied */
 
 /* The kind of a model of this shape. */
 const BlockKind *block_kind(ModelShape shape);
 
-/* The structs of `blocks` blocks, act_bytes each, with their memory out of the arena; free() it. like: other blocks' whose
- * rows that are not kept have the memory of these, too; NULL: the first here has it. */
+/* The structs of `blocks` blocks, act_bytes each, with their memory out of the arena; free() it. like: other blocks'
+ * whose rows that are not kept have the memory of these, too; NULL: the first here has it. */
 void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e,
                         Recompute recompute, GptUse use, void *like, Arena *arena);
 /* Whether each block has its own memory for keys and values, in which they outlive a forward. */

@@ -11,6 +11,7 @@
 #include "core/json_scan.h"
 #include "core/json_text.h"
 #include "model/block.h"
+#include "model/hf_members.h"
 #include "model/hf_softcap.h"
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
@@ -57,82 +58,144 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *end_of_text, char 
 
 int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {
     const cJSON *n = json_member(config, key);
-    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > 1 << 30 || n->valuedouble != floor(n->valuedouble))
-        fail(EXIT_DATA, "%s: %s is missing or no size: this is no config of a model that is trained here", path, key);
+    char         shown[SHOWN_BYTES];
+    if (!n)
+        fail(EXIT_DATA, "%s: %s is missing: add it, with the model's number (the shapes of its weights show most)",
+             path, key);
+    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > INT32_MAX ||
+        n->valuedouble != floor(n->valuedouble))
+        fail(EXIT_DATA, "%s: %s is %s; a whole number from 1 to %d is expected", path, key, value_text(n, shown),
+             INT32_MAX);
     return (int64_t)n->valuedouble;
 }
 
+/* A size that transformers knows under two names. */
+static int64_t size_of_either(const cJSON *config, const char *name, const char *other, const char *path) {
+    if (!json_member(config, other)) return hf_size_of(config, name, path);
+    if (!json_member(config, name)) return hf_size_of(config, other, path);
+    if (hf_size_of(config, name, path) != hf_size_of(config, other, path))
+        fail(EXIT_DATA, "%s: %s and %s are one size under two names, and differ: remove one of them", path, name, other);
+    return hf_size_of(config, name, path);
+}
+
 static ModelShape gpt2_shape(const cJSON *config, const char *path) {
-    ModelShape shape = GPT2_SHAPE(hf_size_of(config, "n_layer", path), hf_size_of(config, "n_head", path), hf_size_of(config, "n_embd", path),
-                      hf_size_of(config, "n_positions", path), hf_size_of(config, "vocab_size", path));
+    const cJSON *inner = json_member(config, "n_inner");
+    ModelShape   shape = GPT2_SHAPE(size_of_either(config, "n_layer", "num_hidden_layers", path),
+                                    size_of_either(config, "n_head", "num_attention_heads", path),
+                                    size_of_either(config, "n_embd", "hidden_size", path),
+                                    size_of_either(config, "n_positions", "max_position_embeddings", path),
+                                    hf_size_of(config, "vocab_size", path));
     if (shape.n_embd % shape.n_head != 0)
         fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd, (long long)shape.n_head);
+    if (inner && !cJSON_IsNull(inner) && hf_size_of(config, "n_inner", path) != 4 * shape.n_embd)
+        hf_refuse_key(path, inner, "null or 4 x n_embd is computed here");
+    shape.tie_embeddings = hf_flag_of(config, "tie_word_embeddings", 1, path);
     return shape;
+}
+
+/* The type that says how config.json is read; of one without a type, gpt2's. */
+static const HfFiles *files_of(const cJSON *config, const char *path) {
+    const cJSON *type = json_member(config, "model_type");
+    if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
+    for (int arch = 0; arch < ARCH_COUNT; arch++) {
+        const HfFiles *files = block_kind((ModelShape){.arch = arch})->files;
+        if (files->reads(config)) return files;
+    }
+    if (type) hf_refuse_key(path, type, "gpt2, llama, qwen3 and qwen3_moe are computed here");
+    return &HF_GPT2;
 }
 
 ModelShape hf_config_shape(const cJSON *config, const char *path) {
-    const HfFiles *files = &HF_GPT2; /* of a config.json without a type, too */
-    for (int arch = 0; arch < ARCH_COUNT; arch++) {
-        const BlockKind *kind = block_kind((ModelShape){.arch = arch});
-        if (kind->files->reads(config)) files = kind->files;
-    }
-    ModelShape shape = files->shape(config, path);
+    ModelShape shape = files_of(config, path)->shape(config, path);
     shape.logit_softcap = hf_softcap_of(config, path);
     return shape;
-}
-
-NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours) {
-    char theirs[SHOWN_BYTES];
-    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string,
-         value_text(value, theirs), ours);
 }
 
 int hf_is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
 
 /* The names that transformers has for GELU by tanh. */
 static int is_gelu_by_tanh(const cJSON *value) {
-    return hf_is_word(value, "gelu_new") || hf_is_word(value, "gelu_pytorch_tanh") || hf_is_word(value, "gelu_fast");
+    static const char *const names[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate",
+                                        "gelu_python_tanh"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (hf_is_word(value, names[i])) return 1;
+    return 0;
 }
 
 static int gpt2_reads(const cJSON *config) { return hf_is_type(config, "gpt2"); }
 
-static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape) {
+void hf_expect_head(const char *path, int is_tied, int has_head) {
+    if (!is_tied && !has_head)
+        fail(EXIT_DATA,
+             "%s: tie_word_embeddings is false or missing, and the weights hold no lm_head.weight: if the head of this model is its "
+             "embedding, set tie_word_embeddings to true there",
+             path);
+}
+
+static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape, int has_head) {
     char         ours[80];
     const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
     const cJSON *activation = json_member(config, "activation_function"), *epsilon = json_member(config, "layer_norm_epsilon");
-    const cJSON *by_layer = json_member(config, "scale_attn_by_inverse_layer_idx"),
-                *scaled = json_member(config, "scale_attn_weights");
     snprintf(ours, sizeof ours, "model.n_head is %" PRId64, shape.n_head);
     if (type && !hf_is_type(config, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
+    if (!heads) heads = json_member(config, "num_attention_heads");
     if (heads && number_value(heads) != (double)shape.n_head) hf_refuse_key(path, heads, ours);
     if (activation && !is_gelu_by_tanh(activation)) hf_refuse_key(path, activation, "gelu_new, by tanh, is computed here");
-    if (epsilon && fabs(number_value(epsilon) - 1e-5) > 1e-11) hf_refuse_key(path, epsilon, "1e-5 is used here");
-    if (by_layer && cJSON_IsTrue(by_layer)) hf_refuse_key(path, by_layer, "attention is not scaled so here");
-    if (scaled && cJSON_IsFalse(scaled)) hf_refuse_key(path, scaled, "attention is scaled here");
+    if (epsilon && !(fabs(number_value(epsilon) - 1e-5) <= 1e-11)) hf_refuse_key(path, epsilon, "1e-5 is used here");
+    hf_expect_head(path, hf_flag_of(config, "tie_word_embeddings", 1, path), has_head);
 }
 
 const HfFiles HF_GPT2 = {gpt2_text, gpt2_reads, gpt2_shape, gpt2_expect};
 
-void hf_config_expect(const cJSON *config, const char *path, ModelShape ours) {
+void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
+    if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
+    hf_members_check(config, path, ours.arch);
     double cap = hf_softcap_of(config, path);
+    char has[SHOWN_BYTES], have[SHOWN_BYTES];
+    number_text(cap, has), number_text(ours.logit_softcap, have);
     if (cap != ours.logit_softcap)
-        fail(EXIT_DATA, "%s: the soft cap of this model's logits is %.9g, ours %.9g (0: none; the shapes of weights do not show it): give "
-             "model.logit_softcap = %.9g", path, cap, ours.logit_softcap, cap);
-    block_kind(ours)->files->expect(config, path, ours);
+        fail(EXIT_DATA,
+             "%s: the soft cap of this model's logits is %s, ours %s (0: none; the shapes of weights do not show it): give "
+             "model.logit_softcap=%s",
+             path, has, have, has);
+    block_kind(ours)->files->expect(config, path, ours, has_head);
 }
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-#define PREFIX "transformer."
+/* Parts that other programs put before a name, or anywhere in it, and that say nothing about the tensor: torch's
+ * wrappers of a module (compile, data parallel, FSDP, recomputation), and the names under which transformers keeps a
+ * model inside another. */
+static const char *const PREFIXES[] = {"module.", "model.", "transformer.", "language_model."};
+static const char *const WRAPPERS[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
 
-const char *hf_plain_name(const char *name) { return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : name; }
+/* Bytes of the one of `parts` that text begins with; 0: with none. */
+static size_t begins_with(const char *text, const char *const *parts, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(text, parts[i], strlen(parts[i])) == 0) return strlen(parts[i]);
+    return 0;
+}
+
+char *hf_plain_name(const char *name, char out[HF_NAME_BYTES]) {
+    size_t at = 0, own, is_start = 1;
+    while (*name && at + 1 < HF_NAME_BYTES) {
+        own = is_start ? begins_with(name, WRAPPERS, sizeof WRAPPERS / sizeof *WRAPPERS) : 0;
+        if (!own && at == 0) own = begins_with(name, PREFIXES, sizeof PREFIXES / sizeof *PREFIXES);
+        name += own;
+        if (own) continue;
+        is_start = *name == '.';
+        out[at++] = *name++;
+    }
+    out[at] = 0;
+    return out;
+}
 
 /* '#' stands for the number of a block. */
 static const struct { const char *name; HfExtra is; } EXTRAS[] = {
     {"lm_head.weight", HF_HEAD},
     {"h.#.attn.bias", HF_NOTHING},        /* attention's causal mask, */
     {"h.#.attn.masked_bias", HF_NOTHING}, /* and what it writes: in old files */
-    {"model.layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* a table of angles, in old files of llama */
+    {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* a table of angles, in old files of llama */
 };
 
 static int is_like(const char *name, const char *pattern) {
@@ -143,8 +206,8 @@ static int is_like(const char *name, const char *pattern) {
     return digits > 0 && strcmp(name + digits, pattern + 1) == 0;
 }
 
-HfExtra hf_extra(const char *name) {
+HfExtra hf_extra(const char *plain) {
     for (size_t i = 0; i < sizeof EXTRAS / sizeof *EXTRAS; i++)
-        if (is_like(hf_plain_name(name), EXTRAS[i].name)) return EXTRAS[i].is;
+        if (is_like(plain, EXTRAS[i].name)) return EXTRAS[i].is;
     return HF_ROW;
 }

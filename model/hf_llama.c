@@ -1,4 +1,5 @@
-/* hf_llama.c - config.json of the kinds llama and qwen3, as their classes in Hugging Face have it (HF_LLAMA of hf_gpt2.h). */
+/* hf_llama.c - config.json of the kinds llama and qwen3, as their classes in Hugging Face have it (HF_LLAMA of
+ * hf_gpt2.h). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,9 +9,11 @@
 #include "core/json.h"
 #include "core/json_text.h"
 #include "model/hf_gpt2.h"
+#include "model/hf_members.h"
 #include "model/hf_softcap.h"
 
-/* The classes, and what they take where config.json lacks a key; 0: heads share no keys, the width divided by the heads. */
+/* The classes, and what they take where config.json lacks a key; 0: heads share no keys, the width divided by the
+ * heads. */
 typedef struct {
     Arch        arch;
     const char *type, *name;
@@ -92,53 +95,85 @@ static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, c
     return !n || cJSON_IsNull(n) ? fallback : hf_size_of(config, key, path);
 }
 
-/* transformers 5 has theta in rope_parameters, beside the scaling. */
-static const cJSON *rope_of(const cJSON *config) {
-    const cJSON *rope = json_member(config, "rope_parameters");
-    return cJSON_IsObject(rope) ? rope : json_member(config, "rope_scaling");
+/* The members that turn with the position, as transformers 5 finds them: rope_scaling, where it is given and not
+ * empty, takes the place of all of rope_parameters. NULL if there are none. warns: of two that differ, and of
+ * members that are not known. */
+static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    const cJSON *rope = NULL;
+    for (int i = 0; i < 2; i++) {
+        const cJSON *one = json_member(config, names[i]);
+        if (one && !cJSON_IsNull(one) && !cJSON_IsObject(one))
+            hf_refuse_key(path, one, "an object or null is expected");
+        if (!one || !one->child) continue;
+        if (warns) hf_members_check_rope(one, path);
+        if (!rope) rope = one;
+        else if (warns && !cJSON_Compare(rope, one, 1))
+            warn("%s: rope_scaling and rope_parameters differ: rope_scaling is used, as in transformers 5, and nothing of "
+                 "rope_parameters",
+                 path);
+    }
+    return rope;
 }
 
-static void take_scaling(ModelShape *shape, const cJSON *config, const char *path) {
-    const cJSON *rope = rope_of(config), *type = json_member(rope, "rope_type");
-    if (!cJSON_IsObject(rope)) return;
+static void need_real(const cJSON *rope, const char *key, double *value, const char *path) {
+    const cJSON *n = json_member(rope, key);
+    if (!n || cJSON_IsNull(n))
+        fail(EXIT_DATA, "%s: %s.%s is missing, which rope_type \"llama3\" needs: add it", path, rope->string, key);
+    *value = real_of(rope, key, 0.0, path);
+}
+
+static void take_scaling(ModelShape *shape, const cJSON *config, const char *path, int warns) {
+    const cJSON *rope = rope_of(config, path, warns), *type = json_member(rope, "rope_type");
+    if (!rope) return;
     shape->rope_theta = real_of(rope, "rope_theta", shape->rope_theta, path);
     if (!type) type = json_member(rope, "type");
     if (!type || hf_is_word(type, "default")) return;
-    if (!hf_is_word(type, "llama3")) hf_refuse_key(path, type, "llama3 is computed here");
-    shape->rope_factor = real_of(rope, "factor", 8.0, path);
-    shape->rope_low_freq_factor = real_of(rope, "low_freq_factor", 1.0, path);
-    shape->rope_high_freq_factor = real_of(rope, "high_freq_factor", 4.0, path);
-    shape->rope_original_positions = hf_size_of(rope, "original_max_position_embeddings", path);
+    if (!hf_is_word(type, "llama3")) hf_refuse_key(path, type, "\"default\" and \"llama3\" are computed here");
+    need_real(rope, "factor", &shape->rope_factor, path);
+    need_real(rope, "low_freq_factor", &shape->rope_low_freq_factor, path);
+    need_real(rope, "high_freq_factor", &shape->rope_high_freq_factor, path);
+    const char  *known = "original_max_position_embeddings";
+    const cJSON *outside = json_member(config, known);
+    shape->rope_original_positions = size_or(rope, known, size_or(config, known, shape->n_positions, path), path);
+    if (outside && !cJSON_IsNull(outside) && hf_size_of(config, known, path) != shape->rope_original_positions)
+        hf_refuse_key(path, outside, "another value stands in rope_scaling or rope_parameters: remove one of the two");
     if (shape->rope_factor < 1.0 || shape->rope_low_freq_factor >= shape->rope_high_freq_factor)
         hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
 }
 
-static void refuse_unlike(const cJSON *config, const char *path) {
-    const cJSON *activation = json_member(config, "hidden_act"), *window = json_member(config, "use_sliding_window");
-    static const char *const biases[] = {"attention_bias", "mlp_bias"};
-    if (activation && !hf_is_word(activation, "silu")) hf_refuse_key(path, activation, "silu is computed here");
-    if (cJSON_IsTrue(window)) hf_refuse_key(path, window, "tokens see all before them here");
-    for (int i = 0; i < 2; i++)
-        if (cJSON_IsTrue(json_member(config, biases[i]))) hf_refuse_key(path, json_member(config, biases[i]), "there are no biases here");
+/* Whether any layer of this many sees less than all tokens before it. Layers of qwen3 do so from max_window_layers
+ * on, those of qwen3_moe all. */
+static void refuse_window(const cJSON *config, const char *path, ModelShape shape) {
+    const cJSON *window = json_member(config, "sliding_window");
+    const cJSON *first = json_member(config, "max_window_layers");
+    double       from = shape.arch != ARCH_QWEN3 ? 0.0 : cJSON_IsNumber(first) ? number_value(first) : 28.0;
+    if (shape.arch == ARCH_LLAMA || !hf_flag_of(config, "use_sliding_window", 0, path)) return;
+    if (window && (cJSON_IsNull(window) || number_value(window) >= (double)shape.n_positions)) return;
+    if (from >= (double)shape.n_layer) return;
+    hf_refuse_key(path, json_member(config, "use_sliding_window"),
+                  "a token sees all tokens before it here: false is computed");
 }
 
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
-    const cJSON *step = json_member(config, "decoder_sparse_step"), *dense = json_member(config, "mlp_only_layers");
-    if (step && !(cJSON_IsNumber(step) && step->valuedouble == 1.0))
-        hf_refuse_key(path, step, "every block has experts here: 1 is expected");
-    if (cJSON_GetArraySize(dense) > 0) hf_refuse_key(path, dense, "every block has experts here: [] is expected");
+    const cJSON *method = json_member(config, "topk_method");
     shape->n_inner = 0;
     const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts"; /* transformers 5, and 4 */
     shape->n_experts = hf_size_of(config, count, path);
+    if (json_member(config, "num_experts") && hf_size_of(config, "num_experts", path) != shape->n_experts)
+        fail(EXIT_DATA,
+             "%s: num_experts and num_local_experts are one size under two names, and differ: remove one of them", path);
     shape->top_k = hf_size_of(config, "num_experts_per_tok", path);
     shape->n_expert_inner = hf_size_of(config, "moe_intermediate_size", path);
-    shape->norm_top_k = cJSON_IsTrue(json_member(config, "norm_topk_prob"));
-    shape->balance = hf_is_word(json_member(config, "topk_method"), WITH_BIAS) ? BALANCE_BIAS : BALANCE_NONE;
+    shape->norm_top_k = hf_flag_of(config, "norm_topk_prob", 0, path);
+    if (method && !cJSON_IsNull(method) && !hf_is_word(method, WITH_BIAS) && !hf_is_word(method, "greedy"))
+        hf_refuse_key(path, method, "\"greedy\" and \"noaux_tc\" are computed here");
+    shape->balance = hf_is_word(method, WITH_BIAS) ? BALANCE_BIAS : BALANCE_NONE;
     if (shape->top_k > shape->n_experts)
         hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "at most num_experts is expected");
 }
 
-static ModelShape shape_of(const cJSON *config, const char *path, const HfClass *class) {
+static ModelShape shape_of(const cJSON *config, const char *path, const HfClass *class, int warns) {
     int64_t    heads = hf_size_of(config, "num_attention_heads", path);
     ModelShape shape = {.n_layer = hf_size_of(config, "num_hidden_layers", path),
                         .n_head = heads,
@@ -146,53 +181,55 @@ static ModelShape shape_of(const cJSON *config, const char *path, const HfClass 
                         .n_positions = size_or(config, "max_position_embeddings", class->positions, path),
                         .vocab_size = hf_size_of(config, "vocab_size", path),
                         .arch = class->arch,
-                        .tie_embeddings = cJSON_IsTrue(json_member(config, "tie_word_embeddings")),
+                        .tie_embeddings = hf_flag_of(config, "tie_word_embeddings", 0, path),
                         .n_kv_head = size_or(config, "num_key_value_heads", class->n_kv_head ? class->n_kv_head : heads, path),
                         .head_dim = size_or(config, "head_dim", class->head_dim, path),
                         .n_inner = hf_size_of(config, "intermediate_size", path),
                         .norm_eps = real_of(config, "rms_norm_eps", 1e-6, path),
                         .rope_theta = real_of(config, "rope_theta", 10000.0, path),
                         .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
-    take_scaling(&shape, config, path);
+    take_scaling(&shape, config, path, warns);
     if (class->arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
+    refuse_window(config, path, shape);
     if (shape.n_head % shape.n_kv_head != 0 || (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
         fail(EXIT_DATA,
-             "%s: %lld heads of a width of %lld with %lld heads of keys: head_dim, or the width divided by the heads, must be even, "
-             "and the heads a multiple of those of keys",
+             "%s: num_attention_heads %lld, hidden_size %lld, num_key_value_heads %lld: head_dim, or hidden_size / num_attention_heads, must "
+             "be even, and num_attention_heads a multiple of num_key_value_heads",
              path, (long long)shape.n_head, (long long)shape.n_embd, (long long)shape.n_kv_head);
-    refuse_unlike(config, path);
     return shape;
 }
 
 static ModelShape llama_shape(const cJSON *config, const char *path) {
-    return shape_of(config, path, class_of_config(config));
+    return shape_of(config, path, class_of_config(config), 0);
 }
 
 /* --- compared ----------------------------------------------------------------------------------------------------- */
 
 static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
 
-/* As the config has it: a number, or true or false. */
-static void value_as_given(const char *key, double value, char out[32]) {
+/* As the config has it: a number with all its digits, or true or false. */
+static void value_as_given(const char *key, double value, char out[SHOWN_BYTES]) {
     int is_flag = strcmp(key, "model.tie_embeddings") == 0 || strcmp(key, "moe.norm_top_k") == 0;
-    snprintf(out, 32, "%g", value);
-    if (is_flag) snprintf(out, 32, value != 0.0 ? "true" : "false");
+    if (is_flag) snprintf(out, SHOWN_BYTES, value != 0.0 ? "true" : "false");
+    else number_text(value, out);
 }
 
 static NORETURN void refuse_value(const char *path, const char *key, double theirs, double ours) {
-    char has[32], have[32];
+    char has[SHOWN_BYTES], have[SHOWN_BYTES];
     value_as_given(key, theirs, has), value_as_given(key, ours, have);
     fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key, has, have, key,
          has);
 }
 
-static void llama_expect(const cJSON *config, const char *path, ModelShape ours) {
+static void llama_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
     const HfClass *class = class_of(ours.arch);
     const cJSON   *type = json_member(config, "model_type");
     char           arch[40];
     snprintf(arch, sizeof arch, "model.arch is %s", ours.arch == ARCH_QWEN3_MOE ? "qwen3-moe" : class->type);
     if (type && !hf_is_type(config, class->type)) hf_refuse_key(path, type, arch);
-    ModelShape theirs = shape_of(config, path, class);
+    ModelShape theirs = shape_of(config, path, class, 1);
+    hf_expect_head(path, theirs.tie_embeddings, has_head);
+    if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings; /* the stored values decide */
     struct { const char *key; double theirs, ours; } of[] = {
         {"model.n_head", (double)theirs.n_head, (double)ours.n_head},
         {"model.head_dim", (double)shape_head_dim(theirs), (double)shape_head_dim(ours)},

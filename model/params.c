@@ -30,6 +30,20 @@ int64_t dim_size(Dim dim, ModelShape s) {
     return 1;
 }
 
+const char *dim_option(Dim dim) {
+    static const char *const names[] = {[DIM_V] = "model.vocab_size",
+                                        [DIM_P] = "model.n_positions",
+                                        [DIM_C] = "model.n_embd",
+                                        [DIM_D] = "model.head_dim",
+                                        [DIM_Q] = "model.n_head x model.head_dim",
+                                        [DIM_KV] = "model.n_kv_head x model.head_dim",
+                                        [DIM_QKV] = "3 x model.n_embd",
+                                        [DIM_FC] = "model.n_inner",
+                                        [DIM_E] = "moe.experts",
+                                        [DIM_FE] = "moe.n_inner"};
+    return names[dim] ? names[dim] : "1";
+}
+
 static int is_each(const ParamRow *row) { return strchr(row->name, '*') != NULL; }
 
 static Param param_of(const ParamRow *row, const char *prefix, int bucket, ModelShape s, int expert) {
@@ -42,6 +56,7 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
     p.dim[0] = dim_size(row->dim[0], s);
     p.dim[1] = dim_size(row->dim[1], s);
+    for (int d = 0; d < 2; d++) p.symbol[d] = (int)row->dim[d];
     MupFactors width = mup_factors(s, bucket, row);
     float      std = (float)shape_init_std(s), factor = (float)width.init;
     p.init_mean = row->init == INIT_ONE ? factor : 0.0f;
@@ -55,10 +70,15 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
 /* Rows that repeat for each expert stand together. */
 static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
-static int rows_of(const ParamTable *t, ModelShape s) {
-    int n = 0;
+static int64_t rows_of(const ParamTable *t, ModelShape s) {
+    int64_t n = 0;
     for (int i = 0; i < t->rows; i++) n += repeats(t, i, s);
     return n;
+}
+
+int64_t model_rows(ModelShape s) {
+    const BlockKind *kind = block_kind(s);
+    return kind->embedding.rows + s.n_layer * rows_of(&kind->block, s) + kind->final.rows;
 }
 
 /* Appends the table's rows at p; returns how many. */
@@ -85,9 +105,11 @@ size_t model_view_bytes(ModelShape s, int bucket) { return table_of(s, bucket)->
 
 Param *model_params(ModelShape s, int *count) {
     const BlockKind *kind = block_kind(s);
-    int    n = kind->embedding.rows + (int)s.n_layer * rows_of(&kind->block, s) + kind->final.rows, at = 0;
+    int64_t n = model_rows(s);
+    int     at = 0;
+    CHECK(n <= MODEL_MOST_ROWS, "%" PRId64 " tensors", n);
     Param *p = (Param *)malloc(sizeof(Param) * (size_t)n);
-    if (!p) fail(EXIT_MEMORY, "no memory for a table of %d parameters", n);
+    if (!p) fail(EXIT_MEMORY, "no memory for a table of %" PRId64 " parameters", n);
     for (int b = 0; b < (int)s.n_layer + 2; b++) {
         const ParamTable *table = table_of(s, b);
         char              prefix[48];
@@ -95,7 +117,7 @@ Param *model_params(ModelShape s, int *count) {
         else snprintf(prefix, sizeof prefix, "%s", kind->prefix);
         at += append_rows(p + at, table, prefix, b, s);
     }
-    *count = n;
+    *count = (int)n;
     return p;
 }
 

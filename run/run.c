@@ -28,7 +28,7 @@ static void open_tasks(Run *r) {
     if (!r->task) fail(EXIT_MEMORY, "no memory for the tasks");
     for (; r->tasks < c->eval.tasks.count; r->tasks++) {
         Task *t = &r->task[r->tasks];
-        *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len});
+        *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len, 0});
         if (t->cut > 0)
             warn("%s: %lld texts are longer than the %lld tokens of batch.seq_len and lost their beginning", t->path, (long long)t->cut,
                  (long long)c->batch.seq_len);
@@ -114,8 +114,8 @@ static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdo
 
 static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Tensor ranks exchange rows in every block. Ranks are numbered host by host, so a group crosses hosts where a host has no
- * multiple of them. Right, but slow: the widest group that fits every host is named. */
+/* Tensor ranks exchange rows in every block. Ranks are numbered host by host, so a group crosses hosts where a host
+ * has no multiple of them. Right, but slow: the widest group that fits every host is named. */
 static void warn_of_wide_groups(const Run *r) {
     int ranks = comm_size(r->comm), tensor = (int)r->config->parallel.tensor, fits = tensor, wide = 0;
     for (int first = 0, end; first < ranks; first = end) {

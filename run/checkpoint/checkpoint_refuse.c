@@ -97,7 +97,7 @@ void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char
 /* --- weights to start from ---------------------------------------------------------------------------------------- */
 
 /* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. */
-static void refuse_other_model(const char *folder, const Config *config) {
+static void refuse_other_model(const char *folder, const Config *config, int has_head) {
     char     *text;
     Json      json;
     JsonFault fault;
@@ -111,7 +111,7 @@ static void refuse_other_model(const char *folder, const Config *config) {
         free(text);
         return;
     }
-    hf_config_expect(json.root, path.text, config->model.shape);
+    hf_config_expect(json.root, path.text, config->model.shape, has_head);
     json_free(&json);
     free(text);
 }
@@ -129,7 +129,11 @@ static int starts_from_source(const Config *config) {
 void checkpoint_precheck_source(const Config *config) {
     if (!starts_from_source(config)) return;
     WeightsSet set = weights_set_open(config->model.init_from);
-    if (set.folder) refuse_other_model(set.folder, config);
+    Layout     layout = model_layout(config->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
+    if (set.folder)
+        refuse_other_model(set.folder, config, weights_set_find_plain(&set, "lm_head.weight").tensor != NULL);
+    free(weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0})); /* names and shapes, before memory is taken */
+    layout_destroy(&layout);
     weights_set_close(&set);
 }
 

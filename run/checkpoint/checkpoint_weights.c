@@ -31,22 +31,31 @@ static void put_values(Stream *s, Tensor to, float *values) {
     device_from_host(s, to, values);
 }
 
-/* The head is wte here; weights with another one are of another model. values: n elements of the span of wte. */
+/* The head is the embedding here; weights with another one are of another model. values: n elements of the span of
+ * the embedding. */
 static void refuse_other_head(WeightsTensor head, const Layout *layout, const Span *span, int64_t at, int64_t n,
                               const float *values) {
+    int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0; /* which has no other */
     const WeightsFile *w = head.file;
     float             *theirs = block_buffer(w->path);
     CHECK(weights_read_span(w, head.tensor, layout->param[span->param].offset, layout, span, at, theirs,
                             theirs + WEIGHTS_BLOCK) == n,
           "%lld elements", (long long)n);
     if (memcmp(theirs, values, sizeof *values * (size_t)n) != 0)
-        fail(EXIT_DATA, "%s: lm_head.weight is not wte.weight: our head is tied to the embedding, and this model's is not", w->path);
+        fail(EXIT_DATA,
+             "%s: %s is not the embedding, and the head of the model to train is (model.tie_embeddings = true): %s",
+             w->path, head.tensor->name,
+             !is_gpt2
+                 ? "give model.tie_embeddings=false"
+                 : "a gpt2 is trained with one matrix for both; sample and eval "
+                   "take this one as it is, and without that tensor in the file training starts from the embedding");
     free(theirs);
 }
 
 void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s, int says) {
     WeightsSet     set = weights_set_open(path);
-    WeightsTensor *tensor_of = weights_set_match(&set, layout), head = weights_set_head(&set, layout);
+    WeightsTensor *tensor_of = weights_set_match(&set, layout, (WeightsSizes){NULL, 0, 0}),
+                  head = weights_set_head(&set, layout);
     float         *block = block_buffer(path);
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
@@ -69,7 +78,8 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
     WeightsSet       set = weights_set_open(path);
     const Optimizer *o = state->optimizer;
     const Layout    *layout = checkpoint_layout(state);
-    WeightsTensor   *tensor_of = weights_set_match(&set, layout), head = weights_set_head(&set, layout);
+    WeightsTensor   *tensor_of = weights_set_match(&set, layout, (WeightsSizes){NULL, 0, 1}),
+                  head = weights_set_head(&set, layout);
     float           *block = block_buffer(path);
     for (int i = 0; i < o->shards->spans; i++) {
         Span          span = o->shards->span[i];

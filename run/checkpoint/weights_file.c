@@ -60,9 +60,24 @@ void weights_close(WeightsFile *w) {
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
+/* Values of 8 bytes, to nearest. Returns 0 or -errno. */
+static int read_doubles(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+    enum { AT_ONCE = 4096 };
+    double values[AT_ONCE];
+    int    error = 0;
+    for (int64_t at = 0, n; !error && at < elems; at += n) {
+        n = elems - at < AT_ONCE ? elems - at : AT_ONCE;
+        error = io_pread(w->fd, values, (size_t)n * sizeof *values,
+                         w->header.data_offset + t->begin + (uint64_t)(first + at) * sizeof *values);
+        for (int64_t i = 0; !error && i < n; i++) out[at + i] = (float)values[i];
+    }
+    return error;
+}
+
 /* Returns 0 or -errno. */
 static int read_block(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
-    size_t    each = safetensors_type_bytes(t->type);
+    size_t each = safetensors_type_bytes(t->type);
+    if (t->type == SAFE_F64) return read_doubles(w, t, first, elems, out);
     uint16_t *half = (uint16_t *)(void *)out + elems; /* 16-bit values go to the upper half of out and are widened from its front */
     int       error = io_pread(w->fd, each == 4 ? (void *)out : (void *)half, (size_t)elems * each,
                                w->header.data_offset + t->begin + (uint64_t)first * each);

@@ -23,6 +23,11 @@ typedef struct {
 WeightsFile weights_open(const char *path);
 void        weights_close(WeightsFile *w);
 
+/* Whether values of this type are read: F64, F32, F16 and BF16. */
+static inline int weights_type_is_read(SafeType t) {
+    return t == SAFE_F64 || t == SAFE_F32 || t == SAFE_F16 || t == SAFE_BF16;
+}
+
 /* Elements [first, first + elems) of a tensor as fp32, read by all threads; elems <= WEIGHTS_BLOCK. */
 void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
 

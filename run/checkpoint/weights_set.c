@@ -1,6 +1,7 @@
 /* weights_set.c - see weights_set.h. */
 #include "run/checkpoint/weights_set.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "model/hf_gpt2.h"
+#include "model/hf_members.h"
+#include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights_index.h"
@@ -50,8 +53,74 @@ NORETURN static void refuse_missing(const char *path) {
          path, organisation_of(path), path, name, name);
 }
 
+/* Of a file NAME-00002-of-00005.safetensors: 2 and 5, and the bytes before "-00002"; 0: it has no such name. */
+static int is_part(const char *name, int *number, int *of, int *stem) {
+    const char *end = strstr(name, "-of-"), *dot = strstr(name, ".safetensors");
+    if (!end || !dot || dot[12] || end - name < 6) return 0;
+    *stem = (int)(end - name) - 6;
+    return sscanf(name + *stem, "-%5d-of-%5d.safetensors", number, of) == 2 && *number >= 1 && *of >= *number &&
+           dot == end + 9;
+}
+
+static int is_weights_name(const struct dirent *entry) {
+    size_t bytes = strlen(entry->d_name);
+    return bytes > 12 && entry->d_name[0] != '.' && strcmp(entry->d_name + bytes - 12, ".safetensors") == 0;
+}
+
+/* The folder's .safetensors files by name, scandir's; 0 where there are none. */
+static int list_weights(const char *folder, struct dirent ***list) {
+    int count = scandir(folder, list, is_weights_name, alphasort);
+    return count < 0 ? 0 : count;
+}
+
+static void free_list(struct dirent **list, int count) {
+    for (int i = 0; i < count; i++) free(list[i]);
+    if (count > 0) free(list);
+}
+
+/* Whether the .safetensors files of a folder are NAME-00001-of-0000N to NAME-0000N-of-0000N, and nothing else. Where
+ * one of these is missing: its name in missing. */
+static int is_whole_parts(struct dirent **list, int count, char missing[300]) {
+    int number, of = 0, first = 0, stem, first_stem = 0;
+    *missing = 0;
+    for (int i = 0; i < count; i++) {
+        if (!is_part(list[i]->d_name, &number, &of, &stem)) return 0;
+        if (i == 0) first = of, first_stem = stem;
+        if (of != first || stem != first_stem || strncmp(list[0]->d_name, list[i]->d_name, (size_t)stem) != 0) return 0;
+        if (number != i + 1 && !*missing)
+            snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[i]->d_name, i + 1, of);
+    }
+    if (count > 0 && count < of && !*missing)
+        snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[0]->d_name, count + 1, of);
+    return count > 0 && !*missing && count == of;
+}
+
+static int has_parts(const char *folder) {
+    struct dirent **list;
+    char            missing[300];
+    int             count = list_weights(folder, &list), whole = is_whole_parts(list, count, missing);
+    free_list(list, count);
+    return whole;
+}
+
 NORETURN static void refuse_folder(const char *folder) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+    struct dirent **list;
+    char            missing[300];
+    int             count = list_weights(folder, &list);
+    if (count > 0 && !is_whole_parts(list, count, missing) && *missing)
+        fail(EXIT_DATA, "%s/%s is missing, and %d other file%s of these weights %s there: is the download complete?",
+             folder, missing, count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
+    if (count == 1)
+        fail(EXIT_DATA,
+             "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s/%s %s/" WEIGHTS_SINGLE,
+             folder, list[0]->d_name, folder, list[0]->d_name, folder);
+    if (count > 1)
+        fail(EXIT_DATA,
+             "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
+             " that says which of them are the model: give the "
+             "one that is the name " WEIGHTS_SINGLE ", as in mv %s/%s %s/" WEIGHTS_SINGLE,
+             folder, count, folder, list[0]->d_name, folder);
     for (int i = 0; i < 2; i++)
         if (exists(path_of("%s/%s", folder, others[i])))
             fail(EXIT_DATA,
@@ -71,13 +140,15 @@ static Path path_in(const char *path) {
         Path inside = path_of("%s/%s", path, names[i]);
         if (exists(inside)) return inside;
     }
+    if (has_parts(path)) return path_of("%s", path);
     if (!checkpoint_find(path, newest.text, sizeof newest.text)) refuse_folder(path);
     return path_of("%s/" WEIGHTS_SINGLE, newest.text);
 }
 
 static int is_model(const char *folder) {
     return exists(path_of("%s/config.json", folder)) &&
-           (exists(path_of("%s/" WEIGHTS_SINGLE, folder)) || exists(path_of("%s/" WEIGHTS_INDEX, folder)));
+           (exists(path_of("%s/" WEIGHTS_SINGLE, folder)) || exists(path_of("%s/" WEIGHTS_INDEX, folder)) ||
+            has_parts(folder));
 }
 
 void weights_set_folder(const char *path, char *out, size_t capacity) {
@@ -86,7 +157,13 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder: it does not exist", path);
     if (!exists(folder)) refuse_missing(path);
     if (checkpoint_find(path, out, capacity)) return;
-    if (exists(path_of("%s/" MANIFEST_NAME, path)) || !is_model(path)) /* a checkpoint that does not verify is none */
+    int is_ours = exists(path_of("%s/" MANIFEST_NAME, path)) || exists(path_of("%s/checkpoints", path));
+    if (!is_ours && !is_model(path) && exists(path_of("%s/config.json", path))) refuse_folder(path);
+    if (!is_ours && (exists(path_of("%s/" WEIGHTS_SINGLE, path)) || exists(path_of("%s/" WEIGHTS_INDEX, path))) &&
+        !is_model(path))
+        fail(EXIT_DATA, "%s/config.json does not exist, which gives the sizes of the model: download it to the weights",
+             path);
+    if (is_ours || !is_model(path)) /* a checkpoint that does not verify is none */
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging Face", path);
     if (strlen(folder.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path);
     strcpy(out, folder.text);
@@ -117,55 +194,38 @@ static WeightsIndex read_index(const char *path) {
     return index;
 }
 
-/* Marks the tensors of file f that the index names, and refuses others. seen [index->tensors]: 1 + the file that has
- * it. */
-static void check_file(const WeightsSet *set, const WeightsIndex *index, int f, int *seen) {
-    const WeightsFile *w = &set->file[f];
-    for (int i = 0; i < w->header.tensors; i++) {
-        const char *name = w->header.tensor[i].name;
-        int         at = weights_index_find(index, name);
-        if (at < 0)
-            fail(EXIT_DATA, "%s: tensor %s is in none of the index's files, and stands in %s", set->path, name, w->path);
-        if (seen[at])
-            fail(EXIT_DATA, "%s: tensor %s is there twice, in %s and in %s", set->path, name, set->file[seen[at] - 1].path,
-                 w->path);
-        seen[at] = 1 + f;
-    }
-}
-
-static void check_index(const WeightsSet *set, const WeightsIndex *index) {
-    int *seen = (int *)calloc((size_t)index->tensors, sizeof *seen);
-    if (!seen) fail(EXIT_MEMORY, "no memory to check the tensors of %s", set->path);
-    for (int f = 0; f < set->files; f++) check_file(set, index, f, seen);
-    for (int i = 0; i < index->tensors; i++) {
-        const IndexedTensor *t = &index->tensor[i];
-        const char          *said = set->file[t->file].path;
-        if (!seen[i]) fail(EXIT_DATA, "%s: tensor %s is missing, the index says it is in %s", set->path, t->name, said);
-        if (seen[i] != 1 + t->file)
-            fail(EXIT_DATA, "%s: tensor %s is in %s, the index says it is in %s", set->path, t->name,
-                 set->file[seen[i] - 1].path, said);
-    }
-    free(seen);
-}
-
 static void open_indexed(WeightsSet *set) {
-    WeightsIndex index = read_index(set->path);
-    if (!(set->file = (WeightsFile *)malloc((size_t)index.files * sizeof *set->file)))
-        fail(EXIT_MEMORY, "no memory for the %d files of %s", index.files, set->path);
-    for (int i = 0; i < index.files; i++) {
-        Path part = path_of("%s/%s", set->folder, index.file[i]);
+    set->index = read_index(set->path);
+    if (!(set->file = (WeightsFile *)malloc((size_t)set->index.files * sizeof *set->file)))
+        fail(EXIT_MEMORY, "no memory for the %d files of %s", set->index.files, set->path);
+    for (int i = 0; i < set->index.files; i++) {
+        Path part = path_of("%s/%s", set->folder, set->index.file[i]);
         if (!exists(part))
             fail(EXIT_DATA, "%s does not exist, and %s names it: is the download complete?", part.text, set->path);
         set->file[set->files++] = weights_open(part.text);
     }
-    check_index(set, &index);
-    weights_index_free(&index);
+}
+
+static void open_parts(WeightsSet *set) {
+    struct dirent **list;
+    int             count = list_weights(set->path, &list);
+    set->folder = copy_of(set->path);
+    if (!(set->file = (WeightsFile *)malloc((size_t)(count + 1) * sizeof *set->file)))
+        fail(EXIT_MEMORY, "no memory for the %d files of %s", count, set->path);
+    for (int i = 0; i < count; i++)
+        set->file[set->files++] = weights_open(path_of("%s/%s", set->path, list[i]->d_name).text);
+    free_list(list, count);
 }
 
 WeightsSet weights_set_open(const char *path) {
     WeightsSet  set = {.path = copy_of(path_in(path).text)};
     const char *slash = strrchr(set.path, '/'), *name = slash ? slash + 1 : set.path;
     int         is_index = ends_with(name, ".index.json");
+    struct stat st;
+    if (stat(set.path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        open_parts(&set);
+        return set;
+    }
     if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0)
         set.folder = copy_of(slash == set.path ? "/" : slash ? path_of("%.*s", (int)(slash - set.path), set.path).text : ".");
     if (is_index) {
@@ -179,6 +239,7 @@ WeightsSet weights_set_open(const char *path) {
 
 void weights_set_close(WeightsSet *set) {
     for (int i = 0; i < set->files; i++) weights_close(&set->file[i]);
+    weights_index_free(&set->index);
     free(set->file);
     free(set->folder);
     free(set->path);
@@ -210,22 +271,62 @@ static void expected_shape(char *out, size_t capacity, const Param *p) {
     safetensors_shape(out, capacity, &t);
 }
 
-static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param *p) {
-    char expected[64], found[200];
+/* "model.vocab_size x model.n_embd", or what config.json has in their place. */
+static char *sizes_text(const Param *p, WeightsSizes sizes, char out[200]) {
+    char text[160];
+    snprintf(text, sizeof text, p->dims == 2 ? "%s x %s" : "%s", dim_option((Dim)p->symbol[0]),
+             dim_option((Dim)p->symbol[1]));
+    if (sizes.config) hf_members_translate(sizes.arch, text, out, 200);
+    else snprintf(out, 200, "%s", text);
+    return out;
+}
+
+static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param *p, WeightsSizes sizes) {
+    char expected[64], found[200], keys[200];
     int  same = t->dims == p->dims;
     for (int d = 0; same && d < p->dims; d++) same = t->dim[d] == (uint64_t)p->dim[d];
     expected_shape(expected, sizeof expected, p);
     safetensors_shape(found, sizeof found, t);
-    if (!same) fail(EXIT_DATA, "%s: tensor %s has shape %s, expected %s: give model.* the sizes of these weights, or name others",
-                    w->path, t->name, found, expected);
-    if (t->type != SAFE_F32 && t->type != SAFE_F16 && t->type != SAFE_BF16)
-        fail(EXIT_DATA, "%s: tensor %s has type %s, expected F32, F16 or BF16", w->path, t->name, safetensors_type_name(t->type));
+    if (!same && sizes.config)
+        fail(EXIT_DATA,
+             "%s: tensor %s has shape %s, expected %s: %s says so by %s; correct it there, or take the config.json of these weights",
+             w->path, t->name, found, expected, sizes.config, sizes_text(p, sizes, keys));
+    if (!same)
+        fail(EXIT_DATA,
+             "%s: tensor %s has shape %s, expected %s by %s: give model.* the sizes of these weights, or name others",
+             w->path, t->name, found, expected, sizes_text(p, sizes, keys));
+    if (!weights_type_is_read(t->type))
+        fail(EXIT_DATA,
+             "%s: tensor %s has type %s, expected F64, F32, F16 or BF16: take the model's unquantized weights", w->path,
+             t->name, safetensors_type_name(t->type));
 }
 
-static int param_of(const Layout *layout, const char *name) {
-    for (int i = 0; i < layout->params; i++)
-        if (strcmp(hf_plain_name(layout->param[i].name), hf_plain_name(name)) == 0) return i;
-    return -1;
+/* Plain names of rows, sorted. */
+typedef struct { char plain[64]; int param; } RowName;
+
+static int by_plain(const void *a, const void *b) {
+    return strcmp(((const RowName *)a)->plain, ((const RowName *)b)->plain);
+}
+
+static RowName *row_names(const Layout *layout) {
+    RowName *names = (RowName *)malloc((size_t)layout->params * sizeof *names);
+    char     plain[HF_NAME_BYTES];
+    if (!names) fail(EXIT_MEMORY, "no memory to match %d tensors", layout->params);
+    for (int i = 0; i < layout->params; i++) {
+        snprintf(names[i].plain, sizeof names[i].plain, "%.63s", hf_plain_name(layout->param[i].name, plain));
+        names[i].param = i;
+    }
+    qsort(names, (size_t)layout->params, sizeof *names, by_plain);
+    return names;
+}
+
+/* -1: no row has this plain name. */
+static int find_row(const RowName *names, int count, const char *plain) {
+    RowName key;
+    if (strlen(plain) >= sizeof key.plain) return -1;
+    strcpy(key.plain, plain);
+    const RowName *found = (const RowName *)bsearch(&key, names, (size_t)count, sizeof key, by_plain);
+    return found ? found->param : -1;
 }
 
 WeightsTensor weights_set_find(const WeightsSet *set, const char *name) {
@@ -236,45 +337,145 @@ WeightsTensor weights_set_find(const WeightsSet *set, const char *name) {
     return (WeightsTensor){NULL, NULL};
 }
 
-/* The stored head, where the layout has no row for it: its values are those of the embedding then. */
-static int is_tied_head(const Layout *layout, const char *name) { return hf_extra(name) == HF_HEAD && param_of(layout, name) < 0; }
-
-WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout) {
+WeightsTensor weights_set_find_plain(const WeightsSet *set, const char *wanted) {
+    char plain[HF_NAME_BYTES];
     for (int f = 0; f < set->files; f++)
         for (int i = 0; i < set->file[f].header.tensors; i++)
-            if (is_tied_head(layout, set->file[f].header.tensor[i].name))
+            if (strcmp(hf_plain_name(set->file[f].header.tensor[i].name, plain), wanted) == 0)
                 return (WeightsTensor){&set->file[f], &set->file[f].header.tensor[i]};
     return (WeightsTensor){NULL, NULL};
 }
 
-static void match_file(const WeightsFile *w, const Layout *layout, WeightsTensor *tensor_of) {
-    char shape[200];
+/* One more than the number of the tensor's block; 0: it is of no block. */
+static int64_t block_of(const char *name) {
+    char        plain[HF_NAME_BYTES];
+    const char *number = hf_plain_name(name, plain);
+    number += strncmp(number, "h.", 2) == 0 ? 2 : strncmp(number, "layers.", 7) == 0 ? 7 : 0;
+    size_t digits = strspn(number, "0123456789");
+    return number > plain && digits > 0 && digits < 10 && number[digits] == '.' ? atoll(number) + 1 : 0;
+}
+
+int64_t weights_set_blocks(const WeightsSet *set) {
+    int64_t most = 0;
+    for (int f = 0; f < set->files; f++)
+        for (int i = 0; i < set->file[f].header.tensors; i++) {
+            int64_t block = block_of(set->file[f].header.tensor[i].name);
+            if (block > most) most = block;
+        }
+    return most;
+}
+
+WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout) {
+    char          plain[HF_NAME_BYTES];
+    WeightsTensor head = weights_set_find_plain(set, "lm_head.weight");
+    for (int i = 0; i < layout->params && head.tensor; i++)
+        if (hf_extra(hf_plain_name(layout->param[i].name, plain)) == HF_HEAD) head = (WeightsTensor){NULL, NULL};
+    if (head.tensor && !weights_set_find_plain(set, hf_plain_name(layout->param[0].name, plain)).tensor)
+        head = (WeightsTensor){NULL, NULL};
+    return head;
+}
+
+/* A tensor that is in two files, under one name: the index says which counts. Returns whether the second does. */
+static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTensor second) {
+    int at = weights_index_find(&set->index, second.tensor->name),
+        same = strcmp(first.tensor->name, second.tensor->name) == 0;
+    const char *named = at >= 0 ? set->file[set->index.tensor[at].file].path : "";
+    if (same && at >= 0 && strcmp(second.file->path, named) == 0) return 1;
+    if (same && at >= 0 && strcmp(first.file->path, named) == 0) return 0;
+    if (!same)
+        fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s", second.file->path, second.tensor->name,
+             first.tensor->name);
+    fail(EXIT_DATA, "%s: tensor %s is there twice, also in %s: remove the file that is not of this model",
+         second.file->path, second.tensor->name, first.file->path);
+}
+
+/* A block that config.json does not count, or a tensor of another kind of model. */
+NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, const SafeTensor *t, int64_t blocks,
+                                  WeightsSizes sizes) {
+    char    shape[200];
+    int64_t stored = weights_set_blocks(set);
+    safetensors_shape(shape, sizeof shape, t);
+    if (stored > blocks)
+        fail(EXIT_DATA,
+             "%s: tensor %s of shape %s is not one of this model's: the weights are of %lld blocks, and %s is %lld",
+             w->path, t->name, shape, (long long)stored,
+             sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", (long long)blocks);
+    fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's: %s says which kind of model it is", w->path,
+         t->name, shape, sizes.config ? sizes.config : "model.arch");
+}
+
+typedef struct { RowName *names; const Layout *layout; WeightsTensor *tensor_of, head; int64_t blocks; } Match;
+
+static void match_file(const WeightsSet *set, const WeightsFile *w, Match *m, WeightsSizes sizes) {
+    char plain[HF_NAME_BYTES];
     for (int i = 0; i < w->header.tensors; i++) {
-        const SafeTensor *t = &w->header.tensor[i];
-        if (is_tied_head(layout, t->name)) {
-            check_tensor(w, t, &layout->param[0]); /* wte is the first row */
+        WeightsTensor t = {w, &w->header.tensor[i]};
+        HfExtra       kind = hf_extra(hf_plain_name(t.tensor->name, plain));
+        int           p = find_row(m->names, m->layout->params, plain);
+        if (kind == HF_HEAD && p < 0) {
+            check_tensor(w, t.tensor, &m->layout->param[0], sizes); /* the embedding is the first row */
+            if (m->head.tensor && !second_counts(set, m->head, t)) continue;
+            m->head = t;
             continue;
         }
-        if (hf_extra(t->name) == HF_NOTHING) continue;
-        int p = param_of(layout, t->name);
-        safetensors_shape(shape, sizeof shape, t);
-        if (p < 0) fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's", w->path, t->name, shape);
-        if (tensor_of[p].tensor)
-            fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s", w->path, t->name, tensor_of[p].tensor->name);
-        check_tensor(w, t, &layout->param[p]);
-        tensor_of[p] = (WeightsTensor){w, t};
+        if (kind == HF_NOTHING) continue;
+        if (p < 0) refuse_extra(set, w, t.tensor, m->blocks, sizes);
+        if (m->tensor_of[p].tensor && !second_counts(set, m->tensor_of[p], t)) continue;
+        check_tensor(w, t.tensor, &m->layout->param[p], sizes);
+        m->tensor_of[p] = t;
     }
 }
 
-WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout) {
-    WeightsTensor *tensor_of = (WeightsTensor *)calloc((size_t)layout->params, sizeof *tensor_of);
-    char           shape[200];
-    if (!tensor_of) fail(EXIT_MEMORY, "no memory to match the tensors of %s", set->path);
-    for (int f = 0; f < set->files; f++) match_file(&set->file[f], layout, tensor_of);
-    for (int p = 0; p < layout->params; p++) {
-        if (tensor_of[p].tensor) continue;
-        expected_shape(shape, sizeof shape, &layout->param[p]);
-        fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s", set->path, layout->param[p].name, shape);
+/* One line where the index names other files than those that hold the tensors. */
+static void warn_of_index(const WeightsSet *set, const WeightsTensor *tensor_of, int params) {
+    const WeightsTensor *first = NULL;
+    int                  wrong = 0;
+    for (int p = 0; p < params; p++) {
+        int at = weights_index_find(&set->index, tensor_of[p].tensor->name);
+        if (at >= 0 && &set->file[set->index.tensor[at].file] == tensor_of[p].file) continue;
+        if (!wrong++) first = &tensor_of[p];
     }
-    return tensor_of;
+    if (wrong)
+        warn("%s: %d tensor%s in other files than it says, and read from there: %s is in %s", set->path, wrong,
+             wrong == 1 ? " is" : "s are", first->tensor->name, first->file->path);
+}
+
+/* The blocks of a layout, by its names. */
+static int64_t blocks_of(const Layout *layout) {
+    int64_t most = 0;
+    for (int i = 0; i < layout->params; i++)
+        if (block_of(layout->param[i].name) > most) most = block_of(layout->param[i].name);
+    return most;
+}
+
+NORETURN static void refuse_absent(const WeightsSet *set, const Layout *layout, const Param *p, WeightsSizes sizes) {
+    char    shape[200], plain[HF_NAME_BYTES];
+    int64_t stored = weights_set_blocks(set), blocks = blocks_of(layout);
+    expected_shape(shape, sizeof shape, p);
+    if (hf_extra(hf_plain_name(p->name, plain)) == HF_HEAD)
+        fail(EXIT_DATA,
+             "%s: tensor %s is missing, expected with shape %s. If the head of this model is its embedding, set %s%s to true",
+             set->path, p->name, shape, sizes.config ? "tie_word_embeddings in " : "model.tie_embeddings",
+             sizes.config ? sizes.config : "");
+    if (stored < blocks)
+        fail(EXIT_DATA,
+             "%s: tensor %s is missing, expected with shape %s: the weights are of %lld blocks, and %s%s%s is %lld",
+             set->path, p->name, shape, (long long)stored,
+             sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", sizes.config ? " in " : "",
+             sizes.config ? sizes.config : "", (long long)blocks);
+    fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s: is the file, or the download, complete?",
+         set->path, p->name, shape);
+}
+
+WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes) {
+    Match m = {.names = row_names(layout), .layout = layout, .blocks = blocks_of(layout),
+               .tensor_of = (WeightsTensor *)calloc((size_t)layout->params, sizeof *m.tensor_of)};
+    if (!m.tensor_of) fail(EXIT_MEMORY, "no memory to match the tensors of %s", set->path);
+    for (int f = 0; f < set->files; f++) match_file(set, &set->file[f], &m, sizes);
+    if (!m.tensor_of[0].tensor) m.tensor_of[0] = m.head;
+    for (int p = 0; p < layout->params; p++)
+        if (!m.tensor_of[p].tensor) refuse_absent(set, layout, &layout->param[p], sizes);
+    if (sizes.warns && set->index.tensors > 0) warn_of_index(set, m.tensor_of, layout->params);
+    free(m.names);
+    return m.tensor_of;
 }

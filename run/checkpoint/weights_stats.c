@@ -9,9 +9,7 @@
 
 enum { PIECE = 1 << 16, PIECES = WEIGHTS_BLOCK / PIECE };
 
-int weights_has_values(const SafeTensor *t) {
-    return t->type == SAFE_F32 || t->type == SAFE_F16 || t->type == SAFE_BF16;
-}
+int     weights_has_values(const SafeTensor *t) { return weights_type_is_read(t->type); }
 int64_t weights_elems(const SafeTensor *t) { return (int64_t)((t->end - t->begin) / safetensors_type_bytes(t->type)); }
 double  weights_norm(const WeightsStats *s) { return sqrt(s->squares); }
 double  weights_diff_relative(const WeightsDiff *d) {

@@ -203,6 +203,44 @@ char *config_load_elsewhere(const char *path, char *const *overrides, int overri
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 1, NULL}, config);
 }
 
+/* A file's shape leaves unset what its kind does not have: these stay at their defaults. */
+static void take_shape(Config *c, ModelShape shape) {
+    ModelShape defaults = c->model.shape;
+    c->model.shape = shape;
+    if (shape.n_kv_head == 0) c->model.shape.n_kv_head = shape.n_head;
+    if (shape.arch != ARCH_GPT2) return;
+    c->model.shape.tie_embeddings = defaults.tie_embeddings, c->model.shape.norm_eps = defaults.norm_eps;
+    c->model.shape.rope_theta = defaults.rope_theta, c->model.shape.rope_low_freq_factor = defaults.rope_low_freq_factor;
+    c->model.shape.rope_high_freq_factor = defaults.rope_high_freq_factor;
+    c->model.shape.rope_original_positions = defaults.rope_original_positions;
+}
+
+char *config_check_shape(ModelShape shape) {
+    Config     config;
+    ConfigLoad load;
+    char       fault[ALLOWED_BYTES + SHOWN_BYTES + 80];
+    int        element;
+    load_start(&load, &config, (Where){NULL, NULL, {0, 0}});
+    take_shape(&config, shape);
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        size_t        at = o->offset - offsetof(Config, model.shape);
+        if (o->type == OPTION_IGNORED || o->offset < offsetof(Config, model.shape) || at >= sizeof config.model.shape)
+            continue;
+        cJSON *value = option_to_json(o, &config);
+        if (!option_set(o, &config, value, fault, sizeof fault, &element)) {
+            faults_add(&load.faults, load.file, "%s", fault);
+            load.given[i].faulty = 1;
+        }
+        cJSON_Delete(value);
+    }
+    config_rules_of_shape(&load);
+    char *text = load_end(&load);
+    config_free(&config);
+    if (text) text[strcspn(text, "\n")] = '\0'; /* the first is enough */
+    return text;
+}
+
 char *config_from_json(const cJSON *json, Config *config) {
     ConfigLoad load;
     Places     places = {NULL, 0, 0};

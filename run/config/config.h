@@ -105,11 +105,11 @@ typedef struct {
     struct { int64_t every; int tensorboard; } log;
 } Config;
 
-/* Reads argv[1], or the config.json of argv[1] if that is a run's folder (which run.dir then is), and the overrides after it
- * ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string). ranks checks
- * batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are collected:
- * returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a syntax fault
- * comes alone). */
+/* Reads argv[1], or the config.json of argv[1] if that is a run's folder (which run.dir then is), and the overrides
+ * after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string). ranks checks
+ * batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are
+ * collected: returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a
+ * syntax fault comes alone). */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 /* The same for a machine that is not here: what this build has no kernels for is allowed. */
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
@@ -124,6 +124,9 @@ char *config_check_ranks(const Config *config, int ranks);
 /* The same, of a config whose parallel.*, memory.* and batch.micro_batch were changed after it was read: with the rules
  * between those. */
 char *config_check_changed(const Config *config, int ranks);
+/* The rules of a model's sizes, for a shape that comes from another file than a config: ranges, and those between
+ * sizes. NULL, or a malloc'ed sentence that names config keys. */
+char *config_check_shape(ModelShape shape);
 Mesh  config_mesh(const Config *config, int ranks); /* the grid of so many ranks, which config_check_ranks has allowed */
 int   config_datas(const Config *config, int ranks); /* of them, those that compute different micro-batches: ranks / (tensor x context x pipeline) */
 
@@ -143,8 +146,9 @@ typedef void BlendDiffers(void *ctx, const char *a, const char *b);
 int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx);
 
 /* Compares the options fixed for a resume (resolved model sizes, batch.global_tokens, batch.seq_len, run.seed,
- * data.shuffle, weights and stages of data.train, optimizer.*, schedule.*) with the checkpoint's config, minus run.allow_change: NULL, or a malloc'ed
- * text naming each key with both values. checkpoint_refuse.c compares the training shards; it knows their sizes. */
+ * data.shuffle, weights and stages of data.train, optimizer.*, schedule.*) with the checkpoint's config, minus
+ * run.allow_change: NULL, or a malloc'ed text naming each key with both values. checkpoint_refuse.c compares the
+ * training shards; it knows their sizes. */
 char *config_compare(const Config *now, const cJSON *saved);
 
 /* The option table for people: all options, those of a section, or one key (0: there is no such topic) in so many

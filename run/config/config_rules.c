@@ -63,7 +63,8 @@ static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) 
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Where q, k and v are read as one matrix, and gate and up: rows of memory begin at multiples of LAYOUT_ALIGN elements. */
+/* Where q, k and v are read as one matrix, and gate and up: rows of memory begin at multiples of LAYOUT_ALIGN
+ * elements. */
 static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
     int64_t    t = c->parallel.tensor, C = s.n_embd;
@@ -198,8 +199,8 @@ static char *check_expert_ranks(const Config *c, int ranks, int64_t shared) {
                     c->parallel.expert, shards, nearest);
 }
 
-/* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or
- * tensor = 2 or 4". */
+/* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9
+ * ranks, or tensor = 2 or 4". */
 static char *check_grid(const Config *c, int ranks) {
     AxisSize axis[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context},
                        {"pipeline", c->parallel.pipeline}, {"replicas", c->parallel.replicas}};
@@ -328,6 +329,26 @@ static void rule_tokens(ConfigLoad *load) {
                c->run.steps, c->batch.global_tokens);
 }
 
+/* A matrix has less than 2^31 columns. */
+static void rule_sizes(ConfigLoad *load) {
+    ModelShape s = load->config->model.shape;
+    Keys       heads = {"model.n_head", "model.head_dim", "model.n_kv_head", NULL}, inner = {"model.n_inner", NULL},
+               width = {"model.n_embd", NULL};
+    if (rule_usable(load, heads) && rule_usable(load, width) &&
+        shape_head_dim(s) > INT32_MAX / (s.n_head + 2 * shape_kv_heads(s))) {
+        faults_add(&load->faults, rule_where(load, heads),
+                   "model.n_head = %" PRId64 " and 2 x %" PRId64 " heads of keys and values, each of "
+                   "%" PRId64 " channels (model.head_dim, or model.n_embd / model.n_head): more than 2^31 columns",
+                   s.n_head, shape_kv_heads(s), shape_head_dim(s));
+        config_given(load, "model.n_head")->faulty = 1;
+    }
+    if (rule_usable(load, inner) && s.n_inner > INT32_MAX / 2) {
+        faults_add(&load->faults, rule_where(load, inner), "model.n_inner = %" PRId64 ": at most %d", s.n_inner,
+                   INT32_MAX / 2);
+        config_given(load, "model.n_inner")->faulty = 1;
+    }
+}
+
 static void rule_parameters(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", "model.n_kv_head",
@@ -345,6 +366,30 @@ static void rule_parameters(ConfigLoad *load) {
                "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = %" PRId64
                ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address",
                s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
+}
+
+/* A model has as many tensors as a file's header names. One that does not fit into memory has its message already. */
+static void rule_rows(ConfigLoad *load) {
+    ModelShape s = load->config->model.shape;
+    Keys       layers = {"model.n_layer",
+                         "model.n_head",
+                         "model.n_embd",
+                         "model.n_positions",
+                         "model.vocab_size",
+                         "moe.experts",
+                         NULL},
+         others = {"model.n_kv_head", "model.head_dim", "model.n_inner", NULL};
+    int64_t    parameters;
+    if (!rule_usable(load, layers) || !rule_usable(load, others) || !model_parameters(s, &parameters) ||
+        parameters > INT64_MAX / 64)
+        return;
+    if (model_rows(s) > MODEL_MOST_ROWS) {
+        faults_add(&load->faults, rule_where(load, layers),
+                   "model.n_layer = %" PRId64 "%s%.0" PRId64 ": a model of %" PRId64
+                   " tensors, and a file of weights holds at most %d",
+                   s.n_layer, s.n_experts ? ", moe.experts = " : "", s.n_experts, model_rows(s), MODEL_MOST_ROWS);
+        config_given(load, "model.n_layer")->faulty = 1;
+    }
 }
 
 static void rule_activations(ConfigLoad *load) {
@@ -461,12 +506,18 @@ static void rule_allow_change(ConfigLoad *load) {
     }
 }
 
+void config_rules_of_shape(ConfigLoad *load) {
+    rule_heads(load);
+    rule_sizes(load);
+    rules_of_model(load);
+    rule_parameters(load);
+    rule_rows(load);
+}
+
 void config_rules(ConfigLoad *load, int ranks) {
     rule_allow_change(load);
     rule_blend(load);
-    rule_heads(load);
-    rules_of_model(load);
-    rule_parameters(load);
+    config_rules_of_shape(load);
     rule_seq_len(load);
     rule_grid(load, ranks);
     rule_batch(load, ranks);

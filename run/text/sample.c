@@ -24,11 +24,16 @@
 
 Tokenizer sample_tokenizer(const Config *c) {
     IoPaths files = {NULL, 0};
+    int64_t vocab_size = c->model.shape.vocab_size, most = c->model.init_from[0] ? BPE_MOST_IDS : vocab_size;
     for (int i = 0; i < c->data.train.count; i++) dataset_files(c->data.train.item[i], &files);
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
-    Tokenizer t = files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, c->model.shape.vocab_size)
-                              : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, c->model.shape.vocab_size); /* before the data */
+    Tokenizer t =
+        files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
+                    : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* before the data */
     io_paths_free(&files);
+    if (t.kind == TOKENIZER_IDS) t = tokenizer_create("", vocab_size);
+    t.vocab_size =
+        vocab_size; /* a model of others may have fewer ids than its tokenizer: what uses the rest is refused */
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0])
         fail(EXIT_CONFIG,
              "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
@@ -57,6 +62,12 @@ Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes)
         fail(EXIT_CONFIG,
              "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
     if (p.count == 0) p.id[p.count++] = tokenizer_start(tokenizer), p.hidden = 1;
+    for (int64_t i = 0; i < p.count; i++)
+        if (p.id[i] >= tokenizer->vocab_size)
+            fail(EXIT_CONFIG,
+                 "the prompt holds token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: leave out "
+                 "what it stands for",
+                 p.id[i], (long long)tokenizer->vocab_size - 1);
     return p;
 }
 
@@ -152,13 +163,19 @@ static void add_id(TextStream *text, const Tokenizer *tokenizer, int32_t id, int
     free(bytes);
 }
 
+static int is_end(const SamplePlan *plan, int32_t id) {
+    for (int i = 0; i < plan->ends; i++)
+        if (plan->end[i] == id) return 1;
+    return 0;
+}
+
 Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const SamplePlan *plan) {
     const Prompt *prompt = &plan->prompt;
     Sampled    done = {0};
     Writer     w = writer_create(p, s, plan->window);
     TextStream text = text_stream_create(plan->put, plan->ctx);
     int64_t    count = prompt->count, end = count + plan->tokens, first = prompt->hidden;
-    int32_t   *ids = malloc(sizeof *ids * (size_t)end), eot = plan->ends_at_eot ? tokenizer_end_of_text(tokenizer) : -1;
+    int32_t   *ids = malloc(sizeof *ids * (size_t)end);
     double     began_ms = clock_ms();
     if (!ids) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan->tokens);
     memcpy(ids, prompt->id, sizeof *ids * (size_t)count);
@@ -170,7 +187,7 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
         double u = rng_uniform(plan->seed, RNG_SAMPLE, (uint64_t)count);
         ids[count] = draw_token(w.logits, p->gpt->shape.vocab_size, plan->rule, u, w.weight);
         done.tokens++;
-        if (ids[count] == eot) break;
+        if (is_end(plan, ids[count])) break;
         add_id(&text, tokenizer, ids[count], count == first);
         done.left_off = ++count < end && plan->leave && plan->leave(plan->ctx);
     }

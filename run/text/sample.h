@@ -33,7 +33,8 @@ typedef struct {
     int64_t     tokens;
     DrawRule    rule;
     uint64_t    seed;
-    int         ends_at_eot;   /* at the tokenizer's end-of-text token, which is not printed          */
+    const int32_t *end;        /* borrowed [ends]: tokens that end the text, and are not printed          */
+    int         ends;
     const char *const *stop;   /* borrowed [stops]: texts before whose first occurrence it ends       */
     int         stops;
     Tensor      window;        /* I32, g->T elements at least, on the device: the model's inputs; borrowed */
@@ -49,11 +50,11 @@ typedef struct {
     int     left_off; /* leave() said so   */
 } Sampled;
 
-/* The tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes or ids alone. Exit
- * 65 if files lie beside another one; 64 if sample.prompt is text and these take none. */
+/* The tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes or
+ * ids alone. Exit 65 if files lie beside another one; 64 if sample.prompt is text and these take none. */
 Tokenizer sample_tokenizer(const Config *config);
-/* The id that documents begin with where data.document_mask divides them; -1: nothing is divided. Exit 64 where the mask is
- * asked for and the vocabulary has no end of text. */
+/* The id that documents begin with where data.document_mask divides them; -1: nothing is divided. Exit 64 where the
+ * mask is asked for and the vocabulary has no end of text. */
 int32_t sample_documents(const Config *config, const Tokenizer *tokenizer);
 
 /* Prompt and continuation as printable text, through plan.put; ids where the tokenizer has no text. Uses g's activation

@@ -2,6 +2,7 @@
 #include "run/text/stored_model.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,32 +10,166 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "core/json_scan.h"
+#include "core/json_text.h"
 #include "data/dataset.h"
+#include "model/block.h"
 #include "model/hf_gpt2.h"
+#include "model/hf_members.h"
 #include "run/checkpoint/weights_set.h"
 #include "run/config/config.h"
 
-ModelShape stored_shape(const char *checkpoint) {
-    char      path[4200], *text;
-    Json      json;
+/* A JSON file of another program. Returns 0 where `may_lack` and there is none. */
+static int read_json(const char *path, int may_lack, Json *json) {
+    char     *text;
     JsonFault fault;
-    snprintf(path, sizeof path, "%s/config.json", checkpoint);
-    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
+    int64_t   bytes = io_read_file(path, JSON_LIMIT, &text);
+    if (bytes == -ENOENT && may_lack) return 0;
     if (bytes < 0)
         fail(bytes == -ENOMEM                    ? EXIT_MEMORY
              : bytes == -EIO || bytes == -EACCES ? EXIT_IO
                                                  : EXIT_DATA,
              "%s cannot be read: %s", path, strerror((int)-bytes));
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
+    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, json, &fault))
         fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
-    ModelShape shape = hf_config_shape(json.root, path);
-    hf_config_expect(json.root, path, shape);
-    json_free(&json);
     free(text);
+    return 1;
+}
+
+/* --- shape -------------------------------------------------------------------------------------------------------- */
+
+/* The limits of a run's config, in the words of config.json. */
+static void refuse_limits(ModelShape shape, const char *path) {
+    char  text[1024];
+    char *fault = config_check_shape(shape);
+    if (!fault) return;
+    hf_members_translate(shape.arch, fault, text, sizeof text);
+    fail(EXIT_DATA, "%s: %s", path, text);
+}
+
+/* Compares names and shapes in the header of the weights with the model's. */
+static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const char *path) {
+    int64_t blocks = weights_set_blocks(set);
+    if (blocks != shape.n_layer && blocks > 0)
+        fail(EXIT_DATA,
+             "%s: %s is %lld, and the weights in %s are of %lld blocks: correct it, or take the config.json of these weights",
+             path, hf_member_of(shape.arch, "model.n_layer"), (long long)shape.n_layer, set->path, (long long)blocks);
+    Layout layout = model_layout(shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
+    free(weights_set_match(set, &layout, (WeightsSizes){path, shape.arch, 1}));
+    layout_destroy(&layout);
+}
+
+ModelShape stored_shape(const char *checkpoint) {
+    char path[4200], plain[HF_NAME_BYTES];
+    Json json;
+    snprintf(path, sizeof path, "%s/config.json", checkpoint);
+    read_json(path, 0, &json);
+    ModelShape shape = hf_config_shape(json.root, path);
+    refuse_limits(shape, path);
+    WeightsSet    set = weights_set_open(checkpoint);
+    WeightsTensor head = weights_set_find_plain(&set, "lm_head.weight");
+    hf_config_expect(json.root, path, shape, head.tensor != NULL);
+    const BlockKind *kind = block_kind(shape);
+    char             embedding[120];
+    snprintf(embedding, sizeof embedding, "%s%s", kind->prefix, kind->embedding.row[0].name);
+    int has_embedding = weights_set_find_plain(&set, hf_plain_name(embedding, plain)).tensor != NULL;
+    if (head.tensor && has_embedding && shape.tie_embeddings)
+        warn("%s: %s is stored, and tie_word_embeddings says that the head is the embedding: the stored head is used; "
+             "\"tie_word_embeddings\": false there says the same without this line", path, head.tensor->name);
+    if (head.tensor && has_embedding) shape.tie_embeddings = 0, shape.own_head = shape.arch == ARCH_GPT2;
+    refuse_other_weights(&set, shape, path);
+    weights_set_close(&set);
+    json_free(&json);
     return shape;
 }
 
-/* data.tokenizer of the run's config.json, or the one beside its shards, for the caller to free; NULL where there is none. */
+/* --- begin and end ------------------------------------------------------------------------------------------------ */
+
+/* Adds an id to the ends; whether it is one of the vocabulary. */
+static int add_end(StoredEnds *e, const cJSON *id, int64_t vocab_size, const char *path) {
+    double value = number_value(id);
+    if (!cJSON_IsNumber(id) || value != floor(value) || fabs(value) > INT32_MAX)
+        fail(EXIT_DATA, "%s: eos_token_id is no token id and no list of token ids: give whole numbers", path);
+    if (value < 0) return 1; /* a word for none */
+    if (value >= (double)vocab_size) return 0;
+    if (e->ends == STORED_ENDS) fail(EXIT_DATA, "%s: eos_token_id lists more than %d ids", path, STORED_ENDS);
+    e->end[e->ends++] = (int32_t)value;
+    return 1;
+}
+
+/* Takes eos_token_id of a file; whether it is there. */
+static int take_ends(StoredEnds *e, const cJSON *config, int64_t vocab_size, const char *path) {
+    const cJSON *eos = json_member(config, "eos_token_id"), *item;
+    int          known = 1;
+    if (!eos || cJSON_IsNull(eos) || (cJSON_IsArray(eos) && !eos->child)) return 0;
+    if (!cJSON_IsArray(eos)) known = add_end(e, eos, vocab_size, path);
+    else cJSON_ArrayForEach(item, eos) known &= add_end(e, item, vocab_size, path);
+    if (!known)
+        warn("%s: eos_token_id names an id that the vocabulary of %lld has not: no text ends with it", path,
+             (long long)vocab_size);
+    return e->ends > 0;
+}
+
+/* Takes bos_token_id of a file; whether it is there. */
+static int take_begin(StoredEnds *e, const cJSON *config, int64_t vocab_size, const char *path) {
+    const cJSON *bos = json_member(config, "bos_token_id");
+    if (!bos || cJSON_IsNull(bos)) return 0;
+    double value = number_value(bos);
+    if (!cJSON_IsNumber(bos) || value != floor(value) || fabs(value) > INT32_MAX)
+        fail(EXIT_DATA, "%s: bos_token_id is no token id: give a whole number, or null", path);
+    if (value >= (double)vocab_size)
+        warn("%s: bos_token_id is an id that the vocabulary of %lld has not, and is not used", path,
+             (long long)vocab_size);
+    if (value < 0 || value >= (double)vocab_size) return 0;
+    e->begin = (int32_t)value;
+    return 1;
+}
+
+/* 50256 "<|endoftext|>" */
+static void print_id(const Tokenizer *t, int32_t id, const char *before) {
+    char  quoted[80], *text = t->kind == TOKENIZER_BPE ? tokenizer_special_text(t, id) : NULL;
+    fprintf(stderr, "%s%d", before, id);
+    if (text) fprintf(stderr, " %s", json_quote_short(quoted, sizeof quoted, text));
+    free(text);
+}
+
+StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer *tokenizer, int64_t vocab_size,
+                       const char *const *given, int prints) {
+    static const char *const names[] = {"generation_config.json", "config.json"};
+    StoredEnds  e = {.begin = tokenizer_start(tokenizer)};
+    const char *begins = "the tokenizer", *ends = NULL;
+    char        path[4200], *unused = NULL;
+    Json        json;
+    int32_t     before[BPE_MOST_BEGIN]; /* each text, as the tokenizer says: they count before bos_token_id */
+    int         befores = (int)tokenizer_begin(tokenizer, before), has_begin = befores > 0, has_settings = 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", checkpoint, names[i]);
+        if (!read_json(path, 1, &json)) continue;
+        if (!ends && take_ends(&e, json.root, vocab_size, path)) ends = names[i];
+        if (!has_begin && (has_begin = take_begin(&e, json.root, vocab_size, path))) begins = names[i];
+        if (given && !has_settings++) unused = hf_generation_unused(json.root, given, i == 0);
+        if (unused && prints) fprintf(stderr, "%s: %s: not used: %s\n", verb, path, unused);
+        free(unused), unused = NULL;
+        json_free(&json);
+    }
+    if (!ends && tokenizer_end_of_text(tokenizer) >= 0)
+        e.end[e.ends++] = tokenizer_end_of_text(tokenizer), ends = "the tokenizer";
+    if (!prints) return e;
+    fprintf(stderr, befores ? "%s: each text begins with token " : "%s: an empty prompt begins after token ", verb);
+    if (!befores) print_id(tokenizer, e.begin, "");
+    for (int i = 0; i < befores; i++) print_id(tokenizer, before[i], i ? ", " : "");
+    fprintf(stderr, " (%s); ", befores ? tokenizer->file.start_from : begins);
+    if (e.ends == 0) fputs("no token ends a text", stderr);
+    for (int i = 0; i < e.ends; i++) print_id(tokenizer, e.end[i], i ? ", " : "texts end with token ");
+    if (ends) fprintf(stderr, " (%s)", ends);
+    fputc('\n', stderr);
+    return e;
+}
+
+/* --- tokenizer ---------------------------------------------------------------------------------------------------- */
+
+/* data.tokenizer of the run's config.json, or the one beside its shards, for the caller to free; NULL where there is
+ * none. */
 static char *tokenizer_of_run(const char *run) {
     char path[4200], *text = NULL;
     snprintf(path, sizeof path, "%s/config.json", run);
@@ -57,8 +192,15 @@ static char *tokenizer_of_run(const char *run) {
     return found;
 }
 
+/* A tokenizer may have more ids than the model: a prompt or a task that uses them is refused. */
+static Tokenizer tokenizer_of(const char *path, int64_t vocab_size) {
+    Tokenizer t = tokenizer_create(path, *path ? BPE_MOST_IDS : vocab_size);
+    t.vocab_size = vocab_size;
+    return t;
+}
+
 static Tokenizer take_asked(const char *asked, const char *weights, int64_t vocab_size) {
-    Tokenizer t = tokenizer_create(asked, vocab_size);
+    Tokenizer t = tokenizer_of(asked, vocab_size);
     tokenizer_refuse_other(&t, asked, weights, "the model", "leave tokenizer= out");
     return t;
 }
@@ -67,29 +209,16 @@ Tokenizer stored_tokenizer(const char *asked, const char *run, const char *check
     char path[4200], beside[4200], *of_run = NULL;
     snprintf(beside, sizeof beside, "%s/" WEIGHTS_SINGLE, checkpoint);
     if (asked) return take_asked(asked, beside, vocab_size);
-    if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_create(path, vocab_size);
+    if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_of(path, vocab_size);
     of_run = tokenizer_of_run(run);
     if (of_run && access(of_run, R_OK) != 0) {
         warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where it is",
              run, of_run);
         free(of_run), of_run = NULL;
     }
-    Tokenizer t = tokenizer_create(of_run ? of_run : "", vocab_size);
+    Tokenizer t = tokenizer_of(of_run ? of_run : "", vocab_size);
     free(of_run);
     return t;
-}
-
-void stored_say_begin(const char *verb, const Tokenizer *t) {
-    int32_t id[BPE_MOST_BEGIN];
-    int64_t count = tokenizer_begin(t, id);
-    if (count == 0) return;
-    fprintf(stderr, "%s: each text begins with", verb);
-    for (int64_t i = 0; i < count; i++) {
-        char *text = tokenizer_special_text(t, id[i]);
-        fprintf(stderr, "%s %d %s", i ? "," : "", id[i], text);
-        free(text);
-    }
-    fprintf(stderr, " (%s)\n", t->file.start_from);
 }
 
 void stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes grid, int ranks) {
@@ -106,6 +235,21 @@ void stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes
              (long long)wanted);
     char *fault = config_check_changed(&c, ranks);
     if (fault) fail(EXIT_CONFIG, "%s: %s", verb, fault);
+}
+
+int64_t stored_positions(const char *verb, int64_t asked, int64_t positions, ModelShape shape) {
+    if (asked > shape.n_positions)
+        fail(EXIT_CONFIG, "%s: positions=%lld: this model has %lld positions: at most that many", verb,
+             (long long)asked, (long long)shape.n_positions);
+    return asked > 0 ? asked : positions;
+}
+
+int64_t stored_room(int64_t positions, int64_t tokens, int is_doubled, const Groups *g) {
+    Gpt     sizes = {.context = g ? g->context : NULL, .tensor = g ? g->tensor : NULL};
+    sizes.T = positions / context_part(sizes.context).ranks;
+    int64_t step = gpt_sample_step(&sizes), room = (tokens + step - 1) / step * step;
+    if (is_doubled) return gpt_scored_length(&sizes, tokens);
+    return room < positions ? room : positions;
 }
 
 ModelSpec stored_spec(GptUse use, ModelShape shape, int64_t B, int64_t T, const Groups *g) {

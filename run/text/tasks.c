@@ -54,6 +54,13 @@ int64_t task_text(const Task *t, const Question *q, int64_t text, int32_t *out) 
     return x->shared + x->own;
 }
 
+int64_t task_longest(const Task *t) {
+    int64_t most = 1;
+    for (int64_t i = 0; i < t->texts; i++)
+        if (t->text[i].shared + t->text[i].own - 1 > most) most = t->text[i].shared + t->text[i].own - 1;
+    return most;
+}
+
 void task_free(Task *t) {
     free(t->name), free(t->path);
     free(t->question), free(t->text), free(t->token);

@@ -44,14 +44,18 @@ typedef struct {
     uint64_t  fingerprint;        /* of all of it; XXH3 */
 } Task;
 
-/* Where texts become tokens: a tokenizer, which may be of ids alone, and a model's tokens of a sequence. Borrowed. */
-typedef struct { const Tokenizer *tokenizer; int64_t positions; } TaskReader;
+/* Where texts become tokens: a tokenizer, which may be of ids alone, and a model's tokens of a sequence. begin: 1 +
+ * the id that an empty context stands for; 0: tokenizer_start(). Borrowed. */
+typedef struct { const Tokenizer *tokenizer; int64_t positions; int32_t begin; } TaskReader;
 
 /* The task of a file. Exit 65 naming file and line; 64 where it is text and the tokenizer takes none. */
 Task task_read(const char *path, TaskReader reader);
 void task_free(Task *t);
 /* The tokens of a text into out [positions + 1]; returns how many. */
 int64_t task_text(const Task *t, const Question *q, int64_t text, int32_t *out);
+
+/* The most tokens that a text of the task is computed with. */
+int64_t task_longest(const Task *t);
 
 /* One line of JSONL, which may be the head of the file where is_first; or a whole file of llm.c's. Added to *t; 0
  * with a sentence in fault. */

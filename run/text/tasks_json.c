@@ -75,10 +75,11 @@ static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text,
 
 /* Tokens of a text's first `bytes` bytes. They follow the start token if has_start, else the tokens that the tokenizer
  * puts before each text, unless the text begins with the first of these itself. */
-static int64_t encode(const Tokenizer *tokenizer, const char *text, size_t bytes, int has_start, int32_t **out) {
+static int64_t encode(TaskReader reader, const char *text, size_t bytes, int has_start, int32_t **out) {
+    const Tokenizer *tokenizer = reader.tokenizer;
     *out = (int32_t *)memory(sizeof **out * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN));
     int64_t before = has_start ? 1 : tokenizer_begin(tokenizer, *out);
-    if (has_start) **out = tokenizer_start(tokenizer);
+    if (has_start) **out = reader.begin ? reader.begin - 1 : tokenizer_start(tokenizer);
     else if (before > 0 && begins_with(tokenizer, **out, text, bytes)) before = 0;
     return tokenizer_encode(tokenizer, text, bytes, *out + before) + before;
 }
@@ -93,8 +94,8 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     int32_t *alone;
     Text     x = {.length = characters(continuation)};
     snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
-    int64_t before = encode(reader.tokenizer, whole, of_context, has_start, &alone);
-    x.count = encode(reader.tokenizer, whole, size - 1, has_start, &x.token);
+    int64_t before = encode(reader, whole, of_context, has_start, &alone);
+    x.count = encode(reader, whole, size - 1, has_start, &x.token);
     if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0]) /* it brings its own start token */
         memmove(x.token, x.token + 1, sizeof *x.token * (size_t)--x.count);
     x.scored = x.count - before;
@@ -204,6 +205,11 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
 static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
     int64_t keep = reader.positions + !t->is_core; /* the last token of all is no input; nanochat leaves it no place */
     for (int i = 0; i < texts; i++) { /* a choice of CORE may be what another begins with: it is never the likeliest */
+        for (int64_t k = 0; k < text[i].count; k++)
+            if (text[i].token[k] >= reader.tokenizer->vocab_size)
+                return fault_is(fault,
+                                "token %d, and the vocabulary of the model ends at %lld, before that of its tokenizer",
+                                text[i].token[k], (long long)reader.tokenizer->vocab_size - 1);
         if (text[i].scored < 1 && (!t->is_core || t->kind == TASK_CONTINUATION))
             return fault_is(fault, "%s %d has no token of its own after the context",
                             t->kind == TASK_CHOICES ? "choice" : "the continuation of text", i);

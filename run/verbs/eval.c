@@ -23,12 +23,13 @@
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
-enum { DATA, TASKS, TOKENS, BATCH, TOKENIZER, JSON, OUT, TENSOR, CONTEXT, PIPELINE };
+enum { DATA, TASKS, TOKENS, BATCH, POSITIONS, TOKENIZER, JSON, OUT, TENSOR, CONTEXT, PIPELINE };
 const VerbKey EVAL_KEYS[] = {
     [DATA] = {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
     [TASKS] = {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
     [TOKENS] = {"tokens", "1000000", "the run's eval.tokens", "tokens of the shards; 0: all"},
     [BATCH] = {"batch", "16", "8", "sequences that are computed at once"},
+    [POSITIONS] = {"positions", "1024", "as in training", "tokens of a sequence, at most; fewer take less memory"},
     [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
     [JSON] = {"json", "true", "false", "the figures as JSON"},
     [OUT] = {"out", "scores.json", "standard output", "a new file for the figures, written whole or not at all"},
@@ -49,6 +50,7 @@ typedef struct {
     const char *task[MOST_TASKS];
     int         task_count, is_json;
     int64_t     tokens, batch; /* tokens -1: not given */
+    int64_t     positions;     /* 0: not given */
     MeshSizes   grid;
 } Asked;
 
@@ -81,6 +83,7 @@ static void take_argument(Asked *asked, const char *word) {
         case TASKS: take_tasks(asked, verb_text(&a)); break;
         case TOKENS: asked->tokens = verb_count(&a, 0, INT64_C(1) << 53); break;
         case BATCH: asked->batch = verb_count(&a, 1, 65536); break;
+        case POSITIONS: asked->positions = verb_count(&a, 1, INT32_MAX); break;
         case TOKENIZER: asked->tokenizer = verb_text(&a); break;
         case JSON: asked->is_json = verb_flag(&a); break;
         case OUT: asked->out = verb_out(&a); break;
@@ -89,6 +92,8 @@ static void take_argument(Asked *asked, const char *word) {
         default: asked->grid.stages = (int)verb_count(&a, 1, 1024);
     }
 }
+
+static int is_count(const cJSON *n) { return cJSON_IsNumber(n) && n->valuedouble >= 0 && n->valuedouble <= 0x1p53; }
 
 /* What the checkpoint's run was told; nothing where its folder has Hugging Face's files alone. */
 static RunWords read_words(const char *checkpoint) {
@@ -104,8 +109,8 @@ static RunWords read_words(const char *checkpoint) {
                 *tokens = json_member(json_member(config, "eval"), "tokens");
     w.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
     w.is_run = 1, w.masks = cJSON_IsTrue(json_member(json_member(config, "data"), "document_mask"));
-    w.seq_len = cJSON_IsNumber(seq_len) ? (int64_t)seq_len->valuedouble : 0;
-    w.tokens = cJSON_IsNumber(tokens) ? (int64_t)tokens->valuedouble : DEFAULT_TOKENS;
+    w.seq_len = is_count(seq_len) ? (int64_t)seq_len->valuedouble : 0;
+    w.tokens = is_count(tokens) ? (int64_t)tokens->valuedouble : DEFAULT_TOKENS;
     return w;
 }
 
@@ -121,8 +126,8 @@ typedef struct {
     double  loss, bytes_per_token;
 } Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
 
-/* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. end_of_text: what divides
- * documents; -1: nothing. */
+/* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. end_of_text: what
+ * divides documents; -1: nothing. */
 static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wanted, int32_t end_of_text) {
     int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = dataset_first_samples(d, wanted);
     ContextPart part = context_part(m->gpt.context);
@@ -159,14 +164,14 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
 /* The shards asked for, or those of the run; shards 0: none. */
 static Dataset open_data(const Asked *asked, const RunWords *words, int64_t T, int64_t vocab_size) {
     if (asked->data && !*asked->data) return (Dataset){0};
-    if (asked->data) return dataset_open("data", &asked->data, 1, T, vocab_size);
+    if (asked->data) return dataset_open("eval: data", &asked->data, 1, T, vocab_size);
     if (!words->val) return (Dataset){0};
     int          count = cJSON_GetArraySize(words->val), i = 0;
     const char **glob = (const char **)calloc((size_t)count, sizeof *glob);
     const cJSON *item;
     if (!glob) fail(EXIT_MEMORY, "no memory for a list of %d globs", count);
     cJSON_ArrayForEach(item, words->val) glob[i++] = cJSON_IsString(item) ? item->valuestring : "";
-    Dataset d = dataset_open("data.val", glob, count, T, vocab_size);
+    Dataset d = dataset_open("eval: data.val", glob, count, T, vocab_size);
     free(glob);
     return d;
 }
@@ -258,24 +263,36 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     Task       task[MOST_TASKS];
     TaskScores scores[MOST_TASKS];
     Dataset    d = open_data(asked, words, T, shape.vocab_size);
+    int64_t    room_T = T; /* that the texts need */
+    char       advice[300];
     if (!d.shards && asked->task_count == 0)
         fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
              checkpoint);
-    Tokenizer tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
+    Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
+    StoredEnds ends = stored_ends("eval", checkpoint, &tokenizer, shape.vocab_size, NULL, is_first);
     for (int i = 0; i < d.shards; i++)
         if (i == 0 || !tokens_json_is_same(d.shard[i - 1].path, d.shard[i].path))
             tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer", d.shard[i].path,
                                    "the data", "tokenizer=FOLDER_OR_FILE names another for the model, data=GLOB other data");
-    if (is_first && asked->task_count > 0) stored_say_begin("eval", &tokenizer);
-    for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T});
+    for (int i = 0; i < asked->task_count; i++)
+        task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1});
+    int64_t longest = 1;
+    for (int i = 0; i < asked->task_count; i++)
+        longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
+    if (!d.shards) room_T = stored_room(T, longest, 1, groups);
 
     /* as the run was trained; weights of others' as their kind is by default */
     int       masks = words->is_run ? words->masks : shape.arch != ARCH_GPT2;
     int32_t   end_of_text = masks ? tokenizer_end_of_text(&tokenizer) : -1;
-    ModelSpec spec = stored_spec(GPT_INFERENCE, shape, asked->batch, T, groups);
+    snprintf(advice, sizeof advice,
+             "eval: memory for batch=%lld sequences of %lld positions is wanted: batch=1 takes less, and so does "
+             "positions=%lld, with shorter sequences and another loss\n",
+             (long long)asked->batch, (long long)room_T, (long long)(room_T > 1 ? room_T / 2 : 1));
+    error_set_memory_advice(advice);
+    ModelSpec spec = stored_spec(GPT_INFERENCE, shape, asked->batch, room_T, groups);
     spec.document_mask = end_of_text >= 0;
     Model  *m = model_create(spec);
-    int64_t own = T / context_part(m->gpt.context).ranks;
+    int64_t own = room_T / context_part(m->gpt.context).ranks;
     Arena   room = arena_create("tokens", 3 * (sizeof(int32_t) * (size_t)(asked->batch * own) + ARENA_ALIGN));
     Scorer  s = {.pipeline = &m->pipeline, .stream = &m->stream, .all = groups ? groups->job : NULL, .says = is_first};
     s.room.inputs = arena_tensor(&room, I32, 2, asked->batch, own, 1);
@@ -290,9 +307,11 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
-            warn("%s: %lld texts are longer than the %lld positions of the model and lost their beginning",
-                 task[i].path, (long long)scores[i].cut, (long long)T);
+            warn("%s: %lld texts are longer than %lld positions (%s) and lost their beginning", task[i].path,
+                 (long long)scores[i].cut, (long long)T,
+                 asked->positions ? "positions=" : "the model's, or batch.seq_len of its run");
     }
+    error_set_memory_advice(NULL);
     if (is_first) say_no_more();
     if (is_first) print_results(asked, &r);
     for (int i = 0; i < r.tasks; i++) task_free(&task[i]);
@@ -325,6 +344,7 @@ int verb_eval(int argc, char **argv) {
     RunWords   words = read_words(checkpoint);
     int64_t    T = shape.n_positions;
     if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* as it was trained */
+    T = stored_positions("eval", asked.positions, T, shape);
     if (verb_is_of_ranks(argc, argv)) {
         evaluate_on_ranks(&asked, &words, argv[1], checkpoint, shape, T);
     } else {

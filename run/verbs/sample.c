@@ -1,7 +1,7 @@
 /* sample.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, or from a Hugging Face
- * folder, to stdout, token by token; all else goes to stderr. The folder describes the model, so neither the run's config
- * nor its data need be there. Computes in fp32 with the masters' own values. Under mpirun with parallel.tensor, .context or
- * .pipeline the ranks share the model; without these rank 0 has all of it. */
+ * folder, to stdout, token by token; all else goes to stderr. The folder describes the model, so neither the run's
+ * config nor its data need be there. Computes in fp32 with the masters' own values. Under mpirun with
+ * parallel.tensor, .context or .pipeline the ranks share the model; without these rank 0 has all of it. */
 #include <errno.h>
 #include <omp.h>
 #include <signal.h>
@@ -77,7 +77,7 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
 }
 
 static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer, const char *checkpoint, Comm *job,
-                          int64_t positions) {
+                          int64_t positions, int32_t begin) {
     int64_t bytes = 0;
     char   *text = read_prompt(asked->prompt, job, &bytes);
     if (bytes > 0 && tokenizer->kind == TOKENIZER_IDS)
@@ -85,9 +85,11 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
              "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or leave the prompt empty",
              checkpoint);
     Prompt p = prompt_create(tokenizer, text, (size_t)bytes);
+    if (bytes == 0 && p.hidden == 1) p.id[0] = begin; /* that of the tokenizer, where it puts one before each text */
     if (p.count > positions && (!job || comm_rank(job) == 0))
-        fprintf(stderr, "sample: the prompt has %lld tokens, and the model %lld positions: it sees the last %lld\n",
-                (long long)p.count, (long long)positions, (long long)prompt_seen(&p, positions));
+        fprintf(stderr, "sample: the prompt has %lld tokens, and the model %s%lld positions: it sees the last %lld\n",
+                (long long)p.count, asked->positions ? "is given " : "", (long long)positions,
+                (long long)prompt_seen(&p, positions));
     free(text);
     return p;
 }
@@ -150,28 +152,43 @@ static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, c
     if (out->prints) print_rate(all);
 }
 
-static void print_sample(const SampleOptions *asked, const char *checkpoint, const Groups *groups) {
-    ModelShape shape = stored_shape(checkpoint);
+static void print_sample(const SampleOptions *asked, const char *checkpoint, ModelShape shape, const Groups *groups) {
     Comm      *job = groups ? groups->job : NULL;
     Output     out = {.prints = !job || comm_rank(job) == 0};
     char      *text = NULL;
     size_t     bytes = 0;
     if (asked->out && !(out.file = memory_file_open(&text, &bytes))) fail(EXIT_MEMORY, "no memory for the text");
+    int64_t    positions = stored_positions("sample", asked->positions, shape.n_positions, shape);
     Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, asked->path, checkpoint, shape.vocab_size);
-    SamplePlan plan = {.prompt = take_prompt(asked, &tokenizer, checkpoint, job, shape.n_positions),
-                       .tokens = asked->tokens, .rule = asked->rule, .ends_at_eot = asked->ends_at_eot,
-                       .stop = (const char *const *)asked->stop, .stops = asked->stops, .put = put_text, .ctx = &out};
+    StoredEnds ends = stored_ends("sample", checkpoint, &tokenizer, shape.vocab_size, asked->given, out.prints);
+    SamplePlan plan = {.prompt = take_prompt(asked, &tokenizer, checkpoint, job, positions, ends.begin),
+                       .tokens = asked->tokens,
+                       .rule = asked->rule,
+                       .end = ends.end,
+                       .ends = asked->ends_at_eot ? ends.ends : 0,
+                       .stop = (const char *const *)asked->stop,
+                       .stops = asked->stops,
+                       .put = put_text,
+                       .ctx = &out};
     if (!job) plan.leave = has_no_reader; /* ranks draw to the end: all of them have to agree */
-    Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, shape.n_positions, groups));
-    Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)shape.n_positions);
-    plan.window = arena_tensor(&window, I32, 1, shape.n_positions, 1, 1);
+    int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
+    char    advice[300];
+    snprintf(advice, sizeof advice,
+             "sample: memory for %lld positions is wanted (prompt and tokens=, at most positions=): positions=%lld "
+             "takes less, and the text sees that many tokens at once\n",
+             (long long)T, (long long)(T > 1 ? T / 2 : 1));
+    error_set_memory_advice(advice);
+    Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, T, groups));
+    Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)T);
+    plan.window = arena_tensor(&window, I32, 1, T, 1, 1);
     matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
-    if (out.prints) print_origin(checkpoint, m), stored_say_begin("sample", &tokenizer);
+    if (out.prints) print_origin(checkpoint, m);
     print_texts(asked, plan, m, &tokenizer, &out);
     if (out.file && fclose(out.file) != 0) fail(EXIT_MEMORY, "no memory for the text");
     if (out.file && out.prints) verb_put("sample", asked->out, text, bytes);
     free(text);
+    error_set_memory_advice(NULL);
     prompt_free(&plan.prompt);
     tokenizer_destroy(&tokenizer);
     arena_destroy(&window);
@@ -182,11 +199,12 @@ static void print_sample_of_ranks(const SampleOptions *asked, const char *checkp
     Comm     *all = world_all(world);
     MeshSizes grid = {(int)asked->tensor, (int)asked->context, (int)asked->stages, 1};
     ModelShape shape = stored_shape(checkpoint);
-    stored_refuse_grid("sample", shape, shape.n_positions, grid, comm_size(all));
+    stored_refuse_grid("sample", shape, stored_positions("sample", asked->positions, shape.n_positions, shape), grid,
+                       comm_size(all));
     device_open(world_local_rank(world), world_threads(world));
     Groups groups = groups_create(all, mesh_of(comm_size(all), grid), 0);
     groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-    print_sample(asked, checkpoint, &groups);
+    print_sample(asked, checkpoint, shape, &groups);
     groups_free(&groups);
 }
 
@@ -201,7 +219,7 @@ int verb_sample(int argc, char **argv) {
         world_leave(world);
     } else {
         device_open(0, omp_get_num_procs());
-        print_sample(&asked, checkpoint, NULL);
+        print_sample(&asked, checkpoint, stored_shape(checkpoint), NULL);
     }
     sample_options_free(&asked);
     return EXIT_DONE;

@@ -11,7 +11,22 @@
 #include "run/verbs/verbs.h"
 
 enum {
-    PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, TEXTS, SEED, STOP, EOT, TOKENIZER, OUT, TENSOR, CONTEXT, PIPELINE
+    PROMPT,
+    TOKENS,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    MIN_P,
+    TEXTS,
+    SEED,
+    STOP,
+    EOT,
+    POSITIONS,
+    TOKENIZER,
+    OUT,
+    TENSOR,
+    CONTEXT,
+    PIPELINE
 };
 const VerbKey SAMPLE_KEYS[] = {
     [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard input's"},
@@ -23,7 +38,8 @@ const VerbKey SAMPLE_KEYS[] = {
     [TEXTS] = {"n", "3", "1", "so many texts, with seeds that follow each other"},
     [SEED] = {"seed", "42", "1337", "another seed gives another text"},
     [STOP] = {"stop", "THE", "", "ends before this text; several: a JSON list, or the key again"},
-    [EOT] = {"eot", "false", "true", "the end-of-text token ends the text"},
+    [EOT] = {"eot", "false", "true", "an end token, those of the model's config, ends the text"},
+    [POSITIONS] = {"positions", "1024", "the model's", "tokens that are seen at once, at most; fewer take less memory"},
     [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
     [OUT] = {"out", "text.txt", "standard output", "a new file for the text, written whole or not at all"},
     [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
@@ -58,6 +74,10 @@ static void take_stop(SampleOptions *o, const char *text) {
 
 static void take_argument(SampleOptions *o, const char *word) {
     VerbArgument a = verb_key_only("sample", word);
+    int          count = 0, most = sizeof o->given / sizeof *o->given;
+    while (o->given[count] && strcmp(o->given[count], SAMPLE_KEYS[a.row].name) != 0) count++;
+    CHECK(count < most - 1, "%d keys", count);
+    o->given[count] = SAMPLE_KEYS[a.row].name;
     switch (a.row) {
         case PROMPT: o->prompt = a.value; break;
         case TOKENS: o->tokens = verb_count(&a, 0, 10000000); break;
@@ -69,6 +89,7 @@ static void take_argument(SampleOptions *o, const char *word) {
         case SEED: o->seed = verb_count(&a, 0, INT64_C(1) << 53); break;
         case STOP: take_stop(o, a.value); break;
         case EOT: o->ends_at_eot = verb_flag(&a); break;
+        case POSITIONS: o->positions = verb_count(&a, 1, INT32_MAX); break;
         case TOKENIZER: o->tokenizer = verb_text(&a); break;
         case OUT: o->out = verb_out(&a); break;
         case TENSOR: o->tensor = verb_count(&a, 1, 1024); break;

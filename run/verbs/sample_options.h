@@ -14,6 +14,8 @@ typedef struct {
     const char *out;           /* a file for the text; NULL: standard output           */
     DrawRule    rule;
     int64_t     tokens, texts, seed, tensor, context, stages;
+    int64_t     positions;     /* 0: all that the model has                            */
+    const char *given[24];     /* names of the keys that were given; ends with NULL    */
     int         ends_at_eot;
     char      **stop;          /* owned [stops] */
     int         stops;

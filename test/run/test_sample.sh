@@ -18,7 +18,9 @@ MODEL="2 layers of width 32, 0\.0[0-9] M parameters"
 expect "the step and the model, on stderr" \
     grep -qE "^sample: step 24 of $RUN \(checkpoints/step_00000024\), $MODEL$" "$WORK/err"
 expect "tokens and their rate, on stderr" grep -qE '^sample: 100 tokens in [0-9.]+ s, [0-9.]+ tokens/s$' "$WORK/err"
-expect "nothing else there" [ "$(wc -l < "$WORK/err")" = 2 ]
+expect "the tokens that begin and end texts, and where that is written" \
+    grep -qE '^sample: an empty prompt begins after token 10 \(the tokenizer\); no token ends a text$' "$WORK/err"
+expect "nothing else there" [ "$(wc -l < "$WORK/err")" = 3 ]
 for path in checkpoints/step_00000024 checkpoints/step_00000024/model.safetensors; do
     from_there=$("$TRAIN" sample "$RUN/$path" prompt="the quick" temperature=0 tokens=100 2> "$WORK/err")
     expect "$path" same "$text" "$from_there"
@@ -87,7 +89,7 @@ for grid in "2 parallel.tensor=2" "2 parallel.pipeline=2" "4 parallel.tensor=2 p
     of_ranks=$(run_ranks ${grid%% *} "$TRAIN" sample "$RUN" prompt="the quick" temperature=0 tokens=100 ${grid#* } \
         2> "$WORK/err")
     expect "on $grid" same "$text" "$of_ranks"
-    expect "on $grid: one rank says so" [ "$(grep -c '^sample: ' "$WORK/err")" = 2 ]
+    expect "on $grid: one rank says so" [ "$(grep -c '^sample: ' "$WORK/err")" = 3 ]
 done
 of_ranks=$(run_ranks 2 "$TRAIN" sample "$RUN" prompt=- temperature=0 tokens=100 parallel.tensor=2 \
     < "$WORK/prompt" 2> "$WORK/err")

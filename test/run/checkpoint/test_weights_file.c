@@ -69,8 +69,8 @@ static void write_weights(const Case *c) {
         for (uint64_t k = 0; k < (t[i].end - t[i].begin) / each; k++) {
             float    value = c->poison != 0 && first[i] + (int64_t)k == g - 1 ? c->poison : value_of(first[i] + (int64_t)k);
             uint16_t half = t[i].type == SAFE_F16 ? f16_from_value(value) : bf16_from_f32(value);
-            uint64_t other = 1;
-            fwrite(t[i].type == SAFE_F32 ? (void *)&value : each == 2 ? (void *)&half : (void *)&other, each, 1, out);
+            double   wide = value;
+            fwrite(t[i].type == SAFE_F32 ? (void *)&value : each == 2 ? (void *)&half : (void *)&wide, each, 1, out);
         }
     }
     fclose(out);
@@ -132,17 +132,29 @@ static void test_files_of_others(void **state) {
         {"transformer.", SAFE_F32, 0, "transformer.h.11.attn.masked_bias", -1, 0, 0, NULL},
         {"transformer.", SAFE_F32, 0, "lm_head.weight", -1, 0, 0, NULL},
         {"", SAFE_BF16, 1, "lm_head.weight", -1, 0, 0, NULL},
-        {"transformer.", SAFE_F32, 0, "transformer.lm_head.weight", -1, 0, 0, "lm_head.weight is not wte.weight"},
-        {"model.", SAFE_F32, 0, NULL, -1, 0, 0, "tensor model.wte.weight of shape [389,14] is not one of this model's"},
-        {"", SAFE_F64, 0, NULL, -1, 0, 0, "tensor wte.weight has type F64, expected F32, F16 or BF16"},
-        {"", SAFE_F32, 0, "h.0.attn.biases", -1, 0, 0, "tensor h.0.attn.biases of shape [1,1] is not one of this model's"},
+        {"transformer.", SAFE_F32, 0, "transformer.lm_head.weight", -1, 0, 0, "lm_head.weight is not the embedding"},
+        {"model.", SAFE_F32, 0, NULL, -1, 0, 0, NULL},
+        {"module.transformer.", SAFE_F32, 0, NULL, -1, 0, 0, NULL},
+        {"_orig_mod.transformer.", SAFE_F16, 1, NULL, -1, 0, 0, NULL},
+        {"transformer._orig_mod.", SAFE_BF16, 1, NULL, -1, 0, 0, NULL},
+        {"language_model.model.", SAFE_F32, 0, "language_model.model.h.1.attn.bias", -1, 0, 0, NULL},
+        {"modules.", SAFE_F32, 0, NULL, -1, 0, 0,
+         "tensor modules.wte.weight of shape [389,14] is not one of this model's"},
+        {"", SAFE_F64, 0, NULL, -1, 0, 0, NULL},
+        {"", SAFE_F8_E4M3, 0, NULL, -1, 0, 0, "tensor wte.weight has type F8_E4M3, expected F64, F32, F16 or BF16"},
+        {"", SAFE_F32, 0, "h.0.attn.biases", -1, 0, 0,
+         "tensor h.0.attn.biases of shape [1,1] is not one of this model's"},
         {"", SAFE_F32, 0, "h.x.attn.bias", -1, 0, 0, "h.x.attn.bias"},
-        {"", SAFE_F32, 0, "transformer.wpe.weight", -1, 0, 0, "tensor transformer.wpe.weight is there twice, also as wpe.weight"},
-        {"", SAFE_F32, 1, "transformer.transformer.wpe.weight", -1, 0, 0, "not one of this model's"},
-        {"", SAFE_F32, 0, NULL, 4, 0, 0, "tensor transformer.h.0.mlp.c_fc.weight is missing, expected with shape [700,401]"},
+        {"", SAFE_F32, 0, "transformer.wpe.weight", -1, 0, 0,
+         "tensor transformer.wpe.weight is there twice, also as wpe.weight"},
+        {"", SAFE_F32, 1, "transformer.transformer.wpe.weight", -1, 0, 0, "is there twice, also as wpe.weight"},
+        {"", SAFE_F32, 1, "transformer.transformer.wpes.weight", -1, 0, 0, "not one of this model's"},
+        {"", SAFE_F32, 0, NULL, 4, 0, 0,
+         "tensor transformer.h.0.mlp.c_fc.weight is missing, expected with shape [700,401]"},
         {"", SAFE_F32, 0, NULL, 7, 0, 0, "tensor transformer.ln_f.bias is missing, expected with shape [14]"},
         {"", SAFE_F32, 0, NULL, -1, 390, 0, "tensor wte.weight has shape [390,14], expected [389,14]"},
-        {"transformer.", SAFE_F32, 0, NULL, -1, 0, NAN, "tensor transformer.ln_f.bias holds a value that is not finite at element 13"},
+        {"transformer.", SAFE_F32, 0, NULL, -1, 0, NAN,
+         "tensor transformer.ln_f.bias holds a value that is not finite at element 13"},
         {"transformer.", SAFE_F32, 0, NULL, -1, 0, INFINITY, "not finite"},
     };
     char file[128];

@@ -29,8 +29,8 @@ static void write_part(const char *name, int first, int end, const char *extra) 
     free(header);
 }
 
-/* An index of the rows, the first `first` of them in one.safetensors and the rest in two.safetensors; one row is left out,
- * and one more name is said to be in two.safetensors. */
+/* An index of the rows, the first `first` of them in one.safetensors and the rest in two.safetensors; one row is
+ * left out, and one more name is said to be in two.safetensors. */
 static void write_index(int first, int without, const char *more) {
     Param rows[FIXTURE_ROWS];
     FILE *out = fopen(path_of("%s/" WEIGHTS_INDEX, dir).text, "w");
@@ -89,20 +89,52 @@ static void test_two_files_are_one_model(void **state) {
     assert_int_equal(read_now(dir).code, 0);
 }
 
-static void test_files_and_index_must_agree(void **state) {
+/* As transformers reads them: the index says which files there are, and their headers where each tensor is. */
+static void taken(const char *word) {
+    Child c = read_now(dir);
+    if (c.code || !strstr(c.said, word)) fail_msg("wanted \"%s\": exit %d: %s", word, c.code, c.said);
+}
+
+static void test_files_and_index_need_not_agree(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
     write_part("two.safetensors", 4, FIXTURE_ROWS, NULL);
     write_index(5, -1, NULL);
-    refused(dir, "tensor transformer.h.0.mlp.c_fc.weight is in ");
-    refused(dir, "two.safetensors, the index says it is in ");
+    taken("1 tensor is in other files than it says, and read from there: transformer.h.0.mlp.c_fc.weight is in ");
+    write_index(2, -1, NULL);
+    taken("2 tensors are in other files than it says");
     write_index(4, 7, NULL);
-    refused(dir, "tensor transformer.ln_f.bias is in none of the index's files, and stands in ");
-    write_index(4, -1, "transformer.h.1.ln_1.bias");
-    refused(dir, "tensor transformer.h.1.ln_1.bias is missing, the index says it is in ");
+    taken("transformer.ln_f.bias is in ");
+    write_index(4, -1, "transformer.h.1.ln_1.bias"); /* a name that no model has, in no file */
+    taken("");
+    write_part("one.safetensors", 0, 5, NULL); /* row 4 in both: the index says which counts */
+    write_index(5, -1, NULL);
+    taken("");
     write_index(4, -1, NULL);
-    write_part("two.safetensors", 4, FIXTURE_ROWS, "transformer.wpe.weight");
-    refused(dir, "tensor transformer.wpe.weight is there twice, in ");
+    taken("");
+    write_index(4, 4, NULL);
+    refused(dir, "tensor transformer.h.0.mlp.c_fc.weight is there twice, also in ");
+}
+
+/* Without an index: all files of one name and number, or none. */
+static void test_numbered_files_without_index(void **state) {
+    (void)state;
+    write_part("model-00001-of-00002.safetensors", 0, 3, NULL);
+    refused(dir, "model-00002-of-00002.safetensors is missing, and 1 other file of these weights is there");
+    write_part("model-00002-of-00002.safetensors", 3, FIXTURE_ROWS, NULL);
+    taken("");
+    write_part("other.safetensors", 0, FIXTURE_ROWS, NULL);
+    refused(dir, "holds 3 .safetensors files, no model.safetensors");
+    assert_int_equal(unlink(path_of("%s/model-00001-of-00002.safetensors", dir).text), 0);
+    assert_int_equal(unlink(path_of("%s/model-00002-of-00002.safetensors", dir).text), 0);
+    refused(dir, "other.safetensors does: give it that name, mv ");
+    assert_int_equal(rename(path_of("%s/other.safetensors", dir).text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0);
+    taken("");
+}
+
+static void test_files_and_index_must_be_whole(void **state) {
+    (void)state;
+    write_part("one.safetensors", 0, 4, NULL);
     write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight"); /* the same tensor by its other name */
     write_index(4, -1, "wpe.weight");
     refused(dir, "tensor wpe.weight is there twice, also as transformer.wpe.weight");
@@ -166,8 +198,9 @@ static void test_what_is_no_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CASE(test_two_files_are_one_model), CASE(test_files_and_index_must_agree), CASE(test_the_fingerprint_covers_all_files),
-        CASE(test_what_is_no_model),
+        CASE(test_two_files_are_one_model),          CASE(test_files_and_index_need_not_agree),
+        CASE(test_numbered_files_without_index),     CASE(test_files_and_index_must_be_whole),
+        CASE(test_the_fingerprint_covers_all_files), CASE(test_what_is_no_model),
     };
     return RUN_ALONE(tests);
 }

@@ -1,0 +1,283 @@
+/* hf_members.c - see hf_members.h. What each member does was read in transformers 5: configuration_gpt2.py,
+ * configuration_llama.py, configuration_qwen3.py, configuration_qwen3_moe.py and configuration_utils.py. */
+#include "model/hf_members.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/json.h"
+#include "core/json_scan.h"
+#include "core/json_text.h"
+#include "core/memory_file.h"
+#include "model/params.h"
+
+enum {
+    G = 1 << ARCH_GPT2, L = 1 << ARCH_LLAMA, Q = 1 << ARCH_QWEN3, M = 1 << ARCH_QWEN3_MOE,
+    LQM = L | Q | M, ALL = G | LQM
+};
+
+/* A member is read by hf_gpt2.c, hf_llama.c or run/text/stored_model.c (`option`: the config key of its value, "" for
+ * none), or has no effect on a model's numbers (option and only NULL), or is refused unless its value is in `only`:
+ * JSON texts with | between them. null, [] and {} are allowed always. */
+typedef struct { const char *name; int kinds; const char *option, *only, *ours; } Member;
+
+static const Member MEMBERS[] = {
+    {"model_type", ALL, "model.arch", NULL, NULL},
+    {"vocab_size", ALL, "model.vocab_size", NULL, NULL},
+    {"tie_word_embeddings", ALL, "model.tie_embeddings", NULL, NULL},
+    {"bos_token_id", ALL, "", NULL, NULL},
+    {"eos_token_id", ALL, "", NULL, NULL},
+    {"final_logit_softcapping", ALL, "model.logit_softcap", NULL, NULL},
+
+    {"n_layer", G, "model.n_layer", NULL, NULL},
+    {"n_head", G, "model.n_head", NULL, NULL},
+    {"n_embd", G, "model.n_embd", NULL, NULL},
+    {"n_positions", G, "model.n_positions", NULL, NULL},
+    {"n_inner", G, "model.n_inner", NULL, NULL},
+    {"activation_function", G, "", NULL, NULL},
+    {"layer_norm_epsilon", G, "model.norm_eps", NULL, NULL},
+    {"scale_attn_weights", G, NULL, "true", "attention is divided by the root of a head's size here"},
+    {"scale_attn_by_inverse_layer_idx", G, NULL, "false", "attention is not divided by the layer's number here"},
+    {"add_cross_attention", G, NULL, "false", "there is no attention to another model here"},
+    {"reorder_and_upcast_attn", G, NULL, NULL, NULL}, /* another order of the same product, in fp32, as here */
+    {"n_ctx", G, NULL, NULL, NULL},                   /* no longer read by transformers: n_positions counts */
+    {"embd_pdrop", G, NULL, NULL, NULL}, {"attn_pdrop", G, NULL, NULL, NULL}, {"resid_pdrop", G, NULL, NULL, NULL},
+    {"summary_type", G, NULL, NULL, NULL}, {"summary_use_proj", G, NULL, NULL, NULL}, {"summary_activation", G, NULL, NULL, NULL},
+    {"summary_proj_to_labels", G, NULL, NULL, NULL}, {"summary_first_dropout", G, NULL, NULL, NULL},
+
+    {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL}, /* of gpt2 these four are other names of its own */
+    {"num_attention_heads", ALL, "model.n_head", NULL, NULL},
+    {"hidden_size", ALL, "model.n_embd", NULL, NULL},
+    {"max_position_embeddings", ALL, "model.n_positions", NULL, NULL},
+    {"num_key_value_heads", LQM, "model.n_kv_head", NULL, NULL},
+    {"head_dim", LQM, "model.head_dim", NULL, NULL},
+    {"intermediate_size", LQM, "model.n_inner", NULL, NULL},
+    {"rms_norm_eps", LQM, "model.norm_eps", NULL, NULL},
+    {"rope_theta", LQM, "model.rope_theta", NULL, NULL},
+    {"rope_scaling", LQM, "", NULL, NULL},
+    {"rope_parameters", LQM, "", NULL, NULL},
+    {"hidden_act", LQM, NULL, "\"silu\"|\"swish\"", "silu is computed here"},
+    {"attention_bias", LQM, NULL, "false", "there are no biases here"},
+    {"mlp_bias", L, NULL, "false", "there are no biases here"},
+    {"partial_rotary_factor", LQM, NULL, "1", "all channels of a head turn with the position here"},
+    {"use_sliding_window", Q | M, "", NULL, NULL},
+    {"sliding_window", Q | M, "", NULL, NULL},
+    {"max_window_layers", Q | M, "", NULL, NULL},
+    {"original_max_position_embeddings", LQM, "", NULL, NULL},
+    {"layer_types", LQM, NULL, "[\"full_attention\"]", "a token sees all tokens before it in each layer here: \"full_attention\""},
+    {"attention_dropout", LQM, NULL, NULL, NULL},
+    {"pretraining_tp", L, NULL, NULL, NULL}, /* how many products a product was divided into: the sum is the same */
+
+    {"num_experts", M, "moe.experts", NULL, NULL},
+    {"num_local_experts", M, "moe.experts", NULL, NULL},
+    {"num_experts_per_tok", M, "moe.top_k", NULL, NULL},
+    {"moe_intermediate_size", M, "moe.n_inner", NULL, NULL},
+    {"norm_topk_prob", M, "moe.norm_top_k", NULL, NULL},
+    {"topk_method", M, "", NULL, NULL},
+    {"decoder_sparse_step", M, NULL, "1", "every block has experts here: 1 is expected"},
+    {"mlp_only_layers", M, NULL, "[]", "every block has experts here: [] is expected"},
+    {"output_router_logits", M, NULL, NULL, NULL}, {"router_aux_loss_coef", M, NULL, NULL, NULL}, /* a loss of training */
+
+    {"quantization_config", ALL, NULL, "null", "quantized weights are not read here: take the model's unquantized folder"},
+    {"compression_config", ALL, NULL, "null", "quantized weights are not read here: take the model's unquantized folder"},
+    {"pruned_heads", ALL, NULL, "null", "all heads are computed here"},
+    {"is_encoder_decoder", ALL, NULL, "false", "there is no encoder here"},
+    {"cross_attention_hidden_size", ALL, NULL, "null", "there is no encoder here"},
+
+    {"architectures", ALL, NULL, NULL, NULL}, {"transformers_version", ALL, NULL, NULL, NULL}, {"_name_or_path", ALL, NULL, NULL, NULL},
+    {"dtype", ALL, NULL, NULL, NULL}, {"torch_dtype", ALL, NULL, NULL, NULL}, {"use_cache", ALL, NULL, NULL, NULL},
+    {"initializer_range", ALL, NULL, NULL, NULL}, {"pad_token_id", ALL, NULL, NULL, NULL}, {"sep_token_id", ALL, NULL, NULL, NULL},
+    {"cls_token_id", ALL, NULL, NULL, NULL}, {"decoder_start_token_id", ALL, NULL, NULL, NULL}, {"is_decoder", ALL, NULL, NULL, NULL},
+    {"return_dict", ALL, NULL, NULL, NULL}, {"output_attentions", ALL, NULL, NULL, NULL}, {"output_hidden_states", ALL, NULL, NULL, NULL},
+    {"chunk_size_feed_forward", ALL, NULL, NULL, NULL}, {"task_specific_params", ALL, NULL, NULL, NULL},
+    {"problem_type", ALL, NULL, NULL, NULL}, {"finetuning_task", ALL, NULL, NULL, NULL}, {"id2label", ALL, NULL, NULL, NULL},
+    {"label2id", ALL, NULL, NULL, NULL}, {"num_labels", ALL, NULL, NULL, NULL}, {"tokenizer_class", ALL, NULL, NULL, NULL},
+    {"prefix", ALL, NULL, NULL, NULL}, {"torchscript", ALL, NULL, NULL, NULL}, {"use_bfloat16", ALL, NULL, NULL, NULL},
+    {"tf_legacy_loss", ALL, NULL, NULL, NULL}, {"gradient_checkpointing", ALL, NULL, NULL, NULL},
+    {"attn_implementation", ALL, NULL, NULL, NULL}, {"_attn_implementation", ALL, NULL, NULL, NULL},
+    {"_attn_implementation_autoset", ALL, NULL, NULL, NULL}, {"keys_to_ignore_at_inference", ALL, NULL, NULL, NULL},
+    {"_commit_hash", ALL, NULL, NULL, NULL}, {"$comment", ALL, NULL, NULL, NULL},
+};
+
+static const Member ROPE_MEMBERS[] = {
+    {"rope_type", ALL, "", NULL, NULL},
+    {"type", ALL, "", NULL, NULL},
+    {"rope_theta", ALL, "model.rope_theta", NULL, NULL},
+    {"factor", ALL, "model.rope_factor", NULL, NULL},
+    {"low_freq_factor", ALL, "model.rope_low_freq_factor", NULL, NULL},
+    {"high_freq_factor", ALL, "model.rope_high_freq_factor", NULL, NULL},
+    {"original_max_position_embeddings", ALL, "model.rope_original_positions", NULL, NULL},
+    {"partial_rotary_factor", ALL, NULL, "1", "all channels of a head turn with the position here"},
+    {"mrope_section", ALL, NULL, "null", "a token has one position here"},
+};
+
+/* What `generate` of transformers reads: generation_config.json, or config.json where there is none. A value that is
+ * null or among `idle` changes no text; idle NULL: no value does. key: the key of `sample` that does the same; NULL:
+ * there is none. */
+static const struct { const char *name, *idle, *key; } GENERATION[] = {
+    {"temperature", "1", "temperature"}, {"top_k", "0", "top_k"}, {"top_p", "1", "top_p"}, {"min_p", "0", "min_p"},
+    {"do_sample", "true", "temperature"}, {"max_new_tokens", "null", "tokens"}, {"max_length", "null", "tokens"},
+    {"num_return_sequences", "1", "n"}, {"stop_strings", "null", "stop"},
+    {"typical_p", "1", ""}, {"top_h", "null", ""}, {"epsilon_cutoff", "0", ""}, {"eta_cutoff", "0", ""},
+    {"repetition_penalty", "1", ""}, {"encoder_repetition_penalty", "1", ""}, {"no_repeat_ngram_size", "0", ""},
+    {"encoder_no_repeat_ngram_size", "0", ""}, {"bad_words_ids", "null", ""}, {"suppress_tokens", "null", ""},
+    {"begin_suppress_tokens", "null", ""}, {"forced_bos_token_id", "null", ""}, {"forced_eos_token_id", "null", ""},
+    {"force_bos_token_to_be_generated", "false", ""}, {"sequence_bias", "null", ""},
+    {"exponential_decay_length_penalty", "null", ""}, {"guidance_scale", "1", ""}, {"penalty_alpha", "0", ""},
+    {"num_beams", "1", ""}, {"num_beam_groups", "1", ""}, {"diversity_penalty", "0", ""}, {"constraints", "null", ""},
+    {"force_words_ids", "null", ""}, {"watermarking_config", "null", ""}, {"dola_layers", "null", ""}, {"min_length", "0", ""},
+    {"min_new_tokens", "0", ""}, {"max_time", "null", ""}, {"token_healing", "false", ""},
+    {"bos_token_id", NULL, NULL}, {"eos_token_id", NULL, NULL}, /* read by run/text/stored_model.c */
+    {"pad_token_id", NULL, NULL}, {"decoder_start_token_id", NULL, NULL}, {"length_penalty", NULL, NULL}, {"early_stopping", NULL, NULL},
+    {"renormalize_logits", NULL, NULL}, {"remove_invalid_values", NULL, NULL}, {"use_cache", NULL, NULL}, {"use_mtp", NULL, NULL},
+    {"cache_implementation", NULL, NULL}, {"cache_config", NULL, NULL}, {"max_cache_len", NULL, NULL},
+    {"output_attentions", NULL, NULL}, {"output_hidden_states", NULL, NULL}, {"output_scores", NULL, NULL}, {"output_logits", NULL, NULL},
+    {"return_dict_in_generate", NULL, NULL}, {"is_assistant", NULL, NULL}, {"num_assistant_tokens", NULL, NULL},
+    {"num_assistant_tokens_schedule", NULL, NULL}, {"assistant_confidence_threshold", NULL, NULL}, {"prompt_lookup_num_tokens", NULL, NULL},
+    {"max_matching_ngram_size", NULL, NULL}, {"assistant_early_exit", NULL, NULL}, {"assistant_lookbehind", NULL, NULL},
+    {"target_lookbehind", NULL, NULL}, {"speculation_type", NULL, NULL}, {"compile_config", NULL, NULL}, {"disable_compile", NULL, NULL},
+    {"continuous_batching_config", NULL, NULL}, {"low_memory", NULL, NULL}, {"prefill_chunk_size", NULL, NULL},
+    {"transformers_version", NULL, NULL}, {"_from_model_config", NULL, NULL}, {"_commit_hash", NULL, NULL}, {"$comment", NULL, NULL},
+};
+enum { GENERATIONS = sizeof GENERATION / sizeof *GENERATION };
+
+static int generation_find(const char *name) {
+    int i = 0;
+    while (i < GENERATIONS && strcmp(GENERATION[i].name, name) != 0) i++;
+    return i;
+}
+
+static const Member *member_find(const Member *table, size_t rows, const char *name, int arch) {
+    for (size_t i = 0; i < rows; i++)
+        if (table[i].kinds & 1 << arch && strcmp(table[i].name, name) == 0) return &table[i];
+    return NULL;
+}
+
+NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours) {
+    char theirs[SHOWN_BYTES];
+    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string,
+         value_text(value, theirs), ours);
+}
+
+int hf_flag_of(const cJSON *config, const char *key, int fallback, const char *path) {
+    const cJSON *value = json_member(config, key);
+    if (!value || cJSON_IsNull(value)) return fallback;
+    if (!cJSON_IsBool(value)) hf_refuse_key(path, value, "true or false is expected");
+    return cJSON_IsTrue(value);
+}
+
+/* Whether the value is one of the texts; a list counts as its elements, all of which must be the text's one element. */
+static int is_among(const cJSON *value, const char *texts) {
+    int found = cJSON_IsNull(value) || ((cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child);
+    for (const char *text = texts; text && !found; text = strchr(text, '|') ? strchr(text, '|') + 1 : NULL) {
+        cJSON *allowed = cJSON_ParseWithLength(text, strcspn(text, "|"));
+        if (!cJSON_IsArray(value) || !cJSON_IsArray(allowed)) found = cJSON_Compare(value, allowed, 1);
+        else if (allowed->child) {
+            found = 1;
+            for (const cJSON *item = value->child; item; item = item->next)
+                found &= cJSON_Compare(item, allowed->child, 1);
+        }
+        cJSON_Delete(allowed);
+    }
+    return found;
+}
+
+/* what: "" or "rope_scaling." before the names. */
+static void check(const Member *table, size_t rows, const cJSON *object, const char *what, const char *path, int arch) {
+    enum { NAMED = 8 };
+    char  *names = NULL, quoted[100];
+    size_t bytes;
+    int    unknown = 0;
+    FILE  *out = memory_file_open(&names, &bytes);
+    if (!out) fail(EXIT_MEMORY, "no memory to check %s", path);
+    for (const cJSON *item = object->child; item; item = item->next) {
+        const Member *m = member_find(table, rows, item->string, arch);
+        if (m && m->only && !is_among(item, m->only)) hf_refuse_key(path, item, m->ours);
+        if (m || (!*what && (cJSON_IsNull(item) || generation_find(item->string) < GENERATIONS))) continue;
+        if (unknown++ < NAMED)
+            fprintf(out, "%s%s%s", unknown > 1 ? ", " : "", what, json_quote_short(quoted, sizeof quoted, item->string));
+    }
+    if (unknown > NAMED) fprintf(out, " and %d more", unknown - NAMED);
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to check %s", path);
+    if (unknown) warn("%s: not known here, and not used: %s", path, names);
+    free(names);
+}
+
+void hf_members_check(const cJSON *config, const char *path, int arch) {
+    check(MEMBERS, sizeof MEMBERS / sizeof *MEMBERS, config, "", path, arch);
+}
+
+void hf_members_check_rope(const cJSON *rope, const char *path) {
+    char what[64];
+    snprintf(what, sizeof what, "%s.", rope->string);
+    check(ROPE_MEMBERS, sizeof ROPE_MEMBERS / sizeof *ROPE_MEMBERS, rope, what, path, ARCH_LLAMA);
+}
+
+static int is_given(const char *const *given, const char *key) {
+    for (; *given; given++)
+        if (strcmp(*given, key) == 0) return 1;
+    return 0;
+}
+
+/* One member that is not used: its value, and the key of `sample` that does the same. */
+static void tell_unused(FILE *out, int count, const cJSON *item, const char *key) {
+    char shown[SHOWN_BYTES], name[100];
+    snprintf(name, sizeof name, "%.90s", item->string);
+    fprintf(out, "%s%s %s", count > 1 ? ", " : "", name, value_text(item, shown));
+    if (!key) fputs(" (not known here)", out);
+    else if (!*key) fputs(" (not computed here)", out);
+    else if (strcmp(name, "do_sample") == 0) fputs(" (temperature=0)", out);
+    else if (cJSON_IsNumber(item)) fprintf(out, " (%s=%s)", key, shown);
+    else fprintf(out, " (%s=)", key);
+}
+
+char *hf_generation_unused(const cJSON *config, const char *const *given, int is_own_file) {
+    enum { NAMED = 12 };
+    char  *text = NULL;
+    size_t bytes;
+    int    count = 0;
+    FILE  *out = memory_file_open(&text, &bytes);
+    if (!out) fail(EXIT_MEMORY, "no memory to check generation_config.json");
+    for (const cJSON *item = cJSON_IsObject(config) ? config->child : NULL; item; item = item->next) {
+        int i = generation_find(item->string), is_known = i < GENERATIONS;
+        if ((!is_known && !is_own_file) || cJSON_IsNull(item)) continue;
+        if (is_known && (!GENERATION[i].idle || is_among(item, GENERATION[i].idle))) continue;
+        if (is_known && is_given(given, GENERATION[i].key)) continue;
+        if (++count <= NAMED) tell_unused(out, count, item, is_known ? GENERATION[i].key : NULL);
+    }
+    if (count > NAMED) fprintf(out, " and %d more", count - NAMED);
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to check generation_config.json");
+    if (count) return text;
+    free(text);
+    return NULL;
+}
+
+static const char *member_with(const Member *table, size_t rows, int arch, const char *option) {
+    for (size_t i = 0; i < rows; i++)
+        if (table[i].kinds & 1 << arch && table[i].option && strcmp(table[i].option, option) == 0) return table[i].name;
+    return NULL;
+}
+
+const char *hf_member_of(int arch, const char *option) {
+    const char *name = member_with(MEMBERS, sizeof MEMBERS / sizeof *MEMBERS, arch, option);
+    return name || arch == ARCH_GPT2
+               ? name
+               : member_with(ROPE_MEMBERS, sizeof ROPE_MEMBERS / sizeof *ROPE_MEMBERS, arch, option);
+}
+
+void hf_members_translate(int arch, const char *text, char *out, size_t capacity) {
+    size_t at = 0;
+    out[0] = 0;
+    while (*text && at + 1 < capacity) {
+        char   key[64];
+        size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz_.0123456789");
+        while (n > 0 && text[n - 1] == '.') n--;
+        snprintf(key, sizeof key, "%.*s", (int)n, text);
+        const char *name = n > 0 && n < sizeof key && strchr(key, '.') ? hf_member_of(arch, key) : NULL;
+        if (n == 0) n = 1;
+        at += (size_t)snprintf(out + at, capacity - at, "%.*s", name ? (int)strlen(name) : (int)n, name ? name : text);
+        text += n;
+    }
+}
