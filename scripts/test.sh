@@ -82,7 +82,7 @@ run_cmocka() { # NAME COMMAND...
     # shellcheck disable=SC2046
     note "$name" "$status" $(results) $((SECONDS - at))
 }
-export -f run_ranks; export B
+export -f run_ranks; export B OUTPUT_OPTIONS
 
 # Why no ranks can be started, or nothing.
 case $B in
