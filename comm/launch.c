@@ -1,4 +1,5 @@
 /* launch.c - who started this process, read from the environment before any MPI call. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -49,6 +50,25 @@ Launch launch_detect(void) {
 int launch_is_mpirun(Launch launch) {
     if (!launch.launched || !has("SLURM_STEP_ID") || has("OMPI_COMM_WORLD_RANK")) return launch.launched;
     return number("SLURM_PROCID", 0) != launch.rank || (launch.size > 0 && number("SLURM_STEP_NUM_TASKS", 1) != launch.size);
+}
+
+/* Reads name and parent of a process: "12 (name) S 11 ..." in /proc. */
+static int read_parent(long pid, char name[16], long *parent) {
+    char  path[64];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *file = fopen(path, "r");
+    int   found = file && fscanf(file, "%*d (%15[^)]) %*c %ld", name, parent) == 2;
+    if (file) fclose(file);
+    return found;
+}
+
+long launch_process(char *name) {
+    static const char *const names[] = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prte"};
+    long                     pid = getppid(), parent;
+    for (int above = 0; above < 8 && pid > 1 && has("OMPI_COMM_WORLD_RANK") && read_parent(pid, name, &parent); above++, pid = parent)
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            if (strcmp(name, names[i]) == 0) return pid;
+    return 0;
 }
 
 void launch_explain_alone(void) {

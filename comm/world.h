@@ -30,6 +30,9 @@ Launch launch_detect(void);
 int    launch_is_mpirun(Launch launch);
 /* Warns of a launcher's variables without their launcher, and of SLURM tasks that this one process leaves idle. */
 void   launch_explain_alone(void);
+/* The process of Open MPI's launcher on this host that started this one, maybe through scripts; 0 if there is none. Its name
+ * goes to name [16]. */
+long   launch_process(char *name);
 
 typedef struct World World;
 typedef struct Comm  Comm;

@@ -24,7 +24,11 @@
 #include "core/device.h"
 
 #define KERNEL static __global__ void
+#ifdef EMU_CALLS /* scripts/gpu.mk: a copy in every kernel would cost the compiler half of its time */
+#define DEVICE static __device__ inline
+#else
 #define DEVICE static __device__ __forceinline__
+#endif
 
 /* Device code is compiled for the emulator, or by nvcc for a GPU. The emulated LAUNCH, SMEM and SMEM_DYN have the same
  * meaning. */

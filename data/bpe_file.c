@@ -198,7 +198,8 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
         id = bpe_find(r->bpe, joined, (size_t)(l + n));
     }
     if (a >= 0 && b >= 0 && (size_t)(l + n) > sizeof joined)
-        return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes, and %d is the most that is read", rank, shown, (long long)(l + n), TOKEN_LIMIT);
+        return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes, and %d is the most that is read", rank,
+                      shown, (long long)(l + n), TOKEN_LIMIT);
     if (id < 0)
         return refuse(r,
                       ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
@@ -580,7 +581,8 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
         long    id = space ? strtol(space + 1, &digits, 10) : -1;
         int64_t count = space ? from_base64(line, (size_t)(space - line)) : -1;
         if (count > TOKEN_LIMIT)
-            return refuse(r, ":%d: a token of %lld bytes, and %d is the most that is read", number, (long long)count, TOKEN_LIMIT);
+            return refuse(r, ":%d: a token of %lld bytes, and %d is the most that is read", number, (long long)count,
+                          TOKEN_LIMIT);
         if (end > line && (count <= 0 || digits != end || id < 0 || id >= BPE_MOST_IDS ||
                            !bpe_add(r->bpe, (int32_t)id, line, (size_t)count)))
             return refuse(r, ":%d: a token in base64 and its rank are expected, each once", number);

@@ -102,7 +102,8 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
 
 /* What `tokenize` leaves beside its shards: "my/" followed by a star means the shards. */
 static int is_beside_shards(const char *path) {
-    static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json", "merges.txt"};
+    static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json",
+                                        "merges.txt"};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
         if (strcmp(name, NAMES[i]) == 0) return 1;

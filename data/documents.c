@@ -63,8 +63,9 @@ typedef struct {
 
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
 
-/* NAME and the words behind it. Returns exit_code. */
-static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) PRINTF_LIKE(4, 5);
+/* Writes the name and the words behind it into fault. Returns exit_code. */
+static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
 static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -74,13 +75,15 @@ static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name
     return exit_code;
 }
 
-/* A name as messages and the terminal show it: with escapes where it holds control characters or is no UTF-8. malloc'ed. */
+/* A name as messages and the terminal show it: with escapes where it holds control characters or is no UTF-8.
+ * malloc'ed. */
 static char *shown_name(const char *name) {
     int    is_plain = 1;
     size_t length = strlen(name);
     for (size_t at = 0; at < length && is_plain;) {
         int n = json_utf8(name + at, length - at);
-        is_plain = n > 0 && (unsigned char)name[at] >= 32 && name[at] != 127 && !(n == 2 && name[at] == '\xc2' && (unsigned char)name[at + 1] < 0xA0);
+        is_plain = n > 0 && (unsigned char)name[at] >= 32 && name[at] != 127 &&
+                   !(n == 2 && name[at] == '\xc2' && (unsigned char)name[at + 1] < 0xA0);
         at += n > 0 ? (size_t)n : 1;
     }
     char *shown = (char *)malloc(6 * length + 3);
@@ -101,7 +104,7 @@ static const char *base_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* In a folder one file can be left out: the message says how. */
+/* Adds to a message on a file of a folder how that file is left out. Returns exit_code. */
 static int with_skip(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
     const char *base = base_of(s->typed);
     size_t      used = strlen(fault);
@@ -145,10 +148,10 @@ static int ends_in(const char *name, size_t length, const char *ending) {
     return length > n && strncasecmp(name + length - n, ending, n) == 0;
 }
 
-typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON } NameSays;
+typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON, NAME_PARQUET } NameSays;
 static NameSays name_says(const char *path) {
     static const struct { const char *ending; NameSays says; } ENDINGS[] = {
-        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT}, {".text", NAME_TEXT}};
+        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT}, {".text", NAME_TEXT}, {".parquet", NAME_PARQUET}};
     static const char *const PACKED[] = {".gz", ".zst", ".xz"};
     size_t length = strlen(path);
     for (int i = 0; i < 3; i++)
@@ -161,7 +164,7 @@ static NameSays name_says(const char *path) {
     return NAME_SILENT;
 }
 
-/* What the first line that is not blank is. */
+/* The kinds of a first line that is not blank. */
 typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN /* it begins one */, LINE_ARRAY, LINE_OTHER } FirstLine;
 
 static int is_whole_object(const char *line, size_t bytes) {
@@ -173,8 +176,8 @@ static int is_whole_object(const char *line, size_t bytes) {
     return is_object;
 }
 
-/* Reads until the first line is whole. A line ends in LF, and where a CR stands first, it may end there: old files have CR
- * alone. */
+/* Reads until the first line is whole. A line ends in LF, and where a CR stands first, it may end there: old files
+ * have CR alone. */
 static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, char fault[DOCUMENT_FAULT_CHARS]) {
     char    why[TEXT_FILE_FAULT_CHARS];
     size_t  first = 0, end = 0;
@@ -194,12 +197,15 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
         int ends_by_cr = !is_end && s->held[end] == '\r' && !has_cr;
         if (!ends_by_cr && !is_end && s->held[end] != '\n') {
             const char *next = (const char *)memchr(s->held + end, '\n', s->helds - end), *cr = NULL;
-            if (!has_cr) cr = (const char *)memchr(s->held + end, '\r', next ? (size_t)(next - s->held) - end : s->helds - end);
+            if (!has_cr)
+                cr = (const char *)memchr(s->held + end, '\r', next ? (size_t)(next - s->held) - end : s->helds - end);
             if (cr) next = cr;
             end = (next ? (size_t)(next - s->held) : s->helds) - 1;
             if (s->helds - first > DOCUMENT_LONGEST_LINE)
-                return say(fault, EXIT_DATA, source->name, " begins with a line of JSON over %d MiB long, the most that is read: format=text reads the "
-                           "file as text", DOCUMENT_LONGEST_LINE >> 20);
+                return say(fault, EXIT_DATA, source->name,
+                           " begins with a line of JSON over %d MiB long, the most that is read: format=text reads the "
+                           "file as text",
+                           DOCUMENT_LONGEST_LINE >> 20);
             continue;
         }
         if (is_whole_object(s->held + first, end - first)) return *line = LINE_OBJECT, 0;
@@ -208,33 +214,54 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
     }
 }
 
-/* A file of this kind is no text: refused, or reason is why it is left out of its folder. */
-static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const char *what, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
-    int is_rows = d->options.field || d->options.format == FORMAT_JSONL || (d->options.format == FORMAT_FOUND && name_says(s->typed) == NAME_ROWS);
+/* Whether the text that is held begins as JSON over several lines does: a bracket alone, or one before a name or an
+ * object. */
+static int begins_json(const Stream *s) {
+    size_t at = 0;
+    while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
+    if (at + 1 >= s->helds) return 0;
+    at++;
+    if (s->held[at] == '\n' || s->held[at] == '\r') return 1;
+    while (at < s->helds && (s->held[at] == ' ' || s->held[at] == '\t')) at++;
+    return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
+}
+
+/* Refuses a file of a kind that is no text. In a folder *reason says instead why it is left out. */
+static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const char *what, const char **reason,
+                       char fault[DOCUMENT_FAULT_CHARS]) {
+    int is_rows = d->options.field || d->options.format == FORMAT_JSONL ||
+                  (d->options.format == FORMAT_FOUND && name_says(s->typed) == NAME_ROWS);
     if (kind == TEXT_BINARY && is_rows) return 0; /* the row that is none will be named */
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
     if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
     if (*reason) return EXIT_DATA;
-    return say(fault, EXIT_DATA, s->name, " is %s%s", what, kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same" : "");
+    return say(fault, EXIT_DATA, s->name, " is %s%s", what,
+               kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same" : "");
 }
 
-/* Finds out how a source is read. Returns 0, or an exit code; then *reason, where it is not NULL, is why the file is left out. */
+/* Finds out how a source is read. Returns 0, or an exit code; then *reason, where it is not NULL, is why the file
+ * is left out. */
 static int judge(const Documents *d, Source *s, Stream *stream, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
     const DocumentOptions *o = &d->options;
     const char *what;
     NameSays    says = name_says(s->typed);
     TextKind    kind = text_file_kind(stream->file, &what);
     FirstLine   line = LINE_OTHER;
-    s->format = o->format, s->encoding = text_file_encoding(stream->file), s->packing = text_file_packing(stream->file), s->note = NULL;
+    s->format = o->format, s->encoding = text_file_encoding(stream->file), s->packing = text_file_packing(stream->file),
+    s->note = NULL;
     *reason = NULL;
-    if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL) return say(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
-    if (kind == TEXT_PARQUET && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET;
+    if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
+        return say(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
+    int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
+    if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET; /* parquet_open refuses what is none */
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
-        return say(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it", unpack_name(s->packing));
+        return say(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it",
+                   unpack_name(s->packing));
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return say(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
-    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) { /* a row may hold control characters: it is refused as a row */
+    if (kind == TEXT_BINARY &&
+        o->format == FORMAT_FOUND) { /* a row may hold control characters: it is refused as a row */
         int exit_code = look_at_first_line(s, stream, &line, fault);
         if (exit_code) return exit_code;
     }
@@ -249,16 +276,22 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     int exit_code = line == LINE_OBJECT ? 0 : look_at_first_line(s, stream, &line, fault);
     if (exit_code) return exit_code;
     if (o->field && line == LINE_OTHER)
-        return say(fault, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name the files with rows "
-                   "alone", o->field);
+        return say(fault, EXIT_DATA, s->name,
+                   " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name the "
+                   "files with rows "
+                   "alone",
+                   o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
-    else if (says == NAME_JSON && line == LINE_OPEN) s->note = "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)";
-    else if (says == NAME_JSON && line == LINE_ARRAY) s->note = "a JSON array, not rows (jq -c '.[]' FILE > NEW.jsonl makes rows of it)";
+    else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
+        s->note = "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)";
+    else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream)))
+        s->note = "a JSON array, not rows (jq -c '.[]' FILE > NEW.jsonl makes rows of it)";
     return 0;
 }
 
 /* Opens a source's text, and learns what it is unless that is known. */
-static int open_source(const Documents *d, Source *s, Stream *stream, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
+static int open_source(const Documents *d, Source *s, Stream *stream, const char **reason,
+                       char fault[DOCUMENT_FAULT_CHARS]) {
     char why[TEXT_FILE_FAULT_CHARS];
     *stream = (Stream){NULL, NULL, 0, 0, 0};
     *reason = NULL;
@@ -274,19 +307,22 @@ static int open_source(const Documents *d, Source *s, Stream *stream, const char
 
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
-/* *reason: why the file is left out of its folder, which is no fault. */
+/* Returns as open_source. *reason, where it is not NULL, is why the file is left out of its folder, which is no
+ * fault. */
 static int look_into(const Documents *d, Source *s, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
     Stream stream;
     int    exit_code = open_source(d, s, &stream, reason, fault);
     if (*reason) return 0;
     if (exit_code) return exit_code;
-    if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8) s->plain_bytes -= text_file_mark(stream.file);
+    if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8)
+        s->plain_bytes -= text_file_mark(stream.file);
     else s->plain_bytes = -1;
     stream_close(&stream);
     if (s->format != FORMAT_PARQUET) return 0;
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
-    if (!parquet_open(&rows, s->path, field_of(d), why)) return with_skip(s, say(fault, EXIT_DATA, s->name, " %s", why), fault);
+    if (!parquet_open(&rows, s->path, field_of(d), why))
+        return with_skip(s, say(fault, EXIT_DATA, s->name, " %s", why), fault);
     parquet_close(rows);
     return 0;
 }
@@ -306,8 +342,12 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
         d->source = (Source *)realloc(d->source, sizeof *d->source * (size_t)d->room);
         if (!d->source) fail(EXIT_MEMORY, "no memory for the names of the texts");
     }
-    Source source = {.path = copy_of(path), .typed = copy_of(typed), .name = shown_name(typed), .is_pipe = !S_ISREG(st->st_mode),
-                     .due_documents = -1, .due_bytes = -1};
+    Source source = {.path = copy_of(path),
+                     .typed = copy_of(typed),
+                     .name = shown_name(typed),
+                     .is_pipe = !S_ISREG(st->st_mode),
+                     .due_documents = -1,
+                     .due_bytes = -1};
     source.plain_bytes = source.is_pipe ? -1 : (int64_t)st->st_size;
     d->source[d->sources] = source;
     return &d->source[d->sources++];
@@ -315,11 +355,13 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
 
 static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name); }
 
-/* Whether a glob of skip= names this file or folder, by its last part or by its path within the folder that was named. */
+/* Whether a glob of skip= names this file or folder, by its last part or by its path within the folder that was
+ * named. */
 static int is_skipped(Documents *d, const char *path, size_t root) {
     char reason[NAME_CHARS];
     for (int i = 0; i < d->options.skips; i++) {
-        if (fnmatch(d->options.skip[i], base_of(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0) continue;
+        if (fnmatch(d->options.skip[i], base_of(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0)
+            continue;
         snprintf(reason, sizeof reason, "skip=%.900s", d->options.skip[i]);
         leave_out(d, path, reason);
         d->skipped[i]++;
@@ -331,7 +373,8 @@ static int is_skipped(Documents *d, const char *path, size_t root) {
 /* The folders on the way to a file: a link to one of them would be followed for ever. */
 typedef struct Above { const struct Above *above; dev_t device; ino_t inode; int depth; size_t root; } Above;
 
-static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named, char fault[DOCUMENT_FAULT_CHARS]) {
+static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named,
+                    char fault[DOCUMENT_FAULT_CHARS]) {
     const char *reason = NULL;
     if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device"), 0;
     Source *s = add_source(d, path, typed, st);
@@ -343,9 +386,11 @@ static int add_file(Documents *d, const char *path, const char *typed, const str
     return 0;
 }
 
-static int add_path(Documents *d, const char *path, const char *typed, const Above *above, char fault[DOCUMENT_FAULT_CHARS]);
+static int add_path(Documents *d, const char *path, const char *typed, const Above *above,
+                    char fault[DOCUMENT_FAULT_CHARS]);
 
-static int add_entry(Documents *d, const char *path, const char *entry, const Above *here, char fault[DOCUMENT_FAULT_CHARS]) {
+static int add_entry(Documents *d, const char *path, const char *entry, const Above *here,
+                     char fault[DOCUMENT_FAULT_CHARS]) {
     char        inside[PATH_MAX];
     const char *slash = path[0] && path[strlen(path) - 1] == '/' ? "" : "/";
     if (strcmp(entry, ".") == 0 || strcmp(entry, "..") == 0) return 0;
@@ -355,7 +400,8 @@ static int add_entry(Documents *d, const char *path, const char *entry, const Ab
     return is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
 }
 
-static int add_path(Documents *d, const char *path, const char *typed, const Above *above, char fault[DOCUMENT_FAULT_CHARS]) {
+static int add_path(Documents *d, const char *path, const char *typed, const Above *above,
+                    char fault[DOCUMENT_FAULT_CHARS]) {
     struct stat st;
     if (stat(path, &st) < 0 || access(path, R_OK) < 0) {
         const char *error = strerror(errno);
@@ -366,14 +412,18 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
         return exit_code;
     }
     if (!S_ISDIR(st.st_mode)) return add_file(d, path, typed, &st, !above, fault);
-    Above here = {above, st.st_dev, st.st_ino, above ? above->depth + 1 : 0, above ? above->root : strlen(path) + (path[strlen(path) - 1] != '/')};
+    Above here = {above, st.st_dev, st.st_ino, above ? above->depth + 1 : 0,
+                  above ? above->root : strlen(path) + (path[strlen(path) - 1] != '/')};
     for (const Above *a = above; a; a = a->above)
-        if (a->device == st.st_dev && a->inode == st.st_ino) return leave_out(d, path, "a link to a folder above it"), 0;
+        if (a->device == st.st_dev && a->inode == st.st_ino)
+            return leave_out(d, path, "a link to a folder above it"), 0;
     struct dirent **entry = NULL;
     int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
     if (entries < 0)
-        return here.depth < DEEPEST_FOLDER ? say(fault, EXIT_DATA, path, " cannot be listed: %s", strerror(errno))
-                                           : say(fault, EXIT_DATA, path, " is a folder over %d folders deep, the most that is read", DEEPEST_FOLDER);
+        return here.depth < DEEPEST_FOLDER
+                   ? say(fault, EXIT_DATA, path, " cannot be listed: %s", strerror(errno))
+                   : say(fault, EXIT_DATA, path, " is a folder over %d folders deep, the most that is read",
+                         DEEPEST_FOLDER);
     for (int i = 0; i < entries; i++) {
         if (exit_code == 0) exit_code = add_entry(d, path, entry[i]->d_name, &here, fault);
         free(entry[i]);
@@ -384,17 +434,22 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
 
-/* A key that nothing follows, or that contradicts another, would be passed over in silence. */
+/* Refuses keys that contradict each other: one of them would be passed over in silence. */
 static int check_options(const DocumentOptions *o, char fault[DOCUMENT_FAULT_CHARS]) {
     if (o->field && o->format == FORMAT_TEXT)
-        return snprintf(fault, DOCUMENT_FAULT_CHARS, "field=%.100s names a part of rows, and format=text has none: leave one of them out", o->field), EXIT_CONFIG;
+        return snprintf(fault, DOCUMENT_FAULT_CHARS,
+                        "field=%.100s names a part of rows, and format=text has none: leave one of them out", o->field),
+               EXIT_CONFIG;
     if (o->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
-        return snprintf(fault, DOCUMENT_FAULT_CHARS, "encoding=%s is of text, and the text of format=parquet is UTF-8: leave encoding= out",
-                        TEXT_ENCODINGS[o->encoding - 1]), EXIT_CONFIG;
+        return snprintf(fault, DOCUMENT_FAULT_CHARS,
+                        "encoding=%s is of text, and the text of format=parquet is UTF-8: leave encoding= out",
+                        TEXT_ENCODINGS[o->encoding - 1]),
+               EXIT_CONFIG;
     return 0;
 }
 
-int documents_find(Documents **found, char **names, int count, const DocumentOptions *options, char fault[DOCUMENT_FAULT_CHARS]) {
+int documents_find(Documents **found, char **names, int count, const DocumentOptions *options,
+                   char fault[DOCUMENT_FAULT_CHARS]) {
     Documents *d = (Documents *)calloc(1, sizeof *d);
     if (!d) fail(EXIT_MEMORY, "no memory for the names of the texts");
     d->options = *options;
@@ -403,16 +458,22 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
     int exit_code = check_options(options, fault);
     for (int i = 0; i < count && exit_code == 0; i++) {
         int64_t before = d->sources, lefts = d->lefts;
-        exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]), NULL, fault);
-        if (exit_code == 0 && d->sources == before && d->lefts == lefts) exit_code = say(fault, EXIT_DATA, names[i], " is a folder without files");
+        exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]),
+                             NULL, fault);
+        if (exit_code == 0 && d->sources == before && d->lefts == lefts)
+            exit_code = say(fault, EXIT_DATA, names[i], " is a folder without files");
         if (exit_code == 0 && d->sources == before)
-            exit_code = say(fault, EXIT_DATA, names[i], " is a folder without a file that is read: %lld left out, the first %s (%s)", (long long)(d->lefts - lefts),
-                            d->left_out[lefts].name, d->left_out[lefts].reason);
+            exit_code = say(fault, EXIT_DATA, names[i],
+                            " is a folder without a file that is read: %lld left out, the first %s (%s)",
+                            (long long)(d->lefts - lefts), d->left_out[lefts].name, d->left_out[lefts].reason);
     }
     for (int i = 0; i < options->skips && exit_code == 0; i++)
         if (d->skipped[i] == 0) {
-            snprintf(fault, DOCUMENT_FAULT_CHARS, "skip=%.200s leaves nothing out: it is compared with names of files, and with their paths, within the folders "
-                     "that are given", options->skip[i]);
+            snprintf(fault, DOCUMENT_FAULT_CHARS,
+                     "skip=%.200s leaves nothing out: it is compared with names of files, and with their paths, within "
+                     "the folders "
+                     "that are given",
+                     options->skip[i]);
             exit_code = EXIT_CONFIG;
         }
     if (exit_code) documents_free(d), d = NULL;
@@ -423,7 +484,8 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
 void documents_free(Documents *d) {
     if (!d) return;
     for (int64_t i = 0; i < d->sources; i++) free_source(&d->source[i]);
-    for (int64_t i = 0; i < d->lefts; i++) free(d->left_out[i].typed), free(d->left_out[i].name), free(d->left_out[i].reason);
+    for (int64_t i = 0; i < d->lefts; i++)
+        free(d->left_out[i].typed), free(d->left_out[i].name), free(d->left_out[i].reason);
     free(d->source), free(d->left_out), free(d->skipped);
     free(d);
 }
@@ -493,19 +555,27 @@ static void counted_end(const Counted *c) {
     if (c->sink.end) c->sink.end(c->sink.with);
 }
 
-/* Text with so many bytes that are no UTF-8 has another encoding. `of`: bytes of the text, or of what it is a part of. */
-static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64_t first, char fault[DOCUMENT_FAULT_CHARS]) {
+/* Text with so many bytes that are no UTF-8 has another encoding. `of`: bytes of the text, or of what it is a part
+ * of. */
+static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64_t first,
+                          char fault[DOCUMENT_FAULT_CHARS]) {
     if (s->invalid * 100 <= of || (s->format == FORMAT_TEXT && d->options.format == FORMAT_TEXT)) return 0;
     if (s->encoding == ENCODING_LATIN1)
-        return say(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are no characters of Latin-1, the first at byte %lld, and 1 %% is the most that is kept: give "
-                   "the encoding it has, or leave encoding= out (of Windows-1252: iconv -f CP1252 -t UTF-8 FILE > NEW)", (long long)s->invalid, (long long)of,
-                   (long long)first);
+        return say(fault, EXIT_DATA, s->name,
+                   ": %lld of %lld bytes are no characters of Latin-1, the first at byte %lld, and 1 %% is the most "
+                   "that is kept: give "
+                   "the encoding it has, or leave encoding= out (of Windows-1252: iconv -f CP1252 -t UTF-8 FILE > NEW)",
+                   (long long)s->invalid, (long long)of, (long long)first);
     if (s->format == FORMAT_PARQUET)
-        return say(fault, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are no UTF-8, over 1 %%: write the column as UTF-8", (long long)s->invalid,
-                   (long long)of);
-    return say(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are no UTF-8, the first at byte %lld, and 1 %% is the most that is kept: give the encoding it "
-               "has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be; format=text keeps the bytes as they are", (long long)s->invalid, (long long)of,
-               (long long)first);
+        return say(fault, EXIT_DATA, s->name,
+                   ": %lld of the %lld bytes of its text are no UTF-8, over 1 %%: write the column as UTF-8",
+                   (long long)s->invalid, (long long)of);
+    return say(fault, EXIT_DATA, s->name,
+               ": %lld of %lld bytes are no UTF-8, the first at byte %lld, and 1 %% is the most that is kept: give the "
+               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (of another: iconv -f NAME "
+               "-t utf-8 "
+               "FILE > NEW); format=text keeps the bytes as they are",
+               (long long)s->invalid, (long long)of, (long long)first);
 }
 
 static int read_text(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -518,7 +588,8 @@ static int read_text(const Documents *d, Stream *stream, const Counted *c, char 
         if (!has_begun) counted_begin(c, 0), has_begun = 1;
         counted_text(c, chunk, (size_t)n);
         s->invalid = text_file_invalid(stream->file, &first);
-        if (s->plain_bytes > s->bytes) exit_code = refuse_invalid(d, s, s->plain_bytes, first, fault); /* early: the rest cannot mend it */
+        if (s->plain_bytes > s->bytes)
+            exit_code = refuse_invalid(d, s, s->plain_bytes, first, fault); /* early: the rest cannot mend it */
     }
     s->invalid = text_file_invalid(stream->file, &first);
     if (exit_code == 0) exit_code = refuse_invalid(d, s, s->bytes, first, fault);
@@ -569,8 +640,9 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
             char *newline = (char *)memchr(at, '\n', (size_t)(end - at));
             add_to_line(&line, at, (size_t)((newline ? newline : end) - at));
             if (line.bytes > DOCUMENT_LONGEST_LINE) {
-                exit_code = say(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the most that is read", (long long)number,
-                                DOCUMENT_LONGEST_LINE >> 20);
+                exit_code =
+                    say(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the most that is read",
+                        (long long)number, DOCUMENT_LONGEST_LINE >> 20);
             } else if (newline) {
                 exit_code = put_line(d, number++, &line, c, fault);
             }
@@ -632,8 +704,12 @@ int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CH
         Source *s = &d->source[i];
         exit_code = read_source(d, s, sink, fault);
         if (exit_code == 0 && s->due_bytes >= 0 && (s->bytes != s->due_bytes || s->documents != s->due_documents))
-            exit_code = say(fault, EXIT_DATA, s->name, " was changed while it was read: it had %lld documents of %lld bytes, then %lld of %lld; copy it, and read "
-                            "the copy", (long long)s->due_documents, (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
+            exit_code =
+                say(fault, EXIT_DATA, s->name,
+                    " was changed while it was read: it had %lld documents of %lld bytes, then %lld of %lld; copy it, "
+                    "and read "
+                    "the copy",
+                    (long long)s->due_documents, (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
     }
     return exit_code;
 }
@@ -657,8 +733,10 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
 
 /* "JSON Lines, utf-8, gzip": how a file was read. Returns out. */
 static const char *kind_of(const Source *s, char out[NAME_CHARS]) {
-    snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format], s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1],
-             s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? unpack_name(s->packing) : "", s->note ? ", " : "", s->note ? s->note : "");
+    snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format],
+             s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1],
+             s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? unpack_name(s->packing) : "",
+             s->note ? ", " : "", s->note ? s->note : "");
     return out;
 }
 
@@ -737,7 +815,8 @@ void documents_print(const Documents *d, FILE *out) {
         print_counts(s->documents, s->bytes, s->invalid, out);
         fputc('\n', out);
     }
-    for (int64_t i = 0; i < d->lefts; i++) fprintf(out, "  left out %s (%s)\n", d->left_out[i].name, d->left_out[i].reason);
+    for (int64_t i = 0; i < d->lefts; i++)
+        fprintf(out, "  left out %s (%s)\n", d->left_out[i].name, d->left_out[i].reason);
 }
 
 static void write_string(const char *name, const char *value, FILE *out) {
@@ -769,8 +848,11 @@ int64_t documents_write_json(const Documents *d, DocumentList which, const char 
         } else {
             const Source *s = &d->source[i];
             write_path(s->typed, out);
-            fprintf(out, ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, \"bytes\": %lld, \"invalid_bytes\": %lld",
-                    DOCUMENT_FORMATS[s->format - 1], s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1], unpack_name(s->packing),
+            fprintf(out,
+                    ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, \"bytes\": "
+                    "%lld, \"invalid_bytes\": %lld",
+                    DOCUMENT_FORMATS[s->format - 1],
+                    s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1], unpack_name(s->packing),
                     (long long)s->documents, (long long)s->bytes, (long long)s->invalid);
         }
         fputc('}', out);

@@ -93,7 +93,8 @@ static int string(Reader *r, char **text, size_t *length) {
     char *out = *text = r->at;
     while (!r->wrong) {
         char *run = r->at;
-        while (r->at < r->end && *r->at != '"' && *r->at != '\\' && ((unsigned char)*r->at >= 0x20 || r->is_lenient)) r->at++;
+        while (r->at < r->end && *r->at != '"' && *r->at != '\\' && ((unsigned char)*r->at >= 0x20 || r->is_lenient))
+            r->at++;
         memmove(out, run, (size_t)(r->at - run));
         out += r->at - run;
         if (r->at == r->end) return fails(r, "ends in the middle of a string");
@@ -136,7 +137,8 @@ static int word(Reader *r, const char *is) {
 }
 
 /* Passes over a word that JSON does not have and programs write all the same. */
-static const char NOT_FINITE[] = "holds NaN or Infinity, which JSON does not have (Python writes them; null can stand in their place)";
+static const char NOT_FINITE[] =
+    "holds NaN or Infinity, which JSON does not have (Python writes them; null can stand in their place)";
 static int is_not_finite(Reader *r) {
     Reader at_word = *r;
     if (at_word.at < at_word.end && *at_word.at == '-') at_word.at++;
@@ -187,7 +189,7 @@ static void add_name(Names *n, const char *name, size_t length) {
                                 (int)length, name);
 }
 
-/* What a value is that is no text, from its first character. */
+/* Names a value that is no text, by its first character. */
 static const char *other_than_text(const Reader *r) {
     if (r->at == r->end) return "ends where a value is due";
     switch (*r->at) {
@@ -199,8 +201,8 @@ static const char *other_than_text(const Reader *r) {
     }
 }
 
-/* One object, and of its members the text under `field` (NULL: none is looked for). As json_line_text, but the fault is in *r;
- * -2: there is no such field. */
+/* One object, and of its members the text under `field` (NULL: none is looked for). As json_line_text, but the
+ * fault is in *r; -2: there is no such field. */
 static int read_object(Reader *r, const char *field, Names *names, char **text, size_t *length) {
     size_t wanted = field ? strlen(field) : 0;
     int    found = field ? -2 : 0;
@@ -225,9 +227,10 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     const char *behind = r->at;
     skip_space(r);
     if (!r->wrong && r->at < r->end)
-        fails(r, memchr(behind, '\r', (size_t)(r->at - behind)) ? "goes on after a carriage return: a line ends in LF or CR LF "
-                                                                  "(tr '\\r' '\\n' < FILE > NEW makes lines of it)"
-                                                                : "goes on after its object");
+        fails(r, memchr(behind, '\r', (size_t)(r->at - behind))
+                     ? "goes on after a carriage return: a line ends in LF or CR LF "
+                       "(tr '\\r' '\\n' < FILE > NEW makes lines of it)"
+                     : "goes on after its object");
     return r->wrong ? -1 : found;
 }
 
@@ -254,21 +257,32 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
     if (r.at == r.end) return 0;
     size_t invalid = first_invalid(line, bytes);
     if (invalid < bytes)
-        return snprintf(fault, JSON_LINE_FAULT_CHARS, "holds the byte 0x%02X, which is no UTF-8 (column %zu): encoding=latin-1 reads such a file, or give "
-                        "the encoding it has", (unsigned char)line[invalid], invalid + 1), -1;
+        return snprintf(fault, JSON_LINE_FAULT_CHARS,
+                        "holds the byte 0x%02X, which is no UTF-8 (column %zu): encoding=latin-1 reads such a file, or "
+                        "give "
+                        "the encoding it has",
+                        (unsigned char)line[invalid], invalid + 1),
+               -1;
     if (*r.at != '{') {
-        snprintf(fault, JSON_LINE_FAULT_CHARS, *r.at == '[' ? "is an array, and an object is meant, one a line (jq -c '.[]' FILE > NEW.jsonl makes lines "
-                                                              "of an array's objects)"
-                                                            : "is no JSON object (format=text reads the file as text)");
+        snprintf(fault, JSON_LINE_FAULT_CHARS,
+                 *r.at == '['
+                     ? "is an array, and an object is meant, one a line (jq -c '.[]' FILE > NEW.jsonl makes lines "
+                       "of an array's objects)"
+                     : "is no JSON object (format=text reads the file as text)");
         return -1;
     }
     int found = read_object(&r, field, &names, text, length);
     if (r.wrong && r.is_open)
-        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu): its value goes on over several lines, or was cut off, and JSON Lines has one value a line "
-                 "(jq -c . FILE > NEW.jsonl writes it so; format=text reads the file as text)", r.wrong, r.column);
+        snprintf(fault, JSON_LINE_FAULT_CHARS,
+                 "%s (column %zu): its value goes on over several lines, or was cut off, and JSON Lines has one value "
+                 "a line "
+                 "(jq -c . FILE > NEW.jsonl writes it so; format=text reads the file as text)",
+                 r.wrong, r.column);
     else if (r.wrong) snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column);
     else if (found == -2)
-        snprintf(fault, JSON_LINE_FAULT_CHARS, "has no field \"%.60s\"; its fields are %s: field=NAME names the text's, format=text reads the file as text",
+        snprintf(fault, JSON_LINE_FAULT_CHARS,
+                 "has no field \"%.60s\"; its fields are %s: field=NAME names the text's, format=text reads the file "
+                 "as text",
                  field, names.used ? names.text : "none");
     return found < 0 ? -1 : found;
 }

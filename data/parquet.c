@@ -249,7 +249,8 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
     if (memcmp(tail + 4, "PAR1", 4) != 0)
         return refuse(fault, "is truncated: its end, with the footer, is missing; copy or download it again");
     if (bytes <= end - MAGIC_BYTES && bytes > PAGE_LIMIT)
-        return refuse(fault, "has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files", bytes);
+        return refuse(fault, "has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files",
+                      bytes);
     if (bytes > end - MAGIC_BYTES)
         return refuse(fault, "is damaged: its footer of %u bytes is longer than it; copy or download it again", bytes);
     uint8_t *footer = make_room(&p->page, (size_t)bytes + 1);

@@ -96,7 +96,8 @@ static int64_t fill(TextFile *f, char *data, size_t bytes, int is_raw, char *fau
 
 /* --- characters --------------------------------------------------------------------------------------------------- */
 
-/* Counts the bytes that are no UTF-8 (RFC 3629) in the next bytes of a text: each byte that begins no whole character. */
+/* Counts the bytes that are no UTF-8 (RFC 3629) in the next bytes of a text: each byte that begins no whole
+ * character. */
 static void check_utf8(TextFile *f, const char *text, size_t bytes) {
     Utf8 *u = &f->utf8;
     for (size_t i = 0; i < bytes; i++) {
@@ -133,7 +134,9 @@ static void end_utf8(TextFile *f) {
     f->utf8 = (Utf8){0, 0, 0, 0};
 }
 
-static int unit_bytes(TextEncoding e) { return e == ENCODING_LATIN1 || e == ENCODING_UTF8 ? 1 : e <= ENCODING_UTF16BE ? 2 : 4; }
+static int unit_bytes(TextEncoding e) {
+    return e == ENCODING_LATIN1 || e == ENCODING_UTF8 ? 1 : e <= ENCODING_UTF16BE ? 2 : 4;
+}
 
 static uint32_t unit_at(TextEncoding e, const unsigned char *in) {
     switch (e) {
@@ -145,8 +148,8 @@ static uint32_t unit_at(TextEncoding e, const unsigned char *in) {
     }
 }
 
-/* Decodes the character at in [bytes]. Returns the bytes it takes, 0 where more are needed, or -1 where it is none; then
- * *character is what stands there. */
+/* Decodes the character at in [bytes]. Returns the bytes it takes, 0 where more are needed, or -1 where it is none;
+ * then *character is what stands there. */
 static int decode_one(TextEncoding e, const unsigned char *in, size_t bytes, uint32_t *character) {
     size_t unit = (size_t)unit_bytes(e);
     if (bytes < unit) return 0;
@@ -180,9 +183,12 @@ static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     f->encoding = asked;
     for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
         if (!begins_with(f, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
-        if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE) continue; /* its own mark, then U+0000 */
+        if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
+            continue; /* its own mark, then U+0000 */
         if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
-            return fault_is(fault, EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= out, and the mark decides",
+            return fault_is(fault, EXIT_DATA,
+                            "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= out, and "
+                            "the mark decides",
                             encoding_name(MARKS[i].encoding), encoding_name(asked));
         f->encoding = MARKS[i].encoding, f->mark = MARKS[i].bytes;
         break;
@@ -195,7 +201,8 @@ static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
 /* Whether a code point may stand in a text: assigned, and no control character. */
 static int is_of_text(uint32_t c) {
     utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
-    return (kind != UTF8PROC_CATEGORY_CN && kind != UTF8PROC_CATEGORY_CC && kind != UTF8PROC_CATEGORY_CO) || (c >= 8 && c <= 13) || c == 27;
+    return (kind != UTF8PROC_CATEGORY_CN && kind != UTF8PROC_CATEGORY_CC && kind != UTF8PROC_CATEGORY_CO) ||
+           (c >= 8 && c <= 13) || c == 27;
 }
 
 /* How many characters of the start are common ones, read as this encoding; -1: some cannot stand in a text. */
@@ -214,7 +221,8 @@ static int64_t common_characters(const TextFile *f, TextEncoding e) {
 
 static int64_t invalid_at_start(const TextFile *f);
 
-/* UTF-16 and UTF-32 without a mark show by zero bytes, and by characters that are common in one order of bytes alone. */
+/* UTF-16 and UTF-32 without a mark show by zero bytes, and by characters that are common in one order of bytes
+ * alone. */
 static TextEncoding unmarked_encoding(const TextFile *f) {
     TextEncoding best = ENCODING_FOUND;
     int64_t      most = 0, zeros = 0;
@@ -242,7 +250,8 @@ static int64_t invalid_at_start(const TextFile *f) {
 
 /* --- what is no text ---------------------------------------------------------------------------------------------- */
 
-/* IF_BINARY: the bytes are letters that a text could begin with, and count where the start has too many control bytes for one. */
+/* IF_BINARY: the bytes are letters that a text could begin with, and count where the start has too many control
+ * bytes for one. */
 enum { ALWAYS, IF_BINARY };
 static const struct { const char *start; size_t bytes, at; int when; TextKind kind; const char *what; } OTHERS[] = {
     {"1AY&SY", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, which is not read: bzip2 -dc FILE > NEW unpacks it"},
@@ -311,6 +320,8 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"dex\n", 4, 0, IF_BINARY, TEXT_OTHER, "a program of Android"},
     {"BC\xc0\xde", 4, 0, ALWAYS, TEXT_OTHER, "bitcode of LLVM"},
     {"\x1bLua", 4, 0, ALWAYS, TEXT_OTHER, "compiled Lua"},
+    {"version https://git-lfs.github.com/spec/", 40, 0, ALWAYS, TEXT_PACKED,
+     "a pointer of Git LFS in place of a file: git lfs pull, or download the file itself"},
     {"%PDF-", 5, 0, ALWAYS, TEXT_OTHER, "a PDF: pdftotext FILE NEW.txt takes its text out"},
     {"%!PS-Adobe", 10, 0, ALWAYS, TEXT_OTHER, "a PostScript document: ps2ascii FILE NEW.txt takes its text out"},
     {"{\\rtf", 5, 0, ALWAYS, TEXT_OTHER, "an RTF document: save it as plain text"},
@@ -371,7 +382,8 @@ static int is_safetensors(const TextFile *f) {
 
 TextKind text_file_kind(const TextFile *f, const char **what) {
     int is_wide = unit_bytes(f->encoding) > 1;
-    int looks_binary = is_binary(f->start, f->starts) || is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK);
+    int looks_binary =
+        is_binary(f->start, f->starts) || is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK);
     *what = NULL;
     if (is_wide && f->mark) return TEXT_PLAIN; /* the mark says more than bytes that are halves of characters */
     if (begins_with(f, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
@@ -380,16 +392,24 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
     if (is_tar(f)) return *what = "a tar archive: tar -xf FILE unpacks it", TEXT_OTHER;
     if (is_safetensors(f)) return *what = "weights of a model (safetensors)", TEXT_OTHER;
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
-        if (begins_with(f, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at) && (OTHERS[i].when == ALWAYS || looks_binary) &&
+        if (begins_with(f, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at) &&
+            (OTHERS[i].when == ALWAYS || looks_binary) &&
             (OTHERS[i].bytes > 2 || !is_wide)) /* two bytes are a character of UTF-16 */
             return *what = OTHERS[i].what, OTHERS[i].kind;
-    if (f->packing != PACKED_NOT) /* behind the list: a tar archive of files that are packed is one */
-        switch (unpack_kind(f->start, f->starts)) {
-        case PACKED_NOT:  break;
-        case PACKED_GZIP: return *what = "packed twice, by gzip last: unpack it once, as by zcat FILE > NEW", TEXT_PACKED;
-        case PACKED_ZSTD: return *what = "packed twice: unpack it once, as by zstd -dcf FILE > NEW", TEXT_PACKED;
-        case PACKED_XZ:   return *what = "packed twice: unpack it once, as by xz -dcf FILE > NEW", TEXT_PACKED;
-        }
+    if (f->packing != PACKED_NOT && unpack_kind(f->start, f->starts) != PACKED_NOT) {
+        static const char *const ONCE[] = {[PACKED_GZIP] = "packed twice: gzip -dc < FILE > NEW unpacks it once",
+                                           [PACKED_ZSTD] = "packed twice: zstd -dc < FILE > NEW unpacks it once",
+                                           [PACKED_XZ] = "packed twice: xz -dc < FILE > NEW unpacks it once"};
+        return *what = ONCE[f->packing], TEXT_PACKED;
+    }
+    static const char *const SHIFTS[] = {"\x1b$B", "\x1b$@", "\x1b$)C",
+                                         "\x1b$)A"}; /* characters of seven bits behind them */
+    for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
+        if (memmem(f->start, f->starts, SHIFTS[i], strlen(SHIFTS[i])))
+            return *what =
+                       "text in ISO-2022, which is not read: iconv -f ISO-2022-JP (or -KR, -CN) -t utf-8 FILE > NEW "
+                       "makes UTF-8 of it",
+                   TEXT_ENCODED;
     if (!is_wide && looks_binary)
         return *what = "binary (over 1 % of its first bytes are control characters)", TEXT_BINARY;
     return TEXT_PLAIN;
@@ -413,9 +433,12 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     TextEncoding found = kind == TEXT_PLAIN || kind == TEXT_BINARY ? unmarked_encoding(f) : ENCODING_FOUND;
     if (found == ENCODING_FOUND) return 0;
     if (f->is_memory)
-        return fault_is(fault, EXIT_DATA, "looks like %s without a byte-order mark: iconv -f %s -t utf-8 FILE > NEW makes UTF-8 of it",
+        return fault_is(fault, EXIT_DATA,
+                        "looks like %s without a byte-order mark: iconv -f %s -t utf-8 FILE > NEW makes UTF-8 of it",
                         found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
-    return fault_is(fault, EXIT_DATA, "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 takes its bytes as they are)",
+    return fault_is(fault, EXIT_DATA,
+                    "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 takes its bytes as "
+                    "they are)",
                     found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
 }
 
@@ -460,9 +483,11 @@ static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
     return (int64_t)n;
 }
 
-/* What helps where a file is not in its encoding. A file in memory is a tokenizer's or a task's, which no key describes. */
+/* Returns what helps where a file is not in its encoding. A file in memory is a tokenizer's or a task's, which no
+ * key describes. */
 static const char *encoding_cure(const TextFile *f) {
-    return f->is_memory ? "write it as UTF-8, or copy it again" : "give the encoding it has, encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1";
+    return f->is_memory ? "write it as UTF-8, or copy it again"
+                        : "give the encoding it has, encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1";
 }
 
 static int64_t bad_character(const TextFile *f, uint32_t c, char *fault) {
@@ -480,8 +505,10 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
         int64_t n = read_next(f, (char *)in + f->carried, room - f->carried, fault);
         if (n < 0) return n;
         if (n == 0 && f->carried > 0)
-            return -fault_is(fault, EXIT_DATA, "is no %s, or cut off: %zu byte%s at its end, byte %lld, are no whole character; %s",
-                             encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at, encoding_cure(f));
+            return -fault_is(fault, EXIT_DATA,
+                             "is no %s, or cut off: %zu byte%s at its end, byte %lld, are no whole character; %s",
+                             encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at,
+                             encoding_cure(f));
         if (n == 0) return 0;
         size_t have = f->carried + (size_t)n, at = 0;
         for (int took; at < have; at += (size_t)took) {
@@ -529,7 +556,9 @@ int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FA
         n = text_file_read(f, clean + used, room - used, fault);
         if (n <= 0) break;
         used += (size_t)n;
-        if (used > limit) exit_code = fault_is(fault, EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
+        if (used > limit)
+            exit_code =
+                fault_is(fault, EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
     }
     if (n < 0) exit_code = (int)-n;
     text_file_close(f);

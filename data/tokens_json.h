@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 
-/* tokens.json may have so many bytes. Programs of before refuse a larger one, so a long list of inputs stands in a file beside it. */
+/* The largest tokens.json, in bytes. Older programs refuse a larger one, so a long list of inputs goes to a file
+ * beside it. */
 enum { TOKENS_JSON_BYTES = 1 << 16 };
 #define TOKENS_INPUTS_NAME "tokens.inputs.jsonl"
 

@@ -40,10 +40,13 @@ struct Unpack {
 };
 
 Packing unpack_kind(const char *data, size_t bytes) {
-    static const char GZIP[] = "\x1f\x8b\x08", ZSTD[] = "\x28\xb5\x2f\xfd", SKIPPABLE[] = "\x2a\x4d\x18", XZ[] = "\xfd" "7zXZ";
+    static const char GZIP[] = "\x1f\x8b\x08", ZSTD[] = "\x28\xb5\x2f\xfd", SKIPPABLE[] = "\x2a\x4d\x18",
+                      XZ[] = "\xfd"
+                             "7zXZ";
     if (bytes >= 2 && memcmp(data, GZIP, bytes < 3 ? bytes : 3) == 0) return PACKED_GZIP; /* even if it is cut there */
     if (bytes >= 4 && memcmp(data, ZSTD, 4) == 0) return PACKED_ZSTD;
-    if (bytes >= 4 && ((unsigned char)data[0] & 0xF0) == 0x50 && memcmp(data + 1, SKIPPABLE, 3) == 0) return PACKED_ZSTD;
+    if (bytes >= 4 && ((unsigned char)data[0] & 0xF0) == 0x50 && memcmp(data + 1, SKIPPABLE, 3) == 0)
+        return PACKED_ZSTD;
     if (bytes >= 6 && memcmp(data, XZ, sizeof XZ) == 0) return PACKED_XZ;
     return PACKED_NOT;
 }
@@ -63,13 +66,15 @@ static int64_t fault_is(char *fault, int exit_code, const char *fmt, ...) {
 }
 
 static int64_t is_cut(const Unpack *u, char *fault) {
-    return fault_is(fault, EXIT_DATA, "cannot be unpacked to its end: the file was cut off, after %lld bytes of %s; copy or make it again",
+    return fault_is(fault, EXIT_DATA,
+                    "cannot be unpacked to its end: the file was cut off, after %lld bytes of %s; copy or make it "
+                    "again",
                     (long long)u->used, unpack_name(u->packing));
 }
 
 static int64_t is_damaged(const Unpack *u, const char *why, char *fault) {
-    return fault_is(fault, EXIT_DATA, "is damaged before byte %lld (%s, member %d): %s; copy or download it again", (long long)u->used,
-                    unpack_name(u->packing), u->member, why);
+    return fault_is(fault, EXIT_DATA, "is damaged before byte %lld (%s, member %d): %s; copy or download it again",
+                    (long long)u->used, unpack_name(u->packing), u->member, why);
 }
 
 /* Reads on until `least` bytes are there or the file ends. Returns how many there are, or minus an exit code. */
@@ -90,7 +95,8 @@ static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)b
 
 /* --- gzip --------------------------------------------------------------------------------------------------------- */
 
-/* Between members. Zeros behind the last one are padding (tapes, blocks of a disk). Returns whether a member follows. */
+/* Between members. Zeros behind the last one are padding (tapes, blocks of a disk). Returns whether a member
+ * follows. */
 static int64_t begin_gzip(Unpack *u, char *fault) {
     int64_t zeros = 0, n;
     while ((n = refill(u, 1, fault)) > 0 && u->in[u->at] == 0 && u->member > 0) use(u, 1), zeros++;
@@ -99,8 +105,11 @@ static int64_t begin_gzip(Unpack *u, char *fault) {
     n = refill(u, 2, fault);
     if (n < 0) return n;
     if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
-        return fault_is(fault, EXIT_DATA, "holds bytes that are no gzip behind member %d, from byte %lld on: damaged, or something was added; copy or "
-                        "download it again", u->member, (long long)u->used);
+        return fault_is(fault, EXIT_DATA,
+                        "holds bytes that are no gzip behind member %d, from byte %lld on: damaged, or something was "
+                        "added; copy or "
+                        "download it again",
+                        u->member, (long long)u->used);
     u->member++;
     if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text");
     u->is_between = 0;
@@ -128,7 +137,8 @@ static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- zstd --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the window of a frame in bytes, or the size of its text where that is smaller and stands in the header. 0: no frame. */
+/* Returns the window of a frame in bytes, or the size of its text where that is smaller and stands in the header.
+ * 0: no frame. */
 static uint64_t window_of(const unsigned char *header, int64_t bytes) {
     static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8}; /* bytes of the fields (RFC 8878 3.1.1.1) */
     if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
@@ -153,10 +163,16 @@ static uint64_t memory_there(void) {
 static int64_t is_too_wide(const Unpack *u, char *fault) {
     double mib = 1048576.0, there = (double)memory_there() / mib;
     if (u->window > (uint64_t)1 << ZSTD_MOST)
-        return fault_is(fault, EXIT_DATA, "was packed by zstd with a window of %.0f MiB, and zstd --long=31, 2048 MiB, is the most that is read: pack it "
-                        "again with a smaller window", (double)u->window / mib);
-    return fault_is(fault, EXIT_MEMORY, "was packed by zstd with a window of %.0f MiB (zstd --long=31), which takes as much memory to unpack; this machine "
-                    "has %.0f MiB left: unpack it on another one by zstd -dc --long=31 FILE > NEW", (double)u->window / mib, there);
+        return fault_is(fault, EXIT_DATA,
+                        "was packed by zstd with a window of %.0f MiB, and zstd --long=31, 2048 MiB, is the most that "
+                        "is read: pack it "
+                        "again with a smaller window",
+                        (double)u->window / mib);
+    return fault_is(fault, EXIT_MEMORY,
+                    "was packed by zstd with a window of %.0f MiB (zstd --long=31), which takes as much memory to "
+                    "unpack; this machine "
+                    "has %.0f MiB left: unpack it on another one by zstd -dc --long=31 FILE > NEW",
+                    (double)u->window / mib, there);
 }
 
 /* Between frames. Returns whether one follows. */
@@ -171,8 +187,11 @@ static int64_t begin_zstd(Unpack *u, char *fault) {
         return fault_is(fault, EXIT_DATA, "is packed by lz4, which is not read: lz4 -dc FILE > NEW unpacks it");
     if (u->member > 1 && unpack_kind(u->in + u->at, (size_t)n) != PACKED_ZSTD) {
         if (n < 4 && u->is_at_end && memcmp(u->in + u->at, "\x28\xb5\x2f", (size_t)n) == 0) return is_cut(u, fault);
-        return fault_is(fault, EXIT_DATA, "holds bytes that are no zstd behind frame %d, from byte %lld on: damaged, or something was added; copy or "
-                        "download it again", u->member - 1, (long long)u->used);
+        return fault_is(fault, EXIT_DATA,
+                        "holds bytes that are no zstd behind frame %d, from byte %lld on: damaged, or something was "
+                        "added; copy or "
+                        "download it again",
+                        u->member - 1, (long long)u->used);
     }
     u->is_between = 0;
     return 1;
@@ -184,7 +203,9 @@ static int64_t zstd_fault(const Unpack *u, size_t status, char *fault) {
     case ZSTD_error_frameParameter_windowTooLarge: return is_too_wide(u, fault);
     case ZSTD_error_dictionary_wrong:
     case ZSTD_error_dictionary_corrupted:
-        return fault_is(fault, EXIT_DATA, "was packed by zstd with a dictionary, which is not read: zstd -dc -D DICTIONARY FILE > NEW unpacks it");
+        return fault_is(fault, EXIT_DATA,
+                        "was packed by zstd with a dictionary, which is not read: zstd -dc -D DICTIONARY FILE > NEW "
+                        "unpacks it");
     default: return is_damaged(u, ZSTD_getErrorName(status), fault);
     }
 }
@@ -222,9 +243,10 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
     if (u->error) return fault_is(fault, u->error, "%s", u->why);
     if (!why) why = "";
     if (strstr(why, "No progress")) return is_cut(u, fault);
-    if (strstr(why, "emory")) /* libarchive's words for both: none is there, or over its limit of 1 GiB */
-        return fault_is(fault, EXIT_DATA, "was packed by xz with a dictionary that takes over 1 GiB to unpack, the most that is read: xz -dc FILE > NEW "
-                        "unpacks it");
+    if (strstr(why, "emory")) /* libarchive's words where the dictionary does not fit */
+        return fault_is(fault, EXIT_MEMORY,
+                        "was packed by xz with a dictionary for which there is no memory: unpack it on a machine with "
+                        "more, by xz -dc FILE > NEW");
     const char *colon = strrchr(why, ':'); /* "Lzma library error: Corrupted input data" */
     return fault_is(fault, EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
@@ -240,7 +262,8 @@ static int64_t open_xz(Unpack *u, char *fault) {
     int status = archive_read_open(u->xz, u, NULL, next_xz, NULL);
     if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
     if (status != ARCHIVE_OK && status != ARCHIVE_EOF) return xz_fault(u, fault);
-    if (archive_filter_count(u->xz) > 2) return fault_is(fault, EXIT_DATA, "is packed twice, xz in xz: xz -dc FILE > NEW unpacks it once");
+    if (archive_filter_count(u->xz) > 2)
+        return fault_is(fault, EXIT_DATA, "is packed twice: xz -dc < FILE > NEW unpacks it once");
     return status == ARCHIVE_EOF ? 0 : 1;
 }
 
@@ -263,7 +286,8 @@ Unpack *unpack_create(Packing packing, UnpackSource *source, void *with) {
     int is_good = 1;
     if (packing == PACKED_GZIP) is_good = inflateInit2(&u->gzip, ZLIB_GZIP) == Z_OK;
     if (packing == PACKED_ZSTD)
-        is_good = (u->zstd = ZSTD_createDCtx()) != NULL && !ZSTD_isError(ZSTD_DCtx_setParameter(u->zstd, ZSTD_d_windowLogMax, ZSTD_MOST));
+        is_good = (u->zstd = ZSTD_createDCtx()) != NULL &&
+                  !ZSTD_isError(ZSTD_DCtx_setParameter(u->zstd, ZSTD_d_windowLogMax, ZSTD_MOST));
     if (!is_good) fail(EXIT_MEMORY, "no memory to unpack a text");
     return u;
 }

@@ -16,7 +16,8 @@ extern "C" {
 typedef enum { PACKED_NOT, PACKED_GZIP, PACKED_ZSTD, PACKED_XZ } Packing;
 enum { UNPACK_FAULT_CHARS = 600 };
 
-/* Reads up to `bytes` of the packed file. Returns how many, 0 at its end, or minus the exit code with the reason in fault. */
+/* Reads up to `bytes` of the packed file. Returns how many, 0 at its end, or minus the exit code with the reason in
+ * fault. */
 typedef int64_t UnpackSource(void *with, char *data, size_t bytes, char fault[UNPACK_FAULT_CHARS]);
 
 typedef struct Unpack Unpack;

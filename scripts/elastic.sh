@@ -4,7 +4,7 @@
 #
 #   scripts/elastic.sh config.json [key=value ...] [hosts=FILE] [np=N]
 #
-#   hosts=FILE   lines "host", "host:slots" or "host slots=N". A slot is a rank; a host without a number has one. An
+#   hosts=FILE   lines "host", "host:slots" or "host slots=N [max_slots=M]". A slot is a rank; a host without a number has one. An
 #                executable, as hosts=./discover.sh, is run and prints them. Without hosts=: the nodes of the SLURM job;
 #                else this machine, with a slot for each GPU, or else for each core
 #   np=N         at most N ranks; without hosts= so many on this machine
@@ -13,7 +13,7 @@
 #   0                done
 #   75               saved: the end, unless this script asked for it, because the hosts have changed; then again
 #   1, 77, over 128  a rank or a host is lost: again with those that answer; the third such end with no newer step than
-#                    at the first is the last
+#                    at the first is the last. 14 is Open MPI 5's code for a rank that lost its peer
 #   73               after a loss the old job is still ending: again, for ten seconds
 #   any other        another start would end the same way
 #
@@ -94,15 +94,23 @@ list_hosts() {
     elif [ -n "${SLURM_JOB_NODELIST:-}" ]; then found=$(slurm_hosts)
     else found=localhost:${np:-$(slots_here)}
     fi || { echo "no list of hosts from ${hosts:-SLURM}" >&2; return 64; }
-    awk '{ line = $0; sub(/#.*/, ""); gsub(/:|[ \t]+slots[ \t]*=[ \t]*/, " ") }
+    awk 'function refuse(why) { gsub(/[\001-\010\013-\037\177]/, "?", line); bad = 1
+             print "hosts: line " NR ", \"" line "\": " why > "/dev/stderr"; exit }
+         { line = $0; sub(/\r$/, ""); if (NR == 1) sub(/^\357\273\277/, ""); sub(/#.*/, ""); gsub(/[ \t]*=[ \t]*/, "=") }
          NF == 0 { next }
-         NF == 1 { $2 = 1 }
-         NF > 2 || $1 !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ || $2 !~ /^[1-9][0-9]*$/ || $2 > 65536 { bad = 1; exit }
-         { if (!($1 in slots)) order[++n] = $1; slots[$1] += $2 }
-         END {
-             if (bad) print "hosts: \"" line "\" is not \"host\", \"host:slots\" or \"host slots=N\"" > "/dev/stderr"
-             if (bad) exit 64
-             for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
+         { host = $1; count = 1; given = 0 }
+         host ~ /@/ { refuse("a user before @ is not read here: write the host alone, and its user in ~/.ssh/config") }
+         host ~ /^\[|:.*:/ { refuse("an IPv6 address is not read here: write the name of the host") }
+         host ~ /:/ { count = host; sub(/^[^:]*:/, "", count); sub(/:.*/, "", host); given = 1 }
+         host !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ { refuse("\"host\", \"host:slots\" or \"host slots=N\" is expected") }
+         { for (i = 2; i <= NF; i++) {
+               if ($i ~ /^max[-_]slots=[1-9][0-9]*$/) continue # how far mpirun may go beyond slots: never asked for here
+               if (given || ($i !~ /^slots=/ && $i !~ /^[0-9]+$/)) refuse("\"" $i "\" is not read here: slots=N and max_slots=N are")
+               count = $i; sub(/^slots=/, "", count); given = 1 } }
+         count !~ /^[1-9][0-9]*$/ || count > 65536 { refuse("a number of slots from 1 to 65536 is expected") }
+         { if (!(host in slots)) order[++n] = host; slots[host] += count }
+         END { if (bad) exit 64
+               for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
 }
 
 # Does a host answer? Those in use, the lines of $2, are not asked.
@@ -192,10 +200,12 @@ watch_start() {
 
 # --- running ----------------------------------------------------------------------------------------------------------
 
+saved_steps() { printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'; }
+newest_checkpoint() { { echo 0; saved_steps; } | sort -n | tail -n 1; }
 newest_step() { # in a checkpoint or in the metrics
     {
         echo 0
-        printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'
+        saved_steps
         tail -n 100 "$run_dir/metrics.jsonl" 2>/dev/null | sed -n 's/.*"kind":"train".*"step":\([0-9]*\).*/\1/p'
     } | sort -n | tail -n 1
 }
@@ -210,6 +220,10 @@ start() {
     await "${own_session[@]}" mpirun --hostfile "$work/hosts" -np "$ranks" --bind-to none "${of_release[@]}" \
         "$mca" oob_tcp_keepalive_time 10 "$mca" oob_tcp_keepalive_intvl 2 "$mca" oob_tcp_keepalive_probes 3 \
         "${options[@]}" "$program" "${words[@]}"
+    if [ "$code" -eq 0 ] && [ $mca = --prtemca ] && [ "$(newest_checkpoint)" -lt "${last_step:-0}" ]; then
+        say "mpirun ended with 0 before step $last_step was saved, as Open MPI 5 does when it loses a host"
+        code=77
+    fi
     kill "${watchers[@]}" 2>/dev/null
     wait "${watchers[@]}" 2>/dev/null
     if [ -e "$work/changed" ]; then rm -f "$run_dir/STOP"; fi # of a job that was lost before it read it
@@ -250,7 +264,7 @@ train() {
         0) end 0 "done" ;;
         75) [ -e "$work/changed" ] || end 75 "exit code 75: stopped on request; the same command goes on" ;;
         73) still_locked ;;
-        1 | 77 | 129 | 1[3-9]? | 2??) after_loss ;;
+        1 | 14 | 77 | 129 | 1[3-9]? | 2??) after_loss ;;
         *) end "$code" "exit code $code: another start would end the same way" ;;
         esac
         if [ -z "$begun" ]; then begun=1 words+=("run.resume=auto"); fi # the run that is there now is its own
@@ -279,5 +293,5 @@ case $(mpirun --version 2>/dev/null) in
 *) mca=--mca of_release=(--mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1) ;;
 esac
 found=$("$program" check "${words[@]}" data.train=- data.val=) || exit # a fault in the config shows here and now
-run_dir=$(sed -n 's/^run folder  *//p' <<<"$found")
+run_dir=$(sed -n 's/^run folder  *//p' <<<"$found") last_step=$(sed -n 's/^last step  *\([0-9,]*\).*/\1/p' <<<"$found" | tr -d ,)
 train

@@ -15,8 +15,12 @@ B=${B:-build/cpu}
 unset MAKEFLAGS MAKELEVEL # a make that a script calls is no part of the one that called the script
 export DEPS=0             # nor does it install anything
 
-# OUTPUT_OPTIONS: those that keep stdout and stderr of the ranks apart. mpirun of Open MPI 5 may hand both on as one without.
-case $(mpirun --version 2>/dev/null) in *"(Open MPI) 5."*) OUTPUT_OPTIONS="--output :raw" ;; *) OUTPUT_OPTIONS= ;; esac
+# Options of mpirun whose names differ between Open MPI 4 and 5: LAUNCHER_MCA is before a parameter of the launcher, REMOTE_SHELL
+# the parameter that names the remote shell. OUTPUT_OPTIONS keeps stdout and stderr of ranks apart, which Open MPI 5 may join.
+case $(mpirun --version 2>/dev/null) in
+*"(Open MPI) 5."*) LAUNCHER_MCA=--prtemca REMOTE_SHELL=plm_ssh OUTPUT_OPTIONS="--output :raw" ;;
+*) LAUNCHER_MCA=--mca REMOTE_SHELL=plm_rsh OUTPUT_OPTIONS= ;;
+esac
 # run_ranks N COMMAND...: under mpirun of the MPI this build links.
 run_ranks() {
     local n=$1; shift

@@ -92,6 +92,7 @@ types() {
     # shellcheck disable=SC2016
     patient unshare -m -p -f --kill-child --propagation private sh -c '
         root=$1 archives=$2 id=$3; shift 3
+        mount --bind "$root" "$root" || exit 125 # a root that is a mount, as a machine has it
         mount -t proc proc "$root/proc" && mount --rbind /sys "$root/sys" && mount --rbind /dev "$root/dev" && mount -t tmpfs tmpfs "$root/dev/shm" &&
             mount --bind "$archives" "$root/var/cache/apt/archives" || exit 125
         chroot --userspec="$id:$id" --groups="$id" "$root" env -i --default-signal=INT,QUIT "$@"

@@ -23,7 +23,9 @@ ifeq ($(BACKEND),emu)
 CUCC    := $(CXX) -x c++
 # Locals start as garbage. AddressSanitizer sees what checks of null, sizes and sums of pointers would see; without them a kernel
 # compiles in three quarters of the time. The hooks of -fsanitize=thread are taken by test/emu/race.cpp, so the sanitizer's library is not linked.
-WATCH   := -ftrivial-auto-var-init=pattern $(if $(ASAN),-fno-sanitize-recover=undefined -fno-sanitize=null$(comma)object-size$(comma)pointer-overflow$(comma)vptr,-O1 -fsanitize=thread)
+# Under AddressSanitizer device functions are called where they are neither small nor called once (EMU_CALLS). Under the race checker all of
+# them are inlined: test/emu/count.cpp tells the instructions of a warp apart by their addresses.
+WATCH   := -ftrivial-auto-var-init=pattern $(if $(ASAN),-DEMU_CALLS -finline-small-functions -fno-sanitize-recover=undefined -fno-sanitize=null$(comma)object-size$(comma)pointer-overflow$(comma)vptr,-O1 -fsanitize=thread)
 CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -fno-strict-aliasing -Wno-unknown-pragmas \
            -include test/emu/cuda_emu.h
 ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))

@@ -12,4 +12,4 @@ help:
 	    line = sprintf("  make %-22s", $$1); words = split($$2, word, " "); \
 	    for (i = 1; i <= words; i++) { if (length(line " " word[i]) > 80) { print line; line = sprintf("%29s", "") } line = line " " word[i] } print line }'
 	@echo; echo "  V=1 shows whole commands. BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  CC=gcc|clang"
-	@echo "  SAN=-asan|-tsan (cpu)|-race|-plain (emu)   (this build: $(B))"
+	@echo "  SAN=-asan|-tsan (cpu)|-race|-plain (emu)  DEPS=0: install nothing  (this build: $(B))"

@@ -3,6 +3,7 @@
 #include "run/guard/watchdog.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <execinfo.h>
 #include <math.h>
 #include <stdarg.h>
@@ -29,6 +30,8 @@ struct Watchdog {
     Comm *_Atomic     comm;      /* borrowed; NULL: not yet */
     Mesh              mesh;      /* known with comm */
     Launch            launch;
+    long              launcher;      /* its process on this host; 0: none */
+    char              launcher_name[16];
     char              host[HOST_CHARS];
     double            limit_seconds; /* as configured; 0 = by the pauses seen */
     Thread            thread;
@@ -201,12 +204,29 @@ static NORETURN void leave_bereft(const Watchdog *w) {
     _exit(EXIT_PEER);
 }
 
+/* Open MPI 5 ends at once when it loses another host, with exit code 0, and leaves the ranks of its own host behind. */
+static int is_orphan(const Watchdog *w) { return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH; }
+
+static NORETURN void leave_orphan(const Watchdog *w) {
+    Comm *comm = w->comm;
+    char  line[256];
+    error_end_within(REPORT_SECONDS, EXIT_PEER);
+    snprintf(line, sizeof line, "train_gpt: %s, process %ld on %s, is gone: the job ends, and resumes from its newest checkpoint\n",
+             w->launcher_name, w->launcher, w->host);
+    if (!comm || world_local_rank(comm_world(comm)) == 0) {
+        report_line("%s", line);
+        say_in_log(line);
+    }
+    _exit(EXIT_PEER);
+}
+
 static void *watch(void *watchdog) {
     Watchdog *w = (Watchdog *)watchdog;
     for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the whole process was stopped, not one of its threads: begin anew */
         if (is_bereft(w)) leave_bereft(w);
+        if (is_orphan(w)) leave_orphan(w);
         double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);
         if (silent > limit) end_job(w, silent, limit);
     }
@@ -222,6 +242,7 @@ Watchdog *watchdog_create(double limit_seconds, Launch launch) {
     Watchdog *w = (Watchdog *)calloc(1, sizeof *w);
     if (!w) fail(EXIT_MEMORY, "no memory for a watchdog");
     w->launch = launch;
+    if (launch.launched) w->launcher = launch_process(w->launcher_name);
     w->limit_seconds = limit_seconds;
     gethostname(w->host, sizeof w->host - 1);
     w->last_us = now_us();

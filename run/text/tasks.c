@@ -83,7 +83,8 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
         if (own > 0 && data[own - 1] == '\r') own--;
         size_t blank = 0;
         while (blank < own && strchr(" \t\r", data[blank]) && data[blank]) blank++;
-        if (blank < own && !task_parse_line(t, reader, data, own, is_first, fault)) fail(EXIT_DATA, "%s:%lld: %s", t->path, (long long)line, fault);
+        if (blank < own && !task_parse_line(t, reader, data, own, is_first, fault))
+            fail(EXIT_DATA, "%s:%lld: %s", t->path, (long long)line, fault);
         if (blank < own) is_first = 0;
         data += step, bytes -= step;
     }

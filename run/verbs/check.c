@@ -12,6 +12,7 @@
 #include "run/checkpoint/state.h"
 #include "run/config/config.h"
 #include "run/config/options.h"
+#include "run/config/schedule.h"
 #include "run/blend_use.h"
 #include "run/text/sample.h"
 #include "run/text/tasks.h"
@@ -84,6 +85,7 @@ static void print_understood(const Config *c, int ranks) {
     line("model", "%s parameters: %s", grouped_text(parameters, a), model_shape_text(c->model.shape).text);
     line("steps", "%s of %s tokens = %s tokens in all", grouped_text(c->run.steps, a),
          grouped_text(c->batch.global_tokens, b), grouped_text(c->run.steps * c->batch.global_tokens, all));
+    line("last step", "%s%s", grouped_text(schedule_last_step(c), a), c->run.stop_step > 0 ? ", by run.stop_step" : "");
     line("batch", "%" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s%s", micros,
          micros == 1 ? "" : "es", c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "",
          ranks ? "" : " (ranks=N for more)");

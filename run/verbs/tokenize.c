@@ -27,7 +27,12 @@
 
 #define SHARD_NAME "%s_%06lld.bin"
 
-enum { MAX_SHARDS = 1000000, NAME_ROOM = 64, CUT_WINDOW = 1 << 20, NOTES_ROOM = 1 << 12 /* of tokens.json beside the inputs */ };
+enum {
+    MAX_SHARDS = 1000000,
+    NAME_ROOM = 64,
+    CUT_WINDOW = 1 << 20,
+    NOTES_ROOM = 1 << 12 /* of tokens.json beside the inputs */
+};
 
 typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its <|endoftext|> */
 
@@ -277,7 +282,7 @@ typedef struct {
     int64_t document, bytes; /* begun and read so far */
     int     is_row;
     char    last;            /* byte read; '\n' before the first */
-    char   *window;          /* owned [CUT_WINDOW]: text behind the place where the held-out part is to begin, not written yet */
+    char *window; /* owned [CUT_WINDOW]: text behind the place where the held-out part is to begin, not written yet */
     size_t  windows;
 } Writer;
 
@@ -301,8 +306,9 @@ static void begin_document(void *writer, int is_row) {
     put_eot(w->now, EOT_FIRST);
 }
 
-/* Where in the window the held-out text begins: at a line. Without one, where no more text is to come (is_last), at a space
- * between words, else at a character. Tokens that are bytes need whole characters alone. -1: nowhere. */
+/* Returns where in the window the held-out text begins: at a line. Without one, where no more text is to come
+ * (is_last), at a space between words, else at a character. Tokens that are bytes need whole characters alone. -1:
+ * nowhere. */
 static int64_t cut_in(const Writer *w, int is_last) {
     const char *text = w->window;
     size_t      n = w->windows, at;
@@ -336,7 +342,8 @@ static void take_text(void *writer, const char *text, size_t bytes) {
         put_text(w, text, before);
         text += before, bytes -= before;
         size_t n = bytes < CUT_WINDOW - w->windows ? bytes : CUT_WINDOW - w->windows;
-        if (!w->window && !(w->window = (char *)malloc(CUT_WINDOW))) fail(EXIT_MEMORY, "tokenize: no memory for a part of the text");
+        if (!w->window && !(w->window = (char *)malloc(CUT_WINDOW)))
+            fail(EXIT_MEMORY, "tokenize: no memory for a part of the text");
         memcpy(w->window + w->windows, text, n);
         text += n, bytes -= n, w->windows += n;
         int64_t cut = cut_in(w, w->windows == CUT_WINDOW);
@@ -348,7 +355,8 @@ static void take_text(void *writer, const char *text, size_t bytes) {
 /* Bytes have no token between rows: a newline ends one. */
 static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
-    if (w->windows > 0) put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* else the next document is held out */
+    if (w->windows > 0)
+        put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* else the next document is held out */
     if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES) encoder_put(&w->encoder, "\n", 1);
     encoder_end(&w->encoder);
     put_eot(w->now, EOT_LAST);
@@ -382,7 +390,9 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     if (w.bytes == 0) give_up(job, EXIT_DATA, "%s%s", first_input(job), job->names > 1 ? " and the other inputs hold no text" : " holds no text");
     finish_shard(&w.train), finish_shard(&w.val);
     if (job->val > 0 && w.val.tokens == 0)
-        give_up(job, EXIT_DATA, "no line, word or character begins in the last part of the text, val=%g, so nothing can be held out; give a larger val=, or val=0",
+        give_up(job, EXIT_DATA,
+                "no line, word or character begins in the last part of the text, val=%g, so nothing can be held out; "
+                "give a larger val=, or val=0",
                 job->val);
     encoder_free(&w.encoder);
     free(w.window);
@@ -438,9 +448,9 @@ static void write_inputs(const Job *job, FILE *notes) {
     size_t  list_bytes, line_bytes;
     FILE   *out = open_notes(&list, &list_bytes);
     fputs("\"inputs\": [", out);
-    documents_write_json(job->documents, DOCUMENTS_READ, ",\n  ", out);
-    fputs("],\n \"left_out\": [", out);
-    documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, ",\n  ", out);
+    documents_write_json(job->documents, DOCUMENTS_READ, ", ", out);
+    fputs("], \"left_out\": [", out);
+    documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, ", ", out);
     fputs("]", out);
     fclose(out);
     if (list_bytes <= TOKENS_JSON_BYTES - NOTES_ROOM) {
@@ -455,8 +465,8 @@ static void write_inputs(const Job *job, FILE *notes) {
         fclose(out);
         put_notes(job, TOKENS_INPUTS_NAME, lines, line_bytes);
         free(lines);
-        fprintf(notes, "\"inputs_file\": \"" TOKENS_INPUTS_NAME "\", \"inputs_count\": %lld, \"left_out_count\": %lld", (long long)inputs,
-                (long long)left_out);
+        fprintf(notes, "\"inputs_file\": \"" TOKENS_INPUTS_NAME "\", \"inputs_count\": %lld, \"left_out_count\": %lld",
+                (long long)inputs, (long long)left_out);
     }
     free(list);
 }
@@ -469,9 +479,11 @@ static void write_notes(const Job *job, const Shards *train, const Shards *val) 
     if (job->tokenizer_path) copy_tokenizer(job);
     if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows among them */
     FILE *notes = open_notes(&text, &size);
-    fprintf(notes, "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, \"bytes_per_token\": %.6f,\n ",
-            (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens, (long long)bytes,
-            (double)bytes / (tokens > 0 ? (double)tokens : 1));
+    fprintf(notes,
+            "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, "
+            "\"bytes_per_token\": %.6f, ",
+            (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens,
+            (long long)bytes, (double)bytes / (tokens > 0 ? (double)tokens : 1));
     write_inputs(job, notes);
     fputs("}\n", notes);
     fclose(notes);

@@ -1,5 +1,5 @@
-/* test_documents.c - which files are rows: what the user says wins, then the name, then the first line. And files that change
- * while they are read. */
+/* test_documents.c - which files are rows: what the user says wins, then the name, then the first line. And files
+ * that change while they are read. */
 #include "core/error.h"
 #include "core/io.h"
 #include "data/documents.h"
@@ -59,6 +59,9 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a.jsonl", .content = "\r\n", .text = ""},
         {.name = "a.jsonl.gz", .content = ROWS, .text = "<a><b>"},
         {.name = "a.txt.gz", .content = ROWS, .text = "(" ROWS ">"},
+        {.name = "a.parquet", .content = "<html>not found</html>\n", .fault = "a.parquet is no parquet file"},
+        {.name = "a.parquet", .content = "words\n", FORMAT(TEXT), .text = "(words\n>"},
+        {.name = "a", .content = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", .fault = "is a pointer of Git LFS"},
         /* first lines */
         {.name = "a", .content = "\n\r\n \t\n" ROWS, .text = "<a><b>"},
         {.name = "a", .content = "\xef\xbb\xbf" ROWS, .text = "<a><b>"},
@@ -102,7 +105,8 @@ static void the_user_wins_over_a_guess(void **state) {
         char fault[DOCUMENT_FAULT_CHARS] = "";
         write_file(CASES[i].name, CASES[i].content, strlen(CASES[i].content));
         int exit_code = read_all(CASES[i].name, CASES[i].options, fault);
-        if (CASES[i].text ? exit_code != 0 || strcmp(got.text, CASES[i].text) != 0 : exit_code == 0 || !strstr(fault, CASES[i].fault))
+        if (CASES[i].text ? exit_code != 0 || strcmp(got.text, CASES[i].text) != 0
+                          : exit_code == 0 || !strstr(fault, CASES[i].fault))
             fail_msg("case %zu, %s: exit %d, %s: %s", i, CASES[i].name, exit_code, fault, got.text);
         remove(CASES[i].name);
     }

@@ -112,9 +112,12 @@ static int is_object(const char *line) {
 /* Rows with a fault are rows all the same; text that begins with a brace is none. */
 static void rows_are_told_from_text(void **state) {
     (void)state;
-    static const char *const ROWS[] = {"{}", " {\"a\": 1} \r", "{\"a\":\"\xe9\"}", "{\"a\":\"\1\"}", "{\"a\":NaN}", "{\"a\":\"C:\\Users\"}", "\xef\xbb\xbf{\"a\":[]}"},
-                             *const TEXTS[] = {"{ int a; }", "{", "{\"a\": 1} {\"b\": 2}", "{\"a\", \"b\"}", "[1]", "words", "{\"a\": 1", "{{name}}", "\"{}\""},
-                             *const BLANK[] = {"", " \t\r", "\xef\xbb\xbf"};
+    static const char *const
+        ROWS[] = {"{}",          " {\"a\": 1} \r",        "{\"a\":\"\xe9\"}",      "{\"a\":\"\1\"}",
+                  "{\"a\":NaN}", "{\"a\":\"C:\\Users\"}", "\xef\xbb\xbf{\"a\":[]}"},
+        *const TEXTS[] = {"{ int a; }", "{",     "{\"a\": 1} {\"b\": 2}", "{\"a\", \"b\"}", "[1]", "words", "{\"a\": 1",
+                          "{{name}}",   "\"{}\""},
+        *const BLANK[] = {"", " \t\r", "\xef\xbb\xbf"};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) assert_int_equal(is_object(ROWS[i]), 1);
     for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) assert_int_equal(is_object(TEXTS[i]), 0);
     for (size_t i = 0; i < sizeof BLANK / sizeof *BLANK; i++) assert_int_equal(is_object(BLANK[i]), -1);

@@ -16,7 +16,8 @@
 #include "test/data/files.h"
 
 /* Reads a file of these bytes, `step` at a time. Returns 0 or the exit code; *text is malloc'ed. */
-static int read_as(const void *data, size_t bytes, TextEncoding encoding, size_t step, char **text, size_t *length, int64_t *invalid, char *fault) {
+static int read_as(const void *data, size_t bytes, TextEncoding encoding, size_t step, char **text, size_t *length,
+                   int64_t *invalid, char *fault) {
     TextFile *f;
     int64_t   n = 0, first;
     write_file("f", data, bytes);
@@ -37,13 +38,18 @@ static size_t encode(TextEncoding e, int has_mark, size_t repeat, unsigned char 
     for (size_t r = 0; r < repeat; r++)
         for (size_t at = 0; at < sizeof TEXT - 1;) {
             utf8proc_int32_t c = 0xFEFF;
-            if (r > 0 || at > 0 || !has_mark) at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)TEXT + at, -1, &c);
+            if (r > 0 || at > 0 || !has_mark)
+                at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)TEXT + at, -1, &c);
             else has_mark = 0;
             uint32_t unit[2] = {(uint32_t)c, 0};
-            int      units = 1, width = e >= ENCODING_UTF32LE ? 4 : 2, is_little = e == ENCODING_UTF16LE || e == ENCODING_UTF32LE;
-            if (width == 2 && c > 0xFFFF) unit[0] = 0xD800 + (uint32_t)((c - 0x10000) >> 10), unit[1] = 0xDC00 + (uint32_t)((c - 0x10000) & 0x3FF), units = 2;
+            int units = 1, width = e >= ENCODING_UTF32LE ? 4 : 2,
+                is_little = e == ENCODING_UTF16LE || e == ENCODING_UTF32LE;
+            if (width == 2 && c > 0xFFFF)
+                unit[0] = 0xD800 + (uint32_t)((c - 0x10000) >> 10),
+                unit[1] = 0xDC00 + (uint32_t)((c - 0x10000) & 0x3FF), units = 2;
             for (int u = 0; u < units; u++)
-                for (int b = 0; b < width; b++) out[used++] = (unsigned char)(unit[u] >> 8 * (is_little ? b : width - 1 - b));
+                for (int b = 0; b < width; b++)
+                    out[used++] = (unsigned char)(unit[u] >> 8 * (is_little ? b : width - 1 - b));
         }
     return used;
 }
@@ -92,7 +98,8 @@ static void assert_refused(const char *data, size_t bytes, TextEncoding e, const
     size_t  length;
     int64_t invalid;
     int     exit_code = read_as(data, bytes, e, 50, &text, &length, &invalid, fault);
-    if (exit_code != EXIT_DATA || !strstr(fault, phrase)) fail_msg("exit 65 and \"%s\" are due, not %d and: %s", phrase, exit_code, fault);
+    if (exit_code != EXIT_DATA || !strstr(fault, phrase))
+        fail_msg("exit 65 and \"%s\" are due, not %d and: %s", phrase, exit_code, fault);
     free(text);
 }
 
@@ -113,6 +120,7 @@ static void what_contradicts_an_encoding_is_a_fault(void **state) {
     assert_refused("\xef\xbb\xbfx", 4, ENCODING_UTF16LE, "begins with the byte-order mark of utf-8");
     assert_refused("a\0\0\xd8" "b\0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half a pair of surrogates");
     assert_refused("a\0\0\xdc" "b\0", 6, ENCODING_UTF16LE, "0xDC00 at byte 2 is half a pair");
+    assert_refused("a\0\0\xd8\0\xe0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half a pair");
     assert_refused("\0a\xd8\0", 4, ENCODING_UTF16BE, "at its end, byte 2");
     assert_refused("a\0\0\0\0\xd8\0\0", 8, ENCODING_UTF32LE, "0x0000D800 at byte 4 is half");
     assert_refused("a\0\0\0\0\0\x11\0", 8, ENCODING_UTF32LE, "0x00110000 at byte 4 is no character");
@@ -123,21 +131,39 @@ static void bytes_that_are_no_utf8_are_counted(void **state) {
     (void)state;
     srand(5);
     for (int round = 0; round < 400; round++) {
-        static const char *const PARTS[] = {"a", "plain words ", "\xc3\xa9", "\xe6\x97\xa5", "\xf0\x9f\x98\x80", "\xc3", "\xe6\x97", "\xf0\x9f\x98", "\x80", "\xff",
-                                            "\xed\xa0\x80", "\xc0\x80", "\xf4\x90\x80\x80", "\xe0\x80\x80"};
-        char   *text, data[400] = "12345678901234567890123456789012345678901234567890", fault[TEXT_FILE_FAULT_CHARS]; /* or it might be UTF-16 */
+        static const char *const PARTS[] = {"a",
+                                            "plain words ",
+                                            "\xc3\xa9",
+                                            "\xe6\x97\xa5",
+                                            "\xf0\x9f\x98\x80",
+                                            "\xc3",
+                                            "\xe6\x97",
+                                            "\xf0\x9f\x98",
+                                            "\x80",
+                                            "\xff",
+                                            "\xed\xa0\x80",
+                                            "\xc0\x80",
+                                            "\xf4\x90\x80\x80",
+                                            "\xe0\x80\x80"};
+        char *text, data[400] = "12345678901234567890123456789012345678901234567890",
+                    fault[TEXT_FILE_FAULT_CHARS]; /* or it might be UTF-16 */
         size_t  bytes = 50, length;
         int64_t invalid, due = 0;
-        for (int parts = rand() % 12; parts > 0; parts--) bytes += (size_t)snprintf(data + bytes, sizeof data - bytes, "%s", PARTS[rand() % 14]);
+        for (int parts = rand() % 12; parts > 0; parts--)
+            bytes += (size_t)snprintf(data + bytes, sizeof data - bytes, "%s", PARTS[rand() % 14]);
         for (size_t at = 0; at < bytes;) {
             utf8proc_int32_t c;
-            utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)data + at, (utf8proc_ssize_t)(bytes - at), &c);
+            utf8proc_ssize_t n =
+                utf8proc_iterate((const utf8proc_uint8_t *)data + at, (utf8proc_ssize_t)(bytes - at), &c);
             due += n <= 0, at += n > 0 ? (size_t)n : 1;
         }
-        assert_int_equal(read_as(data, bytes, ENCODING_UTF8, 8 + (size_t)(rand() % 30), &text, &length, &invalid, fault), 0);
+        assert_int_equal(read_as(data, bytes, ENCODING_UTF8, 8 + (size_t)(rand() % 30), &text, &length, &invalid,
+                                 fault),
+                         0);
         assert_int_equal(length, bytes);
         assert_memory_equal(text, data, bytes);
-        if (invalid != due) fail_msg("round %d: %lld bytes are due, not %lld", round, (long long)due, (long long)invalid);
+        if (invalid != due)
+            fail_msg("round %d: %lld bytes are due, not %lld", round, (long long)due, (long long)invalid);
         free(text);
     }
 }
@@ -165,11 +191,12 @@ static void what_is_no_text_has_a_name(void **state) {
         {"\x40\0\0\0\0\0\0\0{\"a\"", 12, TEXT_OTHER, "safetensors"}, {"\x93NUMPY\1\0", 8, TEXT_OTHER, "NumPy"}, {"PAR1\x15\0", 6, TEXT_PARQUET, ""},
         {"a\1b\2c\3d\4e", 9, TEXT_BINARY, "over 1 % of its first bytes"}, {"\x88\xd8\x34\x01", 4, TEXT_SHARD, "shard of tokens"},
         {"BM is a start, as MZ, OTTO, ORC, FORM and ID3 are", 49, TEXT_PLAIN, ""}, {"RIFF of a guitar, WAVE", 22, TEXT_PLAIN, ""},
-        {"ORCs\xe9", 5, TEXT_PLAIN, ""}, {"\xff\xfe" "BM\0\0", 6, TEXT_PLAIN, ""}, {"", 0, TEXT_PLAIN, ""}, {"\x1b[1mbold\x1b[0m\ttab\f", 17, TEXT_PLAIN, ""}};
+        {"ORCs\xe9", 5, TEXT_PLAIN, ""}, {"\x1b$B8@8l\x1b(B", 10, TEXT_ENCODED, "iconv -f ISO-2022-JP"}, {"\xff\xfe" "BM\0\0", 6, TEXT_PLAIN, ""}, {"", 0, TEXT_PLAIN, ""}, {"\x1b[1mbold\x1b[0m\ttab\f", 17, TEXT_PLAIN, ""}};
     char what[TEXT_FILE_FAULT_CHARS];
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         TextKind kind = kind_of(CASES[i].start, CASES[i].bytes, what, sizeof what);
-        if (kind != CASES[i].kind || !strstr(what, CASES[i].what)) fail_msg("case %zu: kind %d, %s", i, (int)kind, what);
+        if (kind != CASES[i].kind || !strstr(what, CASES[i].what))
+            fail_msg("case %zu: kind %d, %s", i, (int)kind, what);
     }
     char tar[1024] = "name", random[3000], text[20000];
     unsigned sum = 8 * ' ';

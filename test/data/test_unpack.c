@@ -34,7 +34,8 @@ static int unpack(const Bytes *in, size_t step, Bytes *out, char fault[UNPACK_FA
     Unpack *u = unpack_create(unpack_kind(in->data, in->bytes), give, &packed);
     int64_t n;
     out->bytes = 0;
-    while ((n = unpack_read(u, out->data + out->bytes, step < sizeof out->data - out->bytes ? step : sizeof out->data - out->bytes, fault)) > 0)
+    while ((n = unpack_read(u, out->data + out->bytes,
+                            step < sizeof out->data - out->bytes ? step : sizeof out->data - out->bytes, fault)) > 0)
         out->bytes += (size_t)n;
     if (n == 0) assert_int_equal(unpack_read(u, out->data, 1, fault), 0); /* the end stays the end */
     unpack_destroy(u);
@@ -47,7 +48,10 @@ static void append(Bytes *to, const void *data, size_t bytes) {
 }
 
 static void append_gzip(Bytes *to, const char *text, size_t bytes) {
-    z_stream z = {.next_in = (Bytef *)text, .avail_in = (uInt)bytes, .next_out = (Bytef *)to->data + to->bytes, .avail_out = (uInt)(sizeof to->data - to->bytes)};
+    z_stream z = {.next_in = (Bytef *)text,
+                  .avail_in = (uInt)bytes,
+                  .next_out = (Bytef *)to->data + to->bytes,
+                  .avail_out = (uInt)(sizeof to->data - to->bytes)};
     assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
     assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
     to->bytes += z.total_out;
@@ -60,7 +64,8 @@ static void append_zstd(Bytes *to, const char *text, size_t bytes) {
     to->bytes += n;
 }
 
-static const char FIRST[] = "It was the best of times, it was the worst of times, it was the age of wisdom.\n", SECOND[] = "And a second part.\n";
+static const char FIRST[] = "It was the best of times, it was the worst of times, it was the age of wisdom.\n",
+                  SECOND[] = "And a second part.\n";
 
 static void two_parts(Packing packing, Bytes *out) {
     out->bytes = 0;
@@ -84,7 +89,8 @@ static void assert_fault(int exit_code, const char *phrase) {
     for (size_t step = 1; step < 100; step += 49) {
         char fault[UNPACK_FAULT_CHARS] = "";
         int  found = unpack(&in, step, &out, fault);
-        if (found != exit_code || !strstr(fault, phrase)) fail_msg("exit %d and \"%s\" are due, not %d and: %s", exit_code, phrase, found, fault);
+        if (found != exit_code || !strstr(fault, phrase))
+            fail_msg("exit %d and \"%s\" are due, not %d and: %s", exit_code, phrase, found, fault);
     }
 }
 
@@ -92,7 +98,8 @@ static void parts_follow_each_other(void **state) {
     (void)state;
     static const char EMPTY[] = "\x50\x2a\x4d\x18\0\0\0\0", SKIPPED[] = "\x5f\x2a\x4d\x18\3\0\0\0abc", ZEROS[20] = "";
     for (Packing packing = PACKED_GZIP; packing <= PACKED_ZSTD; packing++)
-        for (size_t step = 1; step < 300; step = 3 * step + 1) two_parts(packing, &in), assert_whole(step, unpack_name(packing));
+        for (size_t step = 1; step < 300; step = 3 * step + 1)
+            two_parts(packing, &in), assert_whole(step, unpack_name(packing));
     in.bytes = 0;
     append(&in, SKIPPED, sizeof SKIPPED - 1);
     append_zstd(&in, FIRST, sizeof FIRST - 1);
@@ -188,13 +195,17 @@ static void kinds_are_told_by_their_first_bytes(void **state) {
         {"\x1f\x8b\x08", 3, PACKED_GZIP}, {"\x1f\x8b", 2, PACKED_GZIP}, {"\x1f", 1, PACKED_NOT}, {"\x1f\x8b\x07", 3, PACKED_NOT},
         {"\x28\xb5\x2f\xfd", 4, PACKED_ZSTD}, {"\x5a\x2a\x4d\x18", 4, PACKED_ZSTD}, {"\x60\x2a\x4d\x18", 4, PACKED_NOT}, {"(\xb5/", 3, PACKED_NOT},
         {"\xfd" "7zXZ\0", 6, PACKED_XZ}, {"\xfd" "7zXZ", 5, PACKED_NOT}, {"text", 4, PACKED_NOT}, {"", 0, PACKED_NOT}};
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) assert_int_equal(unpack_kind(CASES[i].start, CASES[i].bytes), CASES[i].packing);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        assert_int_equal(unpack_kind(CASES[i].start, CASES[i].bytes), CASES[i].packing);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_follow_each_other), cmocka_unit_test(a_cut_is_called_one),        cmocka_unit_test(damage_is_seen),
-        cmocka_unit_test(windows_are_no_damage),   cmocka_unit_test(kinds_are_told_by_their_first_bytes),
+        cmocka_unit_test(parts_follow_each_other),
+        cmocka_unit_test(a_cut_is_called_one),
+        cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(windows_are_no_damage),
+        cmocka_unit_test(kinds_are_told_by_their_first_bytes),
     };
     return cmocka_run_group_tests_name("unpack", tests, NULL, NULL);
 }

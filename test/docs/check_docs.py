@@ -6,6 +6,7 @@ A command is an indented line that begins with ./train_gpt, mpirun, make, sbatch
 these two cores, a GPU, SLURM or the network is planned or checked instead: the line says so. Prints ok or not ok for each.
 """
 import array
+import gzip
 import json
 import os
 import re
@@ -54,6 +55,11 @@ def workplace(program):
             book.write(words[(i * 7 + i // 5 * 3 + i // 77) % len(words)] + (".\n" if i % 11 == 10 else " "))
     for name in ("mytext.txt", "more.txt", "TEXT"):
         shutil.copy(folder + "/book.txt", os.path.join(folder, name))
+    os.mkdir(folder + "/downloads")
+    for name, content in (("a.jsonl.gz", gzip.compress(b'{"text": "once upon a time, in a row"}\n' * 1000)), ("old.txt", "an old text\n".encode("utf-16")),
+                          ("README.md", b"# downloads\n"), ("cover.png", b"\x89PNG\r\n\x1a\n")):
+        with open(f"{folder}/downloads/{name}", "wb") as out:
+            out.write(content)
     run = lambda words: subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=300)
     run(["./train_gpt", "tokenize", "book.txt", "out=datasets/my", "val=0.05"])
     run(["./train_gpt", "tokenize", "book.txt", "out=datasets/demo", "val=0.05"])

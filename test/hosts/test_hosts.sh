@@ -35,10 +35,11 @@ expect "the cable is cut: rank 1 too" said 1 1 hostB
 expect "the cable is cut: mpirun ends with 77" ended 77
 cable up
 
-rm -rf "$WORK/run"; MPIRUN="--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2" begin 1 $ENDLESS run.watchdog_seconds=20
+KEEPALIVE="$LAUNCHER_MCA oob_tcp_keepalive_time 2 $LAUNCHER_MCA oob_tcp_keepalive_intvl 1 $LAUNCHER_MCA oob_tcp_keepalive_probes 2"
+rm -rf "$WORK/run"; MPIRUN=$KEEPALIVE begin 1 $ENDLESS run.watchdog_seconds=20
 cable down
 expect "the cable is cut, mpirun with keepalive: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
-wait $JOB; expect "the cable is cut, mpirun with keepalive: it ends, with a failure" [ $? -ne 0 ]
+expect "the cable is cut, mpirun with keepalive: it ends, with a failure" fails $JOB
 cable up
 
 # A save every second step: the cut falls into one, or just beside.
@@ -61,13 +62,14 @@ for victim in 0 1; do
     limit=$([ $victim = 0 ] && echo 4.5 || echo 2.5)
     rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=20
     netns=$([ $victim = 0 ] && echo "$A" || echo "$B_")
-    kill -9 $(for pid in $(ip netns pids "$netns"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
+    strike KILL $(for pid in $(ip netns pids "$netns"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
     expect "rank $victim is killed: all ranks are gone within $limit s" gone $limit; echo "# after $TOOK s"
-    expect "rank $victim is killed: the first cause is mpirun's exit code" ended 137
+    # A rank of Open MPI 5 aborts when a peer's connection closes, with 14, and may be the first that mpirun hears of.
+    expect "rank $victim is killed: the first cause is mpirun's exit code" ended $([ $LAUNCHER_MCA = --prtemca ] && echo "(137|14)" || echo 137)
 done
 
 rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=5
-kill -STOP $(for pid in $(ip netns pids "$B_"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
+strike STOP $(for pid in $(ip netns pids "$B_"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
 expect "rank 1 is stopped: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
 expect "rank 1 is stopped: mpirun ends with 77" ended 77
 expect "rank 1 is stopped: rank 0 names itself, its host and the collective" said 0 0 hostA

@@ -80,7 +80,7 @@ both() { island hostA lost.a $ENDLESS "$@"; a=$job; island hostB lost.b $ENDLESS
 serves lost $ENDLESS outer.least_islands=2
 both outer.patience_seconds=3
 expect "rounds of two islands, and a checkpoint" eval 'says lost "^round .*2 islands" 3 && says lost "^saved "'
-kill -9 $server; wait $server 2> /dev/null
+strike KILL $server; wait $server 2> /dev/null
 expect "the server is killed: the islands wait, save, and end with 77" eval 'ends $a 77 && ends $b 77'
 starts=2 serves lost $ENDLESS outer.least_islands=2
 expect "it goes on from its own checkpoint" grep -q "^serving .* at step [1-9][0-9]* of" "$WORK/lost.out"
@@ -101,9 +101,8 @@ MPIRUN="-x TRAIN_GPT_FAIL -x TRAIN_GPT_FAIL_LOG" TRAIN=$PWD/$B/test/train_gpt-fa
 unset TRAIN_GPT_FAIL TRAIN_GPT_FAIL_LOG
 for _ in $(seq 600); do [ "$(cat "$WORK/struck" 2> /dev/null | wc -l)" -lt 4 ] && kill -0 $job 2> /dev/null || break; sleep 0.1; done
 expect "all ranks stand in the copy of step 15" [ "$(wc -l < "$WORK/struck")" -eq 4 ]
-kill -9 $(ip netns pids "$B_"); rm -rf "$WORK/shm/hostB"/*
-wait $job
-expect "hostB is lost: the job ends with a failure" [ $? -ne 0 ]
+strike KILL $(ip netns pids "$B_"); rm -rf "$WORK/shm/hostB"/*
+expect "hostB is lost: the job ends with a failure" fails $job
 expect "no checkpoint is there, only hostA's memory" [ ! -e "$WORK/rescued/checkpoints/step_00000010" ]
 two_hosts 2 $COPIES run.dir="$WORK/rescued" > "$WORK/out" 2> "$WORK/err"
 expect "the same command goes on, to its end" [ $? -eq 0 ]

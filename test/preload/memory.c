@@ -2,10 +2,12 @@
  * realloc or posix_memalign that its own code calls, or that the C library or libcjson makes for it (in asprintf,
  * opendir, cJSON_Parse), from 1; "n+" all from there on. Calls of other libraries go through, and those after exit(),
  * which are gcov's. TRAIN_GPT_MALLOC_LOG=file: at the end it gets a line for each call that may fail, the same for the
- * same place in the program, as reached from the same caller, and the same way from there.
+ * same place in the program, as reached from the same caller, and the same way from there. TRAIN_GPT_MALLOC_STRUCK=file:
+ * it is there once a call has failed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +29,7 @@ static atomic_long calls;
 static atomic_int  has_begun, has_ended;
 static long        fails_at;
 static int         and_later;
-static const char *log_path;
+static const char *log_path, *struck_path;
 static unsigned    place_of[LOGGED]; /* of each call */
 
 static int is_in(Code code, const char *at) { return at >= code.begin && at < code.end; }
@@ -52,6 +54,7 @@ __attribute__((constructor)) static void find_code(void) {
     const char *fail = getenv("TRAIN_GPT_MALLOC_FAIL");
     if (fail) fails_at = strtol(fail, NULL, 10), and_later = fail[strlen(fail) - 1] == '+';
     log_path = getenv("TRAIN_GPT_MALLOC_LOG");
+    struck_path = getenv("TRAIN_GPT_MALLOC_STRUCK");
 }
 
 __attribute__((destructor)) static void tell(void) {
@@ -86,6 +89,7 @@ static int fails(char *caller) {
     long n = ++calls;
     if (n <= LOGGED) place_of[n - 1] = a.place;
     if (fails_at == 0 || (and_later ? n < fails_at : n != fails_at)) return 0;
+    if (struck_path) close(open(struck_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     errno = ENOMEM;
     return 1;
 }

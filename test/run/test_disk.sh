@@ -32,7 +32,8 @@ expect "one rank's full disk is a warning" \
     env TRAIN_GPT_FAIL="io.pwrite@1:EIO,rank=1" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/ranks"
 expect "and the run ends as it would have" [ -f "$WORK/ranks/checkpoints/step_00000020/state.json" ]
 expect "a rank with a slow disk holds up no step, and no checkpoint is named before it has written" \
-    quiet env TRAIN_GPT_FAIL="io.fsync@1+:slow,rank=1" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/slow"
+    quiet env TRAIN_GPT_FAIL="io.fsync@1+:slow,rank=1" TRAIN_GPT_FAIL_LOG="$WORK/slowed" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/slow"
+expect "its writes were slow" grep -q 'io.fsync@1:slow,rank=1' "$WORK/slowed"
 
 # --- the log. Before its first line there are a probe's write and config.json's, between two lines loss.svg's; a short one leaves half a line.
 for n in 3 7 11; do

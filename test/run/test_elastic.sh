@@ -11,9 +11,17 @@ expect "no config: 64" exits 64 'elastic.sh: no config: ' scripts/elastic.sh
 expect "an unknown key: 64" exits 64 'model\.n_layers' elastic model.n_layers=3
 expect "np= that is no number: 64" exits 64 'np=x ' elastic np=x
 expect "a hosts file that is not there: 64" exits 64 "hosts=$WORK/none" elastic hosts="$WORK/none"
-for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2"; do
-    echo "$line" > "$WORK/bad"
-    expect "a line of hosts, \"$line\": 64" exits 64 "hosts: .*$line" elastic hosts="$WORK/bad"
+# Each line is refused by its number, with what to write, before any host is asked.
+for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2" "fe80::2" "\[::1\]:2" "::1 slots=2" "me@nodeB slots=2" "nodeA slots=2 port=22" "nodeA:2 slots=2" "nodeA max_slots=0" "nodeA:99999"; do
+    { echo '# a comment'; echo "${line//\\/}"; } > "$WORK/bad"
+    expect "a line of hosts, \"$line\": 64" exits 64 "hosts: line 2, \"$line\": .*(expected|not read here)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
+done
+printf 'node\033[31mA\n' > "$WORK/bad"
+expect "a control character is not printed: 64" exits 64 'hosts: line 1, "node[?].31mA"' elastic hosts="$WORK/bad"
+# Two slots, however the file is written: a third stage has no rank.
+for text in 'localhost slots=2\r\n' '\357\273\277localhost slots=2\n' 'localhost slots = 2 max_slots=4\n' 'localhost slots=2 max-slots=8 # big\n' 'localhost:1\r\n\r\nlocalhost\r\n'; do
+    printf "$text" > "$WORK/two"
+    expect "a hosts file, ${text@Q}" exits 64 'no start: .*pipeline \(3\): start 3' elastic hosts="$WORK/two" parallel.pipeline=3 model.n_layer=3
 done
 expect "fewer ranks than the config's smallest grid: 64" exits 64 'no start: .*pipeline \(2\): start 2' elastic np=1 parallel.pipeline=2
 expect "no program: 64" exits 64 'no program ./nowhere' env TRAIN_GPT=./nowhere scripts/elastic.sh "$WORK/tiny.json"
@@ -22,16 +30,17 @@ expect "a program of another MPI: 69" exits 69 'mpich is built for MPICH, .*make
 expect "they leave no run" [ ! -e "$run" ]
 
 # --- verdicts: mpirun notes its words and does the next line of `ends`: CODE; "step N CODE", which logs that step first;
-# "await SIGNAL CODE"; "hang"; "stop CODE", which waits for a file STOP, and leaves it ---------------------------------------------------------------------
+# "save N CODE", with a checkpoint; "await SIGNAL CODE"; "hang"; "stop CODE", which waits for a file STOP, and leaves it ---------------------------------------------------------------------
 
 mkdir "$WORK/bin"
 cat > "$WORK/bin/mpirun" <<'STAND_IN'
 #!/usr/bin/env bash
-[ "$1" != --version ] || exit 0
+if [ "$1" = --version ]; then echo "${VERSION:-}"; exit 0; fi
 dir=$(grep -oE 'run\.dir=[^ ]*' <<< "$*" | cut -d= -f2)
 mkdir -p "$dir"; echo "$*" >> "$dir/calls"; cp "$2" "$dir/hostfile"
 read -r what a b < "$ENDS"; sed -i 1d "$ENDS"
 case $what in
+save) mkdir -p "$dir/checkpoints/step_$(printf %08d "$a")"; exit "$b" ;;
 step) echo "{\"kind\":\"train\",\"step\":$a,\"loss\":1}" >> "$dir/metrics.jsonl"; exit "$b" ;;
 hang) exec sleep 1000 ;;
 await) trap "exit $b" "$a"; touch "$dir/started"; while :; do sleep 0.02; done ;;
@@ -55,7 +64,7 @@ words="batch.global_tokens=400" expect "or the most that the config allows: 10 m
 expect "as a line says" grep -q '^elastic.sh: 2 ranks on localhost$' "$WORK/err"
 for code in 64 65 69 70 71 73 74 76 127; do expect "$code is the end" ends_with $code 1 $code; done
 expect "75 is the end, when somebody else asked" ends_with 75 1 75
-for code in 1 77 134 137 139 205; do expect "$code: again" ends_with 0 2 $code 0; done
+for code in 1 14 77 134 137 139 205; do expect "$code: again" ends_with 0 2 $code 0; done
 expect "the next start may resume, whatever run.resume is" grep -q 'run.resume=auto$' "$run/calls"
 expect "three losses at one step: the end, with its code" ends_with 137 4 "step 7 77" "step 9 137" "step 9 137" "step 8 137"
 expect "and a clear line" grep -qE '^elastic.sh: exit code 137: 3 losses in a row at step 9, so no further start' "$WORK/err"
@@ -64,6 +73,11 @@ mkdir -p "$WORK/kept" && cp "$run/elastic.log" "$WORK/kept"
 expect "the log has every line, with its time" [ "$(sed -E 's/^[0-9-]+ [0-9:]+ /elastic.sh: /' "$WORK/kept/elastic.log")" = "$(cat "$WORK/err")" ]
 expect "locked by the lost job's last ranks: again" ends_with 0 3 137 73 0
 
+export VERSION="mpirun (Open MPI) 5.0.7"
+expect "Open MPI 5 loses a host and ends with 0: again" ends_with 0 2 0 "save 12 0"
+expect "as a line says" grep -q '^elastic.sh: mpirun ended with 0 before step 12 was saved' "$WORK/err"
+expect "its launcher gets options by their names there" grep -qE -- "--output :raw --prtemca plm_ssh_agent .* --prtemca oob_tcp_keepalive_time 10 " "$run/calls"
+unset VERSION
 START=1 expect "a start that hangs is ended: again" ends_with 0 2 hang 0
 expect "as a line says" grep -q '^elastic.sh: no rank has begun within 1 s: the start is ended$' "$WORK/err"
 

@@ -158,6 +158,23 @@ head -c 1100 "$WORK/hella.bin" > "$WORK/torn.bin"
 expect "a torn llm.c file" exits 65 'torn.bin: question [0-9] of 20: ' "$TRAIN" eval "$WORK/run" tasks="$WORK/torn.bin"
 expect "text for a model of ids" exits 64 'token ids only: a tokenizer has to turn it' train run.dir="$WORK/none" model.vocab_size=300 eval.tasks="[\"$WORK/made.jsonl\"]"
 expect "no data and no tasks" exits 64 'knows no held-out data: data=GLOB' "$TRAIN" eval "$WORK/run" data=
+# out=FILE: the same bytes as on standard output, whole or not at all; nothing of others is overwritten.
+for form in true false; do
+    "$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=$form > "$WORK/printed" 2> /dev/null
+    expect "out=, json=$form: what is printed otherwise, and nothing printed" eval '[ -z "$("$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=$form out="$WORK/new.$form" 2> /dev/null)" ] && cmp "$WORK/printed" "$WORK/new.$form"'
+done
+run_ranks 2 "$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=true parallel.pipeline=2 out="$WORK/ranks.json" > "$WORK/printed" 2> /dev/null
+expect "out= of two ranks: one line of JSON" [ "$(wc -l < "$WORK/ranks.json") $(get 'len(r["tasks"])' < "$WORK/ranks.json") $(wc -c < "$WORK/printed")" = "1 1 0" ]
+cp "$WORK/new.true" "$WORK/before"
+expect "out= of a file with content" exits 64 "out=$WORK/new.true is there already, with [0-9]+ bytes, and is not overwritten: remove it, or name another" "$TRAIN" eval "$WORK/run" out="$WORK/new.true"
+expect "which stays as it was" cmp "$WORK/new.true" "$WORK/before"
+rm "$WORK/new.true"; expect "and its cures work: removed" eval 'quiet "$TRAIN" eval "$WORK/run" out="$WORK/new.true" && [ -s "$WORK/new.true" ]'
+: > "$WORK/empty"; expect "an empty file is taken" eval 'quiet "$TRAIN" eval "$WORK/run" out="$WORK/empty" && [ -s "$WORK/empty" ]'
+ln -s "$WORK/before" "$WORK/link"; mkfifo "$WORK/fifo"
+for odd in "$WORK" /dev/null "$WORK/link" "$WORK/fifo"; do expect "out= that is no plain file, ${odd##*/}" exits 64 "out=$odd is no plain file: name one, or leave out out" "$TRAIN" eval "$WORK/run" out="$odd"; done
+expect "out= in a folder that is missing" exits 64 "the folder $WORK/no/ is missing: make it" "$TRAIN" eval "$WORK/run" out="$WORK/no/x.json"
+expect "no half file is left of an evaluation that fails" eval '! "$TRAIN" eval "$WORK/run" tasks="$WORK/nowhere.jsonl" out="$WORK/unborn" 2> /dev/null && [ ! -e "$WORK/unborn" ]'
+
 expect "an unknown option" exits 64 'unknown option "task", did you mean "tasks"' "$TRAIN" eval "$WORK/run" task=x
 expect "a batch of none" exits 64 'batch=0: a whole number from 1' "$TRAIN" eval "$WORK/run" batch=0
 expect "no checkpoint" exits 65 'nowhere (does not exist|is neither a checkpoint)' "$TRAIN" eval "$WORK/nowhere"

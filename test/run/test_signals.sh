@@ -95,9 +95,10 @@ expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-
 # Data that stop coming, on one rank of one and of two: 12 micro-batches a step. The batches read are trained on, then
 # the request is heard.
 for ranks in 1 2; do
-    TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" begins train_ranks $ranks run.dir="$WORK/data$ranks" eval.every=0
+    TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" TRAIN_GPT_FAIL_LOG=$WORK/hung$ranks begins train_ranks $ranks run.dir="$WORK/data$ranks" eval.every=0
     await '^step +6/12'; kill -USR1 "$(pgrep -f "^$PWD/$B/test/train_gpt-failpoints $WORK/tiny.json" | head -n 1)"
     stops "$ranks ranks, USR1 while data hang" 75
+    expect "$ranks ranks: they did hang" [ -s "$WORK/hung$ranks" ]
     expect "$ranks ranks: a checkpoint of the last step" ends_saved "$WORK/data$ranks"
 done
 expect "where data come again" quiet train run.dir="$WORK/data1"

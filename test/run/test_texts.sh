@@ -44,6 +44,7 @@ open("nan.jsonl", "w").write('{"text": "a", "score": NaN}\n')
 open("latin.jsonl", "wb").write(b'{"text":"fine"}\n{"text":"caf\xe9"}\n')
 open("late", "wb").write(b'\n \n{"pad":"' + b"x" * 200000 + b'","text":"behind 64 KiB"}\n')
 open("twice.gz", "wb").write(gzip.compress(gzip.compress(b"text\n")))
+open("mixed.gz", "wb").write(gzip.compress(lzma.compress(b"text\n")))
 bits = bytearray(gzip.compress(text)); bits[-6] ^= 1
 open("crc.gz", "wb").write(bits)
 os.makedirs("hub/.git"); os.makedirs("hub/img")
@@ -88,6 +89,11 @@ expect "a few bytes that are no UTF-8 are kept" eval 'tokenize some out=tree val
 expect "and counted" eval 'grep -q "^  2 bytes are no UTF-8" said && grep -q "some: text, utf-8, 1 document, 554 bytes, 2 of them" said'
 expect "more are another encoding" exits 65 'latin: 100 of 550 bytes are no UTF-8, the first at byte 3.*encoding=latin-1.*format=text keeps' tokenize latin out=new val=0
 expect "  which can be given" eval 'tokenize latin encoding=latin-1 out=tree val=0 > said; text_of tree/train_*.bin | cmp - <(iconv -f latin1 -t utf-8 latin)'
+if command -v iconv > /dev/null; then
+    expect "  another one" eval 'iconv -f ISO-8859-1 -t utf-8 latin > NEW; tokenize NEW out=tree val=0 > said; text_of tree/train_*.bin | cmp - NEW'
+    iconv -f utf-8 -t ISO-2022-JP > jis <<< "日本語"
+    expect "text of seven bits" exits 65 "jis is text in ISO-2022, which is not read: iconv -f ISO-2022-JP" tokenize jis out=new val=0
+fi
 expect "  or the bytes are kept" eval 'tokenize latin format=text out=tree val=0 > said; text_of tree/train_*.bin | cmp - latin'
 
 rows_of() { tokenize "$ROOT/test/data/parquet/$1" out=rows val=0 > /dev/null; text_of rows/train_*.bin | cksum; }
@@ -102,14 +108,20 @@ for packed in short.gz short.zst short.xz; do
     expect "$packed, cut short" exits 65 "$packed cannot be unpacked to its end.*was cut off.*copy or make it again" tokenize $packed out=new
 done
 expect "a wrong checksum" exits 65 'crc.gz is damaged before byte [0-9]* .gzip, member 1.: incorrect data check' tokenize crc.gz out=new
-expect "packed twice" exits 65 'twice.gz is packed twice' tokenize twice.gz out=new
-expect "  and once" eval 'zcat twice.gz > once.gz; tokenize once.gz out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = text ]'
+expect "packed twice" exits 65 'twice.gz is packed twice: gzip -dc < FILE > NEW' tokenize twice.gz out=new
+expect "  in two ways" exits 65 'mixed.gz is packed twice: gzip -dc < FILE > NEW' tokenize mixed.gz out=new
+expect "  and once" eval 'gzip -dc < twice.gz > once.gz; tokenize once.gz out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = text ]'
 for packer in bzip2 lz4; do
     if ! command -v $packer > /dev/null; then echo "skip $packer is not there"; continue; fi
     $packer -c < rows.txt > "packed.$packer"
     expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc FILE > NEW unpacks it" tokenize "packed.$packer" out=new
     expect "  works" eval '$packer -dc "packed.$packer" > new.txt; tokenize new.txt out=unpacked val=0 > /dev/null; cmp unpacked/train_000000.bin plain/train_000000.bin'
 done
+printf '\050\265\057\375\000\250\031\000\000hi\n' > wide.zst # a window of 2 GiB, as of zstd --long=31
+expect "a wide window of zstd is read" eval 'tokenize wide.zst out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = hi ]'
+case $B in *-asan | *-tsan*) ;; *) little_memory() { (ulimit -v 2000000; exits 71 "$@"); }
+    expect "  where there is the memory" little_memory 'wide.zst was packed by zstd with a window of 2048 MiB .zstd --long=31.* this machine has [0-9]+ MiB left' tokenize wide.zst out=new val=0 ;;
+esac
 tar -czf folder.tar.gz folder
 expect "a packed tar archive" exits 65 'folder.tar.gz is a tar archive: tar -xf FILE unpacks it' tokenize folder.tar.gz out=new
 expect "a line without the field" exits 65 'missing.jsonl: line 2 has no field "text"; its fields are url, body: field=NAME' tokenize missing.jsonl out=new
@@ -117,6 +129,8 @@ expect "a field that no line has" exits 65 'rows.jsonl: line 1 has no field "bod
 expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' FILE" tokenize array.json field=text out=new
 expect "a JSON array that nobody calls rows is text, and that is said" eval 'tokenize array.json out=tree val=0 > said; grep -q "read .*array.json: text, utf-8, a JSON array, not rows" said && text_of tree/train_*.bin | cmp - array.json'
 expect "one value over several lines, too" eval 'tokenize pretty.json out=tree val=0 > said; grep -q "read .*pretty.json: text, utf-8, one JSON value over several lines" said'
+cp pretty.json book.ipynb; printf '[Verse 1]\n{ int a; }\n' > song
+expect "  by any name, unless it only looks so" eval 'tokenize book.ipynb song out=tree val=0 > said; grep -q "book.ipynb: text, utf-8, one JSON value over" said && grep -q "song: text, utf-8, 1 document" said'
 expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . FILE' tokenize pretty.jsonl out=new
 if command -v jq > /dev/null; then
     jq -c . pretty.jsonl > NEW.jsonl; jq -c '.[]' array.json >> NEW.jsonl

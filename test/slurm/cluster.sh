@@ -67,7 +67,7 @@ CONF
 
 # A node goes as when its power fails: its slurmd and all that jobs run there are killed.
 cluster_lose() { # NODE
-    local pid pids
+    local pid pids=''
     kill -9 "$(cat "$cluster/slurmd.$1.pid")"
     for pid in $(cluster_processes); do
         if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "SLURMD_NODENAME=$1"; then pids+=" $pid"; fi

@@ -77,6 +77,7 @@ static void test_a_folder_that_shows_late(void **state) {
     setenv("TRAIN_GPT_FAIL", "io.open@1:ENOENT;io.open@3:ENOENT", 1); /* the first try of each of two files */
     checkpoint_save(&f.state, 4);
     unsetenv("TRAIN_GPT_FAIL");
+    assert_true(failpoint_calls("io.open") > 3);
     assert_true(verifies(&m));
     manifest_free(&m);
     fixture_destroy(&f);
