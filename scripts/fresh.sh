@@ -32,7 +32,7 @@ finish() {
     trap '' INT TERM HUP
     if [ -n "$job" ]; then kill -KILL "$job" 2> /dev/null; wait "$job" 2> /dev/null; fi # unshare, and with it all in its root
     for _ in $(seq 50); do rm -rf --one-file-system "$work" 2> /dev/null && break; sleep 0.1; done
-    rm -f "$kept"/*.new
+    rm -rf --one-file-system "$kept"/*.new
     trap - EXIT
     exit "$1"
 }
@@ -65,7 +65,7 @@ base() { # RELEASE: its root without anything, as build/fresh/RELEASE.tar
     while read -r line; do [ -z "$line" ] || options+=(--aptopt="$line"); done < <(apt_proxies)
     while read -r line; do lines+=("$line"); done < <(sources "$1")
     echo "fresh: a root of $1, from ${lines[0]}"
-    if ! patient timeout 1200 mmdebstrap --quiet --variant=minbase --include=make,git,ca-certificates "${options[@]}" "$1" "$kept/$1.new" "${lines[@]}" > "$work/log" 2>&1 < /dev/null; then
+    if ! patient timeout 1200 mmdebstrap --quiet --format=tar --variant=minbase --include=make,git,ca-certificates "${options[@]}" "$1" "$kept/$1.new" "${lines[@]}" > "$work/log" 2>&1 < /dev/null; then
         cannot "mmdebstrap could make no root of $1 ($(grep '^E:' "$work/log" | tail -n 1))" "see that apt has a mirror of $1 here"
     fi
     mv "$kept/$1.new" "$kept/$1.tar"
