@@ -19,8 +19,8 @@ static struct {
     void  (*abort_job)(int exit_code);
     void  (*join)(void);
     int     forced_code;
-    const char *memory_advice;
-} self = {0, 1, -1, NULL, NULL, EXIT_INTERNAL, NULL};
+    const char *memory_advice, *input;
+} self = {.ranks = 1, .step = -1, .forced_code = EXIT_INTERNAL};
 
 void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
     self.rank = rank;
@@ -31,6 +31,7 @@ void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
 void error_set_join(void (*join)(void)) { self.join = join; }
 void error_set_step(int64_t step) { self.step = step; }
 void error_set_memory_advice(const char *lines) { self.memory_advice = lines; }
+void error_set_input(const char *name) { self.input = name; }
 
 #if IS_SANITIZED /* its wrapper must see each handler */
 #define __sigaction sigaction
@@ -108,8 +109,10 @@ NORETURN void fail(int exit_code, const char *fmt, ...) {
     char    text[4096];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    int length = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (self.input && length >= 0 && (size_t)length < sizeof text)
+        snprintf(text + length, sizeof text - (size_t)length, " (while reading %s)", self.input);
     if (exit_code == EXIT_MEMORY && self.memory_advice) say_text(stderr, 2, self.memory_advice);
     if (self.rank > 0) say(stderr, 2, RED "train_gpt:" PLAIN " rank %d: %s", self.rank, text);
     else               say(stderr, 2, RED "train_gpt:" PLAIN " %s", text);

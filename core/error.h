@@ -55,6 +55,10 @@ void error_set_step(int64_t step);
 /* Lines of text that every fail(EXIT_MEMORY, ...) prints before its sentence; borrowed; NULL: nothing. */
 void error_set_memory_advice(const char *lines);
 
+/* The name of the file that is being read, for faults that are found far from where it was opened: fail() adds "(while
+ * reading NAME)". Borrowed; NULL: none. */
+void error_set_input(const char *name);
+
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
 NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 

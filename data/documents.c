@@ -689,11 +689,13 @@ static int read_source(const Documents *d, Source *s, DocumentSink sink, char fa
     s->documents = s->bytes = s->invalid = 0;
     int exit_code = open_source(d, s, &stream, &reason, fault);
     if (exit_code) return exit_code;
+    error_set_input(s->name);
     switch (s->format) {
         case FORMAT_JSONL: exit_code = read_lines(d, &stream, &counted, fault); break;
         case FORMAT_PARQUET: exit_code = read_rows(d, &counted, fault); break;
         default: exit_code = read_text(d, &stream, &counted, fault); break;
     }
+    error_set_input(NULL);
     stream_close(&stream);
     return with_skip(s, exit_code, fault);
 }
