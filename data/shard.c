@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "data/text_file.h"
 
 /* Magic numbers of the llm.c family; token_bytes 0 = holds no tokens to train on. */
 static const struct { int32_t magic, version; int token_bytes; const char *what; } llmc_files[] = {
@@ -132,6 +133,8 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
             FAULT("is a %s", foreign_files[i].what);
     const char *text = shard_text_kind(data, bytes);
     if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize", text);
+    const char *other = text_other_kind(data, bytes);
+    if (other) FAULT("has no header of tokens: it is %s", other);
     int wide = is_uint32(data, bytes, file_bytes), token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : wide) ? 4 : 2;
     if (token_bytes == 2 && wide)
         FAULT("has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every second "

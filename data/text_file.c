@@ -381,6 +381,24 @@ static int is_safetensors(const TextFile *f) {
     return f->starts >= 10 && f->start[8] == '{' && memcmp(f->start + 4, "\0\0\0\0", 4) == 0;
 }
 
+const char *text_other_kind(const uint8_t *start, size_t bytes) {
+    TextFile   *f = (TextFile *)calloc(1, sizeof *f);
+    const char *what = NULL;
+    if (!f) fail(EXIT_MEMORY, "no memory to look at a file");
+    f->starts = bytes < sizeof f->start ? bytes : sizeof f->start;
+    memcpy(f->start, start, f->starts);
+    if (is_tar(f)) what = "a tar archive: tar -xf FILE unpacks it";
+    if (is_safetensors(f)) what = "weights of a model (safetensors)";
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS && !what; i++) {
+        size_t marks = 0; /* zero bytes are common among tokens */
+        for (size_t k = 0; k < OTHERS[i].bytes; k++) marks += OTHERS[i].start[k] != 0;
+        if (OTHERS[i].when == ALWAYS && marks >= 4 && begins_with(f, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at))
+            what = OTHERS[i].what;
+    }
+    free(f);
+    return what;
+}
+
 TextKind text_file_kind(const TextFile *f, const char **what) {
     int is_wide = unit_bytes(f->encoding) > 1;
     int looks_binary =

@@ -49,6 +49,9 @@ void text_file_close(TextFile *f);
 /* Returns the kind of the file, judged by its first TEXT_FILE_START unpacked bytes. *what is NULL for TEXT_PLAIN and
  * TEXT_PARQUET. For other kinds it says what the file is and what to type, worded to follow "is". */
 TextKind     text_file_kind(const TextFile *f, const char **what);
+/* Returns what a file is whose first bytes are of another program, by at least four bytes that are not zero; else NULL. For
+ * tokens without a header, which may begin with any bytes. */
+const char  *text_other_kind(const uint8_t *start, size_t bytes);
 Packing      text_file_packing(const TextFile *f);
 TextEncoding text_file_encoding(const TextFile *f); /* never ENCODING_FOUND */
 int          text_file_mark(const TextFile *f);     /* returns the length of its byte-order mark */

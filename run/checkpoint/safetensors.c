@@ -133,6 +133,8 @@ static int parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, 
     if (bytes < 8 || file_bytes < 8) return fault_is(fault, "is too short to be a safetensors file");
     uint64_t n = 0, structure = 0;
     for (int i = 0; i < 8; i++) n |= (uint64_t)data[i] << (8 * i);
+    if (memcmp(data, "version ", 8) == 0)
+        return fault_is(fault, "is a pointer of Git LFS, not the weights: `git lfs pull` in its folder fetches them");
     if (n > SAFETENSORS_HEADER_LIMIT) return fault_is(fault, "claims a header of %" PRIu64 " bytes: no safetensors file", n);
     if (n > file_bytes - 8 || n > bytes - 8) return fault_is(fault, "ends inside its header of %" PRIu64 " bytes", n);
     const char *text = (const char *)data + 8;

@@ -7,7 +7,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -372,7 +371,6 @@ int verb_export(int argc, char **argv) {
     e.from = argv[1];
     for (int i = 2; i < argc; i++) take_argument(&e, argv[i]);
     if (!e.out.text[0]) verb_misused("export", "out=FOLDER is missing");
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
     signals_install();
     refuse_full_folder(&e);
     find_checkpoint(&e);

@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -534,7 +533,6 @@ static void print_split(const Job *job, const char *split, int64_t tokens, int64
 }
 
 int verb_tokenize(int argc, char **argv) {
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
     Job     job = parse_arguments(argc, argv);
     Shards  trained, held;
     int64_t earlier = refuse_others_files(&job);

@@ -137,8 +137,21 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
     return json;
 }
 
+/* Shards are of no use with another tokenizer than theirs, and a vocabulary cannot be made again without its text. */
+static void refuse_to_write_over(const char *out) {
+    static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
+    for (int i = 0; i < 4; i++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/%s", out, NAMES[i]);
+        if (io_file_bytes(path) > 0)
+            fail(EXIT_CONFIG, "train-tokenizer: %s is there already, and a tokenizer beside it would change what it means: take another "
+                 "out=, or move it away", path);
+    }
+}
+
 int verb_train_tokenizer(int argc, char **argv) {
     Asked       a = take_arguments(argc, argv);
+    refuse_to_write_over(a.out);
     const char *pattern = split_named(a.pattern) ? split_named(a.pattern) : a.pattern;
     char        fault[SPLIT_FAULT_CHARS], path[4200];
     Counting    counting = {.trainer = bpe_trainer_create((size_t)(a.memory_bytes / COUNTED_PART))};

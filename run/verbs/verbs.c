@@ -2,6 +2,7 @@
 #include "run/verbs/verbs.h"
 
 #include <cjson/cJSON.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -174,6 +175,7 @@ int verb_main(int argc, char **argv) {
     else if (launch_is_mpirun(launch) && launch.size > 1 && verb)
         fprintf(stderr, "train_gpt: %s is done once, by rank 0; the other %d processes have nothing to do\n", argv[1], launch.size - 1);
     else if (!launch.launched && verb) launch_explain_alone();
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is then an error of writing, with a path */
     start_computing();
     int status = do_verb(verb, argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");

@@ -27,6 +27,10 @@ for ranks in 1 2; do # the same while training: nothing is lost, whoever finds i
 done
 printf 'hello' > "$WORK/odd.bin"
 expect "foreign file" exits 65 'odd.bin' train data.train="$WORK/odd.bin"
+( cd "$WORK"; tar -cf a.tar text.txt; printf 'SQLite format 3\0abcd' > a.sqlite )
+for name in a.tar a.sqlite; do # files of other programs, which tokens without a header could look like
+    expect "$name is no token file, by name" exits 65 "$name has no header of tokens: it is a" train data.train="$WORK/$name" model.vocab_size=65536
+done
 expect "one file twice" exits 65 'twice' train data.train="[\"$shard\",\"$shard\"]"
 
 expect "run folder under a file" exits 74 "tiny.json/run" train run.dir="$WORK/tiny.json/run"

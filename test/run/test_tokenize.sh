@@ -156,7 +156,14 @@ tokenize "$text" out="$WORK/own" tokenizer="$WORK/own" val=0.1 > "$WORK/said"
 expect "its own tokens are longer than bytes" awk '/bytes of text/ { for (i = 1; i < NF; i++) if ($(i + 1) == "a" && $i > 2) good = 1 } END { exit !good }' "$WORK/said"
 expect "a model is trained on them" quiet train model.vocab_size=320 data.train="$WORK/own/train_*.bin" data.val="$WORK/own/val_*.bin" run.dir="$WORK/own-run"
 expect "and sampled" eval '"$TRAIN" sample "$WORK/own-run" prompt="fox" tokens=4 | grep -q "^fox"'
-for pattern in cl100k_base o200k_base '\S+|\s+'; do expect "pattern=$pattern" eval 'learn "$text" out="$WORK/pattern" vocab_size=300 pattern="$pattern" > /dev/null'; done
+for pattern in cl100k_base o200k_base '\S+|\s+'; do expect "pattern=$pattern" eval 'rm -rf "$WORK/pattern"; learn "$text" out="$WORK/pattern" vocab_size=300 pattern="$pattern" > /dev/null'; done
+was=$(cksum < "$WORK/own/tokenizer.json")
+expect "a tokenizer that is there is not written over" exits 64 'own/tokenizer.json is there already, .*another out=' learn "$text" out="$WORK/own" vocab_size=300
+expect "  and stays as it was" [ "$(cksum < "$WORK/own/tokenizer.json")" = "$was" ]
+mkdir "$WORK/pair"; echo '{}' > "$WORK/pair/vocab.json"
+expect "nor is one of two files joined by a third" exits 64 'pair/vocab.json is there already' learn "$text" out="$WORK/pair" vocab_size=300
+expect "the cure, another out=" quiet learn "$text" out="$WORK/pair2" vocab_size=300
+expect "a limit on the size of files: 74, and the file" eval '(ulimit -f 1; exits 74 "limited/tokenizer.json: File too large" learn "$text" out="$WORK/limited" vocab_size=320)'
 expect "a pattern that is none" exits 64 'pattern=\(: the pattern .* is not a regular expression' learn "$text" out="$WORK/x" vocab_size=300 pattern='('
 expect "no size" exits 64 'vocab_size=N is missing' learn "$text" out="$WORK/x"
 expect "a size too small" exits 64 'vocab_size=256: a whole number from 257' learn "$text" out="$WORK/x" vocab_size=256
