@@ -30,13 +30,21 @@ void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len) {
     else c->short_files++, c->short_tokens += tokens;
 }
 
+void sample_count_file(SampleCount *c, const ShardHeader *header, int64_t seq_len) {
+    sample_count_add(c, header->tokens, seq_len);
+    if (header->data_offset == 0 && header->sequences == 0) c->bare_files++, c->bare_bytes = header->token_bytes;
+}
+
 const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const char *before, char out[SAMPLE_COUNT_CHARS]) {
     char    number[32], least[32];
     int64_t unread = c->short_tokens + c->tail_tokens;
     int     used = 0;
     *out = 0;
+    if (c->bare_files)
+        used = snprintf(out, SAMPLE_COUNT_CHARS, "%s%lld file%s without a header, read as uint%lld", before, (long long)c->bare_files,
+                        c->bare_files == 1 ? "" : "s", 8 * (long long)c->bare_bytes);
     if (unread == 0) return out;
-    used = snprintf(out, SAMPLE_COUNT_CHARS, "%snever read: ", before);
+    used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%snever read: ", used ? "; " : before);
     if (c->short_files)
         used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%s tokens of %lld file%s shorter than a sample (%s tokens)",
                          grouped_text(c->short_tokens, number), (long long)c->short_files, c->short_files == 1 ? "" : "s",
@@ -53,7 +61,7 @@ double sample_epochs(int64_t taken, int64_t samples) { return (double)taken / (d
 
 SampleCount dataset_count(const Dataset *d) {
     SampleCount c = {0};
-    for (int i = 0; i < d->shards; i++) sample_count_add(&c, d->shard[i].header.tokens, d->seq_len);
+    for (int i = 0; i < d->shards; i++) sample_count_file(&c, &d->shard[i].header, d->seq_len);
     return c;
 }
 

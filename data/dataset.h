@@ -39,13 +39,17 @@ typedef struct {
     int64_t files, tokens, samples;
     int64_t short_files, short_tokens; /* files of at most seq_len tokens, which hold no sample, and their tokens */
     int64_t tail_tokens;               /* tokens after the last sample of the other files */
+    int64_t bare_files, bare_bytes;    /* files without a header, and the bytes that each of their tokens is taken to have */
 } SampleCount;
-enum { SAMPLE_COUNT_CHARS = 240 };
+enum { SAMPLE_COUNT_CHARS = 320 };
 
 /* Adds a file of `tokens` tokens. No other function computes samples from tokens. */
 void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len);
-/* Writes how many tokens are never read and why, after `before`: "; never read: 7 tokens after the last samples of
- * files". Writes "" if all are read. Returns out. */
+/* Adds a file by its header. */
+void sample_count_file(SampleCount *c, const ShardHeader *header, int64_t seq_len);
+/* Writes what a reader of the counts should know, after `before`: how files without a header are read, how many tokens are
+ * never read, and why: "; never read: 7 tokens after the last samples of files". Writes "" if there is nothing to say.
+ * Returns out. */
 const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const char *before, char out[SAMPLE_COUNT_CHARS]);
 /* Returns how often `taken` samples pass over data of `samples` samples. No other function defines an epoch. */
 double sample_epochs(int64_t taken, int64_t samples);

@@ -33,7 +33,7 @@ static DataCount count_data(const StringList *globs, const Config *c) {
         for (size_t f = 0; f < files.count; f++) {
             ShardHeader header;
             if (shard_look(files.path[f], c->model.shape.vocab_size, &header, d.missing) == 0)
-                sample_count_add(&d.found, header.tokens, c->batch.seq_len);
+                sample_count_file(&d.found, &header, c->batch.seq_len);
         }
         io_paths_free(&files);
     }

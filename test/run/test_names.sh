@@ -92,4 +92,5 @@ expect "one pass over all samples is epoch 1" [ "$(values bits.run train epoch)"
 expect "tokens of uint32 without a header" exits 65 'bits/wide has no header and is read as uint16.*write it as uint16' train "${bits[@]}" data.train=bits/wide run.dir=x
 train "${bits[@]}" data.train=bits/wide model.vocab_size=65600 run.dir=wide > out 2>&1; ok $? "are read where the vocabulary needs them"
 expect "as so many" grep -q '200 tokens (1 file)' out
+expect "and the banner says how they are read" grep -q '1 file without a header, read as uint32' out
 exit $STATUS
