@@ -1,6 +1,6 @@
-/* bpe.h - byte-pair encoding: a piece of text begins as its bytes, and the neighbours whose merge was learnt first become
- * one, again and again (Sennrich et al., arXiv:1508.07909; over bytes: Radford et al. 2019). The vocabulary and its merges
- * come from data/bpe_file.c.
+/* bpe.h - byte-pair encoding: a piece of text starts as its bytes, and the pair of neighbours whose merge was learnt
+ * first is joined, until no pair can be (Sennrich et al., arXiv:1508.07909; over bytes: Radford et al. 2019).
+ * data/bpe_file.c reads the vocabulary and its merges.
  */
 #ifndef TRAIN_GPT_DATA_BPE_H
 #define TRAIN_GPT_DATA_BPE_H
@@ -17,43 +17,49 @@ enum { BPE_MOST_IDS = 1 << 20 }; /* published vocabularies have at most 262,144 
 Bpe *bpe_create(void);
 void bpe_destroy(Bpe *b);
 
-/* Gives an id its bytes, of which a piece may consist; 0 where the id or the bytes have been given before. */
+/* Adds a token: an id and its bytes. Returns 1, or 0 if the id has bytes already or another id has these bytes. */
 int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count);
-/* The ids left and right, side by side, become id, the sooner the lower the rank. The first rank of a pair stays. */
+/* Adds a merge: the neighbours left and right become id. Merges of lower rank are applied first. A pair that is added
+ * again keeps its first rank. */
 void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
-/* Merges wherever two tokens make a third, whose id is the rank: what a .tiktoken file means. */
+/* Allows every merge of two tokens whose bytes together are a third token. Its rank is the id of the third, as in a
+ * .tiktoken file. */
 void bpe_merge_all(Bpe *b);
 /* A piece that is a token as a whole is that token, whatever its merges are ("ignore_merges"). */
 void bpe_take_whole(Bpe *b);
-/* Text that is an id by itself wherever it stands, before it is split: <|endoftext|>. 0 where the id is another token. */
+/* Adds a special text, such as <|endoftext|>: it becomes this id wherever it occurs, before text is split. Returns 0 if
+ * the id is another token. */
 int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count);
-/* The special text of this id is looked for after text is normalized, in this form, and after all others. */
+/* Makes the special text of this id be searched for in normalized text, as `form`, after all other special texts. */
 void bpe_match_normalized(Bpe *b, int32_t id, const char *form, size_t count);
 
-/* The id of exactly these bytes, or -1. */
+/* Returns the id of exactly these bytes, or -1. */
 int32_t bpe_find(const Bpe *b, const void *bytes, size_t count);
-/* Was this id added as special, with this text? */
+/* Returns 1 if this id was added as special with this text. */
 int     bpe_is_special(const Bpe *b, int32_t id, const char *text, size_t count);
 int32_t bpe_find_special(const Bpe *b, const char *text);
-/* The bytes of an id; NULL where it is none. */
+/* Returns the bytes of an id, or NULL if no token has it. */
 const char *bpe_bytes(const Bpe *b, int32_t id, size_t *count);
 int32_t     bpe_ids(const Bpe *b);       /* the largest id + 1 */
 int         bpe_id_is_special(const Bpe *b, int32_t id);
 int         bpe_takes_whole(const Bpe *b);
-/* The merges by rank: pair[2 i] and pair[2 i + 1] are the ids left and right of merge i, malloc'ed. Returns how many. */
+/* Lists the merges by rank. pair[2 i] and pair[2 i + 1], malloc'ed, are the left and right id of merge i. Returns the
+ * number of merges. */
 int64_t     bpe_merges(const Bpe *b, int32_t **pair);
-/* Hash of the merges that can happen, in their order: those by which the text of a token becomes that token. Of other pairs that
- * make the same text none ever meets. Where pieces that are tokens are taken whole, tokens that no merges make count too. Not
- * for two threads at once. */
+/* Returns a hash of the merges that can happen, in their order: those that turn the text of a token into that token.
+ * Other pairs with the same text never become neighbours. With bpe_take_whole() it includes tokens that no merges make.
+ * Not for two threads at once. */
 uint64_t    bpe_merges_hash(Bpe *b);
-/* Hash of the ids that are special, in whatever order they were added; of their forms, too, if text is normalized. */
+/* Returns a hash of the special ids, whatever order they were added in, and of their forms if text is normalized. */
 uint64_t    bpe_added_hash(const Bpe *b, int normalizes);
-int         bpe_missing_byte(const Bpe *b); /* a byte that no token is alone, or -1 */
+int         bpe_missing_byte(const Bpe *b); /* returns a byte that is no token by itself, or -1 */
 
-/* Ids of one piece, at most `count` of them; returns how many. Not for two threads at once: it remembers pieces. */
+/* Encodes one piece of `count` bytes into ids [count]. Returns the number of ids. Not for two threads at once: it
+ * caches pieces. */
 size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids);
-/* Finds the first special text, of several at one place the longest. Returns 1, its place, length and id, or 0. With
- * SPLIT_MORE *at is then the first place where one may begin that the end of these bytes cuts; else it is `count`. */
+/* Finds the first special text, and at one place the longest. Returns 1 with its place, length and id, or 0. With 0,
+ * *at is `count`; with SPLIT_MORE it is the first place where a special text may begin that the end of these bytes
+ * cuts. */
 typedef enum { BPE_VERBATIM, BPE_NORMALIZED } BpeForm;
 int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count, SplitEnd end, size_t *at,
                      size_t *bytes, int32_t *id);

@@ -16,34 +16,35 @@ enum { BPE_MOST_FORMS = 8, BPE_MOST_BEGIN = 8 };
 typedef struct {
     Bpe    *bpe;
     Split  *split;
-    char   *json;       /* owned: the text of a tokenizer.json that bpe_file_read has read; NULL: of another file */
-    char   *pattern;    /* owned: what splits text, for a file that does not say so itself; else NULL */
-    int     normal_form[BPE_MOST_FORMS], normal_forms; /* text is brought into these first: options of utf8proc_map */
+    char   *json;       /* text of the tokenizer.json that bpe_file_read has read; NULL for other files; owned */
+    char   *pattern;    /* pattern that splits text, if the file itself has none; else NULL; owned */
+    int     normal_form[BPE_MOST_FORMS], normal_forms; /* normal forms to apply in order, as options of utf8proc_map */
     int32_t begin[BPE_MOST_BEGIN], begins; /* ids that the post_processor puts before each text */
-    int32_t start;      /* the id that bos_token names in the files beside; -1: none */
-    char   *start_from; /* owned: the file and member that begin or start comes from; NULL: neither is there */
-    char   *notes;      /* owned: members that are not used, a line each; NULL: none */
-    int32_t end_of_text; /* the id of <|endoftext|>, or of what the file has in its place; -1: none */
+    int32_t start;      /* id of bos_token in tokenizer_config.json or special_tokens_map.json; -1 if there is none */
+    char   *start_from; /* file and member that set begin or start; NULL if neither is set; owned */
+    char   *notes;      /* members that are not used, one a line; NULL if there are none; owned */
+    int32_t end_of_text; /* id of <|endoftext|>, or of the file's own token for it; -1 if there is none */
 } BpeFile;
 
-/* A file in memory: text [bytes], and a NUL behind it. Parsing changes it. The name of a .tiktoken file says how it
- * splits. */
+/* A file in memory: text [bytes], followed by a NUL. Parsing changes the text. The name of a .tiktoken file selects its
+ * split pattern. */
 typedef struct { const char *path; char *text; size_t bytes; } BpeText;
 typedef enum { BPE_TOKENIZER_JSON, BPE_VOCAB_AND_MERGES, BPE_TIKTOKEN } BpeKind;
 enum { BPE_FAULT_CHARS = 4096 };
 
-/* Parses the file, or vocabulary and merges. Returns 1, or 0 and a sentence in fault that begins with the path; then
- * nothing is owned. */
+/* Parses text[0], or for BPE_VOCAB_AND_MERGES the vocabulary text[0] and the merges text[1]. Returns 1. On a fault
+ * returns 0 with a sentence in fault that begins with the path, and *f owns nothing. */
 int     bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[BPE_FAULT_CHARS]);
-/* Reads a file, or the one in a folder, and the tokenizer_config.json and special_tokens_map.json beside it. Warns
- * of members that are not used. Exit 65 naming the file and what is not understood, 74 if it cannot be read. */
+/* Reads a tokenizer's file, given itself or by its folder, with tokenizer_config.json and special_tokens_map.json from
+ * the same folder. Warns of members that are not used. Exit 65 naming the file and the unknown member, 74 if it cannot
+ * be read. */
 BpeFile bpe_file_read(const char *path);
 void    bpe_file_free(BpeFile *f);
 
 /* Returns the normal form of text that is UTF-8, malloc'ed, and its length. */
 char   *bpe_file_normalized(const BpeFile *f, const char *text, size_t bytes, size_t *made);
 
-/* The character, as UTF-8, that stands for a byte in these files. */
+/* Writes the character, as UTF-8, that represents a byte in these files. */
 void bpe_character(int byte, char out[4]);
 
 #ifdef __cplusplus

@@ -2,10 +2,11 @@
  * each row of a parquet file. Text and JSON Lines may be packed and in any encoding of data/text_file.h; a folder
  * stands for all files below it, by name.
  *
- * A file holds rows where the user says so (field=, format=), its name ends in .jsonl, .ndjson or .parquet (before
- * .gz, .zst, .xz), its content is parquet, or its first line that is not blank is a whole JSON object. Such a file
- * gives rows or is refused; it is never read as text. All other text is text, as is a file named .txt, .md or
- * .text. A file that is no text is refused where it was named, and left out of a folder. / */
+ * A file is read as rows in four cases. The user says so (field=, format=). Its name ends in .jsonl, .ndjson or
+ * .parquet (before .gz, .zst, .xz). Its content is parquet. Or its first line that is not blank is a whole JSON object,
+ * unless its name ends in .txt, .md or .text. Such a file gives rows or is refused; it is never read as text. All other
+ * text is read as text. A file that is not text is refused if the user named it, and skipped if it was found in a
+ * folder. */
 #ifndef TRAIN_GPT_DATA_DOCUMENTS_H
 #define TRAIN_GPT_DATA_DOCUMENTS_H
 
@@ -26,44 +27,44 @@ typedef enum { FORMAT_FOUND, FORMAT_TEXT, FORMAT_JSONL, FORMAT_PARQUET } Documen
 extern const char
     *const DOCUMENT_FORMATS[]; /* "text", ...: the values of format=, from FORMAT_TEXT on; ends with NULL */
 
-/* How inputs are read: what the user has said of them. */
+/* How the user wants inputs to be read. */
 typedef struct {
-    const char     *field;    /* of JSON Lines and parquet; borrowed; NULL: not given, "text" */
-    DocumentFormat  format;   /* FORMAT_FOUND: not given */
-    TextEncoding    encoding; /* ENCODING_FOUND: not given */
-    const char    **skip;     /* globs of files and folders that are left out of folders; owned by the caller */
+    const char     *field;    /* field of JSON Lines or column of parquet; NULL if not given: "text"; borrowed */
+    DocumentFormat  format;   /* FORMAT_FOUND if not given */
+    TextEncoding    encoding; /* ENCODING_FOUND if not given */
+    const char    **skip;     /* globs of files and folders to leave out of folders; owned by the caller */
     int             skips;
 } DocumentOptions;
 
 typedef struct {
-    void (*begin)(void *with, int is_row); /* a line or a row; 0: a whole file */
+    void (*begin)(void *with, int is_row); /* is_row: 1 for a JSON line or a parquet row, 0 for a whole file */
     void (*text)(void *with, const char *text, size_t bytes);
     void (*end)(void *with);
     void  *with;
 } DocumentSink;
 
-/* names: files, folders, "-" for standard input. Finds the files and looks into each. Every function here returns
- * 0, or an exit code (64, 65, 71, 74) and in fault the whole sentence. */
+/* Finds the input files and detects how each is read. names are files, folders, or "-" for standard input. The
+ * functions with a fault return 0, or an exit code (64, 65, 71, 74) with the whole sentence in fault. */
 int documents_find(Documents **found, char **names, int count, const DocumentOptions *options,
                    char fault[DOCUMENT_FAULT_CHARS]);
 void documents_free(Documents *d);
-const char *documents_input_name(const char *input); /* as messages call it: "-" is "standard input" */
-int  documents_have_rows(const Documents *d); /* not all are whole files */
-int  documents_are_empty(const Documents *d); /* all are files without a byte */
-/* Copies inputs that can be read once only (pipes) into the folder, which exists. */
+const char *documents_input_name(const char *input); /* returns the name for messages: "standard input" for "-" */
+int  documents_have_rows(const Documents *d); /* returns 1 if any input is JSON Lines or parquet */
+int  documents_are_empty(const Documents *d); /* returns 1 if all inputs are files of 0 bytes */
+/* Copies inputs that can be read only once (pipes) into an existing folder. */
 int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_FAULT_CHARS]);
 
-/* Counts all documents and the bytes of their text. Reads what is packed or has rows, once, in constant memory. */
+/* Counts all documents and the bytes of their text. Reads packed files and files of rows once, in constant memory. */
 int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fault[DOCUMENT_FAULT_CHARS]);
-/* Passes all text on, in parts of any size. Empty rows are none; an empty file is none. A file that has changed since
- * documents_measure is a fault. */
+/* Passes all text to the sink, in parts of any size. Empty rows and empty files are no documents. A file that has
+ * changed since documents_measure is a fault. */
 int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]);
 
-/* Prints what documents_read has read, and what was left out and why. Over 20 files are a line for each kind, and the
- * names of the rarer kinds' files. */
+/* Prints the files that documents_read has read, and those left out with the reason. With over 20 files it prints one
+ * line for each kind, and names only the files of the rarer kinds. */
 void documents_print(const Documents *d, FILE *out);
-/* Writes the same for each file as JSON objects: those read, or those left out, with `between` between two. Returns
- * how many. */
+/* Writes a JSON object for each file that was read, or for each that was left out, separated by `between`. Returns the
+ * number of objects. */
 typedef enum { DOCUMENTS_READ, DOCUMENTS_LEFT_OUT } DocumentList;
 int64_t documents_write_json(const Documents *d, DocumentList which, const char *between, FILE *out);
 

@@ -1,6 +1,6 @@
-/* shard.h - token files, memory-mapped: llm.c shards (magic 20240520 v1 uint16, 20240801 v7 uint32), headerless uint16
- * (nanoGPT) or uint32 (vocabularies over 65,536), and Megatron's NAME.bin, bare tokens whose type stands in NAME.idx beside it (uint16, int16, int32); its
- * documents follow each other without a border.
+/* shard.h - token files, memory-mapped. llm.c shards: magic 20240520 v1 uint16, 20240801 v7 uint32. Files without a
+ * header: uint16 (nanoGPT), or uint32 for vocabularies over 65,536. Megatron's NAME.bin: tokens without a header, whose
+ * type (uint16, int16, int32) NAME.idx beside it gives; nothing separates its documents.
  *
  * The parsers of headers are pure functions over bytes and length. Sizes, counts, magic and every token's range are
  * checked before use. Files are little-endian, as are the machines this runs on.
@@ -18,31 +18,31 @@ extern "C" {
 enum {
     SHARD_HEADER_BYTES = 1024,
     SHARD_START_BYTES = 65536, /* read to find out whether a file without a header is text */
-    SHARD_INDEX_BYTES = 34,    /* of the start of a Megatron index */
+    SHARD_INDEX_BYTES = 34,    /* length of the start of a Megatron index */
     SHARD_FAULT_CHARS = 256
 };
 
 typedef struct {
     int     token_bytes;   /* 2 or 4 */
-    size_t  data_offset;   /* of the first token; 0 = headerless */
+    size_t  data_offset;   /* bytes before the first token; 0 if there is no header */
     int64_t tokens;
-    int64_t sequences;     /* of a Megatron index; else 0 */
+    int64_t sequences;     /* sequences that a Megatron index lists; else 0 */
 } ShardHeader;
 
 /* Returns the kind of a file from its first `bytes` (at most SHARD_START_BYTES are read): "UTF-8 text", "JSON", "gzip",
  * "zstd", "xz" or "parquet"; NULL: none of these, so perhaps tokens. */
 const char *shard_text_kind(const uint8_t *data, size_t bytes);
 
-/* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_START_BYTES are looked at) are
- * given. vocab_size, the model's, says how wide the tokens of a file without a header are: uint32 over 65,536, else uint16. With
- * 0, not known, the bytes decide. Returns 0 and *header; or -1, and in fault the reason and the remedy, as the end of a sentence
- * that begins with the file's name. */
+/* Reads the header of a file of file_bytes bytes from its first `bytes` (at most SHARD_START_BYTES are looked at).
+ * vocab_size of the model sets the width of tokens in a file without a header: uint32 over 65,536, else uint16. If it
+ * is 0 (unknown), the bytes decide. Returns 0 and *header, or -1 with reason and remedy in fault, worded to follow the
+ * name of the file. */
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
                        char fault[SHARD_FAULT_CHARS]);
 
-/* Is this the start of a file of llm.c: tokens, a model, an evaluation? */
+/* Returns 1 if this is the start of a file of llm.c: tokens, a model or an evaluation. */
 int shard_is_llmc(const uint8_t *data, size_t bytes);
-/* Is this the start of a Megatron index? */
+/* Returns 1 if this is the start of a Megatron index. */
 int shard_is_index(const uint8_t *data, size_t bytes);
 /* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns as shard_parse_header.
  * Source of the layout: megatron/core/datasets/indexed_dataset.py. */
@@ -56,19 +56,20 @@ typedef struct {
     ShardHeader    header;
 } Shard;
 
-/* Reads the header of a token file, or the index beside it. Returns 0, or an exit code (65, 74) and the whole sentence. */
+/* Reads the header of a token file, or the index beside it. Returns 0, or an exit code (65, 74) and the whole
+ * sentence. */
 enum { SHARD_SENTENCE_CHARS = 4096 + 2 * SHARD_FAULT_CHARS };
 int      shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]);
-/* Maps a file. vocab_size: as in shard_parse_header. Exit 65 naming path and fault (also when there is no such file), 74 when it
- * cannot be read. */
+/* Maps a file. vocab_size: as in shard_parse_header. Exit 65 naming path and fault (also when there is no such file),
+ * 74 when it cannot be read. */
 Shard    shard_open(const char *path, int64_t vocab_size);
 void     shard_close(Shard *shard);
-const char *shard_name(const Shard *shard);      /* the last part of its path */
+const char *shard_name(const Shard *shard);      /* returns the last part of the path */
 uint32_t shard_token(const Shard *shard, int64_t i);
 /* Reads tokens [count] from index first on. Exit 74, naming file and byte, when the file was cut meanwhile or its
  * disk fails. Leaves the file's pages in the system's cache, not in this process's memory count. */
 void     shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens);
-/* Index of the first token >= vocab_size, -1 if none. Reads the whole shard, on all threads. */
+/* Returns the index of the first token >= vocab_size, or -1. Reads the whole shard, on all threads. */
 int64_t  shard_find_foreign(const Shard *shard, int64_t vocab_size);
 
 /* Writer of llm.c shards: v1 for vocabularies up to 65536, v7 above. Calls return 0 or -errno. */
