@@ -26,8 +26,8 @@ static const char O200K[] =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-/* The two ways to write the parts of a word behind an apostrophe. No other pattern may ignore case here: Oniguruma
- * folds one character to several. */
+/* The two groups for word endings after an apostrophe. Only these may ignore case in PCRE2: Oniguruma folds one
+ * character to several, so that other patterns could differ. */
 static const char *const APOSTROPHES[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)"};
 
 const char *split_named(const char *name) {
@@ -39,7 +39,7 @@ const char *split_named(const char *name) {
     return NULL;
 }
 
-/* The time that these take grows with the text alone, so that no clock has to watch them. */
+/* Returns 1 for known patterns whose time is linear in the text. They need no clock. */
 static int is_linear(const char *pattern) {
     const char *const KNOWN[] = {SPLIT_GPT2, CL100K, QWEN, O200K, "\\p{N}", "\\p{N}+", "\\p{N}{1,3}"};
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
@@ -49,7 +49,8 @@ static int is_linear(const char *pattern) {
 
 /* --- constructs that mean the same to both engines ---------------------------------------------------------------- */
 
-/* Each of these reads one construct at *p and moves it behind; 0: it is another construct, whose meaning may differ. */
+/* Each reads_ function reads one construct at *p and moves *p after it. It returns 0 for any other construct, whose
+ * meaning may differ. */
 static int reads_alternatives(const char **p);
 
 static int reads_word(const char **p, const char *word) {
@@ -59,7 +60,8 @@ static int reads_word(const char **p, const char *word) {
     return 1;
 }
 
-/* \s, \d, general categories as \p{Lu}, and escaped punctuation. *is_set: it stands for several characters. */
+/* Reads \s, \d, a general category such as \p{Lu}, or escaped punctuation. *is_set is 1 if it matches several
+ * characters. */
 static int reads_escape(const char **p, int *is_set) {
     static const char *const CATEGORIES[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",
                                              "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",
@@ -78,7 +80,7 @@ static int reads_escape(const char **p, int *is_set) {
 
 static size_t character_bytes(const unsigned char *s, size_t left);
 
-/* The code point of a literal character in a class, and moves *p behind it. */
+/* Returns the code point of a literal character, -1 if it is not UTF-8, and moves *p after it. */
 static int32_t reads_character(const char **p) {
     const unsigned char *s = (const unsigned char *)*p;
     size_t  n = character_bytes(s, strlen(*p));
@@ -109,7 +111,7 @@ static int reads_class(const char **p) {
     return members > 0;
 }
 
-/* One character: a literal, a class, an escape, or any but a newline. */
+/* Reads what matches one character: a literal, a class, an escape, or a dot. */
 static int reads_one(const char **p) {
     int is_set;
     if (**p == '\\') return reads_escape(p, &is_set);
@@ -133,7 +135,7 @@ static int reads_interval(const char **p) {
     return 1;
 }
 
-/* Reads ? * + and {n,m}, lazy or possessive where both engines are. */
+/* Reads an optional ? * + or {n,m}. It may be lazy or possessive where that means the same to both engines. */
 static int reads_repeat(const char **p) {
     if (**p == '{') {
         if (!reads_interval(p)) return 0;
@@ -162,8 +164,8 @@ static int reads_alternatives(const char **p) {
     return 1;
 }
 
-/* Oniguruma looks for a pattern that begins with .* at the beginnings of lines alone, and does so behind a look
- * ahead, too, where that loses matches. */
+/* Oniguruma tries a pattern that begins with .* only at the beginnings of lines. It also does so after a look-ahead,
+ * and then misses matches that PCRE2 finds. */
 static int looks_ahead_of_any(const char *pattern) {
     int in_class = 0, any = 0;
     for (const char *p = pattern; *p; p += *p == '\\' && p[1] ? 2 : 1) {
@@ -180,7 +182,8 @@ static int is_common(const char *pattern) {
 
 /* --- constructs that depend on Oniguruma's version ---------------------------------------------------------------- */
 
-/* Hugging Face tokenizers has 6.9.10 within it. An older library reads these in another way, or not at all. */
+/* Returns 1 if libonig is older than 6.9.TEENY, or its version is unknown. Hugging Face tokenizers contains 6.9.10;
+ * older libraries read some constructs in another way, or not at all. */
 static int oniguruma_is_older(int teeny) {
     int major = 0, minor = 0, own = 0;
     return sscanf(onig_version(), "%d.%d.%d", &major, &minor, &own) != 3 || (major == 6 && minor == 9 && own < teeny);
@@ -201,7 +204,7 @@ static const char *untrusted(const char *pattern) {
                 oniguruma_is_older(CHANGED[i].since))
                 return CHANGED[i].construct;
         if (has_behind && (*p == '$' || (*p == '\\' && (p[1] == 'z' || p[1] == 'Z'))) && oniguruma_is_older(10))
-            return "a look behind with an anchor at the end";
+            return "a look-behind with an anchor at the end";
         int known = strncmp(p, "[:", 2) != 0;
         for (size_t i = 0; !known && i < sizeof BRACKETS / sizeof *BRACKETS; i++)
             known = strncmp(p, BRACKETS[i], strlen(BRACKETS[i])) == 0;
@@ -230,10 +233,10 @@ struct Split {
     pcre2_jit_stack     *stack;      /* owned */
     OnigRegion          *region;     /* owned */
     OnigMatchParam      *limits;     /* owned */
-    int64_t              place;      /* of the text of the next call, in bytes of the whole */
-    /* The clock that ends a pattern which runs away. at and busy are read by its thread. */
+    int64_t              place;      /* byte of the whole text at which the next call begins */
+    /* The clock that ends the process if a pattern backtracks without end. Its thread reads at and busy. */
     int                  is_watched, has_clock;
-    pthread_t            owner;      /* whose processor time the clock counts */
+    pthread_t            owner;      /* thread whose processor time the clock counts */
     timer_t              clock;
     const char          *text, *end, *renewed;
     const char *volatile at;
@@ -272,8 +275,8 @@ static int compile_oniguruma(Rule *r, char *fault) {
     UChar         why[ONIG_MAX_ERROR_MESSAGE_LEN];
     if (construct)
         return snprintf(fault, SPLIT_FAULT_CHARS,
-                        "a pattern has %s, and libonig %s need not read it as Hugging Face tokenizers does (6.9.10): "
-                        "write the pattern without it",
+                        "a pattern has %s, which libonig %s may read in another way than Hugging Face tokenizers "
+                        "(libonig 6.9.10): write the pattern without it",
                         construct, onig_version()), 0;
     int error = onig_new(&r->onig, (const UChar *)r->pattern, (const UChar *)end, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                          ONIG_SYNTAX_DEFAULT, &info);
@@ -303,7 +306,7 @@ int split_create(Split **split, const SplitRule *rule, int rules, const char *na
         *r = (Rule){.pattern = strdup(rule[s->rules].pattern), .behavior = rule[s->rules].behavior,
                     .is_inverted = rule[s->rules].is_inverted};
         if (!r->pattern) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
-        if (!compile_oniguruma(r, fault)) { /* says, too, whether it is a pattern at all */
+        if (!compile_oniguruma(r, fault)) { /* also where PCRE2 will match: it rejects what is no pattern */
             s->rules++;
             split_destroy(s);
             return 0;
@@ -355,8 +358,8 @@ void split_place(Split *s, int64_t byte) { s->place = byte; }
 
 NORETURN static void ran_away(const Split *s, const Rule *r) {
     fail(EXIT_DATA,
-         "%s: the pattern \"%.120s\" runs away at byte %lld of the text: it backtracks without end. Give a "
-         "pattern in which no repeat stands within a repeat, or another tokenizer",
+         "%s: the pattern \"%.120s\" backtracks without end at byte %lld of the text. Give a "
+         "pattern without a repeat inside a repeat, or another tokenizer",
          s->name, r->pattern, (long long)(s->place + (s->at - s->text)));
 }
 
@@ -366,7 +369,8 @@ static void clock_ran_out(union sigval split) {
     if (r) ran_away(s, r);
 }
 
-/* Sets the clock of this thread to `seconds`; 0 stops it. Without a clock a pattern has Oniguruma's own limit alone. */
+/* Sets the clock of this thread to `seconds`; 0 stops it. If no clock can be made, only the engine's own limit
+ * remains. */
 static void set_clock(Split *s, time_t seconds) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD,
                              .sigev_notify_function = clock_ran_out,
@@ -380,8 +384,8 @@ static void set_clock(Split *s, time_t seconds) {
     if (s->has_clock) timer_settime(s->clock, 0, &left, NULL);
 }
 
-/* Text up to here is done. What is left may take a second for each 16 MiB above SPLIT_SECONDS: one search may read
- * it all. */
+/* Restarts the clock after the text up to `done`. It adds a second to SPLIT_SECONDS for each 16 MiB of the remaining
+ * text, because one search may read all of it. */
 static void renew_clock(Split *s, const char *done) {
     s->renewed = done;
     set_clock(s, SPLIT_SECONDS + (time_t)((s->end - done) >> 24));
@@ -389,8 +393,7 @@ static void renew_clock(Split *s, const char *done) {
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-/* Finds the first match from a byte on. Returns 1, 0 if there is none, or -1 if text behind these bytes may change
- * it. */
+/* Finds the first match at or after byte `from`. Returns 1, 0 if there is none, or -1 if later text may change it. */
 static int find_match(Split *s, const Rule *r, const char *text, size_t bytes, size_t from, SplitEnd end,
                       size_t span[2]) {
     s->at = text + from, s->busy = r;
@@ -420,14 +423,15 @@ static int find_match(Split *s, const Rule *r, const char *text, size_t bytes, s
 
 static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with);
 
-/* Matches and the text between them, in order, and what of them is not passed on yet. */
+/* State of one rule's split: receives matches and the text between them, in order, and holds the last one back while
+ * the next may join it. */
 typedef struct {
     Split      *split;
-    int         rule;           /* number */
+    int         rule;           /* index of the rule */
     const char *text;
     SplitPiece *piece;
     void       *with;
-    size_t      begin, end;     /* held */
+    size_t      begin, end;     /* bytes of the text that are held back, if holds */
     int         holds, is_match;
 } Spans;
 
@@ -468,7 +472,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
     if (end == SPLIT_MORE && (i == s->rules || !r->code || r->behavior > SPLIT_REMOVED))
         return 0; /* the whole text is needed */
     if (i == s->rules) {
-        int is_long = bytes >= SPLIT_STRETCH; /* what is done with it takes time of its own */
+        int is_long = bytes >= SPLIT_STRETCH; /* the time that piece() needs must not count for the pattern */
         if (is_long) set_clock(s, 0);
         piece(with, text, bytes);
         if (is_long) renew_clock(s, text + bytes);
@@ -479,7 +483,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
         int found = find_match(s, r, text, bytes, from, end, span);
         if (found < 0) return done;
         if (found == 0) break;
-        if (span[0] == span[1] && span[1] == last) { /* a match of nothing right behind a match is none */
+        if (span[0] == span[1] && span[1] == last) { /* an empty match right after a match is ignored */
             from = next_character(text, bytes, from);
             continue;
         }
@@ -495,7 +499,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
 
 /* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
-/* The length of the character of UTF-8 at s, 0 if there is none. */
+/* Returns the length of the UTF-8 character at s, 0 if there is none. */
 static size_t character_bytes(const unsigned char *s, size_t left) {
     size_t n = *s < 0x80 ? 1 : *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
     if (n > left) return 0;
@@ -506,7 +510,7 @@ static size_t character_bytes(const unsigned char *s, size_t left) {
     return n;
 }
 
-/* Whether the end of the text may cut a character here. */
+/* Returns 1 if the end of the text may cut a character that begins at s. */
 static int may_be_cut(const unsigned char *s, size_t left) {
     size_t n = *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
     if (left >= n) return 0;

@@ -1,9 +1,9 @@
-/* split.h - text into the pieces that a byte-pair tokenizer then encodes one by one: words with the space before them,
- * numbers, punctuation, white space, as the tokenizer's own regular expressions say.
+/* split.h - divides text into the pieces that a byte-pair tokenizer encodes one by one: words with the space before
+ * them, numbers, punctuation, white space. The tokenizer's own regular expressions define the pieces.
  *
- * A tokenizer.json's patterns are Oniguruma's (its default syntax, UTF-8), because Hugging Face tokenizers reads
- * them so. Patterns of constructs that mean the same to PCRE2 are compiled to machine code by it; all others are
- * matched by libonig.
+ * The patterns in a tokenizer.json have the default syntax of Oniguruma, in UTF-8, because Hugging Face tokenizers
+ * reads them so. PCRE2 compiles a pattern to machine code if all its constructs mean the same to both. libonig matches
+ * all others.
  */
 #ifndef TRAIN_GPT_DATA_SPLIT_H
 #define TRAIN_GPT_DATA_SPLIT_H
@@ -21,46 +21,47 @@ extern const char *const SPLIT_GPT2;
  * unknown. */
 const char *split_named(const char *name);
 
-/* What becomes of a match, as in Hugging Face tokenizers: it is a piece; it is left out; it joins the text before
- * it, or the text behind it; matches side by side are one piece. */
+/* How a match becomes a piece, as in Hugging Face tokenizers. In this order: it is a piece of its own; it is removed;
+ * it joins the text before it; it joins the text after it; adjacent matches are one piece. */
 typedef enum { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT, SPLIT_CONTIGUOUS } SplitBehavior;
 typedef struct {
     char         *pattern;
     SplitBehavior behavior;
-    int           is_inverted; /* matches and the text between them change roles */
+    int           is_inverted; /* the behavior applies to the text between matches */
 } SplitRule;
 
 typedef struct Split Split;
 enum { SPLIT_RULES = 8, SPLIT_FAULT_CHARS = 400 };
 typedef enum { SPLIT_BY_CONSTRUCTS, SPLIT_BY_ONIGURUMA } SplitEngine;
 
-/* Compiles the rules; each splits the pieces that the one before it returns. name: the tokenizer's file, for
- * messages. The engine is SPLIT_BY_CONSTRUCTS except in tests. Returns 1, or 0 and the reason in fault if a pattern
- * cannot be used. */
+/* Compiles the rules. Each rule splits the pieces of the rule before it. name is the file of the tokenizer, for
+ * messages. engine is SPLIT_BY_CONSTRUCTS except in tests. Returns 1, or 0 with the reason in fault if a pattern cannot
+ * be used. */
 int  split_create(Split **split, const SplitRule *rule, int rules, const char *name, SplitEngine engine,
                   char fault[SPLIT_FAULT_CHARS]);
 void split_destroy(Split *split);
-/* SPLIT_BY_ONIGURUMA if one of the rules needs it. */
+/* Returns SPLIT_BY_ONIGURUMA if one of the rules needs it. */
 SplitEngine split_engine(const Split *split);
-uint64_t split_hash(const Split *split); /* of the rules as they are written */
-int  split_removes(const Split *split); /* some text may become no piece */
+uint64_t split_hash(const Split *split); /* returns a hash of the rules as written */
+int  split_removes(const Split *split); /* returns 1 if a rule removes some text */
 
-/* Calls piece(with, begin, bytes) for each piece of text, in order. A run of bytes that are not UTF-8 is one piece; the
- * text before it and the text behind it are split as two texts.
+/* Calls piece(with, begin, bytes) for each piece of text, in order. Adjacent bytes that are not UTF-8 are one piece.
+ * The text before them and the text after them are split as two texts.
  *
- * SPLIT_MORE: more text follows, and only pieces that no text behind these bytes can change are passed on. Returns how
- * many bytes the pieces took; the rest comes again, in front of what follows. SPLIT_END: takes all bytes.
+ * With SPLIT_MORE, more text follows. Only pieces that later text cannot change are passed to piece(). Returns the
+ * number of bytes in them; the caller passes the remaining bytes again, before the next text. With SPLIT_END all bytes
+ * are split.
  *
- * Exit 65 if a pattern takes over SPLIT_SECONDS of processor time for SPLIT_STRETCH bytes. split_place() sets the
- * byte of the text at which the next call begins, for that message. Not for two threads at once. */
+ * Exit 65 if a pattern needs over SPLIT_SECONDS of processor time for SPLIT_STRETCH bytes. split_place() sets the byte
+ * of the text at which the next call begins, for that message. Not for two threads at once. */
 enum { SPLIT_SECONDS = 3, SPLIT_STRETCH = 1 << 16 };
 typedef enum { SPLIT_MORE, SPLIT_END } SplitEnd;
 typedef void SplitPiece(void *with, const char *begin, size_t bytes);
 size_t split_text(Split *split, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with);
 void   split_place(Split *split, int64_t byte);
 
-/* Returns how many bytes of UTF-8 the text begins with, or 0 with the length of the run of other bytes in *invalid.
- * A character that the end of the text cuts is neither where more text follows: both are 0. */
+/* Returns how many bytes of UTF-8 the text begins with. If it begins with other bytes, returns 0 and their number in
+ * *invalid. With SPLIT_MORE a character that the end of the text cuts counts as neither: both are 0. */
 size_t split_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid);
 
 #ifdef __cplusplus

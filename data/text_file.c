@@ -19,22 +19,22 @@ enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOC
 
 const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "latin-1", NULL};
 
-/* How far the check of UTF-8 has come in a character. */
+/* State of the UTF-8 check within a character. */
 typedef struct {
-    int           due, taken;  /* bytes of it: still to come, and seen */
-    unsigned char least, most; /* limits of the next one */
+    int           due, taken;  /* bytes of the character: missing, and seen */
+    unsigned char least, most; /* allowed range of the next byte */
 } Utf8;
 
 struct TextFile {
     int          fd;
-    const char  *memory;       /* borrowed [memory_bytes]: in place of fd; NULL: fd is read */
+    const char  *memory;       /* borrowed [memory_bytes]: the file in memory; NULL if fd is read instead */
     size_t       memory_bytes;
     int          is_memory;
-    Unpack      *packed;       /* owned; NULL: the bytes are as they lie in the file */
+    Unpack      *packed;       /* owned; NULL if the file is not packed */
     Packing      packing;
-    char         raw[TEXT_FILE_START]; /* the file's own start, which is unpacked first */
+    char         raw[TEXT_FILE_START]; /* [raws] start of the file before unpacking; raw_at bytes of it are used */
     size_t       raws, raw_at;
-    char         start[TEXT_FILE_START]; /* unpacked, with its mark */
+    char         start[TEXT_FILE_START]; /* [starts] start of the unpacked file, with its mark */
     size_t       starts, given;          /* bytes of the start, and how many of them have been read */
     TextEncoding encoding;
     int          mark;
@@ -69,7 +69,7 @@ static int64_t read_file(TextFile *f, char *data, size_t bytes, char *fault) {
     return n;
 }
 
-/* The file from its first byte on: its own start, which has been looked at, then the rest. */
+/* Reads the file from its first byte on: first the start kept in raw, then the rest. */
 static int64_t read_raw(void *file, char *data, size_t bytes, char *fault) {
     TextFile *f = (TextFile *)file;
     size_t    n = f->raws - f->raw_at < bytes ? f->raws - f->raw_at : bytes;
@@ -83,7 +83,7 @@ static int64_t read_unpacked(TextFile *f, char *data, size_t bytes, char *fault)
     return f->packed ? unpack_read(f->packed, data, bytes, fault) : read_raw(f, data, bytes, fault);
 }
 
-/* Fills data from the file's own bytes or the unpacked ones, up to its end. */
+/* Fills data with bytes of the file, before unpacking if is_raw. Returns fewer only at the end of the file. */
 static int64_t fill(TextFile *f, char *data, size_t bytes, int is_raw, char *fault) {
     size_t got = 0;
     for (int64_t n; got < bytes; got += (size_t)n) {
@@ -96,8 +96,8 @@ static int64_t fill(TextFile *f, char *data, size_t bytes, int is_raw, char *fau
 
 /* --- characters --------------------------------------------------------------------------------------------------- */
 
-/* Counts the bytes that are no UTF-8 (RFC 3629) in the next bytes of a text: each byte that begins no whole
- * character. */
+/* Counts the bytes that are not UTF-8 (RFC 3629) in the next bytes of a text. Each byte of an incomplete character
+ * counts. */
 static void check_utf8(TextFile *f, const char *text, size_t bytes) {
     Utf8 *u = &f->utf8;
     for (size_t i = 0; i < bytes; i++) {
@@ -126,7 +126,7 @@ static void check_utf8(TextFile *f, const char *text, size_t bytes) {
     }
 }
 
-/* The text has ended: a character that is not whole is no character. */
+/* Counts the bytes of a character that the end of the text cuts. */
 static void end_utf8(TextFile *f) {
     if (f->utf8.due == 0) return;
     if (f->invalid == 0) f->first_invalid = f->at - f->utf8.taken;
@@ -148,8 +148,8 @@ static uint32_t unit_at(TextEncoding e, const unsigned char *in) {
     }
 }
 
-/* Decodes the character at in [bytes]. Returns the bytes it takes, 0 where more are needed, or -1 where it is none;
- * then *character is what stands there. */
+/* Decodes the character at in [bytes]. Returns its length, 0 if more bytes are needed, or -1 if it is invalid, with its
+ * value in *character. */
 static int decode_one(TextEncoding e, const unsigned char *in, size_t bytes, uint32_t *character) {
     size_t unit = (size_t)unit_bytes(e);
     if (bytes < unit) return 0;
@@ -166,7 +166,7 @@ static int decode_one(TextEncoding e, const unsigned char *in, size_t bytes, uin
 
 /* --- what the first bytes say ------------------------------------------------------------------------------------- */
 
-/* Byte-order marks; that of UTF-32LE begins with that of UTF-16LE. */
+/* Byte-order marks. UTF-32LE is listed before UTF-16LE, because its mark begins with that of UTF-16LE. */
 static const struct { const char *start; int bytes; TextEncoding encoding; } MARKS[] = {
     {"\xff\xfe\0\0", 4, ENCODING_UTF32LE}, {"\0\0\xfe\xff", 4, ENCODING_UTF32BE}, {"\xef\xbb\xbf", 3, ENCODING_UTF8},
     {"\xff\xfe", 2, ENCODING_UTF16LE},     {"\xfe\xff", 2, ENCODING_UTF16BE},
@@ -178,7 +178,7 @@ static int begins_with(const TextFile *f, const char *with, size_t bytes, size_t
     return f->starts >= at + bytes && memcmp(f->start + at, with, bytes) == 0;
 }
 
-/* Takes the mark, if there is one. One of another encoding than the user has given is a fault. */
+/* Detects and skips the byte-order mark. A mark of another encoding than the user has given is a fault. */
 static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     f->encoding = asked;
     for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
@@ -198,14 +198,15 @@ static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     return 0;
 }
 
-/* Whether a code point may stand in a text: assigned, and no control character. */
+/* Returns 1 if a text may contain this code point: it is assigned and no control character. */
 static int is_of_text(uint32_t c) {
     utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
     return (kind != UTF8PROC_CATEGORY_CN && kind != UTF8PROC_CATEGORY_CC && kind != UTF8PROC_CATEGORY_CO) ||
            (c >= 8 && c <= 13) || c == 27;
 }
 
-/* How many characters of the start are common ones, read as this encoding; -1: some cannot stand in a text. */
+/* Decodes the start in this encoding and returns the number of common characters, or -1 if a character does not belong
+ * in a text. */
 static int64_t common_characters(const TextFile *f, TextEncoding e) {
     int64_t count = 0;
     for (size_t at = 0; at < f->starts;) {
@@ -221,8 +222,8 @@ static int64_t common_characters(const TextFile *f, TextEncoding e) {
 
 static int64_t invalid_at_start(const TextFile *f);
 
-/* UTF-16 and UTF-32 without a mark show by zero bytes, and by characters that are common in one order of bytes
- * alone. */
+/* Detects UTF-16 and UTF-32 without a mark, by zero bytes and by which byte order gives common characters. Returns
+ * ENCODING_FOUND if it is neither. */
 static TextEncoding unmarked_encoding(const TextFile *f) {
     TextEncoding best = ENCODING_FOUND;
     int64_t      most = 0, zeros = 0;
@@ -250,8 +251,8 @@ static int64_t invalid_at_start(const TextFile *f) {
 
 /* --- what is no text ---------------------------------------------------------------------------------------------- */
 
-/* IF_BINARY: the bytes are letters that a text could begin with, and count where the start has too many control
- * bytes for one. */
+/* IF_BINARY: a text could begin with these bytes, so they count only if the start has too many control bytes for a
+ * text. */
 enum { ALWAYS, IF_BINARY };
 static const struct { const char *start; size_t bytes, at; int when; TextKind kind; const char *what; } OTHERS[] = {
     {"1AY&SY", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, which is not read: bzip2 -dc FILE > NEW unpacks it"},
@@ -353,19 +354,19 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"REDIS", 5, 0, IF_BINARY, TEXT_OTHER, "a database of Redis"},
     {"\xd4\xc3\xb2\xa1", 4, 0, ALWAYS, TEXT_OTHER, "a capture of a network"},
     {"MMIDIDX\0", 8, 0, ALWAYS, TEXT_SHARD, "a Megatron index, which belongs to tokens"},
-    {"BIN.TOK\n", 8, 0, IF_BINARY, TEXT_SHARD, "a file of tokens of llmq already"},
+    {"BIN.TOK\n", 8, 0, IF_BINARY, TEXT_SHARD, "a file of llmq tokens already"},
 };
 
 static int is_control(unsigned char c) { return (c < 32 && !(c >= 8 && c <= 13) && c != 27) || c == 127; }
 
-/* Whether over 1 % of count bytes are control bytes. */
+/* Returns 1 if over 1 % of the bytes are control bytes. */
 static int is_binary(const char *text, size_t count) {
     size_t controls = 0;
     for (size_t i = 0; i < count; i++) controls += (size_t)is_control((unsigned char)text[i]);
     return controls * 100 > count;
 }
 
-/* A tar archive of before 1988 has no mark but the checksum of its first block. */
+/* Returns 1 for a tar archive. Those written before 1988 can be told only by the checksum of the first block. */
 static int is_tar(const TextFile *f) {
     unsigned sum = 0, told = 0;
     if (f->starts < 512 || f->start[0] == 0) return 0;
@@ -375,7 +376,7 @@ static int is_tar(const TextFile *f) {
     return sum == told;
 }
 
-/* Eight bytes of length, then the header's JSON. */
+/* Returns 1 for safetensors: eight bytes of length, then a header in JSON. */
 static int is_safetensors(const TextFile *f) {
     return f->starts >= 10 && f->start[8] == '{' && memcmp(f->start + 4, "\0\0\0\0", 4) == 0;
 }
@@ -385,7 +386,7 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
     int looks_binary =
         is_binary(f->start, f->starts) || is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK);
     *what = NULL;
-    if (is_wide && f->mark) return TEXT_PLAIN; /* the mark says more than bytes that are halves of characters */
+    if (is_wide && f->mark) return TEXT_PLAIN; /* single bytes of wide characters say less than the mark */
     if (begins_with(f, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
     if (shard_is_llmc((const uint8_t *)f->start, f->starts))
         return *what = "a shard of tokens already, or another file of llm.c, not text", TEXT_SHARD;
@@ -403,7 +404,7 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
         return *what = ONCE[f->packing], TEXT_PACKED;
     }
     static const char *const SHIFTS[] = {"\x1b$B", "\x1b$@", "\x1b$)C",
-                                         "\x1b$)A"}; /* characters of seven bits behind them */
+                                         "\x1b$)A"}; /* escapes that announce 7-bit characters */
     for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
         if (memmem(f->start, f->starts, SHIFTS[i], strlen(SHIFTS[i])))
             return *what =
@@ -437,7 +438,7 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
                         "looks like %s without a byte-order mark: iconv -f %s -t utf-8 FILE > NEW makes UTF-8 of it",
                         found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
     return fault_is(fault, EXIT_DATA,
-                    "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 takes its bytes as "
+                    "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its bytes as "
                     "they are)",
                     found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
 }
@@ -474,7 +475,7 @@ TextEncoding text_file_encoding(const TextFile *f) { return f->encoding; }
 int          text_file_mark(const TextFile *f) { return f->mark; }
 int64_t      text_file_invalid(const TextFile *f, int64_t *first) { return *first = f->first_invalid, f->invalid; }
 
-/* The start that has been looked at, then the rest. */
+/* Reads the next unpacked bytes: first those kept in start, then the rest. */
 static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
     size_t n = f->starts - f->given < bytes ? f->starts - f->given : bytes;
     if (n == 0) return read_unpacked(f, data, bytes, fault);
@@ -483,20 +484,21 @@ static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
     return (int64_t)n;
 }
 
-/* Returns what helps where a file is not in its encoding. A file in memory is a tokenizer's or a task's, which no
- * key describes. */
+/* Returns what to do if a file is not in its encoding. A file in memory belongs to a tokenizer or a task, for which
+ * there is no encoding= key. */
 static const char *encoding_cure(const TextFile *f) {
     return f->is_memory ? "write it as UTF-8, or copy it again"
                         : "give the encoding it has, encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1";
 }
 
 static int64_t bad_character(const TextFile *f, uint32_t c, char *fault) {
-    const char *what = c > 0x10FFFF ? "no character" : "half a pair of surrogates";
-    return -fault_is(fault, EXIT_DATA, "is no %s: 0x%0*X at byte %lld is %s; %s", encoding_name(f->encoding),
+    const char *what = c > 0x10FFFF ? "not a character" : "half of a surrogate pair";
+    return -fault_is(fault, EXIT_DATA, "is not %s: 0x%0*X at byte %lld is %s; %s", encoding_name(f->encoding),
                      2 * unit_bytes(f->encoding), c, (long long)f->at, what, encoding_cure(f));
 }
 
-/* Reads on in UTF-16, UTF-32 or Latin-1. A byte of Latin-1 becomes at most two, two of UTF-16 at most three. */
+/* Reads the next characters of UTF-16, UTF-32 or Latin-1 as UTF-8. One byte of Latin-1 becomes at most two bytes, and
+ * two bytes of UTF-16 at most three. */
 static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) {
     unsigned char in[CHUNK];
     size_t        room = bytes / 2 < sizeof in ? bytes / 2 : sizeof in, out = 0;
@@ -506,7 +508,8 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
         if (n < 0) return n;
         if (n == 0 && f->carried > 0)
             return -fault_is(fault, EXIT_DATA,
-                             "is no %s, or cut off: %zu byte%s at its end, byte %lld, are no whole character; %s",
+                             "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a whole "
+                             "character; %s",
                              encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at,
                              encoding_cure(f));
         if (n == 0) return 0;
@@ -545,7 +548,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FA
     f->memory = *text, f->memory_bytes = *bytes, f->is_memory = 1;
     int exit_code = open_start(f, ENCODING_FOUND, fault);
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
-    if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller knows better what bytes it takes */
+    if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller's parser judges binary bytes */
         exit_code = fault_is(fault, EXIT_DATA, "is %s, no text", what ? what : "a parquet file");
     while (exit_code == 0) {
         if (!clean || room - used < 16) {

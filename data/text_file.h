@@ -1,8 +1,8 @@
-/* text_file.h - the one reader of a text's first bytes: any file becomes clean UTF-8, or the reason why it is no text.
+/* text_file.h - reads any file as UTF-8 text, or gives the reason why it is not text.
  *
- * Packing is undone (data/unpack.h). A byte-order mark is passed over, and UTF-16 and UTF-32 behind one become
- * UTF-8. Without a mark they are refused with the key that reads them, encoding=. Nothing else is changed: line
- * ends stay, and so do bytes that are no UTF-8, which are counted. / */
+ * Packed files are unpacked (data/unpack.h). A byte-order mark is removed. UTF-16 and UTF-32 with a mark become UTF-8;
+ * without one they are refused with the key that reads them, encoding=. Nothing else is changed. Line ends stay. Bytes
+ * that are not UTF-8 stay and are counted. */
 #ifndef TRAIN_GPT_DATA_TEXT_FILE_H
 #define TRAIN_GPT_DATA_TEXT_FILE_H
 
@@ -18,7 +18,7 @@ extern "C" {
 typedef struct TextFile TextFile;
 enum { TEXT_FILE_FAULT_CHARS = UNPACK_FAULT_CHARS, TEXT_FILE_START = 65536 };
 
-/* ENCODING_FOUND: a mark says it, else the text is UTF-8. */
+/* ENCODING_FOUND: detected. The byte-order mark decides; a text without one is UTF-8. */
 typedef enum {
     ENCODING_FOUND,
     ENCODING_UTF8,
@@ -37,32 +37,32 @@ typedef enum {
     TEXT_SHARD,   /* a file of token ids */
     TEXT_PACKED,  /* one text that has to be unpacked or fetched first */
     TEXT_ENCODED, /* a text in an encoding that is not built in */
-    TEXT_OTHER,   /* known by its first bytes: a picture, an archive, a program, ... */
-    TEXT_BINARY   /* not known; too many control bytes for a text */
+    TEXT_OTHER,   /* another known format: a picture, an archive, a program, ... */
+    TEXT_BINARY   /* an unknown format, with too many control bytes for a text */
 } TextKind;
 
-/* Opens path and looks at its start. Returns 0, or the exit code (65 no text, 71, 74) with the reason in fault, as
- * it follows the file's name. A pipe is fine. */
+/* Opens path and looks at its start. Returns 0, or an exit code (65 not text, 71, 74) with the reason in fault, worded
+ * to follow the name of the file. The path may be a pipe. */
 int text_file_open(TextFile **file, const char *path, TextEncoding encoding, char fault[TEXT_FILE_FAULT_CHARS]);
 void text_file_close(TextFile *f);
 
-/* Returns the kind of the file, judged by its first TEXT_FILE_START unpacked bytes. Of all but TEXT_PLAIN and
- * TEXT_PARQUET, *what says what the file is and what to do with it, as it follows "is". */
+/* Returns the kind of the file, judged by its first TEXT_FILE_START unpacked bytes. *what is NULL for TEXT_PLAIN and
+ * TEXT_PARQUET. For other kinds it says what the file is and what to type, worded to follow "is". */
 TextKind     text_file_kind(const TextFile *f, const char **what);
 Packing      text_file_packing(const TextFile *f);
 TextEncoding text_file_encoding(const TextFile *f); /* never ENCODING_FOUND */
-int          text_file_mark(const TextFile *f);     /* bytes of its byte-order mark */
+int          text_file_mark(const TextFile *f);     /* returns the length of its byte-order mark */
 
-/* Reads the next clean bytes: returns how many, 0 at the end, or minus the exit code with the reason in fault.
- * bytes: at least 8. */
+/* Reads the next clean bytes. Returns how many, 0 at the end, or minus the exit code with the reason in fault. `bytes`
+ * is at least 8. */
 int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]);
-/* Returns the bytes read so far that are no UTF-8. Of Latin-1 they are those from 0x80 to 0x9F: Windows-1252 has
- * letters there, Latin-1 has none. *first: the place of the first one in the unpacked file. */
+/* Returns the number of bytes read so far that are not UTF-8, and in *first the place of the first one in the unpacked
+ * file. For Latin-1 it counts 0x80 to 0x9F, where Windows-1252 has letters and Latin-1 has none. */
 int64_t text_file_invalid(const TextFile *f, int64_t *first);
 
-/* Turns a whole file in memory, *text [*bytes] with a NUL behind it, into clean UTF-8: unpacked, without its mark.
- * Takes and gives malloc'ed memory. Over `limit` clean bytes are a fault. Returns as text_file_open; *text stays
- * valid. */
+/* Turns a whole file in memory, *text [*bytes], into clean UTF-8: unpacked, without its mark, with a NUL after it.
+ * Replaces the malloc'ed *text. Over `limit` clean bytes are a fault. Returns as text_file_open; after a fault *text is
+ * unchanged. */
 int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FAULT_CHARS]);
 
 #ifdef __cplusplus

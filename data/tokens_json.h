@@ -1,5 +1,5 @@
-/* tokens_json.h - tokens.json, the notes that `tokenize` leaves beside its shards: the ids that they may have, and how
- * many bytes of text a token stands for. With that a loss becomes bits per byte, which vocabularies of any size share.
+/* tokens_json.h - tokens.json, the notes that `tokenize` writes beside its shards: the number of ids, and the mean
+ * bytes of text per token. These turn a loss into bits per byte, which can be compared between vocabularies.
  */
 #ifndef TRAIN_GPT_DATA_TOKENS_JSON_H
 #define TRAIN_GPT_DATA_TOKENS_JSON_H
@@ -16,15 +16,15 @@ extern "C" {
 enum { TOKENS_JSON_BYTES = 1 << 16 };
 #define TOKENS_INPUTS_NAME "tokens.inputs.jsonl"
 
-/* The place of the notes of a shard, or of a glob of them. */
+/* Writes the path of the notes of a shard, or of a glob of shards. */
 void    tokens_json_path(const char *shard, char *path, size_t capacity);
-/* Returns whether two shards lie in one folder, so that they share notes and tokenizer. */
+/* Returns 1 if two shards are in one folder, so that they share notes and tokenizer. */
 int     tokens_json_is_same(const char *a, const char *b);
-/* NaN and 0: there is no such file, or it does not have the number. */
+/* Return the number in the notes of a shard, or NaN and 0 if there are no notes or the number is missing. */
 double  tokens_json_bytes_per_token(const char *shard);
 int64_t tokens_json_vocab_size(const char *shard);
 
-/* Of a mean loss in nats per token; NaN where bytes_per_token is. */
+/* Converts a mean loss in nats per token; NaN if bytes_per_token is NaN. */
 double bits_per_byte(double loss, double bytes_per_token);
 
 #ifdef __cplusplus

@@ -17,7 +17,7 @@ enum {
     INPUT_BYTES = 1 << 16,
     ZSTD_HEADER = 18,  /* bytes: the longest header of a frame (RFC 8878) */
     ZSTD_MOST = 31,    /* log2 of the largest window that libzstd reads */
-    ZLIB_GZIP = 15 + 16 /* the largest window, and a gzip header is due */
+    ZLIB_GZIP = 15 + 16 /* the largest window, plus 16: expect a gzip header */
 };
 
 struct Unpack {
@@ -25,17 +25,17 @@ struct Unpack {
     UnpackSource   *source;       /* borrowed */
     void           *with;         /* borrowed */
     char            in[INPUT_BYTES];
-    size_t          at, end;      /* bytes of `in` that are not used yet: from at to end */
+    size_t          at, end;      /* range of `in` that is not used yet */
     int64_t         used;         /* bytes of the packed file before `at` */
-    int             is_at_end;    /* of the packed file */
-    int             member;       /* number of the one being read, from 1 */
-    int             is_between;   /* members: the next byte begins one, or the file ends */
+    int             is_at_end;    /* the source has reached its end */
+    int             member;       /* number of the member being read, from 1 */
+    int             is_between;   /* between members: the next byte begins one, or the file ends */
     int             is_done;
     z_stream        gzip;
     ZSTD_DCtx      *zstd;         /* owned */
-    uint64_t        window;       /* bytes that the header of the zstd frame asks for; 0: not known */
+    uint64_t        window;       /* bytes of memory that the header of the zstd frame requires; 0 if not known */
     struct archive *xz;           /* owned */
-    int             error;        /* exit code of the source for libarchive, which loses it; 0: none */
+    int             error;        /* exit code of a failed source, because libarchive does not keep it; 0 if none */
     char            why[UNPACK_FAULT_CHARS];
 };
 
@@ -77,7 +77,8 @@ static int64_t is_damaged(const Unpack *u, const char *why, char *fault) {
                     (long long)u->used, unpack_name(u->packing), u->member, why);
 }
 
-/* Reads on until `least` bytes are there or the file ends. Returns how many there are, or minus an exit code. */
+/* Reads until `in` has at least `least` unused bytes or the file ends. Returns how many it has, or minus an exit
+ * code. */
 static int64_t refill(Unpack *u, size_t least, char *fault) {
     if (u->end - u->at >= least) return (int64_t)(u->end - u->at);
     memmove(u->in, u->in + u->at, u->end - u->at);
@@ -95,8 +96,8 @@ static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)b
 
 /* --- gzip --------------------------------------------------------------------------------------------------------- */
 
-/* Between members. Zeros behind the last one are padding (tapes, blocks of a disk). Returns whether a member
- * follows. */
+/* Begins the next member. Returns 1, 0 if none follows, or minus an exit code. Zeros after the last member are padding
+ * (tapes, disk blocks). */
 static int64_t begin_gzip(Unpack *u, char *fault) {
     int64_t zeros = 0, n;
     while ((n = refill(u, 1, fault)) > 0 && u->in[u->at] == 0 && u->member > 0) use(u, 1), zeros++;
@@ -106,9 +107,8 @@ static int64_t begin_gzip(Unpack *u, char *fault) {
     if (n < 0) return n;
     if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
         return fault_is(fault, EXIT_DATA,
-                        "holds bytes that are no gzip behind member %d, from byte %lld on: damaged, or something was "
-                        "added; copy or "
-                        "download it again",
+                        "has bytes after gzip member %d, from byte %lld on, that are not gzip: it is damaged, or "
+                        "something was appended; copy or download it again",
                         u->member, (long long)u->used);
     u->member++;
     if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text");
@@ -137,8 +137,8 @@ static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- zstd --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the window of a frame in bytes, or the size of its text where that is smaller and stands in the header.
- * 0: no frame. */
+/* Returns the window of a frame in bytes, or the size of its text if the header has it and it is smaller. Returns 0 if
+ * it is no frame. */
 static uint64_t window_of(const unsigned char *header, int64_t bytes) {
     static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8}; /* bytes of the fields (RFC 8878 3.1.1.1) */
     if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
@@ -150,7 +150,7 @@ static uint64_t window_of(const unsigned char *header, int64_t bytes) {
     return size < window && window <= (uint64_t)1 << ZSTD_MOST ? size : window;
 }
 
-/* Memory that the system could give, in bytes; UINT64_MAX where it does not say so. */
+/* Returns the memory that the system can still give, in bytes; UINT64_MAX if it is not known. */
 static uint64_t memory_there(void) {
     char               line[200];
     unsigned long long kib = 0;
@@ -164,18 +164,16 @@ static int64_t is_too_wide(const Unpack *u, char *fault) {
     double mib = 1048576.0, there = (double)memory_there() / mib;
     if (u->window > (uint64_t)1 << ZSTD_MOST)
         return fault_is(fault, EXIT_DATA,
-                        "was packed by zstd with a window of %.0f MiB, and zstd --long=31, 2048 MiB, is the most that "
-                        "is read: pack it "
+                        "was packed by zstd with a window of %.0f MiB; the limit is 2048 MiB (zstd --long=31): pack it "
                         "again with a smaller window",
                         (double)u->window / mib);
     return fault_is(fault, EXIT_MEMORY,
-                    "was packed by zstd with a window of %.0f MiB (zstd --long=31), which takes as much memory to "
-                    "unpack; this machine "
-                    "has %.0f MiB left: unpack it on another one by zstd -dc --long=31 FILE > NEW",
+                    "was packed by zstd with a window of %.0f MiB (zstd --long=31) and needs as much memory to unpack; "
+                    "this machine has %.0f MiB left: unpack it on another one by zstd -dc --long=31 FILE > NEW",
                     (double)u->window / mib, there);
 }
 
-/* Between frames. Returns whether one follows. */
+/* Begins the next frame. Returns 1, 0 if none follows, or minus an exit code. */
 static int64_t begin_zstd(Unpack *u, char *fault) {
     int64_t n = refill(u, ZSTD_HEADER, fault);
     if (n <= 0) return n;
@@ -188,9 +186,8 @@ static int64_t begin_zstd(Unpack *u, char *fault) {
     if (u->member > 1 && unpack_kind(u->in + u->at, (size_t)n) != PACKED_ZSTD) {
         if (n < 4 && u->is_at_end && memcmp(u->in + u->at, "\x28\xb5\x2f", (size_t)n) == 0) return is_cut(u, fault);
         return fault_is(fault, EXIT_DATA,
-                        "holds bytes that are no zstd behind frame %d, from byte %lld on: damaged, or something was "
-                        "added; copy or "
-                        "download it again",
+                        "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is damaged, or "
+                        "something was appended; copy or download it again",
                         u->member - 1, (long long)u->used);
     }
     u->is_between = 0;
@@ -231,7 +228,7 @@ static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
 
 static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
     Unpack *u = (Unpack *)with;
-    use(u, u->end - u->at); /* libarchive has done with what it was given */
+    use(u, u->end - u->at); /* libarchive has finished the previous bytes */
     *data = u->in;
     int64_t n = refill(u, 1, u->why);
     if (n < 0) u->error = (int)-n, archive_set_error(a, -1, "cannot be read");
@@ -243,7 +240,7 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
     if (u->error) return fault_is(fault, u->error, "%s", u->why);
     if (!why) why = "";
     if (strstr(why, "No progress")) return is_cut(u, fault);
-    if (strstr(why, "emory")) /* libarchive's words where the dictionary does not fit */
+    if (strstr(why, "emory")) /* the words of libarchive if there is no memory for the dictionary */
         return fault_is(fault, EXIT_MEMORY,
                         "was packed by xz with a dictionary for which there is no memory: unpack it on a machine with "
                         "more, by xz -dc FILE > NEW");

@@ -1,7 +1,7 @@
 /* unpack.h - the bytes inside a packed file, as a stream: gzip by zlib, zstd by libzstd, xz by libarchive's xz filter.
  *
- * Damage is a fault even where a library passes over it: a wrong checksum or length, a later member without its header,
- * and bytes behind the last member. A file that ends too early is called cut off.
+ * Damage is a fault even where a library ignores it: a wrong checksum or length, a later member without its header, and
+ * bytes after the last member. A file that ends too early is reported as cut off.
  */
 #ifndef TRAIN_GPT_DATA_UNPACK_H
 #define TRAIN_GPT_DATA_UNPACK_H
@@ -22,12 +22,13 @@ typedef int64_t UnpackSource(void *with, char *data, size_t bytes, char fault[UN
 
 typedef struct Unpack Unpack;
 
-/* Returns the packing that a file's first bytes show. */
+/* Returns the packing, detected from the first bytes of a file. */
 Packing     unpack_kind(const char *data, size_t bytes);
-const char *unpack_name(Packing packing); /* "gzip"; "none" of PACKED_NOT */
-/* Begins at the first byte of the packed file. `with` is borrowed until unpack_destroy. */
+const char *unpack_name(Packing packing); /* returns "gzip", ...; "none" for PACKED_NOT */
+/* Creates a stream; source must begin at the first byte of the packed file. `with` is borrowed until unpack_destroy. */
 Unpack     *unpack_create(Packing packing, UnpackSource *source, void *with);
-/* Returns the next bytes' number, 0 at the end, or minus the exit code (65, 71, 74) with the reason in fault. */
+/* Reads the next unpacked bytes. Returns their number, 0 at the end, or minus the exit code (65, 71, 74) with the
+ * reason in fault. */
 int64_t     unpack_read(Unpack *u, char *data, size_t bytes, char fault[UNPACK_FAULT_CHARS]);
 void        unpack_destroy(Unpack *u);
 

@@ -112,16 +112,16 @@ static void what_contradicts_an_encoding_is_a_fault(void **state) {
         snprintf(cure, sizeof cure, "encoding=%s reads it", NAMES[e - ENCODING_UTF16LE]);
         size_t bytes = encode(e, 0, 3, data);
         assert_refused((char *)data, bytes, ENCODING_FOUND, cure);
-        assert_refused((char *)data, bytes - 1, e, "at its end, byte");
+        assert_refused((char *)data, bytes - 1, e, ", from byte ");
         bytes = encode(e, 1, 3, data);
         assert_refused((char *)data, bytes, ENCODING_UTF8, "begins with the byte-order mark of");
         assert_refused((char *)data, bytes, ENCODING_LATIN1, "begins with the byte-order mark of");
     }
     assert_refused("\xef\xbb\xbfx", 4, ENCODING_UTF16LE, "begins with the byte-order mark of utf-8");
-    assert_refused("a\0\0\xd8" "b\0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half a pair of surrogates");
-    assert_refused("a\0\0\xdc" "b\0", 6, ENCODING_UTF16LE, "0xDC00 at byte 2 is half a pair");
-    assert_refused("a\0\0\xd8\0\xe0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half a pair");
-    assert_refused("\0a\xd8\0", 4, ENCODING_UTF16BE, "at its end, byte 2");
+    assert_refused("a\0\0\xd8" "b\0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half of a surrogate pair");
+    assert_refused("a\0\0\xdc" "b\0", 6, ENCODING_UTF16LE, "0xDC00 at byte 2 is half of a");
+    assert_refused("a\0\0\xd8\0\xe0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half of a");
+    assert_refused("\0a\xd8\0", 4, ENCODING_UTF16BE, "bytes, from byte 2 on");
     assert_refused("a\0\0\0\0\xd8\0\0", 8, ENCODING_UTF32LE, "0x0000D800 at byte 4 is half");
     assert_refused("a\0\0\0\0\0\x11\0", 8, ENCODING_UTF32LE, "0x00110000 at byte 4 is no character");
 }

@@ -187,8 +187,8 @@ counted() { rm -rf "$WORK/long"; tokenize "$WORK/$1" out="$WORK/long" tokenizer=
 expect "1.4 MB in lines: each has the ids of its own" [ "$(counted lines.txt by-line)" = " 200000 10 200000 32 200000 257 200000 263 " ]
 expect "an added token with a space, 1.2 MB of it" [ "$(counted added.txt by-line)" = " 300000 265 " ]
 expect "a pattern for Oniguruma, in 1.4 MB" [ "$(counted lines.txt by-word)" = " 200000 10 200000 32 200000 257 200000 263 " ]
-expect "a pattern that runs away" exits 65 'runaway/tokenizer.json: the pattern .* runs away at byte 0 of the text.*\(while reading .*words.txt\)' tokenize "$WORK/words.txt" out="$WORK/away" tokenizer="$WORK/runaway" val=0
-expect "  in train-tokenizer, too" exits 65 'train-tokenizer: the pattern .* runs away at byte 0.*\(while reading .*words.txt\)' learn "$WORK/words.txt" out="$WORK/x" vocab_size=300 pattern='(\w+)+!'
+expect "a pattern that runs away" exits 65 'runaway/tokenizer.json: the pattern .* backtracks without end at byte 0 of the text.*\(while reading .*words.txt\)' tokenize "$WORK/words.txt" out="$WORK/away" tokenizer="$WORK/runaway" val=0
+expect "  in train-tokenizer, too" exits 65 'train-tokenizer: the pattern .* backtracks without end at byte 0.*\(while reading .*words.txt\)' learn "$WORK/words.txt" out="$WORK/x" vocab_size=300 pattern='(\w+)+!'
 expect "a begin token is told, and not printed" eval '[ "$("$TRAIN" sample "$WORK/bpe-run" tokenizer="$WORK/begins" prompt=fox tokens=0 2> "$WORK/said")" = fox ] && grep -q "^sample: each text begins with token 264 .*endoftext.*begins/tokenizer.json: post_processor)" "$WORK/said"'
 gzip -c "$text" > "$WORK/text.gz"
 expect "the same from a packed text" eval 'learn "$WORK/text.gz" out="$WORK/own3" vocab_size=320 > /dev/null; cmp "$WORK/own/tokenizer.json" "$WORK/own3/tokenizer.json"'
