@@ -162,7 +162,7 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
     return dataset_open_blend(key, globs, NULL, count, seq_len, vocab_size);
 }
 
-/* The key that sets the length of a sample, beside the key that names the files. */
+/* Returns the key that sets the length of a sample, for the key that names the files. */
 static const char *length_key(const char *key) {
     return strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
 }
@@ -198,8 +198,8 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
     d.tokens = count_of.tokens, d.samples = count_of.samples;
     if (d.samples == 0)
         fail(EXIT_DATA,
-             "%s: %lld tokens in %d file%s hold no sample: %s %lld takes %lld tokens of one file; "
-             "give more text or a shorter %s",
+             "%s: %lld tokens in %d file%s hold no sample: %s %lld needs %lld tokens in one file; "
+             "give more text or a smaller %s",
              key, (long long)d.tokens, d.shards, d.shards == 1 ? "" : "s", length_key(key), (long long)seq_len,
              (long long)seq_len + 1, length_key(key));
     if (share) {

@@ -21,8 +21,8 @@
 enum {
     CHUNK_BYTES = 1 << 16,
     DEEPEST_FOLDER = 32,
-    SHOWN_FILES = 20, /* a line for each up to so many */
-    SHOWN_NAMES = 5,  /* of a kind of which there are few */
+    SHOWN_FILES = 20, /* up to this many files are printed one a line */
+    SHOWN_NAMES = 5,  /* names printed for a rarer kind */
     NAME_CHARS = 1024
 };
 
@@ -30,18 +30,18 @@ const char *const DOCUMENT_FORMATS[] = {"text", "jsonl", "parquet", NULL};
 static const char *const FORMAT_NAMES[] = {"", "text", "JSON Lines", "parquet"};
 
 typedef struct {
-    char          *path;       /* owned: as the file is opened */
-    char          *typed;      /* owned: as the user knows it */
-    char          *name;       /* owned: the same in messages, without characters that could steer a terminal */
+    char          *path;       /* path that is opened; owned */
+    char          *typed;      /* path as the user typed it or would type it; owned */
+    char          *name;       /* `typed` for messages, without characters that could steer a terminal; owned */
     DocumentFormat format;
-    TextEncoding   encoding;   /* as found */
+    TextEncoding   encoding;   /* as detected */
     Packing        packing;
-    const char    *note;       /* what the user might not expect, or NULL */
-    int64_t        plain_bytes; /* of a text that is read as it lies in the file; -1: known after reading */
-    int            is_pipe;    /* read once only; its format is known when it is opened */
-    int            is_named;   /* by the user, not found in a folder */
-    int64_t        documents, bytes, invalid;   /* as documents_read has found them */
-    int64_t        due_documents, due_bytes;    /* as documents_measure has; -1: it was not called */
+    const char    *note;       /* a remark for the user, if the format may be unexpected; else NULL */
+    int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
+    int            is_pipe;    /* can be read only once; its format is detected when it is opened */
+    int            is_named;   /* named by the user, not found in a folder */
+    int64_t        documents, bytes, invalid;   /* counted by documents_read */
+    int64_t        due_documents, due_bytes;    /* counted by documents_measure; -1 if it was not called */
 } Source;
 
 typedef struct { char *typed, *name, *reason; } LeftOut; /* owned */
@@ -51,19 +51,19 @@ struct Documents {
     LeftOut        *left_out; /* owned */
     int64_t         sources, room, lefts, left_room;
     DocumentOptions options;
-    int64_t        *skipped;  /* owned [options.skips]: files and folders that each glob has left out */
+    int64_t        *skipped;  /* owned [options.skips]: number of files and folders that each glob has left out */
 };
 
-/* A text that is being read. Its judge may have read the first lines already, which come first. */
+/* A text that is being read. judge() may have read its start already, which is returned first. */
 typedef struct {
     TextFile *file; /* owned */
-    char     *held; /* owned */
+    char     *held; /* owned [room]: the start that judge() has read; `given` of its `helds` bytes are returned */
     size_t    helds, room, given;
 } Stream;
 
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
 
-/* Writes the name and the words behind it into fault. Returns exit_code. */
+/* Writes the name and the formatted text after it into fault. Returns exit_code. */
 static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) {
@@ -75,8 +75,7 @@ static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name
     return exit_code;
 }
 
-/* A name as messages and the terminal show it: with escapes where it holds control characters or is no UTF-8.
- * malloc'ed. */
+/* Returns a name for messages, malloc'ed: quoted with escapes if it has control characters or is not UTF-8. */
 static char *shown_name(const char *name) {
     int    is_plain = 1;
     size_t length = strlen(name);
@@ -104,7 +103,7 @@ static const char *base_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* Adds to a message on a file of a folder how that file is left out. Returns exit_code. */
+/* Adds the skip= that leaves the file out to a message about a file of a folder. Returns exit_code. */
 static int with_skip(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
     const char *base = base_of(s->typed);
     size_t      used = strlen(fault);
@@ -123,7 +122,7 @@ static int64_t stream_read(Stream *s, char *data, size_t bytes, char *why) {
     return (int64_t)n;
 }
 
-/* Reads on into what is held. Returns as text_file_read. */
+/* Reads the next bytes and appends them to s->held. Returns as text_file_read. */
 static int64_t stream_hold(Stream *s, char *why) {
     if (s->room - s->helds < CHUNK_BYTES) {
         s->room = 2 * s->room + CHUNK_BYTES;
@@ -164,8 +163,8 @@ static NameSays name_says(const char *path) {
     return NAME_SILENT;
 }
 
-/* The kinds of a first line that is not blank. */
-typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN /* it begins one */, LINE_ARRAY, LINE_OTHER } FirstLine;
+/* Kinds of the first line that is not blank. LINE_OPEN begins an object and does not end it. */
+typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN, LINE_ARRAY, LINE_OTHER } FirstLine;
 
 static int is_whole_object(const char *line, size_t bytes) {
     char *copy = (char *)malloc(bytes + 1);
@@ -176,8 +175,8 @@ static int is_whole_object(const char *line, size_t bytes) {
     return is_object;
 }
 
-/* Reads until the first line is whole. A line ends in LF, and where a CR stands first, it may end there: old files
- * have CR alone. */
+/* Reads the first line that is not blank and writes its kind into *line. A line ends in LF. Old files have CR alone, so
+ * the line may also end at its first CR. */
 static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, char fault[DOCUMENT_FAULT_CHARS]) {
     char    why[TEXT_FILE_FAULT_CHARS];
     size_t  first = 0, end = 0;
@@ -203,7 +202,7 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
             end = (next ? (size_t)(next - s->held) : s->helds) - 1;
             if (s->helds - first > DOCUMENT_LONGEST_LINE)
                 return say(fault, EXIT_DATA, source->name,
-                           " begins with a line of JSON over %d MiB long, the most that is read: format=text reads the "
+                           ": the first line is JSON and longer than %d MiB, the limit: format=text reads the "
                            "file as text",
                            DOCUMENT_LONGEST_LINE >> 20);
             continue;
@@ -214,8 +213,8 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
     }
 }
 
-/* Whether the text that is held begins as JSON over several lines does: a bracket alone, or one before a name or an
- * object. */
+/* Returns 1 if the held text begins as JSON over several lines does: with a bracket alone, or with one before a name or
+ * an object. */
 static int begins_json(const Stream *s) {
     size_t at = 0;
     while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
@@ -226,12 +225,13 @@ static int begins_json(const Stream *s) {
     return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
 }
 
-/* Refuses a file of a kind that is no text. In a folder *reason says instead why it is left out. */
+/* Refuses a file of a kind that is not text. For a file found in a folder it writes the reason to leave it out into
+ * *reason instead. */
 static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const char *what, const char **reason,
                        char fault[DOCUMENT_FAULT_CHARS]) {
     int is_rows = d->options.field || d->options.format == FORMAT_JSONL ||
                   (d->options.format == FORMAT_FOUND && name_says(s->typed) == NAME_ROWS);
-    if (kind == TEXT_BINARY && is_rows) return 0; /* the row that is none will be named */
+    if (kind == TEXT_BINARY && is_rows) return 0; /* the parser names the first bad row */
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
     if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
     if (*reason) return EXIT_DATA;
@@ -239,8 +239,8 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
                kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same" : "");
 }
 
-/* Finds out how a source is read. Returns 0, or an exit code; then *reason, where it is not NULL, is why the file
- * is left out. */
+/* Detects how a source is read. Returns 0 or an exit code. With an exit code and *reason not NULL the file is left out
+ * for that reason. */
 static int judge(const Documents *d, Source *s, Stream *stream, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
     const DocumentOptions *o = &d->options;
     const char *what;
@@ -253,7 +253,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
         return say(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
     int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
-    if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET; /* parquet_open refuses what is none */
+    if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET; /* parquet_open refuses other files */
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
         return say(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it",
                    unpack_name(s->packing));
@@ -261,7 +261,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
         return say(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
     if (kind == TEXT_BINARY &&
-        o->format == FORMAT_FOUND) { /* a row may hold control characters: it is refused as a row */
+        o->format == FORMAT_FOUND) { /* JSON Lines with control characters are refused later, by line */
         int exit_code = look_at_first_line(s, stream, &line, fault);
         if (exit_code) return exit_code;
     }
@@ -277,9 +277,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     if (exit_code) return exit_code;
     if (o->field && line == LINE_OTHER)
         return say(fault, EXIT_DATA, s->name,
-                   " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name the "
-                   "files with rows "
-                   "alone",
+                   " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name only "
+                   "files with rows",
                    o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
@@ -289,7 +288,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     return 0;
 }
 
-/* Opens a source's text, and learns what it is unless that is known. */
+/* Opens the text of a source and detects its format if that is not known. */
 static int open_source(const Documents *d, Source *s, Stream *stream, const char **reason,
                        char fault[DOCUMENT_FAULT_CHARS]) {
     char why[TEXT_FILE_FAULT_CHARS];
@@ -300,15 +299,16 @@ static int open_source(const Documents *d, Source *s, Stream *stream, const char
     if (s->format == FORMAT_FOUND) exit_code = judge(d, s, stream, reason, fault);
     if (exit_code && !*reason) with_skip(s, exit_code, fault);
     if (exit_code == 0 && s->format == FORMAT_PARQUET && s->is_pipe)
-        exit_code = say(fault, EXIT_DATA, s->name, " is parquet, whose end is read first: name the file");
+        exit_code = say(fault, EXIT_DATA, s->name,
+                        " is parquet from a pipe, and parquet is read from its end: give the path of the file");
     if (exit_code) stream_close(stream);
     return exit_code;
 }
 
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
-/* Returns as open_source. *reason, where it is not NULL, is why the file is left out of its folder, which is no
- * fault. */
+/* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 with
+ * *reason set. */
 static int look_into(const Documents *d, Source *s, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
     Stream stream;
     int    exit_code = open_source(d, s, &stream, reason, fault);
@@ -355,8 +355,8 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
 
 static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name); }
 
-/* Whether a glob of skip= names this file or folder, by its last part or by its path within the folder that was
- * named. */
+/* Leaves this file or folder out if a glob of skip= matches its last part, or its path within the folder that the user
+ * named. Returns 1 if so. */
 static int is_skipped(Documents *d, const char *path, size_t root) {
     char reason[NAME_CHARS];
     for (int i = 0; i < d->options.skips; i++) {
@@ -370,7 +370,7 @@ static int is_skipped(Documents *d, const char *path, size_t root) {
     return 0;
 }
 
-/* The folders on the way to a file: a link to one of them would be followed for ever. */
+/* The chain of folders above a file, to detect a link to one of them, which would be followed for ever. */
 typedef struct Above { const struct Above *above; dev_t device; ino_t inode; int depth; size_t root; } Above;
 
 static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named,
@@ -395,7 +395,8 @@ static int add_entry(Documents *d, const char *path, const char *entry, const Ab
     const char *slash = path[0] && path[strlen(path) - 1] == '/' ? "" : "/";
     if (strcmp(entry, ".") == 0 || strcmp(entry, "..") == 0) return 0;
     if (snprintf(inside, sizeof inside, "%s%s%s", path, slash, entry) >= (int)sizeof inside)
-        return say(fault, EXIT_DATA, path, " has names that are too long");
+        return say(fault, EXIT_DATA, path,
+                   " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
     if (entry[0] == '.') return leave_out(d, inside, "hidden"), 0;
     return is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
 }
@@ -422,8 +423,7 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
     if (entries < 0)
         return here.depth < DEEPEST_FOLDER
                    ? say(fault, EXIT_DATA, path, " cannot be listed: %s", strerror(errno))
-                   : say(fault, EXIT_DATA, path, " is a folder over %d folders deep, the most that is read",
-                         DEEPEST_FOLDER);
+                   : say(fault, EXIT_DATA, path, " is a folder over %d folders deep, the limit", DEEPEST_FOLDER);
     for (int i = 0; i < entries; i++) {
         if (exit_code == 0) exit_code = add_entry(d, path, entry[i]->d_name, &here, fault);
         free(entry[i]);
@@ -434,15 +434,15 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
 
-/* Refuses keys that contradict each other: one of them would be passed over in silence. */
+/* Refuses keys that contradict each other, because one of them would be ignored silently. */
 static int check_options(const DocumentOptions *o, char fault[DOCUMENT_FAULT_CHARS]) {
     if (o->field && o->format == FORMAT_TEXT)
         return snprintf(fault, DOCUMENT_FAULT_CHARS,
-                        "field=%.100s names a part of rows, and format=text has none: leave one of them out", o->field),
+                        "field=%.100s is for rows, and format=text has no rows: leave one of the two out", o->field),
                EXIT_CONFIG;
     if (o->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return snprintf(fault, DOCUMENT_FAULT_CHARS,
-                        "encoding=%s is of text, and the text of format=parquet is UTF-8: leave encoding= out",
+                        "encoding=%s is given with format=parquet, whose text is always UTF-8: leave encoding= out",
                         TEXT_ENCODINGS[o->encoding - 1]),
                EXIT_CONFIG;
     return 0;
@@ -464,15 +464,14 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
             exit_code = say(fault, EXIT_DATA, names[i], " is a folder without files");
         if (exit_code == 0 && d->sources == before)
             exit_code = say(fault, EXIT_DATA, names[i],
-                            " is a folder without a file that is read: %lld left out, the first %s (%s)",
+                            " is a folder without a file that can be read: %lld left out, the first %s (%s)",
                             (long long)(d->lefts - lefts), d->left_out[lefts].name, d->left_out[lefts].reason);
     }
     for (int i = 0; i < options->skips && exit_code == 0; i++)
         if (d->skipped[i] == 0) {
             snprintf(fault, DOCUMENT_FAULT_CHARS,
-                     "skip=%.200s leaves nothing out: it is compared with names of files, and with their paths, within "
-                     "the folders "
-                     "that are given",
+                     "skip=%.200s leaves nothing out: no file or folder inside the given folders has this name or "
+                     "path; correct it or leave it out",
                      options->skip[i]);
             exit_code = EXIT_CONFIG;
         }
@@ -541,7 +540,7 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Passes text on, and counts it for its source. */
+/* Passes text to the sink and counts it for its source. */
 typedef struct { DocumentSink sink; Source *source; } Counted;
 static void counted_begin(const Counted *c, int is_row) {
     c->source->documents++;
@@ -555,26 +554,25 @@ static void counted_end(const Counted *c) {
     if (c->sink.end) c->sink.end(c->sink.with);
 }
 
-/* Text with so many bytes that are no UTF-8 has another encoding. `of`: bytes of the text, or of what it is a part
- * of. */
+/* Refuses a text of which over 1 % of the bytes are not valid, because it has another encoding. `of` is the number of
+ * all its bytes, `first` the place of the first invalid one. */
 static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64_t first,
                           char fault[DOCUMENT_FAULT_CHARS]) {
     if (s->invalid * 100 <= of || (s->format == FORMAT_TEXT && d->options.format == FORMAT_TEXT)) return 0;
     if (s->encoding == ENCODING_LATIN1)
         return say(fault, EXIT_DATA, s->name,
-                   ": %lld of %lld bytes are no characters of Latin-1, the first at byte %lld, and 1 %% is the most "
-                   "that is kept: give "
-                   "the encoding it has, or leave encoding= out (of Windows-1252: iconv -f CP1252 -t UTF-8 FILE > NEW)",
+                   ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at most 1 %% may be: give "
+                   "the encoding it has, or leave encoding= out (for Windows-1252: iconv -f CP1252 -t UTF-8 FILE > "
+                   "NEW)",
                    (long long)s->invalid, (long long)of, (long long)first);
     if (s->format == FORMAT_PARQUET)
         return say(fault, EXIT_DATA, s->name,
-                   ": %lld of the %lld bytes of its text are no UTF-8, over 1 %%: write the column as UTF-8",
+                   ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the column as UTF-8",
                    (long long)s->invalid, (long long)of);
     return say(fault, EXIT_DATA, s->name,
-               ": %lld of %lld bytes are no UTF-8, the first at byte %lld, and 1 %% is the most that is kept: give the "
-               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (of another: iconv -f NAME "
-               "-t utf-8 "
-               "FILE > NEW); format=text keeps the bytes as they are",
+               ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may be: give the "
+               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for another: iconv -f "
+               "NAME -t utf-8 FILE > NEW); format=text keeps the bytes as they are",
                (long long)s->invalid, (long long)of, (long long)first);
 }
 
@@ -589,7 +587,7 @@ static int read_text(const Documents *d, Stream *stream, const Counted *c, char 
         counted_text(c, chunk, (size_t)n);
         s->invalid = text_file_invalid(stream->file, &first);
         if (s->plain_bytes > s->bytes)
-            exit_code = refuse_invalid(d, s, s->plain_bytes, first, fault); /* early: the rest cannot mend it */
+            exit_code = refuse_invalid(d, s, s->plain_bytes, first, fault); /* early: the rest cannot lower the count */
     }
     s->invalid = text_file_invalid(stream->file, &first);
     if (exit_code == 0) exit_code = refuse_invalid(d, s, s->bytes, first, fault);
@@ -641,7 +639,7 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
             add_to_line(&line, at, (size_t)((newline ? newline : end) - at));
             if (line.bytes > DOCUMENT_LONGEST_LINE) {
                 exit_code =
-                    say(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the most that is read",
+                    say(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the limit",
                         (long long)number, DOCUMENT_LONGEST_LINE >> 20);
             } else if (newline) {
                 exit_code = put_line(d, number++, &line, c, fault);
@@ -709,8 +707,7 @@ int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CH
             exit_code =
                 say(fault, EXIT_DATA, s->name,
                     " was changed while it was read: it had %lld documents of %lld bytes, then %lld of %lld; copy it, "
-                    "and read "
-                    "the copy",
+                    "and read the copy",
                     (long long)s->due_documents, (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
     }
     return exit_code;
@@ -733,7 +730,7 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
 
 /* --- what was read ------------------------------------------------------------------------------------------------ */
 
-/* "JSON Lines, utf-8, gzip": how a file was read. Returns out. */
+/* Writes how a file was read, such as "JSON Lines, utf-8, gzip". Returns out. */
 static const char *kind_of(const Source *s, char out[NAME_CHARS]) {
     snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format],
              s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1],
@@ -744,10 +741,10 @@ static const char *kind_of(const Source *s, char out[NAME_CHARS]) {
 
 static void print_counts(int64_t documents, int64_t bytes, int64_t invalid, FILE *out) {
     fprintf(out, ", %lld document%s, %lld bytes", (long long)documents, documents == 1 ? "" : "s", (long long)bytes);
-    if (invalid) fprintf(out, ", %lld of them no character of the encoding", (long long)invalid);
+    if (invalid) fprintf(out, ", %lld of them not valid in the encoding", (long long)invalid);
 }
 
-/* Files of a kind, or left out for a reason. */
+/* Counts of the files of one kind, or of those left out for one reason. */
 typedef struct { char kind[NAME_CHARS]; int64_t files, documents, bytes, invalid; const char *name[SHOWN_NAMES]; } Kind;
 typedef struct { Kind *kind; int64_t kinds, room; } Kinds;
 
@@ -830,7 +827,7 @@ static void write_string(const char *name, const char *value, FILE *out) {
     free(quoted);
 }
 
-/* A name need not be UTF-8, and JSON is: its bytes then stand beside it. */
+/* Writes a path. JSON must be UTF-8 and a path need not be, so path_hex then has its bytes. */
 static void write_path(const char *path, FILE *out) {
     write_string("path", path, out);
     if (invalid_bytes(path, strlen(path)) == 0) return;

@@ -1,7 +1,7 @@
 /* encoder.c - see encoder.h.
  *
- * A text goes through the steps of Hugging Face tokenizers: added tokens are found in it, what lies between them is
- * normalized, added tokens of the normalized form are found in that, and the rest is split into pieces. */
+ * The steps are those of Hugging Face tokenizers. Added tokens are found in the text. The text between them is
+ * normalized. Added tokens marked `normalized` are found in that. The rest is split into pieces. */
 #include "data/encoder.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ void cutter_put(Cutter *c, const char *text, size_t bytes) {
         if (c->enough > ENCODER_LONGEST)
             fail(EXIT_DATA,
                  "the tokenizer's pattern needs over %d MiB of a document at once. Divide the text into several "
-                 "documents, or take a pattern that ends a piece sooner",
+                 "documents, or use a pattern that ends a piece sooner",
                  ENCODER_LONGEST >> 20);
         if (c->enough > c->room) {
             c->text = (char *)realloc(c->text, c->room = c->enough);
@@ -49,7 +49,7 @@ void cutter_free(Cutter *c) {
 
 /* --- ids ---------------------------------------------------------------------------------------------------------- */
 
-/* Room for `more` ids behind those that are there. */
+/* Returns the place for `more` further ids, enlarging the buffer. */
 static int32_t *room_for(Encoder *e, size_t more) {
     enum { LEAST = 1 << 18 };
     if (e->count + more > e->room) {
@@ -68,20 +68,22 @@ static void put_id(Encoder *e, int32_t id) { *room_for(e, 1) = id, e->count++; }
 static void put_piece(void *with, const char *piece, size_t bytes) {
     Encoder *e = (Encoder *)with;
     if (bytes > ENCODER_LONGEST_PIECE)
-        fail(EXIT_DATA, "the tokenizer's pattern takes %zu bytes of text as one piece, and a piece may have %d MiB",
+        fail(EXIT_DATA,
+             "the tokenizer's pattern matches %zu bytes of text as one piece; the limit is %d MiB. Use a pattern that "
+             "ends a piece sooner",
              bytes, ENCODER_LONGEST_PIECE >> 20);
     int32_t *ids = room_for(e, bytes);
     e->count += bpe_encode_piece(e->tokenizer->file.bpe, piece, bytes, ids);
 }
 
-/* Text without added tokens of this form, or the beginning of it. */
+/* Consumes a text without added tokens, or its beginning. Returns the bytes consumed. */
 typedef size_t PlainTake(Encoder *e, const char *text, size_t bytes, SplitEnd end);
 
 static size_t take_split(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
     return split_text(e->tokenizer->file.split, text, bytes, end, put_piece, e);
 }
 
-/* Added tokens of a form become their ids; plain() takes what lies between. */
+/* Encodes the added tokens of a form as their ids, and the text between them by plain(). */
 static size_t take_between(Encoder *e, BpeForm form, PlainTake *plain, const char *text, size_t bytes, SplitEnd end) {
     size_t  at, own, done = 0;
     int32_t id;
@@ -106,7 +108,7 @@ static int is_ascii(const char *text, size_t bytes) {
     return all < 0x80;
 }
 
-/* No normal form joins a character of ASCII with the text before it: text is normalized up to the last one. */
+/* Normalizes text up to its last ASCII character. No normal form joins an ASCII character with the text before it. */
 static size_t take_plain(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
     const BpeFile *f = &e->tokenizer->file;
     size_t         cut = bytes, invalid;

@@ -13,8 +13,8 @@ typedef struct {
     size_t column; /* of `from`, where a fault was seen */
     char  *from;
     const char *wrong; /* the fault, NULL: none */
-    int    is_lenient; /* control characters and NaN pass */
-    int    is_open;    /* the fault: the line ends before its value does */
+    int    is_lenient; /* control characters and NaN are allowed */
+    int    is_open;    /* the fault is that the line ends before its value does */
 } Reader;
 
 static int fails(Reader *r, const char *wrong) {
@@ -136,9 +136,9 @@ static int word(Reader *r, const char *is) {
     return 1;
 }
 
-/* Passes over a word that JSON does not have and programs write all the same. */
+/* Skips NaN or Infinity, which are not JSON and some programs write. */
 static const char NOT_FINITE[] =
-    "holds NaN or Infinity, which JSON does not have (Python writes them; null can stand in their place)";
+    "holds NaN or Infinity, which JSON does not have (Python writes them; write null instead)";
 static int is_not_finite(Reader *r) {
     Reader at_word = *r;
     if (at_word.at < at_word.end && *at_word.at == '-') at_word.at++;
@@ -147,7 +147,7 @@ static int is_not_finite(Reader *r) {
     return 1;
 }
 
-static const char TOO_DEEP[] = "is nested too deeply: 64 levels are the most that is read";
+static const char TOO_DEEP[] = "is nested too deeply: the limit is 64 levels";
 
 static int value(Reader *r, int depth);
 
@@ -189,20 +189,20 @@ static void add_name(Names *n, const char *name, size_t length) {
                                 (int)length, name);
 }
 
-/* Names a value that is no text, by its first character. */
+/* Returns the fault of a value that is not a string, by its first character. */
 static const char *other_than_text(const Reader *r) {
-    if (r->at == r->end) return "ends where a value is due";
+    if (r->at == r->end) return "ends before a value";
     switch (*r->at) {
-    case '{': return "has an object under its field, and text is meant";
-    case '[': return "has a list under its field, and text is meant";
-    case 't': case 'f': return "has true or false under its field, and text is meant";
+    case '{': return "has an object in its field, not a string";
+    case '[': return "has a list in its field, not a string";
+    case 't': case 'f': return "has true or false in its field, not a string";
     case 'N': case 'I': return NOT_FINITE;
-    default:  return "has something else than text under its field";
+    default:  return "has something else than a string in its field";
     }
 }
 
-/* One object, and of its members the text under `field` (NULL: none is looked for). As json_line_text, but the
- * fault is in *r; -2: there is no such field. */
+/* Reads one object and finds the string under `field` (NULL to find none). Returns as json_line_text, but with the
+ * fault in *r, and -2 if there is no such field. */
 static int read_object(Reader *r, const char *field, Names *names, char **text, size_t *length) {
     size_t wanted = field ? strlen(field) : 0;
     int    found = field ? -2 : 0;
@@ -228,13 +228,13 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     skip_space(r);
     if (!r->wrong && r->at < r->end)
         fails(r, memchr(behind, '\r', (size_t)(r->at - behind))
-                     ? "goes on after a carriage return: a line ends in LF or CR LF "
+                     ? "has text after a carriage return: a line must end in LF or CR LF "
                        "(tr '\\r' '\\n' < FILE > NEW makes lines of it)"
-                     : "goes on after its object");
+                     : "has text after its object");
     return r->wrong ? -1 : found;
 }
 
-/* Returns the place of the first byte that is no UTF-8, or bytes. */
+/* Returns the place of the first byte that is not UTF-8, or `bytes`. */
 static size_t first_invalid(const char *line, size_t bytes) {
     size_t at = 0;
     while (at < bytes) {
@@ -258,31 +258,29 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
     size_t invalid = first_invalid(line, bytes);
     if (invalid < bytes)
         return snprintf(fault, JSON_LINE_FAULT_CHARS,
-                        "holds the byte 0x%02X, which is no UTF-8 (column %zu): encoding=latin-1 reads such a file, or "
-                        "give "
-                        "the encoding it has",
+                        "holds the byte 0x%02X, which is not UTF-8 (column %zu): give the encoding of the file, "
+                        "such as encoding=latin-1",
                         (unsigned char)line[invalid], invalid + 1),
                -1;
     if (*r.at != '{') {
         snprintf(fault, JSON_LINE_FAULT_CHARS,
                  *r.at == '['
-                     ? "is an array, and an object is meant, one a line (jq -c '.[]' FILE > NEW.jsonl makes lines "
-                       "of an array's objects)"
-                     : "is no JSON object (format=text reads the file as text)");
+                     ? "is an array; each line must be an object (jq -c '.[]' FILE > NEW.jsonl makes lines "
+                       "of the objects in an array)"
+                     : "is not a JSON object (format=text reads the file as text)");
         return -1;
     }
     int found = read_object(&r, field, &names, text, length);
     if (r.wrong && r.is_open)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
-                 "%s (column %zu): its value goes on over several lines, or was cut off, and JSON Lines has one value "
-                 "a line "
+                 "%s (column %zu): its value spans several lines or was cut off, and JSON Lines has one value a line "
                  "(jq -c . FILE > NEW.jsonl writes it so; format=text reads the file as text)",
                  r.wrong, r.column);
     else if (r.wrong) snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column);
     else if (found == -2)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
-                 "has no field \"%.60s\"; its fields are %s: field=NAME names the text's, format=text reads the file "
-                 "as text",
+                 "has no field \"%.60s\"; its fields are %s: give field=NAME of the text, or format=text to read the "
+                 "file as text",
                  field, names.used ? names.text : "none");
     return found < 0 ? -1 : found;
 }

@@ -84,7 +84,8 @@ int shard_is_llmc(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-/* Returns whether tokens without a header are uint32: their upper halves are 0, or small, and never all of a text's. */
+/* Returns 1 if tokens without a header look like uint32: every second half is 0 or small, which uint16 tokens of a text
+ * never are. */
 static int is_uint32(const uint8_t *data, size_t bytes, uint64_t file_bytes) {
     enum { LEAST = 8 };
     uint16_t low = 0, high = 0;
@@ -134,13 +135,15 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     int wide = is_uint32(data, bytes, file_bytes), token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : wide) ? 4 : 2;
     if (token_bytes == 2 && wide)
         FAULT("has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every second "
-              "half is 0 or small; write it as uint16, or give its tokenizer's model.vocab_size", (long long)vocab_size);
+              "half is 0 or small; write it as uint16, or set model.vocab_size to the size of its tokenizer",
+              (long long)vocab_size);
     if (file_bytes % 2 && token_bytes == 2)
-        FAULT("is no token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu)",
+        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu)",
               (unsigned long long)file_bytes);
     if (file_bytes % 4 && token_bytes == 4)
-        FAULT("is no token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = %lld is over 65,536, "
-              "but its %llu bytes are no multiple of 4; write it as uint32", (long long)vocab_size, (unsigned long long)file_bytes);
+        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = %lld is over 65,536, "
+              "but its %llu bytes are not a multiple of 4; write it as uint32", (long long)vocab_size,
+              (unsigned long long)file_bytes);
     if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
     *header = (ShardHeader){token_bytes, 0, (int64_t)(file_bytes / (uint64_t)token_bytes), 0};
     return 0;
@@ -216,8 +219,8 @@ static void watch_bus_errors(void) {
 
 #define SAY(exit_code, ...) return snprintf(sentence, SHARD_SENTENCE_CHARS, __VA_ARGS__), exit_code
 
-/* Reads the index beside NAME.bin. *found: there is one. Its last sequence must end where the file ends: else one of them was
- * cut, or belongs to another. Returns as shard_look. */
+/* Reads the index beside NAME.bin; *found is 1 if there is one. Its last sequence must end where the file ends. If not,
+ * one of the two was cut or belongs to another file. Returns as shard_look. */
 static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header, int *found, char *sentence) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
@@ -242,16 +245,19 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
     if (length < 0 || offset > file_bytes || file_bytes - offset != (uint64_t)length * (uint64_t)header->token_bytes)
         SAY(EXIT_DATA,
-            "%s holds %llu bytes and does not end where the last sequence of its index does (%s): truncated, or the other's; copy or make both again",
+            "%s holds %llu bytes and does not end where the last sequence of its index does (%s): one of the two is "
+            "truncated, or they do not belong together; copy or make both again",
             path, (unsigned long long)file_bytes, name);
     *found = 1;
     return 0;
 }
 
-/* Writes a sentence with the command that makes tokens of a text. */
+/* Writes the message for a text file, with the command that turns it into tokens. */
 static int refuse_text(const char *path, const char *kind, char *sentence) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    SAY(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s out=datasets/%.*s makes shards of it, and data.train names those", path,
+    SAY(EXIT_DATA,
+        "%s is %s, not tokens: ./train_gpt tokenize %s out=datasets/%.*s makes shards of it; name those in data.train",
+        path,
         kind, path, (int)strcspn(name, "."), name);
 }
 
@@ -264,7 +270,8 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
     if (stat(path, &st) < 0 && errno == ENOENT) SAY(EXIT_DATA, "%s does not exist", path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path, path);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s is not a regular file, so no token file", path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        SAY(EXIT_DATA, "%s is not a regular file: name a file of tokens", path);
     int fd = io_open(path, IO_READ), rc = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
     uint64_t file_bytes = rc < 0 ? 0 : (uint64_t)st.st_size;
     size_t   start_bytes = file_bytes < sizeof start ? (size_t)file_bytes : sizeof start;

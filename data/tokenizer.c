@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "data/tokens_json.h"
 
-/* A vocabulary of the 256 bytes, each its own id, and a file that does nothing else to a text. */
+/* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes nothing else in a text. */
 static int is_of_bytes(const BpeFile *f) {
     const Bpe *b = f->bpe;
     size_t     bytes;
@@ -83,8 +83,8 @@ static void add_length(void *with, const char *begin, size_t bytes) {
     *hash = XXH3_64bits_withSeed(&bytes, sizeof bytes, *hash);
 }
 
-/* The lengths of the pieces of many neighbours: each two fragments meet twice on average, in a fixed order. Patterns for
- * Oniguruma are taken as they are written: one of them could run away on this text, and never on another. */
+/* Hashes how the patterns divide a fixed text in which each two fragments are neighbours twice on average. Patterns for
+ * Oniguruma are hashed as written, because one might backtrack without end on this text and never on another. */
 static uint64_t hash_pieces(const BpeFile *f) {
     enum { COUNT = sizeof FRAGMENTS / sizeof *FRAGMENTS, DRAWN = 2 * COUNT * COUNT, LINE = 64 };
     uint64_t hash = f->normal_forms ? XXH3_64bits(f->normal_form, sizeof *f->normal_form * (size_t)f->normal_forms) : 0;
@@ -125,7 +125,7 @@ uint64_t tokenizer_fingerprint(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? XXH3_64bits(&p, sizeof p) : 0;
 }
 
-/* The first id that stands for other text in the two, or -1. */
+/* Returns the first id that has different text in the two, or -1. */
 static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
     int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0, b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
     if (a_ids > most) most = a_ids;
@@ -152,7 +152,7 @@ int tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENI
     return what != NULL;
 }
 
-/* Ids that the tokenizer has; 0: not known. */
+/* Returns the number of ids of the tokenizer, 0 if not known. */
 static int64_t ids_of(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
 }
@@ -167,21 +167,23 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
     }
     if (ids_of(t) == 0 || ids == 0 || ids == ids_of(t)) return;
     tokens_json_path(file, path, sizeof path);
-    fail(EXIT_DATA, "%s has %lld ids, and the tokens of %s are of %lld: they were made with another tokenizer; %s", name,
-         (long long)ids_of(t), path, (long long)ids, cure);
+    fail(EXIT_DATA, "%s has %lld ids, but by %s the tokens beside it were made with another tokenizer, of %lld ids; %s",
+         name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
-/* Ids alone know no tokenizer, but the notes of their files may show that they are of several. */
+/* Refuses data without a tokenizer if the notes of two files show that different ones made them. */
 static void refuse_other_notes(const char *file, const char *other) {
     char    notes[4200], others[4200];
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
     if (ids == 0 || theirs == 0 || ids == theirs) return;
     tokens_json_path(file, notes, sizeof notes), tokens_json_path(other, others, sizeof others);
-    fail(EXIT_DATA, "the data are of several tokenizers: of %lld ids by %s, of %lld by %s; make the shards of all texts with one: "
-         "./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE", (long long)ids, notes, (long long)theirs, others);
+    fail(EXIT_DATA,
+         "the data were made with several tokenizers: of %lld ids by %s, of %lld by %s; make the shards of all texts "
+         "with one: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE",
+         (long long)ids, notes, (long long)theirs, others);
 }
 
-/* Each folder is looked at once, where its files follow each other. */
+/* Checks each folder once if its files are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
     char        beside[4200] = "", name[4300];
     int64_t     from = 0;

@@ -54,8 +54,8 @@ static void globs_keep_list_order_and_sort_by_byte(void **state) {
     dataset_close(&d);
 }
 
-/* Samples 0 to 5 are source a's two files, 6 to 8 source b's. Each source is read through before any of its samples comes
- * again; the order is the blend's, from any index on. */
+/* Samples 0 to 5 are source a's two files, 6 to 8 source b's. Each source is read through before any of its samples
+ * comes again; the order is the blend's, from any index on. */
 static void a_blend_reads_each_source_in_epochs(void **state) {
     (void)state;
     static const char *const globs[] = {"a_*", "b_*", "a_*"};
@@ -250,14 +250,14 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     wide[21] = 70000;
     write_file("here/wide", wide, sizeof wide);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 70000, 1, "here/wide"), "here/wide: token 21 of 40 is 70000", "uint32", NULL);
-    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 30000, 1, "here/wide"), "here/wide has no header", "its tokenizer's model.vocab_size", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 30000, 1, "here/wide"), "here/wide has no header", "the size of its tokenizer", NULL);
     uint16_t narrow[41];
     for (int i = 0; i < 41; i++) narrow[i] = (uint16_t)(i * 991);
     write_file("here/narrow", narrow, 80);
     assert_ends(0, open_dataset, OPENING(39, 65536, 1, "here/narrow"), NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "here/narrow: token 0 of 20 is", "vocab_size 65536 or less", NULL);
     write_file("here/narrow", narrow, 82);
-    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "82 bytes are no multiple of 4", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "82 bytes are not a multiple of 4", NULL);
 }
 
 /* While it is read: a file that is cut short, and one that now holds other tokens: in a sample, or as the last target

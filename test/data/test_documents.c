@@ -51,7 +51,7 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a.md", .content = ROWS, .text = "(" ROWS ">"},
         {.name = "a.text", .content = ROWS, .text = "(" ROWS ">"},
         {.name = "a.csv", .content = "text\nwords\n", .text = "(text\nwords\n>"},
-        {.name = "a.jsonl", .content = "words\n", .fault = "a.jsonl: line 1 is no JSON object (format=text"},
+        {.name = "a.jsonl", .content = "words\n", .fault = "a.jsonl: line 1 is not a JSON object (format=text"},
         {.name = "a", .content = "words\n" ROWS, .text = "(words\n" ROWS ">"},
         {.name = "a.json", .content = "{\n\"text\": \"a\"}\n", .text = "({\n\"text\": \"a\"}\n>"},
         {.name = "a.json", .content = "[" "{\"text\":\"a\"}]\n", .text = "([{\"text\":\"a\"}]\n>"},
@@ -70,17 +70,17 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a", .content = "{\"text\":\"a\"}", .text = "<a>"},
         {.name = "a", .content = "{\"text\":\r\"a\"}\n", .text = "<a>"},
         {.name = "a", .content = "{ int a; }\n", .text = "({ int a; }\n>"},
-        {.name = "a", .content = "{\"text\":\"a\"}\r{\"text\":\"b\"}\r", .fault = "line 1 goes on after a carriage return"},
+        {.name = "a", .content = "{\"text\":\"a\"}\r{\"text\":\"b\"}\r", .fault = "line 1 has text after a carriage return"},
         {.name = "a", .content = "{\"text\":\"\xe9\"}\n", .fault = "line 1 holds the byte 0xE9"},
         {.name = "a", .content = "{\"text\":\"\1\"}\n", .fault = "line 1 holds a control character"},
         {.name = "a", .content = "{\"text\":NaN}\n", .fault = "line 1 holds NaN"},
         {.name = "a", .content = ROWS "{\"text\":\"\xff\"}\n", .fault = "line 3 holds the byte 0xFF"},
-        {.name = "a", .content = ROWS "\n\x7f\n", .fault = "line 4 is no JSON object"},
+        {.name = "a", .content = ROWS "\n\x7f\n", .fault = "line 4 is not a JSON object"},
         {.name = "a", .content = ROWS "{\"text\":\"c", .fault = "line 3 ends in the middle of a string"},
         /* field= */
         {.name = "a.txt", .content = ROWS, FIELD, .text = "<a><b>"},
         {.name = "a.txt", .content = "words\n", FIELD, .fault = "is plain text, and field=text is for rows"},
-        {.name = "a", .content = "{\n\"text\": \"a\"}\n", FIELD, .fault = "its value goes on over several lines"},
+        {.name = "a", .content = "{\n\"text\": \"a\"}\n", FIELD, .fault = "its value spans several lines"},
         {.name = "a", .content = "[" "{\"text\":\"a\"}]\n", FIELD, .fault = "line 1 is an array"},
         {.name = "a", .content = "{\"text\":\"\x7f\"}\n", FIELD, .text = "<\x7f>"},
         {.name = "a", .content = "\1\2\3\n", FIELD, .fault = "is plain text, and field=text is for rows"},
@@ -88,18 +88,18 @@ static void the_user_wins_over_a_guess(void **state) {
         /* format= */
         {.name = "a.txt", .content = ROWS, FORMAT(JSONL), .text = "<a><b>"},
         {.name = "a.jsonl", .content = ROWS, FORMAT(TEXT), .text = "(" ROWS ">"},
-        {.name = "a", .content = "words\n", FORMAT(JSONL), .fault = "line 1 is no JSON object"},
+        {.name = "a", .content = "words\n", FORMAT(JSONL), .fault = "line 1 is not a JSON object"},
         {.name = "a", .content = "\1\2\3\xff", FORMAT(TEXT), .text = "(\1\2\3\xff>"},
         {.name = "a", .content = "\x89PNG", FORMAT(TEXT), .text = "(\x89PNG>"},
         {.name = "a", .content = ROWS, FORMAT(PARQUET), .fault = "no parquet file"},
-        {.name = "a", .content = ROWS, .options = {.field = "text", .format = FORMAT_TEXT}, .fault = "field=text names a part of rows"},
+        {.name = "a", .content = ROWS, .options = {.field = "text", .format = FORMAT_TEXT}, .fault = "field=text is for rows"},
         /* encoding= */
         {.name = "a", .content = "{\"text\":\"\xe9\"}\n", .options = {.encoding = ENCODING_LATIN1}, .text = "<\xc3\xa9>"},
         {.name = "a", .content = "caf\xe9", .options = {.encoding = ENCODING_LATIN1}, .text = "(caf\xc3\xa9>"},
-        {.name = "a", .content = "caf\xe9", .fault = "1 of 4 bytes are no UTF-8, the first at byte 3"},
+        {.name = "a", .content = "caf\xe9", .fault = "1 of 4 bytes are not UTF-8, the first at byte 3"},
         {.name = "a", .content = "caf\xe9", .options = {.encoding = ENCODING_UTF8}, .fault = "1 of 4 bytes are no UTF-8"},
         {.name = "a", .content = "caf\xe9", FORMAT(TEXT), .text = "(caf\xe9>"},
-        {.name = "a", .content = "\x93q\x94", .options = {.encoding = ENCODING_LATIN1}, .fault = "2 of 5 bytes are no characters of Latin-1, the first at byte 0"},
+        {.name = "a", .content = "\x93q\x94", .options = {.encoding = ENCODING_LATIN1}, .fault = "2 of 5 bytes are not Latin-1, the first at byte 0"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char fault[DOCUMENT_FAULT_CHARS] = "";
@@ -124,7 +124,7 @@ static void few_invalid_bytes_are_kept(void **state) {
     text[199999] = '\xe9';
     write_file("many", text, 200000);
     assert_int_equal(read_all("many", (DocumentOptions){.field = NULL}, fault), EXIT_DATA);
-    assert_non_null(strstr(fault, "many: 2001 of 200000 bytes are no UTF-8, the first at byte 0"));
+    assert_non_null(strstr(fault, "many: 2001 of 200000 bytes are not UTF-8, the first at byte 0"));
     memset(text, '\xe9', 200000);
     write_file("all", text, 200000);
     assert_int_equal(read_all("all", (DocumentOptions){.field = NULL}, fault), EXIT_DATA);

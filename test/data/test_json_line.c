@@ -59,21 +59,21 @@ static void faults_are_named(void **state) {
     static const struct { const char *line, *fault; } LINES[] = {
         {"{\"url\":\"x\",\"body\":\"y\"}", "has no field \"text\"; its fields are url, body"},
         {"{}", "has no field \"text\"; its fields are none"},
-        {"{\"text\":3}", "has something else than text under its field (column 9)"},
-        {"{\"text\":[{\"role\":\"user\"}]}", "has a list under its field"},
-        {"{\"text\":{}}", "has an object under its field"},
-        {"{\"text\":true}", "has true or false under its field"},
+        {"{\"text\":3}", "has something else than a string in its field (column 9)"},
+        {"{\"text\":[{\"role\":\"user\"}]}", "has a list in its field"},
+        {"{\"text\":{}}", "has an object in its field"},
+        {"{\"text\":true}", "has true or false in its field"},
         {"{\"text\":NaN}", "holds NaN or Infinity"},
         {"{\"a\":NaN,\"text\":\"a\"}", "holds NaN or Infinity, which JSON does not have"},
         {"{\"a\":[-Infinity],\"text\":\"a\"}", "(column 7)"},
-        {"{\"text\":\"\xe9\"}", "holds the byte 0xE9, which is no UTF-8 (column 10): encoding=latin-1"},
+        {"{\"text\":\"\xe9\"}", "holds the byte 0xE9, which is not UTF-8 (column 10): give the encoding"},
         {"{\"text\":\"a\",\"b\":\"\xed\xa0\x80\"}", "holds the byte 0xED"},
-        {"{\"text\":\"a\"}\r{\"text\":\"b\"}", "goes on after a carriage return"},
-        {"{", "its value goes on over several lines, or was cut off"},
-        {"{\"a\": [", "its value goes on over several lines, or was cut off"},
+        {"{\"text\":\"a\"}\r{\"text\":\"b\"}", "has text after a carriage return"},
+        {"{", "its value spans several lines or was cut off"},
+        {"{\"a\": [", "its value spans several lines or was cut off"},
         {"[{\"text\":\"a\"}]", "is an array"},
-        {"plain words", "is no JSON object"},
-        {"{\"text\":\"a\"} x", "goes on after its object (column 14)"},
+        {"plain words", "is not a JSON object"},
+        {"{\"text\":\"a\"} x", "has text after its object (column 14)"},
         {"{\"text\":\"a\"", "has no , or } after a value"},
         {"{\"text\":\"a", "ends in the middle of a string"},
         {"{\"text\":\"a\n\"}", "holds a control character in a string"},
@@ -86,7 +86,7 @@ static void faults_are_named(void **state) {
         {"{\"a\":1.,\"text\":\"a\"}", "without digits after its point"},
         {"{\"a\":1e,\"text\":\"a\"}", "without digits in its exponent"},
         {"{\"a\":nul,\"text\":\"a\"}", "holds no value"},
-        {"{\"a\":", "ends where a value is due"},
+        {"{\"a\":", "ends before a value"},
     };
     char   out[100], fault[JSON_LINE_FAULT_CHARS];
     size_t length;
@@ -136,7 +136,7 @@ static void many_fields(void **state) {
     line[used++] = '}';
     assert_int_equal(read_line(line, used, "text", out, &length, fault), -1);
     assert_non_null(strstr(fault, "field0, field1"));
-    assert_non_null(strstr(fault, "field=NAME names the text's"));
+    assert_non_null(strstr(fault, "give field=NAME of the text"));
 }
 
 int main(void) {

@@ -123,7 +123,7 @@ static void what_contradicts_an_encoding_is_a_fault(void **state) {
     assert_refused("a\0\0\xd8\0\xe0", 6, ENCODING_UTF16LE, "0xD800 at byte 2 is half of a");
     assert_refused("\0a\xd8\0", 4, ENCODING_UTF16BE, "bytes, from byte 2 on");
     assert_refused("a\0\0\0\0\xd8\0\0", 8, ENCODING_UTF32LE, "0x0000D800 at byte 4 is half");
-    assert_refused("a\0\0\0\0\0\x11\0", 8, ENCODING_UTF32LE, "0x00110000 at byte 4 is no character");
+    assert_refused("a\0\0\0\0\0\x11\0", 8, ENCODING_UTF32LE, "0x00110000 at byte 4 is not a character");
 }
 
 /* Each byte that begins no whole character counts, wherever reads are cut. */

@@ -68,7 +68,7 @@ expect "a resume with another tokenizer beside the same tokens" exits 65 'the to
     small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin run.steps=3
 small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin run.steps=3 'run.allow_change=["data.train"]' > out 2>&1; ok $? "unless it is allowed, as the message says"
 "$TRAIN" tokenize text.txt out=bytes val=0 > /dev/null; rm d/two/tokenizer.json
-expect "tokens of two sizes of vocabulary, without their tokenizers" exits 65 'of several tokenizers: of 280 ids by d/two/tokens.json, of 256 by bytes/tokens.json' \
+expect "tokens of two sizes of vocabulary, without their tokenizers" exits 65 'several tokenizers: of 280 ids by d/two/tokens.json, of 256 by bytes/tokens.json' \
     small run.dir=x 'data.train=["d/two/train_*.bin","bytes/train_*.bin"]' data.val=
 
 # --- tokens that are never read: 10 files of 30 tokens hold no sample of 40, one of 100 holds two and a tail of 19

@@ -87,7 +87,7 @@ tokenize code.c out=tree val=0 > /dev/null
 expect "text that begins with a brace is text" [ "$(text_of tree/train_*.bin)" = "{ int a; }" ]
 expect "a few bytes that are no UTF-8 are kept" eval 'tokenize some out=tree val=0 > said; text_of tree/train_*.bin | cmp - some'
 expect "and counted" eval 'grep -q "^  2 bytes are no UTF-8" said && grep -q "some: text, utf-8, 1 document, 554 bytes, 2 of them" said'
-expect "more are another encoding" exits 65 'latin: 100 of 550 bytes are no UTF-8, the first at byte 3.*encoding=latin-1.*format=text keeps' tokenize latin out=new val=0
+expect "more are another encoding" exits 65 'latin: 100 of 550 bytes are not UTF-8, the first at byte 3.*encoding=latin-1.*format=text keeps' tokenize latin out=new val=0
 expect "  which can be given" eval 'tokenize latin encoding=latin-1 out=tree val=0 > said; text_of tree/train_*.bin | cmp - <(iconv -f latin1 -t utf-8 latin)'
 if command -v iconv > /dev/null; then
     expect "  another one" eval 'iconv -f ISO-8859-1 -t utf-8 latin > NEW; tokenize NEW out=tree val=0 > said; text_of tree/train_*.bin | cmp - NEW'
@@ -124,7 +124,7 @@ case $B in *-asan | *-tsan*) ;; *) little_memory() { (ulimit -v 2000000; exits 7
 esac
 tar -czf folder.tar.gz folder
 expect "a packed tar archive" exits 65 'folder.tar.gz is a tar archive: tar -xf FILE unpacks it' tokenize folder.tar.gz out=new
-expect "a line without the field" exits 65 'missing.jsonl: line 2 has no field "text"; its fields are url, body: field=NAME' tokenize missing.jsonl out=new
+expect "a line without the field" exits 65 'missing.jsonl: line 2 has no field "text"; its fields are url, body: give field=NAME' tokenize missing.jsonl out=new
 expect "a field that no line has" exits 65 'rows.jsonl: line 1 has no field "body"' tokenize rows.jsonl field=body out=new
 expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' FILE" tokenize array.json field=text out=new
 expect "a JSON array that nobody calls rows is text, and that is said" eval 'tokenize array.json out=tree val=0 > said; grep -q "read .*array.json: text, utf-8, a JSON array, not rows" said && text_of tree/train_*.bin | cmp - array.json'
@@ -137,8 +137,8 @@ if command -v jq > /dev/null; then
     expect "  and its cure works, as that of an array" eval 'tokenize NEW.jsonl out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "a a b " ]'
 fi
 expect "  or it is text" eval 'tokenize pretty.jsonl format=text out=tree val=0 > said; text_of tree/train_*.bin | cmp - pretty.jsonl'
-expect "lines that end in CR alone" exits 65 'mac.jsonl: line 1 goes on after a carriage return.*tr ' tokenize mac.jsonl out=new
-expect "  by any name" eval 'cp mac.jsonl mac; exits 65 "mac: line 1 goes on after a carriage return" tokenize mac out=new'
+expect "lines that end in CR alone" exits 65 'mac.jsonl: line 1 has text after a carriage return.*tr ' tokenize mac.jsonl out=new
+expect "  by any name" eval 'cp mac.jsonl mac; exits 65 "mac: line 1 has text after a carriage return" tokenize mac out=new'
 expect "  and the cure" eval 'tr "\r" "\n" < mac > NEW; tokenize NEW out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "a b " ]'
 expect "NaN" exits 65 'nan.jsonl: line 1 holds NaN or Infinity' tokenize nan.jsonl out=new
 expect "a byte that is no UTF-8 in a row" exits 65 'latin.jsonl: line 2 holds the byte 0xE9.*column 13.*encoding=latin-1' tokenize latin.jsonl out=new
@@ -147,11 +147,11 @@ expect "  also where the name says nothing" exits 65 'unnamed: line 2 holds the 
 expect "  with the encoding it is read" eval 'tokenize unnamed encoding=latin-1 out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "fine café " ]'
 expect "a first row behind blank lines, longer than what is looked at first" eval 'tokenize late out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = "behind 64 KiB" ]'
 expect "field= beside plain text" exits 65 'text.txt is plain text, and field=text is for rows.*leave field= out' tokenize text.txt field=text out=new
-expect "field= beside format=text" exits 64 'field=text names a part of rows, and format=text has none' tokenize rows.jsonl field=text format=text out=new
+expect "field= beside format=text" exits 64 'field=text is for rows, and format=text has no rows' tokenize rows.jsonl field=text format=text out=new
 expect "a format that is none" exits 64 'format=csv: text, jsonl or parquet is expected' tokenize rows.jsonl format=csv out=new
 expect "an encoding that is none" exits 64 'encoding=ascii: utf-8, utf-16le, .* or latin-1 is expected' tokenize rows.jsonl encoding=ascii out=new
 expect "text named .txt is rows where the user says so" eval 'cp rows.jsonl named.txt; tokenize named.txt format=jsonl out=tree val=0 > said; cmp tree/train_000000.bin plain/train_000000.bin'
-expect "words named JSON Lines" exits 65 'words.jsonl: line 1 is no JSON object' tokenize words.jsonl out=new
+expect "words named JSON Lines" exits 65 'words.jsonl: line 1 is not a JSON object' tokenize words.jsonl out=new
 expect "UTF-16 behind a mark" eval 'tokenize wide out=tree val=0 > said; grep -q "read .*wide: text, utf-16le" said; [ "$(text_of tree/train_*.bin)" = "wide text 你" ]'
 expect "rows in it" eval 'tokenize rows.utf16 out=tree val=0 > said; cmp tree/train_000000.bin plain/train_000000.bin'
 for encoding in utf-16le utf-16be utf-32le utf-32be; do

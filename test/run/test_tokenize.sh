@@ -139,10 +139,10 @@ expect "sample finds it, too" eval '"$TRAIN" sample "$WORK/bpe-run" prompt="the 
 expect "a folder with a star means the shards in it" quiet train $MODEL data.train="$B2/*" data.val= run.dir="$WORK/star"
 sed 's/"st": /"sx": /' "$WORK/bpe/tokenizer.json" | sed 's/\["s", "t"\]/["s", "x"]/' > "$WORK/other.json"
 expect "a tokenizer that is not the data's" exits 65 "other.json is not the tokenizer of the data, $B2/tokenizer.json: from id 263 on" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/other.json"
-expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids, and the tokens of $OUT/tokens.json are of 256" train model.vocab_size=265 data.train="$OUT/train_*.bin" data.val= run.dir="$WORK/x" data.tokenizer="$WORK/bpe/tokenizer.json"
-expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, and the tokens of $WORK/data/tokens.json are of 256" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
-expect "  in check and in eval" exits 65 "tokens of $WORK/data/tokens.json are of 256" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
-expect "  and of a trained model" exits 65 "tokens of $WORK/data/tokens.json are of 256" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
+expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids, but by $OUT/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" train model.vocab_size=265 data.train="$OUT/train_*.bin" data.val= run.dir="$WORK/x" data.tokenizer="$WORK/bpe/tokenizer.json"
+expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, but by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
+expect "  in check and in eval" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
+expect "  and of a trained model" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
 mkdir "$WORK/unnoted"; cp "$WORK/data/"*.bin "$WORK/unnoted"
 expect "without notes nothing is known" quiet train $MODEL data.val="$WORK/unnoted/val_*.bin" run.dir="$WORK/unnoted-run" run.steps=1
 expect "a tokenizer with more ids than the model" exits 64 "has ids up to 264, and model.vocab_size is 260" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/bpe" model.vocab_size=260
