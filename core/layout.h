@@ -6,10 +6,10 @@
  * elements, wte followed by its vocabulary padding rows, then room up to W*q with q = 64*ceil(length/(64*W)). Padding
  * is zero and reaches nothing.
  *
- * Two ways of sharing. Tensor ranks cut the rows themselves (Cut): the memory of each holds its own part of every row, of
- * the same size on all of them. Ranks of one state then share that memory: piece r of a bucket is [r*q, (r+1)*q) of it,
- * rank r's part after a reduce-scatter, its ZeRO shard. layout_spans() turns pieces into runs of elements of one row's
- * part, layout_run() those into runs of a file.
+ * Two ways of sharing. Tensor ranks cut the rows themselves (Cut): the memory of each holds its own part of every row,
+ * of the same size on all of them. Ranks of one state then share that memory: piece r of a bucket is [r*q, (r+1)*q) of
+ * it, rank r's part after a reduce-scatter, its ZeRO shard. layout_spans() turns pieces into runs of elements of one
+ * row's part, layout_run() those into runs of a file.
  *
  * Ranks that divide the experts (parallel.expert) hold whole rows: those of their own experts. These are in buckets of
  * their own, whose pieces fewer ranks share: those with the same experts.
@@ -37,7 +37,7 @@ typedef struct {            /* one row of the parameter table */
     char    name[64];       /* "transformer.h.3.attn.c_attn.weight", as in the files */
     int     dims;
     int64_t dim[2];         /* shape in files                              */
-    int     symbol[2];      /* the caller's own name of each (model/params.h, Dim) */
+    int     symbol[2];      /* name of each dimension, defined by the caller (model/params.h, Dim) */
     Cut     cut;
     int64_t pad;            /* CUT_VOCABULARY: rows in memory are a multiple, on each tensor rank; else unused */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */
@@ -55,8 +55,8 @@ typedef struct {            /* one row of the parameter table */
     int64_t memory;         /* memory index of the first of them           */
 } Param;
 
-/* Which buckets a rank holds, where ranks have different ones: with masters and files; a copy, whose master another
- * rank has; not at all. */
+/* How a rank holds a bucket, if ranks hold different ones: with its masters, which it writes to files; as a copy whose
+ * master another rank has; or not at all. */
 typedef enum { BUCKET_OWN, BUCKET_TWIN, BUCKET_ELSEWHERE } BucketHold;
 
 typedef struct {
@@ -91,16 +91,16 @@ typedef struct {
     ParamGroup group;
 } Span;
 
-/* Of `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every extent that is cut. hold
- * [buckets] is copied; NULL: all are its own. Of expert_ranks, 0 counts as 1, that divide the experts, on
- * expert_rank: the rows of experts then have buckets to themselves. */
+/* Place of a layout in the grid. `ranks` ranks share the state. `tensor_ranks` divide every extent that is cut.
+ * expert_ranks (0 counts as 1) divide the experts, whose rows then have their own buckets; expert_rank is this one.
+ * hold [buckets] is copied; NULL if the rank owns all buckets. */
 typedef struct { int ranks, tensor_ranks, tensor_rank; const BucketHold *hold; int expert_ranks, expert_rank; } LayoutPlace;
 /* Copies the rows and places them. A bucket that is elsewhere takes no memory, and its pieces are empty. */
 Layout layout_create(const Param *rows, int params, LayoutPlace place);
 void   layout_destroy(Layout *layout);
 
-/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0: all
- * padding, or another rank has the master). */
+/* Writes the spans of piece `rank` of `bucket`, in memory order, at most layout->params of them. Returns their number,
+ * 0 if the piece is all padding or another rank has the master. */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
 
 /* Where the span's elements from number `at` on lie in files: at global offset `offset` the first, and `elems` of them

@@ -82,7 +82,7 @@ static void grow_texts(Bpe *b) {
         if (b->token[id].is_there && !b->token[id].is_special) enter_text(b, id);
 }
 
-/* Appends to the pool. Returns the place. */
+/* Appends bytes to the pool. Returns their place in it. */
 static size_t put_bytes(Bpe *b, const void *bytes, size_t count) {
     if (b->pool_bytes + count > b->pool_room) {
         b->pool_room = 2 * (b->pool_bytes + count) + 4096;
@@ -244,8 +244,8 @@ int64_t bpe_merges(const Bpe *b, int32_t **pair) {
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
-/* Of a piece: symbol i is id[i], with neighbours before[i] and after[i], -1 at the ends; id -1: it went into the one before. A
- * heap has the merges that can be made, by rank and then by place. */
+/* Of a piece: symbol i is id[i], with neighbours before[i] and after[i], -1 at the ends; id -1: it went into the one
+ * before. A heap has the merges that can be made, by rank and then by place. */
 typedef struct { uint64_t order; int32_t right; } Candidate; /* order: rank << 32 | place */
 typedef struct { int32_t *id, *before, *after; Candidate *heap; size_t heaped; } Piece;
 
@@ -274,7 +274,8 @@ static void consider(const Bpe *b, Piece *p, int32_t place) {
     if (m->rank >= 0) push(p, (Candidate){(uint64_t)m->rank << 32 | (uint32_t)place, p->id[after]});
 }
 
-/* last: the ids of the last merge, left and right; NULL: not wanted. */
+/* Merges a piece into ids and returns their number. If last is not NULL it gets the left and right id of the last
+ * merge. */
 static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids, int32_t last[2]) {
     if (4 * count * 4 + 64 > b->links_room) { /* three lists, and a heap of at most 3 candidates a byte */
         b->links_room = 16 * count + 4096;
@@ -349,7 +350,7 @@ uint64_t bpe_merges_hash(Bpe *b) {
         int32_t      last[2] = {-1, -1};
         if (count > room) {
             room = 2 * count;
-            ids = (int32_t *)more(ids, sizeof *ids * room + room); /* and the text behind them */
+            ids = (int32_t *)more(ids, sizeof *ids * room + room); /* followed by the text, of `room` bytes */
         }
         char *text = (char *)(ids + room);
         memcpy(text, b->pool + left->at, left->bytes), memcpy(text + left->bytes, b->pool + right->at, right->bytes);
@@ -366,7 +367,7 @@ uint64_t bpe_merges_hash(Bpe *b) {
 
 int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count, SplitEnd end, size_t *at,
                      size_t *bytes, int32_t *id) {
-    size_t cut = count; /* the first place of one that the end of the text cuts */
+    size_t cut = count; /* first place where a special text may begin that the end of the text cuts */
     for (size_t i = 0; b->longest_special[form] && i < count && cut == count; i++) {
         if (!b->starts_special[form][(uint8_t)text[i]]) continue;
         *bytes = 0;

@@ -48,7 +48,8 @@ void bpe_character(int byte, char out[4]) {
     else snprintf(out, 4, "%c%c", (int)(0xC0 | character >> 6), (int)(0x80 | (character & 0x3F)));
 }
 
-/* The bytes that characters stand for, in place; -1 where one stands for none. */
+/* Replaces characters by the bytes that they represent, in place. Returns the number of bytes, or -1 if a character
+ * represents none. */
 static int64_t to_bytes(char *text, size_t count) {
     static int16_t table[512];
     if (table['a'] == 0)
@@ -68,15 +69,15 @@ static int64_t to_bytes(char *text, size_t count) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* A file in the reading. Functions return 1, or 0 once refuse() has put a sentence into fault. */
+/* State of the parser. Its functions return 1, or 0 after refuse() has written a sentence into fault. */
 typedef struct {
     const char *path;                    /* borrowed */
     char       *fault;                   /* borrowed [BPE_FAULT_CHARS] */
-    BpeFile    *f;                       /* borrowed: what is read so far */
+    BpeFile    *f;                       /* borrowed: the result so far */
     Bpe        *bpe;                     /* owned by f */
     SplitRule   rule[SPLIT_RULES];       /* their patterns are owned */
-    int         rules, entries;          /* entries: of the vocabulary */
-    uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: added tokens that the vocabulary has, too; NULL: none */
+    int         rules, entries;          /* entries: number of tokens in the vocabulary */
+    uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: 1 for added tokens that are also in the vocabulary; NULL if none */
 } Reading;
 
 static int refuse(const Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -91,12 +92,12 @@ static int refuse(const Reading *r, const char *fmt, ...) {
 
 static int refuse_part(const Reading *r, const char *part, const char *what) {
     return refuse(r,
-                  ": its %s, %.*s, is none that is built in; byte-level BPE is read, split by ByteLevel, Split and "
-                  "Digits, as it is or in NFC, NFD, NFKC or NFKD",
+                  ": its %s, %.*s, is not supported; supported is byte-level BPE, split by ByteLevel, Split and "
+                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD",
                   part, SHOWN, what);
 }
 
-/* A member that is not used, for a warning. */
+/* Adds a line about a member that is not used, for a warning. */
 static void note(const Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void note(const Reading *r, const char *fmt, ...) {
     char    line[400];
@@ -122,10 +123,10 @@ static int is_set(const cJSON *object, const char *name) { /* neither absent, nu
     return item && !cJSON_IsNull(item) && !cJSON_IsFalse(item) && !(cJSON_IsString(item) && !item->valuestring[0]);
 }
 
-/* From here on it is this file that is read. */
+/* Begins a file: messages name it from here on. */
 static int begin(Reading *r, const BpeText *file) {
     r->path = file->path;
-    return !memchr(file->text, 0, file->bytes) || refuse(r, " is no text: it holds bytes of zero");
+    return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes");
 }
 
 static cJSON *json_of(Reading *r, const BpeText *file) {
@@ -142,7 +143,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     return NULL;
 }
 
-/* -1: none, refused. */
+/* Returns an id, or -1 after refusing it. */
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
@@ -151,8 +152,8 @@ static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
 }
 
 static int add_rule(Reading *r, const char *pattern, SplitBehavior behavior, int is_inverted) {
-    if (r->rules == SPLIT_RULES) return refuse_part(r, "pre_tokenizer", "of so many parts");
-    if (strlen(pattern) > PATTERN_LIMIT) return refuse_part(r, "pre_tokenizer", "Split by so long a pattern");
+    if (r->rules == SPLIT_RULES) return refuse_part(r, "pre_tokenizer", "of too many parts");
+    if (strlen(pattern) > PATTERN_LIMIT) return refuse_part(r, "pre_tokenizer", "Split with too long a pattern");
     char *own = strdup(pattern);
     if (!own) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
     r->rule[r->rules++] = (SplitRule){own, behavior, is_inverted};
@@ -198,8 +199,8 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
         id = bpe_find(r->bpe, joined, (size_t)(l + n));
     }
     if (a >= 0 && b >= 0 && (size_t)(l + n) > sizeof joined)
-        return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes, and %d is the most that is read", rank,
-                      shown, (long long)(l + n), TOKEN_LIMIT);
+        return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes; the limit is %d", rank, shown,
+                      (long long)(l + n), TOKEN_LIMIT);
     if (id < 0)
         return refuse(r,
                       ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
@@ -280,14 +281,14 @@ static int has_known_members(const Reading *r, const cJSON *object, const char *
             known = strcmp(KNOWN[i].object, name) == 0 && strcmp(KNOWN[i].member, one->string ? one->string : "") == 0;
         if (!known)
             return refuse(r,
-                          ": %s has the member \"%.*s\", which is not built in and may change ids. If it has no effect, "
-                          "remove it",
+                          ": %s has the member \"%.*s\", which is not supported and may change ids. If it has no "
+                          "effect, remove it",
                           name, SHOWN, one->string ? one->string : "");
     }
     return 1;
 }
 
-/* A text as a pattern that matches it alone. */
+/* Returns a pattern, malloc'ed, that matches exactly this text. */
 static char *pattern_of_text(const char *text) {
     char *out = (char *)malloc(2 * strlen(text) + 1), *to = out;
     if (!out) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
@@ -309,7 +310,7 @@ static int take_split(Reading *r, const cJSON *part) {
     while (kind <= SPLIT_CONTIGUOUS && strcmp(behavior, BEHAVIORS[kind]) != 0) kind++;
     if (kind > SPLIT_CONTIGUOUS) return refuse_part(r, "pre_tokenizer", "Split with an unknown behavior");
     if (!cJSON_IsString(one) || one->next || (!is_text && strcmp(one->string, "Regex") != 0))
-        return refuse_part(r, "pre_tokenizer", "Split by neither Regex nor String");
+        return refuse_part(r, "pre_tokenizer", "Split without a Regex or a String");
     char *text = is_text ? pattern_of_text(one->valuestring) : NULL;
     int   is_good =
         add_rule(r, text ? text : one->valuestring, (SplitBehavior)kind, cJSON_IsTrue(member(part, "invert")));
@@ -317,7 +318,7 @@ static int take_split(Reading *r, const cJSON *part) {
     return is_good;
 }
 
-/* Sets *is_bytes where it maps bytes to characters, as one part must. */
+/* Reads a pre_tokenizer. Sets *is_bytes if it maps bytes to characters, which exactly one part must do. */
 static int take_pre_tokenizer(Reading *r, const cJSON *part, int *is_bytes) {
     const char *type = word_of(part, "type");
     int         is_known = strcmp(type, "Sequence") == 0 || strcmp(type, "Split") == 0 || strcmp(type, "Digits") == 0 ||
@@ -325,7 +326,7 @@ static int take_pre_tokenizer(Reading *r, const cJSON *part, int *is_bytes) {
     if (!is_known) return refuse_part(r, "pre_tokenizer", *type ? type : "null");
     if (!has_known_members(r, part, type)) return 0;
     if (*is_bytes && strcmp(type, "Sequence") != 0)
-        return refuse_part(r, "pre_tokenizer", "with a part behind ByteLevel");
+        return refuse_part(r, "pre_tokenizer", "with a part after ByteLevel");
     if (strcmp(type, "Sequence") == 0) {
         const cJSON *one;
         cJSON_ArrayForEach(one, member(part, "pretokenizers")) if (!take_pre_tokenizer(r, one, is_bytes)) return 0;
@@ -386,7 +387,7 @@ static int take_added(Reading *r, const cJSON *list) {
         if (id < 0 || !has_known_members(r, one, "an added token")) return 0;
         for (int i = 0; i < 3; i++)
             if (is_set(one, WIDENING[i]))
-                return refuse(r, ": the added token \"%.*s\" with %s is not built in", SHOWN, content, WIDENING[i]);
+                return refuse(r, ": the added token \"%.*s\" with %s is not supported", SHOWN, content, WIDENING[i]);
         if (!bpe_add_special(r->bpe, id, content, strlen(content)))
             return refuse(r, ": the added token \"%.*s\" is empty, or its id %d another token's", SHOWN, content, id);
         if (!cJSON_IsTrue(member(one, "normalized"))) continue;
@@ -397,15 +398,15 @@ static int take_added(Reading *r, const cJSON *list) {
     return 1;
 }
 
-/* Hugging Face tokenizers gives an added token the id that the vocabulary has for it, else the next one behind the
- * vocabulary, whatever its "id" says. A file in which these differ would have two meanings. */
+/* Refuses an added token whose "id" is not the one that Hugging Face tokenizers uses. That library ignores "id": it
+ * takes the id in the vocabulary, else the next one after the vocabulary. */
 static int has_ids_in_order(const Reading *r, const cJSON *list) {
     int32_t      next = r->entries;
     const cJSON *one;
     cJSON_ArrayForEach(one, list) {
         const char *content = word_of(one, "content");
         int32_t     id = member(one, "id")->valueint;
-        if (r->is_entry[id]) continue; /* the vocabulary has it, or it stood here before */
+        if (r->is_entry[id]) continue; /* it is in the vocabulary, or earlier in this list */
         r->is_entry[id] = 1;
         char *bytes = strdup(content);
         if (!bytes) fail(EXIT_MEMORY, "no memory for a tokenizer");
@@ -414,14 +415,14 @@ static int has_ids_in_order(const Reading *r, const cJSON *list) {
         free(bytes);
         if (entry < 0) entry = next++;
         if (entry != id)
-            return refuse(r, ": the added token \"%.*s\" has the id %d, and Hugging Face tokenizers gives it %d, %s",
+            return refuse(r, ": the added token \"%.*s\" has the id %d, but Hugging Face tokenizers gives it %d, %s",
                           SHOWN, content, id, entry,
-                          entry < r->entries ? "as the vocabulary does" : "the next one behind the vocabulary");
+                          entry < r->entries ? "as the vocabulary does" : "the next one after the vocabulary");
     }
     return 1;
 }
 
-/* --- tokens before and behind each text --------------------------------------------------------------------------- */
+/* --- tokens before and after each text ---------------------------------------------------------------------------- */
 
 static int take_begin(Reading *r, const cJSON *ids, int is_behind) {
     const cJSON *id;
@@ -430,15 +431,15 @@ static int take_begin(Reading *r, const cJSON *ids, int is_behind) {
         int32_t own = take_id(r, id, "a token of the post_processor");
         if (own < 0) return 0;
         if (!bpe_bytes(r->bpe, own, &bytes))
-            return refuse(r, ": its post_processor adds the id %d, which is no token's", own);
+            return refuse(r, ": its post_processor adds the id %d, which no token has", own);
         if (is_behind) continue;
         if (r->f->begins == BPE_MOST_BEGIN)
             return refuse(r, ": its post_processor puts over %d tokens before a text", BPE_MOST_BEGIN);
         r->f->begin[r->f->begins++] = own;
     }
     if (is_behind && cJSON_GetArraySize(ids) > 0)
-        note(r, "the post_processor puts a token behind each text; prompts and evaluations leave it out, because text "
-                "goes on behind them");
+        note(r, "the post_processor puts a token after each text; prompts and evaluated texts go without it, because "
+                "more text follows them");
     return 1;
 }
 
@@ -451,10 +452,12 @@ static int take_template(Reading *r, const cJSON *part) {
         const cJSON *ids = member(member(member(part, "special_tokens"), word_of(token, "id")), "ids");
         if (text && strcmp(word_of(text, "id"), "A") == 0) texts++;
         else if (!token || !cJSON_IsArray(ids))
-            return refuse(r, ": its post_processor, TemplateProcessing, has a part of unknown kind");
+            return refuse(r, ": its post_processor, TemplateProcessing, has a part that is neither Sequence nor "
+                             "SpecialToken");
         else if (!take_begin(r, ids, texts > 0)) return 0;
     }
-    return texts == 1 || refuse(r, ": its post_processor, TemplateProcessing, does not hold the text once");
+    return texts == 1 ||
+           refuse(r, ": its post_processor, TemplateProcessing, must hold the text (Sequence A) exactly once");
 }
 
 static int take_post_processor(Reading *r, const cJSON *part) {
@@ -465,8 +468,8 @@ static int take_post_processor(Reading *r, const cJSON *part) {
         is_fixed = strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0;
     if (!is_template && !is_sequence && !is_fixed && strcmp(type, "ByteLevel") != 0)
         return refuse(r,
-                      ": its post_processor, %.*s, is none that is built in: ByteLevel, TemplateProcessing, "
-                      "RobertaProcessing, BertProcessing, or a Sequence of them",
+                      ": its post_processor, %.*s, is not supported; supported are ByteLevel, TemplateProcessing, "
+                      "RobertaProcessing, BertProcessing, and a Sequence of them",
                       SHOWN, type);
     if (!has_known_members(r, part, type)) return 0;
     if (is_sequence) {
@@ -485,7 +488,7 @@ static int take_post_processor(Reading *r, const cJSON *part) {
 static void take_decoder(const Reading *r, const cJSON *decoder) {
     const char *type = word_of(decoder, "type");
     if (decoder && !cJSON_IsNull(decoder) && strcmp(type, "ByteLevel") != 0)
-        note(r, "the decoder, %.*s, is not used: ids give the bytes of their tokens", SHOWN,
+        note(r, "the decoder, %.*s, is not used: an id becomes the bytes of its token", SHOWN,
              *type ? type : "of no type");
 }
 
@@ -514,7 +517,7 @@ static int read_model(Reading *r, const cJSON *json) {
     if (*type ? strcmp(type, "BPE") != 0 : !member(model, "merges"))
         return refuse_part(r, "model", *type ? type : "of no type");
     if (version && strcmp(word_of(json, "version"), "1.0") != 0)
-        return refuse(r, ": its version is \"%.*s\", and 1.0 is read", SHOWN, word_of(json, "version"));
+        return refuse(r, ": its version is \"%.*s\"; only 1.0 is supported", SHOWN, word_of(json, "version"));
     if (!has_known_members(r, json, "the file") || !has_known_members(r, model, "BPE")) return 0;
     for (int i = 0; i < 4; i++)
         if (is_set(model, OTHER[i]) &&
@@ -581,8 +584,7 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
         long    id = space ? strtol(space + 1, &digits, 10) : -1;
         int64_t count = space ? from_base64(line, (size_t)(space - line)) : -1;
         if (count > TOKEN_LIMIT)
-            return refuse(r, ":%d: a token of %lld bytes, and %d is the most that is read", number, (long long)count,
-                          TOKEN_LIMIT);
+            return refuse(r, ":%d: a token of %lld bytes; the limit is %d", number, (long long)count, TOKEN_LIMIT);
         if (end > line && (count <= 0 || digits != end || id < 0 || id >= BPE_MOST_IDS ||
                            !bpe_add(r->bpe, (int32_t)id, line, (size_t)count)))
             return refuse(r, ":%d: a token in base64 and its rank are expected, each once", number);
@@ -606,7 +608,7 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
     }
     if (is_good && !split_create(&f->split, r.rule, r.rules, text[0].path, SPLIT_BY_CONSTRUCTS, why))
         is_good = refuse(&r, ": pre_tokenizer: %s", why);
-    int keeps = is_good && kind != BPE_TOKENIZER_JSON; /* only a tokenizer.json says it itself */
+    int keeps = is_good && kind != BPE_TOKENIZER_JSON; /* only a tokenizer.json holds its own pattern */
     f->pattern = keeps ? r.rule[0].pattern : NULL;
     for (int i = keeps; i < r.rules; i++) free(r.rule[i].pattern);
     free(r.is_entry);
@@ -644,8 +646,8 @@ static BpeText read_text(const char *path) {
 
 /* --- tokenizer_config.json and special_tokens_map.json ------------------------------------------------------------ */
 
-/* Members of tokenizer_config.json that change neither ids nor the bytes that ids give. bos_token and add_bos_token
- * are used. All others are warned of. */
+/* Members of tokenizer_config.json that change neither the ids of a text nor the text of an id. bos_token and
+ * add_bos_token are used. The program warns of all others. */
 static const char *const INERT_CONFIG[] = {
     "added_tokens_decoder", "additional_special_tokens", "auto_map", "backend", "chat_template",
     "clean_up_tokenization_spaces", "cls_token", "cls_token_id", "eos_token", "eos_token_id", "bos_token_id",
@@ -655,11 +657,11 @@ static const char *const INERT_CONFIG[] = {
     "return_token_type_ids", "sep_token", "sp_model_kwargs", "special_tokens_map_file", "stride", "tokenizer_class",
     "tokenizer_file", "transformers_version", "truncation_side", "truncation_strategy", "trust_remote_code",
     "unk_token", "use_default_system_prompt", "use_fast", "vocab_file", "merges_file", "vocab_size"};
-/* Members that change ids if they are true, and what is done without them. */
+/* Members that change ids if they are true, with the words for what happens instead. */
 static const struct { const char *member, *instead; } ADDS[] = {
-    {"add_eos_token", "no token is put behind a text"},
+    {"add_eos_token", "no token is put after a text"},
     {"add_prefix_space", "no space is put before a text"},
-    {"split_special_tokens", "an added token is one id wherever it stands"},
+    {"split_special_tokens", "an added token is always one id"},
     {"do_lower_case", "text keeps its case"}};
 
 static void take_config(const Reading *r, const cJSON *json) {
@@ -686,8 +688,8 @@ static void take_config(const Reading *r, const cJSON *json) {
         int32_t     id = one->string ? (int32_t)strtol(one->string, NULL, 10) : -1;
         if (bpe_find_special(r->bpe, content) == id) continue;
         note(r,
-             "added_tokens_decoder has the token \"%.60s\" with the id %d, which the tokenizer's own file has not: it is "
-             "not used",
+             "added_tokens_decoder has the token \"%.60s\" with the id %d, which is not in the tokenizer's own file: "
+             "it is not used",
              content, id);
         break;
     }
@@ -698,8 +700,8 @@ static void set_start_from(BpeFile *f, const char *path, const char *member_name
     if (asprintf(&f->start_from, "%s: %s", path, member_name) < 0) fail(EXIT_MEMORY, "no memory for a tokenizer");
 }
 
-/* The token that bos_token names, as text or as an object with its text. As in transformers 5, add_bos_token and
- * add_eos_token take the place of the post_processor. */
+/* Reads bos_token, which is a text or an object with its text. As in transformers 5, add_bos_token and add_eos_token
+ * override the post_processor. */
 static void take_start(const Reading *r, const cJSON *json, const char *path) {
     const cJSON *bos = member(json, "bos_token"), *adds = member(json, "add_bos_token");
     const char  *text = cJSON_IsString(bos) ? bos->valuestring : word_of(bos, "content");
@@ -707,7 +709,7 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
     if (*text && f->start < 0) {
         f->start = bpe_find_special(r->bpe, text);
         if (f->start < 0)
-            note(r, "bos_token, \"%.60s\", is no added token of the tokenizer's file, and is not used", text);
+            note(r, "bos_token, \"%.60s\", is not an added token of the tokenizer's file, and is not used", text);
         else if (f->begins == 0) set_start_from(f, path, "bos_token");
     }
     if (cJSON_IsTrue(adds) && f->start < 0)

@@ -76,7 +76,7 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* A glob without a file: the message names its missing folder, if one is missing. */
+/* Refuses a glob that matches no file. The message names the folder if that is missing. */
 NORETURN static void fail_no_match(const char *key, const char *pattern) {
     char        folder[4096];
     struct stat st;
@@ -84,7 +84,7 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
     snprintf(folder, sizeof folder, "%s", pattern);
     char *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
-    if (slash && stat(folder, &st) < 0 && wild) { /* its parts hold wildcards: the text before the first, up to its last slash */
+    if (slash && stat(folder, &st) < 0 && wild) { /* the folder has wildcards: use the part of the path before them */
         snprintf(folder, sizeof folder, "%s", pattern);
         folder[strcspn(folder, "*?[")] = 0;
         slash = strrchr(folder, '/');
@@ -100,7 +100,8 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
          wild ? "matches no file" : "does not exist");
 }
 
-/* What `tokenize` leaves beside its shards: "my/" followed by a star means the shards. */
+/* Returns 1 for the notes and tokenizers that `tokenize` writes beside its shards, so that "my/" and a star names only
+ * the shards. */
 static int is_beside_shards(const char *path) {
     static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json",
                                         "merges.txt"};
@@ -120,7 +121,7 @@ void dataset_files(const char *name, IoPaths *files) {
     files->count = kept;
 }
 
-/* One file under two names would be trained on twice, without a message. */
+/* Refuses one file under two names, because training would silently read it twice. */
 static void refuse_duplicates(const IoPaths *list, const char *key) {
     IoPaths real = {NULL, 0};
     for (size_t i = 0; i < list->count; i++) {
@@ -145,7 +146,7 @@ NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, i
                "tokens, give model.vocab_size 65536 or less; text becomes shards by ./train_gpt tokenize");
 }
 
-/* The first samples of a blend's sources, which hold files[i] files each, one source after the other. */
+/* Sets the first sample of each source of a blend. Source i has the next files[i] files. */
 static void take_sources(Dataset *d, const char *key, const char *const *source, const int *files) {
     d->first_of_source = calloc((size_t)d->blend->sources + 1, sizeof *d->first_of_source);
     if (!d->first_of_source) fail(EXIT_MEMORY, "no memory for the table of %d sources", d->blend->sources);

@@ -26,9 +26,9 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Shapes in symbols: N rows of the micro-batch; OWN of them on this tensor rank, N/t of t; the widths are its own,
- * too: Q/t, QKV/t, FC/t and H/t heads, KEYS/t of keys. ALL_C is the whole width. PAST_N are the rows of tokens
- * before these, too. */
+/* Symbols for shapes with t tensor ranks. N is the rows of the micro-batch, OWN = N/t those of this rank. The widths
+ * are those of this rank: Q/t, QKV/t, FC/t, H/t heads and KEYS/t heads of keys. ALL_C is the whole width. PAST_N also
+ * counts the rows of earlier tokens. */
 typedef enum {
     ACT_OWN_ALL_C, ACT_OWN, ACT_N_Q, ACT_N_QKV, ACT_PAST_N_QKV, ACT_N_HEADS, ACT_N_KEYS, ACT_N_FC, ACT_N_2FC,
     ACT_HEADS_T, /* [B*H,T] */
@@ -116,8 +116,8 @@ Tensor batch_rows(const BlockRun *r, Tensor qkv);
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
 
-/* Keys of the config that a kind reads, beside its five sizes. A key that it does not read is refused, but at its
- * default. */
+/* Config keys that a kind reads, in addition to its five sizes. A key that it does not read is refused unless it has
+ * its default value. */
 typedef enum {
     READS_N_KV_HEAD = 1, /* else each query head has its own keys       */
     READS_HEAD_DIM  = 2, /* else n_embd / n_head                        */

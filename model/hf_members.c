@@ -18,9 +18,10 @@ enum {
     LQM = L | Q | M, ALL = G | LQM
 };
 
-/* A member is read by hf_gpt2.c, hf_llama.c or run/text/stored_model.c (`option`: the config key of its value, "" for
- * none), or has no effect on a model's numbers (option and only NULL), or is refused unless its value is in `only`:
- * JSON texts with | between them. null, [] and {} are allowed always. */
+/* A member of config.json, of one of three sorts. With `option` it is read by hf_gpt2.c, hf_llama.c or
+ * run/text/stored_model.c; option is the config key of its value, or "". With `only` it is refused unless its value is
+ * one of these JSON texts, which | separates; null, [] and {} are always allowed. With neither it changes no result.
+ * `ours` is the end of the refusal. */
 typedef struct { const char *name; int kinds; const char *option, *only, *ours; } Member;
 
 static const Member MEMBERS[] = {
@@ -47,7 +48,7 @@ static const Member MEMBERS[] = {
     {"summary_type", G, NULL, NULL, NULL}, {"summary_use_proj", G, NULL, NULL, NULL}, {"summary_activation", G, NULL, NULL, NULL},
     {"summary_proj_to_labels", G, NULL, NULL, NULL}, {"summary_first_dropout", G, NULL, NULL, NULL},
 
-    {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL}, /* of gpt2 these four are other names of its own */
+    {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL}, /* gpt2 allows these four as second names of its own */
     {"num_attention_heads", ALL, "model.n_head", NULL, NULL},
     {"hidden_size", ALL, "model.n_embd", NULL, NULL},
     {"max_position_embeddings", ALL, "model.n_positions", NULL, NULL},
@@ -61,14 +62,14 @@ static const Member MEMBERS[] = {
     {"hidden_act", LQM, NULL, "\"silu\"|\"swish\"", "silu is computed here"},
     {"attention_bias", LQM, NULL, "false", "there are no biases here"},
     {"mlp_bias", L, NULL, "false", "there are no biases here"},
-    {"partial_rotary_factor", LQM, NULL, "1", "all channels of a head turn with the position here"},
+    {"partial_rotary_factor", LQM, NULL, "1", "all channels of a head are rotated here"},
     {"use_sliding_window", Q | M, "", NULL, NULL},
     {"sliding_window", Q | M, "", NULL, NULL},
     {"max_window_layers", Q | M, "", NULL, NULL},
     {"original_max_position_embeddings", LQM, "", NULL, NULL},
     {"layer_types", LQM, NULL, "[\"full_attention\"]", "a token sees all tokens before it in each layer here: \"full_attention\""},
     {"attention_dropout", LQM, NULL, NULL, NULL},
-    {"pretraining_tp", L, NULL, NULL, NULL}, /* how many products a product was divided into: the sum is the same */
+    {"pretraining_tp", L, NULL, NULL, NULL}, /* number of parts in which a product was computed: the sum is the same */
 
     {"num_experts", M, "moe.experts", NULL, NULL},
     {"num_local_experts", M, "moe.experts", NULL, NULL},
@@ -109,13 +110,13 @@ static const Member ROPE_MEMBERS[] = {
     {"low_freq_factor", ALL, "model.rope_low_freq_factor", NULL, NULL},
     {"high_freq_factor", ALL, "model.rope_high_freq_factor", NULL, NULL},
     {"original_max_position_embeddings", ALL, "model.rope_original_positions", NULL, NULL},
-    {"partial_rotary_factor", ALL, NULL, "1", "all channels of a head turn with the position here"},
+    {"partial_rotary_factor", ALL, NULL, "1", "all channels of a head are rotated here"},
     {"mrope_section", ALL, NULL, "null", "a token has one position here"},
 };
 
-/* What `generate` of transformers reads: generation_config.json, or config.json where there is none. A value that is
- * null or among `idle` changes no text; idle NULL: no value does. key: the key of `sample` that does the same; NULL:
- * there is none. */
+/* Settings that `generate` of transformers reads, from generation_config.json or, without one, from config.json. A
+ * value that is null or among `idle` changes no text; with idle NULL no value does. key is the key of `sample` that
+ * does the same, "" or NULL if there is none. */
 static const struct { const char *name, *idle, *key; } GENERATION[] = {
     {"temperature", "1", "temperature"}, {"top_k", "0", "top_k"}, {"top_p", "1", "top_p"}, {"min_p", "0", "min_p"},
     {"do_sample", "true", "temperature"}, {"max_new_tokens", "null", "tokens"}, {"max_length", "null", "tokens"},
@@ -168,7 +169,8 @@ int hf_flag_of(const cJSON *config, const char *key, int fallback, const char *p
     return cJSON_IsTrue(value);
 }
 
-/* Whether the value is one of the texts; a list counts as its elements, all of which must be the text's one element. */
+/* Returns 1 if the value is null, [], {} or one of the JSON texts. A text that is a list of one element allows a list
+ * of any number of that element. */
 static int is_among(const cJSON *value, const char *texts) {
     int found = cJSON_IsNull(value) || ((cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child);
     for (const char *text = texts; text && !found; text = strchr(text, '|') ? strchr(text, '|') + 1 : NULL) {
@@ -184,7 +186,7 @@ static int is_among(const cJSON *value, const char *texts) {
     return found;
 }
 
-/* what: "" or "rope_scaling." before the names. */
+/* Checks an object by a table. `what` is written before the names of unknown members: "" or "rope_scaling.". */
 static void check(const Member *table, size_t rows, const cJSON *object, const char *what, const char *path, int arch) {
     enum { NAMED = 8 };
     char  *names = NULL, quoted[100];
@@ -201,7 +203,7 @@ static void check(const Member *table, size_t rows, const cJSON *object, const c
     }
     if (unknown > NAMED) fprintf(out, " and %d more", unknown - NAMED);
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to check %s", path);
-    if (unknown) warn("%s: not known here, and not used: %s", path, names);
+    if (unknown) warn("%s: these members are not known and not used: %s", path, names);
     free(names);
 }
 
@@ -221,7 +223,7 @@ static int is_given(const char *const *given, const char *key) {
     return 0;
 }
 
-/* One member that is not used: its value, and the key of `sample` that does the same. */
+/* Writes one setting that is not used, with its value and the key of `sample` that does the same. */
 static void tell_unused(FILE *out, int count, const cJSON *item, const char *key) {
     char shown[SHOWN_BYTES], name[100];
     snprintf(name, sizeof name, "%.90s", item->string);

@@ -22,7 +22,7 @@ typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
     int     arch;              /* Arch                                                            */
     int     tie_embeddings;    /* the head is the embedding                                       */
-    int     own_head;          /* gpt2 as sample and eval read it: the file has a head that is not the embedding */
+    int     own_head;          /* 1 for a gpt2 file whose head is not the embedding: only sample and eval read it */
     int64_t n_kv_head;         /* heads of keys and values, which n_head shares; 0: n_head        */
     int64_t n_inner;           /* width of the MLP; 0: 4 n_embd                                   */
     double  norm_eps, rope_theta;
@@ -49,15 +49,16 @@ static inline int64_t shape_head_dim(ModelShape s) { return s.head_dim ? s.head_
 
 enum { VOCAB_PAD = 128 }; /* rows of wte in memory are a multiple, on each tensor rank: whole tiles for the products */
 
-/* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, D = head_dim, Q and KV = columns of queries
- * and of keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
+/* Symbols for the dimensions of a parameter: V vocabulary, P positions, C = n_embd, D = head_dim, Q and KV = columns of
+ * queries and of keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;
-/* N(0, std), std = 0.02 unless init_std says otherwise; INIT_RESIDUAL, of the projections that join the residual
- * stream, N(0, std / sqrt(2 n_layer)): Radford et al. 2019. Both by the factors of model/mup.h. */
+/* Distribution of first weights. INIT_NORMAL: N(0, std) with std = init_std, default 0.02. INIT_RESIDUAL, for
+ * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. Both times the factors
+ * of model/mup.h. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
 typedef struct {
-    /* In files, after the prefix of its place: "attn.c_attn.weight". Rows that follow each other and have a * repeat
-     * for each expert, whose number stands there; `field` is the first one's. */
+    /* Name in files after the prefix of its block: "attn.c_attn.weight". Adjacent rows with a * are repeated for each
+     * expert, with its number for the *; `field` is that of the first expert. */
     const char *name;
     size_t      field;  /* offset of its Tensor in the struct that blocks work with       */
     Dim         dim[2]; /* DIM_NONE as the second: a vector                               */
@@ -74,21 +75,21 @@ typedef struct {
 #define NO_FIELD ((size_t)-1) /* a Param's that no view shows */
 
 int64_t dim_size(Dim dim, ModelShape shape);
-const char *dim_option(Dim dim); /* the config keys that it follows from: "model.n_embd" */
+const char *dim_option(Dim dim); /* returns the config keys that set it: "model.n_embd" */
 
 enum { MODEL_MOST_ROWS = 120000 }; /* tensors of a model: about as many as the header of a .safetensors file may name */
 
 /* The whole model's rows, in the order of files: bucket 0 holds the embedding's, 1 + l block l's, the last the final
  * norm's. malloc'ed, *count of them. */
 Param *model_params(ModelShape shape, int *count);
-/* The number of these rows. */
+/* Returns the number of rows that model_params makes. */
 int64_t model_rows(ModelShape shape);
 /* Writes the number of parameters; returns 0 where it does not fit in 64 bits. */
 int    model_parameters(ModelShape shape, int64_t *parameters);
 /* The struct of Tensors of a bucket's rows. */
 size_t model_view_bytes(ModelShape shape, int bucket);
-/* With place.expert_ranks > 1 the rows of experts of block l are bucket model_expert_bucket(shape, 1 + l), after all
- * others. */
+/* Returns the layout of the model. With place.expert_ranks > 1 the experts of block l are in bucket
+ * model_expert_bucket(shape, 1 + l), after all others. */
 Layout model_layout(ModelShape shape, LayoutPlace place);
 static inline int model_final_bucket(ModelShape s) { return 1 + (int)s.n_layer; }
 static inline int model_expert_bucket(ModelShape s, int block) { return model_final_bucket(s) + block; }
@@ -98,8 +99,8 @@ static inline int model_view_bucket(ModelShape s, int bucket) {
     return bucket > final ? bucket - final : bucket;
 }
 
-/* Model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal), P = all parameters, but for a wte
- * that is not the head, too, and of the experts those of one token. */
+/* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal). P counts all parameters
+ * except a wte that is not also the head, and only the experts that one token uses. */
 double model_flops_per_token(ModelShape shape, int64_t T);
 /* "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
 typedef struct { char text[320]; } ShapeText;

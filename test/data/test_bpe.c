@@ -242,7 +242,7 @@ static void begin_tokens_are_read(void **state) {
          {"\"post_processor\":{\"type\":\"RobertaProcessing\",\"sep\":[\"</s>\",9],\"cls\":[\"<s>\",260],\"trim_offsets\":true,\"add_prefix_space\":false},",
           {260},
           1,
-          "puts a token behind each text"},
+          "puts a token after each text"},
          {"\"truncation\":{\"max_length\":3},", {0}, 0, "truncation is not used"},
          {"\"decoder\":{\"type\":\"Fuse\"},", {0}, 0, "the decoder, Fuse, is not used"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -268,7 +268,7 @@ static void files_beside_are_read(void **state) {
                   NULL},
                  {"special_tokens_map.json", "{\"bos_token\":\"<|start|>\"}", 261, NULL},
                  {"tokenizer_config.json", "{\"bos_token\":null}", 260, NULL},
-                 {"tokenizer_config.json", "{\"bos_token\":\"none\"}", 260, "bos_token, \"none\", is no added token"},
+                 {"tokenizer_config.json", "{\"bos_token\":\"none\"}", 260, "bos_token, \"none\", is not an added token"},
                  {"tokenizer_config.json", "{\"add_bos_token\":true}", 260, "add_bos_token is not used"},
                  {"tokenizer_config.json", "{\"add_bos_token\":true,\"bos_token\":\"<|start|>\"}", 261, NULL},
                  {"tokenizer_config.json", "{\"add_prefix_space\":true,\"add_eos_token\":false}", 260,
@@ -325,7 +325,7 @@ static void faults_are_named(void **state) {
          {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true},",
           "ByteLevel with add_prefix_space"},
          {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"trim\":1},",
-          "ByteLevel has the member \"trim\", which is not built in"},
+          "ByteLevel has the member \"trim\", which is not supported"},
          {256, TAIL, MERGES, "\"type\":\"BPE\",\"alpha\":0.5,", LEVEL, "BPE has the member \"alpha\""},
          {256, TAIL, MERGES, PLAIN, "\"chunks\":3,\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
           "the file has the member \"chunks\""},
@@ -333,17 +333,17 @@ static void faults_are_named(void **state) {
           "its version is \"2.0\""},
          {256, TAIL, MERGES, PLAIN,
           "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]},",
-          "with a part behind ByteLevel"},
+          "with a part after ByteLevel"},
          {256, TAIL, MERGES, PLAIN,
           "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Halved\"},",
           "Split with an unknown behavior"},
          {256, TAIL, MERGES, PLAIN, "\"post_processor\":{\"type\":\"Mine\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
-          "its post_processor, Mine, is none that is built in"},
+          "its post_processor, Mine, is not supported"},
          {256, TAIL, MERGES, PLAIN,
           "\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"x\",999],\"sep\":[\"x\",1]},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},",
-          "adds the id 999, which is no token's"},
+          "adds the id 999, which no token has"},
          {256, ",\"he\":257", "[]", PLAIN, LEVEL,
-          "the added token \"<|endoftext|>\" has the id 260, and Hugging Face tokenizers gives it 257, the next one"}};
+          "the added token \"<|endoftext|>\" has the id 260, but Hugging Face tokenizers gives it 257, the next one"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_tokenizer(path, cases[i].bytes, cases[i].tail, cases[i].merges, cases[i].around, cases[i].parts);
         assert_ends(EXIT_DATA, create_from, path, cases[i].says, NULL);
@@ -371,7 +371,7 @@ static void hostile_files_are_refused(void **state) {
         {BPE_TOKENIZER_JSON,
          "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\","
          "\"pattern\":{\"Regex\":\"",
-         "\\\\s", "\"}}}", "Split by so long a pattern"},
+         "\\\\s", "\"}}}", "Split with too long a pattern"},
         {BPE_TOKENIZER_JSON,
          "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
          "\"added_tokens\":[{\"content\":\"a\",\"id\":1048576}",

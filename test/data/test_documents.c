@@ -97,7 +97,7 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a", .content = "{\"text\":\"\xe9\"}\n", .options = {.encoding = ENCODING_LATIN1}, .text = "<\xc3\xa9>"},
         {.name = "a", .content = "caf\xe9", .options = {.encoding = ENCODING_LATIN1}, .text = "(caf\xc3\xa9>"},
         {.name = "a", .content = "caf\xe9", .fault = "1 of 4 bytes are not UTF-8, the first at byte 3"},
-        {.name = "a", .content = "caf\xe9", .options = {.encoding = ENCODING_UTF8}, .fault = "1 of 4 bytes are no UTF-8"},
+        {.name = "a", .content = "caf\xe9", .options = {.encoding = ENCODING_UTF8}, .fault = "1 of 4 bytes are not UTF-8"},
         {.name = "a", .content = "caf\xe9", FORMAT(TEXT), .text = "(caf\xe9>"},
         {.name = "a", .content = "\x93q\x94", .options = {.encoding = ENCODING_LATIN1}, .fault = "2 of 5 bytes are not Latin-1, the first at byte 0"},
     };

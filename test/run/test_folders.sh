@@ -82,7 +82,7 @@ expect "from the file" \
 expect "temperature is named where the user gives none" \
     told 'not used: temperature 0.25 \(temperature=0.25\), repetition_penalty'
 made ends some_new_member=1; quiet says ends
-expect "members that are not known are named" told 'config.json: not known here, and not used: "some_new_member"$'
+expect "members that are not known are named" told 'config.json: these members are not known and not used: "some_new_member"$'
 
 # --- rotary positions: as transformers 5 finds them -------------------------------------------------------------------
 FROM=$WORK/llama/checkpoints/step_00000003
