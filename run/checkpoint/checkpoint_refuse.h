@@ -21,7 +21,8 @@ NORETURN void refuse_no_checkpoint(const char *checkpoints);
 
 /* Refuses keys or training shards that differ from the checkpoint's and may not change: each with both values. */
 void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);
-/* Exit 65 if the tokenizer of the data, t, is not that of the checkpoint, unless run.allow_change names data.train. t NULL: not known. */
+/* Exit 65 if t, the tokenizer of the data (NULL if not known), is not that of the checkpoint. Allowed if
+ * run.allow_change names data.train. */
 void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char *folder);
 
 #ifdef __cplusplus

@@ -31,11 +31,11 @@ static void put_values(Stream *s, Tensor to, float *values) {
     device_from_host(s, to, values);
 }
 
-/* The head is the embedding here; weights with another one are of another model. values: n elements of the span of
- * the embedding. */
+/* Refuses weights whose head is not the embedding, if the head of the model is the embedding. values are n elements of
+ * the span of the embedding. */
 static void refuse_other_head(WeightsTensor head, const Layout *layout, const Span *span, int64_t at, int64_t n,
                               const float *values) {
-    int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0; /* which has no other */
+    int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0; /* always tied in training */
     const WeightsFile *w = head.file;
     float             *theirs = block_buffer(w->path);
     CHECK(weights_read_span(w, head.tensor, layout->param[span->param].offset, layout, span, at, theirs,
@@ -43,12 +43,12 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
           "%lld elements", (long long)n);
     if (memcmp(theirs, values, sizeof *values * (size_t)n) != 0)
         fail(EXIT_DATA,
-             "%s: %s is not the embedding, and the head of the model to train is (model.tie_embeddings = true): %s",
+             "%s: %s is not the embedding, but model.tie_embeddings=true makes the embedding the head: %s",
              w->path, head.tensor->name,
              !is_gpt2
                  ? "give model.tie_embeddings=false"
-                 : "a gpt2 is trained with one matrix for both; sample and eval "
-                   "take this one as it is, and without that tensor in the file training starts from the embedding");
+                 : "a gpt2 is trained with one matrix for both; remove that tensor from the file to train from the "
+                   "embedding (sample and eval use these weights as they are)");
     free(theirs);
 }
 

@@ -60,7 +60,7 @@ void weights_close(WeightsFile *w) {
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
-/* Values of 8 bytes, to nearest. Returns 0 or -errno. */
+/* Reads values of 8 bytes, rounded to nearest. Returns 0 or -errno. */
 static int read_doubles(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
     enum { AT_ONCE = 4096 };
     double values[AT_ONCE];

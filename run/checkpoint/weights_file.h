@@ -23,7 +23,7 @@ typedef struct {
 WeightsFile weights_open(const char *path);
 void        weights_close(WeightsFile *w);
 
-/* Whether values of this type are read: F64, F32, F16 and BF16. */
+/* Returns 1 if values of this type can be read: F64, F32, F16 and BF16. */
 static inline int weights_type_is_read(SafeType t) {
     return t == SAFE_F64 || t == SAFE_F32 || t == SAFE_F16 || t == SAFE_BF16;
 }

@@ -48,12 +48,13 @@ NORETURN static void refuse_missing(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     if (!is_hub_name(path)) fail(EXIT_DATA, "%s does not exist", path);
     fail(EXIT_DATA,
-         "%s does not exist here. A model of that name on the Hugging Face hub comes by: hf download %s%s --local-dir datasets/%s, and is "
-         "then datasets/%s",
+         "%s does not exist here. If it is a model on the Hugging Face hub, type: hf download %s%s --local-dir "
+         "datasets/%s, and name datasets/%s instead",
          path, organisation_of(path), path, name, name);
 }
 
-/* Of a file NAME-00002-of-00005.safetensors: 2 and 5, and the bytes before "-00002"; 0: it has no such name. */
+/* Returns 1 for a name such as NAME-00002-of-00005.safetensors, with number 2, of 5, and stem the bytes before
+ * "-00002". */
 static int is_part(const char *name, int *number, int *of, int *stem) {
     const char *end = strstr(name, "-of-"), *dot = strstr(name, ".safetensors");
     if (!end || !dot || dot[12] || end - name < 6) return 0;
@@ -67,7 +68,7 @@ static int is_weights_name(const struct dirent *entry) {
     return bytes > 12 && entry->d_name[0] != '.' && strcmp(entry->d_name + bytes - 12, ".safetensors") == 0;
 }
 
-/* The folder's .safetensors files by name, scandir's; 0 where there are none. */
+/* Lists the .safetensors files of a folder by name, as scandir. Returns their number, 0 if there are none. */
 static int list_weights(const char *folder, struct dirent ***list) {
     int count = scandir(folder, list, is_weights_name, alphasort);
     return count < 0 ? 0 : count;
@@ -78,8 +79,8 @@ static void free_list(struct dirent **list, int count) {
     if (count > 0) free(list);
 }
 
-/* Whether the .safetensors files of a folder are NAME-00001-of-0000N to NAME-0000N-of-0000N, and nothing else. Where
- * one of these is missing: its name in missing. */
+/* Returns 1 if the .safetensors files of a folder are exactly NAME-00001-of-0000N to NAME-0000N-of-0000N. If one of
+ * these is missing, returns 0 with its name in missing. */
 static int is_whole_parts(struct dirent **list, int count, char missing[300]) {
     int number, of = 0, first = 0, stem, first_stem = 0;
     *missing = 0;
@@ -118,8 +119,8 @@ NORETURN static void refuse_folder(const char *folder) {
     if (count > 1)
         fail(EXIT_DATA,
              "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
-             " that says which of them are the model: give the "
-             "one that is the name " WEIGHTS_SINGLE ", as in mv %s/%s %s/" WEIGHTS_SINGLE,
+             " that says which of them are the model: rename the one that is the model to " WEIGHTS_SINGLE
+             ", as in mv %s/%s %s/" WEIGHTS_SINGLE,
              folder, count, folder, list[0]->d_name, folder);
     for (int i = 0; i < 2; i++)
         if (exists(path_of("%s/%s", folder, others[i])))
@@ -161,9 +162,9 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
     if (!is_ours && !is_model(path) && exists(path_of("%s/config.json", path))) refuse_folder(path);
     if (!is_ours && (exists(path_of("%s/" WEIGHTS_SINGLE, path)) || exists(path_of("%s/" WEIGHTS_INDEX, path))) &&
         !is_model(path))
-        fail(EXIT_DATA, "%s/config.json does not exist, which gives the sizes of the model: download it to the weights",
-             path);
-    if (is_ours || !is_model(path)) /* a checkpoint that does not verify is none */
+        fail(EXIT_DATA,
+             "%s/config.json, which holds the sizes of the model, does not exist: download it to that folder", path);
+    if (is_ours || !is_model(path)) /* a checkpoint that does not verify does not count */
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging Face", path);
     if (strlen(folder.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path);
     strcpy(out, folder.text);
@@ -271,7 +272,7 @@ static void expected_shape(char *out, size_t capacity, const Param *p) {
     safetensors_shape(out, capacity, &t);
 }
 
-/* "model.vocab_size x model.n_embd", or what config.json has in their place. */
+/* Writes the keys that set a shape, such as "model.vocab_size x model.n_embd", or their members in config.json. */
 static char *sizes_text(const Param *p, WeightsSizes sizes, char out[200]) {
     char text[160];
     snprintf(text, sizeof text, p->dims == 2 ? "%s x %s" : "%s", dim_option((Dim)p->symbol[0]),
@@ -289,19 +290,21 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
     safetensors_shape(found, sizeof found, t);
     if (!same && sizes.config)
         fail(EXIT_DATA,
-             "%s: tensor %s has shape %s, expected %s: %s says so by %s; correct it there, or take the config.json of these weights",
+             "%s: tensor %s has shape %s, expected %s by %s (%s): correct it there, or use the config.json of these "
+             "weights",
              w->path, t->name, found, expected, sizes.config, sizes_text(p, sizes, keys));
     if (!same)
         fail(EXIT_DATA,
-             "%s: tensor %s has shape %s, expected %s by %s: give model.* the sizes of these weights, or name others",
+             "%s: tensor %s has shape %s, expected %s by %s: set model.* to the sizes of these weights, or name other "
+             "weights",
              w->path, t->name, found, expected, sizes_text(p, sizes, keys));
     if (!weights_type_is_read(t->type))
         fail(EXIT_DATA,
-             "%s: tensor %s has type %s, expected F64, F32, F16 or BF16: take the model's unquantized weights", w->path,
-             t->name, safetensors_type_name(t->type));
+             "%s: tensor %s has type %s, expected F64, F32, F16 or BF16: use the unquantized weights of the model",
+             w->path, t->name, safetensors_type_name(t->type));
 }
 
-/* Plain names of rows, sorted. */
+/* Plain name of a parameter row. Arrays of them are sorted by name. */
 typedef struct { char plain[64]; int param; } RowName;
 
 static int by_plain(const void *a, const void *b) {
@@ -320,7 +323,7 @@ static RowName *row_names(const Layout *layout) {
     return names;
 }
 
-/* -1: no row has this plain name. */
+/* Returns the row of this plain name, or -1. */
 static int find_row(const RowName *names, int count, const char *plain) {
     RowName key;
     if (strlen(plain) >= sizeof key.plain) return -1;
@@ -346,7 +349,7 @@ WeightsTensor weights_set_find_plain(const WeightsSet *set, const char *wanted) 
     return (WeightsTensor){NULL, NULL};
 }
 
-/* One more than the number of the tensor's block; 0: it is of no block. */
+/* Returns 1 + the index of the block that a tensor belongs to, 0 if it belongs to none. */
 static int64_t block_of(const char *name) {
     char        plain[HF_NAME_BYTES];
     const char *number = hf_plain_name(name, plain);
@@ -375,7 +378,8 @@ WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout) {
     return head;
 }
 
-/* A tensor that is in two files, under one name: the index says which counts. Returns whether the second does. */
+/* Decides between two tensors for one row. Under one name in two files the index decides; else exit 65. Returns 1 if
+ * the second is used. */
 static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTensor second) {
     int at = weights_index_find(&set->index, second.tensor->name),
         same = strcmp(first.tensor->name, second.tensor->name) == 0;
@@ -389,7 +393,7 @@ static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTens
          second.file->path, second.tensor->name, first.file->path);
 }
 
-/* A block that config.json does not count, or a tensor of another kind of model. */
+/* Refuses a tensor that no row needs: of a block beyond the model's number of blocks, or of another kind of model. */
 NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, const SafeTensor *t, int64_t blocks,
                                   WeightsSizes sizes) {
     char    shape[200];
@@ -397,11 +401,11 @@ NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, c
     safetensors_shape(shape, sizeof shape, t);
     if (stored > blocks)
         fail(EXIT_DATA,
-             "%s: tensor %s of shape %s is not one of this model's: the weights are of %lld blocks, and %s is %lld",
+             "%s: tensor %s of shape %s is not part of this model: the weights have %lld blocks, but %s is %lld",
              w->path, t->name, shape, (long long)stored,
              sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", (long long)blocks);
-    fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's: %s says which kind of model it is", w->path,
-         t->name, shape, sizes.config ? sizes.config : "model.arch");
+    fail(EXIT_DATA, "%s: tensor %s of shape %s is not part of this model, whose kind is set by %s", w->path, t->name,
+         shape, sizes.config ? sizes.config : "model.arch");
 }
 
 typedef struct { RowName *names; const Layout *layout; WeightsTensor *tensor_of, head; int64_t blocks; } Match;
@@ -426,7 +430,7 @@ static void match_file(const WeightsSet *set, const WeightsFile *w, Match *m, We
     }
 }
 
-/* One line where the index names other files than those that hold the tensors. */
+/* Warns, in one line, if the index lists other files than those that hold the tensors. */
 static void warn_of_index(const WeightsSet *set, const WeightsTensor *tensor_of, int params) {
     const WeightsTensor *first = NULL;
     int                  wrong = 0;
@@ -436,11 +440,11 @@ static void warn_of_index(const WeightsSet *set, const WeightsTensor *tensor_of,
         if (!wrong++) first = &tensor_of[p];
     }
     if (wrong)
-        warn("%s: %d tensor%s in other files than it says, and read from there: %s is in %s", set->path, wrong,
+        warn("%s: %d tensor%s in other files than this index says, and read from there: %s is in %s", set->path, wrong,
              wrong == 1 ? " is" : "s are", first->tensor->name, first->file->path);
 }
 
-/* The blocks of a layout, by its names. */
+/* Returns the number of blocks of a layout, by the names of its rows. */
 static int64_t blocks_of(const Layout *layout) {
     int64_t most = 0;
     for (int i = 0; i < layout->params; i++)
@@ -459,7 +463,7 @@ NORETURN static void refuse_absent(const WeightsSet *set, const Layout *layout, 
              sizes.config ? sizes.config : "");
     if (stored < blocks)
         fail(EXIT_DATA,
-             "%s: tensor %s is missing, expected with shape %s: the weights are of %lld blocks, and %s%s%s is %lld",
+             "%s: tensor %s is missing, expected with shape %s: the weights have %lld blocks, but %s%s%s is %lld",
              set->path, p->name, shape, (long long)stored,
              sizes.config ? hf_member_of(sizes.arch, "model.n_layer") : "model.n_layer", sizes.config ? " in " : "",
              sizes.config ? sizes.config : "", (long long)blocks);

@@ -1,5 +1,5 @@
-/* weights_set.h - a model's weights as Hugging Face stores them: one .safetensors file, or the several that an index
- * names. Faults end the program as in weights_file.h.
+/* weights_set.h - the weights of a model as Hugging Face stores them: in one .safetensors file, or in several that an
+ * index lists. Faults end the program as in weights_file.h.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_SET_H
 #define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_SET_H
@@ -16,52 +16,54 @@ extern "C" {
 #define WEIGHTS_INDEX  "model.safetensors.index.json"
 
 typedef struct {
-    char        *path;      /* owned: of the file, or of the index */
-    char        *folder;    /* owned: the folder whose config.json describes them; NULL: a file of another name */
+    char        *path;      /* owned: path of the file, or of the index */
+    char        *folder;    /* owned: folder whose config.json describes the weights; NULL for a file of another name */
     WeightsFile *file;      /* owned [files] */
     int          files;
-    WeightsIndex index;     /* owned: which file each tensor is in; tensors 0: there is no index */
+    WeightsIndex index;     /* owned: the file of each tensor; its tensors are 0 if there is no index */
 } WeightsSet;
 
-/* One of the set's tensors; tensor NULL: there is none. */
+/* A tensor of the set; tensor is NULL if it is not there. */
 typedef struct {
     const WeightsFile *file;
     const SafeTensor  *tensor;
 } WeightsTensor;
 
-/* path: a file; an index; a folder that holds one of the two, or all of NAME-00001-of-0000N.safetensors, or else a
- * run folder, whose newest checkpoint is taken. Every file that an index names must be there: exit 65. A name that
- * is no path, but may be one of the Hugging Face hub, and a folder of weights in another format are refused with the
- * way out. */
+/* Opens weights. path is a file, an index, or a folder. A folder holds one of the two, or all files of
+ * NAME-00001-of-0000N.safetensors; else it is a run folder, whose newest checkpoint is opened. Exit 65 if a file that
+ * an index lists is missing. A name of the Hugging Face hub that is no path, and weights in another format, are refused
+ * with the command to type. */
 WeightsSet weights_set_open(const char *path);
 void       weights_set_close(WeightsSet *set);
 
-/* The folder of a model, into out [capacity]: a checkpoint, the newest one of a run folder, or any other with
- * config.json and such weights. Else exit 65. */
+/* Writes the folder of a model into out [capacity]: a checkpoint, the newest one of a run folder, or any other folder
+ * with config.json and such weights. Exit 65 if path is none of these. */
 void weights_set_folder(const char *path, char *out, size_t capacity);
 
-/* Of sizes, and samples of what the files hold. */
+/* Returns a hash of the sizes of the files and of samples of their content. */
 uint64_t weights_set_fingerprint(const WeightsSet *set);
 
-/* The tensor of just this name, in any of the files. */
+/* Returns the tensor of exactly this name, in any of the files. */
 WeightsTensor weights_set_find(const WeightsSet *set, const char *name);
-/* The tensor of this plain name (model/hf_gpt2.h), in any of the files. */
+/* Returns the tensor of this plain name (model/hf_gpt2.h), in any of the files. */
 WeightsTensor weights_set_find_plain(const WeightsSet *set, const char *plain);
-/* The number of blocks that the tensors' names count. */
+/* Returns the number of blocks, by the names of the tensors. */
 int64_t       weights_set_blocks(const WeightsSet *set);
 
-/* lm_head.weight, if it is stored, the layout has no row for it, and the embedding is stored, too. */
+/* Returns lm_head.weight if it is stored beside the embedding and the layout has no row for it. */
 WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout);
 
-/* Who gave the sizes that tensors are compared with: config.json of a kind (Arch) of model; config NULL: the keys of
- * a run. */
+/* Source of the sizes that tensors are compared with: the path of a config.json and its kind of model (Arch), or with
+ * config NULL the config keys of a run. warns: see weights_set_match. */
 typedef struct { const char *config; int arch, warns; } WeightsSizes;
 
-/* tensor_of[p] = the tensor of parameter row p, by its plain name. Tensors that carry nothing (model/hf_gpt2.h) and
- * weights_set_head() are passed over. A tied head stands for the embedding, where that is not stored. Of a tensor
- * that is in two files the index' counts. Any other extra tensor, a missing one, another shape, or a type that is
- * not F64, F32, F16 or BF16: exit 65 naming tensor, found and expected. sizes.warns: warns of an index that names
- * other files than those that hold the tensors. Returns a malloc'ed array [layout->params]. */
+/* Finds the tensor of each parameter row by its plain name. Returns a malloc'ed array [layout->params]. Tensors to
+ * ignore (model/hf_gpt2.h) and weights_set_head() are skipped. If the embedding is not stored, a tied head is used for
+ * it. If a tensor is in two files, the one that the index lists is used.
+ *
+ * Exit 65 naming tensor, found and expected: for any other extra tensor, a missing one, another shape, or a type other
+ * than F64, F32, F16 and BF16. With sizes.warns it warns if the index lists other files than those that hold the
+ * tensors. */
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes);
 
 #ifdef __cplusplus

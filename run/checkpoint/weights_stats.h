@@ -20,7 +20,7 @@ static inline WeightsStats weights_stats_none(void) { return (WeightsStats){0, 0
 void   weights_stats_add(WeightsStats *a, const WeightsStats *b);
 double weights_norm(const WeightsStats *s);
 
-/* Whether the values of its type are read: F64, F32, F16, BF16. */
+/* 1 if values of its type can be read: F64, F32, F16, BF16. */
 int          weights_has_values(const SafeTensor *t);
 int64_t      weights_elems(const SafeTensor *t);
 /* Of a tensor that has values. The same figures for any number of threads. */

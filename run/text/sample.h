@@ -14,18 +14,18 @@
 extern "C" {
 #endif
 
-/* Ids of a prompt, behind those that the tokenizer puts before each text. An empty prompt has at least the one token that
- * a text begins after. */
+/* Ids of a prompt, after those that the tokenizer puts before each text. An empty prompt has the one id of
+ * tokenizer_start. */
 typedef struct {
     int32_t *id;        /* owned [count] */
     int64_t  count;
-    int64_t  hidden;    /* so many at the beginning are not printed */
+    int64_t  hidden;    /* number of ids at the beginning that are not printed */
 } Prompt;
 
-/* Exit 64 where the tokenizer takes no text. */
+/* Encodes a prompt. Exit 64 if the tokenizer reads no text. */
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes);
 void   prompt_free(Prompt *prompt);
-/* Tokens of the prompt that a model of so many positions sees: the last ones. */
+/* Returns how many tokens of the prompt, the last ones, a model of `positions` positions sees. */
 int64_t prompt_seen(const Prompt *prompt, int64_t positions);
 
 typedef struct {
@@ -50,11 +50,12 @@ typedef struct {
     int     left_off; /* leave() said so   */
 } Sampled;
 
-/* The tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes or
- * ids alone. Exit 65 if files lie beside another one; 64 if sample.prompt is text and these take none. */
+/* Returns the tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes
+ * or ids only. Exit 65 if some files have another one beside them. Exit 64 if sample.prompt is text and tokens are ids
+ * only. */
 Tokenizer sample_tokenizer(const Config *config);
-/* The id that documents begin with where data.document_mask divides them; -1: nothing is divided. Exit 64 where the
- * mask is asked for and the vocabulary has no end of text. */
+/* Returns the id at which data.document_mask divides documents, or -1 without a mask. Exit 64 if the mask is on and the
+ * vocabulary has no end of text. */
 int32_t sample_documents(const Config *config, const Tokenizer *tokenizer);
 
 /* Prompt and continuation as printable text, through plan.put; ids where the tokenizer has no text. Uses g's activation

@@ -19,7 +19,7 @@
 #include "run/checkpoint/weights_set.h"
 #include "run/config/config.h"
 
-/* A JSON file of another program. Returns 0 where `may_lack` and there is none. */
+/* Reads a JSON file of another program. Returns 0 if it does not exist and may_lack allows that. */
 static int read_json(const char *path, int may_lack, Json *json) {
     char     *text;
     JsonFault fault;
@@ -38,7 +38,7 @@ static int read_json(const char *path, int may_lack, Json *json) {
 
 /* --- shape -------------------------------------------------------------------------------------------------------- */
 
-/* The limits of a run's config, in the words of config.json. */
+/* Checks the shape against the limits of a config. The message has the names of config.json. */
 static void refuse_limits(ModelShape shape, const char *path) {
     char  text[1024];
     char *fault = config_check_shape(shape);
@@ -52,7 +52,8 @@ static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const 
     int64_t blocks = weights_set_blocks(set);
     if (blocks != shape.n_layer && blocks > 0)
         fail(EXIT_DATA,
-             "%s: %s is %lld, and the weights in %s are of %lld blocks: correct it, or take the config.json of these weights",
+             "%s: %s is %lld, but the weights in %s have %lld blocks: correct it, or use the config.json of these "
+             "weights",
              path, hf_member_of(shape.arch, "model.n_layer"), (long long)shape.n_layer, set->path, (long long)blocks);
     Layout layout = model_layout(shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     free(weights_set_match(set, &layout, (WeightsSizes){path, shape.arch, 1}));
@@ -74,8 +75,8 @@ ModelShape stored_shape(const char *checkpoint) {
     snprintf(embedding, sizeof embedding, "%s%s", kind->prefix, kind->embedding.row[0].name);
     int has_embedding = weights_set_find_plain(&set, hf_plain_name(embedding, plain)).tensor != NULL;
     if (head.tensor && has_embedding && shape.tie_embeddings)
-        warn("%s: %s is stored, and tie_word_embeddings says that the head is the embedding: the stored head is used; "
-             "\"tie_word_embeddings\": false there says the same without this line", path, head.tensor->name);
+        warn("%s: tie_word_embeddings says that the head is the embedding, but %s is stored and is used; set "
+             "tie_word_embeddings to false to silence this line", path, head.tensor->name);
     if (head.tensor && has_embedding) shape.tie_embeddings = 0, shape.own_head = shape.arch == ARCH_GPT2;
     refuse_other_weights(&set, shape, path);
     weights_set_close(&set);
@@ -85,19 +86,19 @@ ModelShape stored_shape(const char *checkpoint) {
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
 
-/* Adds an id to the ends; whether it is one of the vocabulary. */
+/* Adds an id to the ends. Returns 1, or 0 if the vocabulary does not have it. */
 static int add_end(StoredEnds *e, const cJSON *id, int64_t vocab_size, const char *path) {
     double value = number_value(id);
     if (!cJSON_IsNumber(id) || value != floor(value) || fabs(value) > INT32_MAX)
-        fail(EXIT_DATA, "%s: eos_token_id is no token id and no list of token ids: give whole numbers", path);
-    if (value < 0) return 1; /* a word for none */
+        fail(EXIT_DATA, "%s: eos_token_id is neither a token id nor a list of token ids: give whole numbers", path);
+    if (value < 0) return 1; /* a negative number means none */
     if (value >= (double)vocab_size) return 0;
     if (e->ends == STORED_ENDS) fail(EXIT_DATA, "%s: eos_token_id lists more than %d ids", path, STORED_ENDS);
     e->end[e->ends++] = (int32_t)value;
     return 1;
 }
 
-/* Takes eos_token_id of a file; whether it is there. */
+/* Reads eos_token_id of a file. Returns 1 if it has at least one valid id. */
 static int take_ends(StoredEnds *e, const cJSON *config, int64_t vocab_size, const char *path) {
     const cJSON *eos = json_member(config, "eos_token_id"), *item;
     int          known = 1;
@@ -105,27 +106,27 @@ static int take_ends(StoredEnds *e, const cJSON *config, int64_t vocab_size, con
     if (!cJSON_IsArray(eos)) known = add_end(e, eos, vocab_size, path);
     else cJSON_ArrayForEach(item, eos) known &= add_end(e, item, vocab_size, path);
     if (!known)
-        warn("%s: eos_token_id names an id that the vocabulary of %lld has not: no text ends with it", path,
+        warn("%s: eos_token_id has an id that is not in the vocabulary of %lld: no text ends with it", path,
              (long long)vocab_size);
     return e->ends > 0;
 }
 
-/* Takes bos_token_id of a file; whether it is there. */
+/* Reads bos_token_id of a file. Returns 1 if it is a valid id. */
 static int take_begin(StoredEnds *e, const cJSON *config, int64_t vocab_size, const char *path) {
     const cJSON *bos = json_member(config, "bos_token_id");
     if (!bos || cJSON_IsNull(bos)) return 0;
     double value = number_value(bos);
     if (!cJSON_IsNumber(bos) || value != floor(value) || fabs(value) > INT32_MAX)
-        fail(EXIT_DATA, "%s: bos_token_id is no token id: give a whole number, or null", path);
+        fail(EXIT_DATA, "%s: bos_token_id is not a token id: give a whole number, or null", path);
     if (value >= (double)vocab_size)
-        warn("%s: bos_token_id is an id that the vocabulary of %lld has not, and is not used", path,
+        warn("%s: bos_token_id is an id that is not in the vocabulary of %lld, and is not used", path,
              (long long)vocab_size);
     if (value < 0 || value >= (double)vocab_size) return 0;
     e->begin = (int32_t)value;
     return 1;
 }
 
-/* 50256 "<|endoftext|>" */
+/* Prints an id and its special text: 50256 "<|endoftext|>". */
 static void print_id(const Tokenizer *t, int32_t id, const char *before) {
     char  quoted[80], *text = t->kind == TOKENIZER_BPE ? tokenizer_special_text(t, id) : NULL;
     fprintf(stderr, "%s%d", before, id);
@@ -140,7 +141,7 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
     const char *begins = "the tokenizer", *ends = NULL;
     char        path[4200], *unused = NULL;
     Json        json;
-    int32_t     before[BPE_MOST_BEGIN]; /* each text, as the tokenizer says: they count before bos_token_id */
+    int32_t     before[BPE_MOST_BEGIN]; /* ids that the tokenizer puts before each text; they override bos_token_id */
     int         befores = (int)tokenizer_begin(tokenizer, before), has_begin = befores > 0, has_settings = 0;
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", checkpoint, names[i]);
@@ -168,7 +169,7 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
 
 /* --- tokenizer ---------------------------------------------------------------------------------------------------- */
 
-/* data.tokenizer of the run's config.json, or the one beside its shards, for the caller to free; NULL where there is
+/* Returns data.tokenizer of the config.json of the run, or the one beside its shards, malloc'ed; NULL if there is
  * none. */
 static char *tokenizer_of_run(const char *run) {
     char path[4200], *text = NULL;

@@ -44,8 +44,8 @@ typedef struct {
     uint64_t  fingerprint;        /* of all of it; XXH3 */
 } Task;
 
-/* Where texts become tokens: a tokenizer, which may be of ids alone, and a model's tokens of a sequence. begin: 1 +
- * the id that an empty context stands for; 0: tokenizer_start(). Borrowed. */
+/* What is needed to turn the texts of a task into tokens: a tokenizer, possibly of ids only, and the positions of the
+ * model. begin is 1 + the id of an empty context, or 0 for tokenizer_start(). All borrowed. */
 typedef struct { const Tokenizer *tokenizer; int64_t positions; int32_t begin; } TaskReader;
 
 /* The task of a file. Exit 65 naming file and line; 64 where it is text and the tokenizer takes none. */
@@ -54,11 +54,11 @@ void task_free(Task *t);
 /* The tokens of a text into out [positions + 1]; returns how many. */
 int64_t task_text(const Task *t, const Question *q, int64_t text, int32_t *out);
 
-/* The most tokens that a text of the task is computed with. */
+/* Returns the length in tokens of the longest text of the task. */
 int64_t task_longest(const Task *t);
 
-/* One line of JSONL, which may be the head of the file where is_first; or a whole file of llm.c's. Added to *t; 0
- * with a sentence in fault. */
+/* Parse one line of JSONL, which may name the task if is_first, or a whole file of llm.c, and add it to *t. Return 1,
+ * or 0 with a sentence in fault. */
 enum { TASK_FAULT_CHARS = 400 };
 int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int is_first,
                     char fault[TASK_FAULT_CHARS]);

@@ -1,12 +1,13 @@
 /* tasks_json.c - a line of a task's JSONL: its keys, and its texts as tokens.
  *
- * Tokens are divided as lm-eval does: the tokens that the tokenizer puts before each text come first, the context gives
- * up its white space at the end to the continuation, and the continuation has those tokens of the whole that come after
- * as many as the context alone has. Without a context it
- * follows the token that a text of its own begins after, unless it begins with that itself.
+ * Tokens are divided as lm-eval does. The tokens that the tokenizer puts before each text come first. White space at
+ * the end of the context moves to the continuation. The whole text is encoded; if the context alone has n tokens, the
+ * continuation is all after the first n. Without a context it follows the token of tokenizer_start, unless it begins
+ * with that token itself.
  *
- * Tasks of CORE are divided as nanochat does: a start token first; choices are what comes after the tokens that all of
- * them begin with, a continuation the tokens that all texts end with, or what comes after those of the context. */
+ * Tasks of CORE are divided as nanochat does, with a start token first. Choices are the tokens after those that all of
+ * them begin with. Contexts are divided before the tokens that all texts end with. A continuation is what follows the
+ * tokens of the context. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +65,7 @@ static void *memory(size_t bytes) {
     return p;
 }
 
-/* Whether a text begins with the text of a token. */
+/* Returns 1 if a text begins with the text of a token. */
 static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text, size_t bytes) {
     char  *token = tokenizer_special_text(tokenizer, id);
     size_t own = token ? strlen(token) : 0;
@@ -73,8 +74,8 @@ static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text,
     return is_so;
 }
 
-/* Tokens of a text's first `bytes` bytes. They follow the start token if has_start, else the tokens that the tokenizer
- * puts before each text, unless the text begins with the first of these itself. */
+/* Encodes the first `bytes` bytes of a text. Before them comes the start token if has_start. Else they follow the
+ * tokens that the tokenizer puts before each text, unless the text itself begins with the first of these. */
 static int64_t encode(TaskReader reader, const char *text, size_t bytes, int has_start, int32_t **out) {
     const Tokenizer *tokenizer = reader.tokenizer;
     *out = (int32_t *)memory(sizeof **out * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN));

@@ -41,7 +41,7 @@ from() { mine $FROM "$@"; }
 expect "other weights: fewer experts of a token" exits 65 'this model has moe.top_k = 2, ours 1' from moe.top_k=1
 expect "other weights: plain weights of experts" exits 65 \
     'this model has moe.norm_top_k = true, ours false .*: give moe.norm_top_k=true' from moe.norm_top_k=false
-expect "other weights: a bias that is not used" exits 65 'e_score_correction_bias.* is not one of this model' from moe.balance=none
+expect "other weights: a bias that is not used" exits 65 'e_score_correction_bias.* is not part of this model' from moe.balance=none
 expect "a resume with other experts" exits 64 'moe.top_k is 1, in the checkpoint 2' mine run.dir="$WORK/run" moe.top_k=1
 expect "tensor ranks are refused" exits 64 'parallel.tensor = 2: no matrix of an expert is divided' \
     ranks 2 parallel.tensor=2 run.dir="$WORK/x"

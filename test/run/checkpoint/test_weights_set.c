@@ -100,9 +100,9 @@ static void test_files_and_index_need_not_agree(void **state) {
     write_part("one.safetensors", 0, 4, NULL);
     write_part("two.safetensors", 4, FIXTURE_ROWS, NULL);
     write_index(5, -1, NULL);
-    taken("1 tensor is in other files than it says, and read from there: transformer.h.0.mlp.c_fc.weight is in ");
+    taken("1 tensor is in other files than this index says, and read from there: transformer.h.0.mlp.c_fc.weight is in ");
     write_index(2, -1, NULL);
-    taken("2 tensors are in other files than it says");
+    taken("2 tensors are in other files than this index says");
     write_index(4, 7, NULL);
     taken("transformer.ln_f.bias is in ");
     write_index(4, -1, "transformer.h.1.ln_1.bias"); /* a name that no model has, in no file */
