@@ -13,8 +13,8 @@ static int number(const char *name, int otherwise) {
     return text && *text ? atoi(text) : otherwise;
 }
 
-/* Returns 1 if a server of PMIx waits for this process: Open MPI, PRRTE and srun --mpi=pmix name it so. Its folder goes when
- * the job ends. */
+/* Returns 1 if a PMIx server waits for this process. Open MPI, PRRTE and srun --mpi=pmix set these variables. The
+ * folder of the server is removed when the job ends. */
 static int has_pmix_server(void) {
     const char *folder = getenv("PMIX_SERVER_TMPDIR");
     for (char **variable = environ; *variable; variable++)
@@ -29,7 +29,7 @@ static int has_pmi_server(void) {
     return has("PMI_PORT") || has("PMI_CONTROL_PORT") || has("PALS_RANKID");
 }
 
-/* The variable of a launcher that is not there: of a shell, a tmux or a script that a rank once started. */
+/* Name of a variable whose launcher is gone, or NULL. A shell, tmux or script that a rank once started still has it. */
 static const char *stale;
 
 Launch launch_detect(void) {
@@ -73,8 +73,8 @@ long launch_process(char *name) {
 
 void launch_explain_alone(void) {
     if (stale)
-        warn("%s=%s is set, but no launcher of that job answers: this process works alone; `unset %s` silences this line", stale,
-             getenv(stale), stale);
+        warn("%s=%s is set, but no launcher of that job answers: this process works alone; `unset %s` silences this "
+             "line", stale, getenv(stale), stale);
     stale = NULL; /* once */
     int tasks = has("SLURM_JOB_ID") && !has("SLURM_STEP_ID") ? number("SLURM_NTASKS", 1) : 1;
     if (tasks > 1)

@@ -66,8 +66,9 @@ static int is_included(const char *interface) {
     return !list;
 }
 
-/* Open MPI 5.0 pairs IPv6 addresses that do not reach each other, prints warnings, and may end in MPI_Init
- * (open-mpi/ompi#14079). IPv4 alone connects. Its mpirun connects the hosts by IPv4, so all of them have such an address. */
+/* Turns IPv6 off for Open MPI 5.0 if the host has an IPv4 address. That version pairs IPv6 addresses that do not reach
+ * each other, prints warnings, and may end in MPI_Init (open-mpi/ompi#14079). All hosts have IPv4, because its mpirun
+ * connects them by it. */
 static void prefer_ipv4(void) {
     char            version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int             length, has_ipv4 = 0;

@@ -26,12 +26,13 @@ typedef struct {
     int manager;    /* a process manager of MPI is there; srun without --mpi=pmix has none: exit 69    */
 } Launch;
 Launch launch_detect(void);
-/* Returns 1 if mpirun started the processes, which are then one job; 0 if srun did, whose tasks may have arguments of their own. */
+/* Returns 1 if mpirun started the processes, which are then one job. Returns 0 if srun did, because its tasks may have
+ * different arguments. */
 int    launch_is_mpirun(Launch launch);
 /* Warns of a launcher's variables without their launcher, and of SLURM tasks that this one process leaves idle. */
 void   launch_explain_alone(void);
-/* The process of Open MPI's launcher on this host that started this one, maybe through scripts; 0 if there is none. Its name
- * goes to name [16]. */
+/* Returns the id of the Open MPI launcher on this host that started this process, maybe through scripts, with its name
+ * in name [16]; 0 if there is none. */
 long   launch_process(char *name);
 
 typedef struct World World;

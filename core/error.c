@@ -33,7 +33,7 @@ void error_set_step(int64_t step) { self.step = step; }
 void error_set_memory_advice(const char *lines) { self.memory_advice = lines; }
 void error_set_input(const char *name) { self.input = name; }
 
-#if IS_SANITIZED /* its wrapper must see each handler */
+#if IS_SANITIZED /* the sanitizer's wrapper must see each handler */
 #define __sigaction sigaction
 #else
 int __sigaction(int signal_number, const struct sigaction *action, struct sigaction *before);
@@ -73,8 +73,8 @@ static void let_rank_zero_speak_first(void) {
 
 static void (*terminate_before)(void);
 
-/* oneDNN 3 throws std::bad_alloc where oneDNN 2 returned an error. No frame here catches exceptions, so the C++ runtime
- * calls this at the throw. Memory that runs out then ends the job as it does in C. */
+/* Ends the job with the message for lack of memory. oneDNN 3 throws std::bad_alloc where oneDNN 2 returned an error. No
+ * frame of this program catches exceptions, so the C++ runtime calls this handler at the throw. */
 static void on_terminate(void) {
     typedef struct { void *table; const char *name; } TypeInfo; /* std::type_info, by the C++ ABI */
     void *(*type_of_exception)(void);
@@ -87,10 +87,10 @@ static void on_terminate(void) {
     abort();
 }
 
-/* In .preinit_array, because a constructor of oneDNN 3 may already find no memory. */
+/* Runs from .preinit_array, because a constructor of oneDNN 3 may already run out of memory. */
 __attribute__((no_sanitize("address", "thread"))) static void take_exceptions(void) {
     void (*(*set_terminate)(void (*)(void)))(void);
-    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* no library here may be C++ */
+    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* NULL if no loaded library is C++ */
     if (set_terminate) terminate_before = set_terminate(on_terminate);
 }
 __attribute__((section(".preinit_array"), used)) static void (*take_first)(void) = take_exceptions;

@@ -73,8 +73,8 @@ NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define IS_SANITIZED 0
 #endif
 
-/* Installs a signal's action. A library may export a sigaction() of its own that ignores some signals, as UCX 1.10 does
- * for those that it handles itself; this calls the C library's. */
+/* Installs the action of a signal by the sigaction() of the C library. A library may export its own, as UCX 1.10 does,
+ * which ignores signals that it handles itself. */
 void set_action(int signal_number, const struct sigaction *action);
 
 /* Ends this process with exit_code after `seconds`, even if its threads hang: an abort may hang like the call that it

@@ -340,8 +340,8 @@ static int end_without_memory(const char *folder, int error) {
     return error == ENOMEM;
 }
 
-/* Matches one part of a name in a folder whose name, with its last slash, is the first `folder` bytes of path. These are
- * escaped: glob() takes every byte of the folder as it is. */
+/* Matches one part of a name, path [folder, end), inside the folder path [0, folder), which includes its last slash.
+ * The folder is escaped, so that glob() takes it literally. Returns 1, 0 if nothing matches, or -ENOMEM. */
 static int match_part(const char *path, size_t folder, size_t end, glob_t *found) {
     char *pattern = (char *)malloc(2 * end + 1), *to = pattern;
     if (!pattern) return -ENOMEM;
@@ -355,7 +355,8 @@ static int match_part(const char *path, size_t folder, size_t end, glob_t *found
     return rc == GLOB_NOSPACE || rc == GLOB_ABORTED ? -ENOMEM : rc == 0 ? 1 : 0;
 }
 
-/* path [folder + rest]: what is found so far, with its last slash, and the parts that are left. */
+/* Matches the parts that are left of a name, one after the other. The first `folder` bytes of path are found already,
+ * with their last slash; the parts that are left follow. */
 static int match_rest(const char *path, size_t folder, IoPaths *found) {
     struct stat st;
     size_t      from = folder + strspn(path + folder, "/"), end = from + strcspn(path + from, "/"), count = 1;

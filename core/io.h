@@ -22,8 +22,8 @@ typedef enum {
  * number, and receive the program's output. */
 void io_hold_standard(void);
 
-/* Returns a descriptor or -errno; mode 0666 & ~umask but for IO_SECRET. Only plain files are opened for writing: links are -ELOOP,
- * pipes and devices -ENXIO, at once. */
+/* Returns a descriptor or -errno; mode 0666 & ~umask but for IO_SECRET. Only plain files are opened for writing: links
+ * are -ELOOP, pipes and devices -ENXIO, at once. */
 int io_open(const char *path, IoOpen how);
 int io_write(int fd, const void *data, size_t bytes);
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset);
@@ -51,7 +51,8 @@ void io_unmap(void *memory, size_t bytes);
 /* Whole file into malloc'ed memory (NUL after the end), at most limit bytes: length or -errno (-EFBIG over the
  * limit). */
 int64_t io_read_file(const char *path, size_t limit, char **data);
-/* The first bytes of a file, at most limit, into malloc'ed memory (NUL after the end): their number or -errno. */
+/* Reads the first bytes of a file, at most limit, into malloc'ed memory (NUL after the end). Returns their number or
+ * -errno. */
 int64_t io_read_start(const char *path, size_t limit, char **data);
 /* Exactly bytes at offset: 0, -errno, or -ENODATA when the file ends before. */
 int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
@@ -59,11 +60,11 @@ int64_t io_file_bytes(const char *path);                 /* or -errno (-EISDIR f
 int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
 
 typedef struct { char **path; size_t count; } IoPaths; /* owned, as are its strings */
-/* Finds the files that a name stands for, sorted by byte, and adds them to *found. A part of the name between slashes that
- * exists as it is typed is that file or folder, even if it holds *, ? or [. Any other part is a pattern of glob(3). Returns 0,
- * or -ENOMEM. Finding nothing is no error. */
+/* Finds the files that match a name, sorted by byte, and adds them to *found. A part of the name between slashes is
+ * taken literally if such a file or folder exists, even if it holds *, ? or [. Any other part is a pattern of glob(3).
+ * Returns 0, also if nothing matches, or -ENOMEM. */
 int  io_match(const char *name, IoPaths *found);
-int  io_paths_add(IoPaths *list, const char *path);      /* a copy; 0 or -ENOMEM */
+int  io_paths_add(IoPaths *list, const char *path);      /* adds a copy; returns 0 or -ENOMEM */
 void io_paths_free(IoPaths *list);
 
 #ifdef __cplusplus

@@ -107,8 +107,8 @@ int thread_asked(void) {
 void thread_share(int share) {
     int asked = thread_asked(), threads = asked ? asked : share > 1 ? share : 1;
     if (!asked && getenv("OMP_NUM_THREADS"))
-        warn("OMP_NUM_THREADS=\"%s\" is no number of threads and is ignored: each rank takes its share of the processors, %d here; "
-             "unset it, or set it to a number", getenv("OMP_NUM_THREADS"), threads);
+        warn("OMP_NUM_THREADS=\"%s\" is not a number of threads and is ignored: each rank uses its share of the "
+             "processors, %d here; unset it, or set it to a number", getenv("OMP_NUM_THREADS"), threads);
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
     omp_set_num_threads(processors > 0 && threads > processors ? processors : threads); /* thread_start_team() has warned */
 }

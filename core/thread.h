@@ -28,8 +28,8 @@ typedef struct {
 
 /* Returns the number of threads in OMP_NUM_THREADS, the first of a list; 0 if it is not set or holds no such number. */
 int thread_asked(void);
-/* Sets the number of OpenMP's threads: thread_asked(), else `share`, at least 1. Warns of an OMP_NUM_THREADS that holds no
- * number: libgomp would then take all processors for each rank. */
+/* Sets the number of OpenMP threads to thread_asked(), or if that is 0 to `share`, at least 1. Warns if OMP_NUM_THREADS
+ * holds no number, because libgomp would then use all processors for each rank. */
 void thread_share(int share);
 
 /* Starts the threads that OpenMP will use, at most one for each processor of the machine. More make a step slower; a

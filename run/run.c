@@ -114,8 +114,9 @@ static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdo
 
 static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Tensor ranks exchange rows in every block. Ranks are numbered host by host, so a group crosses hosts where a host
- * has no multiple of them. Right, but slow: the widest group that fits every host is named. */
+/* Warns of a tensor group that spans hosts, and names the widest group that fits every host. Tensor ranks exchange rows
+ * in every block, which is slow between hosts. Ranks are numbered host by host, so a group spans hosts if the number of
+ * ranks on a host is not a multiple of its size. */
 static void warn_of_wide_groups(const Run *r) {
     int ranks = comm_size(r->comm), tensor = (int)r->config->parallel.tensor, fits = tensor, wide = 0;
     for (int first = 0, end; first < ranks; first = end) {

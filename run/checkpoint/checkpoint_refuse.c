@@ -91,7 +91,7 @@ void refuse_other_settings(const Config *config, const Dataset *train, const cha
 void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char *folder) {
     if (!t || may_change_data(config)) return;
     tokenizer_refuse_other(t, "the tokenizer of the data", path_of("%s/tokenizer.json", folder).text, "the checkpoint",
-                           "give the data of the run, name data.train in run.allow_change, or take another run.dir");
+                           "give the data of the run, name data.train in run.allow_change, or use another run.dir");
 }
 
 /* --- weights to start from ---------------------------------------------------------------------------------------- */

@@ -105,11 +105,13 @@ typedef struct {
     struct { int64_t every; int tensorboard; } log;
 } Config;
 
-/* Reads argv[1], or the config.json of argv[1] if that is a run's folder (which run.dir then is), and the overrides
- * after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string). ranks checks
- * batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are
- * collected: returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a
- * syntax fault comes alone). */
+/* Reads a config file and applies the overrides, such as "optimizer.learning_rate=3e-4", whose value is JSON or a bare
+ * word read as a string. If path is the folder of a run, its config.json is read and run.dir is that folder. ranks is
+ * the size of the job, against which batch.global_tokens is checked; 0 if it is not known yet (call config_check_ranks
+ * later).
+ *
+ * Returns NULL and fills *config. On faults it returns a malloc'ed text with one line "file:line:column: ..." for each
+ * fault; a syntax fault is the only one. */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 /* The same for a machine that is not here: what this build has no kernels for is allowed. */
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
@@ -124,16 +126,16 @@ char *config_check_ranks(const Config *config, int ranks);
 /* The same, of a config whose parallel.*, memory.* and batch.micro_batch were changed after it was read: with the rules
  * between those. */
 char *config_check_changed(const Config *config, int ranks);
-/* The rules of a model's sizes, for a shape that comes from another file than a config: ranges, and those between
- * sizes. NULL, or a malloc'ed sentence that names config keys. */
+/* Checks the sizes of a model that were not read from a config: their ranges, and the rules between them. Returns NULL,
+ * or a malloc'ed sentence that names config keys. */
 char *config_check_shape(ModelShape shape);
 Mesh  config_mesh(const Config *config, int ranks); /* the grid of so many ranks, which config_check_ranks has allowed */
 int   config_datas(const Config *config, int ranks); /* of them, those that compute different micro-batches: ranks / (tensor x context x pipeline) */
 
 /* The resolved config, every option, nested; caller deletes. */
 cJSON *config_to_json(const Config *config);
-/* Returns 1 if text [bytes] is a resolved config as config_to_json() gives it, of this version or an earlier one: only
- * options, and more of them than people write by hand. */
+/* Returns 1 if text [bytes] is a resolved config, written by config_to_json() of this version or an earlier one. It
+ * then has options only, and more of them than people write by hand. */
 int config_is_saved(const char *text, size_t bytes);
 /* Hash of the options that every rank must share: all but the places of data, weights and run folder. Source: XXH3. */
 uint64_t config_fingerprint(const Config *config);

@@ -46,7 +46,7 @@ void config_override(ConfigLoad *load, const char *argument);
 
 /* Needs every option set. ranks 0: not known. */
 void config_rules(ConfigLoad *load, int ranks);
-/* Those of a model's shape alone. */
+/* Applies only the rules about the shape of the model. */
 void config_rules_of_shape(ConfigLoad *load);
 
 /* --- outer_rules.c: those of section "outer", and what all rules share --------------------------------------------- */

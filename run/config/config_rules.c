@@ -63,8 +63,8 @@ static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) 
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Where q, k and v are read as one matrix, and gate and up: rows of memory begin at multiples of LAYOUT_ALIGN
- * elements. */
+/* Checks matrices that are neighbours in memory and read as one: q, k and v; gate and up. Each must fill a multiple of
+ * LAYOUT_ALIGN elements, so that the next one follows without a gap. */
 static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
     int64_t    t = c->parallel.tensor, C = s.n_embd;
@@ -199,8 +199,8 @@ static char *check_expert_ranks(const Config *c, int ranks, int64_t shared) {
                     c->parallel.expert, shards, nearest);
 }
 
-/* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9
- * ranks, or tensor = 2 or 4". */
+/* Checks that the grid divides the ranks; 0 if their number is not known. Returns NULL or a sentence such as "8 ranks
+ * are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or tensor = 2 or 4". */
 static char *check_grid(const Config *c, int ranks) {
     AxisSize axis[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context},
                        {"pipeline", c->parallel.pipeline}, {"replicas", c->parallel.replicas}};
@@ -329,7 +329,7 @@ static void rule_tokens(ConfigLoad *load) {
                c->run.steps, c->batch.global_tokens);
 }
 
-/* A matrix has less than 2^31 columns. */
+/* Refuses a matrix of 2^31 columns or more. */
 static void rule_sizes(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
     Keys       heads = {"model.n_head", "model.head_dim", "model.n_kv_head", NULL}, inner = {"model.n_inner", NULL},
@@ -338,7 +338,8 @@ static void rule_sizes(ConfigLoad *load) {
         shape_head_dim(s) > INT32_MAX / (s.n_head + 2 * shape_kv_heads(s))) {
         faults_add(&load->faults, rule_where(load, heads),
                    "model.n_head = %" PRId64 " and 2 x %" PRId64 " heads of keys and values, each of "
-                   "%" PRId64 " channels (model.head_dim, or model.n_embd / model.n_head): more than 2^31 columns",
+                   "%" PRId64 " channels (model.head_dim, or model.n_embd / model.n_head), are more than 2^31 columns: "
+                   "make one of them smaller",
                    s.n_head, shape_kv_heads(s), shape_head_dim(s));
         config_given(load, "model.n_head")->faulty = 1;
     }
@@ -368,7 +369,8 @@ static void rule_parameters(ConfigLoad *load) {
                s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
 }
 
-/* A model has as many tensors as a file's header names. One that does not fit into memory has its message already. */
+/* Refuses more tensors than the header of a weights file can list. A model that does not fit into memory has its
+ * message already. */
 static void rule_rows(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
     Keys       layers = {"model.n_layer",
@@ -385,8 +387,8 @@ static void rule_rows(ConfigLoad *load) {
         return;
     if (model_rows(s) > MODEL_MOST_ROWS) {
         faults_add(&load->faults, rule_where(load, layers),
-                   "model.n_layer = %" PRId64 "%s%.0" PRId64 ": a model of %" PRId64
-                   " tensors, and a file of weights holds at most %d",
+                   "model.n_layer = %" PRId64 "%s%.0" PRId64 " make a model of %" PRId64
+                   " tensors; a file of weights holds at most %d",
                    s.n_layer, s.n_experts ? ", moe.experts = " : "", s.n_experts, model_rows(s), MODEL_MOST_ROWS);
         config_given(load, "model.n_layer")->faulty = 1;
     }

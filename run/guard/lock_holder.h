@@ -28,7 +28,7 @@ int        holder_lives(const LockHolder *h); /* asked of this host's kernel: on
  * anew. */
 enum { HOLDER_TEXT = 768, HOLDER_BEAT_DIGITS = 20 };
 int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* returns its length */
-int holder_parse(const char *text, LockHolder *h);             /* 0: the text is none of ours, or none at all */
+int holder_parse(const char *text, LockHolder *h);             /* returns 0 if the text is empty or not a lock's */
 
 /* The observations so far of the job that wants the folder. */
 typedef struct {
@@ -40,10 +40,11 @@ typedef struct {
 } LockSeen;
 typedef enum { LOCK_TAKE, LOCK_WAIT, LOCK_REFUSE } LockDecision;
 
-/* Decides by the file's text at the last look. The kernel decides on a lock of this host and boot (holder_lives).
- * Any other lock is held as long as its beat moves, since flock does not reach over every network file system. A host of
- * this name with another boot id counts as another host: cloned machines and containers share names. Such a lock may be
- * taken after LOCK_BEATS_MISSED beats without a move. A job that SLURM has requeued takes its own former lock at once. */
+/* Decides whether the folder may be taken, by the text of the lock file at the last look. For a lock of this host and
+ * boot the kernel knows (holder_lives). Any other lock is held as long as its beat changes, because flock does not work
+ * over every network file system. It may be taken after LOCK_BEATS_MISSED beats without a change. A host of this name
+ * with another boot id counts as another host, because cloned machines and containers share names. A job that SLURM has
+ * requeued takes its own former lock at once. */
 enum { LOCK_BEATS_MISSED = 3 };
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms);
 

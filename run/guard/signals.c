@@ -71,10 +71,10 @@ static uint64_t ignored_signals; /* bit n - 1: the parent ignores signal n */
 
 static int is_ignored(int signal_number) { return (int)(ignored_signals >> (signal_number - 1) & 1); }
 
-/* A sanitizer has not started yet, so its checks stay out. */
+/* Records the ignored signals. Sanitizers have not started yet, so their checks must be off here. */
 __attribute__((no_sanitize("address", "thread"))) static void record_inherited(void) {
     for (int n = 1; n <= 31; n++) {
-        static struct { void (*handler)(int); unsigned long more[15]; } action; /* the kernel's struct, which begins so */
+        static struct { void (*handler)(int); unsigned long more[15]; } action; /* space for the kernel's struct */
         if (syscall(SYS_rt_sigaction, n, NULL, &action, sizeof(uint64_t)) == 0 && action.handler == SIG_IGN)
             ignored_signals |= (uint64_t)1 << (n - 1);
     }

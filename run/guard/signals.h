@@ -13,14 +13,15 @@
 extern "C" {
 #endif
 
-/* First thing in a run: a signal before it ends the process, as signals do. Called again once MPI and NCCL have started,
- * because a library that is loaded or started late may install handlers of its own (NCCL 2.14: SIGUSR1). */
+/* Installs the handlers of a run. Called first in a run; an earlier signal ends the process at once. Called again after
+ * MPI and NCCL have started, because a library may install handlers late (NCCL 2.14: SIGUSR1). */
 void signals_install(void);
 /* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is
  * set. */
 void signals_keep_to_main(void);
 
-/* This process answers signals at once, with a line that says what will happen: rank 0's, once it knows its launcher. */
+/* This process answers signals at once, with a line that says what will happen: rank 0's, once it knows its
+ * launcher. */
 void signals_answer(Launch launch);
 
 int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */

@@ -131,7 +131,8 @@ static void describe_collective(const Comm *comm, char *out, size_t room) {
     else snprintf(out, room, "collective %s is in flight since %.1f s", name, (clock_ms() - call.since_ms) * 1e-3);
 }
 
-/* Names the ranks of this host whose processes are in this state; a host's ranks follow each other. Returns how many. */
+/* Names the ranks of this host whose processes are in this state; a host's ranks follow each other. Returns how
+ * many. */
 static int name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
     const World *world = comm_world(comm);
     int          named = 0, first = world_rank(world) - world_local_rank(world);
@@ -204,7 +205,8 @@ static NORETURN void leave_bereft(const Watchdog *w) {
     _exit(EXIT_PEER);
 }
 
-/* Open MPI 5 ends at once when it loses another host, with exit code 0, and leaves the ranks of its own host behind. */
+/* Returns 1 if the launcher of this rank is gone. When Open MPI 5 loses a host, its launcher ends at once with exit
+ * code 0 and does not end the ranks of its own host. */
 static int is_orphan(const Watchdog *w) { return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH; }
 
 static NORETURN void leave_orphan(const Watchdog *w) {

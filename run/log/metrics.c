@@ -26,7 +26,7 @@ struct Metrics {
     int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: there are none */
     int64_t  last_outer;   /* the same; 0: there is none */
     int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
-    int64_t  cut_strangers;         /* whole lines that are not ours and do not stay */
+    int64_t  cut_strangers;         /* whole lines that another program has written and that are cut */
     double   hours;        /* of the last line that stays; NaN: it has none */
     double   began_ms;     /* when this process took over, on clock_ms() */
     uint64_t bytes;        /* of whole lines in the file                 */
@@ -130,7 +130,7 @@ int metrics_lack_eval(const char *dir, int64_t step, LineKind kind) {
     return m.last_train == step && last >= 0 && last < step;
 }
 
-/* Copies the file before lines are cut from it that this program has not written. The copy's name is a free one. */
+/* Copies the file to a free name, before lines are cut from it that another program has written. */
 static void keep_beside(const Metrics *m) {
     char  found[sizeof m->path + 16], *text = NULL;
     snprintf(found, sizeof found, "%s.found", m->path);

@@ -23,9 +23,9 @@ static int is_same_file(const char *a, const char *b) {
 
 static Path path_in_run(const Config *c, const char *name) { return path_of("%s/%s", c->run.dir, name); }
 
-/* --- whose files are there ---------------------------------------------------------------------------------------- */
+/* --- files of other programs -------------------------------------------------------------------------------------- */
 
-typedef struct { const char *text; size_t bytes, whole; } Start; /* the first bytes of a file, and how long it is */
+typedef struct { const char *text; size_t bytes, whole; } Start; /* the first `bytes` bytes of a file of `whole` */
 
 static int begins(Start s, const char *with) { return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0; }
 
@@ -49,7 +49,7 @@ static const struct { const char *name; int (*is_ours)(Start); } FILES[] = {
     {"config.json", is_config}, {"metrics.jsonl", is_metrics}, {"log.txt", is_log},       {"loss.svg", is_picture}, {"lock", is_lock},
     {"gemm.json", is_algorithms}, {"leases.jsonl", is_leases}, {"run_id", is_run_id}, {".nonce", is_nonce}};
 
-/* Writes a run.dir that is not there yet into out. */
+/* Writes the name of a folder that does not exist, based on dir, into out. Returns out. */
 static const char *free_dir(const char *dir, char out[4200]) {
     size_t      length = strlen(dir);
     struct stat st;
@@ -74,7 +74,7 @@ static void check_file(const Config *c, int i) {
     char       *text = NULL;
     if (lstat(path.text, &st) != 0 || is_same_file(path.text, c->path)) return;
     if (S_ISDIR(st.st_mode)) refuse_foreign(c, path.text, "is a folder");
-    if (!S_ISREG(st.st_mode)) return; /* the lock refuses what would be followed; what is replaced whole makes way */
+    if (!S_ISREG(st.st_mode)) return; /* the lock refuses links that would be followed; others are replaced whole */
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
     if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, strerror((int)-bytes));
     Start start = {text, (size_t)bytes, (size_t)st.st_size};
@@ -95,13 +95,13 @@ static int is_checkpoint_file(const char *name) {
     return 0;
 }
 
-/* Refuses a folder that holds anything that is_ours() does not know; step folders hold files alone. */
+/* Refuses a folder with an entry whose name is_ours() does not accept. */
 static void check_names(const Config *c, const char *path, int (*is_ours)(const char *)) {
     struct stat    st;
     struct dirent *entry;
     if (lstat(path, &st) != 0) return;
     if (!S_ISDIR(st.st_mode) && !(S_ISLNK(st.st_mode) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
-        refuse_foreign(c, path, "is no folder");
+        refuse_foreign(c, path, "is not a folder");
     DIR *folder = opendir(path);
     if (!folder) return; /* reported where it is used */
     while ((entry = readdir(folder))) {

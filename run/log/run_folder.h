@@ -8,11 +8,12 @@
 extern "C" {
 #endif
 
-/* Refuses a run.dir in which a file or folder of a name that a run writes is another program's, by its content: exit 64
- * with its name and a free run.dir, and nothing is touched. Empty ones are fine, because killed starts leave such. Files
- * of other names may be there. The config that was given may lie there as config.json, and under no name of a log. */
+/* Checks run.dir before anything is written. If a file or folder has a name that a run would write, but content of
+ * another program, exits with 64 and names it and a free run.dir. Empty ones are allowed, because killed starts leave
+ * them. Files of other names are allowed. The config that the user gave may be there under its own name, such as
+ * config.json. */
 void run_folder_check(const Config *c);
-void run_folder_keep_log(const Config *c);    /* from here on */
+void run_folder_keep_log(const Config *c);    /* copies all later output to log.txt */
 void run_folder_keep_config(const Config *c); /* exit 74 */
 
 #ifdef __cplusplus

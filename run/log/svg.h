@@ -25,7 +25,7 @@ double svg_x(const SvgPanel *p, double x);
 double svg_y(const SvgPanel *p, double y);         /* points far outside come near: viewers dislike huge numbers */
 
 void   svg_begin(FILE *out, int width, int height); /* <svg>, styles, background */
-int  svg_is_ours(const char *start); /* Returns 1 if the text begins with a picture of this program. */
+int  svg_is_ours(const char *start); /* returns 1 if the text begins as a picture that this program writes */
 void   svg_end(FILE *out);
 void   svg_clip(FILE *out, const char *id, const SvgPanel *p); /* for clip-path="url(#id)": a little more than the panel */
 

@@ -70,7 +70,8 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     }
     if (!code && strcmp(hello->data[0].fingerprint, here[0].fingerprint) != 0) {
         snprintf(why, bytes,
-                 "data.train has the fingerprint %s, and the server %s: files of the same names and sizes hold other tokens, or another tokenizer lies beside them",
+                 "data.train has the fingerprint %s, and the server %s: files of the same names and sizes hold other "
+                 "tokens, or have another tokenizer beside them",
                  hello->data[0].fingerprint, here[0].fingerprint);
         code = EXIT_DATA;
     }

@@ -27,7 +27,8 @@ typedef struct {
     int         row;                 /* of the verb's keys, or VERB_PATH */
 } VerbArgument;
 
-/* "key=value" is one of the verb's keys, or refused; a file of such a name is given as ./key=value. Any other word is a path. */
+/* "key=value" is one of the verb's keys, or refused; a file of such a name is given as ./key=value. Any other word is a
+ * path. */
 VerbArgument  verb_argument(const char *verb, const char *word);
 /* The same, of a verb that takes no more paths: refuses these, too. */
 VerbArgument  verb_key_only(const char *verb, const char *word);
@@ -48,21 +49,23 @@ enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
 #define INPUT_KEY_ROWS(first)                                                                                          \
     [(first) +                                                                                                         \
         INPUT_FIELD] = {"field", "body", "text",                                                                       \
-                        "where JSON Lines and parquet have their text; files of plain text are refused then"},         \
+                        "field of JSON Lines, column of parquet, with the text; plain text is refused then"},          \
         [(first) + INPUT_FORMAT] = {"format", "jsonl", "by name and content",                                          \
-                                    "how files are read: text, jsonl or parquet; a file named on the command line is " \
-                                    "read as text whatever it holds"},                                                 \
+                                    "how files are read: text, jsonl or parquet; text reads a file named on the "      \
+                                    "command line whatever it holds"},                                                 \
         [(first) +                                                                                                     \
             INPUT_ENCODING] = {"encoding", "latin-1", "by its mark, else utf-8",                                       \
-                               "of text and JSON Lines: utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1"},    \
+                               "encoding of text and JSON Lines: utf-8, utf-16le, utf-16be, utf-32le, utf-32be or "    \
+                               "latin-1"},                                                                             \
         [(first) + INPUT_SKIP] = {"skip", "'*.md'", "none",                                                            \
-                                  "files and folders that are left out of a folder, by name or by path within it; "    \
+                                  "files and folders to leave out of a folder, by name or by path within it; "         \
                                   "may be given several times"}
-/* Takes the argument of row first + `row` into *options. options->skip grows; the caller frees it. */
+/* Stores the value of row first + `row` in *options. options->skip grows; the caller frees it. */
 void          verb_input(const VerbArgument *a, int row, DocumentOptions *options);
 
-/* out=FILE of a verb that prints. verb_out() returns the path. Exit 64 where it names a file with content or anything but a
- * plain file; rank 0 looks, because only it writes. verb_put() writes the file whole or not at all. Exit 74 if it cannot. */
+/* Key out=FILE of a verb that prints. verb_out() returns the path. Exit 64 if it is a file with content or not a plain
+ * file; only rank 0 checks, because only it writes. verb_put() writes the file whole or not at all. Exit 74 if it
+ * cannot. */
 const char   *verb_out(const VerbArgument *a);
 void          verb_put(const char *verb, const char *path, const char *text, size_t bytes);
 

@@ -126,8 +126,8 @@ typedef struct {
     double  loss, bytes_per_token;
 } Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
 
-/* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. end_of_text: what
- * divides documents; -1: nothing. */
+/* Returns the mean loss over the first `wanted` tokens in plain order, in whole samples, at least one; 0 for all.
+ * end_of_text is the id that divides documents, or -1. */
 static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wanted, int32_t end_of_text) {
     int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = dataset_first_samples(d, wanted);
     ContextPart part = context_part(m->gpt.context);
@@ -263,7 +263,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     Task       task[MOST_TASKS];
     TaskScores scores[MOST_TASKS];
     Dataset    d = open_data(asked, words, T, shape.vocab_size);
-    int64_t    room_T = T; /* that the texts need */
+    int64_t    room_T = T; /* positions that the texts need memory for */
     char       advice[300];
     if (!d.shards && asked->task_count == 0)
         fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
@@ -285,7 +285,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     int       masks = words->is_run ? words->masks : shape.arch != ARCH_GPT2;
     int32_t   end_of_text = masks ? tokenizer_end_of_text(&tokenizer) : -1;
     snprintf(advice, sizeof advice,
-             "eval: memory for batch=%lld sequences of %lld positions is wanted: batch=1 takes less, and so does "
+             "eval: this needs memory for batch=%lld sequences of %lld positions: batch=1 needs less, and so does "
              "positions=%lld, with shorter sequences and another loss\n",
              (long long)asked->batch, (long long)room_T, (long long)(room_T > 1 ? room_T / 2 : 1));
     error_set_memory_advice(advice);

@@ -120,7 +120,7 @@ static char *csv_text(const Plot *p, size_t *bytes) {
 
 static int is_table(const char *start) { return strncmp(start, TABLE_HEAD, strlen(TABLE_HEAD)) == 0; }
 
-/* Only a picture or a table of this verb is written over. */
+/* Refuses to overwrite a file that is not a picture or a table of this verb. */
 static void refuse_other_file(const char *key, const char *path, int (*is_ours)(const char *)) {
     enum { START_BYTES = 4096 };
     char   *text = NULL;
@@ -128,7 +128,8 @@ static void refuse_other_file(const char *key, const char *path, int (*is_ours)(
     int     is_other = bytes > 0 && !is_ours(text);
     free(text);
     if (is_other)
-        fail(EXIT_CONFIG, "plot: %s=%s: this file was not written by plot, which would write over it: give another name", key, path);
+        fail(EXIT_CONFIG, "plot: %s=%s: this file was not written by plot and is not overwritten: give another name",
+             key, path);
 }
 
 static void refuse_files(const Asked *a) {

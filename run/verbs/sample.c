@@ -85,7 +85,7 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
              "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or leave the prompt empty",
              checkpoint);
     Prompt p = prompt_create(tokenizer, text, (size_t)bytes);
-    if (bytes == 0 && p.hidden == 1) p.id[0] = begin; /* that of the tokenizer, where it puts one before each text */
+    if (bytes == 0 && p.hidden == 1) p.id[0] = begin; /* equal to p.id[0] if the tokenizer puts one before each text */
     if (p.count > positions && (!job || comm_rank(job) == 0))
         fprintf(stderr, "sample: the prompt has %lld tokens, and the model %s%lld positions: it sees the last %lld\n",
                 (long long)p.count, asked->positions ? "is given " : "", (long long)positions,
@@ -96,7 +96,8 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
 
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
-/* Where the text goes. A reader that has gone ends it without a word. file NULL: to standard output, as it comes. */
+/* Destination of the text: file, or if that is NULL standard output, token by token. A reader that closes standard
+ * output ends the text silently. */
 typedef struct { int prints, is_closed; FILE *file; } Output;
 
 static void put_text(void *output, const char *text, size_t bytes) {
@@ -174,8 +175,8 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
     char    advice[300];
     snprintf(advice, sizeof advice,
-             "sample: memory for %lld positions is wanted (prompt and tokens=, at most positions=): positions=%lld "
-             "takes less, and the text sees that many tokens at once\n",
+             "sample: this needs memory for %lld positions (prompt and tokens=, at most positions=): positions=%lld "
+             "needs less, and a token then sees at most that many tokens\n",
              (long long)T, (long long)(T > 1 ? T / 2 : 1));
     error_set_memory_advice(advice);
     Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, T, groups));

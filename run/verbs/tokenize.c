@@ -1,9 +1,9 @@
 /* tokenize.c - the verb `tokenize`: documents in, llm.c token shards out, a part of them held out for validation.
  *
- * Documents are read twice where some are held out: to count them, and to write them. Every n-th is held out whole; of fewer
- * than n the last part of the text, from a line on. Memory is constant. Pipes are first copied beside the output. Everything
- * is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails leaves an earlier run's
- * shards as they were, and one that succeeds leaves none of them.
+ * Documents are read twice where some are held out: to count them, and to write them. Every n-th is held out whole; of
+ * fewer than n the last part of the text, from a line on. Memory is constant. Pipes are first copied beside the output.
+ * Everything is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails leaves
+ * an earlier run's shards as they were, and one that succeeds leaves none of them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -43,7 +43,7 @@ typedef struct {
     int64_t     shard_tokens;
     char      **name;           /* owned [names]: of the inputs; each borrowed */
     int         names;
-    DocumentOptions inputs;     /* its skip is owned */
+    DocumentOptions inputs;     /* owns inputs.skip */
     const char *tokenizer_path; /* NULL: bytes */
     Tokenizer   tokenizer;
     Eot         eot;
@@ -144,20 +144,23 @@ static Job parse_arguments(int argc, char **argv) {
     return job;
 }
 
-/* Ids beside a tokenizer that is not theirs would be read as other text, without a word. */
+/* Refuses an out= with another tokenizer, because ids beside it would silently be read as other text. */
 static void refuse_other_tokenizer(const Job *job) {
     char shard[PATH_MAX], beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
     snprintf(shard, sizeof shard, "%s/" SHARD_NAME, job->out, "train", 0ll);
     if (!tokenizer_beside(shard, beside, sizeof beside)) return;
     Tokenizer there = tokenizer_create(beside, BPE_MOST_IDS);
     if (tokenizer_difference(&there, &job->tokenizer, why))
-        fail(EXIT_CONFIG, "tokenize: %s is not the tokenizer asked for (%s): tokenizer=%s, another out=, or move that file away", beside, why, job->out);
+        fail(EXIT_CONFIG,
+             "tokenize: %s differs from the tokenizer of this command (%s): give tokenizer=%s or another out=, or move "
+             "that file away",
+             beside, why, job->out);
     tokenizer_destroy(&there);
 }
 
 static const char *first_input(const Job *job) { return documents_input_name(job->name[0]); }
 
-/* Looks at every input before anything is written; then pipes are copied. */
+/* Checks every input before anything is written, then copies pipes. */
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
     int  exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
@@ -185,7 +188,8 @@ static int64_t shard_number(const char *name, const char *split) {
     return strcmp(name, again) == 0 ? number : -1;
 }
 
-/* Whether the file is a shard of this verb, or empty. vocab_size: as the notes beside it say; bytes are looked at one by one. */
+/* Whether the file is a shard of this verb, or empty. vocab_size: as the notes beside it say; bytes are looked at one
+ * by one. */
 static int is_own_shard(const char *path, int64_t vocab_size) {
     uint8_t     start[SHARD_HEADER_BYTES];
     char        fault[SHARD_FAULT_CHARS];
@@ -274,15 +278,15 @@ static void put_eot(Shards *s, Eot where) {
 /* What is held out: document i of n where a share of them falls on it, or all text from a byte on. */
 typedef struct { int64_t documents, count, first_byte; } HeldOut;
 
-/* The documents on their way into the shards of the two splits. */
+/* State of writing documents into the shards of the two splits. */
 typedef struct {
     Shards  train, val, *now;
     HeldOut held;
     Encoder encoder;
-    int64_t document, bytes; /* begun and read so far */
+    int64_t document, bytes; /* documents begun, and bytes read so far */
     int     is_row;
-    char    last;            /* byte read; '\n' before the first */
-    char *window; /* owned [CUT_WINDOW]: text behind the place where the held-out part is to begin, not written yet */
+    char    last;            /* last byte read; '\n' before the first */
+    char *window; /* owned [CUT_WINDOW]: text at the planned border of the held-out part, not written yet */
     size_t  windows;
 } Writer;
 
@@ -306,9 +310,9 @@ static void begin_document(void *writer, int is_row) {
     put_eot(w->now, EOT_FIRST);
 }
 
-/* Returns where in the window the held-out text begins: at a line. Without one, where no more text is to come
- * (is_last), at a space between words, else at a character. Tokens that are bytes need whole characters alone. -1:
- * nowhere. */
+/* Returns the place in the window where the held-out text begins: at the beginning of a line. If there is none and no
+ * more text follows (is_last): at a space between words, else at a character. If tokens are bytes it may be any
+ * character. Returns -1 if there is no such place. */
 static int64_t cut_in(const Writer *w, int is_last) {
     const char *text = w->window;
     size_t      n = w->windows, at;
@@ -334,7 +338,8 @@ static void put_window(Writer *w, int64_t cut) {
     put_text(w, w->window + first, n - first);
 }
 
-/* Text behind the place where the held-out part is to begin waits in the window until it can be cut. */
+/* Writes text. From the planned border of the held-out part on, text is kept in the window until a place to cut is
+ * known. */
 static void take_text(void *writer, const char *text, size_t bytes) {
     Writer *w = (Writer *)writer;
     while (bytes > 0 && w->now == &w->train && w->held.first_byte - w->bytes < (int64_t)bytes) {
@@ -352,7 +357,7 @@ static void take_text(void *writer, const char *text, size_t bytes) {
     put_text(w, text, bytes);
 }
 
-/* Bytes have no token between rows: a newline ends one. */
+/* Ends a document. If tokens are bytes, a newline ends a row, because there is no token for that. */
 static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
     if (w->windows > 0)
@@ -380,7 +385,7 @@ static HeldOut choose_held(const Job *job) {
     return held;
 }
 
-/* Writes all shards; returns the bytes that are no UTF-8. */
+/* Writes all shards. Returns the number of bytes that are not UTF-8. */
 static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     char   fault[DOCUMENT_FAULT_CHARS];
     Writer w = {.train = {.job = job, .split = "train"}, .val = {.job = job, .split = "val"}, .held = choose_held(job)};
@@ -391,8 +396,8 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     finish_shard(&w.train), finish_shard(&w.val);
     if (job->val > 0 && w.val.tokens == 0)
         give_up(job, EXIT_DATA,
-                "no line, word or character begins in the last part of the text, val=%g, so nothing can be held out; "
-                "give a larger val=, or val=0",
+                "nothing can be held out, because no line, word or character begins in the last part (val=%g) of the "
+                "text; give a larger val=, or val=0",
                 job->val);
     encoder_free(&w.encoder);
     free(w.window);
@@ -442,7 +447,8 @@ static FILE *open_notes(char **text, size_t *bytes) {
     return notes;
 }
 
-/* The inputs one by one: in tokens.json, or where they are too many for its readers in a file of their own. */
+/* Writes the list of inputs into tokens.json, or into a file of its own if it is too long for the readers of
+ * tokens.json. */
 static void write_inputs(const Job *job, FILE *notes) {
     char   *list, *lines;
     size_t  list_bytes, line_bytes;
@@ -471,7 +477,7 @@ static void write_inputs(const Job *job, FILE *notes) {
     free(list);
 }
 
-/* Copies the tokenizer's files, and notes what the shards hold and what it was made of. */
+/* Copies the files of the tokenizer, and writes tokens.json: what the shards hold, and from which inputs. */
 static void write_notes(const Job *job, const Shards *train, const Shards *val) {
     char   *text;
     size_t  size;

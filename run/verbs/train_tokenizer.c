@@ -1,5 +1,5 @@
-/* train_tokenizer.c - the verb `train-tokenizer`: a byte-pair vocabulary learnt from text, as the tokenizer.json that `tokenize`,
- * training and Hugging Face tokenizers read. The same texts, in the same order, give the same file.
+/* train_tokenizer.c - the verb `train-tokenizer`: a byte-pair vocabulary learnt from text, as the tokenizer.json that
+ * `tokenize`, training and Hugging Face tokenizers read. The same texts, in the same order, give the same file.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static const char END_OF_TEXT[] = "<|endoftext|>";
 
 typedef struct {
     const char *out, *pattern; /* a name of split_named, or a regular expression */
-    DocumentOptions inputs;    /* its skip is owned */
+    DocumentOptions inputs;    /* owns inputs.skip */
     int32_t     vocab_size;
     double      memory_bytes;
     char      **text;          /* borrowed, of argv */
@@ -68,7 +68,7 @@ typedef struct {
     Split      *split;
     BpeTrainer *trainer;
     Cutter      cutter;
-    int64_t     bytes, begun; /* of all text, and of the document: those that left the cutter */
+    int64_t     bytes, begun; /* bytes of all text, and those of this document that have left the cutter */
 } Counting;
 
 static void count_word(void *with, const char *word, size_t bytes) { bpe_trainer_add((BpeTrainer *)with, word, bytes); }
@@ -92,7 +92,7 @@ static void end_document(void *with) {
     c->begun = 0;
 }
 
-/* Returns what was read; owned. */
+/* Reads all texts and counts their words. Returns the documents, for the caller to free. */
 static Documents *count_texts(const Asked *a, Counting *c) {
     char       fault[DOCUMENT_FAULT_CHARS];
     Documents *documents;

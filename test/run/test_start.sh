@@ -72,7 +72,7 @@ expect "50 folders that do not verify: three lines and a count" [ $status = 0 -a
 share=$(unset OMP_NUM_THREADS; train_ranks 2 run.dir="$WORK/share" run.steps=1 2>&1 | grep -oE '[0-9]+ threads?( each)?' | head -n 1)
 for value in '' '1x' '-2' '0' '3;4' '1.5'; do
     OMP_NUM_THREADS=$value train_ranks 2 run.dir="$WORK/threads" run.steps=1 run.resume=never > "$WORK/out" 2>&1; rm -rf "$WORK/threads"
-    expect "OMP_NUM_THREADS='$value' is ignored, and named once" [ "$(grep -oE '[0-9]+ threads?( each)?' "$WORK/out" | head -n 1)" = "$share" -a "$(grep -c 'OMP_NUM_THREADS=".*" is no number of threads' "$WORK/out")" -eq 1 ]
+    expect "OMP_NUM_THREADS='$value' is ignored, and named once" [ "$(grep -oE '[0-9]+ threads?( each)?' "$WORK/out" | head -n 1)" = "$share" -a "$(grep -c 'OMP_NUM_THREADS=".*" is not a number of threads' "$WORK/out")" -eq 1 ]
 done
 OMP_NUM_THREADS=' 1, 4' train run.dir="$WORK/list" run.steps=1 > "$WORK/out" 2>&1
 expect "a list of OpenMP: its first number counts" [ "$(grep -oE ' [0-9]+ thread,' "$WORK/out" | head -n 1)" = ' 1 thread,' -a "$(grep -c 'no number' "$WORK/out")" -eq 0 ]

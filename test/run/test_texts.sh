@@ -182,9 +182,9 @@ expect "a zip" exits 65 'zip is a zip archive' tokenize zip out=new
 head -c 3000 /dev/zero > zeros
 expect "a binary file, where tokens are no bytes" exits 65 'zeros is binary .*not text' tokenize zeros out=new tokenizer=own
 expect "  and where they are" exits 65 'zeros is binary .*not text: format=text reads its bytes' tokenize zeros out=new
-expect "shards of bytes beside a byte-pair tokenizer" exits 64 'ids/tokenizer.json is not the tokenizer asked for' tokenize rows.jsonl out=ids
+expect "shards of bytes beside a byte-pair tokenizer" exits 64 'ids/tokenizer.json differs from the tokenizer of this command' tokenize rows.jsonl out=ids
 "$TRAIN" train-tokenizer text.txt out=other vocab_size=280 > /dev/null
-expect "or of another one" exits 64 'ids/tokenizer.json is not the tokenizer asked for' tokenize rows.jsonl out=ids tokenizer=other
+expect "or of another one" exits 64 'ids/tokenizer.json differs from the tokenizer of this command' tokenize rows.jsonl out=ids tokenizer=other
 cp own/tokenizer.json named.json
 tokenize rows.jsonl out=renamed tokenizer=named.json val=0 > /dev/null
 expect "a tokenizer of another name is found beside its shards" cmp renamed/tokenizer.json own/tokenizer.json
