@@ -60,7 +60,8 @@ int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {
     const cJSON *n = json_member(config, key);
     char         shown[SHOWN_BYTES];
     if (!n)
-        fail(EXIT_DATA, "%s: %s is missing: add it, with the model's number (the shapes of its weights show most)",
+        fail(EXIT_DATA,
+             "%s: %s is missing: add it, with the value of this model (most follow from the shapes of its weights)",
              path, key);
     if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > INT32_MAX ||
         n->valuedouble != floor(n->valuedouble))
@@ -69,12 +70,12 @@ int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {
     return (int64_t)n->valuedouble;
 }
 
-/* A size that transformers knows under two names. */
+/* Returns a size that has two names in transformers. Exit 65 if both are there and differ. */
 static int64_t size_of_either(const cJSON *config, const char *name, const char *other, const char *path) {
     if (!json_member(config, other)) return hf_size_of(config, name, path);
     if (!json_member(config, name)) return hf_size_of(config, other, path);
     if (hf_size_of(config, name, path) != hf_size_of(config, other, path))
-        fail(EXIT_DATA, "%s: %s and %s are one size under two names, and differ: remove one of them", path, name, other);
+        fail(EXIT_DATA, "%s: %s and %s are two names of one size, but differ: remove one of them", path, name, other);
     return hf_size_of(config, name, path);
 }
 
@@ -88,12 +89,12 @@ static ModelShape gpt2_shape(const cJSON *config, const char *path) {
     if (shape.n_embd % shape.n_head != 0)
         fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd, (long long)shape.n_head);
     if (inner && !cJSON_IsNull(inner) && hf_size_of(config, "n_inner", path) != 4 * shape.n_embd)
-        hf_refuse_key(path, inner, "null or 4 x n_embd is computed here");
+        hf_refuse_key(path, inner, "only null or 4 x n_embd is supported");
     shape.tie_embeddings = hf_flag_of(config, "tie_word_embeddings", 1, path);
     return shape;
 }
 
-/* The type that says how config.json is read; of one without a type, gpt2's. */
+/* Returns how config.json is read, by its model_type; without one it is read as gpt2. */
 static const HfFiles *files_of(const cJSON *config, const char *path) {
     const cJSON *type = json_member(config, "model_type");
     if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
@@ -101,7 +102,7 @@ static const HfFiles *files_of(const cJSON *config, const char *path) {
         const HfFiles *files = block_kind((ModelShape){.arch = arch})->files;
         if (files->reads(config)) return files;
     }
-    if (type) hf_refuse_key(path, type, "gpt2, llama, qwen3 and qwen3_moe are computed here");
+    if (type) hf_refuse_key(path, type, "gpt2, llama, qwen3 and qwen3_moe are supported");
     return &HF_GPT2;
 }
 
@@ -127,8 +128,8 @@ static int gpt2_reads(const cJSON *config) { return hf_is_type(config, "gpt2"); 
 void hf_expect_head(const char *path, int is_tied, int has_head) {
     if (!is_tied && !has_head)
         fail(EXIT_DATA,
-             "%s: tie_word_embeddings is false or missing, and the weights hold no lm_head.weight: if the head of this model is its "
-             "embedding, set tie_word_embeddings to true there",
+             "%s: tie_word_embeddings is false or missing, but the weights hold no lm_head.weight: if the head of this "
+             "model is its embedding, set tie_word_embeddings to true there",
              path);
 }
 
@@ -140,8 +141,10 @@ static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape,
     if (type && !hf_is_type(config, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
     if (!heads) heads = json_member(config, "num_attention_heads");
     if (heads && number_value(heads) != (double)shape.n_head) hf_refuse_key(path, heads, ours);
-    if (activation && !is_gelu_by_tanh(activation)) hf_refuse_key(path, activation, "gelu_new, by tanh, is computed here");
-    if (epsilon && !(fabs(number_value(epsilon) - 1e-5) <= 1e-11)) hf_refuse_key(path, epsilon, "1e-5 is used here");
+    if (activation && !is_gelu_by_tanh(activation))
+        hf_refuse_key(path, activation, "only gelu_new (by tanh) is supported");
+    if (epsilon && !(fabs(number_value(epsilon) - 1e-5) <= 1e-11))
+        hf_refuse_key(path, epsilon, "only 1e-5 is supported");
     hf_expect_head(path, hf_flag_of(config, "tie_word_embeddings", 1, path), has_head);
 }
 
@@ -163,13 +166,13 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, in
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-/* Parts that other programs put before a name, or anywhere in it, and that say nothing about the tensor: torch's
- * wrappers of a module (compile, data parallel, FSDP, recomputation), and the names under which transformers keeps a
- * model inside another. */
+/* Parts of names that other programs add at the front, or anywhere, and that carry no meaning. They come from the
+ * wrappers of torch (compile, data parallel, FSDP, recomputation) and from models that transformers keeps inside
+ * another. */
 static const char *const PREFIXES[] = {"module.", "model.", "transformer.", "language_model."};
 static const char *const WRAPPERS[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
 
-/* Bytes of the one of `parts` that text begins with; 0: with none. */
+/* Returns the length of the one of `parts` that text begins with, or 0. */
 static size_t begins_with(const char *text, const char *const *parts, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (strncmp(text, parts[i], strlen(parts[i])) == 0) return strlen(parts[i]);

@@ -1,4 +1,4 @@
-/* hf_llama.c - config.json of the kinds llama and qwen3, as their classes in Hugging Face have it (HF_LLAMA of
+/* hf_llama.c - reads and writes config.json for llama and qwen3, as the classes of Hugging Face do (HF_LLAMA of
  * hf_gpt2.h). */
 #include <inttypes.h>
 #include <math.h>
@@ -12,8 +12,8 @@
 #include "model/hf_members.h"
 #include "model/hf_softcap.h"
 
-/* The classes, and what they take where config.json lacks a key; 0: heads share no keys, the width divided by the
- * heads. */
+/* The classes, and their defaults for keys that config.json lacks. A default of 0 means: heads share no keys; head_dim
+ * is the width divided by the heads. */
 typedef struct {
     Arch        arch;
     const char *type, *name;
@@ -95,9 +95,8 @@ static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, c
     return !n || cJSON_IsNull(n) ? fallback : hf_size_of(config, key, path);
 }
 
-/* The members that turn with the position, as transformers 5 finds them: rope_scaling, where it is given and not
- * empty, takes the place of all of rope_parameters. NULL if there are none. warns: of two that differ, and of
- * members that are not known. */
+/* Returns the object with the rotary parameters, or NULL. As in transformers 5 it is rope_scaling if that is not empty,
+ * else rope_parameters. With `warns` it warns if the two differ, and of unknown members. */
 static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
     const cJSON *rope = NULL;
@@ -109,9 +108,7 @@ static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
         if (warns) hf_members_check_rope(one, path);
         if (!rope) rope = one;
         else if (warns && !cJSON_Compare(rope, one, 1))
-            warn("%s: rope_scaling and rope_parameters differ: rope_scaling is used, as in transformers 5, and nothing of "
-                 "rope_parameters",
-                 path);
+            warn("%s: rope_scaling and rope_parameters differ: only rope_scaling is used, as in transformers 5", path);
     }
     return rope;
 }
@@ -129,7 +126,7 @@ static void take_scaling(ModelShape *shape, const cJSON *config, const char *pat
     shape->rope_theta = real_of(rope, "rope_theta", shape->rope_theta, path);
     if (!type) type = json_member(rope, "type");
     if (!type || hf_is_word(type, "default")) return;
-    if (!hf_is_word(type, "llama3")) hf_refuse_key(path, type, "\"default\" and \"llama3\" are computed here");
+    if (!hf_is_word(type, "llama3")) hf_refuse_key(path, type, "only \"default\" and \"llama3\" are supported");
     need_real(rope, "factor", &shape->rope_factor, path);
     need_real(rope, "low_freq_factor", &shape->rope_low_freq_factor, path);
     need_real(rope, "high_freq_factor", &shape->rope_high_freq_factor, path);
@@ -137,13 +134,13 @@ static void take_scaling(ModelShape *shape, const cJSON *config, const char *pat
     const cJSON *outside = json_member(config, known);
     shape->rope_original_positions = size_or(rope, known, size_or(config, known, shape->n_positions, path), path);
     if (outside && !cJSON_IsNull(outside) && hf_size_of(config, known, path) != shape->rope_original_positions)
-        hf_refuse_key(path, outside, "another value stands in rope_scaling or rope_parameters: remove one of the two");
+        hf_refuse_key(path, outside, "rope_scaling or rope_parameters has another value: remove one of the two");
     if (shape->rope_factor < 1.0 || shape->rope_low_freq_factor >= shape->rope_high_freq_factor)
         hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
 }
 
-/* Whether any layer of this many sees less than all tokens before it. Layers of qwen3 do so from max_window_layers
- * on, those of qwen3_moe all. */
+/* Refuses a sliding window that limits any layer of the model. In qwen3 it limits layers from max_window_layers on, in
+ * qwen3_moe all layers. */
 static void refuse_window(const cJSON *config, const char *path, ModelShape shape) {
     const cJSON *window = json_member(config, "sliding_window");
     const cJSON *first = json_member(config, "max_window_layers");
@@ -152,7 +149,7 @@ static void refuse_window(const cJSON *config, const char *path, ModelShape shap
     if (window && (cJSON_IsNull(window) || number_value(window) >= (double)shape.n_positions)) return;
     if (from >= (double)shape.n_layer) return;
     hf_refuse_key(path, json_member(config, "use_sliding_window"),
-                  "a token sees all tokens before it here: false is computed");
+                  "only false is supported: a token sees all tokens before it");
 }
 
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
@@ -162,12 +159,12 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
     shape->n_experts = hf_size_of(config, count, path);
     if (json_member(config, "num_experts") && hf_size_of(config, "num_experts", path) != shape->n_experts)
         fail(EXIT_DATA,
-             "%s: num_experts and num_local_experts are one size under two names, and differ: remove one of them", path);
+             "%s: num_experts and num_local_experts are two names of one size, but differ: remove one of them", path);
     shape->top_k = hf_size_of(config, "num_experts_per_tok", path);
     shape->n_expert_inner = hf_size_of(config, "moe_intermediate_size", path);
     shape->norm_top_k = hf_flag_of(config, "norm_topk_prob", 0, path);
     if (method && !cJSON_IsNull(method) && !hf_is_word(method, WITH_BIAS) && !hf_is_word(method, "greedy"))
-        hf_refuse_key(path, method, "\"greedy\" and \"noaux_tc\" are computed here");
+        hf_refuse_key(path, method, "only \"greedy\" and \"noaux_tc\" are supported");
     shape->balance = hf_is_word(method, WITH_BIAS) ? BALANCE_BIAS : BALANCE_NONE;
     if (shape->top_k > shape->n_experts)
         hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "at most num_experts is expected");
@@ -207,7 +204,7 @@ static ModelShape llama_shape(const cJSON *config, const char *path) {
 
 static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
 
-/* As the config has it: a number with all its digits, or true or false. */
+/* Writes a value as in a config: a number with all its digits, or true or false. */
 static void value_as_given(const char *key, double value, char out[SHOWN_BYTES]) {
     int is_flag = strcmp(key, "model.tie_embeddings") == 0 || strcmp(key, "moe.norm_top_k") == 0;
     if (is_flag) snprintf(out, SHOWN_BYTES, value != 0.0 ? "true" : "false");

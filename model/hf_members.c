@@ -39,9 +39,10 @@ static const Member MEMBERS[] = {
     {"n_inner", G, "model.n_inner", NULL, NULL},
     {"activation_function", G, "", NULL, NULL},
     {"layer_norm_epsilon", G, "model.norm_eps", NULL, NULL},
-    {"scale_attn_weights", G, NULL, "true", "attention is divided by the root of a head's size here"},
-    {"scale_attn_by_inverse_layer_idx", G, NULL, "false", "attention is not divided by the layer's number here"},
-    {"add_cross_attention", G, NULL, "false", "there is no attention to another model here"},
+    {"scale_attn_weights", G, NULL, "true", "only attention divided by the root of the head size is supported"},
+    {"scale_attn_by_inverse_layer_idx", G, NULL, "false",
+     "attention divided by the number of the layer is not supported"},
+    {"add_cross_attention", G, NULL, "false", "attention to another model is not supported"},
     {"reorder_and_upcast_attn", G, NULL, NULL, NULL}, /* another order of the same product, in fp32, as here */
     {"n_ctx", G, NULL, NULL, NULL},                   /* no longer read by transformers: n_positions counts */
     {"embd_pdrop", G, NULL, NULL, NULL}, {"attn_pdrop", G, NULL, NULL, NULL}, {"resid_pdrop", G, NULL, NULL, NULL},
@@ -59,15 +60,15 @@ static const Member MEMBERS[] = {
     {"rope_theta", LQM, "model.rope_theta", NULL, NULL},
     {"rope_scaling", LQM, "", NULL, NULL},
     {"rope_parameters", LQM, "", NULL, NULL},
-    {"hidden_act", LQM, NULL, "\"silu\"|\"swish\"", "silu is computed here"},
-    {"attention_bias", LQM, NULL, "false", "there are no biases here"},
-    {"mlp_bias", L, NULL, "false", "there are no biases here"},
-    {"partial_rotary_factor", LQM, NULL, "1", "all channels of a head are rotated here"},
+    {"hidden_act", LQM, NULL, "\"silu\"|\"swish\"", "only silu is supported"},
+    {"attention_bias", LQM, NULL, "false", "biases are not supported"},
+    {"mlp_bias", L, NULL, "false", "biases are not supported"},
+    {"partial_rotary_factor", LQM, NULL, "1", "only rotation of all channels of a head is supported"},
     {"use_sliding_window", Q | M, "", NULL, NULL},
     {"sliding_window", Q | M, "", NULL, NULL},
     {"max_window_layers", Q | M, "", NULL, NULL},
     {"original_max_position_embeddings", LQM, "", NULL, NULL},
-    {"layer_types", LQM, NULL, "[\"full_attention\"]", "a token sees all tokens before it in each layer here: \"full_attention\""},
+    {"layer_types", LQM, NULL, "[\"full_attention\"]", "only \"full_attention\" is supported, for each layer"},
     {"attention_dropout", LQM, NULL, NULL, NULL},
     {"pretraining_tp", L, NULL, NULL, NULL}, /* number of parts in which a product was computed: the sum is the same */
 
@@ -77,15 +78,15 @@ static const Member MEMBERS[] = {
     {"moe_intermediate_size", M, "moe.n_inner", NULL, NULL},
     {"norm_topk_prob", M, "moe.norm_top_k", NULL, NULL},
     {"topk_method", M, "", NULL, NULL},
-    {"decoder_sparse_step", M, NULL, "1", "every block has experts here: 1 is expected"},
-    {"mlp_only_layers", M, NULL, "[]", "every block has experts here: [] is expected"},
+    {"decoder_sparse_step", M, NULL, "1", "only 1 is supported: every block has experts"},
+    {"mlp_only_layers", M, NULL, "[]", "only [] is supported: every block has experts"},
     {"output_router_logits", M, NULL, NULL, NULL}, {"router_aux_loss_coef", M, NULL, NULL, NULL}, /* a loss of training */
 
-    {"quantization_config", ALL, NULL, "null", "quantized weights are not read here: take the model's unquantized folder"},
-    {"compression_config", ALL, NULL, "null", "quantized weights are not read here: take the model's unquantized folder"},
-    {"pruned_heads", ALL, NULL, "null", "all heads are computed here"},
-    {"is_encoder_decoder", ALL, NULL, "false", "there is no encoder here"},
-    {"cross_attention_hidden_size", ALL, NULL, "null", "there is no encoder here"},
+    {"quantization_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},
+    {"compression_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},
+    {"pruned_heads", ALL, NULL, "null", "pruned heads are not supported"},
+    {"is_encoder_decoder", ALL, NULL, "false", "encoders are not supported"},
+    {"cross_attention_hidden_size", ALL, NULL, "null", "encoders are not supported"},
 
     {"architectures", ALL, NULL, NULL, NULL}, {"transformers_version", ALL, NULL, NULL, NULL}, {"_name_or_path", ALL, NULL, NULL, NULL},
     {"dtype", ALL, NULL, NULL, NULL}, {"torch_dtype", ALL, NULL, NULL, NULL}, {"use_cache", ALL, NULL, NULL, NULL},
@@ -110,8 +111,8 @@ static const Member ROPE_MEMBERS[] = {
     {"low_freq_factor", ALL, "model.rope_low_freq_factor", NULL, NULL},
     {"high_freq_factor", ALL, "model.rope_high_freq_factor", NULL, NULL},
     {"original_max_position_embeddings", ALL, "model.rope_original_positions", NULL, NULL},
-    {"partial_rotary_factor", ALL, NULL, "1", "all channels of a head are rotated here"},
-    {"mrope_section", ALL, NULL, "null", "a token has one position here"},
+    {"partial_rotary_factor", ALL, NULL, "1", "only rotation of all channels of a head is supported"},
+    {"mrope_section", ALL, NULL, "null", "only one position for each token is supported"},
 };
 
 /* Settings that `generate` of transformers reads, from generation_config.json or, without one, from config.json. A

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs the missing packages (Debian, Ubuntu) and prints each step. Nothing missing: silent.
+# Installs the missing packages (Debian, Ubuntu) and prints each step. Prints nothing if none is missing.
 #   scripts/deps.sh [NEED...]     build, smoke, test, demo, check, hosts, slurm; without: what build, test and demo need
 #   MPI=ompi-c|mpich|0  BACKEND=cpu|emu|cuda  CC=gcc  EXTRA_CFLAGS=...      as make has them
-# A library is there when a small program links with it, wherever CC's own search paths find it: no package is asked for then.
-# Exit code 1: a program would not link, or a command is missing that the need cannot do without.
+# A library counts as installed if a small program links with it, wherever CC finds it; its package is then skipped.
+# Exit code 1: a test program does not link, or a command that the need requires is missing.
 set -u
 MPI=${MPI:-ompi-c} BACKEND=${BACKEND:-cpu} CC=${CC:-gcc}
 
-# A line a package: the need, the package, and how it is seen.
-#   links HEADER [-lLIBRARY]   a program links with it      has COMMAND   the need cannot do without
-#   wants COMMAND              installed where it can be; without it, what uses it is skipped and names it
+# A line for each package: the need, the package, and how its presence is checked.
+#   links HEADER [-lLIBRARY]   a program links with it      has COMMAND   the command exists; the need requires it
+#   wants COMMAND              the command exists; if it cannot be installed, what uses it is skipped and names it
 table='
 build   gcc                 links stdio.h
 build   libc6-dev           links stdio.h
@@ -52,7 +52,8 @@ slurm   slurm-client        has   sbatch
 
 needs=" ${*:-build test demo} "
 for need in $needs; do
-    grep -q "^$need " <<< "$table" || { echo "deps: $need is no need: build, smoke, test, demo, check, hosts or slurm" >&2; exit 64; }
+    grep -q "^$need " <<< "$table" ||
+        { echo "deps: $need is not known; give build, smoke, test, demo, check, hosts or slurm" >&2; exit 64; }
 done
 case $needs in *" test "* | *" check "* | *" hosts "* | *" slurm "*) needs+="smoke " ;; esac
 case $needs in *" check "*) needs+="test " ;; esac
@@ -63,7 +64,7 @@ case $needs in *" build "*)
 esac
 
 mpi_flags() { [ "$MPI" = 0 ] || pkg-config --cflags --libs "$MPI" 2> /dev/null; }
-# links "HEADER -lLIBRARY"...: one program with all of them.
+# links "HEADER -lLIBRARY"...: compiles one program that links with all of them.
 links() {
     local one flags=() text='#include <setjmp.h>\n#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#define PCRE2_CODE_UNIT_WIDTH 8\n'
     local main='int main(void) { return 0; }'
@@ -88,7 +89,7 @@ is_there() { # HOW WHAT
     esac
 }
 
-# What is missing: packages that the need cannot do without, with what shows it, and packages that it can.
+# find_missing: sets `needed` (missing packages that are required), `faults` (their checks) and `wanted` (optional ones).
 find_missing() {
     local need package how what all=() linked=no
     needed=() wanted=() faults=()
@@ -99,7 +100,7 @@ find_missing() {
     while read -r need package how what; do
         [ -n "$need" ] && [[ $needs == *" $need "* ]] || continue
         if [ "$how" = links ] && [ $linked = yes ] || is_there "$how" "$what"; then continue; fi
-        if [ "$how" = wants ]; then # one that apt has installed, for another python3 than PATH's, is not asked for again
+        if [ "$how" = wants ]; then # skip a package that apt has installed, even for another python3 than that in PATH
             dpkg-query -W -f '${Status}' "$package" 2> /dev/null | grep -qx 'install ok installed' || wanted+=("$package")
         else
             needed+=("$package") faults+=("$how $what")
@@ -108,21 +109,22 @@ find_missing() {
 }
 find_missing
 if [[ $needs == *" build "* ]] && ! [[ $MPI =~ ^(0|ompi-c|mpich)$ ]] && ! links mpi.h > /dev/null; then
-    echo "deps: MPI=$MPI: no program links with it, and no package of it is known: ompi-c, mpich, 0 (no MPI), or a name that pkg-config knows" >&2
+    echo "deps: MPI=$MPI: no program links with it, and its package is not known: give MPI=ompi-c, mpich, 0 (no MPI)," \
+        "or a name that pkg-config knows" >&2
     exit 1
 fi
 missing=("${needed[@]}" "${wanted[@]}")
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-# refuse: the end, where the need cannot do without; else what is missing is left out.
+# refuse: ends with 1 if a required package is missing, else with 0.
 refuse() {
     [ ${#needed[@]} -gt 0 ] && exit 1
-    echo "deps: going on: what uses ${wanted[*]} is skipped" >&2
+    echo "deps: continuing without ${wanted[*]}: what uses it is skipped" >&2
     exit 0
 }
 if ! command -v apt-get > /dev/null; then
-    echo "deps: this is no Debian or Ubuntu, so nothing is installed here. Missing are the counterparts of ${missing[*]}" >&2
-    [ ${#faults[@]} -eq 0 ] || printf 'deps: not so: %s\n' "${faults[@]}" >&2
+    echo "deps: this is not Debian or Ubuntu, so nothing is installed. Install what corresponds to ${missing[*]}" >&2
+    [ ${#faults[@]} -eq 0 ] || printf 'deps: failed check: %s\n' "${faults[@]}" >&2
     refuse
 fi
 
@@ -130,7 +132,7 @@ if [ "$(id -u)" = 0 ]; then as_root=()
 elif sudo -n true 2> /dev/null; then as_root=(sudo -n)
 else
     sudo='' by="as root"; ! command -v sudo > /dev/null || { sudo="sudo " by="this"; }
-    [ ${#needed[@]} -gt 0 ] && then="then the same again" || then="if you may"
+    [ ${#needed[@]} -gt 0 ] && then="then the same command again" || then="if you can"
     echo "deps: missing packages. Type $by, $then:" >&2
     echo "  ${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends ${missing[*]}" >&2
     refuse
@@ -142,12 +144,12 @@ known() { apt-cache show --no-all-versions "${missing[@]}" > /dev/null 2>&1; } #
 if ! known || ! install "${missing[@]}"; then
     echo "deps: apt-get update, to learn of current packages"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q || echo "deps: apt-get update failed; going on with what apt knows" >&2
-    # One package that cannot be had holds the others up: then each by itself.
+    # One package that cannot be installed stops the others, so install each by itself.
     install "${missing[@]}" || for package in "${missing[@]}"; do install "$package" || echo "deps: could not install $package" >&2; done
 fi
 find_missing
 if [ ${#needed[@]} -gt 0 ]; then
-    printf 'deps: still not so: %s\n' "${faults[@]}" >&2
+    printf 'deps: still failing: %s\n' "${faults[@]}" >&2
     for fault in "${faults[@]}"; do case $fault in "links "*) links "${fault#links }" | head -n 3 >&2; break ;; esac; done
     refuse
 fi

@@ -99,13 +99,13 @@ list_hosts() {
          { line = $0; sub(/\r$/, ""); if (NR == 1) sub(/^\357\273\277/, ""); sub(/#.*/, ""); gsub(/[ \t]*=[ \t]*/, "=") }
          NF == 0 { next }
          { host = $1; count = 1; given = 0 }
-         host ~ /@/ { refuse("a user before @ is not read here: write the host alone, and its user in ~/.ssh/config") }
-         host ~ /^\[|:.*:/ { refuse("an IPv6 address is not read here: write the name of the host") }
+         host ~ /@/ { refuse("a user before @ is not supported: write the host alone, and its user in ~/.ssh/config") }
+         host ~ /^\[|:.*:/ { refuse("an IPv6 address is not supported: write the name of the host") }
          host ~ /:/ { count = host; sub(/^[^:]*:/, "", count); sub(/:.*/, "", host); given = 1 }
          host !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ { refuse("\"host\", \"host:slots\" or \"host slots=N\" is expected") }
          { for (i = 2; i <= NF; i++) {
-               if ($i ~ /^max[-_]slots=[1-9][0-9]*$/) continue # how far mpirun may go beyond slots: never asked for here
-               if (given || ($i !~ /^slots=/ && $i !~ /^[0-9]+$/)) refuse("\"" $i "\" is not read here: slots=N and max_slots=N are")
+               if ($i ~ /^max[-_]slots=[1-9][0-9]*$/) continue # a limit for more ranks than slots, which never start here
+               if (given || ($i !~ /^slots=/ && $i !~ /^[0-9]+$/)) refuse("\"" $i "\" is not supported: only slots=N and max_slots=N are")
                count = $i; sub(/^slots=/, "", count); given = 1 } }
          count !~ /^[1-9][0-9]*$/ || count > 65536 { refuse("a number of slots from 1 to 65536 is expected") }
          { if (!(host in slots)) order[++n] = host; slots[host] += count }
@@ -287,7 +287,7 @@ case $("$program" --version 2>/dev/null) in
 *"MPI: MPICH"*) end 69 "$program is built for MPICH, and this script starts ranks by Open MPI's mpirun: make MPI=ompi-c" ;;
 esac
 command -v mpirun >/dev/null || end 69 "no mpirun on $(hostname): install Open MPI, or load the cluster's"
-# Open MPI 5 has other names for the options of its launcher, and hands on stdout and stderr as one without --output :raw.
+# Open MPI 5 has other names for the options of its launcher, and joins stdout and stderr unless --output :raw is given.
 case $(mpirun --version 2>/dev/null) in
 *"(Open MPI) 5."*) mca=--prtemca of_release=(--output :raw --prtemca plm_ssh_agent "${agent[*]}" --prtemca plm_ssh_no_tree_spawn 1) ;;
 *) mca=--mca of_release=(--mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1) ;;

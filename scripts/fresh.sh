@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# make test-fresh: the README's commands on machines with nothing on them but git and make: roots of Debian 12 and 13, each command from nothing.
+# make test-fresh: runs the commands of the README in new roots of Debian 12 and 13 that have only git and make.
 #   scripts/fresh.sh [bookworm|trixie]... [STEP]...   steps: demo, test (as root), user (a user without rights: both), mpich, nompi (their smoke tests)
 #   scripts/fresh.sh short                            build and smoke tests in one root of Debian 12; `skip` where no root can be made
-# Needs root (chroot, mount namespaces), mmdebstrap and network. Roots stand in $TMPDIR and go at the end; the base of each release is kept in
-# build/fresh/. Mounts are in a namespace of their own, which ends with the last process in it, however that ends.
+# Needs root (chroot, mount namespaces), mmdebstrap and network. Roots are made in $TMPDIR and removed at the end. The base
+# of each release is kept in build/fresh/. Mounts are in their own namespace, which ends with its last process.
 set -u
 . "$(dirname "$0")/env.sh"
 short='' releases=() steps=()
@@ -24,7 +24,7 @@ cannot() { # WHAT TO-TYPE
 }
 [ "$(id -u)" = 0 ] || cannot "root rights are needed, for chroot and mounts" "sudo make test-fresh"
 command -v mmdebstrap > /dev/null || cannot "mmdebstrap is not installed" "apt-get install mmdebstrap"
-unshare -m -p -f true 2> /dev/null || cannot "this machine forbids namespaces of mounts and processes" "take a machine where unshare -m -p -f true works"
+unshare -m -p -f true 2> /dev/null || cannot "this machine forbids namespaces of mounts and processes" "use a machine where unshare -m -p -f true works"
 
 work=$(mktemp -d -t train_gpt-fresh.XXXXXX) kept=$PWD/build/fresh commit=$(git describe --always --dirty) job='' failed=0
 mkdir -p "$kept"
@@ -38,13 +38,14 @@ finish() {
 }
 trap 'finish $?' EXIT
 trap 'finish 130' INT; trap 'finish 143' TERM; trap 'finish 129' HUP
-patient() { "$@" & job=$!; wait $job; local status=$?; job=''; return $status; } # a trap need not wait for its end
+# patient COMMAND...: runs a command so that a trap can act before it ends.
+patient() { "$@" & job=$!; wait $job; local status=$?; job=''; return $status; }
 
-# The lines of apt for a release: from where this machine has its own Debian, else from Debian's.
+# sources RELEASE: prints the lines of apt for a release, from the mirror of this machine if it is Debian, else debian.org.
 sources() { # RELEASE
     local here main security
     here=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-    # Both forms of apt's lists, as "URI SUITE".
+    # Prints both forms of apt lists as "URI SUITE".
     lists() {
         sed -nE 's/^deb +(\[[^]]*\] +)?([^ ]+) +([^ ]+) .*/\2 \3/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2> /dev/null
         cat /etc/apt/sources.list.d/*.sources 2> /dev/null | awk -F': *' '/^URIs:/ { uri = $2 } /^Suites:/ { n = split($2, s, " "); for (i = 1; i <= n; i++) print uri, s[i] }'
@@ -54,11 +55,11 @@ sources() { # RELEASE
     main=${main:-http://deb.debian.org/debian}
     printf 'deb %s %s main\n' "$main" "$1" "$main" "$1-updates" "${security:-http://deb.debian.org/debian-security}" "$1-security"
 }
-# Proxies of apt, as options; and of the environment.
+# Print the proxies of apt as options, and the proxy variables of the environment.
 apt_proxies() { apt-config dump 2> /dev/null | grep -iE '^Acquire::(http|https|ftp)::Proxy'; }
 proxies() { env | grep -iE '^((https?|ftp|all|no)_proxy|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST))='; }
 
-base() { # RELEASE: its root without anything, as build/fresh/RELEASE.tar
+base() { # RELEASE: makes build/fresh/RELEASE.tar, a root with only git and make
     local options=() line lines=()
     find "$kept" -name "$1.tar" -mtime +14 -delete
     [ ! -s "$kept/$1.tar" ] || return 0
@@ -71,7 +72,7 @@ base() { # RELEASE: its root without anything, as build/fresh/RELEASE.tar
     mv "$kept/$1.new" "$kept/$1.tar"
 }
 
-anew() { # RELEASE: $root holds it, with a clone of HEAD and a user
+anew() { # RELEASE: makes a new $root of the release, with a clone of HEAD and a user
     root=$work/root
     rm -rf --one-file-system "$root"; mkdir -p "$root" "$kept/archives-$1/partial"
     tar -xf "$kept/$1.tar" -C "$root" --exclude='./dev/*'
@@ -82,13 +83,13 @@ anew() { # RELEASE: $root holds it, with a clone of HEAD and a user
     for home in root home/newcomer; do git clone -q --no-hardlinks "$PWD" "$root/$home/train_gpt" || exit; done
     chroot "$root" chown -R newcomer: /home/newcomer
 }
-# types WHO COMMAND: in $root, in the clone, as somebody who has just logged in there; what it prints is in $said.
+# types WHO COMMAND: runs a command in the clone in $root, as a user who has just logged in. Its output is in $said.
 types() {
     local home=/root id=0 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin settings=() line
     [ "$1" = root ] || home=/home/$1 id=1000 path=/usr/local/bin:/usr/bin:/bin
     while read -r line; do [ -z "$line" ] || settings+=("$line"); done < <(proxies)
     said=$work/said
-    # The first process of a namespace takes up the orphans in it: a shell, which waits for them.
+    # The first process of a namespace adopts its orphans. It is a shell, which waits for them.
     # shellcheck disable=SC2016
     patient unshare -m -p -f --kill-child --propagation private sh -c '
         root=$1 archives=$2 id=$3; shift 3
@@ -99,7 +100,7 @@ types() {
         exit $?' _ "$root" "$archives" "$id" HOME="$home" USER="$1" PATH="$path" LANG=C.UTF-8 TERM=xterm "${settings[@]}" \
         bash -c "cd ~/train_gpt && $2" > "$said" 2>&1 < /dev/null
 }
-verdict() { # NAME STATUS SINCE: a line; the end of what was printed where it is no success
+verdict() { # NAME STATUS SINCE: prints the result, and after a failure the end of the output
     if [ "$2" -eq 0 ]; then
         echo "ok $1: $(tail -n 1 "$said") ($(($(date +%s) - $3)) s)"
     else
@@ -113,7 +114,7 @@ try() { # WHO NAME COMMAND
     local at; at=$(date +%s)
     types "$1" "$3"; verdict "$2" $? "$at"
 }
-# asks NAME COMMAND: a user without rights is refused, and gets one line, which root then types.
+# asks NAME COMMAND: checks that a user without rights is refused with one line for root, and runs that line as root.
 asks() {
     local line
     types newcomer "$2" && { failed=$((failed + 1)); echo "not ok $1: done without the packages that it needs"; return; }

@@ -28,7 +28,8 @@ targets() {
     done
     echo "$programs"
 }
-# builds and runs PART in the copy; the logs stay. 2: it does not build; 3: it came to no verdict, which proves nothing. A mutant may hang: 124.
+# Builds and runs PART in the copy and keeps the logs. Exit 2: it does not build. 3: no test ran, which proves nothing.
+# 124: the mutant hangs.
 suite() { # PART
     local status verdict
     case $1 in *:*) emulated "${1%%:*}" "${1#*:}"; return ;; esac

@@ -10,12 +10,12 @@ started=$SECONDS limit=600 patience=600 # seconds of one script, of one program
 lane_jobs=()
 mark=${TRAIN_GPT_TEST:+$TRAIN_GPT_TEST/}$$ tests=0 # in the environment of all that a test starts, also where it leaves its session
 
-# started_by MARK [SESSION]: the processes of a test, or of all, that are there.
+# started_by MARK [SESSION]: prints the ids of the processes that a test, or all tests, have started and that still run.
 started_by() {
     grep -lzsE "^TRAIN_GPT_TEST=$1(/|$)" /proc/[0-9]*/environ | cut -d/ -f3
     [ -z "${2:-}" ] || cat /proc/[0-9]*/stat 2> /dev/null | awk -v s="$2" '{ pid = $1; sub(/.*\) /, "") } $1 != "Z" && $4 == s { print pid }'
 }
-# end_all SECONDS MARK [SESSION]: asks them to end, and kills what is left after so long.
+# end_all SECONDS MARK [SESSION]: asks these processes to end, and kills what is left after SECONDS.
 end_all() {
     local patience=$(($1 * 10)) there; shift
     for there in $(started_by "$@"); do kill -TERM "$there" 2> /dev/null; done
@@ -24,7 +24,7 @@ end_all() {
 }
 finish() { # CODE
     trap '' INT TERM HUP
-    kill -9 "${lane_jobs[@]}" 2> /dev/null # they begin no further test
+    kill -9 "${lane_jobs[@]}" 2> /dev/null # so that no further test begins
     end_all 10 "$mark"
     rm -rf "$log" "$tmp"
     trap - EXIT
@@ -45,9 +45,10 @@ note() {
     sed -nE 's/^(skip .*)/    \1/p; s/^(not )?ok [0-9]+ (.*)# SKIP/    skip \2/p' "$log" # with what it needs
 }
 
-# apart SECONDS COMMAND...: in a session of its own, so long at most; then all that it started ends. What is still there 5 s after it ended is
-# named in the log, a line each. A TMPDIR of its own, too: jobs of mpirun that end and begin in one folder can hang.
-# A command in the background ignores Ctrl-C, and so would all that a test starts.
+# apart SECONDS COMMAND...: runs a command in its own session, for at most SECONDS, and then ends all that it started.
+# The log names each process that still runs 5 s after the command has ended. The command gets its own TMPDIR, because
+# jobs of mpirun that end and begin in one folder can hang. A command in the background ignores Ctrl-C, and so would all
+# that it starts; `heeding` resets that.
 heeding=(env --default-signal=INT,QUIT); "${heeding[@]}" true 2> /dev/null || heeding=()
 apart() {
     local seconds=$1 began=$SECONDS own job at status left pid; shift
@@ -55,7 +56,7 @@ apart() {
     TMPDIR=$own TRAIN_GPT_TEST=$at "${heeding[@]}" setsid timeout -k 10 "$seconds" "$@" > "$log" 2>&1 < /dev/null & job=$!
     wait $job; status=$?
     if [ $((SECONDS - began)) -ge "$seconds" ]; then
-        echo "it ran into its limit of $seconds s" >> "$log"
+        echo "stopped after its limit of $seconds s" >> "$log"
         end_all 5 "$at" $job
     else
         for _ in $(seq 50); do left=$(started_by "$at" $job); [ -n "$left" ] || break; sleep 0.1; done
@@ -66,7 +67,7 @@ apart() {
     return $status
 }
 
-# results: what a program of cmocka says in TAP, as passed, failed, skipped. A test that was planned and did not end has failed.
+# results: prints passed, failed and skipped from the TAP output of a cmocka program. A planned test without a result failed.
 results() {
     awk '/^1\.\.[0-9]+\r?$/ { planned += substr($0, 4) } !/^(not )?ok [0-9]+ / { next } { seen++ }
          /# SKIP/ { s++; next } /^ok/ { p++; next } { f++ } END { if (planned > seen) f += planned - seen; print p + 0, f + 0, s + 0 }' "$log"
@@ -84,13 +85,13 @@ run_cmocka() { # NAME COMMAND...
 }
 export -f run_ranks; export B OUTPUT_OPTIONS
 
-# Why no ranks can be started, or nothing.
+# The reason why no ranks can be started; empty if they can.
 case $B in
 *nompi*) launchless="this build has no MPI" ;;
 *mpich*) launchless=$(command -v mpirun.mpich > /dev/null || echo "mpirun.mpich is not installed (package mpich)") ;;
 *)       launchless=$(command -v mpirun > /dev/null || echo "mpirun is not installed (package openmpi-bin)") ;;
 esac
-without() { # NAME WHY: one test that is skipped
+without() { # NAME WHY: reports a test as skipped
     case $1 in *"$filter"*) echo "skip $1: $2" > "$log"; note "$1" 0 0 0 1 0 ;; esac
 }
 

@@ -53,7 +53,7 @@ suite; status=$?; expect "one that is on its way out is waited for" [ "$status $
 sed -i 's/limit=600/limit=2/' "$WORK/scripts/test.sh"
 script leaves <<< "$lasting; wait"
 rm -f "$WORK/pids"; suite; status=$?
-expect "a script that runs out of time fails" eval '[ "$status $(last)" = "1 1 passed, 1 failed, 0 skipped" ] && grep -q "ran into its limit of 2 s" "$WORK/out"'
+expect "a script that runs out of time fails" eval '[ "$status $(last)" = "1 1 passed, 1 failed, 0 skipped" ] && grep -q "stopped after its limit of 2 s" "$WORK/out"'
 expect "and so ends all of it" gone "$WORK/pids"
 cp scripts/test.sh "$WORK/scripts/"
 for signal in INT TERM HUP; do

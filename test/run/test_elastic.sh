@@ -14,7 +14,7 @@ expect "a hosts file that is not there: 64" exits 64 "hosts=$WORK/none" elastic 
 # Each line is refused by its number, with what to write, before any host is asked.
 for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2" "fe80::2" "\[::1\]:2" "::1 slots=2" "me@nodeB slots=2" "nodeA slots=2 port=22" "nodeA:2 slots=2" "nodeA max_slots=0" "nodeA:99999"; do
     { echo '# a comment'; echo "${line//\\/}"; } > "$WORK/bad"
-    expect "a line of hosts, \"$line\": 64" exits 64 "hosts: line 2, \"$line\": .*(expected|not read here)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
+    expect "a line of hosts, \"$line\": 64" exits 64 "hosts: line 2, \"$line\": .*(expected|not supported)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
 done
 printf 'node\033[31mA\n' > "$WORK/bad"
 expect "a control character is not printed: 64" exits 64 'hosts: line 1, "node[?].31mA"' elastic hosts="$WORK/bad"

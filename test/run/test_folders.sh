@@ -94,7 +94,7 @@ made newer rope_theta=7.0 rope_scaling=null "rope_parameters={$L3, \"rope_theta\
 made other rope_theta=7.0 rope_scaling=DROP
 expect "rope_scaling takes the place of rope_parameters" same "$(loss_of scaled)" "$(loss_of both)"
 expect "one line says that they differ" \
-    [ "$(grep -c 'rope_scaling and rope_parameters differ: rope_scaling is used' "$WORK/err")" = 1 ]
+    [ "$(grep -c 'rope_scaling and rope_parameters differ: only rope_scaling is used' "$WORK/err")" = 1 ]
 expect "rope_theta beside it" same "$(loss_of scaled)" "$(loss_of outside)"
 expect "rope_theta in it counts before that" same "$(loss_of scaled)" "$(loss_of newer)"
 expect "another theta is another loss" [ "$(loss_of scaled)" != "$(loss_of other)" ]

@@ -16,6 +16,6 @@ expect "other weights: heads of another size" exits 65 'model.n_head = 4, ours 2
 # shellcheck disable=SC2086
 expect "other weights: gpt2 takes none of llama" exits 65 'model_type is .*llama.*model.arch is gpt2' train $FROM
 sed -i 's/"llama3"/"yarn"/' "$(last from | sed s/12$/01/)/config.json"
-expect "a scaling that is not known" exits 65 'rope_type is .*yarn.*llama3.* computed here' mine model.init_from="$WORK/from/checkpoints/step_00000001" run.dir="$WORK/x"
+expect "a scaling that is not known" exits 65 'rope_type is .*yarn.*llama3.* supported' mine model.init_from="$WORK/from/checkpoints/step_00000001" run.dir="$WORK/x"
 expect "a resume as another kind" exits 64 'model.rope_theta is 20000, in the checkpoint 10000' mine run.dir="$WORK/run" model.rope_theta=20000
 exit $STATUS
