@@ -1,5 +1,4 @@
-/* Byte-pair encoding from files made here: ids, round trips, texts that come in parts, and what a file may have
- * wrong. */
+/* test_bpe.c - byte-pair encoding from files made here: ids, round trips, texts in parts, and faults of files. */
 #include "data/encoder.h"
 
 #include "core/error.h"
@@ -226,7 +225,7 @@ static void cuts_change_no_id(void **state) {
     }
 }
 
-/* What stands before each text, and where an empty one begins. */
+/* Tokens before each text, and the token that an empty text begins after. */
 static void begin_tokens_are_read(void **state) {
     (void)state;
     static const struct { const char *post; int32_t begin[2], begins; const char *note;

@@ -109,7 +109,7 @@ static int is_object(const char *line) {
     return is;
 }
 
-/* Rows with a fault are rows all the same; text that begins with a brace is none. */
+/* A row with a fault still counts as a row; text that begins with a brace does not. */
 static void rows_are_told_from_text(void **state) {
     (void)state;
     static const char *const

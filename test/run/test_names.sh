@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Names and sources: a name that exists as typed is that file, in data, run.dir, init_from and every verb; tokenizers and notes are looked
-# for beside the files that were opened, each source by itself; tokens that lie in no sample are named, and count for no epoch.
+# Names and sources. A name that exists as typed is that file, in data, run.dir, init_from and every verb. Tokenizers and
+# notes are found beside the opened files, for each source. Tokens outside samples are reported and count for no epoch.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
 sed 's/the /die /g' text.txt > other.txt
