@@ -81,8 +81,8 @@ static void on_terminate(void) {
     *(void **)&type_of_exception = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
     const TypeInfo *type = type_of_exception ? (const TypeInfo *)type_of_exception() : NULL;
     if (type && (strstr(type->name, "St9bad_alloc") || strstr(type->name, "St20bad_array_new_length")))
-        fail(EXIT_MEMORY, "out of memory in a C++ library, such as oneDNN: raise the limit (ulimit -v, the job's memory), or make the model, "
-                          "batch.micro_batch or OMP_NUM_THREADS smaller");
+        fail(EXIT_MEMORY, "out of memory in a C++ library, such as oneDNN: raise the limit (ulimit -v, the job's "
+                          "memory), or make the model, batch.micro_batch or OMP_NUM_THREADS smaller");
     if (terminate_before) terminate_before();
     abort();
 }

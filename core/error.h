@@ -55,8 +55,8 @@ void error_set_step(int64_t step);
 /* Lines of text that every fail(EXIT_MEMORY, ...) prints before its sentence; borrowed; NULL: nothing. */
 void error_set_memory_advice(const char *lines);
 
-/* The name of the file that is being read, for faults that are found far from where it was opened: fail() adds "(while
- * reading NAME)". Borrowed; NULL: none. */
+/* Sets the name of the file that is being read, or NULL; borrowed. fail() adds "(while reading NAME)", for faults that
+ * are found far from where the file was opened. */
 void error_set_input(const char *name);
 
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */

@@ -76,7 +76,7 @@ static char *escape(Reader *r, char *out) {
     if (plain) return *out = TO[plain - FROM], out + 1;
     int code = c == 'u' ? hex4(r->at, r->end) : -1;
     if (code < 0 && r->is_lenient) return out;
-    if (code < 0) return fails(r, "holds an escape that is none"), out;
+    if (code < 0) return fails(r, "holds an invalid escape"), out;
     r->at += 4;
     if (code >= 0xD800 && code < 0xDC00 && r->end - r->at >= 6 && r->at[0] == '\\' && r->at[1] == 'u') {
         int low = hex4(r->at + 2, r->end);
@@ -111,7 +111,7 @@ static int is_digit(const Reader *r) { return r->at < r->end && *r->at >= '0' &&
 
 static int number(Reader *r) {
     if (*r->at == '-') r->at++;
-    if (!is_digit(r)) return fails(r, "holds no value where one is due");
+    if (!is_digit(r)) return fails(r, "has no value where one is expected");
     if (*r->at == '0') r->at++;
     else
         while (is_digit(r)) r->at++;
@@ -157,7 +157,7 @@ static int members(Reader *r, int depth, char close) {
     do {
         char  *key;
         size_t length;
-        if (close == '}' && !takes(r, '"')) return fails(r, "has no name in quotes where one is due");
+        if (close == '}' && !takes(r, '"')) return fails(r, "has no name in quotes where one is expected");
         if (close == '}' && (!string(r, &key, &length) || !takes(r, ':'))) return fails(r, "has no : after a name");
         if (!value(r, depth + 1)) return 0;
     } while (takes(r, ','));
@@ -168,7 +168,7 @@ static int value(Reader *r, int depth) {
     char  *text;
     size_t length;
     skip_space(r);
-    if (r->at == r->end) return fails(r, "ends where a value is due");
+    if (r->at == r->end) return fails(r, "ends before a value");
     switch (*r->at) {
         case '"': return r->at++, string(r, &text, &length);
         case '{': return r->at++, members(r, depth, '}');
@@ -211,7 +211,7 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     while (is_open) {
         char  *key;
         size_t key_length;
-        if (!takes(r, '"')) fails(r, "has no name in quotes where one is due");
+        if (!takes(r, '"')) fails(r, "has no name in quotes where one is expected");
         else if (string(r, &key, &key_length) && !takes(r, ':')) fails(r, "has no : after a name");
         if (r->wrong) break;
         skip_space(r);

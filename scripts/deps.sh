@@ -89,7 +89,7 @@ is_there() { # HOW WHAT
     esac
 }
 
-# find_missing: sets `needed` (missing packages that are required), `faults` (their checks) and `wanted` (optional ones).
+# find_missing: sets `needed` (required packages that are missing), `faults` (their checks), and `wanted` (optional).
 find_missing() {
     local need package how what all=() linked=no
     needed=() wanted=() faults=()

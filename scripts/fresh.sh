@@ -2,8 +2,8 @@
 # make test-fresh: runs the commands of the README in new roots of Debian 12 and 13 that have only git and make.
 #   scripts/fresh.sh [bookworm|trixie]... [STEP]...   steps: demo, test (as root), user (a user without rights: both), mpich, nompi (their smoke tests)
 #   scripts/fresh.sh short                            build and smoke tests in one root of Debian 12; `skip` where no root can be made
-# Needs root (chroot, mount namespaces), mmdebstrap and network. Roots are made in $TMPDIR and removed at the end. The base
-# of each release is kept in build/fresh/. Mounts are in their own namespace, which ends with its last process.
+# Needs root (chroot, mount namespaces), mmdebstrap and network. Roots are made in $TMPDIR and removed at the end. The
+# base of each release is kept in build/fresh/. Mounts are in their own namespace, which ends with its last process.
 set -u
 . "$(dirname "$0")/env.sh"
 short='' releases=() steps=()
@@ -41,7 +41,7 @@ trap 'finish 130' INT; trap 'finish 143' TERM; trap 'finish 129' HUP
 # patient COMMAND...: runs a command so that a trap can act before it ends.
 patient() { "$@" & job=$!; wait $job; local status=$?; job=''; return $status; }
 
-# sources RELEASE: prints the lines of apt for a release, from the mirror of this machine if it is Debian, else debian.org.
+# sources RELEASE: prints the lines of apt for a release, from this machine's mirror if it is Debian, else debian.org.
 sources() { # RELEASE
     local here main security
     here=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)

@@ -67,7 +67,7 @@ apart() {
     return $status
 }
 
-# results: prints passed, failed and skipped from the TAP output of a cmocka program. A planned test without a result failed.
+# results: prints passed, failed, skipped from the TAP output of a cmocka program. A planned test without result failed.
 results() {
     awk '/^1\.\.[0-9]+\r?$/ { planned += substr($0, 4) } !/^(not )?ok [0-9]+ / { next } { seen++ }
          /# SKIP/ { s++; next } /^ok/ { p++; next } { f++ } END { if (planned > seen) f += planned - seen; print p + 0, f + 0, s + 0 }' "$log"

@@ -224,7 +224,9 @@ void config_override(ConfigLoad *load, const char *argument) {
     if (!parsed && !bare) {
         if (o) config_given(load, key)->faulty = 1;
         int is_text = o && (o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES) && *text;
-        faults_add(&load->faults, where, is_text ? "at character %d of the value: %s (a name that begins so: '%s=\"...\"')" : "at character %d of the value: %s",
+        faults_add(&load->faults, where,
+                   is_text ? "at character %d of the value: %s (quote a name that begins like this: '%s=\"...\"')"
+                           : "at character %d of the value: %s",
                    fault.at.column, *text ? fault.text : "there is none", key);
         return;
     }

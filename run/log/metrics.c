@@ -138,7 +138,7 @@ static void keep_beside(const Metrics *m) {
     int64_t bytes = io_read_file(m->path, SIZE_MAX / 2, &text);
     check_io(m, bytes < 0 ? (int)bytes : io_replace_file(found, text, (size_t)bytes), "copy");
     free(text);
-    warn("%s has lines that this program has not written and now cuts: %s is a copy of the whole file", m->path, found);
+    warn("%s has lines of another program, which are now cut: %s is a copy of the whole file", m->path, found);
 }
 
 Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {

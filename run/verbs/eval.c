@@ -29,7 +29,7 @@ const VerbKey EVAL_KEYS[] = {
     [TASKS] = {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
     [TOKENS] = {"tokens", "1000000", "the run's eval.tokens", "tokens of the shards; 0: all"},
     [BATCH] = {"batch", "16", "8", "sequences that are computed at once"},
-    [POSITIONS] = {"positions", "1024", "as in training", "tokens of a sequence, at most; fewer take less memory"},
+    [POSITIONS] = {"positions", "1024", "as in training", "the most tokens of a sequence; fewer need less memory"},
     [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
     [JSON] = {"json", "true", "false", "the figures as JSON"},
     [OUT] = {"out", "scores.json", "standard output", "a new file for the figures, written whole or not at all"},
@@ -273,7 +273,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     for (int i = 0; i < d.shards; i++)
         if (i == 0 || !tokens_json_is_same(d.shard[i - 1].path, d.shard[i].path))
             tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer", d.shard[i].path,
-                                   "the data", "tokenizer=FOLDER_OR_FILE names another for the model, data=GLOB other data");
+                                   "the data", "give tokenizer=FOLDER_OR_FILE for the model, or data=GLOB for other data");
     for (int i = 0; i < asked->task_count; i++)
         task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1});
     int64_t longest = 1;
@@ -307,7 +307,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
-            warn("%s: %lld texts are longer than %lld positions (%s) and lost their beginning", task[i].path,
+            warn("%s: %lld texts are longer than %lld positions (%s) and were cut at their beginning", task[i].path,
                  (long long)scores[i].cut, (long long)T,
                  asked->positions ? "positions=" : "the model's, or batch.seq_len of its run");
     }

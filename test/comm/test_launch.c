@@ -65,7 +65,7 @@ static void explain(void *unused) {
     launch_explain_alone();
 }
 
-/* Each variable of a launcher that is not there is named once. */
+/* The warning names a variable whose launcher is gone, once. */
 static void variables_without_their_launcher_are_named(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
@@ -78,7 +78,7 @@ static void variables_without_their_launcher_are_named(void **state) {
     clear();
 }
 
-/* mpirun's ranks do a verb once. Tasks of srun have arguments of their own. */
+/* The ranks of mpirun run a verb once together. Tasks of srun may have different arguments, so each runs its verb. */
 static void mpirun_and_srun_are_told_apart(void **state) {
     (void)state;
     clear();

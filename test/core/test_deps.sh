@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# test_deps.sh - scripts/deps.sh on machines that are made up: a PATH with a compiler that knows some libraries, and an apt that notes what it is told.
+# test_deps.sh - scripts/deps.sh on simulated machines: a PATH with a compiler that finds only some libraries, and an apt
+# that logs its arguments.
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 STATUS=0
@@ -7,14 +8,14 @@ expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not o
 bin=$WORK/bin
 stand_in() { { echo '#!/bin/sh'; cat; } > "$bin/$1"; chmod +x "$bin/$1"; }
 
-# machine [PACKAGE...]: bare, but for these; of a user without rights.
+# machine [PACKAGE...]: simulates a machine with only these packages, for a user without rights.
 machine() {
     local tool
     rm -rf "$bin"; mkdir "$bin"
     for tool in bash sh env cat grep sed head sort tr; do ln -s "$(command -v $tool)" "$bin/$tool"; done
     : > "$WORK/calls"; printf '%s\n' make "$@" > "$WORK/has"
     stand_in id <<< 'echo 1000'
-    # The compiler: each library and header of the text must be that of a package that is there.
+    # The simulated compiler fails if a library or header in its input belongs to a package that is not installed.
     stand_in cc << SH
 text=\$(cat; echo " \$*"); has() { grep -qx "\$1" $WORK/has; }
 has gcc || exit 1
@@ -68,7 +69,7 @@ machine ${LIBRARIES/libzstd-dev/}; deps build; status=$?
 expect "one library is missing: its package alone is needed" eval '[ $status -eq 1 ] && asks_for libzstd-dev && ! grep -q zlib "$WORK/out"'
 
 machine $LIBRARIES libcmocka-dev openmpi-bin; deps build test; status=$?
-expect "tools of tests alone: going on, with a line that says so" eval '[ $status -eq 0 ] && asks_for python3 procps xz-utils && grep -q "what uses .*procps.* is skipped" "$WORK/out"'
+expect "tools of tests alone: going on, with a line that says so" eval '[ $status -eq 0 ] && asks_for python3 procps xz-utils && grep -q "continuing without .*procps.*is skipped" "$WORK/out"'
 root; REFUSES=curl deps build test; status=$?
 expect "one that cannot be had does not hold the others up" eval '[ $status -eq 0 ] && grep -qx procps "$WORK/has" && grep -q "could not install curl" "$WORK/out"'
 machine $LIBRARIES openmpi-bin; root; sed -i 's/^case " .*install.*/exit 100/' "$bin/apt-get"; sed -i /libxxhash/d "$WORK/has"; deps build; status=$?

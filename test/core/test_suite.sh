@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_suite.sh - scripts/test.sh on a made-up tree: what it counts, and that nothing which a test started outlives it.
+# test_suite.sh - scripts/test.sh on a simulated tree: what it counts, and that no process of a test outlives it.
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 STATUS=0
@@ -12,13 +12,13 @@ sed -i "s/seq 50/seq 10/" "$WORK/scripts/test.sh" # a second for what is on its 
 suite() { B=build/cpu "$WORK/scripts/test.sh" "$@" > "$WORK/out" 2>&1; }
 last() { tail -n 1 "$WORK/out"; }
 anew() { rm -rf "$WORK"/test/core/* "$WORK"/build/cpu/test/core/*; }
-# gone FILE: the processes that a test noted there, at once or within 3 s.
+# gone FILE: succeeds if the processes whose ids are in FILE end within 3 s.
 gone() {
     [ -s "$1" ] || { echo "no process was noted"; return 1; }
     for _ in $(seq 30); do kill -0 $(cat "$1") 2> /dev/null || return 0; sleep 0.1; done
     echo "there is still $(cat "$1")"; return 1
 }
-# Two that outlast their script: a child, and one in a session of its own; `pids` is theirs.
+# Two processes that outlast their script: a child, and one in a session of its own. Their ids are in `pids`.
 lasting="sleep 1000 & echo \$! >> $WORK/pids; setsid sh -c 'echo \$\$ >> $WORK/pids; exec sleep 1000' & sleep 0.3; while [ \$(wc -l < $WORK/pids) -lt 2 ]; do sleep 0.1; done"
 
 # --- what is counted --------------------------------------------------------------------------------------------------

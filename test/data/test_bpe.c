@@ -1,5 +1,4 @@
-/* Byte-pair encoding from files made here: ids, round trips, texts that come in parts, and what a file may have
- * wrong. */
+/* test_bpe.c - byte-pair encoding from files made here: ids, round trips, texts in parts, and faults of files. */
 #include "data/encoder.h"
 
 #include "core/error.h"
@@ -226,7 +225,7 @@ static void cuts_change_no_id(void **state) {
     }
 }
 
-/* What stands before each text, and where an empty one begins. */
+/* Tokens before each text, and the token that an empty text begins after. */
 static void begin_tokens_are_read(void **state) {
     (void)state;
     static const struct { const char *post; int32_t begin[2], begins; const char *note;
@@ -312,7 +311,7 @@ static void faults_are_named(void **state) {
          {256, ",\"he\":17", "[]", PLAIN, LEVEL, "the token \"he\", or its id 17, stands twice"},
          {256, ",\"he\":-1", "[]", PLAIN, LEVEL, "he has no id"},
          {256, ",\"a b\":300", "[]", PLAIN, LEVEL, "\"a b\" is not of byte-level BPE"},
-         {256, TAIL, MERGES, "\"type\":\"Unigram\",", LEVEL, "its model, Unigram, is none"},
+         {256, TAIL, MERGES, "\"type\":\"Unigram\",", LEVEL, "its model, Unigram, is not supported"},
          {256, TAIL, MERGES, "\"type\":\"BPE\",\"byte_fallback\":true,", LEVEL, "its model, byte_fallback"},
          {256, TAIL, MERGES, PLAIN, "", "its pre_tokenizer, null"},
          {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"Metaspace\"},", "its pre_tokenizer, Metaspace"},
@@ -377,7 +376,7 @@ static void hostile_files_are_refused(void **state) {
          "\"added_tokens\":[{\"content\":\"a\",\"id\":1048576}",
          "", "]}",
          "a has no id from 0 to 1048575"},
-        {BPE_TIKTOKEN, "", "YWFh", " 0\n", ":1: a token of 3145728 bytes, and 1024 is the most"},
+        {BPE_TIKTOKEN, "", "YWFh", " 0\n", ":1: a token of 3145728 bytes; the limit is 1024"},
         {BPE_TIKTOKEN, "YQ== 0 1\n", "", "", ":1: a token in base64"},
         {BPE_TIKTOKEN, "YQ== 1048576\n", "", "", ":1: a token in base64"},
         {BPE_TIKTOKEN, "YQ== 1048575\n", "", "", "no token is the byte 0x00 alone"}};
@@ -395,7 +394,7 @@ static void hostile_files_are_refused(void **state) {
     BpeText zero[2] = {{"vocab.json", memcpy(text, "{}\0", 4), 3}, {"merges.txt", text, 3}};
     for (BpeKind kind = BPE_TOKENIZER_JSON; kind <= BPE_TIKTOKEN; kind++) {
         assert_int_equal(bpe_file_parse(kind, zero, &f, fault), 0);
-        assert_non_null(strstr(fault, "is no text"));
+        assert_non_null(strstr(fault, "is not text"));
     }
     free(text);
     write_file(path, "{", 1);

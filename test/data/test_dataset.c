@@ -115,7 +115,7 @@ static void a_bad_source_is_named(void **state) {
     assert_ends(EXIT_DATA, open_blend, SOURCES("long", "l*"), "names the file", "twice", NULL);
 }
 
-/* Every part of a name that exists as typed is itself; the others are patterns. */
+/* A part of a name that exists as typed is taken literally; other parts are patterns. */
 static void a_name_that_exists_is_no_pattern(void **state) {
     (void)state;
     static const char *const FILES[] = {"a [0-9]/t_1.bin", "a [0-9]/t_2.bin", "a 7/t_1.bin", "a 7/t_[12].bin", "a 7/t_2.bin", "a 7/tokens.json",
@@ -179,7 +179,7 @@ static void what_is_never_read_is_counted(void **state) {
     assert_int_equal(dataset_first_samples(&d, 16 * 41), 40);
 }
 
-/* The notes beside each file, weighed by the samples that are read of it. */
+/* Bytes per token are the mean of the notes beside each file, weighted by the samples read from it. */
 static void bytes_per_token_are_those_of_what_is_read(void **state) {
     (void)state;
     Tokenizer ids = {.kind = TOKENIZER_IDS}, bytes = {.kind = TOKENIZER_BYTES};

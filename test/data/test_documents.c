@@ -1,5 +1,5 @@
-/* test_documents.c - which files are rows: what the user says wins, then the name, then the first line. And files
- * that change while they are read. */
+/* test_documents.c - which files are read as rows: by the keys of the user, then the name, then the first line. Also
+ * files that change while they are read. */
 #include "core/error.h"
 #include "core/io.h"
 #include "data/documents.h"
@@ -112,7 +112,7 @@ static void the_user_wins_over_a_guess(void **state) {
     }
 }
 
-/* The share of bytes that are no UTF-8 is that of all the text, and a sure one ends the reading early. */
+/* The limit for bytes that are not UTF-8 is 1 % of the whole text. Reading ends early if it is already exceeded. */
 static void few_invalid_bytes_are_kept(void **state) {
     (void)state;
     char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(200000);

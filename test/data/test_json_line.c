@@ -77,15 +77,15 @@ static void faults_are_named(void **state) {
         {"{\"text\":\"a\"", "has no , or } after a value"},
         {"{\"text\":\"a", "ends in the middle of a string"},
         {"{\"text\":\"a\n\"}", "holds a control character in a string"},
-        {"{\"text\":\"\\x\"}", "holds an escape that is none"},
-        {"{\"text\":\"\\u12\"}", "holds an escape that is none"},
+        {"{\"text\":\"\\x\"}", "holds an invalid escape"},
+        {"{\"text\":\"\\u12\"}", "holds an invalid escape"},
         {"{\"text\" \"a\"}", "has no : after a name"},
         {"{text:\"a\"}", "has no name in quotes"},
-        {"{\"a\":[1,],\"text\":\"a\"}", "holds no value where one is due"},
+        {"{\"a\":[1,],\"text\":\"a\"}", "has no value where one is expected"},
         {"{\"a\":{\"b\"},\"text\":\"a\"}", "has no : after a name"},
         {"{\"a\":1.,\"text\":\"a\"}", "without digits after its point"},
         {"{\"a\":1e,\"text\":\"a\"}", "without digits in its exponent"},
-        {"{\"a\":nul,\"text\":\"a\"}", "holds no value"},
+        {"{\"a\":nul,\"text\":\"a\"}", "has no value"},
         {"{\"a\":", "ends before a value"},
     };
     char   out[100], fault[JSON_LINE_FAULT_CHARS];
@@ -109,7 +109,7 @@ static int is_object(const char *line) {
     return is;
 }
 
-/* Rows with a fault are rows all the same; text that begins with a brace is none. */
+/* A row with a fault still counts as a row; text that begins with a brace does not. */
 static void rows_are_told_from_text(void **state) {
     (void)state;
     static const char *const

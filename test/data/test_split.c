@@ -1,5 +1,5 @@
-/* Pieces of texts: what each behavior and construct makes of a text, the two engines against each other, texts in
- * parts, bytes that are not UTF-8, and patterns that run away. */
+/* test_split.c - pieces of texts: each behavior and construct, the two engines compared, texts in parts, bytes that are
+ * not UTF-8, and patterns that backtrack without end. */
 #include "data/split.h"
 
 #include "core/error.h"
@@ -15,7 +15,7 @@ static Split *split_of(const char *pattern, SplitBehavior behavior, int is_inver
     return s;
 }
 
-/* Pieces, each with a bar behind it. */
+/* The pieces so far, each followed by a bar. */
 static struct { char text[1 << 16]; size_t bytes; } got;
 static void put(void *with, const char *piece, size_t bytes) {
     (void)with;
@@ -31,7 +31,7 @@ static const char *pieces(Split *s, const char *text, size_t bytes) {
     return got.text;
 }
 
-/* What Hugging Face tokenizers 0.23 gives. */
+/* The expected pieces are those of Hugging Face tokenizers 0.23. */
 static void behaviors_are_those_of_hugging_face(void **state) {
     (void)state;
     static const struct {
@@ -67,7 +67,7 @@ static void behaviors_are_those_of_hugging_face(void **state) {
         }
 }
 
-/* A run of such bytes is a piece, and the texts on its sides do not see each other. */
+/* Adjacent bytes that are not UTF-8 are one piece, and the texts before and after them are split on their own. */
 static void other_bytes_are_pieces(void **state) {
     (void)state;
     static const char *const texts[][2] = {{"a\xff\xfe" "b", "a|\xff\xfe|b|"},
@@ -226,7 +226,7 @@ static size_t make_text(char *to) {
     return (size_t)(to - from);
 }
 
-/* Also: text in parts gives the pieces of the whole, whatever the behavior. */
+/* The engines give the same pieces, and text in parts gives the pieces of the whole, for every behavior. */
 static void engines_and_parts_agree(void **state) {
     (void)state;
     enum { PATTERNS = 3000, TEXTS = 12 };

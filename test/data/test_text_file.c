@@ -1,4 +1,4 @@
-/* test_text_file.c - any file as clean UTF-8: marks, encodings, bytes that are none, and what is no text. */
+/* test_text_file.c - any file as clean UTF-8: marks, encodings, invalid bytes, and files that are not text. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -32,7 +32,7 @@ static int read_as(const void *data, size_t bytes, TextEncoding encoding, size_t
 
 static const char TEXT[] = "Gr\xc3\xbc\xc3\x9f" "e, \xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80!\r\nA second line.\n";
 
-/* TEXT in an encoding, with its mark or without. Returns the bytes. */
+/* Writes TEXT in an encoding, with its mark or without. Returns the number of bytes. */
 static size_t encode(TextEncoding e, int has_mark, size_t repeat, unsigned char *out) {
     size_t used = 0;
     for (size_t r = 0; r < repeat; r++)
@@ -126,7 +126,7 @@ static void what_contradicts_an_encoding_is_a_fault(void **state) {
     assert_refused("a\0\0\0\0\0\x11\0", 8, ENCODING_UTF32LE, "0x00110000 at byte 4 is not a character");
 }
 
-/* Each byte that begins no whole character counts, wherever reads are cut. */
+/* Each byte of an incomplete character counts, wherever reads are cut. */
 static void bytes_that_are_no_utf8_are_counted(void **state) {
     (void)state;
     srand(5);
@@ -205,7 +205,7 @@ static void what_is_no_text_has_a_name(void **state) {
     snprintf(tar + 148, 8, "%06o", sum);
     assert_int_equal(kind_of(tar, sizeof tar, what, sizeof what), TEXT_OTHER);
     assert_non_null(strstr(what, "tar -xf FILE"));
-    tar[0] = 'N'; /* the checksum is another's */
+    tar[0] = 'N'; /* now the checksum is wrong */
     assert_int_equal(kind_of(tar, sizeof tar, what, sizeof what), TEXT_BINARY);
     srand(9);
     for (size_t i = 0; i < sizeof random; i++) random[i] = (char)rand();

@@ -67,7 +67,7 @@ static Bpe *made(const Made *m) {
     return b;
 }
 
-/* GPT-2's, but for numbers. */
+/* The pattern of GPT-2, changed for numbers. */
 static const char DIGITS_ONE_BY_ONE[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 #define GPT2 "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
@@ -98,7 +98,8 @@ static void write_vocabulary_and_merges(void) {
     fclose(vocab), fclose(merges);
 }
 
-/* As OpenAI publishes it: no merges, which follow from the ranks; "abc" is (ab, c) and (a, bc). */
+/* Writes a .tiktoken file, as OpenAI publishes them. It has no merges; they follow from the ranks, so that "abc" is
+ * both (ab, c) and (a, bc). */
 static void write_ranks(const char *path) {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     FILE *f = fopen(path, "w");

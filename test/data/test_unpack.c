@@ -120,7 +120,7 @@ static void parts_follow_each_other(void **state) {
     assert_whole(7, "an empty member first");
 }
 
-/* Wherever the file was cut, but between two parts, it is called cut. */
+/* A file that is cut anywhere except between two members is reported as cut off. */
 static void a_cut_is_called_one(void **state) {
     (void)state;
     for (Packing packing = PACKED_GZIP; packing <= PACKED_ZSTD; packing++) {

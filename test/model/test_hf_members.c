@@ -1,5 +1,5 @@
-/* test_hf_members.c - the list of config.json's members: names of keys, settings that are not used, flags, and names
- * of tensors without what programs add to them. */
+/* test_hf_members.c - the list of members of config.json: names of keys, settings that are not used, flags, and plain
+ * names of tensors. */
 #include "core/error.h"
 
 #include <setjmp.h>

@@ -1,5 +1,6 @@
-/* signals.c - preloaded, takes signals of the program as libraries do: its constructor as UCX's, its MPI_Init_thread as
- * NCCL 2.14. Its sigaction() passes over requests for the signals of faults and SIGHUP, as UCX 1.10's does. */
+/* signals.c - preloaded; installs handlers for signals of the program as libraries do: in its constructor as UCX, and
+ * in MPI_Init_thread as NCCL 2.14. Its sigaction() ignores requests for SIGHUP and the signals of faults, as UCX 1.10
+ * does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

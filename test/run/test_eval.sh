@@ -166,12 +166,12 @@ done
 run_ranks 2 "$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=true parallel.pipeline=2 out="$WORK/ranks.json" > "$WORK/printed" 2> /dev/null
 expect "out= of two ranks: one line of JSON" [ "$(wc -l < "$WORK/ranks.json") $(get 'len(r["tasks"])' < "$WORK/ranks.json") $(wc -c < "$WORK/printed")" = "1 1 0" ]
 cp "$WORK/new.true" "$WORK/before"
-expect "out= of a file with content" exits 64 "out=$WORK/new.true is there already, with [0-9]+ bytes, and is not overwritten: remove it, or name another" "$TRAIN" eval "$WORK/run" out="$WORK/new.true"
+expect "out= of a file with content" exits 64 "out=$WORK/new.true exists, with [0-9]+ bytes, and is not overwritten: remove it, or name another" "$TRAIN" eval "$WORK/run" out="$WORK/new.true"
 expect "which stays as it was" cmp "$WORK/new.true" "$WORK/before"
 rm "$WORK/new.true"; expect "and its cures work: removed" eval 'quiet "$TRAIN" eval "$WORK/run" out="$WORK/new.true" && [ -s "$WORK/new.true" ]'
 : > "$WORK/empty"; expect "an empty file is taken" eval 'quiet "$TRAIN" eval "$WORK/run" out="$WORK/empty" && [ -s "$WORK/empty" ]'
 ln -s "$WORK/before" "$WORK/link"; mkfifo "$WORK/fifo"
-for odd in "$WORK" /dev/null "$WORK/link" "$WORK/fifo"; do expect "out= that is no plain file, ${odd##*/}" exits 64 "out=$odd is no plain file: name one, or leave out out" "$TRAIN" eval "$WORK/run" out="$odd"; done
+for odd in "$WORK" /dev/null "$WORK/link" "$WORK/fifo"; do expect "out= that is no plain file, ${odd##*/}" exits 64 "out=$odd is not a plain file: name one, or leave out out" "$TRAIN" eval "$WORK/run" out="$odd"; done
 expect "out= in a folder that is missing" exits 64 "the folder $WORK/no/ is missing: make it" "$TRAIN" eval "$WORK/run" out="$WORK/no/x.json"
 expect "no half file is left of an evaluation that fails" eval '! "$TRAIN" eval "$WORK/run" tasks="$WORK/nowhere.jsonl" out="$WORK/unborn" 2> /dev/null && [ ! -e "$WORK/unborn" ]'
 

@@ -39,7 +39,8 @@ for point in $POINTS; do
 done
 wait
 cat "$WORK"/error.*; grep -q '^not ok' "$WORK"/error.* && STATUS=1
-# The launcher is gone without a word to its ranks, one of which hangs: they do not stay. Open MPI 5 does so when it loses a host.
+# The launcher ends without ending its ranks, one of which hangs. The ranks must end by themselves. Open MPI 5 ends so
+# when it loses a host.
 TRAIN_GPT_FAIL="memory.copy@2:hang" begins run_ranks 2 "$FAILABLE" "$WORK/tiny.json" run.dir="$WORK/left" run.steps=1000000 checkpoint.every=0 eval.every=0 checkpoint.memory_every=5
 await '^step +8/'; launcher=$(ps -o ppid= -p "$(pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$WORK/left" | head -n 1)")
 kill -9 $launcher; for _ in $(seq 50); do pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$WORK/left" > /dev/null || break; sleep 0.1; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Names and sources: a name that exists as typed is that file, in data, run.dir, init_from and every verb; tokenizers and notes are looked
-# for beside the files that were opened, each source by itself; tokens that lie in no sample are named, and count for no epoch.
+# Names and sources. A name that exists as typed is that file, in data, run.dir, init_from and every verb. Tokenizers and
+# notes are found beside the opened files, for each source. Tokens outside samples are reported and count for no epoch.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
 sed 's/the /die /g' text.txt > other.txt
@@ -38,7 +38,7 @@ cp text.txt -- '-a=b.txt'; cp text.txt 'key=x'
 expect "and keys where not" exits 64 'unknown option "ky"' "$TRAIN" tokenize text.txt ky=x out=both
 mkdir '[x]'; cp "$odd"/* '[x]'
 "$TRAIN" check tiny.json "${LLAMA[@]}" data.train='[x]/train_000000.bin' data.val= > out 2>&1; ok $? "a file in brackets as an override"
-expect "a pattern there is taken for JSON" exits 64 'a name that begins so: .data.train="..."' "$TRAIN" check tiny.json "${LLAMA[@]}" data.train='[x]/t*'
+expect "a pattern there is taken for JSON" exits 64 'quote a name that begins like this: .data.train="..."' "$TRAIN" check tiny.json "${LLAMA[@]}" data.train='[x]/t*'
 "$TRAIN" check tiny.json "${LLAMA[@]}" data.train='"[x]/train_*.bin"' data.val= > out 2>&1; ok $? "unless it is quoted, as the message says"
 cp tiny.json -- -t.json; "$TRAIN" -t.json run.dir=dash run.steps=1 > out 2>&1; ok $? "a config whose name begins with a dash"
 

@@ -29,8 +29,8 @@ static void write_part(const char *name, int first, int end, const char *extra) 
     free(header);
 }
 
-/* An index of the rows, the first `first` of them in one.safetensors and the rest in two.safetensors; one row is
- * left out, and one more name is said to be in two.safetensors. */
+/* Writes an index that lists the first `first` rows in one.safetensors and the rest in two.safetensors. One row may be
+ * left out, and one more name listed in two.safetensors. */
 static void write_index(int first, int without, const char *more) {
     Param rows[FIXTURE_ROWS];
     FILE *out = fopen(path_of("%s/" WEIGHTS_INDEX, dir).text, "w");
@@ -89,7 +89,7 @@ static void test_two_files_are_one_model(void **state) {
     assert_int_equal(read_now(dir).code, 0);
 }
 
-/* As transformers reads them: the index says which files there are, and their headers where each tensor is. */
+/* Files are read as transformers does: the index lists the files, and their headers decide where each tensor is. */
 static void taken(const char *word) {
     Child c = read_now(dir);
     if (c.code || !strstr(c.said, word)) fail_msg("wanted \"%s\": exit %d: %s", word, c.code, c.said);
@@ -116,7 +116,7 @@ static void test_files_and_index_need_not_agree(void **state) {
     refused(dir, "tensor transformer.h.0.mlp.c_fc.weight is there twice, also in ");
 }
 
-/* Without an index: all files of one name and number, or none. */
+/* Without an index, files are read only if all of one NAME-...-of-N are there and no others. */
 static void test_numbered_files_without_index(void **state) {
     (void)state;
     write_part("model-00001-of-00002.safetensors", 0, 3, NULL);

@@ -182,7 +182,7 @@ static void a_second_job_is_refused_until_the_first_is_gone(void **state) {
     assert_int_equal(io_file_bytes(path), 0); /* given back */
 }
 
-/* Signs the folder as a job on a host of this name that was started at another time. */
+/* Writes a lock as of a job on a host of that name with another boot id. */
 static void sign_from(const char *host, uint64_t beat) {
     LockHolder h = holder(host, "b9", "none", 0);
     char       text[HOLDER_TEXT];
@@ -196,7 +196,7 @@ static void sign_from(const char *host, uint64_t beat) {
 
 static void sign_from_elsewhere(uint64_t beat) { sign_from("elsewhere", beat); }
 
-/* A clone of this machine has its name, and another boot id. */
+/* A clone of this machine has the same name and another boot id. */
 static void a_host_of_the_same_name_is_waited_for(void **state) {
     (void)state;
     char host[200];

@@ -49,7 +49,7 @@ struck() {
     for _ in $(seq 100); do pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" > /dev/null || break; sleep 0.1; done
     took=$(awk -v a="$(stat -c %.3Y "$dir/at" 2> /dev/null || echo 0)" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     while read -r one; do grep -qE "$one" "$dir/err" || says=no; done <<< "$pattern"
-    # Without the file the fault did not take place, whatever the job came to.
+    # Without the file the fault did not happen, however the job ended.
     if [ -e "$dir/at" ] && [ $got = "$status" ] && [ $says = yes ] && soon "$took" "$seconds"; then
         echo "ok $name: exit $got after $took s"
     else

@@ -15,7 +15,8 @@ tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the proce
 begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
 # await PATTERN: until the job says a line like it, 60 s at most.
 await() { for _ in $(seq 600); do grep -qsE "$1" "$WORK/out" && return; sleep 0.1; done; echo "no line like '$1'"; tail -n 5 "$WORK/out"; kill -9 $job; return 1; }
-# strike SIGNAL PROCESS...: a fault that is seen to take place: stopped, or gone, or told. Else it is said and false: nothing after it proves anything.
+# strike SIGNAL PROCESS...: sends a signal, and for STOP and KILL waits until each process is stopped or gone. If that
+# fails it prints "not ok" and returns 1, because nothing after it would prove anything.
 strike() {
     local signal=$1 process state; shift
     if kill -s "$signal" "$@" 2> /dev/null; then

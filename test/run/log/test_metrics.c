@@ -208,7 +208,8 @@ static void a_file_without_a_line_of_ours_is_kept(void **state) {
     free(text);
 }
 
-/* Lines of another program are cut with the steps that a run does again: a copy keeps them, whatever copies there are. */
+/* If lines of another program are cut together with steps that are repeated, a copy of the file keeps them, even if
+ * copies exist already. */
 static void foreign_lines_that_are_cut_are_kept(void **state) {
     (void)state;
     static const char LINES[] = "{\"kind\":\"train\",\"step\":1,\"tokens\":8,\"loss\":4}\nmy note\n";

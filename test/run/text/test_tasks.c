@@ -234,7 +234,7 @@ static void broken_hellaswag_is_refused(void **state) {
     task_free(&t);
 }
 
-/* As lm-eval's default is: the begin token stands before contexts, not twice, and alone where there is no context. */
+/* As by default in lm-eval, the begin token is put before a context once. An empty context is the begin token alone. */
 static void begin_tokens_come_first(void **state) {
     (void)state;
     static const struct { const char *head, *line; int32_t ids[8], count, scored; } CASES[] = {

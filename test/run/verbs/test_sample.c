@@ -245,7 +245,7 @@ static void the_verb_refuses(void **state) {
     assert_non_null(strstr(c.said, "./train_gpt sample RUN_OR_CHECKPOINT"));
 }
 
-/* The tokenizer's begin token stands before every prompt, and is not printed. */
+/* The begin token of the tokenizer is put before every prompt and is not printed. */
 static void prompts_follow_the_begin_token(void **state) {
     (void)state;
     static const struct { const char *text; int32_t ids[4], count; } CASES[] = {
