@@ -144,6 +144,6 @@ expect "positions beyond the model's" exits 64 'positions=41.*40 positions' "$TR
 made plain
 expect "a short window" same "$(says plain)" "$(says plain positions=23)"
 expect "eval: a sample is longer than the data" \
-    exits 65 'positions= 100000000.*shorter positions=' "$TRAIN" eval "$WORK/long" data="$WORK/data/val_*.bin"
+    exits 65 'positions= 100000000.*smaller positions=' "$TRAIN" eval "$WORK/long" data="$WORK/data/val_*.bin"
 expect "eval: the key helps" same "$(loss_of llama)" "$(loss_of long positions=40)"
 exit "$STATUS"
