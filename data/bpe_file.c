@@ -712,6 +712,8 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
             note(r, "bos_token, \"%.60s\", is not an added token of the tokenizer's file, and is not used", text);
         else if (f->begins == 0) set_start_from(f, path, "bos_token");
     }
+    if (adds && !cJSON_IsBool(adds) && !cJSON_IsNull(adds))
+        note(r, "add_bos_token is neither true nor false, and is not used");
     if (cJSON_IsTrue(adds) && f->start < 0)
         note(r, "add_bos_token is not used: bos_token names no token to put before a text");
     else if (cJSON_IsTrue(adds)) f->begin[0] = f->start, f->begins = 1, set_start_from(f, path, "add_bos_token");
