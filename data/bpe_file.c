@@ -134,7 +134,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     int         line = 1;
     if (!begin(r, file)) return NULL;
     errno = 0;
-    cJSON *json = cJSON_ParseWithLengthOpts(file->text, file->bytes, &end, 0);
+    cJSON *json = cJSON_ParseWithLengthOpts(file->text, file->bytes + 1, &end, 1); /* and nothing behind it */
     if (cJSON_IsObject(json)) return json;
     if (!json && errno == ENOMEM) fail(EXIT_MEMORY, "no memory for the tokenizer's file %s", file->path);
     for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
@@ -218,7 +218,10 @@ static int read_merges(Reading *r, const BpeText *file) {
     for (char *line = file->text, *end; *line; line = end) {
         end = line + strcspn(line, "\n");
         if (*end) *end++ = 0;
-        line[strcspn(line, "\r")] = 0;
+        char *cr = strchr(line, '\r');
+        if (cr && cr[1])
+            return refuse(r, " has a carriage return within a line: tr '\\r' '\\n' < FILE > NEW makes lines of them");
+        if (cr) *cr = 0;
         char *space = strchr(line, ' ');
         if (!*line || strncmp(line, "#version", 8) == 0) continue;
         if (!space || strchr(space + 1, ' '))
