@@ -134,7 +134,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     int         line = 1;
     if (!begin(r, file)) return NULL;
     errno = 0;
-    cJSON *json = cJSON_ParseWithLengthOpts(file->text, file->bytes, &end, 0);
+    cJSON *json = cJSON_ParseWithLengthOpts(file->text, file->bytes + 1, &end, 1); /* and nothing behind it */
     if (cJSON_IsObject(json)) return json;
     if (!json && errno == ENOMEM) fail(EXIT_MEMORY, "no memory for the tokenizer's file %s", file->path);
     for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
@@ -218,7 +218,10 @@ static int read_merges(Reading *r, const BpeText *file) {
     for (char *line = file->text, *end; *line; line = end) {
         end = line + strcspn(line, "\n");
         if (*end) *end++ = 0;
-        line[strcspn(line, "\r")] = 0;
+        char *cr = strchr(line, '\r');
+        if (cr && cr[1])
+            return refuse(r, " has a carriage return within a line: tr '\\r' '\\n' < FILE > NEW makes lines of them");
+        if (cr) *cr = 0;
         char *space = strchr(line, ' ');
         if (!*line || strncmp(line, "#version", 8) == 0) continue;
         if (!space || strchr(space + 1, ' '))
@@ -712,6 +715,8 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
             note(r, "bos_token, \"%.60s\", is not an added token of the tokenizer's file, and is not used", text);
         else if (f->begins == 0) set_start_from(f, path, "bos_token");
     }
+    if (adds && !cJSON_IsBool(adds) && !cJSON_IsNull(adds))
+        note(r, "add_bos_token is neither true nor false, and is not used");
     if (cJSON_IsTrue(adds) && f->start < 0)
         note(r, "add_bos_token is not used: bos_token names no token to put before a text");
     else if (cJSON_IsTrue(adds)) f->begin[0] = f->start, f->begins = 1, set_start_from(f, path, "add_bos_token");

@@ -40,7 +40,7 @@ typedef struct {
     int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
     int            is_pipe;    /* can be read only once; its format is detected when it is opened */
     int            is_named;   /* named by the user, not found in a folder */
-    int64_t        documents, bytes, invalid;   /* counted by documents_read */
+    int64_t        documents, bytes, invalid, controls; /* counted by documents_read */
     int64_t        due_documents, due_bytes;    /* counted by documents_measure; -1 if it was not called */
 } Source;
 
@@ -236,7 +236,7 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
     if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
     if (*reason) return EXIT_DATA;
     return say(fault, EXIT_DATA, s->name, " is %s%s", what,
-               kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same" : "");
+               kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32" : "");
 }
 
 /* Detects how a source is read. Returns 0 or an exit code. With an exit code and *reason not NULL the file is left out
@@ -548,6 +548,7 @@ static void counted_begin(const Counted *c, int is_row) {
 }
 static void counted_text(const Counted *c, const char *text, size_t bytes) {
     c->source->bytes += (int64_t)bytes;
+    if (c->source->format == FORMAT_TEXT) c->source->controls += text_controls(text, bytes);
     if (c->sink.text) c->sink.text(c->sink.with, text, bytes);
 }
 static void counted_end(const Counted *c) {
@@ -576,6 +577,15 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                (long long)s->invalid, (long long)of, (long long)first);
 }
 
+/* The start looked like text; what follows it does not. Text in another encoding than is given is such, too. */
+static int refuse_controls(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
+    if (s->controls * 100 <= s->bytes || d->options.format == FORMAT_TEXT) return 0;
+    return say(fault, EXIT_DATA, s->name,
+               ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text holds: "
+               "damaged, no text, or in another encoding (encoding=); format=text reads its bytes all the same",
+               (long long)s->controls, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1]);
+}
+
 static int read_text(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
     char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
     Source *s = c->source;
@@ -591,6 +601,7 @@ static int read_text(const Documents *d, Stream *stream, const Counted *c, char 
     }
     s->invalid = text_file_invalid(stream->file, &first);
     if (exit_code == 0) exit_code = refuse_invalid(d, s, s->bytes, first, fault);
+    if (exit_code == 0) exit_code = refuse_controls(d, s, fault);
     if (has_begun && exit_code == 0) counted_end(c);
     return exit_code;
 }
@@ -684,7 +695,7 @@ static int read_source(const Documents *d, Source *s, DocumentSink sink, char fa
     Stream      stream;
     Counted     counted = {sink, s};
     const char *reason;
-    s->documents = s->bytes = s->invalid = 0;
+    s->documents = s->bytes = s->invalid = s->controls = 0;
     int exit_code = open_source(d, s, &stream, &reason, fault);
     if (exit_code) return exit_code;
     error_set_input(s->name);

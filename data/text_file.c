@@ -359,12 +359,14 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
 
 static int is_control(unsigned char c) { return (c < 32 && !(c >= 8 && c <= 13) && c != 27) || c == 127; }
 
-/* Returns 1 if over 1 % of the bytes are control bytes. */
-static int is_binary(const char *text, size_t count) {
-    size_t controls = 0;
-    for (size_t i = 0; i < count; i++) controls += (size_t)is_control((unsigned char)text[i]);
-    return controls * 100 > count;
+int64_t text_controls(const char *text, size_t bytes) {
+    int64_t controls = 0;
+    for (size_t i = 0; i < bytes; i++) controls += is_control((unsigned char)text[i]);
+    return controls;
 }
+
+/* Returns 1 if over 1 % of the bytes are control bytes. */
+static int is_binary(const char *text, size_t count) { return text_controls(text, count) * 100 > (int64_t)count; }
 
 /* Returns 1 for a tar archive. Those written before 1988 can be told only by the checksum of the first block. */
 static int is_tar(const TextFile *f) {

@@ -17,6 +17,7 @@ enum {
     INPUT_BYTES = 1 << 16,
     ZSTD_HEADER = 18,  /* bytes: the longest header of a frame (RFC 8878) */
     ZSTD_MOST = 31,    /* log2 of the largest window that libzstd reads */
+    XZ_HEADER = 12, XZ_FOOTER = 12, XZ_LAST = XZ_HEADER + XZ_FOOTER, /* bytes */
     ZLIB_GZIP = 15 + 16 /* the largest window, plus 16: expect a gzip header */
 };
 
@@ -35,6 +36,8 @@ struct Unpack {
     ZSTD_DCtx      *zstd;         /* owned */
     uint64_t        window;       /* bytes of memory that the header of the zstd frame requires; 0 if not known */
     struct archive *xz;           /* owned */
+    unsigned char   last[XZ_LAST]; /* the last bytes of an xz file so far */
+    size_t          lasts;
     int             error;        /* exit code of a failed source, because libarchive does not keep it; 0 if none */
     char            why[UNPACK_FAULT_CHARS];
 };
@@ -226,12 +229,33 @@ static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- xz ----------------------------------------------------------------------------------------------------------- */
 
+/* Keeps the last bytes of the file: what was read now, behind what was read before. */
+static void keep_last(Unpack *u) {
+    size_t n = u->end < XZ_LAST ? u->end : XZ_LAST, old = u->lasts < XZ_LAST - n ? u->lasts : XZ_LAST - n;
+    memmove(u->last, u->last + u->lasts - old, old);
+    memcpy(u->last + old, u->in + u->end - n, n);
+    u->lasts = old + n;
+}
+
+/* liblzma waits for twelve bytes before it looks at a header. Returns whether fewer stand behind a whole stream, and
+ * begin no other. A stream ends with the checksum of six bytes, these, and "YZ" (xz-file-format 2.1.2). */
+static int is_behind_xz(const Unpack *u) {
+    for (size_t n = 1; n < XZ_HEADER && n + XZ_FOOTER <= u->lasts; n++) {
+        const unsigned char *behind = u->last + u->lasts - n, *footer = behind - XZ_FOOTER;
+        uint32_t sum = footer[0] | (uint32_t)footer[1] << 8 | (uint32_t)footer[2] << 16 | (uint32_t)footer[3] << 24;
+        if (memcmp(footer + 10, "YZ", 2) == 0 && crc32(0, footer + 4, 6) == sum)
+            return memcmp(behind, "\xfd" "7zXZ", n < 6 ? n : 6) != 0;
+    }
+    return 0;
+}
+
 static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
     Unpack *u = (Unpack *)with;
     use(u, u->end - u->at); /* libarchive has finished the previous bytes */
     *data = u->in;
     int64_t n = refill(u, 1, u->why);
     if (n < 0) u->error = (int)-n, archive_set_error(a, -1, "cannot be read");
+    else keep_last(u);
     return n < 0 ? -1 : (la_ssize_t)n;
 }
 
@@ -239,6 +263,10 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
     const char *why = archive_error_string(u->xz);
     if (u->error) return fault_is(fault, u->error, "%s", u->why);
     if (!why) why = "";
+    if (strstr(why, "No progress") && is_behind_xz(u))
+        return fault_is(fault, EXIT_DATA,
+                        "holds bytes that are no xz behind its last stream: damaged, or something was added; copy or "
+                        "download it again");
     if (strstr(why, "No progress")) return is_cut(u, fault);
     if (strstr(why, "emory")) /* the words of libarchive if there is no memory for the dictionary */
         return fault_is(fault, EXIT_MEMORY,

@@ -198,7 +198,8 @@ static const struct { const char *name; HfExtra is; } EXTRAS[] = {
     {"lm_head.weight", HF_HEAD},
     {"h.#.attn.bias", HF_NOTHING},        /* attention's causal mask, */
     {"h.#.attn.masked_bias", HF_NOTHING}, /* and what it writes: in old files */
-    {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* a table of angles, in old files of llama */
+    {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of angles, in files of llama */
+    {"rotary_emb.inv_freq", HF_NOTHING},
 };
 
 static int is_like(const char *name, const char *pattern) {

@@ -130,8 +130,10 @@ void checkpoint_precheck_source(const Config *config) {
     if (!starts_from_source(config)) return;
     WeightsSet set = weights_set_open(config->model.init_from);
     Layout     layout = model_layout(config->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
-    if (set.folder)
-        refuse_other_model(set.folder, config, weights_set_find_plain(&set, "lm_head.weight").tensor != NULL);
+    char       plain[HF_NAME_BYTES];
+    int        has_head = weights_set_find_plain(&set, "lm_head.weight").tensor != NULL;
+    int        has_embedding = weights_set_find_plain(&set, hf_plain_name(layout.param[0].name, plain)).tensor != NULL;
+    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding); /* other names: refused below */
     free(weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0})); /* names and shapes, before memory is taken */
     layout_destroy(&layout);
     weights_set_close(&set);

@@ -52,7 +52,7 @@ int32_t sample_documents(const Config *c, const Tokenizer *t) {
     return c->data.document_mask ? end : -1;
 }
 
-Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes) {
+Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes, int32_t begin) {
     Prompt p = {.id = malloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN))};
     if (!p.id) fail(EXIT_MEMORY, "no memory for the tokens of a prompt of %zu bytes", bytes);
     p.hidden = tokenizer_begin(tokenizer, p.id);
@@ -61,13 +61,16 @@ Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes)
     if (own < 0)
         fail(EXIT_CONFIG,
              "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
-    if (p.count == 0) p.id[p.count++] = tokenizer_start(tokenizer), p.hidden = 1;
+    int64_t begins = p.hidden;
+    if (p.count == 0) p.id[p.count++] = begin, p.hidden = 1;
     for (int64_t i = 0; i < p.count; i++)
         if (p.id[i] >= tokenizer->vocab_size)
-            fail(EXIT_CONFIG,
-                 "the prompt holds token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: leave out "
-                 "what it stands for",
-                 p.id[i], (long long)tokenizer->vocab_size - 1);
+            fail(EXIT_CONFIG, "%s token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: %s",
+                 i >= p.hidden ? "the prompt holds" : begins ? "each text begins with" : "an empty prompt begins after",
+                 p.id[i], (long long)tokenizer->vocab_size - 1,
+                 i >= p.hidden ? "leave out what it stands for"
+                 : begins      ? "\"add_bos_token\": false in the tokenizer_config.json beside tokenizer.json leaves it out"
+                               : "give a prompt");
     return p;
 }
 
@@ -210,7 +213,7 @@ char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *to
     char      *text = NULL;
     size_t     bytes = 0;
     Page       page = {memory_file_open(&text, &bytes), leave, ctx};
-    SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt)),
+    SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt), tokenizer_start(tokenizer)),
                        .tokens = c->sample.tokens,
                        .rule = {c->sample.temperature, c->sample.top_k, c->sample.top_p, c->sample.min_p},
                        .seed = (uint64_t)(c->run.seed + step),

@@ -69,11 +69,11 @@ ModelShape stored_shape(const char *checkpoint) {
     refuse_limits(shape, path);
     WeightsSet    set = weights_set_open(checkpoint);
     WeightsTensor head = weights_set_find_plain(&set, "lm_head.weight");
-    hf_config_expect(json.root, path, shape, head.tensor != NULL);
     const BlockKind *kind = block_kind(shape);
     char             embedding[120];
     snprintf(embedding, sizeof embedding, "%s%s", kind->prefix, kind->embedding.row[0].name);
     int has_embedding = weights_set_find_plain(&set, hf_plain_name(embedding, plain)).tensor != NULL;
+    hf_config_expect(json.root, path, shape, head.tensor != NULL || !has_embedding); /* other names are refused below */
     if (head.tensor && has_embedding && shape.tie_embeddings)
         warn("%s: tie_word_embeddings says that the head is the embedding, but %s is stored and is used; set "
              "tie_word_embeddings to false to silence this line", path, head.tensor->name);
@@ -153,8 +153,9 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
         free(unused), unused = NULL;
         json_free(&json);
     }
-    if (!ends && tokenizer_end_of_text(tokenizer) >= 0)
-        e.end[e.ends++] = tokenizer_end_of_text(tokenizer), ends = "the tokenizer";
+    int32_t end = tokenizer_end_of_text(tokenizer);
+    if (!ends && end >= 0 && end < vocab_size) /* it may have more ids than the model */
+        e.end[e.ends++] = end, ends = "the tokenizer";
     if (!prints) return e;
     fprintf(stderr, befores ? "%s: each text begins with token " : "%s: an empty prompt begins after token ", verb);
     if (!befores) print_id(tokenizer, e.begin, "");

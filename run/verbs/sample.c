@@ -84,8 +84,7 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
         fail(EXIT_CONFIG,
              "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or leave the prompt empty",
              checkpoint);
-    Prompt p = prompt_create(tokenizer, text, (size_t)bytes);
-    if (bytes == 0 && p.hidden == 1) p.id[0] = begin; /* equal to p.id[0] if the tokenizer puts one before each text */
+    Prompt p = prompt_create(tokenizer, text, (size_t)bytes, begin);
     if (p.count > positions && (!job || comm_rank(job) == 0))
         fprintf(stderr, "sample: the prompt has %lld tokens, and the model %s%lld positions: it sees the last %lld\n",
                 (long long)p.count, asked->positions ? "is given " : "", (long long)positions,

@@ -366,6 +366,7 @@ static void hostile_files_are_refused(void **state) {
         {BPE_TOKENIZER_JSON, "{\"model\":", "{\"a\":", "", "not the JSON object"},
         {BPE_TOKENIZER_JSON, "", "", "", "not the JSON object"},
         {BPE_TOKENIZER_JSON, "[", "", "]", "not the JSON object"},
+        {BPE_TOKENIZER_JSON, "{\"model\":{}}", "", "\n}", ":2: not the JSON object"},
         {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"", "x", "\"}}", "its model, xxxxxxxx"},
         {BPE_TOKENIZER_JSON,
          "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\","
@@ -390,6 +391,19 @@ static void hostile_files_are_refused(void **state) {
         BpeText file[2] = {{"gpt2.tiktoken", text, at}, {NULL, NULL, 0}};
         assert_int_equal(bpe_file_parse(CASES[i].kind, file, &f, fault), 0);
         if (!strstr(fault, CASES[i].says)) fail_msg("\"%s\" is missing in: %s", CASES[i].says, fault);
+    }
+    static const char *const RETURNS[] = {"#version: 0.2\ra b\rc d\r", "#version: 0.2\na b\rc d\n"};
+    for (size_t i = 0; i < sizeof RETURNS / sizeof *RETURNS; i++) { /* merges would be passed over in silence */
+        char vocabulary[8000] = "{", merges[60], c[4];
+        for (int byte = 0; byte < 256; byte++) {
+            bpe_character(byte, c);
+            sprintf(vocabulary + strlen(vocabulary), "\"%s%s\":%d,", *c == '"' || *c == '\\' ? "\\" : "", c, byte);
+        }
+        strcat(vocabulary, "\"ab\":256,\"cd\":257}");
+        strcpy(merges, RETURNS[i]);
+        BpeText file[2] = {{"vocab.json", vocabulary, strlen(vocabulary)}, {"merges.txt", merges, strlen(merges)}};
+        assert_int_equal(bpe_file_parse(BPE_VOCAB_AND_MERGES, file, &f, fault), 0);
+        assert_non_null(strstr(fault, "merges.txt has a carriage return within a line"));
     }
     BpeText zero[2] = {{"vocab.json", memcpy(text, "{}\0", 4), 3}, {"merges.txt", text, 3}};
     for (BpeKind kind = BPE_TOKENIZER_JSON; kind <= BPE_TIKTOKEN; kind++) {

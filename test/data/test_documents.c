@@ -132,6 +132,27 @@ static void few_invalid_bytes_are_kept(void **state) {
     free(text);
 }
 
+/* The start of a file may be text, and the rest none: zeros of a disk that was full, or another encoding. */
+static void control_bytes_count_to_the_end(void **state) {
+    (void)state;
+    enum { BYTES = 200000, MOST = BYTES / 100 };
+    char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(BYTES);
+    memset(text, 'x', BYTES);
+    memset(text + BYTES - MOST, 0, MOST);
+    write_file("few", text, BYTES);
+    assert_int_equal(read_all("few", (DocumentOptions){.field = NULL}, fault), 0);
+    text[BYTES - MOST - 1] = '\x7f';
+    write_file("many", text, BYTES);
+    assert_int_equal(read_all("many", (DocumentOptions){.field = NULL}, fault), EXIT_DATA);
+    assert_non_null(strstr(fault, "many: 2001 of its 200000 bytes, read as utf-8, are control characters"));
+    assert_int_equal(read_all("many", (DocumentOptions){.format = FORMAT_TEXT}, fault), 0);
+    assert_int_equal(got.bytes, BYTES + 2);
+    write_file("wide", "\0\0\0a\0\0\0b", 8); /* UTF-32 */
+    assert_int_equal(read_all("wide", (DocumentOptions){.encoding = ENCODING_UTF16BE}, fault), EXIT_DATA);
+    assert_non_null(strstr(fault, "wide: 2 of its 4 bytes, read as utf-16be, are control characters"));
+    free(text);
+}
+
 static void a_file_that_changes_is_named(void **state) {
     (void)state;
     static const struct { const char *name, *before, *after; } CASES[] = {
@@ -179,6 +200,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, enter_folder, leave_folder)
         IN_FOLDER(the_user_wins_over_a_guess),   IN_FOLDER(few_invalid_bytes_are_kept),
+        IN_FOLDER(control_bytes_count_to_the_end),
         IN_FOLDER(a_file_that_changes_is_named), IN_FOLDER(long_lines_are_rows),
     };
     return cmocka_run_group_tests_name("documents", tests, NULL, NULL);

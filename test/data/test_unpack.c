@@ -137,6 +137,32 @@ static void a_cut_is_called_one(void **state) {
     }
 }
 
+/* A whole stream of xz. What stands behind it was not cut off; the beginning of a second stream was. */
+static const char XZ_STREAM[] =
+    "\xfd\x37\x7a\x58\x5a\x00\x00\x01\x69\x22\xde\x36\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3"
+    "\x01\x00\x0b\x65\x6c\x65\x76\x65\x6e\x20\x77\x6f\x72\x64\x73\x00\x23\xd9\xec\xd6\x00\x01\x20\x0c"
+    "\xa2\xdd\xb4\xbc\x90\x42\x99\x0d\x01\x00\x00\x00\x00\x01\x59\x5a";
+static void bytes_behind_xz_are_no_cut(void **state) {
+    (void)state;
+    static const char *const BEHIND[] = {"\n", "junk", "eleven more"};
+    in.bytes = 0;
+    append(&in, XZ_STREAM, sizeof XZ_STREAM - 1);
+    assert_int_equal(unpack(&in, 7, &out, (char[UNPACK_FAULT_CHARS]){0}), 0);
+    assert_true(out.bytes == 12 && memcmp(out.data, "eleven words", 12) == 0);
+    for (size_t i = 0; i < sizeof BEHIND / sizeof *BEHIND; i++) {
+        in.bytes = sizeof XZ_STREAM - 1;
+        append(&in, BEHIND[i], strlen(BEHIND[i]));
+        assert_fault(EXIT_DATA, "holds bytes that are no xz behind its last stream");
+    }
+    for (size_t bytes = 6; bytes < sizeof XZ_STREAM - 1; bytes++) {
+        in.bytes = bytes;
+        assert_fault(EXIT_DATA, "was cut off");
+        in.bytes = sizeof XZ_STREAM - 1;
+        append(&in, XZ_STREAM, bytes);
+        assert_fault(EXIT_DATA, "was cut off");
+    }
+}
+
 static void damage_is_seen(void **state) {
     (void)state;
     two_parts(PACKED_GZIP, &whole);
@@ -203,7 +229,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_follow_each_other),
         cmocka_unit_test(a_cut_is_called_one),
-        cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(bytes_behind_xz_are_no_cut), cmocka_unit_test(damage_is_seen),
         cmocka_unit_test(windows_are_no_damage),
         cmocka_unit_test(kinds_are_told_by_their_first_bytes),
     };

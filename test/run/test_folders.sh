@@ -36,6 +36,11 @@ expect "one file of another name" exits 65 'mv .*mine.safetensors .*model.safete
 eval "$(sed -E 's/.*(mv .*)/\1/' "$WORK/err")"
 expect "the move that was named helps" quiet from other
 
+made other prefix=llm.
+expect "a prefix that is not known: the name of a tensor, and nothing of heads" \
+    exits 65 "safetensors: tensor llm.* is not one of this model's" from other
+expect "the same in sample" refused "safetensors: tensor llm.* is not one of this model's" other
+
 # --- the head ---------------------------------------------------------------------------------------------------------
 made untied tie_word_embeddings=false; made tied tie_word_embeddings=true
 expect "config.json says tied, and a head is stored: the stored head counts" same "$(loss_of untied)" "$(loss_of tied)"
@@ -81,6 +86,15 @@ expect "from the file" \
 "$TRAIN" sample "$WORK/ends" tokens=1 > /dev/null 2> "$WORK/err"
 expect "temperature is named where the user gives none" \
     told 'not used: temperature 0.25 \(temperature=0.25\), repetition_penalty'
+made large
+"$TRAIN" train-tokenizer "$WORK/text.txt" out="$WORK/one-more" vocab_size=257 > /dev/null
+expect "a tokenizer of one id more: an empty prompt would begin after it" \
+    exits 64 'an empty prompt begins after token 256, and the vocabulary of this model ends at 255.*give a prompt' \
+    "$TRAIN" sample "$WORK/large" tokenizer="$WORK/one-more" tokens=2
+expect "the prompt helps" quiet says large tokenizer="$WORK/one-more"
+expect "no end is claimed that the model has not" told 'no token ends a text'
+made large bos_token_id=116
+expect "and so does bos_token_id" quiet says large tokenizer="$WORK/one-more" prompt=
 made ends some_new_member=1; quiet says ends
 expect "members that are not known are named" told 'config.json: these members are not known and not used: "some_new_member"$'
 

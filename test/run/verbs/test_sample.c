@@ -59,7 +59,7 @@ static char *text_of(Writer *m, const char *prompt, SamplePlan plan) {
     Page page = {.bytes = 0};
     plan.ctx = &page;
     plan.window = m->window;
-    plan.prompt = prompt_create(&m->tokenizer, prompt, strlen(prompt));
+    plan.prompt = prompt_create(&m->tokenizer, prompt, strlen(prompt), tokenizer_start(&m->tokenizer));
     sample_stream(&m->model->pipeline, &m->model->stream, &m->tokenizer, &plan);
     prompt_free(&plan.prompt);
     return strdup(page.text);
@@ -252,7 +252,7 @@ static void prompts_follow_the_begin_token(void **state) {
         {"", {256}, 1}, {"ab", {256, 'a', 'b'}, 3}, {"<s>a", {256, 256, 'a'}, 3}}; /* as Hugging Face tokenizers does */
     Tokenizer t = begin_tokenizer();
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        Prompt p = prompt_create(&t, CASES[i].text, strlen(CASES[i].text));
+        Prompt p = prompt_create(&t, CASES[i].text, strlen(CASES[i].text), tokenizer_start(&t));
         assert_int_equal(p.count, CASES[i].count);
         assert_memory_equal(p.id, CASES[i].ids, sizeof *p.id * (size_t)p.count);
         assert_int_equal(p.hidden, 1);
@@ -260,8 +260,8 @@ static void prompts_follow_the_begin_token(void **state) {
     }
     tokenizer_destroy(&t);
     t = tokenizer_create("", 256);
-    Prompt p = prompt_create(&t, "ab", 2), empty = prompt_create(&t, "", 0);
-    assert_true(p.count == 2 && p.hidden == 0 && empty.count == 1 && empty.hidden == 1 && empty.id[0] == '\n');
+    Prompt p = prompt_create(&t, "ab", 2, '\n'), empty = prompt_create(&t, "", 0, 't');
+    assert_true(p.count == 2 && p.hidden == 0 && empty.count == 1 && empty.hidden == 1 && empty.id[0] == 't');
     prompt_free(&p), prompt_free(&empty);
 }
 
