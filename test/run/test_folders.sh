@@ -38,8 +38,8 @@ expect "the move that was named helps" quiet from other
 
 made other prefix=llm.
 expect "a prefix that is not known: the name of a tensor, and nothing of heads" \
-    exits 65 "safetensors: tensor llm.* is not one of this model's" from other
-expect "the same in sample" refused "safetensors: tensor llm.* is not one of this model's" other
+    exits 65 "safetensors: tensor llm.* is not part of this model" from other
+expect "the same in sample" refused "safetensors: tensor llm.* is not part of this model" other
 
 # --- the head ---------------------------------------------------------------------------------------------------------
 made untied tie_word_embeddings=false; made tied tie_word_embeddings=true
