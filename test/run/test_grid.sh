@@ -166,7 +166,7 @@ one=$("$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20)
 for grid in "2 parallel.tensor=2" "4 parallel.tensor=2 parallel.pipeline=2" "4 parallel.context=2 parallel.pipeline=2"; do
     expect "sample on $grid: the text of one rank" [ "$(sampled $grid)" = "$one" -a -n "$one" ]
 done
-expect "sample out=: the text of one rank" eval 'quiet sampled 2 parallel.tensor=2 out="$WORK/text" && [ "$(cat "$WORK/text")" = "$one" ]'
+expect "sample out=: the text of one rank" eval 'quiet sampled 2 parallel.tensor=2 out="$WORK/sampled.txt" && [ "$(cat "$WORK/sampled.txt")" = "$one" ]'
 expect "sample on more ranks than its grid has" exits 64 "mpirun -np 4" sampled 2 parallel.tensor=4
 expect "sample on a grid that the model does not allow" exits 64 "parallel.tensor = 3 must divide model.n_head = 4: 2 or 4" sampled 3 parallel.tensor=3
 
