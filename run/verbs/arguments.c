@@ -140,7 +140,7 @@ const char *verb_out(const VerbArgument *a) {
     if (launch_is_mpirun(launch) && launch.rank > 0) return path;
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        fail(EXIT_CONFIG, "%s: %s=%s is not a plain file: name one, or leave out %s to print", a->verb, a->name, path,
+        fail(EXIT_CONFIG, "%s: %s=%s is not a plain file: name one, or print by giving no %s=", a->verb, a->name, path,
              a->name);
     if (lstat(path, &st) == 0 && st.st_size > 0)
         fail(EXIT_CONFIG, "%s: %s=%s exists, with %lld bytes, and is not overwritten: remove it, or name another file",
