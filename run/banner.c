@@ -81,12 +81,14 @@ static void print_data(const Run *r) {
     char          tokens[32], val[32], all[32], validation[96] = "no validation", unread[SAMPLE_COUNT_CHARS];
     int64_t       samples = run_position(r, c->run.steps).samples;
     SampleCount   count = dataset_count(&r->train);
+    int64_t tails = count.short_files || count.bare_files ? 0 : count.tail_tokens; /* `check` says in words which these are */
+    if (tails) snprintf(unread, sizeof unread, "; %s never read", grouped_text(tails, all));
+    else       sample_count_unread(&count, c->batch.seq_len, "; ", unread);
     if (r->val.shards)
-        snprintf(validation, sizeof validation, "validation %s of %s",
+        snprintf(validation, sizeof validation, "val %s of %s",
                  grouped_text(dataset_first_samples(&r->val, c->eval.tokens) * c->batch.seq_len, val), grouped_text(r->val.tokens, all));
     line("data", "%s tokens (%d file%s), %.2f epochs%s; %s%s", grouped_text(r->train.tokens, tokens), r->train.shards,
-         plural(r->train.shards), sample_epochs(samples, r->train.samples), c->data.shuffle ? "" : ", plain order", validation,
-         sample_count_unread(&count, c->batch.seq_len, "; ", unread));
+         plural(r->train.shards), sample_epochs(samples, r->train.samples), c->data.shuffle ? "" : ", plain order", validation, unread);
     SourceUse use[BLEND_SOURCES];
     int       sources = r->train.blend ? blend_use(&r->train, c, samples, use) : 0;
     for (int i = 0; i < sources; i++) line("source", "%s", use[i].text);
