@@ -8,7 +8,7 @@
 #include "core/error.h"
 
 typedef struct { size_t at; uint32_t bytes; int is_there, is_special; } Token;
-typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special; /* its text is pool[at, at + bytes) */
+typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special; /* the text is pool[at, at + bytes) */
 typedef struct { uint64_t pair; int32_t rank, id; } Merge; /* pair: left << 32 | right; rank -1: free */
 
 /* Pieces met before, one in each place: most of a text is a few thousand words. */
@@ -26,7 +26,7 @@ struct Bpe {
     int32_t  byte_id[256];
     int      takes_whole, specials;
     Special *special;                                /* owned */
-    uint8_t  starts_special[2][256];                 /* of each form */
+    uint8_t  starts_special[2][256];                 /* [form][first byte]: 1 if an added token begins so */
     size_t   longest_special[2];
     Word    *word;                                   /* owned [WORDS]; NULL before the first piece */
     int32_t *links;                                  /* owned: of the piece that is being encoded */

@@ -75,7 +75,7 @@ typedef struct {
     char       *fault;                   /* borrowed [BPE_FAULT_CHARS] */
     BpeFile    *f;                       /* borrowed: the result so far */
     Bpe        *bpe;                     /* owned by f */
-    SplitRule   rule[SPLIT_RULES];       /* their patterns are owned */
+    SplitRule   rule[SPLIT_RULES];       /* [rules]; the strings of their patterns are owned */
     int         rules, entries;          /* entries: number of tokens in the vocabulary */
     uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: 1 for added tokens that are also in the vocabulary; NULL if none */
 } Reading;

@@ -184,7 +184,7 @@ static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
         if (!begins_with(f, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
         if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
-            continue; /* its own mark, then U+0000 */
+            continue; /* the mark of UTF-32, which is also UTF-16's mark and then U+0000 */
         if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
             return fault_is(fault, EXIT_DATA,
                             "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= out, and "
@@ -368,14 +368,14 @@ int64_t text_controls(const char *text, size_t bytes) {
 /* Returns 1 if over 1 % of the bytes are control bytes. */
 static int is_binary(const char *text, size_t count) { return text_controls(text, count) * 100 > (int64_t)count; }
 
-/* Returns 1 for a tar archive. Those written before 1988 can be told only by the checksum of the first block. */
+/* Returns 1 for a tar archive. Those written before 1988 are recognised only by the checksum of the first block. */
 static int is_tar(const TextFile *f) {
-    unsigned sum = 0, told = 0;
+    unsigned sum = 0, stored = 0;
     if (f->starts < 512 || f->start[0] == 0) return 0;
     for (int i = 0; i < 512; i++) sum += i >= 148 && i < 156 ? ' ' : (unsigned char)f->start[i];
     for (int i = 148; i < 156; i++)
-        if (f->start[i] >= '0' && f->start[i] <= '7') told = told * 8 + (unsigned)(f->start[i] - '0');
-    return sum == told;
+        if (f->start[i] >= '0' && f->start[i] <= '7') stored = stored * 8 + (unsigned)(f->start[i] - '0');
+    return sum == stored;
 }
 
 /* Returns 1 for safetensors: eight bytes of length, then a header in JSON. */

@@ -30,7 +30,7 @@ struct Watchdog {
     Comm *_Atomic     comm;      /* borrowed; NULL: not yet */
     Mesh              mesh;      /* known with comm */
     Launch            launch;
-    long              launcher;      /* its process on this host; 0: none */
+    long              launcher;      /* process number of the launcher on this host; 0: none */
     char              launcher_name[16];
     char              host[HOST_CHARS];
     double            limit_seconds; /* as configured; 0 = by the pauses seen */
