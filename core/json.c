@@ -1,6 +1,7 @@
 /* json.c - see json.h: the tree behind the strict pass of json_scan.c, look-ups that are exact, and quoting. */
 #include "core/json.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,6 +22,13 @@ int json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFau
 
 int json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault) {
     return parse(text, bytes, (JsonScan){.limit = limit, .top = top, .collect = 1}, json, fault);
+}
+
+cJSON *json_of_others(const char *text, size_t bytes, const char *name, const char **end) {
+    errno = 0;
+    cJSON *json = cJSON_ParseWithLengthOpts(text, bytes + 1, end, 1);
+    if (!json && errno == ENOMEM) fail(EXIT_MEMORY, "out of memory while reading the JSON of %s", name);
+    return json;
 }
 
 void json_free(Json *json) {

@@ -49,6 +49,10 @@ int  json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFa
  * from the tree. Paths start with top, the name of the root ("" for none), at most 255 bytes. */
 int  json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault);
 void json_free(Json *json);
+/* Parses a file of another program with libcjson alone, which is less strict. text is NUL-terminated after `bytes`
+ * bytes, and nothing but blanks may follow the value. Returns NULL if it is not JSON, with *end where reading stopped
+ * (end may be NULL). Ends with EXIT_MEMORY, naming `name`, if memory runs out: that is never taken for damage. */
+cJSON *json_of_others(const char *text, size_t bytes, const char *name, const char **end);
 const JsonEntry *json_entry(const Json *json, const char *path);  /* NULL if absent */
 /* Member by exact, case-sensitive name; NULL if absent or object is no object. */
 cJSON *json_member(const cJSON *object, const char *name);

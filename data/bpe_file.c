@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json.h"
 #include "data/text_file.h"
 
 enum {
@@ -133,10 +134,8 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     const char *end = NULL;
     int         line = 1;
     if (!begin(r, file)) return NULL;
-    errno = 0;
-    cJSON *json = cJSON_ParseWithLengthOpts(file->text, file->bytes + 1, &end, 1); /* and nothing behind it */
+    cJSON *json = json_of_others(file->text, file->bytes, file->path, &end);
     if (cJSON_IsObject(json)) return json;
-    if (!json && errno == ENOMEM) fail(EXIT_MEMORY, "no memory for the tokenizer's file %s", file->path);
     for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
     cJSON_Delete(json);
     refuse(r, ":%d: not the JSON object of a tokenizer", line);
@@ -733,7 +732,7 @@ static void read_beside(BpeFile *f, const char *path) {
         int64_t n = io_read_file(beside, FILE_LIMIT, &text);
         if (n == -ENOENT || n == -ENOTDIR) continue;
         if (n < 0) fail(EXIT_IO, "%s cannot be read: %s", beside, strerror((int)-n));
-        cJSON *json = cJSON_ParseWithLength(text, (size_t)n);
+        cJSON *json = json_of_others(text, (size_t)n, beside, NULL);
         if (!cJSON_IsObject(json))
             fail(EXIT_DATA, "%s is not a JSON object. Repair it, or move it away: it is read for bos_token", beside);
         Reading r = {.path = beside, .f = f, .bpe = f->bpe};

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
 #include "core/json.h"
 #include "core/json_scan.h"
 #include "core/json_text.h"
@@ -176,6 +177,7 @@ static int is_among(const cJSON *value, const char *texts) {
     int found = cJSON_IsNull(value) || ((cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child);
     for (const char *text = texts; text && !found; text = strchr(text, '|') ? strchr(text, '|') + 1 : NULL) {
         cJSON *allowed = cJSON_ParseWithLength(text, strcspn(text, "|"));
+        if (!allowed) fail(EXIT_MEMORY, "out of memory while reading the config of a model");
         if (!cJSON_IsArray(value) || !cJSON_IsArray(allowed)) found = cJSON_Compare(value, allowed, 1);
         else if (allowed->child) {
             found = 1;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make test-fresh: runs the commands of the README in new roots of Debian 12 and 13 that have only git and make.
-#   scripts/fresh.sh [bookworm|trixie]... [STEP]...   steps: demo, test (as root), user (a user without rights: both), mpich, nompi (their smoke tests)
+#   scripts/fresh.sh [bookworm|trixie]... [STEP]...   steps: demo, test (as root), user (a user without rights: both), mpich, nompi (their smoke tests);
+#                                                     hosts and slurm (make test-hosts, test-slurm) only where they are named
 #   scripts/fresh.sh short                            build and smoke tests in one root of Debian 12; `skip` where no root can be made
 # Needs root (chroot, mount namespaces), mmdebstrap and network. Roots are made in $TMPDIR and removed at the end. The
 # base of each release is kept in build/fresh/. Mounts are in their own namespace, which ends with its last process.
@@ -11,8 +12,8 @@ for word in "$@"; do
     case $word in
     short) short=1 releases=(bookworm) steps=(smoke) ;;
     bookworm | trixie) releases+=("$word") ;;
-    demo | test | user | mpich | nompi) steps+=("$word") ;;
-    *) echo "fresh: $word: one of short, bookworm, trixie, demo, test, user, mpich, nompi" >&2; exit 64 ;;
+    demo | test | user | mpich | nompi | hosts | slurm) steps+=("$word") ;;
+    *) echo "fresh: $word: one of short, bookworm, trixie, demo, test, user, mpich, nompi, hosts, slurm" >&2; exit 64 ;;
     esac
 done
 [ ${#releases[@]} -gt 0 ] || releases=(bookworm trixie)
@@ -129,6 +130,7 @@ for release in "${releases[@]}"; do
         anew "$release"
         case $step in
         smoke | demo | test) try root "$release, root, make $step" "make $step" ;;
+        hosts | slurm) try root "$release, root, make test-$step" "make test-$step" ;;
         mpich) try root "$release, root, make MPI=mpich smoke" "make MPI=mpich smoke" ;;
         nompi) try root "$release, root, make MPI=0 smoke" "make MPI=0 smoke" ;;
         user)

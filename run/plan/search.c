@@ -7,6 +7,8 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/json.h"
+
 /* Scratch, which is known after a step only. */
 static const double SLACK = 2.0e9;
 
@@ -221,7 +223,7 @@ static int sets(const char *override, const char *section, const char *name) {
     if (strncmp(override, section, length) != 0) return 0;
     const char *rest = override + length;
     if (*rest == '.') return strncmp(rest + 1, name, strlen(name)) == 0 && rest[1 + strlen(name)] == '=';
-    cJSON *object = *rest == '=' ? cJSON_Parse(rest + 1) : NULL;
+    cJSON *object = *rest == '=' ? json_of_others(rest + 1, strlen(rest + 1), override, NULL) : NULL;
     int    is_there = cJSON_GetObjectItemCaseSensitive(object, name) != NULL;
     cJSON_Delete(object);
     return is_there;

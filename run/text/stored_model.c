@@ -177,7 +177,7 @@ static char *tokenizer_of_run(const char *run) {
     snprintf(path, sizeof path, "%s/config.json", run);
     int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
     if (bytes < 0) return NULL;
-    cJSON       *json = cJSON_ParseWithLength(text, (size_t)bytes);
+    cJSON       *json = json_of_others(text, (size_t)bytes, path, NULL);
     const cJSON *item = json_member(json_member(json, "data"), "tokenizer");
     char        *found = cJSON_IsString(item) && item->valuestring[0] ? strdup(item->valuestring) : NULL;
     const cJSON *train = json_member(json_member(json, "data"), "train");

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/io.h"
+#include "core/json.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
 #include "run/checkpoint/safetensors.h"
@@ -50,8 +51,7 @@ cJSON *inspect_read_json(const char *path) {
     int64_t bytes = io_read_file(path, JSON_MOST, &text);
     if (bytes == -EFBIG) return NULL;
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror((int)-bytes));
-    const char *end = NULL;
-    cJSON *json = cJSON_ParseWithLengthOpts(text, (size_t)bytes + 1, &end, 1); /* with the NUL: nothing may follow */
+    cJSON *json = json_of_others(text, (size_t)bytes, path, NULL);
     free(text);
     return json;
 }

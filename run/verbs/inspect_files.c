@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/io.h"
+#include "core/json.h"
 #include "core/json_text.h"
 #include "data/shard.h"
 #include "run/verbs/inspect.h"
@@ -129,7 +130,7 @@ int inspect_lines(Inspect *in, const char *path) {
     if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(errno));
     int     is_metrics = metrics_line_next(f, &metrics) != LINE_OTHER;
     ssize_t bytes = (rewind(f), getline(&line, &room, f));
-    cJSON  *json = bytes > 0 ? cJSON_ParseWithLength(line, (size_t)bytes) : NULL;
+    cJSON  *json = bytes > 0 ? json_of_others(line, (size_t)bytes, path, NULL) : NULL;
     const char *kind = cJSON_IsObject(json) ? "objects; tokenize field=NAME takes their text" : NULL;
     for (size_t i = 0; i < sizeof LINES / sizeof *LINES && !is_metrics; i++)
         if (has(json, LINES[i].key)) { kind = LINES[i].kind; break; }
