@@ -13,7 +13,7 @@ include scripts/gpu.mk scripts/say.mk
 # What the goals need is installed here, before pkg-config is asked for it: not with -n, nor in a make that a script or another make calls.
 # DEPS=0: never.
 $(foreach g,test tests faults soak mutants,$(eval FOR_$g := build test))
-$(foreach g,smoke op-tests bench bench-comm test-docs test-interop check-hf test-slurm test-hosts,$(eval FOR_$g := build smoke))
+$(foreach g,smoke op-tests bench bench-comm bench-peer test-docs test-interop check-hf test-slurm test-hosts,$(eval FOR_$g := build smoke))
 FOR_all    := build
 FOR_look   := build
 FOR_demo   := build $(if $(TEXT),,demo)
@@ -59,7 +59,7 @@ $(foreach f,bench hosts,$(eval NEEDS_$f := $(SEEN)))
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(wildcard test/$(f)/*.c)))
 
-.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs test-fresh mutants look clean
+.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm bench-peer gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs test-fresh mutants look clean
 all: $(B)/train_gpt        ## the program; this is what make alone does
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 	@$(next)
@@ -112,6 +112,8 @@ demo:                      ## from nothing to a trained model on real text; TEXT
 	@scripts/demo.sh $(TEXT)
 bench: $(if $(filter cuda,$(BACKEND))$(BASE),,tests)        ## speed of training against the machine's matrix products, kept in test/results/; BASE=commit: against that commit
 	@B=$(B) scripts/$(if $(BASE),bench_base.sh $(BASE),bench.sh)
+bench-peer: tests          ## GPT-2 124M beside PyTorch on this processor, in turns (PyPI, 3 GB): half an hour
+	@B=$(B) scripts/bench.sh peer
 bench-comm: tests          ## ring against MPI's collectives; the simulator against steps of two ranks
 	@B=$(B) scripts/bench_comm.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Speed of whole training steps, time to the first step, peak memory against the plan. Prints, and appends to test/results/.
 #   scripts/bench.sh [train|kinds|documents|ops|muon|start|memory|deterministic|checkpoint]      one part only
+#   scripts/bench.sh peer      training beside PyTorch (make bench-peer): installs it from PyPI in build/venv-torch; PYTHON=... has it
 set -u
 . "$(dirname "$0")/env.sh"
 case $B in build/cuda*) exec scripts/bench_gpu.sh "$@" ;; esac
@@ -27,6 +28,30 @@ bench_train() {
         json_result bench_train.jsonl what="GPT-2 124M, T=256, 4 sequences" command="make bench" $line matmul="$rate" matmul_is="$is"
         json_result bench_values.jsonl what="the gradient norm of GPT-2 124M, an exact sum, $dtype" command="make bench" \
             value="$(echo "$line" | sed -E 's/.*norm_of_step=([0-9.]+).*/\1/' | awk '{ printf "%.1f", 100 * $1 }') % of a step" note="the same bits in every run may cost 2 %"
+    done
+}
+
+# The same training by PyTorch, in turns: three times each of this program, compiled and eager PyTorch; the medians.
+bench_peer() {
+    local python=${PYTHON:-build/venv-torch/bin/python} dtype how round options line
+    if [ -z "${PYTHON:-}" ] && ! "$python" -c 'import torch' 2> /dev/null; then
+        python3 -m venv build/venv-torch && "$python" -m pip install -q torch numpy || { echo "PyTorch cannot be installed: see above"; exit 69; }
+    fi
+    for dtype in ${DTYPES:-fp32 bf16}; do
+        for round in 1 2 3; do
+            for how in ours compiled eager; do
+                options=(--device cpu --dtype "$dtype" --length 256 --micro-batches 4 --attention default --steps 6)
+                [ $how != eager ] || options+=(--no-compile)
+                if [ $how = ours ]; then line=$("$B/test/bench/bench_train" $dtype); else line=$("$python" test/bench/peer_torch.py "${options[@]}"); fi || exit 1
+                echo "$how, round $round: $line" | tee -a "$work/peer.$dtype"
+            done
+        done
+        # shellcheck disable=SC2046
+        json_result bench_peer.jsonl what="GPT-2 124M, T=256, 4 sequences" command="make bench-peer" dtype=$dtype rounds=3 \
+            $(sed -nE 's/.* (torch=[^ ]+).*/\1/p; s/.* (isa=[^ ]+).*/\1/p; s/.* (threads=[^ ]+).*/\1/p' "$work/peer.$dtype" | sort -u) \
+            $(for how in ours compiled eager; do
+                echo "$how=$(sed -nE "s/^$how, .* tokens_per_s=([0-9.]+).*/\1/p" "$work/peer.$dtype" | sort -n | sed -n 2p)"
+            done)
     done
 }
 

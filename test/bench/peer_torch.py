@@ -1,10 +1,11 @@
-"""The peer: the same GPT-2 trained by PyTorch on the same GPU, as is usual there and in nanoGPT: torch.compile, bf16
+"""The peer: the same GPT-2 trained by PyTorch on the same machine, as is usual there and in nanoGPT: torch.compile, bf16
 autocast over fp32 weights, fused AdamW, scaled_dot_product_attention, vocabulary padded to 50304. Same shapes, tied
 head, dropout 0, learned positions, tanh GELU; a step is forward, backward, clipping by the global norm, AdamW, as in
 bench_train.
 
     peer_torch.py [--size 124m|355m|774m|1558m] [--micro-batches 64,32] [--attention default,cudnn] [--seconds 150]
     peer_torch.py --probes            rates of PyTorch's matrix products and copies only
+    peer_torch.py --device cpu --dtype fp32 --length 256 --micro-batches 4 [--no-compile]     on the processor
     peer_torch.py --device cpu --tiny tries the script itself
 
 Prints the fastest micro-batch and attention found in the time given, key=value pairs, one line; attempts go to stderr.
@@ -85,7 +86,7 @@ def measure(options, batch, attention):
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=6e-4, betas=(0.9, 0.95),
-                                  eps=1e-8, **({"fused": True} if on_gpu else {}))
+                                  eps=1e-8, fused=True)
     tokens, targets = (torch.randint(0, min(VOCABULARY, options.padded), (batch, options.T), device=options.device) for _ in range(2))
     run = torch.compile(model, dynamic=False) if options.compile else model
     synchronize = torch.cuda.synchronize if on_gpu else lambda: None
@@ -93,11 +94,11 @@ def measure(options, batch, attention):
         torch.cuda.reset_peak_memory_stats()
     ms = []
     with attention_backend(attention):
-        for _ in range(WARM_UP + STEPS):
+        for _ in range(WARM_UP + options.steps):
             synchronize()
             start = time.perf_counter()
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(options.device, dtype=torch.bfloat16):
+            with torch.autocast(options.device, dtype=torch.bfloat16, enabled=options.dtype == "bf16"):
                 loss = run(tokens, targets)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -144,7 +145,8 @@ def search(options):
     if best is None:
         sys.exit("no micro-batch fits")
     rate, batch, attention, ms, memory = best
-    print(f"torch={torch.__version__} size={options.size} dtype=bf16-autocast compile={'yes' if options.compile else 'no'} attention={attention} T={options.T} B={batch} "
+    dtype = "bf16-autocast" if options.dtype == "bf16" else options.dtype
+    print(f"torch={torch.__version__} size={options.size} dtype={dtype} compile={'yes' if options.compile else 'no'} attention={attention} T={options.T} B={batch} "
           f"step_ms={ms:.2f} tokens_per_s={rate:.1f} memory_mib={memory:.0f}")
 
 
@@ -181,15 +183,18 @@ def main():
     parser.add_argument("--attention", default="default,cudnn")
     parser.add_argument("--seconds", type=float, default=150.0, help="no new trial after that")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bf16", choices=["bf16", "fp32"])
+    parser.add_argument("--length", type=int, default=T, help="tokens of a sequence")
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--probes", action="store_true")
     options = parser.parse_args()
-    options.T, options.padded = T, PADDED
+    options.T, options.padded = options.length, PADDED
     if options.tiny:
-        options.size, options.T, options.padded, options.attention = "tiny", 64, 512, "default"
+        options.size, options.T, options.padded, options.attention, options.compile = "tiny", 64, 512, "default", False
     options.micro_batches = options.micro_batches or SIZES[options.size][3]
-    options.compile = options.compile and hasattr(torch, "compile") and options.device == "cuda"
+    options.compile = options.compile and hasattr(torch, "compile")
     if options.device == "cuda":
         if not torch.cuda.is_available():
             sys.exit("PyTorch sees no GPU")

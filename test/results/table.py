@@ -37,6 +37,13 @@ def train_rows():
                f"{100 * row['of_matmul']:.1f} % of {row['matmul']:.0f} GFLOP/s ({row['matmul_is']})", row)
 
 
+def peer_rows():
+    for row in newest(lines("bench_peer.jsonl"), "what", "dtype", "machine"):
+        yield (f"{row['what']}, {row['dtype']}, {row['threads']} threads: beside PyTorch {row['torch']}, in turns", f"{row['ours']:.0f} tokens/s",
+               f"PyTorch: {row['compiled']:.0f} compiled, {row['eager']:.0f} eager; {row['ours'] / row['compiled']:.2f} and "
+               f"{row['ours'] / row['eager']:.2f} x as fast; medians of {row['rounds']}", row)
+
+
 def value_rows():
     for row in newest(lines("bench_values.jsonl"), "what"):
         yield (row["what"], row["value"], row["note"], row)
@@ -136,7 +143,7 @@ def islands_loss_rows():
 
 def table():
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
-    parts = (train_rows, kinds_rows, documents_rows, ops_rows, presets_rows, fp8_rows, value_rows, comm_rows, grid_rows, islands_rows,
+    parts = (peer_rows, train_rows, kinds_rows, documents_rows, ops_rows, presets_rows, fp8_rows, value_rows, comm_rows, grid_rows, islands_rows,
              memory_rows, islands_loss_rows)
     for what, measured, against, row in (row for part in parts for row in part()):
         out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
@@ -223,6 +230,9 @@ def front_rows():
         if row["program"] == "train_gpt":
             against = f"MFU {100 * row['mfu_causal']:.1f} %" if "mfu_causal" in row else ""
         yield (what.replace(", compiled, bf16 autocast, fused AdamW", ", bf16"), measured.split(" (")[0], against, row, row["gpu"])
+    for row in newest(lines("bench_peer.jsonl"), "what", "dtype"):
+        yield (f"{row['what']}, {row['dtype']}", f"{row['ours']:.0f} tokens/s",
+               f"PyTorch {row['torch'].split('+')[0]}: {row['compiled']:.0f} compiled, {row['eager']:.0f} eager", row, row["machine"])
     for row in newest(lines("bench_train.jsonl"), "what", "dtype"):
         yield (f"{row['what']}, {row['dtype']}", f"{row['tokens_per_s']:.0f} tokens/s",
                f"{100 * row['of_matmul']:.0f} % of {row['matmul']:.0f} GFLOP/s, {row['matmul_is'].split(';')[0]}", row, row["machine"])
