@@ -39,6 +39,9 @@ int     bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fau
  * the same folder. Warns of members that are not used. Exit 65 naming the file and the unknown member, 74 if it cannot
  * be read. */
 BpeFile bpe_file_read(const char *path);
+/* Reads as bpe_file_read, but ends nothing and warns of nothing: returns 0, or the exit code with the sentence in
+ * fault. */
+int     bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]);
 void    bpe_file_free(BpeFile *f);
 
 /* Returns the normal form of text that is UTF-8, malloc'ed, and its length. */

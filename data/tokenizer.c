@@ -22,14 +22,24 @@ static int is_of_bytes(const BpeFile *f) {
     return bpe_ids(b) == 256;
 }
 
+/* Takes over the file. */
+static Tokenizer of_file(BpeFile file, int64_t vocab_size) {
+    if (!is_of_bytes(&file)) return (Tokenizer){TOKENIZER_BPE, vocab_size, file};
+    bpe_file_free(&file);
+    return (Tokenizer){.kind = TOKENIZER_BYTES, .vocab_size = 256};
+}
+
+int tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]) {
+    BpeFile file;
+    int     exit_code = bpe_file_try(path, &file, fault);
+    if (!exit_code) *t = of_file(file, BPE_MOST_IDS);
+    return exit_code;
+}
+
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     if (!*path) return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
-    Tokenizer t = {TOKENIZER_BPE, vocab_size, bpe_file_read(path)};
-    if (is_of_bytes(&t.file)) {
-        bpe_file_free(&t.file);
-        return (Tokenizer){.kind = TOKENIZER_BYTES, .vocab_size = 256};
-    }
-    if (bpe_ids(t.file.bpe) > vocab_size)
+    Tokenizer t = of_file(bpe_file_read(path), vocab_size);
+    if (t.kind == TOKENIZER_BPE && bpe_ids(t.file.bpe) > vocab_size)
         fail(EXIT_CONFIG,
              "%s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",
              path, bpe_ids(t.file.bpe) - 1, (long long)vocab_size, bpe_ids(t.file.bpe));

@@ -26,6 +26,9 @@ typedef struct {
 /* Reads a tokenizer from a folder or file. Exit 65 if it is not understood, 64 if it has ids that a model of vocab_size
  * lacks. With path "" tokens are bytes if vocab_size is 256, else ids only, which read no text and print as ids. */
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
+/* Reads the tokenizer of a folder or file only to compare it. Returns 0, or the exit code with the sentence in
+ * fault. */
+int       tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]);
 /* Returns 1 if the folder of a shard (or of a glob of shards) holds a tokenizer, as `tokenize` writes it there, with
  * its path in out [capacity]; else 0. */
 int       tokenizer_beside(const char *shard, char *out, size_t capacity);

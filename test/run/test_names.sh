@@ -63,6 +63,31 @@ expect "as many ids, other merges" refused d/split 'their merges differ' data.tr
 cp d/one/val_* d/one/tokens.json d/pair
 small run.dir=pair data.train='d/one/train_*.bin' data.val='d/pair/val_*.bin' > out 2>&1; ok $? "vocab.json and merges.txt of the same tokenizer are the same"
 expect "eval looks beside its own data" exits 65 "the model's own tokenizer is not the tokenizer of the data, d/two/tokenizer.json" "$TRAIN" eval r data='d/t*/val_*.bin'
+# --- weights to start from, and the tokens that they were trained on
+from() { local folder=$1; shift; small run.dir=x model.init_from="$folder" data.val= "$@"; }
+differs() { exits 65 "model.init_from: $1/tokenizer.json is not the tokenizer of the data: $2" from "$3" data.train="$4"; }
+step=r/checkpoints/step_00000002
+expect "weights of another tokenizer" differs $step 'from id 2[0-9]+ on they differ' r 'd/two/train_*.bin'
+expect "as many ids, other merges" differs $step 'their merges differ' $step 'd/split/train_*.bin'
+expect "check refuses them too" exits 65 'is not the tokenizer of the data' "$TRAIN" check tiny.json "${LLAMA[@]}" model.init_from=r data.train='d/two/train_*.bin' data.val=
+cure=$(sed -nE 's/.*\(\.\/train_gpt (tokenize TEXT out=FOLDER tokenizer=[^)]*)\).*/\1/p' err); cure=${cure/TEXT/other.txt}
+eval "\"\$TRAIN\" ${cure/FOLDER/d\/cured}" > out 2>&1 && small run.dir=cured model.init_from=r data.train='d/cured/train_*.bin' data.val= > out 2>&1; ok $? "the command of the message makes the tokens that fit"
+mkdir alone foreign piece; cp $step/model.safetensors $step/config.json alone; cp alone/* foreign; cp alone/* piece
+small run.dir=alone.run model.init_from=alone data.train='d/two/train_*.bin' data.val= > out 2>&1; ok $? "weights without a tokenizer start from any tokens, as the message says"
+expect "and no word is said" [ "$(grep -c 'model.init_from' out)" -eq 0 ]
+echo '{"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}' > foreign/tokenizer.json; echo x > piece/tokenizer.model
+small run.dir=foreign.run model.init_from=foreign data.train='d/two/train_*.bin' data.val= > out 2>&1; ok $? "a tokenizer that is not read does not end the run"
+expect "which says what is not known" grep -q 'warning: model.init_from: whether the data were made with .* is not known: foreign/tokenizer.json: its model, Unigram' out
+small run.dir=piece.run model.init_from=piece/model.safetensors data.train='d/two/train_*.bin' data.val= > out 2>&1
+expect "and of a tokenizer.model" grep -q 'warning: model.init_from: piece/tokenizer.model is not read' out
+mkdir d/ids; cp d/one/train_* d/ids
+ids() { small run.dir=$1 model.init_from=r data.train='d/ids/train_*.bin' data.val= "${@:2}" > out 2>&1; }
+ids ids.run; ok $? "tokens without a tokenizer"
+expect "warn" grep -q "warning: model.init_from: $step/tokenizer.json: whether the data .* data.tokenizer=$step/tokenizer.json says" out
+ids ids2.run data.tokenizer=$step/tokenizer.json && ! grep -q warning out; ok $? "and the key of the message says that they fit"
+echo '{"vocab_size": 290}' > d/ids/tokens.json
+expect "notes beside them say that another one made them" exits 65 "model.init_from: $step/tokenizer.json has 280 ids, but by d/ids/tokens.json .* of 290 ids" from r data.train='d/ids/train_*.bin'
+
 cp -r r moved; rm d/one/tokenizer.json; cp d/split/tokenizer.json d/one
 expect "a resume with another tokenizer beside the same tokens" exits 65 'the tokenizer of the data is not the tokenizer of the checkpoint, moved/.*: their merges differ' \
     small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin run.steps=3
