@@ -193,6 +193,13 @@ static void refuse_other_notes(const char *file, const char *other) {
          (long long)ids, notes, (long long)theirs, others);
 }
 
+/* Returns 1 if the notes beside all files say that their tokens are bytes. */
+static int are_noted_bytes(const char *const *file, int64_t files) {
+    for (int64_t i = 0; i < files; i++)
+        if ((i == 0 || !tokens_json_is_same(file[i - 1], file[i])) && tokens_json_vocab_size(file[i]) != 256) return 0;
+    return files > 0;
+}
+
 /* Checks each folder once if its files are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
     char        beside[4200] = "", name[4300];
@@ -203,6 +210,7 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
     for (; !is_given && from < files && !tokenizer_beside(file[from], beside, sizeof beside);) from++;
     if (!is_given && from == files) *beside = 0;
     Tokenizer t = tokenizer_create(is_given ? path : beside, vocab_size);
+    if (t.kind == TOKENIZER_IDS && vocab_size > 256 && are_noted_bytes(file, files)) t.kind = TOKENIZER_BYTES;
     snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *beside ? "" : "a vocabulary of bytes", is_given ? path : beside);
     for (int64_t i = 0, noted = -1; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;

@@ -40,9 +40,9 @@ uint64_t  tokenizer_fingerprint(const Tokenizer *t);
  * never differ from any tokenizer. */
 enum { TOKENIZER_WHY_CHARS = 80 };
 int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
-/* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files, else as for path
- * "". Exit 65 if a folder of the files has another tokenizer, or notes (data/tokens_json.h) with another number of
- * ids. */
+/* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files, else bytes if the
+ * notes beside them (data/tokens_json.h) say so, else as for path "". Exit 65 if a folder of the files has another
+ * tokenizer, or notes with another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
 /* Exit 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the message:
  * name of t, whose (what the file belongs to) and cure (what to type). */

@@ -2,8 +2,8 @@
  *
  * Documents are read twice where some are held out: to count them, and to write them. Every n-th is held out whole; of
  * fewer than n the last part of the text, from a line on. Memory is constant. Pipes are first copied beside the output.
- * Everything is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails leaves
- * an earlier run's shards as they were, and one that succeeds leaves none of them.
+ * Everything is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails or is
+ * interrupted leaves an earlier run's shards as they were, and one that succeeds leaves none of them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -21,6 +21,7 @@
 #include "data/encoder.h"
 #include "data/shard.h"
 #include "data/tokens_json.h"
+#include "run/guard/signals.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
@@ -162,10 +163,12 @@ static const char *first_input(const Job *job) { return documents_input_name(job
 /* Checks every input before anything is written, then copies pipes. */
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
-    int  exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
+    job->inputs.is_stopped = signals_stop;
+    int exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))
         fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
+    signals_install(); /* from here on a request to stop leaves nothing half-written */
     job->there = length_there(job);
     int rc = io_mkdirs(job->out);
     if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
