@@ -15,6 +15,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "model/hf_gpt2.h"
+#include "model/hf_members.h"
 #include "run/config/schedule.h"
 #include "run/checkpoint/weights_set.h"
 
@@ -97,8 +98,21 @@ void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char
 
 /* --- weights to start from ---------------------------------------------------------------------------------------- */
 
-/* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. */
-static void refuse_other_model(const char *folder, const Config *config, int has_head) {
+/* Refuses a config.json whose sizes contradict the weights, which have the shapes of our model. */
+static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape ours) {
+    int is_gpt2 = ours.arch == ARCH_GPT2, is_moe = ours.arch == ARCH_QWEN3_MOE;
+    hf_members_expect(json, path, ours.arch, "model.vocab_size", ours.vocab_size);
+    hf_members_expect(json, path, ours.arch, "model.n_layer", ours.n_layer);
+    hf_members_expect(json, path, ours.arch, "model.n_embd", ours.n_embd);
+    if (is_gpt2) hf_members_expect(json, path, ours.arch, "model.n_positions", ours.n_positions);
+    if (!is_moe) hf_members_expect(json, path, ours.arch, "model.n_inner", dim_size(DIM_FC, ours));
+    if (is_moe) hf_members_expect(json, path, ours.arch, "moe.experts", ours.n_experts);
+    if (is_moe) hf_members_expect(json, path, ours.arch, "moe.n_inner", ours.n_expert_inner);
+}
+
+/* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. With
+ * fits it also refuses sizes that are not those of the weights, which have the shapes of our model. */
+static void refuse_other_model(const char *folder, const Config *config, int has_head, int fits) {
     char     *text;
     Json      json;
     JsonFault fault;
@@ -107,13 +121,13 @@ static void refuse_other_model(const char *folder, const Config *config, int has
     if (bytes == -ENOENT) return; /* weights alone are as good */
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path.text, strerror((int)-bytes));
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
+    if (json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
+        if (fits) refuse_other_sizes(json.root, path.text, config->model.shape);
+        else hf_config_expect(json.root, path.text, config->model.shape, has_head);
+        json_free(&json);
+    } else if (!fits) {
         warn("%s:%d:%d: %s; whether it describes this model is not known", path.text, fault.at.line, fault.at.column, fault.text);
-        free(text);
-        return;
     }
-    hf_config_expect(json.root, path.text, config->model.shape, has_head);
-    json_free(&json);
     free(text);
 }
 
@@ -181,8 +195,9 @@ void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
     char       plain[HF_NAME_BYTES];
     int        has_head = weights_set_find_plain(&set, "lm_head.weight").tensor != NULL;
     int        has_embedding = weights_set_find_plain(&set, hf_plain_name(layout.param[0].name, plain)).tensor != NULL;
-    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding); /* other names: refused below */
+    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding, 0); /* other names: refused below */
     free(weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0})); /* names and shapes, before memory is taken */
+    if (set.folder) refuse_other_model(set.folder, config, 0, 1);
     refuse_other_source(config, t, &set);
     layout_destroy(&layout);
     weights_set_close(&set);
