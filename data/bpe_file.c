@@ -567,11 +567,23 @@ static int64_t from_base64(char *text, size_t count) {
     return to - text;
 }
 
+size_t bpe_file_tiktoken_name(const char *path) {
+    static const char *const PACKED[] = {"", ".gz", ".zst", ".xz"};
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t      bytes = strlen(base);
+    for (size_t i = 0; i < sizeof PACKED / sizeof *PACKED; i++) {
+        char ending[16];
+        snprintf(ending, sizeof ending, ".tiktoken%s", PACKED[i]);
+        if (bytes > strlen(ending) && strcmp(base + bytes - strlen(ending), ending) == 0) return bytes - strlen(ending);
+    }
+    return 0;
+}
+
 static int read_tiktoken(Reading *r, const BpeText *file) {
     const char *base = strrchr(file->path, '/') ? strrchr(file->path, '/') + 1 : file->path;
     char        name[64];
     if (!begin(r, file)) return 0;
-    snprintf(name, sizeof name, "%.*s", (int)(strlen(base) - strlen(".tiktoken")), base);
+    snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(base), base);
     const char *pattern = split_named(name);
     if (!pattern)
         return refuse(r,
@@ -599,7 +611,7 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
 
 int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     static const char *const ENDS[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
-    *f = (BpeFile){.bpe = bpe_create(), .end_of_text = -1, .start = -1};
+    *f = (BpeFile){.bpe = bpe_create(), .end_of_text = -1, .start = -1, .adds_start = -1};
     Reading r = {.fault = fault, .f = f, .bpe = f->bpe};
     char    why[SPLIT_FAULT_CHARS];
     int     is_good = 0;
@@ -621,11 +633,6 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
 }
 
 /* --- which of them ------------------------------------------------------------------------------------------------ */
-
-static int ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
 
 static int is_named(const char *path, const char *name) {
     const char *slash = strrchr(path, '/');
@@ -730,8 +737,9 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
         note(r, "add_bos_token is neither true nor false, and is not used");
     if (cJSON_IsTrue(adds) && f->start < 0)
         note(r, "add_bos_token is not used: bos_token names no token to put before a text");
-    else if (cJSON_IsTrue(adds)) f->begin[0] = f->start, f->begins = 1, set_start_from(f, path, "add_bos_token");
-    else if (cJSON_IsBool(adds) || cJSON_IsBool(member(json, "add_eos_token"))) f->begins = 0;
+    else if (cJSON_IsTrue(adds))
+        f->begin[0] = f->start, f->begins = f->adds_start = 1, set_start_from(f, path, "add_bos_token");
+    else if (cJSON_IsBool(adds) || cJSON_IsBool(member(json, "add_eos_token"))) f->begins = f->adds_start = 0;
 }
 
 /* Returns as read_text. */
@@ -787,7 +795,7 @@ int bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     snprintf(json, sizeof json, "%.*s/tokenizer.json", folder, at);
     snprintf(vocab, sizeof vocab, "%.*s/vocab.json", folder, at);
     snprintf(merges, sizeof merges, "%.*s/merges.txt", folder, at);
-    if (ends_with(path, ".tiktoken") && !is_folder) return read_files(BPE_TIKTOKEN, path, NULL, f, fault);
+    if (bpe_file_tiktoken_name(path) > 0 && !is_folder) return read_files(BPE_TIKTOKEN, path, NULL, f, fault);
     if (!is_folder && !is_named(path, "vocab.json") && !is_named(path, "merges.txt"))
         return read_files(BPE_TOKENIZER_JSON, path, NULL, f, fault);
     if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL, f, fault);

@@ -62,12 +62,13 @@ static int find_tiktoken(const char *folder, char *out, size_t capacity) {
 
 int tokenizer_beside(const char *shard, char *out, size_t capacity) {
     static const char *const FILES[] = {"tokenizer.json", "vocab.json"};
-    const char *slash = strrchr(shard, '/');
-    char        folder[4200];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - shard) : 1, slash ? shard : ".");
-    for (int i = 0; i < 2; i++)
-        if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0) return 1;
-    return find_tiktoken(folder, out, capacity);
+    char                     folder[4200];
+    for (int is_target = 0; is_target < 2 && tokens_folder(shard, is_target, folder, sizeof folder); is_target++) {
+        for (int i = 0; i < 2; i++)
+            if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0) return 1;
+        if (find_tiktoken(folder, out, capacity)) return 1;
+    }
+    return 0;
 }
 
 static const char *bytes_of(const Tokenizer *t, int32_t id, char *byte, size_t *bytes) {

@@ -30,7 +30,7 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
  * fault. */
 int       tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]);
 /* Returns 1 if the folder of a shard (or of a glob of shards) holds a tokenizer, as `tokenize` writes it there, with
- * its path in out [capacity]; else 0. */
+ * its path in out [capacity]; else 0. If the shard is a link, the folder of its target is looked at next. */
 int       tokenizer_beside(const char *shard, char *out, size_t capacity);
 /* Returns a hash of all that decides the ids of a text: vocabulary, added tokens, the merges that can happen, and the
  * pieces that the patterns make of a sample text with every kind of character. The hash does not depend on the file

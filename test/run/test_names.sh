@@ -96,6 +96,18 @@ small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.
 expect "tokens of two sizes of vocabulary, without their tokenizers" exits 65 'several tokenizers: of 280 ids by d/two/tokens.json, of 256 by bytes/tokens.json' \
     small run.dir=x 'data.train=["d/two/train_*.bin","bytes/train_*.bin"]' data.val=
 
+# --- shards that are links: the files of their own folder count where there are none beside the link
+mkdir links; pairs text.txt bpe d/four; pairs other.txt bpe2 d/five
+ln -s ../d/four/train_000000.bin links/train_0.bin; ln -s ../d/four/val_000000.bin links/val_0.bin
+small run.dir=linked data.train='links/train_*.bin' data.val='links/val_*.bin' > out 2>&1; ok $? "a link to a shard"
+expect "  knows its tokenizer" [ -f linked/checkpoints/step_00000002/tokenizer.json ]
+expect "  and its bits per byte" grep -q '"bpb":' linked/metrics.jsonl
+expect "  in inspect, too" grep -q '^begins  *"<|endoftext|>the ' <("$TRAIN" inspect links/train_0.bin)
+ln -s ../d/five/train_000000.bin links/train_1.bin
+expect "links to shards of two tokenizers" exits 65 '/d/four/tokenizer.json is not the tokenizer of the data, .*/d/five/tokenizer.json: from id' small run.dir=x data.train='links/train_*.bin' data.val=
+rm links/train_1.bin; cp d/five/tokenizer.json links
+expect "a tokenizer beside the link comes first" exits 65 "model's own tokenizer is not the tokenizer of the data, links/tokenizer.json" "$TRAIN" eval linked data='links/train_*.bin' tokens=40
+
 # --- tokens that are never read: 10 files of 30 tokens hold no sample of 40, one of 100 holds two and a tail of 19
 python3 - <<'PY'
 import os, struct

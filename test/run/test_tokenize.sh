@@ -166,6 +166,21 @@ expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids
 expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, but by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
 expect "  in check and in eval" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
 expect "  and of a trained model" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
+# what stands beside a tokenizer comes along: its begin token, and as plain UTF-8 what was packed
+cp -r "$WORK/bpe" "$WORK/begin"; echo '{"bos_token": "<|endoftext|>", "add_bos_token": true}' > "$WORK/begin/tokenizer_config.json"
+for form in begin begin/tokenizer.json; do
+    rm -rf "$WORK/began"; tokenize "$text" out="$WORK/began" val=0.1 tokenizer="$WORK/$form" > /dev/null
+    expect "tokenizer=$form: its tokenizer_config.json is there" cmp "$WORK/began/tokenizer_config.json" "$WORK/begin/tokenizer_config.json"
+done
+train $MODEL run.dir="$WORK/began-run" run.steps=1 eval.every=0 data.train="$WORK/began/train_*.bin" data.val= > "$WORK/out" 2>&1
+for verb in "eval data=$WORK/began/val_*.bin" sample; do
+    # shellcheck disable=SC2086
+    expect "  the model of such tokens begins texts with it, by ${verb%% *}" grep -q 'each text begins with token 264 .*/began-run/.*/tokenizer_config.json: add_bos_token' \
+        <(set -f; "$TRAIN" ${verb%% *} "$WORK/began-run" ${verb#"${verb%% *}"} tokens=40 2>&1)
+done
+gzip -c "$WORK/bpe/tokenizer.json" > "$WORK/packed.json.gz"
+tokenize "$text" out="$WORK/unpacked" val=0 tokenizer="$WORK/packed.json.gz" > /dev/null
+expect "a packed tokenizer is unpacked beside the shards" cmp "$WORK/unpacked/tokenizer.json" "$WORK/bpe/tokenizer.json"
 # bytes in a model with more ids than 256
 train model.vocab_size=304 run.dir="$WORK/wide" run.steps=1 eval.every=0 > "$WORK/out" 2>&1; ok $? "bytes train a model with more ids"
 "$TRAIN" sample "$WORK/wide" prompt="the quick" tokens=4 > "$WORK/out" 2> "$WORK/err"; ok $? "  which reads a prompt"
