@@ -567,11 +567,23 @@ static int64_t from_base64(char *text, size_t count) {
     return to - text;
 }
 
+size_t bpe_file_tiktoken_name(const char *path) {
+    static const char *const PACKED[] = {"", ".gz", ".zst", ".xz"};
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t      bytes = strlen(base);
+    for (size_t i = 0; i < sizeof PACKED / sizeof *PACKED; i++) {
+        char ending[16];
+        snprintf(ending, sizeof ending, ".tiktoken%s", PACKED[i]);
+        if (bytes > strlen(ending) && strcmp(base + bytes - strlen(ending), ending) == 0) return bytes - strlen(ending);
+    }
+    return 0;
+}
+
 static int read_tiktoken(Reading *r, const BpeText *file) {
     const char *base = strrchr(file->path, '/') ? strrchr(file->path, '/') + 1 : file->path;
     char        name[64];
     if (!begin(r, file)) return 0;
-    snprintf(name, sizeof name, "%.*s", (int)(strlen(base) - strlen(".tiktoken")), base);
+    snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(base), base);
     const char *pattern = split_named(name);
     if (!pattern)
         return refuse(r,
@@ -599,7 +611,7 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
 
 int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     static const char *const ENDS[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
-    *f = (BpeFile){.bpe = bpe_create(), .end_of_text = -1, .start = -1};
+    *f = (BpeFile){.bpe = bpe_create(), .end_of_text = -1, .start = -1, .adds_start = -1};
     Reading r = {.fault = fault, .f = f, .bpe = f->bpe};
     char    why[SPLIT_FAULT_CHARS];
     int     is_good = 0;
@@ -622,28 +634,35 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
 
 /* --- which of them ------------------------------------------------------------------------------------------------ */
 
-static int ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 static int is_named(const char *path, const char *name) {
     const char *slash = strrchr(path, '/');
     return strcmp(slash ? slash + 1 : path, name) == 0;
 }
 
-static BpeText read_text(const char *path) {
-    char   *text;
-    int64_t n = io_read_file(path, FILE_LIMIT, &text);
-    if (n == -ENOENT) fail(EXIT_DATA, "the tokenizer's file %s is not there", path);
+/* Writes the formatted sentence into fault. Returns exit_code. */
+static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, BPE_FAULT_CHARS, fmt, args);
+    va_end(args);
+    return exit_code;
+}
+
+/* Reads a file into *read. Returns 0, or an exit code with the sentence in fault. */
+static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS]) {
+    char    why[TEXT_FILE_FAULT_CHARS];
+    int64_t n = io_read_file(path, FILE_LIMIT, &read->text);
+    if (n == -ENOENT) return say(fault, EXIT_DATA, "the tokenizer's file %s is not there", path);
     if (n == -EFBIG)
-        fail(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path, FILE_LIMIT >> 20);
-    if (n < 0) fail(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, strerror((int)-n));
-    char   fault[TEXT_FILE_FAULT_CHARS];
-    size_t bytes = (size_t)n;
-    int    exit_code = text_clean(&text, &bytes, FILE_LIMIT, fault);
-    if (exit_code) fail(exit_code, "the tokenizer's file %s %s", path, fault);
-    return (BpeText){path, text, bytes};
+        return say(fault, EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path,
+                   FILE_LIMIT >> 20);
+    if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, strerror((int)-n));
+    read->path = path, read->bytes = (size_t)n;
+    int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, why);
+    if (!exit_code) return 0;
+    free(read->text), read->text = NULL;
+    return say(fault, exit_code, "the tokenizer's file %s %s", path, why);
 }
 
 /* --- tokenizer_config.json and special_tokens_map.json ------------------------------------------------------------ */
@@ -718,11 +737,13 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
         note(r, "add_bos_token is neither true nor false, and is not used");
     if (cJSON_IsTrue(adds) && f->start < 0)
         note(r, "add_bos_token is not used: bos_token names no token to put before a text");
-    else if (cJSON_IsTrue(adds)) f->begin[0] = f->start, f->begins = 1, set_start_from(f, path, "add_bos_token");
-    else if (cJSON_IsBool(adds) || cJSON_IsBool(member(json, "add_eos_token"))) f->begins = 0;
+    else if (cJSON_IsTrue(adds))
+        f->begin[0] = f->start, f->begins = f->adds_start = 1, set_start_from(f, path, "add_bos_token");
+    else if (cJSON_IsBool(adds) || cJSON_IsBool(member(json, "add_eos_token"))) f->begins = f->adds_start = 0;
 }
 
-static void read_beside(BpeFile *f, const char *path) {
+/* Returns as read_text. */
+static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]) {
     static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json"};
     const char *slash = strrchr(path, '/');
     if (f->begins > 0) set_start_from(f, path, "post_processor");
@@ -731,38 +752,40 @@ static void read_beside(BpeFile *f, const char *path) {
         snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, FILES[i]);
         int64_t n = io_read_file(beside, FILE_LIMIT, &text);
         if (n == -ENOENT || n == -ENOTDIR) continue;
-        if (n < 0) fail(EXIT_IO, "%s cannot be read: %s", beside, strerror((int)-n));
+        if (n < 0) return say(fault, EXIT_IO, "%s cannot be read: %s", beside, strerror((int)-n));
         cJSON *json = json_of_others(text, (size_t)n, beside, NULL);
-        if (!cJSON_IsObject(json))
-            fail(EXIT_DATA, "%s is not a JSON object. Repair it, or move it away: it is read for bos_token", beside);
+        if (!cJSON_IsObject(json)) {
+            cJSON_Delete(json), free(text);
+            return say(fault, EXIT_DATA,
+                       "%s is not a JSON object. Repair it, or move it away: it is read for bos_token", beside);
+        }
         Reading r = {.path = beside, .f = f, .bpe = f->bpe};
         if (i == 0) take_config(&r, json);
         take_start(&r, json, beside);
         cJSON_Delete(json);
         free(text);
     }
+    return 0;
 }
 
-static BpeFile read_files(BpeKind kind, const char *first, const char *second) {
-    char    fault[BPE_FAULT_CHARS];
-    BpeText text[2] = {read_text(first), {NULL, NULL, 0}};
-    BpeFile f;
-    if (second) text[1] = read_text(second);
-    char *as_read = kind == BPE_TOKENIZER_JSON ? strdup(text[0].text) : NULL; /* parsing writes into it */
-    if (kind == BPE_TOKENIZER_JSON && !as_read) fail(EXIT_MEMORY, "no memory for the tokenizer's file %s", first);
-    if (!bpe_file_parse(kind, text, &f, fault)) fail(EXIT_DATA, "%s", fault);
-    f.json = as_read;
+/* Returns as read_text. */
+static int read_files(BpeKind kind, const char *first, const char *second, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
+    BpeText text[2] = {{NULL, NULL, 0}, {NULL, NULL, 0}};
+    char   *as_read = NULL;
+    int     exit_code = read_text(first, &text[0], fault);
+    if (!exit_code && second) exit_code = read_text(second, &text[1], fault);
+    if (!exit_code && kind == BPE_TOKENIZER_JSON && !(as_read = strdup(text[0].text))) /* parsing writes into it */
+        fail(EXIT_MEMORY, "no memory for the tokenizer's file %s", first);
+    if (!exit_code && !bpe_file_parse(kind, text, f, fault)) exit_code = EXIT_DATA;
     free(text[0].text), free(text[1].text);
-    read_beside(&f, first);
-    for (char *line = f.notes, *end; line && *line; line = end) {
-        end = line + strcspn(line, "\n");
-        warn("%.*s", (int)(end - line), line);
-        end += *end != 0;
-    }
-    return f;
+    if (exit_code) return free(as_read), exit_code;
+    f->json = as_read;
+    exit_code = read_beside(f, first, fault);
+    if (exit_code) bpe_file_free(f);
+    return exit_code;
 }
 
-BpeFile bpe_file_read(const char *path) {
+int bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     struct stat st;
     char        json[PATH_ROOM], vocab[PATH_ROOM], merges[PATH_ROOM];
     int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -772,13 +795,28 @@ BpeFile bpe_file_read(const char *path) {
     snprintf(json, sizeof json, "%.*s/tokenizer.json", folder, at);
     snprintf(vocab, sizeof vocab, "%.*s/vocab.json", folder, at);
     snprintf(merges, sizeof merges, "%.*s/merges.txt", folder, at);
-    if (ends_with(path, ".tiktoken") && !is_folder) return read_files(BPE_TIKTOKEN, path, NULL);
+    if (bpe_file_tiktoken_name(path) > 0 && !is_folder) return read_files(BPE_TIKTOKEN, path, NULL, f, fault);
     if (!is_folder && !is_named(path, "vocab.json") && !is_named(path, "merges.txt"))
-        return read_files(BPE_TOKENIZER_JSON, path, NULL);
-    if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL);
-    if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0) return read_files(BPE_VOCAB_AND_MERGES, vocab, merges);
-    fail(EXIT_DATA, "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",
-         path);
+        return read_files(BPE_TOKENIZER_JSON, path, NULL, f, fault);
+    if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL, f, fault);
+    if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0)
+        return read_files(BPE_VOCAB_AND_MERGES, vocab, merges, f, fault);
+    return say(fault, EXIT_DATA,
+               "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",
+               path);
+}
+
+BpeFile bpe_file_read(const char *path) {
+    char    fault[BPE_FAULT_CHARS];
+    BpeFile f;
+    int     exit_code = bpe_file_try(path, &f, fault);
+    if (exit_code) fail(exit_code, "%s", fault);
+    for (char *line = f.notes, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        warn("%.*s", (int)(end - line), line);
+        end += *end != 0;
+    }
+    return f;
 }
 
 void bpe_file_free(BpeFile *f) {

@@ -20,6 +20,7 @@ typedef struct {
     char   *pattern;    /* pattern that splits text, if the file itself has none; else NULL; owned */
     int     normal_form[BPE_MOST_FORMS], normal_forms; /* normal forms to apply in order, as options of utf8proc_map */
     int32_t begin[BPE_MOST_BEGIN], begins; /* ids that the post_processor puts before each text */
+    int     adds_start; /* add_bos_token of tokenizer_config.json: 1 or 0 if it overrides the post_processor, else -1 */
     int32_t start;      /* id of bos_token in tokenizer_config.json or special_tokens_map.json; -1 if there is none */
     char   *start_from; /* file and member that set begin or start; NULL if neither is set; owned */
     char   *notes;      /* members that are not used, one a line; NULL if there are none; owned */
@@ -39,7 +40,13 @@ int     bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fau
  * the same folder. Warns of members that are not used. Exit 65 naming the file and the unknown member, 74 if it cannot
  * be read. */
 BpeFile bpe_file_read(const char *path);
+/* Reads as bpe_file_read, but ends nothing and warns of nothing: returns 0, or the exit code with the sentence in
+ * fault. */
+int     bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]);
 void    bpe_file_free(BpeFile *f);
+/* Returns the length of NAME if the last part of the path is NAME.tiktoken, which may be packed (.gz, .zst, .xz), else
+ * 0. */
+size_t  bpe_file_tiktoken_name(const char *path);
 
 /* Returns the normal form of text that is UTF-8, malloc'ed, and its length. */
 char   *bpe_file_normalized(const BpeFile *f, const char *text, size_t bytes, size_t *made);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 
 enum {
     CHUNK_BYTES = 1 << 16,
+    STOP_CHECK_MS = 200, /* a signal may arrive between a check and the wait for a pipe */
     DEEPEST_FOLDER = 32,
     SHOWN_FILES = 20, /* up to this many files are printed one a line */
     SHOWN_NAMES = 5,  /* names printed for a rarer kind */
@@ -59,6 +61,7 @@ typedef struct {
     TextFile *file; /* owned */
     char     *held; /* owned [room]: the start that judge() has read; `given` of its `helds` bytes are returned */
     size_t    helds, room, given;
+    int     (*is_stopped)(void); /* as in DocumentOptions */
 } Stream;
 
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
@@ -114,7 +117,10 @@ static int with_skip(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_C
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
+#define STOPPED "was not read to its end, because a signal asks to stop"
+
 static int64_t stream_read(Stream *s, char *data, size_t bytes, char *why) {
+    if (s->is_stopped && s->is_stopped()) return snprintf(why, TEXT_FILE_FAULT_CHARS, STOPPED), -EXIT_STOPPED;
     size_t n = s->helds - s->given < bytes ? s->helds - s->given : bytes;
     if (n == 0) return text_file_read(s->file, data, bytes, why);
     memcpy(data, s->held + s->given, n);
@@ -137,7 +143,7 @@ static int64_t stream_hold(Stream *s, char *why) {
 static void stream_close(Stream *s) {
     text_file_close(s->file);
     free(s->held);
-    *s = (Stream){NULL, NULL, 0, 0, 0};
+    *s = (Stream){NULL, NULL, 0, 0, 0, NULL};
 }
 
 /* --- what a file is ----------------------------------------------------------------------------------------------- */
@@ -292,7 +298,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
 static int open_source(const Documents *d, Source *s, Stream *stream, const char **reason,
                        char fault[DOCUMENT_FAULT_CHARS]) {
     char why[TEXT_FILE_FAULT_CHARS];
-    *stream = (Stream){NULL, NULL, 0, 0, 0};
+    *stream = (Stream){NULL, NULL, 0, 0, 0, d->options.is_stopped};
     *reason = NULL;
     int exit_code = text_file_open(&stream->file, s->path, d->options.encoding, why);
     if (exit_code) return with_skip(s, say(fault, exit_code, s->name, " %s", why), fault);
@@ -503,14 +509,17 @@ int documents_are_empty(const Documents *d) {
 
 /* --- pipes -------------------------------------------------------------------------------------------------------- */
 
-static int copy_bytes(int from, int to) {
-    char chunk[CHUNK_BYTES];
-    for (ssize_t n; (n = read(from, chunk, sizeof chunk)) != 0;) {
-        if (n < 0 && errno == EINTR) continue;
+static int copy_bytes(int from, int to, int (*is_stopped)(void)) {
+    char          chunk[CHUNK_BYTES];
+    struct pollfd input = {.fd = from, .events = POLLIN};
+    for (;;) {
+        int     ready = poll(&input, 1, STOP_CHECK_MS);
+        ssize_t n = ready > 0 ? read(from, chunk, sizeof chunk) : ready;
+        if (is_stopped && is_stopped()) return -ECANCELED;
+        if (ready == 0 || (n < 0 && errno == EINTR)) continue;
         int rc = n < 0 ? -errno : io_write(to, chunk, (size_t)n);
-        if (rc < 0) return rc;
+        if (rc < 0 || n == 0) return rc;
     }
-    return 0;
 }
 
 int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -521,13 +530,14 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         if (asprintf(&copy, "%s/input_%lld", folder, (long long)i) < 0) fail(EXIT_MEMORY, "no memory for the names of the texts");
         int from = io_open(s->path, IO_READ), to = from < 0 ? -1 : io_open(copy, IO_CREATE), rc = from < 0 ? from : to;
         if (to >= 0) {
-            rc = copy_bytes(from, to);
+            rc = copy_bytes(from, to, d->options.is_stopped);
             int closed = io_close(to);
             if (rc == 0) rc = closed;
         }
         if (from >= 0) io_close(from);
         free(s->path);
         s->path = copy, s->is_pipe = 0;
+        if (rc == -ECANCELED) return say(fault, EXIT_STOPPED, s->name, " " STOPPED);
         snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot write %s: %s", copy, strerror(-rc));
         if (rc < 0) return EXIT_IO;
         s->plain_bytes = io_file_bytes(copy);
@@ -684,10 +694,12 @@ static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_F
     if (!parquet_open(&rows, s->path, field_of(d), why)) return say(fault, EXIT_DATA, s->name, " %s", why);
     int found;
     while ((found = parquet_next(rows, &text, &bytes, why)) > 0) {
+        if (d->options.is_stopped && d->options.is_stopped()) break;
         s->invalid += invalid_bytes(text, bytes);
         put_row(c, text, bytes);
     }
     parquet_close(rows);
+    if (found > 0) return say(fault, EXIT_STOPPED, s->name, " " STOPPED);
     return found < 0 ? say(fault, EXIT_DATA, s->name, " %s", why) : refuse_invalid(d, s, s->bytes, 0, fault);
 }
 

@@ -34,6 +34,7 @@ typedef struct {
     TextEncoding    encoding; /* ENCODING_FOUND if not given */
     const char    **skip;     /* globs of files and folders to leave out of folders; owned by the caller */
     int             skips;
+    int           (*is_stopped)(void); /* returns 1 if a signal asks to stop; reading then ends with 75; may be NULL */
 } DocumentOptions;
 
 typedef struct {
@@ -44,7 +45,7 @@ typedef struct {
 } DocumentSink;
 
 /* Finds the input files and detects how each is read. names are files, folders, or "-" for standard input. The
- * functions with a fault return 0, or an exit code (64, 65, 71, 74) with the whole sentence in fault. */
+ * functions with a fault return 0, or an exit code (64, 65, 71, 74, 75) with the whole sentence in fault. */
 int documents_find(Documents **found, char **names, int count, const DocumentOptions *options,
                    char fault[DOCUMENT_FAULT_CHARS]);
 void documents_free(Documents *d);

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/shell_word.h"
 #include "data/text_file.h"
 
 /* Magic numbers of the llm.c family; token_bytes 0 = holds no tokens to train on. */
@@ -85,19 +86,34 @@ int shard_is_llmc(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-/* Returns 1 if tokens without a header look like uint32: every second half is 0 or small, which uint16 tokens of a text
- * never are. */
-static int is_uint32(const uint8_t *data, size_t bytes, uint64_t file_bytes) {
+/* Returns the type of numbers that tokens without a header look like, if it is not uint16: "uint32", "64-bit" or
+ * "float32"; else NULL. Every second half of a uint32 is 0 or small, three of four quarters of a 64-bit number are 0.
+ * Whole numbers as float32 have an exponent from 1 to 2^20, and no bits after the point. None of it is true of uint16
+ * tokens of a text. */
+static const char *wide_type(const uint8_t *data, size_t bytes) {
     enum { LEAST = 8 };
-    uint16_t low = 0, high = 0;
-    size_t   count = (bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES) / 4;
+    uint16_t low = 0, high = 0, odd = 0;
+    size_t   count = (bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES) / 4, wholes = 0;
     for (size_t i = 0; i < count; i++) {
         uint16_t half[2];
-        memcpy(half, data + 4 * i, sizeof half);
+        float    value;
+        memcpy(half, data + 4 * i, sizeof half), memcpy(&value, data + 4 * i, sizeof value);
         if (half[0] > low) low = half[0];
         if (half[1] > high) high = half[1];
+        if (i % 2) odd |= half[0] | half[1];
+        wholes += value == 0 || (value >= 1 && value < 1 << 20 && value == (float)(int32_t)value);
     }
-    return file_bytes % 4 == 0 && count >= LEAST && (high == 0 ? low > 0 : high < 16 && low > 255);
+    if (count < LEAST) return NULL;
+    if (odd == 0 && high < 16 && low > 0 && count >= 2 * LEAST) return "64-bit";
+    if (high == 0 ? low > 0 : high < 16 && low > 255) return "uint32";
+    return wholes == count && high > 0 ? "float32" : NULL;
+}
+
+/* Returns 1 if all uint16 numbers are below `most`. */
+static int are_narrow(const uint8_t *data, size_t bytes, int64_t most) {
+    for (size_t at = 0; at + 1 < bytes && at < SHARD_START_BYTES; at += 2)
+        if ((data[at] | data[at + 1] << 8) >= most) return 0;
+    return 1;
 }
 
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
@@ -135,8 +151,22 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize", text);
     const char *other = text_other_kind(data, bytes);
     if (other) FAULT("has no header of tokens: it is %s", other);
-    int wide = is_uint32(data, bytes, file_bytes), token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : wide) ? 4 : 2;
-    if (token_bytes == 2 && wide)
+    TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
+    int          may_be_bytes = encoding == ENCODING_UTF16LE && are_narrow(data, bytes, 256);
+    if (encoding != ENCODING_FOUND && !(may_be_bytes && vocab_size <= 256))
+        FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards of it%s",
+              TEXT_ENCODINGS[encoding - 1], TEXT_ENCODINGS[encoding - 1],
+              may_be_bytes ? "; if its tokens are bytes as uint16, give model.vocab_size 256" : "");
+    const char *wide = wide_type(data, bytes);
+    int         is_wide = wide && strcmp(wide, "uint32") == 0;
+    int         token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : is_wide) ? 4 : 2;
+    if (wide && !is_wide)
+        FAULT("has no header and holds %s numbers, not tokens of uint16 or uint32: write it as uint16, or as uint32 for a "
+              "vocabulary over 65,536", wide);
+    if (is_wide && file_bytes % 4)
+        FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a multiple "
+              "of 4: it was cut, or bytes were added; copy or make it again", (unsigned long long)file_bytes);
+    if (token_bytes == 2 && is_wide)
         FAULT("has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every second "
               "half is 0 or small; write it as uint16, or set model.vocab_size to the size of its tokenizer",
               (long long)vocab_size);
@@ -258,10 +288,10 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
 /* Writes the message for a text file, with the command that turns it into tokens. */
 static int refuse_text(const char *path, const char *kind, char *sentence) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    SAY(EXIT_DATA,
-        "%s is %s, not tokens: ./train_gpt tokenize %s out=datasets/%.*s makes shards of it; name those in data.train",
-        path,
-        kind, path, (int)strcspn(name, "."), name);
+    char        out[4200];
+    snprintf(out, sizeof out, "out=datasets/%.*s", (int)strcspn(name, "."), name);
+    SAY(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s %s makes shards of it; name those in data.train", path,
+        kind, shell_word(path).text, shell_word(out).text);
 }
 
 int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]) {
@@ -286,7 +316,9 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
     if (shard_parse_header(start, start_bytes, file_bytes, vocab_size, header, fault) == 0) return 0;
     const char *text = shard_text_kind(start, start_bytes);
     if (text) return refuse_text(path, text, sentence);
-    SAY(EXIT_DATA, "%s %s", path, fault);
+    snprintf(sentence, SHARD_SENTENCE_CHARS, "%s %s", path, fault);
+    shell_name_file(sentence, SHARD_SENTENCE_CHARS, path);
+    return EXIT_DATA;
 }
 #undef SAY
 

@@ -58,7 +58,7 @@ typedef struct {
 
 /* Reads the header of a token file, or the index beside it. Returns 0, or an exit code (65, 74) and the whole
  * sentence. */
-enum { SHARD_SENTENCE_CHARS = 4096 + 2 * SHARD_FAULT_CHARS };
+enum { SHARD_SENTENCE_CHARS = 3 * 4352 + 2 * SHARD_FAULT_CHARS };
 int      shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]);
 /* Maps a file. vocab_size: as in shard_parse_header. Exit 65 naming path and fault (also when there is no such file),
  * 74 when it cannot be read. */

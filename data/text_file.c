@@ -249,6 +249,35 @@ static int64_t invalid_at_start(const TextFile *f) {
     return invalid;
 }
 
+/* Returns the number of a script, roughly: ASCII, Chinese with Japanese, Korean, or a block of 256 characters. */
+static int script_of(uint32_t c) {
+    enum { ASCII, CHINESE, KOREAN, OTHERS };
+    if (c < 0x80 || (c >= 0x2010 && c <= 0x2027)) return ASCII; /* dashes and quotes are of every script */
+    if ((c >= 0x3000 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xFF00 && c <= 0xFFEF)) return CHINESE;
+    return c >= 0xAC00 && c <= 0xD7A3 ? KOREAN : c < 0x1000 ? OTHERS + (int)(c >> 8) : OTHERS + 0x10;
+}
+
+TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
+    enum { LEAST = 16, SCRIPTS = 32 }; /* characters */
+    size_t count = bytes < TEXT_FILE_START ? bytes : TEXT_FILE_START;
+    for (TextEncoding e = ENCODING_UTF32BE; e >= ENCODING_UTF16LE; e--) { /* UTF-32 reads as UTF-16 with zeros */
+        int64_t of[SCRIPTS] = {0}, all = 0, stops = 0, most = 0;
+        for (size_t at = 0; at < count && all >= 0;) {
+            uint32_t c;
+            int      n = decode_one(e, start + at, count - at, &c);
+            if (n == 0) break;
+            int is_odd = n < 0 || !is_of_text(c) || c == 8 || c == 11 || c == 12 || c == 27;
+            at += n < 0 ? 0 : (size_t)n;
+            all = is_odd ? -1 : all + 1;
+            if (!is_odd) of[script_of(c)]++;
+            stops += c == ' ' || c == '\n' || (c >= 0x3000 && c <= 0x3002) || c == 0xFF0C;
+        }
+        for (int i = 1; i < SCRIPTS; i++) most = of[i] > most ? of[i] : most;
+        if (all >= LEAST && stops * 64 >= all && (of[0] + most) * 20 >= all * 19) return e;
+    }
+    return ENCODING_FOUND;
+}
+
 /* --- what is no text ---------------------------------------------------------------------------------------------- */
 
 /* IF_BINARY: a text could begin with these bytes, so they count only if the start has too many control bytes for a

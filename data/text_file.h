@@ -52,6 +52,9 @@ TextKind     text_file_kind(const TextFile *f, const char **what);
 /* Returns what a file is whose first bytes are of another program, by at least four bytes that are not zero; else NULL. For
  * tokens without a header, which may begin with any bytes. */
 const char  *text_other_kind(const uint8_t *start, size_t bytes);
+/* Returns the encoding of a text in UTF-16 or UTF-32, with or without a mark, by its first bytes; else ENCODING_FOUND.
+ * For tokens without a header: nearly all characters must be of ASCII and one other script, with spaces or stops. */
+TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes);
 Packing      text_file_packing(const TextFile *f);
 TextEncoding text_file_encoding(const TextFile *f); /* never ENCODING_FOUND */
 int          text_file_mark(const TextFile *f);     /* returns the length of its byte-order mark */

@@ -22,14 +22,24 @@ static int is_of_bytes(const BpeFile *f) {
     return bpe_ids(b) == 256;
 }
 
+/* Takes over the file. */
+static Tokenizer of_file(BpeFile file, int64_t vocab_size) {
+    if (!is_of_bytes(&file)) return (Tokenizer){TOKENIZER_BPE, vocab_size, file};
+    bpe_file_free(&file);
+    return (Tokenizer){.kind = TOKENIZER_BYTES, .vocab_size = 256};
+}
+
+int tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]) {
+    BpeFile file;
+    int     exit_code = bpe_file_try(path, &file, fault);
+    if (!exit_code) *t = of_file(file, BPE_MOST_IDS);
+    return exit_code;
+}
+
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     if (!*path) return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
-    Tokenizer t = {TOKENIZER_BPE, vocab_size, bpe_file_read(path)};
-    if (is_of_bytes(&t.file)) {
-        bpe_file_free(&t.file);
-        return (Tokenizer){.kind = TOKENIZER_BYTES, .vocab_size = 256};
-    }
-    if (bpe_ids(t.file.bpe) > vocab_size)
+    Tokenizer t = of_file(bpe_file_read(path), vocab_size);
+    if (t.kind == TOKENIZER_BPE && bpe_ids(t.file.bpe) > vocab_size)
         fail(EXIT_CONFIG,
              "%s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",
              path, bpe_ids(t.file.bpe) - 1, (long long)vocab_size, bpe_ids(t.file.bpe));
@@ -52,12 +62,13 @@ static int find_tiktoken(const char *folder, char *out, size_t capacity) {
 
 int tokenizer_beside(const char *shard, char *out, size_t capacity) {
     static const char *const FILES[] = {"tokenizer.json", "vocab.json"};
-    const char *slash = strrchr(shard, '/');
-    char        folder[4200];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - shard) : 1, slash ? shard : ".");
-    for (int i = 0; i < 2; i++)
-        if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0) return 1;
-    return find_tiktoken(folder, out, capacity);
+    char                     folder[4200];
+    for (int is_target = 0; is_target < 2 && tokens_folder(shard, is_target, folder, sizeof folder); is_target++) {
+        for (int i = 0; i < 2; i++)
+            if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0) return 1;
+        if (find_tiktoken(folder, out, capacity)) return 1;
+    }
+    return 0;
 }
 
 static const char *bytes_of(const Tokenizer *t, int32_t id, char *byte, size_t *bytes) {
@@ -183,6 +194,13 @@ static void refuse_other_notes(const char *file, const char *other) {
          (long long)ids, notes, (long long)theirs, others);
 }
 
+/* Returns 1 if the notes beside all files say that their tokens are bytes. */
+static int are_noted_bytes(const char *const *file, int64_t files) {
+    for (int64_t i = 0; i < files; i++)
+        if ((i == 0 || !tokens_json_is_same(file[i - 1], file[i])) && tokens_json_vocab_size(file[i]) != 256) return 0;
+    return files > 0;
+}
+
 /* Checks each folder once if its files are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
     char        beside[4200] = "", name[4300];
@@ -193,6 +211,7 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
     for (; !is_given && from < files && !tokenizer_beside(file[from], beside, sizeof beside);) from++;
     if (!is_given && from == files) *beside = 0;
     Tokenizer t = tokenizer_create(is_given ? path : beside, vocab_size);
+    if (t.kind == TOKENIZER_IDS && vocab_size > 256 && are_noted_bytes(file, files)) t.kind = TOKENIZER_BYTES;
     snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *beside ? "" : "a vocabulary of bytes", is_given ? path : beside);
     for (int64_t i = 0, noted = -1; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;

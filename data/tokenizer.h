@@ -26,8 +26,11 @@ typedef struct {
 /* Reads a tokenizer from a folder or file. Exit 65 if it is not understood, 64 if it has ids that a model of vocab_size
  * lacks. With path "" tokens are bytes if vocab_size is 256, else ids only, which read no text and print as ids. */
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
+/* Reads the tokenizer of a folder or file only to compare it. Returns 0, or the exit code with the sentence in
+ * fault. */
+int       tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]);
 /* Returns 1 if the folder of a shard (or of a glob of shards) holds a tokenizer, as `tokenize` writes it there, with
- * its path in out [capacity]; else 0. */
+ * its path in out [capacity]; else 0. If the shard is a link, the folder of its target is looked at next. */
 int       tokenizer_beside(const char *shard, char *out, size_t capacity);
 /* Returns a hash of all that decides the ids of a text: vocabulary, added tokens, the merges that can happen, and the
  * pieces that the patterns make of a sample text with every kind of character. The hash does not depend on the file
@@ -37,9 +40,9 @@ uint64_t  tokenizer_fingerprint(const Tokenizer *t);
  * never differ from any tokenizer. */
 enum { TOKENIZER_WHY_CHARS = 80 };
 int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
-/* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files, else as for path
- * "". Exit 65 if a folder of the files has another tokenizer, or notes (data/tokens_json.h) with another number of
- * ids. */
+/* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files, else bytes if the
+ * notes beside them (data/tokens_json.h) say so, else as for path "". Exit 65 if a folder of the files has another
+ * tokenizer, or notes with another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
 /* Exit 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the message:
  * name of t, whose (what the file belongs to) and cure (what to type). */

@@ -6,19 +6,40 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/io.h"
 #include "core/json.h"
 
+static int is_link(const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+int tokens_folder(const char *shard, int is_target, char *folder, size_t capacity) {
+    char       *real = is_target && is_link(shard) ? realpath(shard, NULL) : NULL;
+    const char *file = is_target ? real : shard, *slash = file ? strrchr(file, '/') : NULL;
+    int         bytes = slash ? (int)(slash - file) : 0;
+    int         fits = file && snprintf(folder, capacity, "%.*s", slash ? bytes : 1, slash ? file : ".") < (int)capacity;
+    free(real);
+    return fits;
+}
+
 void tokens_json_path(const char *shard, char *path, size_t capacity) {
+    char        folder[4200];
     const char *slash = strrchr(shard, '/');
     snprintf(path, capacity, "%.*stokens.json", slash ? (int)(slash - shard) + 1 : 0, shard);
+    if (access(path, F_OK) == 0 || !tokens_folder(shard, 1, folder, sizeof folder)) return;
+    char there[4300];
+    snprintf(there, sizeof there, "%s/tokens.json", folder);
+    if (strlen(there) < capacity && access(there, F_OK) == 0) strcpy(path, there);
 }
 
 int tokens_json_is_same(const char *a, const char *b) {
     const char *end_a = strrchr(a, '/'), *end_b = strrchr(b, '/');
     size_t      n = end_a ? (size_t)(end_a - a) + 1 : 0, m = end_b ? (size_t)(end_b - b) + 1 : 0;
-    return n == m && memcmp(a, b, n) == 0;
+    return n == m && memcmp(a, b, n) == 0 && !is_link(a) && !is_link(b);
 }
 
 /* A number above 0; NaN: there is none. */

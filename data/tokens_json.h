@@ -16,9 +16,13 @@ extern "C" {
 enum { TOKENS_JSON_BYTES = 1 << 16 };
 #define TOKENS_INPUTS_NAME "tokens.inputs.jsonl"
 
-/* Writes the path of the notes of a shard, or of a glob of shards. */
+/* Writes the folder of a shard (or of a glob of shards), without a slash behind it; with is_target the folder of the
+ * file that the shard links to. Returns 0 if the shard is no link, or the folder has too long a name. */
+int     tokens_folder(const char *shard, int is_target, char *folder, size_t capacity);
+/* Writes the path of the notes of a shard, or of a glob of shards. Those of a link are beside it, else beside the
+ * file that it links to. */
 void    tokens_json_path(const char *shard, char *path, size_t capacity);
-/* Returns 1 if two shards are in one folder, so that they share notes and tokenizer. */
+/* Returns 1 if two shards are in one folder and neither is a link, so that they share notes and tokenizer. */
 int     tokens_json_is_same(const char *a, const char *b);
 /* Return the number in the notes of a shard, or NaN and 0 if there are no notes or the number is missing. */
 double  tokens_json_bytes_per_token(const char *shard);

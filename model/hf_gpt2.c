@@ -46,14 +46,16 @@ int hf_generation_text(int32_t end_of_text, char *text) {
     return snprintf(text, HF_CONFIG_BYTES, "{\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"pad_token_id\": %s\n}\n", end, end, end);
 }
 
-int hf_tokenizer_config_text(int64_t n_positions, const char *end_of_text, char *text) {
-    char end[200] = "null";
+int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_begin, const char *end_of_text, char *text) {
+    char end[200] = "null", bos[200] = "null";
     if (end_of_text) json_quote_short(end, sizeof end, end_of_text);
+    if (begin || end_of_text) json_quote_short(bos, sizeof bos, begin ? begin : end_of_text);
     return snprintf(text, HF_CONFIG_BYTES,
                     "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": %" PRId64
                     ",\n  \"add_prefix_space\": false,\n  \"clean_up_tokenization_spaces\": false,\n  \"bos_token\": %s,\n"
-                    "  \"eos_token\": %s,\n  \"unk_token\": %s\n}\n",
-                    n_positions, end, end, end);
+                    "%s  \"eos_token\": %s,\n  \"unk_token\": %s\n}\n",
+                    n_positions, bos,
+                    adds_begin < 0 ? "" : adds_begin ? "  \"add_bos_token\": true,\n" : "  \"add_bos_token\": false,\n", end, end);
 }
 
 int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {

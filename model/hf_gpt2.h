@@ -31,9 +31,10 @@ extern const HfFiles HF_GPT2, HF_LLAMA;
  * text, or -1. dtype is the type of the weights, such as "float32". */
 int hf_config_text(ModelShape shape, int32_t end_of_text, const char *dtype, char *text);
 /* Write generation_config.json, and tokenizer_config.json for a folder with a tokenizer.json, into text
- * [HF_CONFIG_BYTES]. Return the length. end_of_text is -1 or NULL if there is none. */
+ * [HF_CONFIG_BYTES]. Return the length. end_of_text is -1 or NULL if there is none. begin is the bos_token, NULL for the
+ * end of text. adds_begin is add_bos_token, -1 to leave it out. */
 int hf_generation_text(int32_t end_of_text, char *text);
-int hf_tokenizer_config_text(int64_t n_positions, const char *end_of_text, char *text);
+int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_begin, const char *end_of_text, char *text);
 
 /* Returns the sizes in a config.json that was parsed from `path`. Exit 65 naming a key without a valid size. */
 ModelShape hf_config_shape(const cJSON *config, const char *path);

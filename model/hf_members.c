@@ -272,6 +272,17 @@ const char *hf_member_of(int arch, const char *option) {
                : member_with(ROPE_MEMBERS, sizeof ROPE_MEMBERS / sizeof *ROPE_MEMBERS, arch, option);
 }
 
+void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored) {
+    char ours[160];
+    snprintf(ours, sizeof ours, "the shapes of the weights beside it show %lld: correct it, or use the config.json of these weights",
+             (long long)stored);
+    for (size_t i = 0; i < sizeof MEMBERS / sizeof *MEMBERS; i++) {
+        const cJSON *value = json_member(config, MEMBERS[i].name);
+        if (!(MEMBERS[i].kinds & 1 << arch) || !MEMBERS[i].option || strcmp(MEMBERS[i].option, option) != 0) continue;
+        if (cJSON_IsNumber(value) && value->valuedouble != (double)stored) hf_refuse_key(path, value, ours);
+    }
+}
+
 void hf_members_translate(int arch, const char *text, char *out, size_t capacity) {
     size_t at = 0;
     out[0] = 0;

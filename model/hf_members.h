@@ -24,6 +24,9 @@ char *hf_generation_unused(const cJSON *config, const char *const *given, int is
 /* Returns the member of config.json that has the value of a config key for this kind of model, such as
  * "num_hidden_layers" for "model.n_layer", or NULL. */
 const char *hf_member_of(int arch, const char *option);
+/* Exit 65 if a member of config.json that has the value of a config key is a number other than `stored`, which the
+ * shapes of the weights show. */
+void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored);
 /* Copies text into out [capacity] with each config key replaced by the name of its member in config.json. */
 void hf_members_translate(int arch, const char *text, char *out, size_t capacity);
 

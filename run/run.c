@@ -58,7 +58,7 @@ static void open_inputs(Run *r) {
     r->bytes_per_token = r->val.shards ? dataset_bytes_per_token(&r->val, &r->tokenizer, dataset_first_samples(&r->val, c->eval.tokens))
                                        : dataset_bytes_per_token(&r->train, &r->tokenizer, r->train.samples);
     r->train.tokenizer = tokenizer_fingerprint(&r->tokenizer);
-    checkpoint_precheck_source(c);
+    checkpoint_precheck_source(c, &r->tokenizer);
 }
 
 /* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a

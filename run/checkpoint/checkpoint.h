@@ -49,8 +49,9 @@ typedef struct {
 } Resumed;
 
 /* Before MPI, in one process that changes nothing: finds faults early in the weights to start from, where there is
- * no checkpoint. Exit 65: model.init_from is missing, or its config.json is another model's. */
-void     checkpoint_precheck_source(const Config *config);
+ * no checkpoint. Exit 65 if model.init_from is missing, its config.json is of another model, or the tokenizer beside it
+ * is not t, the tokenizer of the data. */
+void     checkpoint_precheck_source(const Config *config, const Tokenizer *t);
 /* Of size and samples of that file; 0: there is none, or a checkpoint wins over it. Source: XXH3. */
 uint64_t checkpoint_source_fingerprint(const Config *config);
 /* Refuses a folder that run.resume does not allow, once it is ours: exit 64 or 65. */

@@ -11,9 +11,11 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/memory_file.h"
+#include "data/tokens_json.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "model/hf_gpt2.h"
+#include "model/hf_members.h"
 #include "run/config/schedule.h"
 #include "run/checkpoint/weights_set.h"
 
@@ -96,8 +98,21 @@ void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char
 
 /* --- weights to start from ---------------------------------------------------------------------------------------- */
 
-/* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. */
-static void refuse_other_model(const char *folder, const Config *config, int has_head) {
+/* Refuses a config.json whose sizes contradict the weights, which have the shapes of our model. */
+static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape ours) {
+    int is_gpt2 = ours.arch == ARCH_GPT2, is_moe = ours.arch == ARCH_QWEN3_MOE;
+    hf_members_expect(json, path, ours.arch, "model.vocab_size", ours.vocab_size);
+    hf_members_expect(json, path, ours.arch, "model.n_layer", ours.n_layer);
+    hf_members_expect(json, path, ours.arch, "model.n_embd", ours.n_embd);
+    if (is_gpt2) hf_members_expect(json, path, ours.arch, "model.n_positions", ours.n_positions);
+    if (!is_moe) hf_members_expect(json, path, ours.arch, "model.n_inner", dim_size(DIM_FC, ours));
+    if (is_moe) hf_members_expect(json, path, ours.arch, "moe.experts", ours.n_experts);
+    if (is_moe) hf_members_expect(json, path, ours.arch, "moe.n_inner", ours.n_expert_inner);
+}
+
+/* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. With
+ * fits it also refuses sizes that are not those of the weights, which have the shapes of our model. */
+static void refuse_other_model(const char *folder, const Config *config, int has_head, int fits) {
     char     *text;
     Json      json;
     JsonFault fault;
@@ -106,14 +121,61 @@ static void refuse_other_model(const char *folder, const Config *config, int has
     if (bytes == -ENOENT) return; /* weights alone are as good */
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path.text, strerror((int)-bytes));
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
+    if (json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
+        if (fits) refuse_other_sizes(json.root, path.text, config->model.shape);
+        else hf_config_expect(json.root, path.text, config->model.shape, has_head);
+        json_free(&json);
+    } else if (!fits) {
         warn("%s:%d:%d: %s; whether it describes this model is not known", path.text, fault.at.line, fault.at.column, fault.text);
-        free(text);
+    }
+    free(text);
+}
+
+/* Returns the file of a tokenizer that this program does not read, beside the weights; NULL if there is none. */
+static const char *unread_tokenizer(const char *weights, char *out, size_t capacity) {
+    static const char *const NAMES[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
+    const char *slash = strrchr(weights, '/');
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        snprintf(out, capacity, "%.*s%s", slash ? (int)(slash - weights) + 1 : 0, weights, NAMES[i]);
+        if (io_file_bytes(out) > 0) return out;
+    }
+    return NULL;
+}
+
+/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. Ids only are
+ * compared by the notes beside the data. Warns where it cannot be known. */
+static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
+    const char *weights = set->files > 0 ? set->file[0].path : set->path;
+    char        path[4200], name[4300], cure[4600], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
+    Tokenizer   there;
+    if (!tokenizer_beside(weights, path, sizeof path)) {
+        if (unread_tokenizer(weights, path, sizeof path))
+            warn("model.init_from: %s is not read: whether the data were made with this tokenizer is not known", path);
         return;
     }
-    hf_config_expect(json.root, path.text, config->model.shape, has_head);
-    json_free(&json);
-    free(text);
+    if (tokenizer_try(path, &there, fault)) {
+        warn("model.init_from: whether the data were made with the tokenizer of these weights is not known: %s", fault);
+        return;
+    }
+    snprintf(name, sizeof name, "model.init_from: %s", path);
+    snprintf(cure, sizeof cure,
+             "make the shards with it (./train_gpt tokenize TEXT out=FOLDER tokenizer=%s), or, to train on other tokens "
+             "all the same, copy the weights without their tokenizer into a folder of their own",
+             path);
+    if (tokenizer_difference(&there, t, why))
+        fail(EXIT_DATA, "%s is not the tokenizer of the data: %s; %s", name, why, cure);
+    if (t->kind == TOKENIZER_IDS) {
+        IoPaths files = {NULL, 0};
+        for (int i = 0; i < config->data.train.count; i++) dataset_files(config->data.train.item[i], &files);
+        for (size_t i = 0; i < files.count; i++)
+            if (i == 0 || !tokens_json_is_same(files.path[i - 1], files.path[i]))
+                tokenizer_refuse_other(&there, name, files.path[i], "the data", cure);
+        io_paths_free(&files);
+        warn("%s: whether the data were made with it is not known, because no tokenizer is beside them: "
+             "data.tokenizer=%s says that they were",
+             name, path);
+    }
+    tokenizer_destroy(&there);
 }
 
 /* --- at once ------------------------------------------------------------------------------------------------------ */
@@ -126,15 +188,17 @@ static int starts_from_source(const Config *config) {
     return count == 0;
 }
 
-void checkpoint_precheck_source(const Config *config) {
+void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
     if (!starts_from_source(config)) return;
     WeightsSet set = weights_set_open(config->model.init_from);
     Layout     layout = model_layout(config->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     char       plain[HF_NAME_BYTES];
     int        has_head = weights_set_find_plain(&set, "lm_head.weight").tensor != NULL;
     int        has_embedding = weights_set_find_plain(&set, hf_plain_name(layout.param[0].name, plain)).tensor != NULL;
-    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding); /* other names: refused below */
+    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding, 0); /* other names: refused below */
     free(weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0})); /* names and shapes, before memory is taken */
+    if (set.folder) refuse_other_model(set.folder, config, 0, 1);
+    refuse_other_source(config, t, &set);
     layout_destroy(&layout);
     weights_set_close(&set);
 }

@@ -243,17 +243,20 @@ static void write_descriptions(Save *s) {
     ModelShape       shape = s->state->optimizer->shards->spec.shape;
     const Tokenizer *t = s->state->tokenizer;
     int32_t          end = tokenizer_end_of_text(t);
+    int              is_bpe = t->kind == TOKENIZER_BPE;
     char             text[HF_CONFIG_BYTES], *end_text = tokenizer_special_text(t, end);
+    char            *begin_text = is_bpe && t->file.start >= 0 ? tokenizer_special_text(t, t->file.start) : NULL;
     size_t           bytes;
     char            *vocabulary = tokenizer_json(t, &bytes);
     write_small(s, FILE_CONFIG, text, (size_t)hf_config_text(shape, end, "float32", text));
     write_small(s, FILE_GENERATION, text, (size_t)hf_generation_text(end, text));
     if (vocabulary) {
-        write_small(s, FILE_TOKENIZER_CONFIG, text, (size_t)hf_tokenizer_config_text(shape.n_positions, end_text, text));
+        write_small(s, FILE_TOKENIZER_CONFIG, text,
+                    (size_t)hf_tokenizer_config_text(shape.n_positions, begin_text, is_bpe ? t->file.adds_start : -1, end_text, text));
         write_small(s, FILE_TOKENIZER, vocabulary, bytes);
     }
     free(vocabulary);
-    free(end_text);
+    free(begin_text), free(end_text);
 }
 
 /* NaN and infinity have all exponent bits set, and nothing else has. */

@@ -115,6 +115,7 @@ static void print_item(FILE *out, const Option *o) {
 void config_print_markdown(FILE *out) {
     fputs("# Config\n\n"
           "One JSON file is a run. Every key can follow it on the command line, too, as `run.steps=100` or `--run.steps=100`.\n"
+          "Where one is given twice there, the last one counts.\n"
           "`./train_gpt help config KEY` shows one key. `./train_gpt check config.json` lists every fault of a file.\n\n"
           "*Fixed on resume* means that a run goes on only with the same value, unless `run.allow_change` names the key.\n"
           "`\"$comment\"` is allowed in every section, and ignored.\n\n"

@@ -59,7 +59,7 @@ enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
                                "latin-1"},                                                                             \
         [(first) + INPUT_SKIP] = {"skip", "'*.md'", "none",                                                            \
                                   "files and folders to leave out of a folder, by name or by path within it; "         \
-                                  "may be given several times"}
+                                  "may be given several times", 1}
 /* Stores the value of row first + `row` in *options. options->skip grows; the caller frees it. */
 void          verb_input(const VerbArgument *a, int row, DocumentOptions *options);
 

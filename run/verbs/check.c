@@ -128,7 +128,7 @@ int verb_check(int argc, char **argv) {
     }
     Tokenizer tokenizer = sample_tokenizer(&config);
     sample_documents(&config, &tokenizer);
-    checkpoint_precheck_source(&config);
+    checkpoint_precheck_source(&config, &tokenizer);
     print_understood(&config, ranks);
     check_data("data.train", &config.data.train, &config);
     check_data("data.val", &config.data.val, &config);

@@ -10,6 +10,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "data/shard.h"
+#include "data/text_file.h"
 #include "data/tokenizer.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/config/nearest.h"
@@ -51,7 +52,9 @@ cJSON *inspect_read_json(const char *path) {
     int64_t bytes = io_read_file(path, JSON_MOST, &text);
     if (bytes == -EFBIG) return NULL;
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror((int)-bytes));
-    cJSON *json = json_of_others(text, (size_t)bytes, path, NULL);
+    char   fault[TEXT_FILE_FAULT_CHARS];
+    size_t clean = (size_t)bytes;
+    cJSON *json = text_clean(&text, &clean, JSON_MOST, fault) ? NULL : json_of_others(text, clean, path, NULL);
     free(text);
     return json;
 }
@@ -94,7 +97,9 @@ static int inspect_file(Inspect *in, const char *path) {
     if (shard_is_index(start, start_bytes)) return inspect_index(in, path);
     if (is_shard(path, start, start_bytes, (uint64_t)bytes)) return inspect_shard(in, path), EXIT_DONE;
     const char *kind = shard_text_kind(start, start_bytes);
-    cJSON      *json = kind && strcmp(kind, "JSON") == 0 ? inspect_read_json(path) : NULL;
+    int         may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(start, start_bytes) != ENCODING_FOUND;
+    cJSON      *json = may_be_json ? inspect_read_json(path) : NULL; /* packed, or with a mark */
+    if (json && !cJSON_IsObject(json) && strcmp(kind ? kind : "", "JSON") != 0) cJSON_Delete(json), json = NULL;
     int         status = json ? inspect_json(in, path, json) : inspect_other(in, path);
     cJSON_Delete(json);
     return status;

@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "core/json_text.h"
 #include "data/shard.h"
+#include "data/text_file.h"
 #include "run/verbs/inspect.h"
 #include "run/log/metrics_line.h"
 
@@ -216,10 +217,14 @@ int inspect_other(Inspect *in, const char *path) {
     for (size_t i = 0; i < sizeof STARTS / sizeof *STARTS && !looks; i++)
         if (given >= STARTS[i].bytes && memcmp(start.byte, STARTS[i].start, STARTS[i].bytes) == 0)
             looks = STARTS[i].kind;
+    TextEncoding encoding = text_wide_encoding(start.byte, given);
+    if (!text && encoding != ENCODING_FOUND) text = TEXT_ENCODINGS[encoding - 1];
+    if (!text && !looks) looks = text_other_kind(start.byte, given);
     if (bytes == 0) report_text(r, "kind", "none of this program's files: it is empty");
     else if (looks) report_text(r, "kind", "none of this program's files: %s", looks);
     else if (text)
-        report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize", text);
+        report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s", text,
+                    encoding != ENCODING_FOUND ? " encoding=" : "", encoding != ENCODING_FOUND ? text : "");
     else
         report_text(r, "kind",
                     "none of this program's files, of no form that is known here; bare uint16 tokens are named .bin");

@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "core/memory_file.h"
 #include "data/shard.h"
+#include "data/text_file.h"
 #include "data/tokenizer.h"
 #include "run/verbs/inspect.h"
 #include "run/plan/plan_data.h"
@@ -87,7 +88,9 @@ static Tokenizer tokenizer_for(const char *path, uint32_t largest) {
 void inspect_shard(Inspect *in, const char *path) {
     Report *r = &in->report;
     Shard   s = shard_open(path, 0);
-    report_text(r, "kind", "%s", kind_of(&s.header));
+    TextEncoding encoding = text_wide_encoding(s.map, s.file_bytes < SHARD_START_BYTES ? (size_t)s.file_bytes : SHARD_START_BYTES);
+    if (s.header.data_offset || s.header.sequences || encoding == ENCODING_FOUND) report_text(r, "kind", "%s", kind_of(&s.header));
+    else report_text(r, "kind", "%s, or text in %s", kind_of(&s.header), TEXT_ENCODINGS[encoding - 1]);
     report_number(r, "bytes", (double)s.file_bytes, "%llu", (unsigned long long)s.file_bytes);
     report_number(r, "tokens", (double)s.header.tokens, "%lld", (long long)s.header.tokens);
     report_number(r, "token_bytes", s.header.token_bytes, "%d", s.header.token_bytes);

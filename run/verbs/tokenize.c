@@ -2,8 +2,8 @@
  *
  * Documents are read twice where some are held out: to count them, and to write them. Every n-th is held out whole; of
  * fewer than n the last part of the text, from a line on. Memory is constant. Pipes are first copied beside the output.
- * Everything is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails leaves
- * an earlier run's shards as they were, and one that succeeds leaves none of them.
+ * Everything is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails or is
+ * interrupted leaves an earlier run's shards as they were, and one that succeeds leaves none of them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -21,6 +21,7 @@
 #include "data/encoder.h"
 #include "data/shard.h"
 #include "data/tokens_json.h"
+#include "run/guard/signals.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
@@ -30,7 +31,8 @@ enum {
     MAX_SHARDS = 1000000,
     NAME_ROOM = 64,
     CUT_WINDOW = 1 << 20,
-    NOTES_ROOM = 1 << 12 /* of tokens.json beside the inputs */
+    NOTES_ROOM = 1 << 12, /* of tokens.json beside the inputs */
+    COPIED_BYTES = 1 << 28
 };
 
 typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its <|endoftext|> */
@@ -162,10 +164,12 @@ static const char *first_input(const Job *job) { return documents_input_name(job
 /* Checks every input before anything is written, then copies pipes. */
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
-    int  exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
+    job->inputs.is_stopped = signals_stop;
+    int exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))
         fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
+    signals_install(); /* from here on a request to stop leaves nothing half-written */
     job->there = length_there(job);
     int rc = io_mkdirs(job->out);
     if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
@@ -404,31 +408,37 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     return w.encoder.invalid;
 }
 
-/* Copies a file into the folder of the shards, under that name. */
+/* Copies a file into the folder of the shards, under that name: unpacked, and as UTF-8 without a mark, as other
+ * programs read it. */
 static void copy_beside(const Job *job, const char *from, const char *name) {
-    char    to[PATH_MAX], *text = NULL;
-    int64_t bytes = io_read_file(from, 1 << 28, &text);
+    char    to[PATH_MAX], fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
+    int64_t read = io_read_file(from, COPIED_BYTES, &text);
+    size_t  bytes = read < 0 ? 0 : (size_t)read;
     snprintf(to, sizeof to, "%s/%s", job->out, name);
-    int rc = bytes < 0 ? (int)bytes : io_replace_file(to, text, (size_t)bytes);
+    int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, fault);
+    if (exit_code) give_up(job, exit_code, "%s %s", from, fault);
+    int rc = read < 0 ? (int)read : io_replace_file(to, text, bytes);
     free(text);
     if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, strerror(-rc));
 }
 
-/* Copies the files of the tokenizer, under the names by which they will be found beside the shards. */
+/* Copies the files of the tokenizer, under the names by which they will be found beside the shards. The last two say
+ * which tokens begin and end a text. */
 static void copy_tokenizer(const Job *job) {
-    static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json"};
-    const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
+    static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
+                                        "special_tokens_map.json"};
+    const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     struct stat st;
     int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode), is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
-    if (!is_folder && !is_pair) {
-        copy_beside(job, path, dot && strcmp(dot, ".tiktoken") == 0 ? base : FILES[2]);
-        return;
-    }
-    for (int i = 0; i < (is_folder ? 3 : 2); i++) {
+    char        name[NAME_MAX + 16];
+    int         tiktoken = (int)bpe_file_tiktoken_name(path);
+    snprintf(name, sizeof name, "%.*s.tiktoken", tiktoken, base);
+    if (!is_folder && !is_pair) copy_beside(job, path, tiktoken > 0 ? name : FILES[2]);
+    for (int i = !is_folder && !is_pair ? 3 : 0; i < 5; i++) {
         char from[PATH_MAX];
         snprintf(from, sizeof from, "%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
                  is_folder || slash ? path : ".", FILES[i]);
-        if (access(from, F_OK) == 0) copy_beside(job, from, FILES[i]);
+        if ((i != 2 || is_folder) && access(from, F_OK) == 0) copy_beside(job, from, FILES[i]);
     }
 }
 

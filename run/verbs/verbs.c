@@ -151,10 +151,25 @@ static int asks_for_help(int argc, char **argv) {
     return 0;
 }
 
+/* Refuses a key of the verb that is given twice, as a config does. Keys of the config may come twice behind the name of
+ * a config, and the last one counts: scripts put the user's own behind theirs. */
+static void refuse_twice(const Verb *verb, int argc, char **argv) {
+    for (const VerbKey *key = verb->keys; key && key->name; key++) {
+        const char *first = NULL;
+        size_t      length = strlen(key->name);
+        for (int i = 2; i < argc && !key->may_repeat; i++) {
+            if (strncmp(argv[i], key->name, length) != 0 || argv[i][length] != '=') continue;
+            if (first) fail(EXIT_CONFIG, "%s: %s= is given twice, as %s and as %s: give it once", verb->word, key->name, first, argv[i]);
+            first = argv[i];
+        }
+    }
+}
+
 static int do_verb(const Verb *verb, int argc, char **argv) {
     if (is_one_of(argv[1], HELP_WORDS)) return verb_help(argc - 2, argv + 2);
     if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
     if (asks_for_help(argc, argv)) return verb_help(1, argv + 1);
+    refuse_twice(verb, argc, argv);
     return verb->main(argc - 1, argv + 1);
 }
 

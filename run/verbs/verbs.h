@@ -16,6 +16,7 @@ typedef struct {
     const char *name, *example; /* "tokens", "400"                          */
     const char *fallback;       /* the default; NULL: it must be given      */
     const char *help;
+    int         may_repeat;     /* 1 if it may be given several times */
 } VerbKey;
 
 typedef struct {

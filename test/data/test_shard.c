@@ -126,6 +126,66 @@ static void text_is_told_from_tokens(void **state) {
     for (size_t at = 0; at < sizeof random - 16; at += 2) assert_string_equal(kind(random + at, 16), "tokens");
 }
 
+/* Writes each character of an ASCII text, plus `shift` where it is a letter, as `width` bytes. Returns the bytes. */
+static size_t widen(const char *text, int width, int is_big, int shift, uint8_t *out) {
+    size_t n = 0;
+    for (; *text; text++, n += (size_t)width) {
+        int c = *text + (*text >= 'a' ? shift : 0);
+        for (int i = 0; i < width; i++) out[n + (size_t)(is_big ? width - 1 - i : i)] = (uint8_t)(i < 2 ? c >> (8 * i) : 0);
+    }
+    return n;
+}
+
+static const char *parse_for(int64_t vocab_size, const void *data, size_t bytes) {
+    static char fault[SHARD_FAULT_CHARS];
+    ShardHeader h;
+    return shard_parse_header(data, bytes, bytes, vocab_size, &h, fault) == 0 ? "tokens" : fault;
+}
+
+static void wide_text_is_told_from_tokens(void **state) {
+    (void)state;
+    static const char TEXT[] = "it was the best of times, it was the worst of times\nit was the age of wisdom";
+    static const struct { int width, is_big, shift; int64_t vocab_size; const char *due; } cases[] = {
+        {2, 0, 0, 50257, "text in utf-16le: ./train_gpt tokenize FILE encoding=utf-16le out=FOLDER makes shards of it; if its tokens are bytes"},
+        {2, 0, 0, 100000, "text in utf-16le"}, {2, 1, 0, 50257, "text in utf-16be"}, {2, 1, 0, 256, "text in utf-16be"},
+        {4, 0, 0, 100000, "text in utf-32le"}, {4, 1, 0, 50257, "text in utf-32be"}, {2, 0, 0x400, 50257, "text in utf-16le"},
+        {2, 0, 0x4e00, 256, "text in utf-16le"}, {2, 0, 0, 256, "tokens"}, {2, 0, 0, 0, "tokens"}};
+    uint8_t file[4 * sizeof TEXT];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t      n = widen(TEXT, cases[i].width, cases[i].is_big, cases[i].shift, file);
+        const char *said = parse_for(cases[i].vocab_size, file, n);
+        if (!strstr(said, cases[i].due)) fail_msg("case %zu: \"%s\" is due, not \"%s\"", i, cases[i].due, said);
+    }
+    uint16_t ids[4000];
+    srand(5);
+    for (int draw = 0; draw < 500; draw++) { /* tokens of any share of small ids, and of few */
+        int count = draw < 250 ? 4000 : 16 + draw % 64, low = draw % 100;
+        for (int i = 0; i < count; i++) ids[i] = (uint16_t)(rand() % 100 < low ? rand() % 700 : rand() % 50257);
+        assert_string_equal(parse_for(50257, ids, 2 * (size_t)count), "tokens");
+    }
+}
+
+static void other_widths_are_refused_with_their_size(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    uint32_t four[N + 1];
+    uint64_t eight[N];
+    float    floats[N];
+    for (uint32_t i = 0; i < N; i++) four[i] = eight[i] = i * 2654435761u % 50257, floats[i] = (float)four[i];
+    assert_non_null(strstr(parse_for(50257, four, 4 * N), "holds uint32 numbers"));
+    assert_string_equal(parse_for(100000, four, 4 * N), "tokens");
+    for (size_t more = 1; more < 4; more++)
+        for (int64_t vocab_size = 0; vocab_size < 150000; vocab_size += 50257) {
+            const char *said = parse_for(vocab_size, four, 4 * N + more);
+            if (more == 2) assert_non_null(strstr(said, "its 4002 bytes are not a multiple of 4: it was cut, or bytes were added"));
+            else assert_true(strstr(said, "bytes") && strstr(said, more == 1 ? "4001" : "4003"));
+        }
+    for (int64_t vocab_size = 0; vocab_size < 150000; vocab_size += 50257) {
+        assert_non_null(strstr(parse_for(vocab_size, eight, sizeof eight), "holds 64-bit numbers"));
+        assert_non_null(strstr(parse_for(vocab_size, floats, sizeof floats), "holds float32 numbers"));
+    }
+}
+
 /* No bytes make the parser accept tokens outside the file. */
 static void random_headers_never_point_outside(void **state) {
     (void)state;
@@ -433,6 +493,8 @@ int main(void) {
         cmocka_unit_test(truncation_is_seen_at_every_byte),
         cmocka_unit_test(foreign_headers_are_refused_by_name),
         cmocka_unit_test(text_is_told_from_tokens),
+        cmocka_unit_test(wide_text_is_told_from_tokens),
+        cmocka_unit_test(other_widths_are_refused_with_their_size),
         cmocka_unit_test(random_headers_never_point_outside),
         IN_FOLDER(tokens_are_read),
         IN_FOLDER(bad_files_end_the_program_with_a_sentence),

@@ -156,7 +156,9 @@ expect "no question" exits 65 'empty.jsonl holds no question' "$TRAIN" eval "$WO
 expect "no such file" exits 65 'gone.jsonl: the file of a task cannot be read' "$TRAIN" eval "$WORK/run" tasks="$WORK/gone.jsonl"
 head -c 1100 "$WORK/hella.bin" > "$WORK/torn.bin"
 expect "a torn llm.c file" exits 65 'torn.bin: question [0-9] of 20: ' "$TRAIN" eval "$WORK/run" tasks="$WORK/torn.bin"
-expect "text for a model of ids" exits 64 'token ids only: a tokenizer has to turn it' train run.dir="$WORK/none" model.vocab_size=300 eval.tasks="[\"$WORK/made.jsonl\"]"
+cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # which says that the tokens are bytes
+expect "text for a model of ids" exits 64 'token ids only: a tokenizer has to turn it' train run.dir="$WORK/none" model.vocab_size=300 eval.tasks="[\"$WORK/made.jsonl\"]" \
+    data.train="$WORK/bare/train_*.bin" data.val="$WORK/bare/val_*.bin"
 expect "no data and no tasks" exits 64 'knows no held-out data: data=GLOB' "$TRAIN" eval "$WORK/run" data=
 # out=FILE: the same bytes as on standard output, whole or not at all; nothing of others is overwritten.
 for form in true false; do

@@ -41,6 +41,17 @@ expect "a prefix that is not known: the name of a tensor, and nothing of heads" 
     exits 65 "safetensors: tensor llm.* is not part of this model" from other
 expect "the same in sample" refused "safetensors: tensor llm.* is not part of this model" other
 
+# --- a config.json whose sizes are not those of the weights beside it
+for edit in num_hidden_layers=3 hidden_size=32 vocab_size=300 intermediate_size=100; do
+    made other "$edit"
+    expect "${edit%=*} is another: file and member" \
+        exits 65 "other/config.json: ${edit%=*} is ${edit#*=}; the shapes of the weights beside it show [0-9]+: correct it" from other
+    sed -i -E "s/(\"${edit%=*}\": )[0-9]+/\1$(sed -E 's/.* show ([0-9]+):.*/\1/' "$WORK/err")/" "$WORK/other/config.json"
+    expect "  the edit that was named helps" quiet from other
+done
+made other max_position_embeddings=80
+expect "  positions, which no shape shows, may differ" quiet from other
+
 # --- the head ---------------------------------------------------------------------------------------------------------
 made untied tie_word_embeddings=false; made tied tie_word_embeddings=true
 expect "config.json says tied, and a head is stored: the stored head counts" same "$(loss_of untied)" "$(loss_of tied)"

@@ -124,6 +124,18 @@ says "  and shows what it was" '^step +6$' cat said
 printf '{' > damaged/state.json
 says "a damaged manifest" '^verified +no: state.json' inspect damaged
 
+# --- packed, marked and wide files, as tokenize reads them
+"$TRAIN" train-tokenizer text.txt out=bpe vocab_size=300 > /dev/null
+gzip -c bpe/tokenizer.json > tok.json.gz; { printf '\357\273\277'; cat bpe/tokenizer.json; } > mark.json; iconv -f utf-8 -t utf-16 bpe/tokenizer.json > wide.json
+for file in bpe/tokenizer.json tok.json.gz mark.json wide.json; do
+    says "$file is a tokenizer" '^entries +300$' inspect $file
+    "$TRAIN" tokenize text.txt out=by tokenizer=$file val=0 > out 2>&1; ok $? "  for tokenize, too"
+done
+head -c 2000 text.txt | iconv -f ascii -t utf-16le > words.txt; cp words.txt words.bin
+says "text in UTF-16 without a mark" '^kind +.*: utf-16le; text becomes tokens by ./train_gpt tokenize encoding=utf-16le' inspect words.txt
+says "  of which nobody knows that it holds no tokens" "^kind +tokens without a header, as nanoGPT's, or text in utf-16le" inspect words.bin
+says "  and a model of many ids does" 'words.bin has no header and looks like text in utf-16le: ./train_gpt tokenize words.bin encoding=utf-16le out=FOLDER' "$TRAIN" check tiny.json model.vocab_size=50257 data.train=words.bin data.val=
+
 # --- diff: 0 the same, 1 other
 differs() { local code=$1; shift; "$TRAIN" diff "$@" > said 2>&1; local s=$?; [ $s -eq "$code" ] || { echo "  exit $s:"; head -5 said; return 1; }; }
 expect "a run and its twin: exit 0" differs 0 run same

@@ -63,6 +63,31 @@ expect "as many ids, other merges" refused d/split 'their merges differ' data.tr
 cp d/one/val_* d/one/tokens.json d/pair
 small run.dir=pair data.train='d/one/train_*.bin' data.val='d/pair/val_*.bin' > out 2>&1; ok $? "vocab.json and merges.txt of the same tokenizer are the same"
 expect "eval looks beside its own data" exits 65 "the model's own tokenizer is not the tokenizer of the data, d/two/tokenizer.json" "$TRAIN" eval r data='d/t*/val_*.bin'
+# --- weights to start from, and the tokens that they were trained on
+from() { local folder=$1; shift; small run.dir=x model.init_from="$folder" data.val= "$@"; }
+differs() { exits 65 "model.init_from: $1/tokenizer.json is not the tokenizer of the data: $2" from "$3" data.train="$4"; }
+step=r/checkpoints/step_00000002
+expect "weights of another tokenizer" differs $step 'from id 2[0-9]+ on they differ' r 'd/two/train_*.bin'
+expect "as many ids, other merges" differs $step 'their merges differ' $step 'd/split/train_*.bin'
+expect "check refuses them too" exits 65 'is not the tokenizer of the data' "$TRAIN" check tiny.json "${LLAMA[@]}" model.init_from=r data.train='d/two/train_*.bin' data.val=
+cure=$(sed -nE 's/.*\(\.\/train_gpt (tokenize TEXT out=FOLDER tokenizer=[^)]*)\).*/\1/p' err); cure=${cure/TEXT/other.txt}
+eval "\"\$TRAIN\" ${cure/FOLDER/d\/cured}" > out 2>&1 && small run.dir=cured model.init_from=r data.train='d/cured/train_*.bin' data.val= > out 2>&1; ok $? "the command of the message makes the tokens that fit"
+mkdir alone foreign piece; cp $step/model.safetensors $step/config.json alone; cp alone/* foreign; cp alone/* piece
+small run.dir=alone.run model.init_from=alone data.train='d/two/train_*.bin' data.val= > out 2>&1; ok $? "weights without a tokenizer start from any tokens, as the message says"
+expect "and no word is said" [ "$(grep -c 'model.init_from' out)" -eq 0 ]
+echo '{"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}' > foreign/tokenizer.json; echo x > piece/tokenizer.model
+small run.dir=foreign.run model.init_from=foreign data.train='d/two/train_*.bin' data.val= > out 2>&1; ok $? "a tokenizer that is not read does not end the run"
+expect "which says what is not known" grep -q 'warning: model.init_from: whether the data were made with .* is not known: foreign/tokenizer.json: its model, Unigram' out
+small run.dir=piece.run model.init_from=piece/model.safetensors data.train='d/two/train_*.bin' data.val= > out 2>&1
+expect "and of a tokenizer.model" grep -q 'warning: model.init_from: piece/tokenizer.model is not read' out
+mkdir d/ids; cp d/one/train_* d/ids
+ids() { small run.dir=$1 model.init_from=r data.train='d/ids/train_*.bin' data.val= "${@:2}" > out 2>&1; }
+ids ids.run; ok $? "tokens without a tokenizer"
+expect "warn" grep -q "warning: model.init_from: $step/tokenizer.json: whether the data .* data.tokenizer=$step/tokenizer.json says" out
+ids ids2.run data.tokenizer=$step/tokenizer.json && ! grep -q warning out; ok $? "and the key of the message says that they fit"
+echo '{"vocab_size": 290}' > d/ids/tokens.json
+expect "notes beside them say that another one made them" exits 65 "model.init_from: $step/tokenizer.json has 280 ids, but by d/ids/tokens.json .* of 290 ids" from r data.train='d/ids/train_*.bin'
+
 cp -r r moved; rm d/one/tokenizer.json; cp d/split/tokenizer.json d/one
 expect "a resume with another tokenizer beside the same tokens" exits 65 'the tokenizer of the data is not the tokenizer of the checkpoint, moved/.*: their merges differ' \
     small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.bin run.steps=3
@@ -70,6 +95,18 @@ small run.dir=moved data.train=d/one/train_000000.bin data.val=d/one/val_000000.
 "$TRAIN" tokenize text.txt out=bytes val=0 > /dev/null; rm d/two/tokenizer.json
 expect "tokens of two sizes of vocabulary, without their tokenizers" exits 65 'several tokenizers: of 280 ids by d/two/tokens.json, of 256 by bytes/tokens.json' \
     small run.dir=x 'data.train=["d/two/train_*.bin","bytes/train_*.bin"]' data.val=
+
+# --- shards that are links: the files of their own folder count where there are none beside the link
+mkdir links; pairs text.txt bpe d/four; pairs other.txt bpe2 d/five
+ln -s ../d/four/train_000000.bin links/train_0.bin; ln -s ../d/four/val_000000.bin links/val_0.bin
+small run.dir=linked data.train='links/train_*.bin' data.val='links/val_*.bin' > out 2>&1; ok $? "a link to a shard"
+expect "  knows its tokenizer" [ -f linked/checkpoints/step_00000002/tokenizer.json ]
+expect "  and its bits per byte" grep -q '"bpb":' linked/metrics.jsonl
+expect "  in inspect, too" grep -q '^begins  *"<|endoftext|>the ' <("$TRAIN" inspect links/train_0.bin)
+ln -s ../d/five/train_000000.bin links/train_1.bin
+expect "links to shards of two tokenizers" exits 65 '/d/four/tokenizer.json is not the tokenizer of the data, .*/d/five/tokenizer.json: from id' small run.dir=x data.train='links/train_*.bin' data.val=
+rm links/train_1.bin; cp d/five/tokenizer.json links
+expect "a tokenizer beside the link comes first" exits 65 "model's own tokenizer is not the tokenizer of the data, links/tokenizer.json" "$TRAIN" eval linked data='links/train_*.bin' tokens=40
 
 # --- tokens that are never read: 10 files of 30 tokens hold no sample of 40, one of 100 holds two and a tail of 19
 python3 - <<'PY'

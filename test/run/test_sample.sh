@@ -97,7 +97,8 @@ expect "a prompt from standard input for all ranks" same "$text" "$of_ranks"
 
 # Two vocabularies for one model of 257 ids: bytes and an end of text, and one where a letter and the end change places.
 RUN=$WORK/ends
-trained model.vocab_size=257
+cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # which says that the tokens are bytes
+trained model.vocab_size=257 data.train="$WORK/bare/train_*.bin" data.val="$WORK/bare/val_*.bin"
 vocabulary() { # FOLDER LETTER: vocab.json and merges.txt; an empty letter changes nothing
     mkdir "$1"
     python3 - "$@" <<'PY'

@@ -51,6 +51,29 @@ tokenize "$text" out="$WORK/default" > /dev/null
 held=$((size / 100))
 expect "a pipe is held out like a file" cmp "$WORK/piped/val_000000.bin" "$WORK/default/val_000000.bin"
 expect "1 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 20240520 1 $held" ]
+# interrupted NAME SIGNAL BEGUN COMMAND...: the job gets the signal once the file BEGUN is there, ends with 75, and leaves nothing.
+interrupted() {
+    local name=$1 signal=$2 begun=$3 before; shift 3; before=$(state "$OUT")
+    ("$@" > "$WORK/out" 2> "$WORK/err") & job=$!
+    for _ in $(seq 600); do [ -s "$begun" ] && break; sleep 0.05; done
+    expect "$name: it has begun" [ -s "$begun" ]
+    strike "$signal" $job || return; wait $job
+    expect "  ends with 75, and a line" eval "[ $? = 75 ] && grep -qx 'train_gpt: tokenize: .* was not read to its end, because a signal asks to stop' '$WORK/err'"
+    expect "  and leaves nothing" [ "$(state "$OUT")" = "$before" ]
+    expect "  nor folders that it made" [ ! -e "${begun%/*}" ]
+}
+mkfifo "$WORK/slow"; exec 9<> "$WORK/slow"; cat "$text" >&9 # a pipe that never ends
+slowly() { exec "$TRAIN" tokenize - out="$1" < "$WORK/slow" 9>&-; }
+for i in $(seq 400); do cat "$text"; done > "$WORK/long"
+"$TRAIN" train-tokenizer "$text" out="$WORK/bpe0" vocab_size=300 > /dev/null
+longly() { exec "$TRAIN" tokenize "$WORK/long" out="$OUT" val=0 tokenizer="$WORK/bpe0" shard_tokens=100000; }
+interrupted "a slow pipe" INT "$WORK/none/of/it/tokenize.tmp/input_0" slowly "$WORK/none/of/it"
+expect "  above it" [ ! -e "$WORK/none" ]; exec 9>&-
+interrupted "a long text" TERM "$OUT/tokenize.tmp/train_000000.bin" longly
+mkdir -p "$OUT/tokenize.tmp"; echo killed > "$OUT/tokenize.tmp/train_000777.bin"
+tokenize "$text" out="$OUT" val=0 > "$WORK/said"; ok $? "what a killed job has left there"
+expect "is replaced, and read by nobody" [ "$(names "$OUT" | grep -c -e tmp/ -e 777)" = 0 ]
+rm "$WORK/long"
 printf '{"text": "a"}\n{"body": "b"}\n' > "$WORK/bad.jsonl"
 expect "a fault in a pipe is standard input's" exits 65 'tokenize: standard input: line 2 has no field "text"' eval 'cat "$WORK/bad.jsonl" | tokenize - out="$WORK/made/by/it" val=0'
 expect "  and in a file by that way, too" exits 65 'tokenize: standard input: line 2 has no field "text"' eval 'tokenize - out="$WORK/made/by/it" val=0 < "$WORK/bad.jsonl"'
@@ -143,6 +166,29 @@ expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids
 expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, but by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
 expect "  in check and in eval" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
 expect "  and of a trained model" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
+# what stands beside a tokenizer comes along: its begin token, and as plain UTF-8 what was packed
+cp -r "$WORK/bpe" "$WORK/begin"; echo '{"bos_token": "<|endoftext|>", "add_bos_token": true}' > "$WORK/begin/tokenizer_config.json"
+for form in begin begin/tokenizer.json; do
+    rm -rf "$WORK/began"; tokenize "$text" out="$WORK/began" val=0.1 tokenizer="$WORK/$form" > /dev/null
+    expect "tokenizer=$form: its tokenizer_config.json is there" cmp "$WORK/began/tokenizer_config.json" "$WORK/begin/tokenizer_config.json"
+done
+train $MODEL run.dir="$WORK/began-run" run.steps=1 eval.every=0 data.train="$WORK/began/train_*.bin" data.val= > "$WORK/out" 2>&1
+for verb in "eval data=$WORK/began/val_*.bin" sample; do
+    # shellcheck disable=SC2086
+    expect "  the model of such tokens begins texts with it, by ${verb%% *}" grep -q 'each text begins with token 264 .*/began-run/.*/tokenizer_config.json: add_bos_token' \
+        <(set -f; "$TRAIN" ${verb%% *} "$WORK/began-run" ${verb#"${verb%% *}"} tokens=40 2>&1)
+done
+gzip -c "$WORK/bpe/tokenizer.json" > "$WORK/packed.json.gz"
+tokenize "$text" out="$WORK/unpacked" val=0 tokenizer="$WORK/packed.json.gz" > /dev/null
+expect "a packed tokenizer is unpacked beside the shards" cmp "$WORK/unpacked/tokenizer.json" "$WORK/bpe/tokenizer.json"
+# bytes in a model with more ids than 256
+train model.vocab_size=304 run.dir="$WORK/wide" run.steps=1 eval.every=0 > "$WORK/out" 2>&1; ok $? "bytes train a model with more ids"
+"$TRAIN" sample "$WORK/wide" prompt="the quick" tokens=4 > "$WORK/out" 2> "$WORK/err"; ok $? "  which reads a prompt"
+expect "  as bytes" grep -q '^the quick' "$WORK/out"
+cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json"
+train model.vocab_size=304 run.dir="$WORK/bare-run" run.steps=1 eval.every=0 data.train="$WORK/bare/train_*.bin" data.val= > "$WORK/out" 2>&1; ok $? "tokens without notes"
+expect "  are ids" exits 64 'has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE' "$TRAIN" sample "$WORK/bare-run" prompt="the quick" tokens=4
+"$TRAIN" sample "$WORK/bare-run" prompt="the quick" tokens=4 tokenizer="$WORK/wide/checkpoints/step_00000001" > "$WORK/out" 2> "$WORK/err"; ok $? "  and the key of the message helps"
 mkdir "$WORK/unnoted"; cp "$WORK/data/"*.bin "$WORK/unnoted"
 expect "without notes nothing is known" quiet train $MODEL data.val="$WORK/unnoted/val_*.bin" run.dir="$WORK/unnoted-run" run.steps=1
 expect "a tokenizer with more ids than the model" exits 64 "has ids up to 264, and model.vocab_size is 260" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/bpe" model.vocab_size=260

@@ -134,3 +134,22 @@ for key, value, says in (map(json.loads, row) for row in rows):
 PY
 says "schema against bad values" 0 '^$' bash -c "python3 -W ignore agree.py '$ROOT/test/run/config/bad_configs.h' && echo"
 says "make alone makes the program" 0 '^\.DEFAULT_GOAL := all$' make -C "$ROOT" -pn BACKEND=cpu help
+
+# A key that is given twice: refused before anything is written, for each verb; skip= may repeat, and keys of the config.
+while read -r verb key first second; do
+    says "$verb: $key= twice" 64 "^train_gpt: $verb: $key= is given twice, as $key=$first and as $key=$second: give it once$" "$TRAIN" "$verb" good.json "$key=$first" "$key=$second"
+done <<'KEYS'
+tokenize out a b
+train-tokenizer vocab_size 300 400
+sample tokens 1 1
+eval json true false
+export out a b
+plot out a b
+inspect json true true
+check ranks 1 2
+plan gpu h100 h200
+KEYS
+says "  and nothing is there" 0 '^good.json( |$)' bash -c 'ls | grep -vE "^(good.json|.*\.txt)$" | grep -xE "a|b" || echo good.json'
+mkdir texts; echo some text > texts/a.txt; echo more > texts/b.md; echo and more > texts/c.rst
+says "skip= may repeat" 0 'left out .*b.md' "$TRAIN" tokenize texts skip='*.md' skip='*.rst' out=shards val=0
+says "of a key of the config the last one counts" 0 'steps +7 of' "$TRAIN" check good.json run.steps=5 run.steps=7

@@ -7,7 +7,7 @@
 static inline Tokenizer begin_tokenizer(void) {
     Tokenizer t = {TOKENIZER_BPE,
                    257,
-                   {.bpe = bpe_create(), .begin = {256}, .begins = 1, .start = -1, .end_of_text = -1}};
+                   {.bpe = bpe_create(), .begin = {256}, .begins = 1, .start = -1, .adds_start = -1, .end_of_text = -1}};
     char      fault[SPLIT_FAULT_CHARS];
     for (int byte = 0; byte < 256; byte++) bpe_add(t.file.bpe, byte, &(char){(char)byte}, 1);
     bpe_add_special(t.file.bpe, 256, "<s>", 3);
