@@ -638,7 +638,7 @@ static BpeText read_text(const char *path) {
     if (n == -ENOENT) fail(EXIT_DATA, "the tokenizer's file %s is not there", path);
     if (n == -EFBIG)
         fail(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path, FILE_LIMIT >> 20);
-    if (n < 0) fail(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, strerror((int)-n));
+    if (n < 0) fail(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
     char   fault[TEXT_FILE_FAULT_CHARS];
     size_t bytes = (size_t)n;
     int    exit_code = text_clean(&text, &bytes, FILE_LIMIT, fault);
@@ -731,7 +731,7 @@ static void read_beside(BpeFile *f, const char *path) {
         snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, FILES[i]);
         int64_t n = io_read_file(beside, FILE_LIMIT, &text);
         if (n == -ENOENT || n == -ENOTDIR) continue;
-        if (n < 0) fail(EXIT_IO, "%s cannot be read: %s", beside, strerror((int)-n));
+        if (n < 0) fail(EXIT_IO, "%s cannot be read: %s", beside, io_error_text((int)n));
         cJSON *json = json_of_others(text, (size_t)n, beside, NULL);
         if (!cJSON_IsObject(json))
             fail(EXIT_DATA, "%s is not a JSON object. Repair it, or move it away: it is read for bos_token", beside);
