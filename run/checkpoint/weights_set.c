@@ -224,6 +224,8 @@ WeightsSet weights_set_open(const char *path) {
     int         is_index = ends_with(name, ".index.json");
     struct stat st;
     if (stat(set.path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        if (ends_with(name, ".safetensors") && !has_parts(set.path))
+            fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
         open_parts(&set);
         return set;
     }

@@ -15,23 +15,27 @@ put() { # KIND PATH
     case $1 in
         FIFO) mkfifo "$2" ;;
         socket) python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$2" ;;
-        "character device") ln -s /dev/zero "$2" ;;
+        "character device") mknod "$2" c 1 5 2> /dev/null || ln -s /dev/zero "$2" ;;
         directory) mkdir "$2" ;;
     esac
 }
-# instead FILE COMMAND...: refused with any exit code but that of timeout, and one line that names file and kind
+# refused PATTERN COMMAND...: any exit code of a refusal, and one line like the pattern
 refused() {
     local pattern=$1 status; shift
     soon "$@" > out 2> err < /dev/null; status=$?
-    [ $status -ge 64 -a $status -le 77 ] && [ "$(grep -cE "$pattern" err)" = 1 ] && return 0
+    [ $status -ge 64 -a $status -le 77 ] && [ "$(cat out err | grep -cE "$pattern")" = 1 ] && return 0
     echo "exit $status, expected a line like: $pattern"; head -5 err; return 1
 }
+# instead FILE COMMAND...: refused while the file is of another kind; the line names file and kind
 instead() {
-    local file=$1 kind; shift
+    local file=$1 kind said; shift
     mv "$file" kept 2> /dev/null
     for kind in FIFO socket "character device" directory; do
         put "$kind" "$file"
-        expect "${file##*/}, a $kind: $(basename "$1") ${*:2:2}" refused "${file##*/}.* is a $kind, not a file" "$@"
+        said="is a $kind, not a file"
+        [ "$kind" != directory ] || said="($said|is a folder|holds no tokenizer)"
+        [ ! -L "$file" ] || said="($said|is a symbolic link, not a file)"
+        expect "${file##*/}, a $kind: $(basename "$1") ${*:2:2}" refused "${file##*/}.* $said" "$@"
         rm -r "$file"
     done
     [ ! -e kept ] || mv kept "$file"
@@ -42,7 +46,10 @@ resume=(bash -c 'run_of run.dir=run "$@"' resume)
 instead run/metrics.jsonl "$TRAIN" watch run once=true
 instead run/metrics.jsonl "$TRAIN" plot run out=p.svg
 instead run/metrics.jsonl "$TRAIN" inspect run
-instead run/metrics.jsonl "$TRAIN" inspect run/metrics.jsonl
+for kind in FIFO "character device"; do
+    put "$kind" odd.jsonl
+    expect "inspect: a $kind" refused "odd.jsonl is a $kind, not a file" "$TRAIN" inspect odd.jsonl; rm odd.jsonl
+done
 instead run/metrics.jsonl "$TRAIN" diff other run
 instead run/metrics.jsonl "$TRAIN" export run out=e
 instead run/metrics.jsonl "${resume[@]}"
@@ -61,10 +68,9 @@ instead model/model.safetensors "$TRAIN" tiny.json run.dir=new model.init_from=m
 instead model/tokenizer.json "$TRAIN" sample model tokens=2
 instead bpe/tokenizer.json "$TRAIN" tokenize text.txt out=x tokenizer=bpe/tokenizer.json
 instead data/train_000000.bin "$TRAIN" check tiny.json data.train=data/train_000000.bin
-instead data/tokens.json "$TRAIN" plan tiny.json
-sed 's/"run"/"outer": {"server": "127.0.0.1:0", "key": "k"}, "run"/' tiny.json > serve.json
-mkdir server; cp -r run/. server/ 2> /dev/null; rm -rf server/checkpoints server/metrics.jsonl server/config.json
-instead server/leases.jsonl "$TRAIN" serve serve.json run.dir=server
+instead data/tokens.json "$TRAIN" tiny.json run.dir=new
+mkdir server
+instead server/leases.jsonl "$TRAIN" serve tiny.json run.dir=server outer.server=127.0.0.1:39613 outer.every=3 outer.key=k
 instead p.svg "$TRAIN" plot run out=p.svg
 expect "nothing was made" [ ! -e e -a ! -e p.svg -a ! -e new/metrics.jsonl ]
 expect "no lock stays" [ -z "$(find . -name '*.lock')" ]
