@@ -228,9 +228,11 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
     size_t   stem = strlen(path) < 4 ? 0 : strlen(path) - 4;
+    struct stat st;
     *found = 0;
     if (stem >= sizeof name - 4 || strcmp(path + stem, ".bin") != 0) return 0;
     snprintf(name, sizeof name, "%.*s.idx", (int)stem, path);
+    if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s %s", name, io_error_text(io_kind(st.st_mode)));
     int64_t bytes = io_file_bytes(name);
     if (bytes < (int64_t)sizeof MEGATRON_MAGIC) return 0;
     size_t start_bytes = bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;

@@ -345,6 +345,9 @@ def arguments():
     for name, least in (("n", 1), ("jobs", 1), ("rounds", 0)):
         if getattr(args, name) < least:
             die(64, f"{name} must be at least {least}")
+    for text in (args.space, args.config, args.out, *args.words):
+        if not text.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in text):
+            die(64, f"{ascii(text)} is not UTF-8, and a config holds nothing else: give another name")
     for word in args.words:
         if not re.match(r"[a-z_]+(\.[a-z_0-9]+)?=", word):
             die(64, f"{word} is no key=value")

@@ -98,7 +98,7 @@ static char *name_of(const char *path) {
 
 Task task_read(const char *path, TaskReader reader) {
     char   *data = NULL, fault[TASK_FAULT_CHARS];
-    int64_t bytes = io_read_input(path, FILE_LIMIT, &data);
+    int64_t bytes = (reader.may_be_pipe ? io_read_input : io_read_file)(path, FILE_LIMIT, &data);
     if (bytes < 0)
         fail(bytes == -ENOMEM                    ? EXIT_MEMORY
              : bytes == -EIO || bytes == -EACCES ? EXIT_IO

@@ -277,7 +277,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
             tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer", d.shard[i].path,
                                    "the data", "give tokenizer=FOLDER_OR_FILE for the model, or data=GLOB for other data");
     for (int i = 0; i < asked->task_count; i++)
-        task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1});
+        task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1, !groups});
     int64_t longest = 1;
     for (int i = 0; i < asked->task_count; i++)
         longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
