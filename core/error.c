@@ -18,6 +18,8 @@ static struct {
     int64_t step;
     void  (*abort_job)(int exit_code);
     void  (*join)(void);
+    void  (*at_end)(void *with);
+    void   *end_with;
     int     forced_code;
     const char *memory_advice, *input;
 } self = {.ranks = 1, .step = -1, .forced_code = EXIT_INTERNAL};
@@ -32,6 +34,11 @@ void error_set_join(void (*join)(void)) { self.join = join; }
 void error_set_step(int64_t step) { self.step = step; }
 void error_set_memory_advice(const char *lines) { self.memory_advice = lines; }
 void error_set_input(const char *name) { self.input = name; }
+void *error_set_end(void (*at_end)(void *with), void *with) {
+    void *before = self.end_with;
+    self.at_end = at_end, self.end_with = with;
+    return before;
+}
 
 #if IS_SANITIZED /* the sanitizer's wrapper must see each handler */
 #define __sigaction sigaction
@@ -98,6 +105,9 @@ __attribute__((section(".preinit_array"), used)) static void (*take_first)(void)
 /* --- the ends ----------------------------------------------------------------------------------------------------- */
 
 NORETURN void fail_silently(int exit_code) {
+    void (*at_end)(void *with) = self.at_end;
+    self.at_end = NULL; /* it may fail itself */
+    if (at_end) at_end(self.end_with);
     fflush(stdout);
     fflush(stderr);
     if (self.abort_job) self.abort_job(exit_code);

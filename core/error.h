@@ -59,6 +59,10 @@ void error_set_memory_advice(const char *lines);
  * are found far from where the file was opened. */
 void error_set_input(const char *name);
 
+/* Sets a function that fail() and CHECK() call once before the process ends, to remove what must not stay on the disk.
+ * NULL: none. Returns the `with` of the function set before. */
+void *error_set_end(void (*at_end)(void *with), void *with);
+
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
 NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 

@@ -10,11 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/failpoints.h"
 
 /* --- the table of calls ------------------------------------------------------------------------------------------- */
@@ -74,20 +76,65 @@ void io_hold_standard(void) {
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR, 0) != fd) return; /* without /dev there is nothing to be done */
 }
 
+int io_kind(unsigned mode) {
+    switch (mode & S_IFMT) {
+        case S_IFREG: return 0;
+        case S_IFDIR: return EISDIR;
+        case S_IFIFO: return IO_IS_FIFO;
+        case S_IFSOCK: return IO_IS_SOCKET;
+        case S_IFCHR: return IO_IS_CHARACTER_DEVICE;
+        case S_IFBLK: return IO_IS_BLOCK_DEVICE;
+        default: return IO_IS_LINK;
+    }
+}
+
+const char *io_error_text(int error) {
+    switch (abs(error)) {
+        case EISDIR: return "is a directory, not a file";
+        case IO_IS_FIFO: return "is a FIFO, not a file";
+        case IO_IS_SOCKET: return "is a socket, not a file";
+        case IO_IS_CHARACTER_DEVICE: return "is a character device, not a file";
+        case IO_IS_BLOCK_DEVICE: return "is a block device, not a file";
+        case IO_IS_LINK: return "is a symbolic link, not a file";
+        default: return strerror(abs(error));
+    }
+}
+
+void io_expect_file(const char *path, int64_t error) {
+    int code = (int)(error < 0 ? -error : error);
+    if (code == EISDIR || (code >= IO_IS_FIFO && code <= IO_IS_LINK))
+        fail(EXIT_IO, "%s %s: move it away", path, io_error_text(code));
+}
+
 /* O_NONBLOCK is for a pipe that has one of our names: open() would wait for its other end. Without a reader it then
- * fails (ENXIO); with one the pipe is closed again. Plain files ignore the flag. */
+ * fails (ENXIO); with one the pipe is closed again. Plain files ignore the flag. To open a device may already do
+ * something, so a path is looked at before it is opened for reading. */
 int io_open(const char *path, IoOpen how) {
     enum { WRITE = O_CREAT | O_NOFOLLOW | O_NONBLOCK };
     static const int flags[] = {[IO_CREATE] = O_WRONLY | O_TRUNC | WRITE,
                                 [IO_APPEND] = O_WRONLY | O_APPEND | WRITE,
                                 [IO_SHARED] = O_RDWR | WRITE,
                                 [IO_SECRET] = O_WRONLY | O_EXCL | WRITE,
-                                [IO_READ] = O_RDONLY};
+                                [IO_READ] = O_RDONLY | O_NONBLOCK,
+                                [IO_READ_ANY] = O_RDONLY};
     struct stat st;
-    int         fd = open_retrying(path, flags[how], how == IO_SECRET ? 0600 : 0666);
-    if (fd < 0 || how == IO_READ || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))) return fd;
+    int         kind = stat(path, &st) == 0 ? io_kind(st.st_mode) : 0;
+    if (kind && (how == IO_READ || (how == IO_READ_ANY && kind == IO_IS_SOCKET))) return -kind;
+    int fd = open_retrying(path, flags[how], how == IO_SECRET ? 0600 : 0666);
+    if (fd < 0 || how == IO_READ_ANY) return fd;
+    kind = fstat(fd, &st) == 0 ? io_kind(st.st_mode) : errno;
+    if (!kind) return fd;
     io_close(fd);
-    return -ENXIO;
+    return how == IO_READ ? -kind : -ENXIO;
+}
+
+FILE *io_open_stream(const char *path, IoOpen how) {
+    int   fd = io_open(path, how);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
+    int   error = fd < 0 ? -fd : errno;
+    if (!file && fd >= 0) io_close(fd);
+    if (!file) errno = error;
+    return file;
 }
 
 int io_write(int fd, const void *data, size_t bytes) {
@@ -214,12 +261,32 @@ int io_fsync_dir(const char *path) {
     return rc == -EINVAL ? 0 : rc; /* a file system that cannot sync folders */
 }
 
+/* Opens path.tmp, empty, for this writer alone. Another process that holds it has soon renamed or removed it. A file
+ * system without flock(2) keeps nobody out. */
+static int open_alone(const char *tmp) {
+    enum { PAUSE_US = 10000, PAUSES = 500 };
+    for (int pauses = 0;;) {
+        struct stat opened, named;
+        int         fd = io_open(tmp, IO_SHARED);
+        if ((fd == -ELOOP || fd == -ENXIO) && io_unlink(tmp) == 0) continue; /* a link or pipe of that name leads nowhere of ours */
+        if (fd < 0) return fd;
+        int is_held = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+        int is_named = fstat(fd, &opened) == 0 && stat(tmp, &named) == 0 && opened.st_ino == named.st_ino;
+        int rc = is_held && pauses == PAUSES ? -EBUSY : !is_held && is_named && opened.st_size > 0 ? io_truncate(fd, 0) : 0;
+        if (rc == 0 && !is_held && is_named) return fd;
+        io_close(fd);
+        if (rc < 0) return rc;
+        if (is_held) usleep(PAUSE_US), pauses++;
+    }
+}
+
+/* The second descriptor keeps the lock until the file has its name. The first is closed before, because a network file
+ * system may report a failed write only then. */
 int io_replace_file(const char *path, const void *data, size_t bytes) {
     char *tmp = NULL;
     if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;
-    int fd = io_open(tmp, IO_CREATE);
-    if ((fd == -ELOOP || fd == -ENXIO) && io_unlink(tmp) == 0) fd = io_open(tmp, IO_CREATE); /* a link or pipe of that name leads nowhere of ours */
-    int rc = fd < 0 ? fd : io_write(fd, data, bytes);
+    int fd = open_alone(tmp), lock = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int rc = fd < 0 ? fd : lock < 0 ? -errno : io_write(fd, data, bytes);
     if (rc == 0) rc = io_fsync(fd);
     if (fd >= 0) {
         int closed = io_close(fd);
@@ -227,6 +294,7 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
         if (rc == 0) rc = io_rename(tmp, path);
         if (rc < 0) io_unlink(tmp);
     }
+    if (lock >= 0) close(lock);
     free(tmp);
     return rc;
 }
@@ -258,9 +326,9 @@ static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     return (int64_t)have;
 }
 
-int64_t io_read_file(const char *path, size_t limit, char **data) {
+static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **data) {
     *data = NULL;
-    int fd = io_open(path, IO_READ);
+    int fd = io_open(path, how);
     if (fd < 0) return fd;
     struct stat st;
     size_t      room = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size + 1 : 4096, have = 0;
@@ -284,6 +352,9 @@ int64_t io_read_file(const char *path, size_t limit, char **data) {
     *data = text;
     return (int64_t)have;
 }
+
+int64_t io_read_file(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, data); }
+int64_t io_read_input(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ_ANY, limit, data); }
 
 int64_t io_read_start(const char *path, size_t limit, char **data) {
     *data = NULL;

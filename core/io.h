@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,16 +16,29 @@ extern "C" {
 
 typedef enum {
     IO_CREATE, IO_APPEND, IO_SHARED /* made if absent, kept if there: several write into it */,
-    IO_SECRET /* mode 600; -EEXIST where there is one */, IO_READ
+    IO_SECRET /* mode 600; -EEXIST where there is one */, IO_READ,
+    IO_READ_ANY /* an input that may be a pipe or device as well; waits for the writer of a pipe */
 } IoOpen;
+
+/* Error codes of paths that are no plain files, beside those of errno; folders are EISDIR. */
+enum { IO_IS_FIFO = 1001, IO_IS_SOCKET, IO_IS_CHARACTER_DEVICE, IO_IS_BLOCK_DEVICE, IO_IS_LINK };
+/* Returns such a code by the mode of a file; 0 if it is a plain file. */
+int         io_kind(unsigned mode);
+/* Returns the text of an error code, of either sign: "is a FIFO, not a file", or that of strerror(). */
+const char *io_error_text(int error);
+/* Exit 74 if the error is of these codes, with path and kind; else returns. For files that may be missing or damaged. */
+void        io_expect_file(const char *path, int64_t error);
 
 /* Opens /dev/null in place of a closed standard input, output or error. Else the next file opened would take that
  * number, and receive the program's output. */
 void io_hold_standard(void);
 
-/* Returns a descriptor or -errno; mode 0666 & ~umask but for IO_SECRET. Only plain files are opened for writing: links
- * are -ELOOP, pipes and devices -ENXIO, at once. */
-int io_open(const char *path, IoOpen how);
+/* Returns a descriptor or -errno; mode 0666 & ~umask but for IO_SECRET. Only plain files are opened, at once: for
+ * writing links are -ELOOP, pipes and devices -ENXIO; for IO_READ links are followed, and other kinds have their codes
+ * above. */
+int   io_open(const char *path, IoOpen how);
+/* Opens a file to be read with stdio. Returns NULL, and the code in errno. */
+FILE *io_open_stream(const char *path, IoOpen how);
 int io_write(int fd, const void *data, size_t bytes);
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset);
 void io_start_writeback(int fd, uint64_t offset, size_t bytes); /* so that a later fsync finds little left; advice only */
@@ -40,7 +54,8 @@ int io_mkdir_own(const char *path);                      /* one folder, for this
 int io_remove_tree(const char *path);                    /* a folder we made: files and one level of folders below it; absent is fine */
 int io_fsync_dir(const char *path);
 
-/* Writes path.tmp, fsyncs, renames to path: readers see the old bytes or the new ones. */
+/* Writes path.tmp, fsyncs, renames to path: readers see the old bytes or the new ones. Another process that writes it
+ * is waited for, 5 s at most; then -EBUSY. */
 int io_replace_file(const char *path, const void *data, size_t bytes);
 
 /* Makes a file of so many zeroed bytes, all of them taken from its file system now, and maps it. Bytes written to
@@ -51,6 +66,7 @@ void io_unmap(void *memory, size_t bytes);
 /* Whole file into malloc'ed memory (NUL after the end), at most limit bytes: length or -errno (-EFBIG over the
  * limit). */
 int64_t io_read_file(const char *path, size_t limit, char **data);
+int64_t io_read_input(const char *path, size_t limit, char **data); /* the same; may be a pipe: IO_READ_ANY */
 /* Reads the first bytes of a file, at most limit, into malloc'ed memory (NUL after the end). Returns their number or
  * -errno. */
 int64_t io_read_start(const char *path, size_t limit, char **data);

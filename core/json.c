@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -76,6 +77,30 @@ size_t json_quote(char *out, size_t capacity, const char *text) {
     used = append(out, capacity, used, "\"");
     if (capacity) out[used < capacity ? used : capacity - 1] = '\0';
     return used;
+}
+
+cJSON *json_string(const char *text) {
+    static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
+    char *clean = (char *)malloc(3 * strlen(text) + 1), *to = clean;
+    if (!clean) return NULL;
+    for (int length; *text; text += length ? length : 1) {
+        length = json_utf8(text, strnlen(text, 4));
+        size_t bytes = length ? (size_t)length : sizeof replacement - 1;
+        memcpy(to, length ? text : replacement, bytes);
+        to += bytes;
+    }
+    *to = 0;
+    cJSON *string = cJSON_CreateString(clean);
+    free(clean);
+    return string;
+}
+
+int json_reads_as(const char *read, const char *text) {
+    cJSON *string = json_string(text);
+    if (!string) fail(EXIT_MEMORY, "no memory to compare names");
+    int is_same = strcmp(string->valuestring, read) == 0;
+    cJSON_Delete(string);
+    return is_same;
 }
 
 char *json_quote_short(char *out, size_t capacity, const char *text) {

@@ -59,6 +59,11 @@ cJSON *json_member(const cJSON *object, const char *name);
 /* Appends text as a JSON string with quotes and escapes to out [capacity]; returns the bytes it takes (also if it did
  * not fit). */
 size_t json_quote(char *out, size_t capacity, const char *text);
+/* Returns whether `read` is what a reader gets for a string that json_quote() wrote of text: names of files need not be
+ * UTF-8. */
+int    json_reads_as(const char *read, const char *text);
+/* A string node of text, with U+FFFD for each byte that is no UTF-8. NULL: no memory. */
+cJSON *json_string(const char *text);
 
 #ifdef __cplusplus
 }

@@ -657,7 +657,7 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
     if (n == -EFBIG)
         return say(fault, EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path,
                    FILE_LIMIT >> 20);
-    if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, strerror((int)-n));
+    if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
     read->path = path, read->bytes = (size_t)n;
     int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, why);
     if (!exit_code) return 0;
@@ -752,7 +752,7 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
         snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, FILES[i]);
         int64_t n = io_read_file(beside, FILE_LIMIT, &text);
         if (n == -ENOENT || n == -ENOTDIR) continue;
-        if (n < 0) return say(fault, EXIT_IO, "%s cannot be read: %s", beside, strerror((int)-n));
+        if (n < 0) return say(fault, EXIT_IO, "%s cannot be read: %s", beside, io_error_text((int)n));
         cJSON *json = json_of_others(text, (size_t)n, beside, NULL);
         if (!cJSON_IsObject(json)) {
             cJSON_Delete(json), free(text);

@@ -300,7 +300,7 @@ static int open_source(const Documents *d, Source *s, Stream *stream, const char
     char why[TEXT_FILE_FAULT_CHARS];
     *stream = (Stream){NULL, NULL, 0, 0, 0, d->options.is_stopped};
     *reason = NULL;
-    int exit_code = text_file_open(&stream->file, s->path, d->options.encoding, why);
+    int exit_code = text_file_open(&stream->file, s->path, s->is_pipe ? IO_READ_ANY : IO_READ, d->options.encoding, why);
     if (exit_code) return with_skip(s, say(fault, exit_code, s->name, " %s", why), fault);
     if (s->format == FORMAT_FOUND) exit_code = judge(d, s, stream, reason, fault);
     if (exit_code && !*reason) with_skip(s, exit_code, fault);
@@ -411,7 +411,7 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
                     char fault[DOCUMENT_FAULT_CHARS]) {
     struct stat st;
     if (stat(path, &st) < 0 || access(path, R_OK) < 0) {
-        const char *error = strerror(errno);
+        const char *error = io_error_text(errno);
         Source      s = {.typed = (char *)typed, .name = shown_name(typed), .is_named = !above};
         snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s.name, error);
         int exit_code = with_skip(&s, EXIT_DATA, fault);
@@ -428,7 +428,7 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
     int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
     if (entries < 0)
         return here.depth < DEEPEST_FOLDER
-                   ? say(fault, EXIT_DATA, path, " cannot be listed: %s", strerror(errno))
+                   ? say(fault, EXIT_DATA, path, " cannot be listed: %s", io_error_text(errno))
                    : say(fault, EXIT_DATA, path, " is a folder over %d folders deep, the limit", DEEPEST_FOLDER);
     for (int i = 0; i < entries; i++) {
         if (exit_code == 0) exit_code = add_entry(d, path, entry[i]->d_name, &here, fault);
@@ -528,17 +528,19 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         char   *copy = NULL;
         if (!s->is_pipe) continue;
         if (asprintf(&copy, "%s/input_%lld", folder, (long long)i) < 0) fail(EXIT_MEMORY, "no memory for the names of the texts");
-        int from = io_open(s->path, IO_READ), to = from < 0 ? -1 : io_open(copy, IO_CREATE), rc = from < 0 ? from : to;
+        int from = io_open(s->path, IO_READ_ANY), to = from < 0 ? -1 : io_open(copy, IO_CREATE), rc = from < 0 ? from : to;
         if (to >= 0) {
             rc = copy_bytes(from, to, d->options.is_stopped);
             int closed = io_close(to);
             if (rc == 0) rc = closed;
         }
         if (from >= 0) io_close(from);
+        else snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s->name, io_error_text(from));
+        if (from < 0) return free(copy), EXIT_DATA;
         free(s->path);
         s->path = copy, s->is_pipe = 0;
         if (rc == -ECANCELED) return say(fault, EXIT_STOPPED, s->name, " " STOPPED);
-        snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot write %s: %s", copy, strerror(-rc));
+        snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot write %s: %s", copy, io_error_text(rc));
         if (rc < 0) return EXIT_IO;
         s->plain_bytes = io_file_bytes(copy);
         const char *reason;

@@ -57,7 +57,7 @@ static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offse
     int rc = io_pread(p->fd, data, bytes, offset);
     if (rc == 0) return 1;
     if (rc != -ENODATA)
-        fail(EXIT_IO, "cannot read %s at byte %llu: %s", p->path, (unsigned long long)offset, strerror(-rc));
+        fail(EXIT_IO, "cannot read %s at byte %llu: %s", p->path, (unsigned long long)offset, io_error_text(rc));
     return refuse(fault, "is truncated: it was cut short while it was read");
 }
 
@@ -269,7 +269,7 @@ int parquet_open(Parquet **file, const char *path, const char *field, char fault
         return refuse(fault, "is truncated, or no parquet file: it holds %lld bytes", (long long)bytes), 0;
     int      fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ);
     Parquet *p = (Parquet *)calloc(1, sizeof *p);
-    if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-fd));
+    if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));
     if (!p || !(p->path = strdup(path))) fail(EXIT_MEMORY, "no memory to read a parquet file");
     json_quote_short(p->name, sizeof p->name, field);
     p->fd = fd;

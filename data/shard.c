@@ -258,9 +258,11 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
     size_t   stem = strlen(path) < 4 ? 0 : strlen(path) - 4;
+    struct stat st;
     *found = 0;
     if (stem >= sizeof name - 4 || strcmp(path + stem, ".bin") != 0) return 0;
     snprintf(name, sizeof name, "%.*s.idx", (int)stem, path);
+    if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s %s", name, io_error_text(io_kind(st.st_mode)));
     int64_t bytes = io_file_bytes(name);
     if (bytes < (int64_t)sizeof MEGATRON_MAGIC) return 0;
     size_t start_bytes = bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
@@ -273,7 +275,7 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     if (is_good) rc = io_pread(fd, &length, sizeof length, SHARD_INDEX_BYTES + 4 * last);
     if (is_good && rc == 0) rc = io_pread(fd, &offset, sizeof offset, SHARD_INDEX_BYTES + 4 * (last + 1) + 8 * last);
     if (fd >= 0) io_close(fd);
-    if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, strerror(-rc));
+    if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, io_error_text(rc));
     if (!is_index) return 0;
     if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
     if (length < 0 || offset > file_bytes || file_bytes - offset != (uint64_t)length * (uint64_t)header->token_bytes)
@@ -304,13 +306,13 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path, path);
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        SAY(EXIT_DATA, "%s is not a regular file: name a file of tokens", path);
+        SAY(EXIT_DATA, "%s %s: name a file of tokens", path, io_error_text(io_kind(st.st_mode)));
     int fd = io_open(path, IO_READ), rc = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
     uint64_t file_bytes = rc < 0 ? 0 : (uint64_t)st.st_size;
     size_t   start_bytes = file_bytes < sizeof start ? (size_t)file_bytes : sizeof start;
     if (rc == 0) rc = io_pread(fd, start, start_bytes, 0);
     if (fd >= 0) io_close(fd);
-    if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", path, strerror(-rc));
+    if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", path, io_error_text(rc));
     rc = read_index(path, file_bytes, header, &has_index, sentence);
     if (rc || has_index) return rc;
     if (shard_parse_header(start, start_bytes, file_bytes, vocab_size, header, fault) == 0) return 0;
@@ -329,13 +331,13 @@ Shard shard_open(const char *path, int64_t vocab_size) {
     int         exit_code = shard_look(path, vocab_size, &shard.header, sentence);
     if (exit_code) fail(exit_code, "%s", sentence);
     int fd = io_open(path, IO_READ);
-    if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-fd));
-    if (fstat(fd, &st) < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(errno));
+    if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));
+    if (fstat(fd, &st) < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(errno));
     shard.file_bytes = (uint64_t)st.st_size;
     if (shard.file_bytes < shard.header.data_offset + (uint64_t)shard.header.token_bytes * (uint64_t)shard.header.tokens)
         fail(EXIT_IO, "%s was cut short while it was opened; copy or make it again", path);
     void *map = mmap(NULL, (size_t)shard.file_bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, strerror(errno));
+    if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, io_error_text(errno));
     io_close(fd);
     shard.map = map;
     shard.path = strdup(path);

@@ -65,7 +65,7 @@ static int64_t read_file(TextFile *f, char *data, size_t bytes, char *fault) {
     ssize_t n;
     do n = read(f->fd, data, bytes);
     while (n < 0 && errno == EINTR);
-    if (n < 0) return -fault_is(fault, EXIT_IO, "cannot be read: %s", strerror(errno));
+    if (n < 0) return -fault_is(fault, EXIT_IO, "cannot be read: %s", io_error_text(errno));
     return n;
 }
 
@@ -499,12 +499,13 @@ static TextFile *create(void) {
     return f;
 }
 
-int text_file_open(TextFile **file, const char *path, TextEncoding encoding, char fault[TEXT_FILE_FAULT_CHARS]) {
+int text_file_open(TextFile **file, const char *path, IoOpen how, TextEncoding encoding,
+                   char fault[TEXT_FILE_FAULT_CHARS]) {
     struct stat st;
     TextFile   *f = create();
     int         exit_code = 0;
-    f->fd = io_open(path, IO_READ);
-    if (f->fd < 0) exit_code = fault_is(fault, EXIT_DATA, "cannot be read: %s", strerror(-f->fd));
+    f->fd = io_open(path, how);
+    if (f->fd < 0) exit_code = fault_is(fault, EXIT_DATA, "cannot be read: %s", io_error_text(f->fd));
     else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) exit_code = fault_is(fault, EXIT_DATA, "is a folder");
     else exit_code = open_start(f, encoding, fault);
     if (exit_code) text_file_close(f), f = NULL;

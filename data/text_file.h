@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/io.h"
 #include "data/unpack.h"
 
 #ifdef __cplusplus
@@ -43,7 +44,7 @@ typedef enum {
 
 /* Opens path and looks at its start. Returns 0, or an exit code (65 not text, 71, 74) with the reason in fault, worded
  * to follow the name of the file. The path may be a pipe. */
-int text_file_open(TextFile **file, const char *path, TextEncoding encoding, char fault[TEXT_FILE_FAULT_CHARS]);
+int text_file_open(TextFile **file, const char *path, IoOpen how, TextEncoding encoding, char fault[TEXT_FILE_FAULT_CHARS]);
 void text_file_close(TextFile *f);
 
 /* Returns the kind of the file, judged by its first TEXT_FILE_START unpacked bytes. *what is NULL for TEXT_PLAIN and

@@ -50,6 +50,7 @@ static double number_beside(const char *shard, const char *key) {
     double    found = NAN;
     tokens_json_path(shard, path, sizeof path);
     int64_t bytes = io_read_file(path, TOKENS_JSON_BYTES, &text);
+    io_expect_file(path, bytes);
     if (bytes < 0) return NAN;
     if (json_parse(text, (size_t)bytes, TOKENS_JSON_BYTES, &json, &fault)) {
         const cJSON *member = json_member(json.root, key);

@@ -28,7 +28,7 @@ static void open_tasks(Run *r) {
     if (!r->task) fail(EXIT_MEMORY, "no memory for the tasks");
     for (; r->tasks < c->eval.tasks.count; r->tasks++) {
         Task *t = &r->task[r->tasks];
-        *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len, 0});
+        *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len, 0, 0});
         if (t->cut > 0)
             warn("%s: %lld texts are longer than the %lld tokens of batch.seq_len and lost their beginning", t->path, (long long)t->cut,
                  (long long)c->batch.seq_len);

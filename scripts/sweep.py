@@ -7,8 +7,8 @@ SPACE.json: {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": true}
              "schedule.warmup_steps": {"low": 10, "high": 100, "int": true},
              "optimizer.beta2": {"choices": [0.95, 0.99]}}
 docs/sweeps.md has the rest. The same command goes on after a kill; other drivers may share the folder.
-Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, 69 no Optuna, 74 I/O,
-75 stopped.
+Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, 69 no Optuna, 73 another
+sweep is at work in the folder, 74 I/O, 75 stopped.
 """
 
 import argparse
@@ -194,16 +194,29 @@ class Sweep:
                     same += ["the config"] if file.read() != config else []
                 if same:
                     differ = ", another ".join(same)
+                    if self.is_at_work():
+                        die(73, f"{self.out} is in use by a sweep with another {differ}: wait for it, or take another --out")
                     die(64, f"{self.out} holds a sweep with another {differ}: type its command, or take another --out")
             write_file(f"{self.out}/sweep.json", json.dumps(asked, indent=1) + "\n")
+            self.driving = open(f"{self.out}/config.json", encoding="utf-8")  # pylint: disable=consider-using-with
+            fcntl.flock(self.driving, fcntl.LOCK_SH)  # until this driver ends, however it ends
         self.config = f"{self.out}/config.json"
+
+    def is_at_work(self):
+        """Whether a driver has the sweep: each holds its config.json by a shared lock."""
+        with open(f"{self.out}/config.json", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     # --- shared by threads and drivers ---
 
     @contextlib.contextmanager
     def locked(self):
         """One thread of one driver at a time. Optuna's own lock of the journal outlives a driver that is killed."""
-        with self.mutex, open(f"{self.out}/.lock", "w", encoding="utf-8") as file:
+        with self.mutex, open(f"{self.out}/.lock", "a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.out}/study.journal.lock")
@@ -332,6 +345,9 @@ def arguments():
     for name, least in (("n", 1), ("jobs", 1), ("rounds", 0)):
         if getattr(args, name) < least:
             die(64, f"{name} must be at least {least}")
+    for text in (args.space, args.config, args.out, *args.words):
+        if not text.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in text):
+            die(64, f"{ascii(text)} is not UTF-8, and a config holds nothing else: give another name")
     for word in args.words:
         if not re.match(r"[a-z_]+(\.[a-z_0-9]+)?=", word):
             die(64, f"{word} is no key=value")

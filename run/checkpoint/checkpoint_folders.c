@@ -95,7 +95,7 @@ static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     Path        path = path_of("%s/" MANIFEST_NAME, folder);
     if (lstat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) manifest_fault(fault, "it is not a folder");
     else if (lstat(path.text, &st) < 0) manifest_unread(fault, MANIFEST_NAME, errno);
-    else if (!S_ISREG(st.st_mode)) manifest_fault(fault, MANIFEST_NAME " is not a plain file");
+    else if (!S_ISREG(st.st_mode)) manifest_fault(fault, MANIFEST_NAME " %s", io_error_text(io_kind(st.st_mode)));
     else if ((*bytes = io_read_file(path.text, MANIFEST_LIMIT, &text)) < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
     return text;
 }

@@ -50,7 +50,7 @@ static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
     for (int i = 0; i < shards; i++) {
         const Shard        *s = &now->shard[i];
         const ManifestData *d = &m->data[i];
-        if (strcmp(shard_name(s), d->name) == 0 && s->file_bytes == d->bytes && s->header.tokens == d->tokens) continue;
+        if (json_reads_as(d->name, shard_name(s)) && s->file_bytes == d->bytes && s->header.tokens == d->tokens) continue;
         fprintf(out,
                 "data.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64
                 " bytes, %" PRId64 " tokens)",
@@ -120,7 +120,7 @@ static void refuse_other_model(const char *folder, const Config *config, int has
     int64_t   bytes = io_read_file(path.text, JSON_LIMIT, &text);
     if (bytes == -ENOENT) return; /* weights alone are as good */
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
-    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path.text, strerror((int)-bytes));
+    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path.text, io_error_text((int)bytes));
     if (json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
         if (fits) refuse_other_sizes(json.root, path.text, config->model.shape);
         else hf_config_expect(json.root, path.text, config->model.shape, has_head);

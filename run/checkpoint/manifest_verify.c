@@ -18,14 +18,14 @@ int manifest_unread(char *fault, const char *name, int error) {
         case ENODATA: return manifest_fault(fault, "%s ends too early", name);
         case EFBIG: return manifest_fault(fault, "%s is too long", name);
         case ENOMEM: return manifest_fault(fault, MANIFEST_NO_MEMORY);
-        default: return manifest_fault(fault, MANIFEST_UNREADABLE "%s: %s", name, strerror(error));
+        default: return manifest_fault(fault, MANIFEST_UNREADABLE "%s: %s", name, io_error_text(error));
     }
 }
 
 static int size_ok(const char *path, const char *name, uint64_t bytes, char *fault) {
     struct stat st;
     if (lstat(path, &st) < 0) return manifest_unread(fault, name, errno);
-    if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s is not a plain file", name);
+    if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s %s", name, io_error_text(io_kind(st.st_mode)));
     if ((uint64_t)st.st_size != bytes)
         return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
     return 1;

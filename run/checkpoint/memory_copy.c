@@ -113,7 +113,7 @@ static char *read_meta(int fd, uint64_t file_bytes, uint64_t *count, char *fault
     if (bytes && !error) error = io_pread(fd, bytes, *count, 0);
     if (bytes && !error) return bytes;
     free(bytes);
-    manifest_fault(fault, "cannot read it: %s", strerror(error ? -error : ENOMEM));
+    manifest_fault(fault, "cannot read it: %s", io_error_text(error ? -error : ENOMEM));
     return NULL;
 }
 
@@ -124,7 +124,7 @@ int memory_read(const char *path, MemoryCopy *copy, char *fault) {
     int         fd = io_open(path, IO_READ), good = 0;
     memset(copy, 0, sizeof *copy);
     fault[0] = 0;
-    if (fd < 0) return manifest_fault(fault, "cannot read it: %s", strerror(-fd));
+    if (fd < 0) return manifest_fault(fault, "cannot read it: %s", io_error_text(fd));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) manifest_fault(fault, "it is another user's");
     else {
         char *bytes = read_meta(fd, (uint64_t)st.st_size, &count, fault);
@@ -157,7 +157,7 @@ int memory_each_run(const char *path, const MemoryCopy *copy, void (*put)(void *
         else if (!error && put) put(ctx, run, bytes);
         at += run.extent.bytes;
     }
-    if (error) manifest_fault(fault, "cannot read it: %s", strerror(-error));
+    if (error) manifest_fault(fault, "cannot read it: %s", io_error_text(error));
     if (fd >= 0) io_close(fd);
     free(bytes);
     return !fault[0];
@@ -173,7 +173,9 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 
 int memory_read_run_id(const char *run_dir, char run_id[40]) {
     char   *text;
-    int64_t bytes = io_read_file(path_of("%s/run_id", run_dir).text, 40, &text);
+    Path    path = path_of("%s/run_id", run_dir);
+    int64_t bytes = io_read_file(path.text, 40, &text);
+    io_expect_file(path.text, bytes);
     int     good = bytes > 1 && bytes <= 40 && text[bytes - 1] == '\n' && strspn(text, "0123456789abcdef") == (size_t)bytes - 1;
     if (good) snprintf(run_id, 40, "%.*s", (int)bytes - 1, text);
     if (bytes >= 0) free(text);

@@ -22,14 +22,14 @@ static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *byt
     *bytes = 0;
     if (file_bytes < sizeof length) return (uint8_t *)calloc(1, 1);
     int error = io_pread(w->fd, length, sizeof length, 0);
-    if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, strerror(-error));
+    if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
     for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
     if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0; /* the parser refuses it by the length alone */
     *bytes = (size_t)(8 + n);
     uint8_t *head = (uint8_t *)malloc(*bytes);
     if (!head) fail(EXIT_MEMORY, "no memory for the header of %s", w->path);
     error = io_pread(w->fd, head, *bytes, 0);
-    if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, strerror(-error));
+    if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
     return head;
 }
 
@@ -40,10 +40,10 @@ WeightsFile weights_open(const char *path) {
     char        fault[SAFETENSORS_FAULT_BYTES];
     if (!w.path) fail(EXIT_MEMORY, "no memory to open %s", path);
     if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
-    if (stat(path, &st) < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s is not a file", path);
+    if (stat(path, &st) < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(errno));
+    if (!S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
     w.fd = io_open(path, IO_READ);
-    if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, strerror(-w.fd));
+    if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(w.fd));
     uint8_t *head = read_head(&w, (uint64_t)st.st_size, &bytes);
     if (!head) fail(EXIT_MEMORY, "no memory to open %s", path);
     if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault))
@@ -101,7 +101,7 @@ void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int6
         int     error = read_block(w, t, first + at, n, out + at);
         if (error < failed) failed = error;
     }
-    if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, strerror(-failed));
+    if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, io_error_text(failed));
 }
 
 int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,

@@ -189,7 +189,7 @@ static WeightsIndex read_index(const char *path) {
     int64_t       bytes = io_read_file(path, WEIGHTS_INDEX_LIMIT, &text);
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path);
     if (bytes == -EFBIG) fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", path, WEIGHTS_INDEX_LIMIT);
-    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror((int)-bytes));
+    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
     if (!weights_index_parse(text, (size_t)bytes, &index, fault)) fail(EXIT_DATA, "%s %s", path, fault);
     free(text);
     return index;
@@ -224,6 +224,8 @@ WeightsSet weights_set_open(const char *path) {
     int         is_index = ends_with(name, ".index.json");
     struct stat st;
     if (stat(set.path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        if (ends_with(name, ".safetensors") && !has_parts(set.path))
+            fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
         open_parts(&set);
         return set;
     }
@@ -258,7 +260,7 @@ uint64_t weights_set_fingerprint(const WeightsSet *set) {
         for (uint64_t i = 0; i < LOOKS; i++) {
             uint64_t at = bytes / LOOKS * i, n = bytes - at < BYTES ? bytes - at : BYTES;
             int      error = io_pread(w->fd, piece, n, at);
-            if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, strerror(-error));
+            if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
             hash = XXH3_64bits_withSeed(piece, n, hash);
         }
     }

@@ -8,13 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/io.h"
 #include "core/json.h"
 #include "model/block.h"
 #include "run/config/config_load.h"
 
-/* Reads at most limit+1 bytes, so that a file over the limit is seen as such. Returns 0 or an errno value. */
-static int read_file(const char *path, size_t limit, char **text, size_t *bytes) {
-    FILE *file = fopen(path, "rb");
+/* Reads at most limit+1 bytes, so that a file over the limit is seen as such. Returns 0 or an error code of core/io.h. */
+static int read_file(const char *path, IoOpen how, size_t limit, char **text, size_t *bytes) {
+    FILE *file = io_open_stream(path, how);
     if (!file && errno != ENOMEM) return errno;
     if (!file || !(*text = malloc(limit + 1))) fail(EXIT_MEMORY, "out of memory while reading %s", path);
     *bytes = fread(*text, 1, limit + 1, file);
@@ -97,7 +98,12 @@ static void resolve(ConfigLoad *load, int is_saved) {
     resolve_kind(load);
     c->model.shape.init_std = c->init.std;
     resolve_documents(load, is_saved);
-    if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c, c->path);
+    if (!config_given(load, "run.dir")->given) {
+        c->run.dir = default_dir(c, c->path);
+        if (!json_reads_as(c->run.dir, c->run.dir))
+            faults_add(&load->faults, load->file, "run.dir is not given, and the name of this file, which it would have, is "
+                       "not UTF-8: add run.dir=runs/NAME");
+    }
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {
         c->batch.seq_len = c->model.shape.n_positions;
@@ -174,7 +180,7 @@ char *config_parse(const char *path, const char *text, size_t bytes, char *const
 static char *cannot_read(const char *path, int error, Config *config) {
     ConfigLoad load;
     load_start(&load, config, (Where){path, NULL, {0, 1}});
-    faults_add(&load.faults, load.file, "cannot read: %s", strerror(error));
+    faults_add(&load.faults, load.file, "cannot read: %s", io_error_text(error));
     return load_end(&load);
 }
 
@@ -188,7 +194,7 @@ static char *read_and_parse(const char *path, Reading with, Config *config) {
     }
     char  *text = NULL;
     size_t bytes = 0;
-    int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, JSON_LIMIT, &text, &bytes);
+    int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, with.run_dir ? IO_READ : IO_READ_ANY, JSON_LIMIT, &text, &bytes);
     if (error) return cannot_read(path, error, config);
     char *faults = parse(path, text, bytes, with, config);
     free(text);

@@ -187,10 +187,11 @@ void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
 
 /* --- overrides ---------------------------------------------------------------------------------------------------- */
 
-static int is_utf8(const char *text) {
+/* Returns the first byte that is no UTF-8, or NULL. */
+static const char *find_foreign(const char *text) {
     for (int length; *text; text += length)
-        if ((length = json_utf8(text, strlen(text))) == 0) return 0;
-    return 1;
+        if ((length = json_utf8(text, strlen(text))) == 0) return text;
+    return NULL;
 }
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
@@ -199,7 +200,7 @@ static int is_utf8(const char *text) {
  * they are no mistyped number. */
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
-    if (!is_utf8(text) || (*text && strchr("{[\"", *text) && access(text, F_OK) != 0)) return 0;
+    if (*text && strchr("{[\"", *text) && access(text, F_OK) != 0) return 0;
     /* For True and False JSON's reader suggests the right word. */
     if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
@@ -218,6 +219,13 @@ void config_override(ConfigLoad *load, const char *argument) {
     snprintf(key, sizeof key, "%.*s", equals - argument < PATH ? (int)(equals - argument) : PATH, argument);
     const Option *o = option_find(key);
     const char   *text = equals + 1;
+    const char   *foreign = find_foreign(text);
+    if (foreign) {
+        if (o) config_given(load, key)->faulty = 1;
+        faults_add(&load->faults, where, "byte 0x%02x of the value is not UTF-8, and a config holds nothing else: give another "
+                   "name, or rename that file or folder", (unsigned char)*foreign);
+        return;
+    }
     int           known = o || is_section(key);
     int           parsed = json_parse_all(text, strlen(text), JSON_LIMIT, known ? key : "", &json, &fault);
     int           bare = (!parsed || json.softs) && is_bare_word(o, text);

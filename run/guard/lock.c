@@ -22,6 +22,7 @@ static const double LOOK_MS = 100.0;
 
 struct RunLock {
     char            dir[4096], path[4200];
+    char            by[32], key[32];     /* "tokenize: " and "out", or "" and "run.dir": for messages */
     int             fd;                  /* open and flocked as long as the process lives */
     LockHolder      self;
     double          beat_ms;
@@ -29,6 +30,10 @@ struct RunLock {
     int             is_signed;
     _Atomic int     lost;                /* the file holds another's name */
     Thread          beater;
+    int             is_output, no_flock; /* the lock of a verb; the file system has no flock(2) */
+    char            made[4096];          /* outputs: the folder of the lock; "" is the working directory */
+    size_t          there;               /* bytes of made[] that name a folder of before */
+    RunLock        *earlier;             /* outputs: the one that was taken before this one */
 };
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
@@ -57,19 +62,19 @@ static void refuse_foreign(const char *dir, const char *name) {
     struct stat st;
     snprintf(path, sizeof path, "%s/%s", dir, name);
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        fail(EXIT_IO, "%s is no plain file; remove it, links are not followed here", path);
+        fail(EXIT_IO, "%s %s; remove it, links are not followed here", path, io_error_text(io_kind(st.st_mode)));
 }
 
 static void open_file(RunLock *l) {
     int error = io_mkdirs(l->dir);
     if (error)
         fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir,
-             strerror(-error));
-    if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, strerror(errno));
+             io_error_text(error));
+    if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
     refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl");
     refuse_foreign(l->dir, "gemm.json"), refuse_foreign(l->dir, "log.txt");
     l->fd = io_open(l->path, IO_SHARED);
-    if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, strerror(-l->fd));
+    if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, io_error_text(l->fd));
 }
 
 /* --- taking ------------------------------------------------------------------------------------------------------- */
@@ -79,20 +84,22 @@ static LockDecision look(RunLock *l, double first_ms) {
     LockHolder holder;
     int        refusal = flock(l->fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0, flocked = refusal == EWOULDBLOCK;
     int        error = read_now(l, text);
-    if (error) fail(EXIT_IO, "%s: cannot read: %s", l->path, strerror(-error));
+    if (error == -ENOENT && l->is_output) return LOCK_WAIT; /* its holder has just removed it */
+    if (error) fail(EXIT_IO, "%s: cannot read: %s", l->path, io_error_text(error));
+    l->no_flock = refusal && !flocked;
     if (first_ms == 0.0) strcpy(l->before, text);
     int          lives = holder_parse(text, &holder) && holder_lives(&holder);
-    LockSeen     seen = {.flocked = flocked, .no_flock = refusal && !flocked, .lives = lives,
+    LockSeen     seen = {.flocked = flocked, .no_flock = l->no_flock, .lives = lives,
                          .moved = strcmp(text, l->before) != 0, .still_ms = first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
     LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
     char         who[512];
     if (decision == LOCK_REFUSE) { /* a dead job's name may still be there: the holder has not signed yet */
         int is_stale = flocked && strcmp(holder.host, l->self.host) == 0 && !lives;
-        fail(EXIT_LOCKED, "%s is in use by another job (%s); wait for it, or choose another run.dir", l->dir,
-             is_stale ? "it has just begun" : describe(text, who));
+        fail(EXIT_LOCKED, "%s%s is in use by another job (%s); wait for it, or choose another %s", l->by, l->dir,
+             is_stale ? "it has just begun" : describe(text, who), l->key);
     }
     if (decision == LOCK_WAIT && first_ms == 0.0)
-        warn("%s was in use by another job (%s), which may still run: this job takes the folder over after %.0f s without a "
+        warn("%s was in use by another job (%s), which may still run: this job takes it over after %.0f s without a "
              "sign of life from it", l->dir, describe(text, who), LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
     return decision;
 }
@@ -118,7 +125,7 @@ static void see_one_file_system(const char *dir, Comm *comm) {
     snprintf(path, sizeof path, "%s/.nonce", dir);
     if (comm_rank(comm) == 0) {
         int error = io_replace_file(path, &nonce, sizeof nonce);
-        if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
+        if (error) fail(EXIT_IO, "%s: cannot write: %s", path, io_error_text(error));
     }
     comm_barrier(comm);
     for (double start = clock_ms(); seen != nonce && clock_ms() - start < 5000.0;) {
@@ -141,6 +148,7 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
     if (comm_rank(comm) == 0) {
         l = (RunLock *)calloc(1, sizeof *l);
         if (!l) fail(EXIT_MEMORY, "no memory for the lock of %s", dir);
+        snprintf(l->key, sizeof l->key, "run.dir");
         snprintf(l->dir, sizeof l->dir, "%s", dir);
         snprintf(l->path, sizeof l->path, "%s/lock", dir);
         l->self = holder_self(comm_host(comm, 0));
@@ -170,8 +178,8 @@ NORETURN void lock_fail(const RunLock *l) {
     if (l) read_now(l, text);
     say_end_log();
     fail(EXIT_LOCKED,
-         "%s was taken over by another job (%s) while this one gave no sign of life: it writes nothing more there",
-         l ? l->dir : "run.dir", describe(text, who));
+         "%s%s was taken over by another job (%s) while this one gave no sign of life: it writes nothing more there",
+         l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
 }
 
 /* Writes the beat's digits alone, in place: that takes no room on a full disk. A lasting fault here shows elsewhere. */
@@ -194,20 +202,137 @@ void lock_sign(RunLock *l) {
     char text[HOLDER_TEXT], now[HOLDER_TEXT], who[512];
     if (!l) return;
     int length = holder_format(&l->self, text), error = read_now(l, now);
-    if (!error && strcmp(now, l->before) != 0) /* flock did not keep another host out */
-        fail(EXIT_LOCKED, "%s is in use by another job (%s), which came first by a moment", l->dir, describe(now, who));
+    if (!error && strcmp(now, l->before) != 0) { /* flock did not keep another host out */
+        l->lost = 1;
+        fail(EXIT_LOCKED, "%s%s is in use by another job (%s), which came first by a moment", l->by, l->dir,
+             describe(now, who));
+    }
     if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0); /* before it is cut: an empty file is anybody's */
     if (!error) error = io_truncate(l->fd, (uint64_t)length);
-    if (error) fail(EXIT_IO, "%s: cannot write: %s", l->path, strerror(-error));
+    if (error) fail(EXIT_IO, "%s: cannot write: %s", l->path, io_error_text(error));
     l->is_signed = 1;
     thread_start(&l->beater, keep_beating, l, "the lock's beat");
 }
 
+void lock_keep(RunLock *l) {
+    if (!lock_is_held(l)) lock_fail(l);
+}
+
+/* --- outputs of verbs --------------------------------------------------------------------------------------------- */
+
+/* Cuts the last part off a path; returns the new length. */
+static size_t cut_last(char *path) {
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/') length--;
+    while (length > 0 && path[length - 1] == '/') length--;
+    path[length] = 0;
+    return length;
+}
+
+/* Removes the folders that were made here, while they are empty. */
+static void remove_made(RunLock *l) {
+    for (size_t length = strlen(l->made); length > l->there && io_rmdir(l->made) == 0;) length = cut_last(l->made);
+}
+
+/* Called by fail(), too. The file goes before its flock: who waits for the flock finds it gone, and makes another. */
+static void remove_outputs(void *lock) {
+    for (RunLock *l = (RunLock *)lock; l; l = l->earlier) {
+        if (lock_is_held(l)) io_unlink(l->path);
+        remove_made(l);
+    }
+}
+
+static NORETURN void refuse_output(RunLock *l, const char *what, int error) {
+    remove_made(l);
+    fail(EXIT_IO, "%scannot write %s: %s: %s; give another %s=", l->by, l->dir, what, io_error_text(error), l->key);
+}
+
+static void make_folders(RunLock *l) {
+    char path[sizeof l->made];
+    l->there = strlen(strcpy(path, l->made));
+    while (l->there > 0 && access(path, F_OK) != 0) l->there = cut_last(path);
+    int error = l->made[0] ? io_mkdirs(l->made) : 0;
+    if (error < 0) refuse_output(l, l->made, error);
+}
+
+/* Refuses a file of the lock's name that holds anything but a lock. */
+static void refuse_other_text(RunLock *l) {
+    char      *text = NULL;
+    LockHolder h;
+    int        is_other = io_read_start(l->path, HOLDER_TEXT - 1, &text) > 0 && *text && !holder_parse(text, &h);
+    free(text);
+    if (is_other)
+        fail(EXIT_CONFIG, "%s%s is in the way: it is no lock of this program; move it away, or give another %s=", l->by,
+             l->path, l->key);
+}
+
+/* Opens the file that has the lock's name now. Another process may have removed it, and its folder, a moment ago. */
+static void open_output(RunLock *l, LockOutput kind) {
+    do {
+        if (l->fd >= 0) io_close(l->fd);
+        if (kind != LOCK_WHOLE) make_folders(l);
+        l->fd = io_open(l->path, IO_SHARED);
+        if (l->fd < 0 && (l->fd != -ENOENT || kind == LOCK_WHOLE)) refuse_output(l, l->path, l->fd);
+    } while (l->fd < 0);
+    refuse_other_text(l);
+}
+
+/* Returns whether the open file still has the lock's name. */
+static int is_named(const RunLock *l) {
+    struct stat opened, named;
+    return fstat(l->fd, &opened) == 0 && stat(l->path, &named) == 0 && opened.st_ino == named.st_ino &&
+           opened.st_dev == named.st_dev;
+}
+
+static void take_output(RunLock *l, LockOutput kind) {
+    open_output(l, kind);
+    for (double first_ms = 0.0;;) {
+        LockDecision decision = look(l, first_ms);
+        if (!is_named(l)) {
+            open_output(l, kind);
+            first_ms = 0.0;
+            continue;
+        }
+        if (decision == LOCK_TAKE) return;
+        if (signals_stop()) fail(EXIT_STOPPED, "%sasked to stop while waiting for %s: nothing was done", l->by, l->dir);
+        if (first_ms == 0.0) first_ms = clock_ms();
+        usleep((useconds_t)(LOOK_MS * 1e3));
+    }
+}
+
+RunLock *lock_output(const char *verb, const char *key, const char *output, LockOutput kind) {
+    char     host[256] = "?";
+    RunLock *l = (RunLock *)calloc(1, sizeof *l);
+    if (!l) fail(EXIT_MEMORY, "%s: no memory for the lock of %s", verb, output);
+    snprintf(l->by, sizeof l->by, "%s: ", verb), snprintf(l->key, sizeof l->key, "%s", key);
+    if ((size_t)snprintf(l->dir, sizeof l->dir, "%s", output) >= sizeof l->dir)
+        fail(EXIT_CONFIG, "%sthe name of %s= is too long", l->by, key);
+    snprintf(l->path, sizeof l->path, kind == LOCK_INTO ? "%s/.out.lock" : "%s.lock", output);
+    snprintf(l->made, sizeof l->made, "%s", kind == LOCK_WHOLE ? "" : output);
+    if (kind == LOCK_WITH_PARENTS && cut_last(l->made) == 0 && *output == '/') strcpy(l->made, "/");
+    gethostname(host, sizeof host - 1);
+    l->self = holder_self(host);
+    l->beat_ms = LOCK_BEAT_MS, l->is_output = 1, l->fd = -1;
+    take_output(l, kind);
+    l->earlier = (RunLock *)error_set_end(remove_outputs, l);
+    lock_sign(l);
+    if (l->no_flock) usleep(50000); /* two that begin at once both find the file empty: the later text stays */
+    if (!lock_is_held(l)) fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
+    return l;
+}
+
+/* --- giving back -------------------------------------------------------------------------------------------------- */
+
 void lock_release(RunLock *l) {
     if (!l) return;
-    if (l->is_signed) {
-        thread_stop(&l->beater);
-        if (lock_is_held(l)) io_truncate(l->fd, 0);
+    if (l->is_signed) thread_stop(&l->beater);
+    if (l->is_output) {
+        RunLock *earlier = l->earlier;
+        l->earlier = NULL;
+        remove_outputs(l);
+        error_set_end(earlier ? remove_outputs : NULL, earlier);
+    } else if (l->is_signed && lock_is_held(l)) {
+        io_truncate(l->fd, 0);
     }
     io_close(l->fd);
     free(l);

@@ -48,7 +48,7 @@ static double wall_time(void) {
 }
 
 static void check_io(const Metrics *m, int status, const char *what) {
-    if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
+    if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, io_error_text(status));
 }
 
 static void keep_step(Metrics *m, const MetricsLine *l) {
@@ -88,7 +88,7 @@ void metrics_evals(const Metrics *m, double *last, double *best) {
  * stay as they are where one of our lines follows; at the end they count as torn. They may be long (a power loss can
  * leave gigabytes of NULs) and are read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
-    FILE *f = fopen(m->path, "r");
+    FILE *f = io_open_stream(m->path, IO_READ);
     m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1;
     if (!f) {
         if (errno != ENOENT) check_io(m, -errno, "read");
@@ -189,7 +189,7 @@ static int write_waiting(Metrics *m) {
     if (!error) error = io_write(m->fd, m->waiting, m->waiting_bytes);
     if (error && !m->error)
         warn("cannot write %s: %s; its lines wait in memory, and no checkpoint is saved without them", m->path,
-             strerror(-error));
+             io_error_text(error));
     if (error) io_truncate(m->fd, m->bytes);
     m->error = error;
     if (error) return 0;
@@ -402,8 +402,9 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         if (isfinite(t->centered)) put_number(line, sizeof line, "centered", t->centered);
         keep_line(m, line, sizeof line);
         int is_open = t->kind == TASK_CONTINUATION;
-        snprintf(acc, sizeof acc, "task/%.250s/acc", t->name);
-        snprintf(other, sizeof other, "task/%.250s/%s", t->name, is_open ? "perplexity" : "acc_norm");
+        int shown = (int)strlen(name) - 2; /* without quotes: valid UTF-8, which TensorBoard wants, too */
+        snprintf(acc, sizeof acc, "task/%.*s/acc", shown, name + 1);
+        snprintf(other, sizeof other, "task/%.*s/%s", shown, name + 1, is_open ? "perplexity" : "acc_norm");
         tensorboard_add(m->board, step, wall_time(),
                         (TensorBoardScalar[]){{acc, t->acc}, {other, is_open ? t->perplexity : t->acc_norm}}, 2);
     }
@@ -411,7 +412,7 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
 }
 
 static int failed(const Metrics *m, int error, const char *what, char *fault) {
-    if (error) snprintf(fault, METRICS_FAULT_BYTES, "cannot %s %.900s: %s", what, m->path, strerror(-error));
+    if (error) snprintf(fault, METRICS_FAULT_BYTES, "cannot %s %.900s: %s", what, m->path, io_error_text(error));
     return !error;
 }
 
@@ -427,7 +428,7 @@ void metrics_draw(Metrics *m) {
     char  *svg = curve_svg(&m->curve, (CurveTitle){m->title, m->about.commit, m->about.parameters}, &bytes);
     int    status = svg ? io_replace_file(m->picture, svg, bytes) : -ENOMEM;
     free(svg);
-    if (status < 0 && !m->warned) warn("cannot write %s: %s", m->picture, strerror(-status));
+    if (status < 0 && !m->warned) warn("cannot write %s: %s", m->picture, io_error_text(status));
     if (status < 0) m->warned = 1;
 }
 

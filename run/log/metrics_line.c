@@ -108,6 +108,7 @@ LineKind metrics_line_next(FILE *f, MetricsLine *out) {
     while (fgets(line, sizeof line, f)) {
         off_t  end = ftello(f);
         size_t bytes = (size_t)(end - at); /* there may be NULs among them */
+        if (at < 0 || end <= at) break;    /* no place in the file: a pipe or device */
         if (is_start && bytes < sizeof line && metrics_line_parse(line, bytes, out) != LINE_OTHER) return out->kind;
         is_start = bytes < sizeof line && line[bytes - 1] == '\n', at = end;
     }

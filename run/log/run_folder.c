@@ -76,7 +76,7 @@ static void check_file(const Config *c, int i) {
     if (S_ISDIR(st.st_mode)) refuse_foreign(c, path.text, "is a folder");
     if (!S_ISREG(st.st_mode)) return; /* the lock refuses links that would be followed; others are replaced whole */
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
-    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, strerror((int)-bytes));
+    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
     Start start = {text, (size_t)bytes, (size_t)st.st_size};
     int   is_ours = is_empty(start) || FILES[i].is_ours(start);
     free(text);
@@ -138,7 +138,7 @@ void run_folder_keep_log(const Config *c) {
     int    fd = io_open(path.text, IO_APPEND);
     strftime(heading, sizeof heading, "== started %Y-%m-%d %H:%M:%S %z", localtime(&now));
     if (fd >= 0) say_keep_log(fd, path.text, heading);
-    else         warn("cannot open %s: %s; the run goes on without it", path.text, strerror(-fd));
+    else         warn("cannot open %s: %s; the run goes on without it", path.text, io_error_text(fd));
 }
 
 void run_folder_keep_config(const Config *c) {
@@ -147,7 +147,7 @@ void run_folder_keep_config(const Config *c) {
     cJSON *json = config_to_json(c);
     char  *text = cJSON_Print(json);
     int error = text ? io_replace_file(path.text, text, strlen(text)) : -ENOMEM;
-    if (error) fail(EXIT_IO, "%s: cannot write: %s", path.text, strerror(-error));
+    if (error) fail(EXIT_IO, "%s: cannot write: %s", path.text, io_error_text(error));
     cJSON_free(text);
     cJSON_Delete(json);
 }

@@ -25,8 +25,10 @@ cJSON *run_log_config(const char *dir) {
     char     *text;
     Json      json;
     JsonFault fault;
-    int64_t   bytes = io_read_file(path_of("%s/config.json", dir).text, JSON_LIMIT, &text);
+    Path      path = path_of("%s/config.json", dir);
+    int64_t   bytes = io_read_file(path.text, JSON_LIMIT, &text);
     cJSON    *config = NULL;
+    io_expect_file(path.text, bytes);
     if (bytes < 0) return NULL;
     if (json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
         config = json.root, json.root = NULL;
@@ -59,14 +61,14 @@ RunLog run_log_read(const char *verb, const char *dir) {
     RunLog      log = {.dir = dir};
     MetricsLine line;
     Path        path = path_of("%s/metrics.jsonl", dir);
-    FILE       *f = fopen(path.text, "r");
+    FILE       *f = io_open_stream(path.text, IO_READ);
     if (!f && (errno == ENOENT || errno == ENOTDIR))
         fail(EXIT_DATA, "%s: %s is not the folder of a run: there is no %s", verb, dir, path.text);
-    if (!f) fail(EXIT_IO, "%s: cannot read %s: %s", verb, path.text, strerror(errno));
+    if (!f) fail(EXIT_IO, "%s: cannot read %s: %s", verb, path.text, io_error_text(errno));
     while (metrics_line_next(f, &line) != LINE_OTHER) keep(&log, &line);
     int error = ferror(f) ? errno : 0;
     fclose(f);
-    if (error) fail(EXIT_IO, "%s: cannot read %s: %s", verb, path.text, strerror(error));
+    if (error) fail(EXIT_IO, "%s: cannot read %s: %s", verb, path.text, io_error_text(error));
     if (log.trains + log.evals == 0) fail(EXIT_DATA, "%s: %s holds no step and no evaluation yet", verb, path.text);
     run_log_name(dir, log.name);
     log.config = run_log_config(dir);

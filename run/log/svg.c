@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/json_scan.h"
+
 /* --- colours ------------------------------------------------------------------------------------------------------ */
 
 /* A class, the property that it sets, its colour on a light screen and on a dark one. */
@@ -62,13 +64,8 @@ double svg_y(const SvgPanel *p, double y) {
 void svg_text(FILE *out, const char *text) {
     const unsigned char *s = (const unsigned char *)text;
     while (*s) {
-        int follow = *s < 0x80                 ? 0
-                     : *s >= 0xc2 && *s < 0xe0 ? 1
-                     : *s >= 0xe0 && *s < 0xf0 ? 2
-                     : *s >= 0xf0 && *s < 0xf5 ? 3
-                                               : -1;
+        int follow = json_utf8((const char *)s, strnlen((const char *)s, 4)) - 1;
         int valid = follow >= 0 && *s >= 0x20 && *s != 0x7f;
-        for (int i = 1; valid && i <= follow; i++) valid = (s[i] & 0xc0) == 0x80;
         if (!valid) follow = 0;
         if (!valid) fputc('?', out);
         else if (*s == '&') fputs("&amp;", out);

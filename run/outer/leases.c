@@ -84,7 +84,7 @@ static void forget(Leases *l, int64_t i) { l->given[i] = l->given[--l->givens]; 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
 static void fault_of_file(const Leases *l, int error, const char *what) {
-    if (error < 0) fail(EXIT_IO, "%s: cannot %s: %s", l->path, what, strerror(-error));
+    if (error < 0) fail(EXIT_IO, "%s: cannot %s: %s", l->path, what, io_error_text(error));
 }
 
 static void write_line(Leases *l, const Line *line) {

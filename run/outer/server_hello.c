@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "run/config/config_diff.h"
 #include "run/config/options.h"
 #include "run/outer/hello_data.h"
@@ -58,7 +59,7 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     int        files = hello->data_files < train->shards ? hello->data_files : train->shards, code = 0;
     for (int i = 0; i < files && !code; i++) {
         const HelloData *a = &hello->data[i], *b = &here[i];
-        if (strcmp(a->name, b->name) == 0 && a->tokens == b->tokens) continue;
+        if (json_reads_as(a->name, b->name) && a->tokens == b->tokens) continue;
         snprintf(why, bytes, "data.train: file %d is %s of %" PRId64 " tokens, and the server has %s of %" PRId64, i,
                  a->name, a->tokens, b->name, b->tokens);
         code = EXIT_DATA;

@@ -259,8 +259,8 @@ Cluster cluster_load(const char *name_or_file) {
     JsonFault fault;
     file_of(name_or_file, path);
     char   *text = NULL;
-    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) fail(EXIT_CONFIG, "plan: cluster=%s: %s cannot be read: %s", name_or_file, path, strerror((int)-bytes));
+    int64_t bytes = io_read_input(path, JSON_LIMIT, &text);
+    if (bytes < 0) fail(EXIT_CONFIG, "plan: cluster=%s: %s cannot be read: %s", name_or_file, path, io_error_text((int)bytes));
     Reading r = {.path = path};
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &r.json, &fault))
         fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);

@@ -183,8 +183,8 @@ static void take_file(KernelRates *rates, const char *path) {
     Reading   r = {.path = path};
     JsonFault fault;
     char     *text = NULL;
-    int64_t   bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) fail(EXIT_CONFIG, "plan: rates=%s cannot be read: %s", path, strerror((int)-bytes));
+    int64_t   bytes = io_read_input(path, JSON_LIMIT, &text);
+    if (bytes < 0) fail(EXIT_CONFIG, "plan: rates=%s cannot be read: %s", path, io_error_text((int)bytes));
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &r.json, &fault))
         fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     if (!cJSON_IsObject(r.json.root)) fail(EXIT_CONFIG, "%s: a JSON object is expected", path);

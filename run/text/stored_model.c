@@ -29,7 +29,7 @@ static int read_json(const char *path, int may_lack, Json *json) {
         fail(bytes == -ENOMEM                    ? EXIT_MEMORY
              : bytes == -EIO || bytes == -EACCES ? EXIT_IO
                                                  : EXIT_DATA,
-             "%s cannot be read: %s", path, strerror((int)-bytes));
+             "%s cannot be read: %s", path, io_error_text((int)bytes));
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, json, &fault))
         fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     free(text);
@@ -176,6 +176,7 @@ static char *tokenizer_of_run(const char *run) {
     char path[4200], *text = NULL;
     snprintf(path, sizeof path, "%s/config.json", run);
     int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
+    io_expect_file(path, bytes);
     if (bytes < 0) return NULL;
     cJSON       *json = json_of_others(text, (size_t)bytes, path, NULL);
     const cJSON *item = json_member(json_member(json, "data"), "tokenizer");

@@ -98,12 +98,12 @@ static char *name_of(const char *path) {
 
 Task task_read(const char *path, TaskReader reader) {
     char   *data = NULL, fault[TASK_FAULT_CHARS];
-    int64_t bytes = io_read_file(path, FILE_LIMIT, &data);
+    int64_t bytes = (reader.may_be_pipe ? io_read_input : io_read_file)(path, FILE_LIMIT, &data);
     if (bytes < 0)
         fail(bytes == -ENOMEM                    ? EXIT_MEMORY
              : bytes == -EIO || bytes == -EACCES ? EXIT_IO
                                                  : EXIT_DATA,
-             "%s: the file of a task cannot be read: %s", path, strerror((int)-bytes));
+             "%s: the file of a task cannot be read: %s", path, io_error_text((int)bytes));
     Task t = {.name = name_of(path), .path = strdup(path), .fingerprint = XXH3_64bits(data, (size_t)bytes)};
     if (!t.name || !t.path) fail(EXIT_MEMORY, "no memory for the name of a task");
     if (!task_is_hellaswag(data, (size_t)bytes)) {

@@ -45,8 +45,9 @@ typedef struct {
 } Task;
 
 /* What is needed to turn the texts of a task into tokens: a tokenizer, possibly of ids only, and the positions of the
- * model. begin is 1 + the id of an empty context, or 0 for tokenizer_start(). All borrowed. */
-typedef struct { const Tokenizer *tokenizer; int64_t positions; int32_t begin; } TaskReader;
+ * model. begin is 1 + the id of an empty context, or 0 for tokenizer_start(). may_be_pipe: the file is read once, by this
+ * process alone. All borrowed. */
+typedef struct { const Tokenizer *tokenizer; int64_t positions; int32_t begin; int may_be_pipe; } TaskReader;
 
 /* The task of a file. Exit 65 naming file and line; 64 where it is text and the tokenizer takes none. */
 Task task_read(const char *path, TaskReader reader);

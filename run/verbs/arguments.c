@@ -132,26 +132,29 @@ void verb_input(const VerbArgument *a, int row, DocumentOptions *o) {
     }
 }
 
-const char *verb_out(const VerbArgument *a) {
-    const char *path = verb_text(a), *slash = strrchr(path, '/');
+RunLock *verb_take_out(const char *verb, const char *out) {
+    const char *slash = out ? strrchr(out, '/') : NULL;
     char        folder[4096];
     struct stat st;
     Launch      launch = launch_detect();
-    if (launch_is_mpirun(launch) && launch.rank > 0) return path;
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        fail(EXIT_CONFIG, "%s: %s=%s is not a plain file: name one, or print by giving no %s=", a->verb, a->name, path,
-             a->name);
-    if (lstat(path, &st) == 0 && st.st_size > 0)
-        fail(EXIT_CONFIG, "%s: %s=%s exists, with %lld bytes, and is not overwritten: remove it, or name another file",
-             a->verb, a->name, path, (long long)st.st_size);
+    if (!out || (launch_is_mpirun(launch) && launch.rank > 0)) return NULL;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - out) + 1 : 1, slash ? out : ".");
+    if (lstat(out, &st) == 0 && !S_ISREG(st.st_mode))
+        fail(EXIT_CONFIG, "%s: out=%s %s: name a file, or print by giving no out=", verb, out,
+             io_error_text(io_kind(st.st_mode)));
     if (access(folder, W_OK | X_OK) != 0)
-        fail(EXIT_CONFIG, "%s: %s=%s: the folder %s %s", a->verb, a->name, path, folder,
+        fail(EXIT_CONFIG, "%s: out=%s: the folder %s %s", verb, out, folder,
              access(folder, F_OK) == 0 ? "cannot be written to: name another" : "is missing: make it, or name another");
-    return path;
+    RunLock *lock = lock_output(verb, "out", out, LOCK_WHOLE);
+    if (lstat(out, &st) == 0 && st.st_size > 0)
+        fail(EXIT_CONFIG, "%s: out=%s exists, with %lld bytes, and is not overwritten: remove it, or name another file",
+             verb, out, (long long)st.st_size);
+    return lock;
 }
 
-void verb_put(const char *verb, const char *path, const char *text, size_t bytes) {
+void verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes) {
+    lock_keep(lock);
     int error = io_replace_file(path, text, bytes);
-    if (error) fail(EXIT_IO, "%s: cannot write %s: %s", verb, path, strerror(-error));
+    if (error) fail(EXIT_IO, "%s: cannot write %s: %s", verb, path, io_error_text(error));
+    lock_release(lock);
 }

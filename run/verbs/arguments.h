@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "data/documents.h"
+#include "run/guard/lock.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,11 +64,11 @@ enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
 /* Stores the value of row first + `row` in *options. options->skip grows; the caller frees it. */
 void          verb_input(const VerbArgument *a, int row, DocumentOptions *options);
 
-/* Key out=FILE of a verb that prints. verb_out() returns the path. Exit 64 if it is a file with content or not a plain
- * file; only rank 0 checks, because only it writes. verb_put() writes the file whole or not at all. Exit 74 if it
- * cannot. */
-const char   *verb_out(const VerbArgument *a);
-void          verb_put(const char *verb, const char *path, const char *text, size_t bytes);
+/* Key out=FILE of a verb that prints. verb_take_out() locks it for this process; NULL on ranks other than 0, which do
+ * not write, and where out is NULL. Exit 64 if it is a file with content or not a plain file, 73 if another process
+ * writes it. verb_put() writes the file whole or not at all, and releases the lock. Exit 74 if it cannot. */
+RunLock      *verb_take_out(const char *verb, const char *out);
+void          verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes);
 
 /* "VERB: ...", and how it is called. */
 NORETURN void verb_misused(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);

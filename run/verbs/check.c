@@ -97,7 +97,7 @@ static void print_understood(const Config *c, int ranks) {
 
 static void check_tasks(const Config *c, const Tokenizer *tokenizer) {
     for (int i = 0; i < c->eval.tasks.count; i++) {
-        Task t = task_read(c->eval.tasks.item[i], (TaskReader){tokenizer, c->batch.seq_len, 0});
+        Task t = task_read(c->eval.tasks.item[i], (TaskReader){tokenizer, c->batch.seq_len, 0, 0});
         line("eval.tasks", "%s: %" PRId64 " questions, %" PRId64 " texts", t.name, t.questions, t.texts);
         task_free(&t);
     }

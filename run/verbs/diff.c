@@ -67,7 +67,7 @@ static int same_bytes(const WeightsFile *wa, const SafeTensor *a, const WeightsF
         if (!error) error = io_pread(wb->fd, y, n, wb->header.data_offset + b->begin + at);
         same = memcmp(x, y, n) == 0;
     }
-    if (error) fail(EXIT_IO, "%s or %s cannot be read: %s", wa->path, wb->path, strerror(-error));
+    if (error) fail(EXIT_IO, "%s or %s cannot be read: %s", wa->path, wb->path, io_error_text(error));
     return same;
 }
 
@@ -155,8 +155,8 @@ static void diff_checkpoints(Diff *d) {
 
 static FILE *open_metrics(const char *run) {
     Path  path = path_of("%s/metrics.jsonl", run);
-    FILE *f = fopen(path.text, "r");
-    if (!f && errno != ENOENT) fail(EXIT_IO, "%s cannot be read: %s", path.text, strerror(errno));
+    FILE *f = io_open_stream(path.text, IO_READ);
+    if (!f && errno != ENOENT) fail(EXIT_IO, "%s cannot be read: %s", path.text, io_error_text(errno));
     return f;
 }
 
@@ -200,7 +200,7 @@ static int64_t common_step(const Diff *d) {
     int64_t     step = -1;
     for (int k = 0; k < 2; k++)
         if ((count[k] = folders_list(path_of("%s/checkpoints", d->path[k]).text, &list[k])) < 0)
-            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", d->path[k], strerror(-count[k]));
+            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", d->path[k], io_error_text(count[k]));
     for (int i = 0; i < count[0]; i++)
         for (int k = 0; k < count[1]; k++)
             if (list[0][i].step == list[1][k].step && list[0][i].step > step) step = list[0][i].step;

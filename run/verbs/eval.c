@@ -46,6 +46,7 @@ static const int64_t DEFAULT_TOKENS = 131072; /* as eval.tokens */
 
 typedef struct {
     const char *data, *tokenizer, *out; /* NULL: not given */
+    RunLock    *lock;                   /* owned: of out; NULL on ranks that do not write it */
     char       *tasks;            /* owned: the list, its commas NULs */
     const char *task[MOST_TASKS];
     int         task_count, is_json;
@@ -86,7 +87,7 @@ static void take_argument(Asked *asked, const char *word) {
         case POSITIONS: asked->positions = verb_count(&a, 1, INT32_MAX); break;
         case TOKENIZER: asked->tokenizer = verb_text(&a); break;
         case JSON: asked->is_json = verb_flag(&a); break;
-        case OUT: asked->out = verb_out(&a); break;
+        case OUT: asked->out = verb_text(&a); break;
         case TENSOR: asked->grid.tensor = (int)verb_count(&a, 1, 1024); break;
         case CONTEXT: asked->grid.context = (int)verb_count(&a, 1, 1024); break;
         default: asked->grid.stages = (int)verb_count(&a, 1, 1024);
@@ -103,6 +104,7 @@ static RunWords read_words(const char *checkpoint) {
     JsonFault fault;
     snprintf(path, sizeof path, "%s/state.json", checkpoint);
     int64_t bytes = io_read_file(path, LIMIT, &w.text);
+    io_expect_file(path, bytes);
     if (bytes < 0 || !json_parse(w.text, (size_t)bytes, LIMIT, &w.json, &fault)) return w;
     const cJSON *config = json_member(w.json.root, "config"), *val = json_member(json_member(config, "data"), "val");
     const cJSON *seq_len = json_member(json_member(config, "batch"), "seq_len"),
@@ -215,7 +217,7 @@ static void put(cJSON *object, const char *key, double value) {
 
 static void print_json(FILE *to, const Results *r) {
     cJSON *json = cJSON_CreateObject(), *tasks = cJSON_CreateArray();
-    if (!json || !tasks || !cJSON_AddStringToObject(json, "checkpoint", r->checkpoint))
+    if (!json || !tasks || !cJSON_AddItemToObject(json, "checkpoint", json_string(r->checkpoint)))
         fail(EXIT_MEMORY, "no memory for the results");
     if (r->loss.tokens > 0) {
         put(json, "loss", r->loss.loss), put(json, "perplexity", exp(r->loss.loss));
@@ -225,7 +227,7 @@ static void print_json(FILE *to, const Results *r) {
     for (int i = 0; i < r->tasks; i++) {
         const TaskScores *t = &r->task[i];
         cJSON            *one = cJSON_CreateObject();
-        if (!one || !cJSON_AddStringToObject(one, "task", t->name)) fail(EXIT_MEMORY, "no memory for the results");
+        if (!one || !cJSON_AddItemToObject(one, "task", json_string(t->name))) fail(EXIT_MEMORY, "no memory for the results");
         put(one, "n", (double)t->questions), put(one, "acc", t->acc), put(one, "stderr", t->acc_stderr);
         if (t->kind == TASK_CONTINUATION) put(one, "perplexity", t->perplexity);
         else put(one, "acc_norm", t->acc_norm), put(one, "acc_norm_stderr", t->acc_norm_stderr);
@@ -250,7 +252,7 @@ static void print_results(const Asked *asked, const Results *r) {
     (asked->is_json ? print_json : print_table)(to, r);
     if (!asked->out) return;
     if (fclose(to) != 0) fail(EXIT_MEMORY, "no memory for the results");
-    verb_put("eval", asked->out, text, bytes);
+    verb_put("eval", asked->out, asked->lock, text, bytes);
     free(text);
 }
 
@@ -275,7 +277,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
             tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer", d.shard[i].path,
                                    "the data", "give tokenizer=FOLDER_OR_FILE for the model, or data=GLOB for other data");
     for (int i = 0; i < asked->task_count; i++)
-        task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1});
+        task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1, !groups});
     int64_t longest = 1;
     for (int i = 0; i < asked->task_count; i++)
         longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
@@ -339,6 +341,7 @@ int verb_eval(int argc, char **argv) {
     Asked asked = {.tokens = -1, .batch = 8, .grid = {1, 1, 1, 1}};
     char  checkpoint[4096];
     for (int i = 2; i < argc; i++) take_argument(&asked, argv[i]);
+    asked.lock = verb_take_out("eval", asked.out);
     weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
     ModelShape shape = stored_shape(checkpoint);
     RunWords   words = read_words(checkpoint);

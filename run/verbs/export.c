@@ -23,6 +23,7 @@
 #include "run/checkpoint/weights_file.h"
 #include "run/checkpoint/weights_index.h"
 #include "run/checkpoint/weights_set.h"
+#include "run/guard/lock.h"
 #include "run/guard/signals.h"
 #include "run/verbs/model_card.h"
 #include "run/plan/plan.h"
@@ -174,7 +175,7 @@ static void plan_files(Export *e) {
 }
 
 static void check_write(const Export *e, const char *name, int error) {
-    if (error < 0) give_up(e, EXIT_IO, "cannot write %s/%s: %s", e->out.text, name, strerror(-error));
+    if (error < 0) give_up(e, EXIT_IO, "cannot write %s/%s: %s", e->out.text, name, io_error_text(error));
     if (signals_stop()) give_up(e, EXIT_STOPPED, "stopped on request, %s is not written", e->out.text);
 }
 
@@ -202,7 +203,7 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
     int64_t bytes = io_read_file(from.text, SMALL_FILE, &text);
     if (bytes == -ENOENT) return 0;
     if (bytes < 0)
-        give_up(e, bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s cannot be read: %s", from.text, strerror((int)-bytes));
+        give_up(e, bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s cannot be read: %s", from.text, io_error_text((int)bytes));
     write_small(e, name, text, (size_t)bytes);
     free(text);
     return 1;
@@ -216,7 +217,7 @@ static char *write_config(const Export *e) {
     JsonFault fault;
     Path      path = path_of("%s/config.json", e->checkpoint.text);
     int64_t   bytes = io_read_file(path.text, JSON_LIMIT, &text);
-    if (bytes < 0) give_up(e, EXIT_IO, "%s cannot be read: %s", path.text, strerror((int)-bytes));
+    if (bytes < 0) give_up(e, EXIT_IO, "%s cannot be read: %s", path.text, io_error_text((int)bytes));
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
         give_up(e, EXIT_DATA, "%s:%d:%d: %s", path.text, fault.at.line, fault.at.column, fault.text);
     free(text);
@@ -332,7 +333,7 @@ static void make_folder(const Export *e) {
     if (lstat(e->tmp.text, &st) == 0)
         fail(EXIT_IO, "export: %s is there, left by another export: remove it", e->tmp.text);
     int     error = io_mkdirs(e->tmp.text);
-    if (error < 0) fail(EXIT_IO, "export: cannot make the folder %s: %s", e->tmp.text, strerror(-error));
+    if (error < 0) fail(EXIT_IO, "export: cannot make the folder %s: %s", e->tmp.text, io_error_text(error));
     int64_t room = io_free_bytes(e->tmp.text);
     if (room >= 0 && (uint64_t)room < e->bytes)
         give_up(e, EXIT_IO, "%s takes %s and its file system has %s free", e->out.text,
@@ -352,9 +353,9 @@ static void put_in_place(const Export *e) {
     if (!error) error = io_rename(e->tmp.text, e->out.text); /* an empty folder of that name gives way */
     if (error == -ENOTEMPTY || error == -EEXIST)
         give_up(e, EXIT_CONFIG, "%s is not empty any more: choose another out=", e->out.text);
-    if (error) give_up(e, EXIT_IO, "cannot write %s: %s", e->out.text, strerror(-error));
+    if (error) give_up(e, EXIT_IO, "cannot write %s: %s", e->out.text, io_error_text(error));
     error = io_fsync_dir(parent_of(e->out).text);
-    if (error) warn("%s is there, but its name may be lost with the power: %s", e->out.text, strerror(-error));
+    if (error) warn("%s is there, but its name may be lost with the power: %s", e->out.text, io_error_text(error));
 }
 
 static void print_summary(const Export *e) {
@@ -372,6 +373,7 @@ int verb_export(int argc, char **argv) {
     for (int i = 2; i < argc; i++) take_argument(&e, argv[i]);
     if (!e.out.text[0]) verb_misused("export", "out=FOLDER is missing");
     signals_install();
+    RunLock *lock = lock_output("export", "out", e.out.text, LOCK_WITH_PARENTS);
     refuse_full_folder(&e);
     find_checkpoint(&e);
     find_run(&e);
@@ -379,7 +381,9 @@ int verb_export(int argc, char **argv) {
     make_folder(&e);
     write_small_files(&e);
     write_weights(&e);
+    lock_keep(lock);
     put_in_place(&e);
+    lock_release(lock);
     print_summary(&e);
     weights_close(&e.weights);
     manifest_free(&e.manifest);

@@ -37,8 +37,8 @@ PathKind path_kind(const char *path) {
     char        in_folder[PATH_ROOM];
     if (stat(path, &st) != 0)
         fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
-             strerror(errno));
-    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s is neither a plain file nor a folder", path);
+             io_error_text(errno));
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
     if (!S_ISDIR(st.st_mode)) return PATH_FILE;
     if (holds(path, MANIFEST_NAME)) return PATH_CHECKPOINT;
     if (holds(path, "config.json") && (holds(path, "metrics.jsonl") || holds(path, "checkpoints"))) return PATH_RUN;
@@ -51,7 +51,7 @@ cJSON *inspect_read_json(const char *path) {
     char   *text = NULL;
     int64_t bytes = io_read_file(path, JSON_MOST, &text);
     if (bytes == -EFBIG) return NULL;
-    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror((int)-bytes));
+    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
     char   fault[TEXT_FILE_FAULT_CHARS];
     size_t clean = (size_t)bytes;
     cJSON *json = text_clean(&text, &clean, JSON_MOST, fault) ? NULL : json_of_others(text, clean, path, NULL);
@@ -90,7 +90,7 @@ static int inspect_file(Inspect *in, const char *path) {
     int64_t bytes = io_file_bytes(path);
     size_t  start_bytes = bytes < (int64_t)sizeof start ? (size_t)(bytes < 0 ? 0 : bytes) : sizeof start;
     int fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
-    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(-rc));
+    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(rc));
     io_close(fd);
     if (has_ending(path, ".jsonl") && bytes > 0) return inspect_lines(in, path);
     if (is_safetensors(start, start_bytes, (uint64_t)bytes)) return inspect_weights(in, path), EXIT_DONE;

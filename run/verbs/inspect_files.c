@@ -109,8 +109,8 @@ int inspect_json(Inspect *in, const char *path, const cJSON *json) {
 
 static int64_t count_lines(const char *path) {
     int64_t lines = 0;
-    FILE   *f = fopen(path, "r");
-    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(errno));
+    FILE   *f = io_open_stream(path, IO_READ);
+    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(errno));
     for (int c; (c = fgetc(f)) != EOF;) lines += c == '\n';
     fclose(f);
     return lines;
@@ -124,11 +124,11 @@ static const struct { const char *key, *kind; } LINES[] = {
 };
 
 int inspect_lines(Inspect *in, const char *path) {
-    FILE       *f = fopen(path, "r");
+    FILE       *f = io_open_stream(path, IO_READ);
     char       *line = NULL;
     size_t      room = 0;
     MetricsLine metrics;
-    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(errno));
+    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(errno));
     int     is_metrics = metrics_line_next(f, &metrics) != LINE_OTHER;
     ssize_t bytes = (rewind(f), getline(&line, &room, f));
     cJSON  *json = bytes > 0 ? json_of_others(line, (size_t)bytes, path, NULL) : NULL;
@@ -203,7 +203,7 @@ int inspect_other(Inspect *in, const char *path) {
     int64_t bytes = io_file_bytes(path);
     size_t  given = bytes < (int64_t)sizeof start ? (size_t)(bytes < 0 ? 0 : bytes) : sizeof start;
     int     fd = io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start.byte, given, 0);
-    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(-rc));
+    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(rc));
     io_close(fd);
     if (given >= SHARD_HEADER_BYTES && tell_llmc(in, start.word)) return EXIT_DONE;
     if (has_ending(path, ".tiktoken") || (given > 8 && memcmp(start.byte, "#version", 8) == 0)) {

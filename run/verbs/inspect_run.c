@@ -44,8 +44,8 @@ void inspect_metrics(Inspect *in, const char *path) {
     Report *r = &in->report;
     MetricsLine line, first = {.loss = NAN}, last = first, best = first;
     int64_t steps = 0, evals = 0;
-    FILE   *f = fopen(path, "r");
-    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(errno));
+    FILE   *f = io_open_stream(path, IO_READ);
+    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(errno));
     while (metrics_line_next(f, &line) != LINE_OTHER) {
         if (line.kind == LINE_TRAIN || (line.kind == LINE_OUTER && line.step > last.step)) {
             if (steps++ == 0) first = line;
@@ -145,7 +145,7 @@ static void tell_checkpoints(Inspect *in, const char *folder) {
     int         count = folders_list(checkpoints.text, &list);
     cJSON      *steps = cJSON_CreateArray();
     char        names[128] = "";
-    if (count < 0) fail(EXIT_IO, "%s cannot be read: %s", checkpoints.text, strerror(-count));
+    if (count < 0) fail(EXIT_IO, "%s cannot be read: %s", checkpoints.text, io_error_text(count));
     for (int i = 0; i < count; i++) {
         cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)list[i].step));
         if (i < NAMED)

@@ -1,6 +1,7 @@
 /* model_card.c - see model_card.h. */
 #include "run/verbs/model_card.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +9,8 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/io.h"
+#include "core/json_scan.h"
 #include "core/json_text.h"
 #include "core/memory_file.h"
 #include "core/version.h"
@@ -31,7 +34,9 @@ static void take_line(Losses *l, const MetricsLine *line) {
 static Losses read_losses(const char *run, int64_t last_step) {
     Losses      l = {{-1, 0}, {-1, 0}, {-1, 0}};
     MetricsLine line;
-    FILE       *in = run ? fopen(path_of("%s/metrics.jsonl", run).text, "r") : NULL;
+    Path        path = path_of("%s/metrics.jsonl", run ? run : "");
+    FILE       *in = run ? io_open_stream(path.text, IO_READ) : NULL;
+    if (run && !in) io_expect_file(path.text, errno);
     while (in && metrics_line_next(in, &line) != LINE_OTHER)
         if (line.step <= last_step && isfinite(line.loss)) take_line(&l, &line);
     if (in) fclose(in);
@@ -55,10 +60,11 @@ static void put_losses(FILE *out, Losses l, const ModelCard *card) {
 
 /* Names of files and words of a config as text of a table's cell: one line, nothing that Markdown takes for its own. */
 static void put_text(FILE *out, const char *text) {
-    for (; *text; text++) {
-        if ((unsigned char)*text < ' ' || *text == 0x7f) fputc('?', out);
+    for (int length; *text; text += length ? length : 1) {
+        length = json_utf8(text, strnlen(text, 4));
+        if (length == 0 || (unsigned char)*text < ' ' || *text == 0x7f) fputc('?', out);
         else if (strchr("\\`*{}[]<>#|!~$", *text)) fprintf(out, "\\%c", *text);
-        else fputc(*text, out);
+        else fprintf(out, "%.*s", length, text);
     }
 }
 

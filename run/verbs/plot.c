@@ -7,10 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json_scan.h"
 #include "core/memory_file.h"
+#include "run/guard/lock.h"
 #include "run/log/svg.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
@@ -96,7 +99,11 @@ static void put_number(FILE *f, double value) {
 
 static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoint *p, double smoothed) {
     fputc('"', f);
-    for (const char *c = log->name; *c; c++) fprintf(f, *c == '"' ? "\"\"" : "%c", *c);
+    for (int i = 0, length; log->name[i]; i += length ? length : 1) {
+        length = json_utf8(log->name + i, strnlen(log->name + i, 4));
+        if (length == 0) fputc('?', f); /* readers of tables take UTF-8 alone */
+        else fprintf(f, log->name[i] == '"' ? "\"\"" : "%.*s", length, log->name + i);
+    }
     fprintf(f, "\",%s,%lld,%lld", kind, (long long)p->step, (long long)p->tokens);
     put_number(f, p->hours), put_number(f, p->loss), put_number(f, smoothed);
     put_number(f, p->bpb), put_number(f, p->lr), put_number(f, p->grad_norm);
@@ -132,6 +139,13 @@ static void refuse_other_file(const char *key, const char *path, int (*is_ours)(
              key, path);
 }
 
+/* Links are replaced, not followed; pipes, devices and folders are refused before anything is made beside them. */
+static void refuse_kind(const char *key, const char *path) {
+    struct stat st;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+        fail(EXIT_CONFIG, "plot: %s=%s %s: give another name", key, path, io_error_text(io_kind(st.st_mode)));
+}
+
 static void refuse_files(const Asked *a) {
     refuse_other_file("out", a->out, svg_is_ours);
     if (!a->csv) return;
@@ -142,11 +156,12 @@ static void refuse_files(const Asked *a) {
     free(out), free(csv);
 }
 
-static void write_file(const char *path, char *text, size_t bytes) {
+static void write_file(const char *path, RunLock *lock, char *text, size_t bytes) {
     if (!text) fail(EXIT_MEMORY, "plot: no memory for %s", path);
+    lock_keep(lock);
     int error = io_replace_file(path, text, bytes);
     free(text);
-    if (error) fail(EXIT_IO, "plot: cannot write %s: %s", path, strerror(-error));
+    if (error) fail(EXIT_IO, "plot: cannot write %s: %s", path, io_error_text(error));
 }
 
 int verb_plot(int argc, char **argv) {
@@ -154,6 +169,10 @@ int verb_plot(int argc, char **argv) {
     PlotRun run[MOST_RUNS] = {0};
     Plot    p = {run, a.dirs, a.x, 1};
     size_t  bytes;
+    refuse_kind("out", a.out);
+    if (a.csv) refuse_kind("csv", a.csv);
+    RunLock *out = lock_output("plot", "out", a.out, LOCK_WHOLE);
+    RunLock *csv = a.csv ? lock_output("plot", "csv", a.csv, LOCK_WHOLE) : NULL;
     refuse_files(&a);
     for (int i = 0; i < a.dirs; i++) run[i].log = run_log_read("plot", a.dir[i]);
     for (int i = 0; i < a.dirs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
@@ -165,8 +184,9 @@ int verb_plot(int argc, char **argv) {
         plot_smooth(run[i].log.train, run[i].log.trains, p.span, run[i].smooth);
     }
     char *text = plot_svg(&p, &bytes);
-    write_file(a.out, text, bytes);
-    if (a.csv) text = csv_text(&p, &bytes), write_file(a.csv, text, bytes);
+    write_file(a.out, out, text, bytes);
+    if (a.csv) text = csv_text(&p, &bytes), write_file(a.csv, csv, text, bytes);
+    lock_release(csv), lock_release(out);
     printf("plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld step%s\n",
            p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out, (long long)p.span, p.span == 1 ? "" : "s");
     if (a.csv) printf("plot: every point is in %s\n", a.csv);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/json.h"
 #include "core/json_text.h"
 
 Report report_begin(int as_json) {
@@ -56,7 +57,7 @@ void report_text(Report *r, const char *key, const char *fmt, ...) {
     va_start(args, fmt);
     if (r->json) {
         vsnprintf(text, sizeof text, fmt, args);
-        add(r, key, cJSON_CreateString(text));
+        add(r, key, json_string(text));
     } else print_line(key, fmt, args);
     va_end(args);
 }

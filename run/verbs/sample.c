@@ -59,9 +59,9 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
         return text;
     }
     if (!job || comm_rank(job) == 0) {
-        *bytes = is_input ? read_input(&text) : io_read_file(name, PROMPT_LIMIT, &text);
+        *bytes = is_input ? read_input(&text) : io_read_input(name, PROMPT_LIMIT, &text);
         if (*bytes < 0)
-            fail(exit_of(*bytes), "sample: the prompt in %s cannot be read: %s", name, strerror((int)-*bytes));
+            fail(exit_of(*bytes), "sample: the prompt in %s cannot be read: %s", name, io_error_text((int)*bytes));
         char   fault[TEXT_FILE_FAULT_CHARS];
         size_t clean = (size_t)*bytes;
         int    exit_code = text_clean(&text, &clean, PROMPT_LIMIT, fault);
@@ -107,7 +107,7 @@ static void put_text(void *output, const char *text, size_t bytes) {
         n = write(STDOUT_FILENO, text, bytes);
         if (n >= 0) text += n, bytes -= (size_t)n;
         else if (errno == EPIPE) o->is_closed = 1;
-        else if (errno != EINTR) fail(EXIT_IO, "the text could not be written: %s", strerror(errno));
+        else if (errno != EINTR) fail(EXIT_IO, "the text could not be written: %s", io_error_text(errno));
     }
 }
 
@@ -186,7 +186,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     if (out.prints) print_origin(checkpoint, m);
     print_texts(asked, plan, m, &tokenizer, &out);
     if (out.file && fclose(out.file) != 0) fail(EXIT_MEMORY, "no memory for the text");
-    if (out.file && out.prints) verb_put("sample", asked->out, text, bytes);
+    if (out.file && out.prints) verb_put("sample", asked->out, asked->lock, text, bytes);
     free(text);
     error_set_memory_advice(NULL);
     prompt_free(&plan.prompt);

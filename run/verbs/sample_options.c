@@ -91,7 +91,7 @@ static void take_argument(SampleOptions *o, const char *word) {
         case EOT: o->ends_at_eot = verb_flag(&a); break;
         case POSITIONS: o->positions = verb_count(&a, 1, INT32_MAX); break;
         case TOKENIZER: o->tokenizer = verb_text(&a); break;
-        case OUT: o->out = verb_out(&a); break;
+        case OUT: o->out = verb_text(&a); break;
         case TENSOR: o->tensor = verb_count(&a, 1, 1024); break;
         case CONTEXT: o->context = verb_count(&a, 1, 1024); break;
         default: o->stages = verb_count(&a, 1, 1024);
@@ -115,6 +115,7 @@ SampleOptions sample_options(int argc, char **argv) {
     if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
     take_path(&o, argv[1]);
     for (int i = 2; i < argc; i++) take_argument(&o, argv[i]);
+    o.lock = verb_take_out("sample", o.out);
     return o;
 }
 

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "core/mesh.h"
+#include "run/guard/lock.h"
 #include "run/text/draw.h"
 
 typedef struct {
@@ -12,6 +13,7 @@ typedef struct {
     const char *prompt;        /* text; @FILE: a file's; -: standard input's           */
     const char *tokenizer;     /* NULL: found beside the model                         */
     const char *out;           /* a file for the text; NULL: standard output           */
+    RunLock    *lock;          /* owned: of out; NULL on ranks that do not write it    */
     DrawRule    rule;
     int64_t     tokens, texts, seed, tensor, context, stages;
     int64_t     positions;     /* 0: all that the model has                            */

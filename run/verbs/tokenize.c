@@ -21,6 +21,7 @@
 #include "data/encoder.h"
 #include "data/shard.h"
 #include "data/tokens_json.h"
+#include "run/guard/lock.h"
 #include "run/guard/signals.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
@@ -39,7 +40,7 @@ typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its 
 
 typedef struct {
     char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp = out/tokenize.tmp */
-    size_t      there;          /* bytes of out that name a folder of before */
+    RunLock    *lock;           /* owned: of out */
     double      val;
     int64_t     shard_tokens;
     char      **name;           /* owned [names]: of the inputs; each borrowed */
@@ -59,30 +60,6 @@ typedef struct {
     int64_t      files, tokens, in_shard, bytes;
 } Shards;
 
-/* Cuts a path's last part off; returns the new length. */
-static size_t cut_last(char *path) {
-    size_t length = strlen(path);
-    while (length > 0 && path[length - 1] != '/') length--;
-    while (length > 0 && path[length - 1] == '/') length--;
-    path[length] = 0;
-    return length;
-}
-
-/* The length of the part of out= that is there. */
-static size_t length_there(const Job *job) {
-    char   path[PATH_MAX];
-    size_t length = (size_t)snprintf(path, sizeof path, "%s", job->out);
-    while (length > 0 && access(path, F_OK) != 0) length = cut_last(path);
-    return length;
-}
-
-/* Removes the folders that this verb has made, while they are empty. */
-static void remove_made(const Job *job) {
-    char   path[PATH_MAX];
-    size_t length = (size_t)snprintf(path, sizeof path, "%s", job->out);
-    while (length > job->there && rmdir(path) == 0) length = cut_last(path);
-}
-
 /* Ends the verb; nothing half-written stays. */
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) {
@@ -92,7 +69,6 @@ NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     io_remove_tree(job->tmp);
-    remove_made(job);
     fail(exit_code, "tokenize: %s", text);
 }
 
@@ -170,11 +146,9 @@ static void find_documents(Job *job) {
     if (documents_are_empty(job->documents))
         fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
     signals_install(); /* from here on a request to stop leaves nothing half-written */
-    job->there = length_there(job);
-    int rc = io_mkdirs(job->out);
-    if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
+    int rc = io_remove_tree(job->tmp); /* of a run that was killed */
     if (rc == 0) rc = io_mkdirs(job->tmp);
-    if (rc < 0) give_up(job, EXIT_IO, "cannot write into the folder %s: %s", job->out, strerror(-rc));
+    if (rc < 0) give_up(job, EXIT_IO, "cannot write into the folder %s: %s", job->out, io_error_text(rc));
     exit_code = documents_keep_pipes(job->documents, job->tmp, fault);
     if (exit_code) give_up(job, exit_code, "%s", fault);
 }
@@ -217,10 +191,9 @@ static int64_t refuse_others_files(const Job *job) {
     int64_t        count = 0;
     struct dirent *entry;
     DIR           *folder = opendir(job->out);
-    if (!folder && (errno == ENOENT || errno == ENOTDIR)) return 0; /* made, or refused, later */
     if (!folder)
         fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", job->out,
-             strerror(errno));
+             io_error_text(errno));
     while ((entry = readdir(folder))) {
         char path[PATH_MAX];
         if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
@@ -242,7 +215,7 @@ NORETURN static void cannot_write(Shards *s, int error) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
     if (s->writer) shard_writer_destroy(s->writer);
-    give_up(s->job, EXIT_IO, "cannot write %s: %s", path, strerror(-error));
+    give_up(s->job, EXIT_IO, "cannot write %s: %s", path, io_error_text(error));
 }
 
 static void finish_shard(Shards *s) {
@@ -419,7 +392,7 @@ static void copy_beside(const Job *job, const char *from, const char *name) {
     if (exit_code) give_up(job, exit_code, "%s %s", from, fault);
     int rc = read < 0 ? (int)read : io_replace_file(to, text, bytes);
     free(text);
-    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, strerror(-rc));
+    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, io_error_text(rc));
 }
 
 /* Copies the files of the tokenizer, under the names by which they will be found beside the shards. The last two say
@@ -447,7 +420,7 @@ static void put_notes(const Job *job, const char *name, const char *text, size_t
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", job->out, name);
     int rc = text ? io_replace_file(path, text, bytes) : io_unlink(path);
-    if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
+    if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path, io_error_text(rc));
 }
 
 static FILE *open_notes(char **text, size_t *bytes) {
@@ -512,7 +485,7 @@ static void move_into_place(const Job *job, const char *split, int64_t files) {
         snprintf(from, sizeof from, "%s/" SHARD_NAME, job->tmp, split, (long long)i);
         snprintf(to, sizeof to, "%s/" SHARD_NAME, job->out, split, (long long)i);
         int rc = io_rename(from, to);
-        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to, strerror(-rc));
+        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to, io_error_text(rc));
     }
 }
 
@@ -522,13 +495,13 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
     int64_t        removed = 0;
     struct dirent *entry;
     DIR           *folder = opendir(job->out);
-    if (!folder) give_up(job, EXIT_IO, "cannot read the folder %s: %s", job->out, strerror(errno));
+    if (!folder) give_up(job, EXIT_IO, "cannot read the folder %s: %s", job->out, io_error_text(errno));
     while ((entry = readdir(folder))) {
         if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files) continue;
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
         int rc = io_unlink(path);
-        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path, strerror(-rc));
+        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path, io_error_text(rc));
         removed++;
     }
     closedir(folder);
@@ -545,16 +518,19 @@ static void print_split(const Job *job, const char *split, int64_t tokens, int64
 int verb_tokenize(int argc, char **argv) {
     Job     job = parse_arguments(argc, argv);
     Shards  trained, held;
+    job.lock = lock_output("tokenize", "out", job.out, LOCK_INTO);
     int64_t earlier = refuse_others_files(&job);
     refuse_other_tokenizer(&job);
     find_documents(&job);
     int64_t invalid = write_shards(&job, &trained, &held), total = trained.bytes + held.bytes;
+    lock_keep(job.lock);
     write_notes(&job, &trained, &held); /* no shard is there without them */
     move_into_place(&job, "train", trained.files);
     move_into_place(&job, "val", held.files);
     int64_t removed = remove_stale(&job, trained.files, held.files);
     io_remove_tree(job.tmp);
     io_fsync_dir(job.out);
+    lock_release(job.lock);
 
     if (job.tokenizer.kind == TOKENIZER_BYTES)
         printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);

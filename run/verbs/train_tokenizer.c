@@ -11,6 +11,7 @@
 #include "data/documents.h"
 #include "data/encoder.h"
 #include "data/tokenizer_json.h"
+#include "run/guard/lock.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
@@ -151,6 +152,7 @@ static void refuse_to_write_over(const char *out) {
 
 int verb_train_tokenizer(int argc, char **argv) {
     Asked       a = take_arguments(argc, argv);
+    RunLock    *lock = lock_output("train-tokenizer", "out", a.out, LOCK_INTO);
     refuse_to_write_over(a.out);
     const char *pattern = split_named(a.pattern) ? split_named(a.pattern) : a.pattern;
     char        fault[SPLIT_FAULT_CHARS], path[4200];
@@ -167,10 +169,11 @@ int verb_train_tokenizer(int argc, char **argv) {
     int32_t *right = left + most + 1;
     int32_t merges = bpe_trainer_learn(counting.trainer, most, left, right);
     char   *json = vocabulary_json(pattern, left, right, merges, &json_bytes);
-    int     rc = io_mkdirs(a.out);
     snprintf(path, sizeof path, "%s/tokenizer.json", a.out);
-    if (rc == 0) rc = io_replace_file(path, json, json_bytes);
-    if (rc < 0) fail(EXIT_IO, "train-tokenizer: cannot write %s: %s", path, strerror(-rc));
+    lock_keep(lock);
+    int rc = io_replace_file(path, json, json_bytes);
+    if (rc < 0) fail(EXIT_IO, "train-tokenizer: cannot write %s: %s", path, io_error_text(rc));
+    lock_release(lock);
 
     printf("train-tokenizer: %lld bytes of text, a vocabulary of %d: the bytes, %d merges, %s\n", (long long)counting.bytes,
            257 + merges, merges, END_OF_TEXT);

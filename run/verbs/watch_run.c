@@ -1,6 +1,7 @@
 /* watch_run.c - see watch_run.h. */
 #include "run/verbs/watch_run.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,9 @@ static int is_as_before(const WatchRun *w, FILE *f) {
 
 static void read_log(WatchRun *w) {
     MetricsLine line;
-    FILE       *f = fopen(path_of("%s/metrics.jsonl", w->dir).text, "r");
+    Path        path = path_of("%s/metrics.jsonl", w->dir);
+    FILE       *f = io_open_stream(path.text, IO_READ);
+    if (!f) io_expect_file(path.text, errno);
     if (!f || !is_as_before(w, f)) begin_log(w);
     if (!f) return;
     fseeko(f, w->at, SEEK_SET);
@@ -109,6 +112,7 @@ static void judge(WatchRun *w, double now) {
     char      *text = NULL;
     Path       path = path_of("%s/lock", w->dir);
     int64_t    bytes = io_read_file(path.text, sizeof w->lock - 1, &text);
+    io_expect_file(path.text, bytes);
     int        is_signed = bytes > 0 && holder_parse(text, &holder),
         is_there = is_signed && holder_is_there(w, &holder, text, path.text, now);
     int is_at_end = w->steps > 0 && w->last.step >= w->steps;

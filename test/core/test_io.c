@@ -138,6 +138,54 @@ static void replace_is_all_or_nothing(void **state) {
     assert_int_equal(io_replace_file("missing/f", "x", 1), -ENOENT);
 }
 
+static void kinds_are_named(void **state) {
+    (void)state;
+    char *text;
+    assert_int_equal(mkfifo("fifo", 0600), 0);
+    assert_int_equal(io_open("fifo", IO_READ), -IO_IS_FIFO); /* at once: nobody writes into it */
+    assert_int_equal(io_read_file("fifo", 10, &text), -IO_IS_FIFO);
+    assert_int_equal(io_read_start("/dev/zero", 10, &text), -IO_IS_CHARACTER_DEVICE);
+    assert_int_equal(io_open("/dev", IO_READ), -EISDIR);
+    assert_int_equal(symlink("fifo", "to-fifo"), 0);
+    errno = 0;
+    assert_null(io_open_stream("to-fifo", IO_READ));
+    assert_int_equal(errno, IO_IS_FIFO);
+    assert_int_equal(io_read_input("/dev/null", 10, &text), 0);
+    free(text);
+    assert_string_equal(io_error_text(-IO_IS_FIFO), "is a FIFO, not a file");
+    assert_string_equal(io_error_text(IO_IS_SOCKET), "is a socket, not a file");
+    assert_string_equal(io_error_text(ENOENT), strerror(ENOENT));
+    assert_int_equal(unlink("to-fifo"), 0);
+    assert_int_equal(unlink("fifo"), 0);
+}
+
+/* Two processes that replace one file: it holds what one of them wrote, whole, and no .tmp stays. */
+static void two_writers_take_turns(void **state) {
+    (void)state;
+    enum { BYTES = 300000, ROUNDS = 40 };
+    char *text = malloc(BYTES + 1), *read = NULL;
+    pid_t other = fork();
+    memset(text, other ? 'a' : 'b', BYTES);
+    int rc = 0;
+    for (int i = 0; i < ROUNDS && rc == 0; i++) {
+        rc = io_replace_file("both", text, BYTES - i);
+        if (io_read_file("both", BYTES, &read) < BYTES - ROUNDS || strspn(read, "a") + strspn(read, "b") != strlen(read)) rc = -1;
+        free(read);
+    }
+    free(text);
+    if (!other) _exit(rc != 0);
+    int status;
+    assert_int_equal(waitpid(other, &status, 0), other);
+    assert_int_equal(rc, 0);
+    assert_int_equal(status, 0);
+    assert_int_equal(io_file_bytes("both.tmp"), -ENOENT);
+    int fd = open("both.tmp", O_CREAT | O_WRONLY, 0600); /* left by a writer that was killed, longer than the new text */
+    assert_int_equal(ftruncate(fd, 100), 0);
+    close(fd);
+    assert_int_equal(io_replace_file("both", "new", 3), 0);
+    assert_holds("both", "new");
+}
+
 /* The order of calls is the promise: content synced before the name points at it. */
 static void replace_syncs_before_it_renames(void **state) {
     (void)state;
@@ -265,7 +313,7 @@ static void whole_files_are_read_up_to_a_limit(void **state) {
     assert_null(data);
     assert_int_equal(io_read_file("missing", 100, &data), -ENOENT);
     assert_int_equal(io_read_file(".", 100, &data), -EISDIR);
-    assert_int_equal(io_read_file("/dev/zero", 100000, &data), -EFBIG);
+    assert_int_equal(io_read_input("/dev/zero", 100000, &data), -EFBIG);
     assert_int_equal(io_replace_file("empty", "", 0), 0);
     assert_int_equal(io_read_file("empty", 0, &data), 0);
     assert_string_equal(data, "");
@@ -278,7 +326,7 @@ static void whole_files_are_read_up_to_a_limit(void **state) {
             if (write(fd, text, 100) != 100) _exit(1);
         _exit(0);
     }
-    assert_int_equal(io_read_file("pipe", sizeof text, &data), sizeof text);
+    assert_int_equal(io_read_input("pipe", sizeof text, &data), sizeof text);
     assert_memory_equal(data, text, sizeof text);
     free(data);
     waitpid(child, NULL, 0);
@@ -291,7 +339,8 @@ int main(void) {
         IN_FOLDER(only_plain_files_are_written), IN_FOLDER(short_and_interrupted_calls_continue),
         IN_FOLDER(replace_is_all_or_nothing), IN_FOLDER(replace_syncs_before_it_renames),
         IN_FOLDER(full_disks_are_reported), IN_FOLDER(folders_are_made_and_removed),
-        IN_FOLDER(what_another_removes_is_gone), IN_FOLDER(whole_files_are_read_up_to_a_limit),
+        IN_FOLDER(what_another_removes_is_gone), IN_FOLDER(kinds_are_named),
+        IN_FOLDER(two_writers_take_turns), IN_FOLDER(whole_files_are_read_up_to_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -356,6 +356,12 @@ static void test_quote(void **state) {
     assert_string_equal(out, "\"a\\\"\\\\\\n\\u0001\xc3\xa9\"");
     json_quote(out, sizeof out, "x\xff\xc3y");
     assert_string_equal(out, "\"x\\ufffd\\ufffdy\"");
+    cJSON *string = json_string("x\xff\xc3y\xc3\xa9");
+    assert_string_equal(string->valuestring, "x\xef\xbf\xbd\xef\xbf\xbdy\xc3\xa9");
+    assert_true(json_reads_as(string->valuestring, "x\xff\xc3y\xc3\xa9"));
+    assert_false(json_reads_as(string->valuestring, "x\xffy\xc3\xa9"));
+    assert_true(json_reads_as("", "") && !json_reads_as("a", "ab") && !json_reads_as("ab", "a"));
+    cJSON_Delete(string);
     assert_int_equal(json_quote(out, 4, "abcdef"), 8);
     assert_string_equal(out, "\"ab");
     assert_int_equal(json_quote(NULL, 0, "abc"), 5);

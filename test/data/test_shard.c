@@ -251,7 +251,7 @@ static void bad_files_end_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_DATA, open_shard, "eval.bin", "eval.bin is an llm.c eval file", NULL);
     assert_ends(EXIT_DATA, open_shard, "short.bin", "short.bin is truncated: it holds 1024 bytes, its 10 tokens take 1044", NULL);
     assert_ends(EXIT_DATA, open_shard, "folder", "folder is a folder", "folder/train_*.bin", NULL);
-    assert_ends(EXIT_DATA, open_shard, "fifo", "fifo is not a regular file", NULL);
+    assert_ends(EXIT_DATA, open_shard, "fifo", "fifo is a FIFO, not a file: name a file of tokens", NULL);
     assert_ends(EXIT_DATA, open_shard, "missing", "missing does not exist", NULL);
     assert_int_equal(symlink("loop", "loop"), 0);
     assert_ends(EXIT_IO, open_shard, "loop", "cannot read loop", NULL);

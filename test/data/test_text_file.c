@@ -22,7 +22,7 @@ static int read_as(const void *data, size_t bytes, TextEncoding encoding, size_t
     int64_t   n = 0, first;
     write_file("f", data, bytes);
     *text = malloc(3 * bytes + 64), *length = 0, *invalid = 0;
-    int exit_code = text_file_open(&f, "f", encoding, fault);
+    int exit_code = text_file_open(&f, "f", IO_READ, encoding, fault);
     if (exit_code) return exit_code;
     while ((n = text_file_read(f, *text + *length, step, fault)) > 0) *length += (size_t)n;
     *invalid = text_file_invalid(f, &first);
@@ -173,7 +173,7 @@ static TextKind kind_of(const char *data, size_t bytes, char *what, size_t room)
     const char *found;
     char        fault[TEXT_FILE_FAULT_CHARS];
     write_file("f", data, bytes);
-    if (text_file_open(&f, "f", ENCODING_FOUND, fault)) return snprintf(what, room, "%s", fault), TEXT_BINARY;
+    if (text_file_open(&f, "f", IO_READ, ENCODING_FOUND, fault)) return snprintf(what, room, "%s", fault), TEXT_BINARY;
     TextKind kind = text_file_kind(f, &found);
     snprintf(what, room, "%s", found ? found : "");
     text_file_close(f);

@@ -173,7 +173,7 @@ expect "which stays as it was" cmp "$WORK/new.true" "$WORK/before"
 rm "$WORK/new.true"; expect "and its cures work: removed" eval 'quiet "$TRAIN" eval "$WORK/run" out="$WORK/new.true" && [ -s "$WORK/new.true" ]'
 : > "$WORK/empty"; expect "an empty file is taken" eval 'quiet "$TRAIN" eval "$WORK/run" out="$WORK/empty" && [ -s "$WORK/empty" ]'
 ln -s "$WORK/before" "$WORK/link"; mkfifo "$WORK/fifo"
-for odd in "$WORK" /dev/null "$WORK/link" "$WORK/fifo"; do expect "out= that is no plain file, ${odd##*/}" exits 64 "out=$odd is not a plain file: name one, or print by giving no out=" "$TRAIN" eval "$WORK/run" out="$odd"; done
+for odd in "$WORK" /dev/null "$WORK/link" "$WORK/fifo"; do expect "out= that is no plain file, ${odd##*/}" exits 64 "out=$odd is a (directory|character device|symbolic link|FIFO), not a file: name a file, or print by giving no out=" "$TRAIN" eval "$WORK/run" out="$odd"; done
 expect "out= in a folder that is missing" exits 64 "the folder $WORK/no/ is missing: make it" "$TRAIN" eval "$WORK/run" out="$WORK/no/x.json"
 expect "no half file is left of an evaluation that fails" eval '! "$TRAIN" eval "$WORK/run" tasks="$WORK/nowhere.jsonl" out="$WORK/unborn" 2> /dev/null && [ ! -e "$WORK/unborn" ]'
 

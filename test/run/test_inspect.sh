@@ -112,7 +112,7 @@ says "  PyTorch's own" 'safetensors' inspect pickle.pt
 says "  an empty one" 'it is empty' inspect empty.bin
 expect "nothing there: exit 65" exits 65 'nowhere .*No such file' "$TRAIN" inspect nowhere
 mkfifo pipe
-expect "a pipe: exit 65" exits 65 'neither a plain file' timeout 60 "$TRAIN" inspect pipe
+expect "a pipe: exit 65" exits 65 'pipe is a FIFO, not a file' timeout 60 "$TRAIN" inspect pipe
 expect "a truncated shard: exit 65" exits 65 'is truncated' bash -c "head -c 2000 data/train_000000.bin > cut.bin; '$TRAIN' inspect cut.bin"
 expect "no path" exits 64 'needs a file' "$TRAIN" inspect
 expect "a word too many" exits 64 'did you mean .tensors.' "$TRAIN" inspect run tensor=true

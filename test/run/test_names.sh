@@ -130,4 +130,35 @@ expect "tokens of uint32 without a header" exits 65 'bits/wide has no header and
 train "${bits[@]}" data.train=bits/wide model.vocab_size=65600 run.dir=wide > out 2>&1; ok $? "are read where the vocabulary needs them"
 expect "as so many" grep -q '200 tokens (1 file)' out
 expect "and the banner says how they are read" grep -q '1 file without a header, read as uint32' out
+
+# --- bytes that JSON cannot hold, quotes, control characters and long names
+bad=$'b\xff"\x01\n\xe2\x82'
+reads() { python3 -c 'import json, sys; json.loads(sys.stdin.buffer.read().decode("utf-8"))'; }
+sed 's/, "dir": "[^"]*"//' tiny.json > "$bad.json"
+expect "a config whose name is no UTF-8" exits 64 'run.dir is not given, and the name of this file, .* is not UTF-8: add run.dir=runs/NAME' "$TRAIN" "$bad.json" run.steps=1
+"$TRAIN" "$bad.json" run.dir=runs/NAME run.steps=2 eval.every=0 > out 2>&1; ok $? "with the run.dir that was named it trains"
+expect "and its files are JSON" eval 'reads < runs/NAME/config.json && reads < runs/NAME/checkpoints/step_00000002/state.json'
+"$TRAIN" "$bad.json" run.dir=runs/NAME run.steps=3 eval.every=0 run.resume=must > out 2>&1; ok $? "it resumes"
+expect "a run.dir that is no UTF-8" exits 64 'override "run.dir=.*: error: byte 0x.. of the value is not UTF-8, and a config holds nothing else' train run.dir="x$bad"
+cp -r runs/NAME "$bad"
+expect "a run in a folder that was renamed so" exits 64 'byte 0x.. of the value is not UTF-8, .*: give another name, or rename that file or folder' "$TRAIN" "$bad" run.steps=4
+expect "its figures are JSON" eval '"$TRAIN" eval "$bad" data="data/val_*.bin" tokens=80 json=true 2> err | reads && "$TRAIN" inspect "$bad" json=true | reads'
+echo '{"context": "the quick", "choices": [" brown", " x"], "gold": 0}' > "$bad.jsonl"
+expect "those of a task of such a name, too" eval '"$TRAIN" eval "$bad" tasks="$bad.jsonl" json=true 2> err | reads'
+"$TRAIN" plot "$bad" runs/NAME out=bad.svg csv=bad.csv > out 2>&1; ok $? "plot takes it"
+expect "picture and table can be read" python3 -c 'import csv, xml.dom.minidom; xml.dom.minidom.parse("bad.svg"); assert len(list(csv.reader(open("bad.csv", encoding="utf-8")))) > 4'
+mv "$bad" renamed; "$TRAIN" renamed run.steps=4 > out 2>&1; ok $? "renamed, as the message says, it goes on"
+mkdir shards; long=$(printf 'l%.0s' $(seq 251))
+for name in "$bad" $'t\x80' $'tab\t"q\\' "$long"; do cp data/train_000000.bin "shards/$name.bin"; done
+for steps in 2 4; do
+    train run.dir=shards.run data.train='shards/*.bin' run.steps=$steps eval.every=0 > out 2>&1; ok $? "shards of such names: step $steps"
+done
+expect "it resumed" grep -q '^resume .*at step 2,' out
+expect "state.json is JSON" eval 'reads < shards.run/checkpoints/step_00000004/state.json'
+mv "shards/$bad.bin" $'shards/b.bin'
+expect "another name is another file" exits 64 'data.train: shard 0 is b.bin' train run.dir=shards.run data.train='shards/*.bin' run.steps=5 eval.every=0
+mv shards/b.bin "shards/$bad.bin"
+"$TRAIN" export shards.run out="$bad.model" > out 2>&1; ok $? "export"
+expect "its card is UTF-8" python3 -c 'import glob; [open(f, encoding="utf-8").read() for f in glob.glob(b"*.model/README.md")[0:1] or [1 / 0]]'
+expect "sweep.py refuses such a folder" exits 64 'is not UTF-8, and a config holds nothing else' python3 "$OLDPWD/scripts/sweep.py" space.json tiny.json --out "$bad"
 exit $STATUS

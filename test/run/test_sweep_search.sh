@@ -76,8 +76,14 @@ await "^trial 0: step 9" && kill -KILL -- "$(pgrep -P $job)" $job 2> /dev/null; 
 expect "killed, and the same command again" sweeps -n 3 --out "$WORK/cut"
 expect "the same trials, to the last digit" eval 'diff <(sort "$WORK/whole/table.txt") <(sort "$WORK/cut/table.txt")'
 "${SWEEP[@]}" -n 2 run.steps=100000 checkpoint.every=0 --out "$WORK/long" > "$WORK/out" 2>&1 & job=$!
-await_step "$WORK/long/trial_0000"; kill -TERM "$(pgrep -P $job)"; wait $job
+await_step "$WORK/long/trial_0000"
+kept() { cat "$WORK/long/"*.json; ls -A "$WORK/long"; stat -c %Y "$WORK/long/"*.json "$WORK/long/.lock"; }
+kept > "$WORK/kept"
+expect "another sweep in the folder of one at work: 73" exits 73 "long is in use by a sweep with another words: wait for it, or take another --out" "${SWEEP[@]}" -n 2 run.steps=90 --out "$WORK/long"
+expect "it has changed nothing" diff "$WORK/kept" <(kept)
+kill -TERM "$(pgrep -P $job)"; wait $job
 expect "asked to stop: 75, trials saved" [ $? = 75 -a -n "$(ls "$WORK/long/trial_0000/checkpoints")" ]
+expect "then it is 64" exits 64 "long holds a sweep with another words" "${SWEEP[@]}" -n 2 run.steps=90 --out "$WORK/long"
 
 mkdir -p "$WORK/full/trial_0000" "$WORK/full/trial_0001/trial.json.new" # a folder where a file should go
 expect "files that cannot be written end it" exits 74 "trial_0001/trial.json.new.*the same command goes on" "${SWEEP[@]}" -n 2 --out "$WORK/full"

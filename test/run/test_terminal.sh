@@ -50,7 +50,7 @@ quiet train $long run.steps=9 run.dir="$WORK/at80" data.val="$WORK/data/*" 2> "$
 expect "a resume goes on in it" eval '[ "$(grep -c "^== started" "$WORK/at80/log.txt")" -eq 2 ] && said "^resume .*resumes at step 8," "$WORK/at80/log.txt"'
 expect "with stderr" eval 'said "^train_gpt: warning: data.val names" "$WORK/at80/log.txt" && grep -q "warning: data.val names" "$WORK/err"'
 mkdir "$WORK/linked"; ln -s "$WORK/elsewhere" "$WORK/linked/log.txt"
-expect "a link of that name is not followed" exits 74 'log.txt is no plain file' train run.dir="$WORK/linked"
+expect "a link of that name is not followed" exits 74 'log.txt is a symbolic link, not a file' train run.dir="$WORK/linked"
 mkdir "$WORK/full"; head -c 1M /dev/zero > "$WORK/full/log.txt"
 (ulimit -f 1024; train run.steps=3 run.dir="$WORK/full") > "$WORK/out" 2> "$WORK/err"; status=$?
 expect "a log that cannot be written ends nothing: one warning" [ $status -eq 0 -a "$(grep -c 'warning: .*' "$WORK/err")" -eq 1 -a "$(grep -c 'cannot write .*log.txt' "$WORK/err")" -eq 1 ]

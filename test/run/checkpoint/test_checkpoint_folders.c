@@ -107,8 +107,8 @@ static void test_a_checkpoint_is_something_else(void **state) {
     expect_end(child_run(resume_piece, NULL), 101, "step_00000008 is passed over: state.json is too long");
     assert_int_equal(unlink(in_dir("checkpoints/step_00000008/state.json")), 0);
     assert_int_equal(io_mkdirs(in_dir("checkpoints/step_00000008/state.json")), 0);
-    expect_end(child_run(resume_piece, NULL), 101, "step_00000008 is passed over: state.json is not a plain file");
-    expect_end(child_run(find_piece, dir), 100, "step_00000008 is not used: state.json is not a plain file");
+    expect_end(child_run(resume_piece, NULL), 101, "step_00000008 is passed over: state.json is a directory, not a file");
+    expect_end(child_run(find_piece, dir), 100, "step_00000008 is not used: state.json is a directory, not a file");
 }
 
 static void test_paths_are_too_long(void **state) {

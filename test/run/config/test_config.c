@@ -204,7 +204,7 @@ static void test_unreadable(void **state) {
     free(faults);
     faults = config_load("/tmp", NULL, 0, 0, &config);
     free_later(config);
-    assert_string_equal(faults, "/tmp: error: cannot read: Is a directory\n");
+    assert_string_equal(faults, "/tmp: error: cannot read: is a directory, not a file\n");
     free(faults);
     char *name = calloc(1, 5001);
     memset(name, 'a', 5000);
