@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/memory_file.h"
+#include "core/terminal.h"
 #include "run/log/svg.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
@@ -167,9 +168,9 @@ int verb_plot(int argc, char **argv) {
     char *text = plot_svg(&p, &bytes);
     write_file(a.out, text, bytes);
     if (a.csv) text = csv_text(&p, &bytes), write_file(a.csv, text, bytes);
-    printf("plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld step%s\n",
+    print_plain(stdout, "plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld step%s\n",
            p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out, (long long)p.span, p.span == 1 ? "" : "s");
-    if (a.csv) printf("plot: every point is in %s\n", a.csv);
+    if (a.csv) print_plain(stdout, "plot: every point is in %s\n", a.csv);
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;
 }

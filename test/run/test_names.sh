@@ -93,4 +93,34 @@ expect "tokens of uint32 without a header" exits 65 'bits/wide has no header and
 train "${bits[@]}" data.train=bits/wide model.vocab_size=65600 run.dir=wide > out 2>&1; ok $? "are read where the vocabulary needs them"
 expect "as so many" grep -q '200 tokens (1 file)' out
 expect "and the banner says how they are read" grep -q '1 file without a header, read as uint32' out
+# --- control characters in names: they could clear the screen or set its title, so each line prints them as \xNN
+steers=$'st\e[2J\e[31m\a\x7f\xc2\x9bq'
+mkdir "$steers"; cp text.txt "$steers/$steers.txt"; cp tiny.json "$steers/$steers.json"
+# escaped CODE WORDS...: ends with the code, prints the escaped name, and no raw control character but newline and tab
+escaped() {
+    local code=$1; shift
+    NO_COLOR=1 "$TRAIN" "$@" > out 2> err; local status=$?
+    [ $status -eq "$code" ] || { echo "exit $status: $*"; cat -v out err; return 1; }
+    ! LC_ALL=C grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]' out err || { cat -v out err; return 1; }
+    grep -qE 'st\\(x1b|u001b)\[2J\\(x1b|u001b)\[31m\\(x|u00)07\\x7f\\xc2\\x9bq' out err || { echo "no name: $*"; cat -v out err; return 1; }
+}
+expect "tokenize" escaped 0 tokenize "$steers/$steers.txt" out="$steers/data" val=0.1
+expect "a run" escaped 0 "$steers/$steers.json" run.dir="$steers/run" run.steps=2 checkpoint.every=1
+for verb in check plan; do expect "$verb" escaped 0 $verb "$steers/$steers.json" data.train="$steers/data/train_*.bin" run.dir="$steers/run"; done
+expect "plan, without its data" escaped 0 plan tiny.json data.train="$steers/none" data.val=
+for path in run run/metrics.jsonl data data/train_000000.bin; do expect "inspect $path" escaped 0 inspect "$steers/$path"; done
+expect "inspect of a text" escaped 65 inspect "$steers/$steers.txt"
+cp -r "$steers/run" "$steers/$steers"
+expect "watch" escaped 0 watch "$steers/$steers" once=true
+expect "sample" escaped 0 sample "$steers/run" tokens=1
+expect "eval" escaped 0 eval "$steers/run"
+expect "plot" escaped 0 plot "$steers/run" out="$steers/plot.svg" csv="$steers/plot.csv"
+expect "export" escaped 0 export "$steers/run" out="$steers/export"
+for verb in inspect watch sample eval plot; do expect "$verb of nothing" escaped 65 $verb "$steers/none"; done
+for verb in plan check; do expect "$verb of nothing" escaped 64 $verb "$steers/none"; done
+expect "export of nothing" escaped 65 export "$steers/none" out=nothing
+expect "diff of nothing" escaped 65 diff "$steers/none" r
+expect "an unknown verb" escaped 64 "$steers"
+expect "an unknown key" escaped 64 tiny.json "run.$steers=1"
+expect "a config that is none" escaped 64 "$steers/$steers.txt"
 exit $STATUS
