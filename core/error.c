@@ -116,7 +116,7 @@ NORETURN void fail_silently(int exit_code) {
 
 NORETURN void fail(int exit_code, const char *fmt, ...) {
     let_rank_zero_speak_first();
-    char    text[4096];
+    char    text[4096], plain[4096];
     va_list args;
     va_start(args, fmt);
     int length = vsnprintf(text, sizeof text, fmt, args);
@@ -124,18 +124,20 @@ NORETURN void fail(int exit_code, const char *fmt, ...) {
     if (self.input && length >= 0 && (size_t)length < sizeof text)
         snprintf(text + length, sizeof text - (size_t)length, " (while reading %s)", self.input);
     if (exit_code == EXIT_MEMORY && self.memory_advice) say_text(stderr, 2, self.memory_advice);
-    if (self.rank > 0) say(stderr, 2, RED "train_gpt:" PLAIN " rank %d: %s", self.rank, text);
-    else               say(stderr, 2, RED "train_gpt:" PLAIN " %s", text);
+    terminal_plain(plain, sizeof plain, text);
+    if (self.rank > 0) say(stderr, 2, RED "train_gpt:" PLAIN " rank %d: %s", self.rank, plain);
+    else               say(stderr, 2, RED "train_gpt:" PLAIN " %s", plain);
     fail_silently(exit_code);
 }
 
 void error_print_lines(const char *lines) {
+    char text[4096], plain[4096];
     for (const char *end; *lines; lines = *end ? end + 1 : end) {
         end = lines + strcspn(lines, "\n");
-        const char *word = strstr(lines, "error: ");
-        int         place = word && word < end ? (int)(word - lines) : 0;
-        if (place) say(stderr, 2, "%.*s" RED "error:" PLAIN "%.*s", place, lines, (int)(end - word - 6), word + 6);
-        else       say(stderr, 2, "%.*s", (int)(end - lines), lines);
+        snprintf(text, sizeof text, "%.*s", (int)(end - lines), lines);
+        const char *word = strstr(terminal_plain(plain, sizeof plain, text), "error: ");
+        if (word && word > plain) say(stderr, 2, "%.*s" RED "error:" PLAIN "%s", (int)(word - plain), plain, word + 6);
+        else                      say(stderr, 2, "%s", plain);
     }
 }
 
@@ -147,12 +149,12 @@ NORETURN void fail_lines(int exit_code, const char *lines) {
 
 void warn(const char *fmt, ...) {
     if (self.rank > 0) return;
-    char    text[4096];
+    char    text[4096], plain[4096];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    say(stderr, 2, YELLOW "train_gpt: warning:" PLAIN " %s", text);
+    say(stderr, 2, YELLOW "train_gpt: warning:" PLAIN " %s", terminal_plain(plain, sizeof plain, text));
 }
 
 NORETURN void check_failed(const char *expression, const char *file, int line, const char *fmt, ...) {

@@ -12,8 +12,9 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/json_scan.h"
 
-enum { LINE_BYTES = 4096, EARLY_BYTES = 16384, LEAST_COLUMNS = 20, DEFAULT_COLUMNS = 80 };
+enum { LINE_BYTES = 4096, PRINTED_BYTES = 8192, EARLY_BYTES = 16384, LEAST_COLUMNS = 20, DEFAULT_COLUMNS = 80 };
 static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;
 
 static struct {
@@ -89,6 +90,45 @@ static size_t mark_bytes(const char *text) {
     return text[n] == 'm' ? n + 1 : 0;
 }
 
+/* Bytes of the character that text begins with. *steers becomes 1 if it is a control character or no UTF-8. */
+static size_t character_bytes(const char *text, int *steers) {
+    size_t        n = (size_t)json_utf8(text, strnlen(text, 4));
+    unsigned char c = (unsigned char)*text;
+    *steers = n == 0 || (c < 32 && c != '\n' && c != '\t') || c == 127 || (c == 0xc2 && (unsigned char)text[1] < 0xa0);
+    return n ? n : 1;
+}
+
+/* Writes the character of n bytes as \xNN for each byte. Returns the bytes written to out. */
+static size_t escape_character(char out[17], const char *text, size_t n) {
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++) used += (size_t)snprintf(out + used, 17 - used, "\\x%02x", (unsigned char)text[i]);
+    return used;
+}
+
+char *terminal_plain(char *out, size_t capacity, const char *text) {
+    size_t used = 0;
+    for (size_t n; *text; text += n) {
+        char escaped[17];
+        int  steers;
+        n = character_bytes(text, &steers);
+        size_t length = steers ? escape_character(escaped, text, n) : n;
+        if (used + length >= capacity) break;
+        memcpy(out + used, steers ? escaped : text, length);
+        used += length;
+    }
+    out[used] = '\0';
+    return out;
+}
+
+void print_plain(FILE *out, const char *fmt, ...) {
+    char    text[PRINTED_BYTES], plain[PRINTED_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    fputs(terminal_plain(plain, sizeof plain, text), out);
+}
+
 /* Columns of the character that text begins with, and its bytes; Chinese, Japanese, Korean and emoji take two, a tab
  * eight at most. */
 static int character(const char *text, size_t *bytes) {
@@ -98,10 +138,12 @@ static int character(const char *text, size_t *bytes) {
     const unsigned char *byte = (const unsigned char *)text;
     unsigned char        lead = *byte;
     uint32_t             code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
-    size_t               n = 1;
-    while (lead >= 0xc0 && n < 4 && (byte[n] & 0xc0) == 0x80) code = code << 6 | (byte[n++] & 0x3f);
+    int                  steers;
+    size_t               n = character_bytes(text, &steers);
+    for (size_t i = 1; i < n; i++) code = code << 6 | (byte[i] & 0x3f);
     *bytes = n;
     if (lead == '\t') return 8;
+    if (steers && lead != *GLUE) return 4 * (int)n; /* printed as \xNN */
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         if (code >= wide[i].first && code <= wide[i].last) return 2;
     return 1;
@@ -151,10 +193,15 @@ static void put(Out *o, const char *text, size_t bytes) {
 
 /* Marked text up to `end`, without the marks where there are no colours. */
 static void put_marked(Out *o, const char *text, const char *end) {
+    char escaped[17];
+    int  steers;
     for (size_t n; text < end; text += n) {
         size_t mark = mark_bytes(text);
-        n = mark ? mark : 1;
-        if (!mark || o->colour) put(o, *text == *GLUE ? " " : text, n);
+        n = mark ? mark : character_bytes(text, &steers);
+        if (mark)                 put(o, text, o->colour ? n : 0);
+        else if (*text == *GLUE)  put(o, " ", 1);
+        else if (steers)          put(o, escaped, escape_character(escaped, text, n));
+        else                      put(o, text, n);
     }
 }
 

@@ -31,6 +31,12 @@ int terminal_has_colour(FILE *stream);
 int terminal_columns(FILE *stream);  /* COLUMNS, else the terminal's, else 80 */
 int terminal_width(const char *text); /* columns that marked text takes */
 
+/* Control characters of names and files could steer a terminal. Everything below prints them, newline, tab and marks
+ * apart, as \xNN, and bytes that are no UTF-8 as well. terminal_plain does the same to a text, marks included. It cuts
+ * the text to the capacity and returns out. print_plain is fprintf with such a text of 8 KiB at most. */
+char *terminal_plain(char *out, size_t capacity, const char *text);
+void print_plain(FILE *out, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
 /* Prints whole lines: the text, which may have several, and an end. Broken lines go on at column `indent`. A call is
  * one write, unless it is long. Any thread. */
 void say(FILE *stream, int indent, const char *fmt, ...) PRINTF_LIKE(3, 4);

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json_scan.h"
+#include "core/terminal.h"
 #include "data/json_line.h"
 #include "data/parquet.h"
 
@@ -67,9 +68,9 @@ typedef struct {
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
 
 /* Writes the name and the formatted text after it into fault. Returns exit_code. */
-static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...)
+static int fault_is(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
-static int say(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) {
+static int fault_is(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     int used = snprintf(fault, DOCUMENT_FAULT_CHARS, "%.*s", NAME_CHARS, name);
@@ -190,7 +191,7 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
     int64_t n = 1;
     for (;; end++) {
         if (end == s->helds && n > 0) n = stream_hold(s, why);
-        if (n < 0) return say(fault, (int)-n, source->name, " %s", why);
+        if (n < 0) return fault_is(fault, (int)-n, source->name, " %s", why);
         int is_end = end == s->helds;
         if (first == end && !is_end && strchr(" \t\r\n", s->held[end]) && s->held[end]) {
             first++;
@@ -207,10 +208,10 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
             if (cr) next = cr;
             end = (next ? (size_t)(next - s->held) : s->helds) - 1;
             if (s->helds - first > DOCUMENT_LONGEST_LINE)
-                return say(fault, EXIT_DATA, source->name,
-                           ": the first line is JSON and longer than %d MiB, the limit: format=text reads the "
-                           "file as text",
-                           DOCUMENT_LONGEST_LINE >> 20);
+                return fault_is(fault, EXIT_DATA, source->name,
+                                ": the first line is JSON and longer than %d MiB, the limit: format=text reads the "
+                                "file as text",
+                                DOCUMENT_LONGEST_LINE >> 20);
             continue;
         }
         if (is_whole_object(s->held + first, end - first)) return *line = LINE_OBJECT, 0;
@@ -241,7 +242,7 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
     if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
     if (*reason) return EXIT_DATA;
-    return say(fault, EXIT_DATA, s->name, " is %s%s", what,
+    return fault_is(fault, EXIT_DATA, s->name, " is %s%s", what,
                kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32" : "");
 }
 
@@ -257,14 +258,14 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     s->note = NULL;
     *reason = NULL;
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
-        return say(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
+        return fault_is(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
     int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
     if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET; /* parquet_open refuses other files */
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
-        return say(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it",
-                   unpack_name(s->packing));
+        return fault_is(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it",
+                        unpack_name(s->packing));
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
-        return say(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
+        return fault_is(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
     if (kind == TEXT_BINARY &&
         o->format == FORMAT_FOUND) { /* JSON Lines with control characters are refused later, by line */
@@ -282,10 +283,10 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     int exit_code = line == LINE_OBJECT ? 0 : look_at_first_line(s, stream, &line, fault);
     if (exit_code) return exit_code;
     if (o->field && line == LINE_OTHER)
-        return say(fault, EXIT_DATA, s->name,
+        return fault_is(fault, EXIT_DATA, s->name,
                    " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name only "
-                   "files with rows",
-                   o->field);
+                        "files with rows",
+                        o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
         s->note = "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)";
@@ -301,12 +302,12 @@ static int open_source(const Documents *d, Source *s, Stream *stream, const char
     *stream = (Stream){NULL, NULL, 0, 0, 0, d->options.is_stopped};
     *reason = NULL;
     int exit_code = text_file_open(&stream->file, s->path, s->is_pipe ? IO_READ_ANY : IO_READ, d->options.encoding, why);
-    if (exit_code) return with_skip(s, say(fault, exit_code, s->name, " %s", why), fault);
+    if (exit_code) return with_skip(s, fault_is(fault, exit_code, s->name, " %s", why), fault);
     if (s->format == FORMAT_FOUND) exit_code = judge(d, s, stream, reason, fault);
     if (exit_code && !*reason) with_skip(s, exit_code, fault);
     if (exit_code == 0 && s->format == FORMAT_PARQUET && s->is_pipe)
-        exit_code = say(fault, EXIT_DATA, s->name,
-                        " is parquet from a pipe, and parquet is read from its end: give the path of the file");
+        exit_code = fault_is(fault, EXIT_DATA, s->name,
+                             " is parquet from a pipe, and parquet is read from its end: give the path of the file");
     if (exit_code) stream_close(stream);
     return exit_code;
 }
@@ -328,7 +329,7 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
     if (!parquet_open(&rows, s->path, field_of(d), why))
-        return with_skip(s, say(fault, EXIT_DATA, s->name, " %s", why), fault);
+        return with_skip(s, fault_is(fault, EXIT_DATA, s->name, " %s", why), fault);
     parquet_close(rows);
     return 0;
 }
@@ -401,8 +402,8 @@ static int add_entry(Documents *d, const char *path, const char *entry, const Ab
     const char *slash = path[0] && path[strlen(path) - 1] == '/' ? "" : "/";
     if (strcmp(entry, ".") == 0 || strcmp(entry, "..") == 0) return 0;
     if (snprintf(inside, sizeof inside, "%s%s%s", path, slash, entry) >= (int)sizeof inside)
-        return say(fault, EXIT_DATA, path,
-                   " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
+        return fault_is(fault, EXIT_DATA, path,
+                        " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
     if (entry[0] == '.') return leave_out(d, inside, "hidden"), 0;
     return is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
 }
@@ -428,8 +429,8 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
     int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
     if (entries < 0)
         return here.depth < DEEPEST_FOLDER
-                   ? say(fault, EXIT_DATA, path, " cannot be listed: %s", io_error_text(errno))
-                   : say(fault, EXIT_DATA, path, " is a folder over %d folders deep, the limit", DEEPEST_FOLDER);
+                   ? fault_is(fault, EXIT_DATA, path, " cannot be listed: %s", io_error_text(errno))
+                   : fault_is(fault, EXIT_DATA, path, " is a folder over %d folders deep, the limit", DEEPEST_FOLDER);
     for (int i = 0; i < entries; i++) {
         if (exit_code == 0) exit_code = add_entry(d, path, entry[i]->d_name, &here, fault);
         free(entry[i]);
@@ -467,11 +468,11 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
         exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]),
                              NULL, fault);
         if (exit_code == 0 && d->sources == before && d->lefts == lefts)
-            exit_code = say(fault, EXIT_DATA, names[i], " is a folder without files");
+            exit_code = fault_is(fault, EXIT_DATA, names[i], " is a folder without files");
         if (exit_code == 0 && d->sources == before)
-            exit_code = say(fault, EXIT_DATA, names[i],
-                            " is a folder without a file that can be read: %lld left out, the first %s (%s)",
-                            (long long)(d->lefts - lefts), d->left_out[lefts].name, d->left_out[lefts].reason);
+            exit_code = fault_is(fault, EXIT_DATA, names[i],
+                                 " is a folder without a file that can be read: %lld left out, the first %s (%s)",
+                                 (long long)(d->lefts - lefts), d->left_out[lefts].name, d->left_out[lefts].reason);
     }
     for (int i = 0; i < options->skips && exit_code == 0; i++)
         if (d->skipped[i] == 0) {
@@ -539,7 +540,7 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         if (from < 0) return free(copy), EXIT_DATA;
         free(s->path);
         s->path = copy, s->is_pipe = 0;
-        if (rc == -ECANCELED) return say(fault, EXIT_STOPPED, s->name, " " STOPPED);
+        if (rc == -ECANCELED) return fault_is(fault, EXIT_STOPPED, s->name, " " STOPPED);
         snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot write %s: %s", copy, io_error_text(rc));
         if (rc < 0) return EXIT_IO;
         s->plain_bytes = io_file_bytes(copy);
@@ -573,29 +574,29 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                           char fault[DOCUMENT_FAULT_CHARS]) {
     if (s->invalid * 100 <= of || (s->format == FORMAT_TEXT && d->options.format == FORMAT_TEXT)) return 0;
     if (s->encoding == ENCODING_LATIN1)
-        return say(fault, EXIT_DATA, s->name,
-                   ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at most 1 %% may be: give "
+        return fault_is(fault, EXIT_DATA, s->name,
+                        ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at most 1 %% may be: give "
                    "the encoding it has, or leave encoding= out (for Windows-1252: iconv -f CP1252 -t UTF-8 FILE > "
-                   "NEW)",
-                   (long long)s->invalid, (long long)of, (long long)first);
+                        "NEW)",
+                        (long long)s->invalid, (long long)of, (long long)first);
     if (s->format == FORMAT_PARQUET)
-        return say(fault, EXIT_DATA, s->name,
-                   ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the column as UTF-8",
-                   (long long)s->invalid, (long long)of);
-    return say(fault, EXIT_DATA, s->name,
-               ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may be: give the "
+        return fault_is(fault, EXIT_DATA, s->name,
+                        ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the column as UTF-8",
+                        (long long)s->invalid, (long long)of);
+    return fault_is(fault, EXIT_DATA, s->name,
+                    ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may be: give the "
                "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for another: iconv -f "
-               "NAME -t utf-8 FILE > NEW); format=text keeps the bytes as they are",
-               (long long)s->invalid, (long long)of, (long long)first);
+                    "NAME -t utf-8 FILE > NEW); format=text keeps the bytes as they are",
+                    (long long)s->invalid, (long long)of, (long long)first);
 }
 
 /* The start looked like text; what follows it does not. Text in another encoding than is given is such, too. */
 static int refuse_controls(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
     if (s->controls * 100 <= s->bytes || d->options.format == FORMAT_TEXT) return 0;
-    return say(fault, EXIT_DATA, s->name,
+    return fault_is(fault, EXIT_DATA, s->name,
                ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text holds: "
-               "damaged, no text, or in another encoding (encoding=); format=text reads its bytes all the same",
-               (long long)s->controls, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1]);
+                    "damaged, no text, or in another encoding (encoding=); format=text reads its bytes all the same",
+                    (long long)s->controls, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1]);
 }
 
 static int read_text(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -604,7 +605,7 @@ static int read_text(const Documents *d, Stream *stream, const Counted *c, char 
     int     has_begun = 0, exit_code = 0;
     int64_t first;
     for (int64_t n; exit_code == 0 && (n = stream_read(stream, chunk, sizeof chunk, why)) != 0;) {
-        if (n < 0) return say(fault, (int)-n, s->name, " %s", why);
+        if (n < 0) return fault_is(fault, (int)-n, s->name, " %s", why);
         if (!has_begun) counted_begin(c, 0), has_begun = 1;
         counted_text(c, chunk, (size_t)n);
         s->invalid = text_file_invalid(stream->file, &first);
@@ -642,7 +643,7 @@ static int put_line(const Documents *d, int64_t number, Line *l, const Counted *
     size_t length = 0;
     int    found = json_line_text(l->text, l->bytes, field_of(d), &text, &length, why);
     l->bytes = 0;
-    if (found < 0) return say(fault, EXIT_DATA, c->source->name, ": line %lld %s", (long long)number, why);
+    if (found < 0) return fault_is(fault, EXIT_DATA, c->source->name, ": line %lld %s", (long long)number, why);
     if (found) put_row(c, text, length);
     return 0;
 }
@@ -654,7 +655,7 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
     int     exit_code = 0;
     while (exit_code == 0 && (n = stream_read(stream, chunk, sizeof chunk, why)) != 0) {
         if (n < 0) {
-            exit_code = say(fault, (int)-n, c->source->name, " %s", why);
+            exit_code = fault_is(fault, (int)-n, c->source->name, " %s", why);
             break;
         }
         for (char *at = chunk, *end = chunk + n; exit_code == 0 && at < end;) {
@@ -662,8 +663,8 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
             add_to_line(&line, at, (size_t)((newline ? newline : end) - at));
             if (line.bytes > DOCUMENT_LONGEST_LINE) {
                 exit_code =
-                    say(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the limit",
-                        (long long)number, DOCUMENT_LONGEST_LINE >> 20);
+                    fault_is(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the limit",
+                             (long long)number, DOCUMENT_LONGEST_LINE >> 20);
             } else if (newline) {
                 exit_code = put_line(d, number++, &line, c, fault);
             }
@@ -693,7 +694,7 @@ static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_F
     size_t      bytes;
     Source     *s = c->source;
     Parquet    *rows = NULL;
-    if (!parquet_open(&rows, s->path, field_of(d), why)) return say(fault, EXIT_DATA, s->name, " %s", why);
+    if (!parquet_open(&rows, s->path, field_of(d), why)) return fault_is(fault, EXIT_DATA, s->name, " %s", why);
     int found;
     while ((found = parquet_next(rows, &text, &bytes, why)) > 0) {
         if (d->options.is_stopped && d->options.is_stopped()) break;
@@ -701,8 +702,8 @@ static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_F
         put_row(c, text, bytes);
     }
     parquet_close(rows);
-    if (found > 0) return say(fault, EXIT_STOPPED, s->name, " " STOPPED);
-    return found < 0 ? say(fault, EXIT_DATA, s->name, " %s", why) : refuse_invalid(d, s, s->bytes, 0, fault);
+    if (found > 0) return fault_is(fault, EXIT_STOPPED, s->name, " " STOPPED);
+    return found < 0 ? fault_is(fault, EXIT_DATA, s->name, " %s", why) : refuse_invalid(d, s, s->bytes, 0, fault);
 }
 
 static int read_source(const Documents *d, Source *s, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -730,9 +731,9 @@ int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CH
         exit_code = read_source(d, s, sink, fault);
         if (exit_code == 0 && s->due_bytes >= 0 && (s->bytes != s->due_bytes || s->documents != s->due_documents))
             exit_code =
-                say(fault, EXIT_DATA, s->name,
+                fault_is(fault, EXIT_DATA, s->name,
                     " was changed while it was read: it had %lld documents of %lld bytes, then %lld of %lld; copy it, "
-                    "and read the copy",
+                         "and read the copy",
                     (long long)s->due_documents, (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
     }
     return exit_code;
@@ -794,7 +795,7 @@ static void count_file(Kind *k, const char *name) {
 
 static void print_names(const Kind *k, FILE *out) {
     int64_t shown = k->files < SHOWN_NAMES ? k->files : SHOWN_NAMES;
-    for (int64_t i = 0; i < shown; i++) fprintf(out, "%s%s", i ? ", " : ": ", k->name[i]);
+    for (int64_t i = 0; i < shown; i++) print_plain(out, "%s%s", i ? ", " : ": ", k->name[i]);
     if (k->files > shown) fprintf(out, " and %lld more", (long long)(k->files - shown));
 }
 
@@ -835,12 +836,12 @@ void documents_print(const Documents *d, FILE *out) {
     }
     for (int64_t i = 0; i < d->sources; i++) {
         const Source *s = &d->source[i];
-        fprintf(out, "  read     %s: %s", s->name, kind_of(s, kind));
+        print_plain(out, "  read     %s: %s", s->name, kind_of(s, kind));
         print_counts(s->documents, s->bytes, s->invalid, out);
         fputc('\n', out);
     }
     for (int64_t i = 0; i < d->lefts; i++)
-        fprintf(out, "  left out %s (%s)\n", d->left_out[i].name, d->left_out[i].reason);
+        print_plain(out, "  left out %s (%s)\n", d->left_out[i].name, d->left_out[i].reason);
 }
 
 static void write_string(const char *name, const char *value, FILE *out) {

@@ -18,12 +18,12 @@ static const char *const KINDS[] = {[COMM_RING] = "own ring over MPI",
 
 static void line(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void line(const char *label, const char *fmt, ...) {
-    char    text[2048];
+    char    text[2048], plain[2048];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    say(stdout, LABEL_COLUMNS, DIM "%-*s" PLAIN "%s", LABEL_COLUMNS, label, text);
+    say(stdout, LABEL_COLUMNS, DIM "%-*s" PLAIN "%s", LABEL_COLUMNS, label, terminal_plain(plain, sizeof plain, text));
 }
 
 static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
@@ -158,8 +158,9 @@ static void print_start(const Run *r) {
 
 void banner_print(const Run *r) {
     if (!run_is_rank0(r)) return;
-    say(stdout, LABEL_COLUMNS, BOLD "train_gpt" PLAIN " %s: %s -> %s", device_backend(), r->config->path,
-        r->config->run.dir);
+    char config[2048], dir[2048];
+    say(stdout, LABEL_COLUMNS, BOLD "train_gpt" PLAIN " %s: %s -> %s", device_backend(),
+        terminal_plain(config, sizeof config, r->config->path), terminal_plain(dir, sizeof dir, r->config->run.dir));
     print_machine(r);
     print_model(r);
     print_experts(r);

@@ -13,21 +13,22 @@ import os
 import random
 import sys
 
-EXIT_CONFIG, EXIT_DATA, EXIT_IO = 64, 65, 74
+from run_files import EXIT_CONFIG, EXIT_DATA, EXIT_IO, Stop, fault_of, run_script, say, write_file
+
 SHUFFLE_SEED, SHOTS_SEED = 1337, 1234  # nanochat's: of the questions' order; plus a question's number, of its examples
 
 
 def stop(code, text):
-    sys.exit((print(f"core_tasks.py: {text}", file=sys.stderr), code)[1])
+    raise Stop(code, text)
 
 
 def read_questions(path):
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         lines = [line.strip() for line in file]
     for number, line in enumerate(lines, 1):
         try:
-            yield json.loads(line)
-        except ValueError as error:
+            yield json.loads(line.decode())
+        except (ValueError, RecursionError) as error:
             stop(EXIT_DATA, f"{path}:{number}: {error}")
 
 
@@ -71,9 +72,12 @@ def read_tasks(bundle):
         stop(EXIT_CONFIG, "PyYAML reads core.yaml, and is not installed (Debian: apt install python3-yaml)")
     with open(os.path.join(bundle, "core.yaml"), encoding="utf-8") as file:
         try:
-            return yaml.safe_load(file)["icl_tasks"]
-        except (yaml.YAMLError, KeyError, TypeError) as error:
+            tasks = yaml.safe_load(file)["icl_tasks"]
+        except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError) as error:
             stop(EXIT_DATA, f"{bundle}/core.yaml holds no icl_tasks: {error}")
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        stop(EXIT_DATA, f"{bundle}/core.yaml: icl_tasks is not a list of tasks")
+    return tasks
 
 
 def read_baselines(bundle):
@@ -82,14 +86,14 @@ def read_baselines(bundle):
     with open(path, encoding="utf-8", newline="") as file:
         try:
             return {row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(file)}
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError, csv.Error) as error:
             stop(EXIT_DATA, f"{path}: the columns \"Eval Task\" and \"Random baseline\" are expected: {error}")
 
 
 def write_task(task, bundle, out, baselines, most):
     """Writes one task's file; returns its path and number of questions."""
     label, delimiter = task["label"], task.get("continuation_delimiter", " ")
-    if "/" in label or label.startswith("."):
+    if not isinstance(label, str) or "/" in label or label.startswith("."):
         raise ValueError(f"the label {label} cannot name a file")
     line_of, shots = LINES[task["icl_task_type"]], task["num_fewshot"][0]
     questions = list(read_questions(os.path.join(bundle, "eval_data", task["dataset_uri"])))
@@ -101,9 +105,7 @@ def write_task(task, bundle, out, baselines, most):
             lines.append(line_of(item, examples_of(questions, index, shots), delimiter))
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(f"question {index} of {task['dataset_uri']}, shuffled, lacks {error}") from error
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    os.replace(path + ".tmp", path)
+    write_file(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     return path, len(questions)
 
 
@@ -122,13 +124,16 @@ def main(arguments):
                 path, count = write_task(task, bundle, out, baselines, most)
             except KeyError as error:
                 stop(EXIT_DATA, f"{label}: no {error} is known")
-            except ValueError as error:
+            except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
                 stop(EXIT_DATA, f"{label}: {error}")
-            print(f"{path}: {count} questions, {task['num_fewshot'][0]} examples each")
+            say(f"{path}: {count} questions, {task['num_fewshot'][0]} examples each")
             paths.append(path)
     except OSError as error:
-        stop(EXIT_IO if isinstance(error, PermissionError) else EXIT_DATA, f"{error.filename}: {error.strerror}")
-    print(f"\n./train_gpt eval RUN data= tasks={','.join(paths)}")
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
+        stop(EXIT_DATA if missing else EXIT_IO, fault_of(error))
+    say(f"\n./train_gpt eval RUN data= tasks={','.join(paths)}")
+    return 0
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    run_script("core_tasks.py", lambda: main(sys.argv[1:]))

@@ -5,14 +5,39 @@
 
 Reads RUN/metrics.jsonl and never changes the run: any machine that sees the folder will do, while the run trains or after it.
 RUN/follow.wandb.json (or follow.trackio.json) keeps what was sent, so that the same command goes on. Ctrl-C ends it.
+Exit: 0 done, or ended by Ctrl-C, 64 a fault in the options, 65 a damaged file, 69 the service is not installed or does
+not take the numbers, 74 I/O, 75 stopped before it began, or in the middle by a second Ctrl-C.
 """
+import os
+import signal
+import sys
+
+for number in (signal.SIGINT, signal.SIGTERM):  # while Python loads the rest
+    signal.signal(number, lambda *_: os._exit(75))
+
+# pylint: disable=wrong-import-position
 import argparse
 import importlib
 import json
-import os
-import sys
 import time
 import uuid
+
+from run_files import (
+    EXIT_CONFIG,
+    EXIT_DATA,
+    EXIT_MISSING,
+    EXIT_STOPPED,
+    MOST_BYTES,
+    Stop,
+    is_number,
+    open_regular,
+    parse_json,
+    plain,
+    read_json,
+    rows_of,
+    run_script,
+    write_file,
+)
 
 PAUSE_S = 2.0
 PREFIX = {"train": "train", "eval": "val", "task": "task"}
@@ -20,11 +45,18 @@ NOT_SENT = ("kind", "step", "time", "sent", "task", "source_tokens")
 
 
 def say(text):
-    print(f"follow.py: {text}", file=sys.stderr, flush=True)
+    print(f"follow.py: {plain(text)}", file=sys.stderr, flush=True)
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse with the exit code that each program here has for a wrong command line."""
+
+    def error(self, message):
+        raise Stop(EXIT_CONFIG, f"{message}; {self.prog} --help has the options")
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description="Sends a run's numbers to Weights & Biases or trackio.")
+    parser = Parser(description="Sends a run's numbers to Weights & Biases or trackio.")
     parser.add_argument("run", help="the run's folder (run.dir)")
     parser.add_argument("--to", required=True, choices=["wandb", "trackio"])
     parser.add_argument("--project", default="train_gpt")
@@ -37,7 +69,9 @@ def service(name):
     try:
         return importlib.import_module(name)
     except ImportError:
-        sys.exit(f"follow.py: {name} is not installed for {sys.executable}: pip install {name}")
+        raise Stop(EXIT_MISSING, f"{name} is not installed for {sys.executable}: pip install {name}") from None
+    except Exception as fault:  # pylint: disable=broad-exception-caught
+        raise Stop(EXIT_MISSING, f"{name} cannot be loaded: {fault}: pip install --upgrade {name}") from fault
 
 
 class State:
@@ -45,45 +79,31 @@ class State:
 
     def __init__(self, path):
         self.path = path
-        try:
-            with open(path) as f:
-                self.data = json.load(f)
-        except FileNotFoundError:
+        cure = "remove it to send all anew"
+        self.data = read_json(path, cure)
+        if self.data is None:
             self.data = {"id": uuid.uuid4().hex[:12], "train": -1, "eval": -1}
-        except (OSError, ValueError) as fault:
-            sys.exit(f"follow.py: cannot read {path}: {fault}; remove it to send all anew")
+        steps = [value for key, value in self.data.items() if key != "id"]
+        whole = {"train", "eval"} <= set(self.data) and isinstance(self.data.get("id"), str)
+        if not whole or not all(is_number(step, whole=True) for step in steps):
+            raise Stop(EXIT_DATA, f"{path}: damaged: an id and the steps that were sent are expected; {cure}")
 
     def save(self):
-        new = self.path + ".tmp"
-        try:
-            with open(new, "w") as f:
-                json.dump(self.data, f)
-            os.replace(new, self.path)
-        except OSError as fault:
-            sys.exit(f"follow.py: cannot write {self.path}: {fault}")
+        write_file(self.path, json.dumps(self.data))
 
 
-def whole_lines(path, offset):
-    """The lines from offset on, and the offset behind them; a torn last line waits. A log that was cut is read from its start."""
+def new_rows(path, offset):
+    """The rows from offset on, and the offset behind them; a torn last line waits. A log that was cut is read from its start."""
     try:
-        with open(path, "rb") as f:
-            offset = offset if offset <= os.fstat(f.fileno()).st_size else 0
-            f.seek(offset)
-            text = f.read()
+        with open(open_regular(path), "rb") as f:
+            f.seek(offset if offset <= os.fstat(f.fileno()).st_size else 0)
+            offset, rows = f.tell(), []
+            for row, offset in rows_of(f):
+                if row["kind"] in PREFIX:
+                    rows.append(row)
+            return rows, offset
     except FileNotFoundError:
         return [], 0
-    end = text.rfind(b"\n") + 1
-    return text[:end].splitlines(), offset + end
-
-
-def rows_of(lines):
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and row.get("kind") in PREFIX and isinstance(row.get("step"), int):
-            yield row
 
 
 def series(row):
@@ -93,54 +113,77 @@ def series(row):
 
 def numbers(row):
     prefix = series(row) if row["kind"] == "task" else PREFIX[row["kind"]]
-    return {f"{prefix}/{key}": value for key, value in row.items() if key not in NOT_SENT and isinstance(value, (int, float))}
+    return {f"{prefix}/{key}": value for key, value in row.items() if key not in NOT_SENT and is_number(value)}
 
 
 def send_new(log, state, rows):
     """Steps that were sent are not sent again: neither service replaces a point. Returns how many rows went out."""
     sent = 0
-    for row in rows:
-        if row["step"] <= state.data.get(series(row), -1):
-            continue
-        log(numbers(row), step=row["step"])
-        state.data[series(row)] = row["step"]
-        sent += 1
-    if sent:
-        state.save()
+    try:
+        for row in rows:
+            if row["step"] <= state.data.get(series(row), -1):
+                continue
+            log(numbers(row), step=row["step"])
+            state.data[series(row)] = row["step"]
+            sent += 1
+    finally:
+        if sent:
+            state.save()
     return sent
 
 
 def config_of(run):
     try:
-        with open(os.path.join(run, "config.json")) as f:
-            return json.load(f)
+        with open(open_regular(os.path.join(run, "config.json")), "rb") as f:
+            return parse_json(f.read(MOST_BYTES + 1))
     except (OSError, ValueError):
         return {}
+
+
+def asking(name, call, /, *words, **more):
+    """A call of the service. Whatever it raises ends the script with its name: what was sent so far is noted."""
+    try:
+        return call(*words, **more)
+    except Exception as fault:  # pylint: disable=broad-exception-caught
+        text = " ".join(str(fault).split()) or type(fault).__name__
+        raise Stop(EXIT_MISSING, f"{name} takes no numbers: {text}; the same command goes on when that is mended") from fault
 
 
 def main():
     asked = arguments()
     if not os.path.isdir(asked.run):
-        sys.exit(f"follow.py: {asked.run} is not the folder of a run")
+        raise Stop(EXIT_CONFIG, f"{asked.run} is not the folder of a run")
     to = service(asked.to)
     state = State(os.path.join(asked.run, f"follow.{asked.to}.json"))
     name = asked.name or os.path.basename(os.path.abspath(asked.run))
     more = {"id": state.data["id"]} if asked.to == "wandb" else {}
-    to.init(project=asked.project, name=name, config=config_of(asked.run), resume="allow", **more)
+    asking(asked.to, to.init, project=asked.project, name=name, config=config_of(asked.run), resume="allow", **more)
     path, offset = os.path.join(asked.run, "metrics.jsonl"), 0
-    try:
-        while True:
-            lines, offset = whole_lines(path, offset)
-            sent = send_new(to.log, state, rows_of(lines))
-            if sent:
-                say(f"{sent} rows of {path} sent to {asked.to}, up to step {max(state.data['train'], state.data['eval'])}")
-            if asked.once:
-                break
-            time.sleep(PAUSE_S)
-    except KeyboardInterrupt:
+    stopped = []
+
+    def stop(*_):
+        """What is being sent is sent and noted first; a second Ctrl-C does not wait for that."""
+        if stopped:
+            raise Stop(EXIT_STOPPED, "ended at once: the same command goes on, and may send one row again")
+        stopped.append(True)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    while not stopped:
+        rows, offset = new_rows(path, offset)
+        sent = send_new(lambda *row, **at: asking(asked.to, to.log, *row, **at), state, rows)
+        if sent:
+            say(f"{sent} rows of {path} sent to {asked.to}, up to step {max(state.data['train'], state.data['eval'])}")
+        if asked.once:
+            break
+        for _ in range(20):
+            if not stopped:
+                time.sleep(PAUSE_S / 20)
+    if stopped:
         say("ended; the same command goes on")
-    to.finish()
+    asking(asked.to, to.finish)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_script("follow.py", main)

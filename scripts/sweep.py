@@ -7,46 +7,70 @@ SPACE.json: {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": true}
              "schedule.warmup_steps": {"low": 10, "high": 100, "int": true},
              "optimizer.beta2": {"choices": [0.95, 0.99]}}
 docs/sweeps.md has the rest. The same command goes on after a kill; other drivers may share the folder.
-Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, 69 no Optuna, 73 another
-sweep is at work in the folder, 74 I/O, 75 stopped.
+Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, or a damaged file of the
+sweep, 69 no Optuna or no program, 73 another sweep is at work in the folder, 74 I/O, 75 stopped.
 """
 
+import os
+import signal
+import sys
+
+for number in (signal.SIGINT, signal.SIGTERM):  # while Python loads the rest
+    signal.signal(number, lambda *_: os._exit(75))
+
+# pylint: disable=wrong-import-position
 import argparse
 import contextlib
+import errno
 import fcntl
 import json
 import math
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
-import sys
 import threading
 
 import sweep_methods
 import sweep_report
-from sweep_trials import read_json, train_leg, words_of, write_file
+from run_files import (
+    EXIT_CONFIG,
+    EXIT_DATA,
+    EXIT_IO,
+    EXIT_LOCKED,
+    EXIT_MISSING,
+    EXIT_STOPPED,
+    MOST_BYTES,
+    Stop,
+    fault_of,
+    is_number,
+    open_regular,
+    parse_json,
+    read_json,
+    run_script,
+    say,
+    write_file,
+)
+from sweep_trials import train_leg, words_of
 
 # TRAIN_GPT: the program, where it is not ./train_gpt. SWEEP_PAUSE: seconds between two looks at what others do.
 PROGRAM = os.environ.get("TRAIN_GPT", "./train_gpt")
 OWN = ("run.dir", "run.stop_step", "run.resume", "run.allow_change")  # this program sets them
 FREE_FOR_PBT = ("optimizer.", "schedule.")  # numbers that may change while a run goes on
 DEFAULT_ROUNDS = {"asha": 2, "pbt": 8}
+MOST = {"n": 100000, "jobs": 1000, "rounds": 1000}
+MOST_CHOICES = 1000  # the program checks the config with each
+SPACE_EXAMPLE = '{"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2}}'
 
 
 def die(code, text):
-    print(f"sweep: {text}", file=sys.stderr)
-    sys.exit(code)
-
-
-def is_number(value, whole=False):
-    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    raise Stop(code, text)
 
 
 def faults_of(key, spec, method):
     """What is wrong with one key of the space, as sentences."""
+    if not re.fullmatch(r"[a-z_0-9]+(\.[a-z_0-9]+)?", key):
+        return ["not a key of a config: optimizer.learning_rate would be one"]
     if key in OWN or method in ("asha", "pbt") and key == "run.steps":
         return ["the sweep itself sets it"]
     if key.startswith("eval.") or key == "data.val":
@@ -57,6 +81,8 @@ def faults_of(key, spec, method):
         return ['must be {"low": .., "high": ..} or {"choices": [..]}']
     if "choices" in spec:
         good = isinstance(spec["choices"], list) and len(spec["choices"]) > 0 and set(spec) == {"choices"}
+        if good and len(spec["choices"]) > MOST_CHOICES:
+            return [f"{len(spec['choices'])} choices: at most {MOST_CHOICES} are allowed"]
         return [] if good else ['choices must be a list, and stand alone: {"choices": [1, 2]}']
     known = ("low", "high", "log", "int")
     faults = [f'unknown word "{word}": low, high, log, int, choices are known' for word in spec if word not in known]
@@ -64,6 +90,8 @@ def faults_of(key, spec, method):
         faults.append("log and int are true or false")
     if not all(is_number(spec.get(word), spec.get("int") is True) for word in ("low", "high")):
         return faults + [f'low and high must be {"integers" if spec.get("int") is True else "numbers"}']
+    if not is_number(spec["high"] - spec["low"]):
+        faults.append("high - low is no number any more: take a smaller range")
     if spec["low"] >= spec["high"]:
         faults.append(f'low is {spec["low"]}, and high {spec["high"]}: low must be less')
     if spec.get("log") is True and spec["low"] <= 0:
@@ -87,11 +115,15 @@ class Sweep:
 
     def __init__(self, args):
         self.out, self.method, self.n, self.seed = args.out.rstrip("/"), args.method, args.n, args.seed
-        self.which, self.jobs, self.launch = args.loss, args.jobs, shlex.split(args.launch)
-        self.sbatch = None if args.slurm is None else shlex.split(args.slurm)  # None: no SLURM
+        if not self.out:
+            die(EXIT_CONFIG, "--out must name a folder, as runs/sweep")
+        self.which, self.jobs, self.launch = args.loss, args.jobs, words_in("--launch", args.launch)
+        if self.launch and not shutil.which(self.launch[0]):
+            die(EXIT_MISSING, f"--launch: there is no program {self.launch[0] or repr('')}: install it, or name another")
+        self.sbatch = None if args.slurm is None else words_in("--slurm", args.slurm)  # None: no SLURM
         self.words = self.asked_words = args.words
         self.given, self.program = args.config, PROGRAM
-        self.pause = float(os.environ.get("SWEEP_PAUSE", 1 if args.slurm is None else 10))  # seconds between two looks
+        self.pause = pause_of(1 if args.slurm is None else 10)
         self.rounds = args.rounds or DEFAULT_ROUNDS.get(args.method, 1)
         self.stopping, self.mutex, self.running = False, threading.RLock(), set()
         self.stop_asked, self.fault = threading.Event(), None
@@ -105,40 +137,51 @@ class Sweep:
         def pairs(found):
             keys = [key for key, _ in found]
             if len(set(keys)) < len(keys):
-                die(64, f"{path}: a key stands there twice")
+                die(EXIT_CONFIG, f"{path}: a key stands there twice")
             return dict(found)
 
         try:
-            with open(path, encoding="utf-8") as file:
-                space = json.load(file, object_pairs_hook=pairs)
-        except (OSError, ValueError) as error:
-            die(64, f"{path}: {error}")
+            with open(path, "rb") as file:
+                space = parse_json(file.read(MOST_BYTES + 1), object_pairs_hook=pairs)
+        except OSError as error:
+            die(EXIT_CONFIG, f"{fault_of(error)}; name a file with a space, as {SPACE_EXAMPLE}")
+        except ValueError as error:
+            die(EXIT_CONFIG, f"{path}: {error}; {SPACE_EXAMPLE} would be a space")
         self.space = {key: spec for key, spec in space.items() if key != "$comment"} if isinstance(space, dict) else {}
         found = {key: faults_of(key, spec, self.method) for key, spec in self.space.items()}
         faults = [f"{path}: {key}: {fault}" for key in found for fault in found[key]]
         if not self.space:
-            faults = [f'{path}: no key; {{"optimizer.learning_rate": {{"low": 1e-4, "high": 1e-2}}}} would be a space']
+            faults = [f"{path}: no key; {SPACE_EXAMPLE} would be a space"]
         if faults:
-            die(64, "\nsweep: ".join(faults))
+            die(EXIT_CONFIG, "\nsweep: ".join(faults))
 
     def read_config(self):
         """The keys that the sweep itself needs. The program checks the rest."""
         self.config = self.given
-        checked = self.check({})
         try:
-            with open(self.given, encoding="utf-8") as file:
-                config = json.load(file)
-        except (OSError, ValueError):
-            die(64, checked.stderr.strip())
+            with open(open_regular(self.given), "rb") as file:  # each trial and each check reads it again
+                self.text = file.read()
+        except OSError as error:
+            die(EXIT_CONFIG, f"{fault_of(error)}; name the file of a config")
+        checked = self.check({})
         if checked.returncode:
-            die(64, checked.stderr.strip())
+            die(EXIT_CONFIG, checked.stderr.strip() or f"{self.program} check ends with exit {checked.returncode}")
+        try:
+            config = parse_json(self.text)
+        except ValueError as error:
+            die(EXIT_CONFIG, f"{self.given}: {error}")
         if any(word.startswith(tuple(key + "=" for key in OWN)) for word in self.words):
-            die(64, f"{', '.join(OWN)}: the sweep itself sets them")
+            die(EXIT_CONFIG, f"{', '.join(OWN)}: the sweep itself sets them")
 
         def value(key, default):
             section, name = key.split(".")
             given = [word[len(key) + 1 :] for word in self.words if word.startswith(key + "=")]
-            return given[-1] if given else config.get(section, {}).get(name, default)
+            if not given:
+                return config.get(section, {}).get(name, default)
+            try:
+                return json.loads(given[-1])
+            except ValueError:
+                return given[-1]  # a bare word
 
         self.steps, every = int(float(value("run.steps", 0))), int(float(value("eval.every", 250)))
         self.kind = "eval" if value("data.val", "") else "train"
@@ -159,9 +202,13 @@ class Sweep:
             *([f"ranks={ranks[1]}"] if ranks else []),
         ]
         try:
-            return subprocess.run(command, capture_output=True, text=True, check=False)
+            return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         except OSError as error:
-            return die(69, f"{self.program} cannot be started: {error.strerror}; make builds it, TRAIN_GPT names it")
+            if error.errno == errno.E2BIG:
+                die(EXIT_CONFIG, "the values of the space are too long for a command line: take shorter ones")
+            return die(
+                EXIT_MISSING, f"{self.program} cannot be started: {error.strerror}; make builds it, TRAIN_GPT names it"
+            )
 
     def check_corners(self):
         """Faults of the space are found before anything runs."""
@@ -170,40 +217,52 @@ class Sweep:
             checked = self.check(values)
             missing = re.search(r"^(data\.(?:train|val)) +(no file .*)$", checked.stdout, re.M)
             if missing:
-                die(65, f"{missing[1]}: {missing[2]}")
+                die(EXIT_DATA, f"{missing[1]}: {missing[2]}")
             if checked.returncode:
                 for line in checked.stderr.strip().split("\n"):
                     said.setdefault(line.split("error: ", 1)[-1], f"{line}   (with {self.shown(values)})")
         if said:
-            die(64, "\nsweep: ".join(said.values()))
+            die(EXIT_CONFIG, "\nsweep: ".join(said.values()))
+
+    def free_out(self):
+        """A name for --out that nothing has yet."""
+        return next(f"{self.out}-{k}" for k in range(2, 1 << 30) if not os.path.lexists(f"{self.out}-{k}"))
 
     def begin(self):
         """Makes the folder, or finds the sweep that it holds. Its own copy of the config is what is trained."""
         asked = {"space": self.space, "method": self.method, "seed": self.seed, "words": self.words}
         asked.update(rounds=self.rounds, loss=self.which, n=self.n)
-        with open(self.given, encoding="utf-8") as file:
-            config = file.read()
-        os.makedirs(self.out, exist_ok=True)
+        try:
+            os.makedirs(self.out, exist_ok=True)
+        except OSError as error:
+            die(EXIT_IO, f"{self.out}: cannot create the folder: {error.strerror}; give --out one that may be written")
+        cure = f"take another --out, as {self.free_out()}"
+        path = f"{self.out}/sweep.json"
         with self.locked():
-            there = read_json(f"{self.out}/sweep.json")
+            there = read_json(path, cure)
             if there is None:
-                write_file(f"{self.out}/config.json", config)
+                for name in ("config.json", "table.txt", "sweep.svg", "study.journal"):
+                    if self.holds_else(name, self.text if name == "config.json" else b""):
+                        die(EXIT_CONFIG, f"{self.out}/{name} is there, and no sweep: nothing was changed; {cure}")
+                write_file(f"{self.out}/config.json", self.text)
+            elif not set(asked) <= set(there):
+                die(EXIT_DATA, f"{path}: damaged: it lacks {', '.join(sorted(set(asked) - set(there)))}; {cure}")
             else:
-                same = [key for key in asked if asked[key] != there.get(key) and (key != "n" or self.method == "pbt")]
-                with open(f"{self.out}/config.json", encoding="utf-8") as file:
-                    same += ["the config"] if file.read() != config else []
+                same = [key for key in asked if asked[key] != there[key] and (key != "n" or self.method == "pbt")]
+                same += ["config"] if self.holds_else("config.json", self.text) else []
                 if same:
                     differ = ", another ".join(same)
                     if self.is_at_work():
-                        die(73, f"{self.out} is in use by a sweep with another {differ}: wait for it, or take another --out")
-                    die(64, f"{self.out} holds a sweep with another {differ}: type its command, or take another --out")
-            write_file(f"{self.out}/sweep.json", json.dumps(asked, indent=1) + "\n")
+                        busy = f"{self.out} is in use by a sweep with another {differ}"
+                        die(EXIT_LOCKED, f"{busy}: wait for it, or {cure}")
+                    die(EXIT_CONFIG, f"{self.out} holds a sweep with another {differ}: type its command, or {cure}")
+            write_file(path, json.dumps(asked, indent=1) + "\n")
             self.driving = open(f"{self.out}/config.json", encoding="utf-8")  # pylint: disable=consider-using-with
             fcntl.flock(self.driving, fcntl.LOCK_SH)  # until this driver ends, however it ends
         self.config = f"{self.out}/config.json"
 
     def is_at_work(self):
-        """Whether a driver has the sweep: each holds its config.json by a shared lock."""
+        """Returns whether a driver has the sweep. Each driver holds the config.json of the sweep by a shared lock."""
         with open(f"{self.out}/config.json", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,15 +270,25 @@ class Sweep:
                 return True
         return False
 
+    def holds_else(self, name, content):
+        """Returns whether a file of the folder is there, not empty, and not the content."""
+        try:
+            with open(open_regular(f"{self.out}/{name}"), "rb") as file:
+                return file.read(len(content) + 1) not in (b"", content)
+        except FileNotFoundError:
+            return False
+
     # --- shared by threads and drivers ---
 
     @contextlib.contextmanager
     def locked(self):
         """One thread of one driver at a time. Optuna's own lock of the journal outlives a driver that is killed."""
-        with self.mutex, open(f"{self.out}/.lock", "a", encoding="utf-8") as file:
+        with self.mutex, open(open_regular(f"{self.out}/.lock", os.O_RDWR | os.O_CREAT), "wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.out}/study.journal.lock")
+            if self.config != self.given:  # begun: the journal is ours
+                sweep_methods.mend_journal(f"{self.out}/study.journal")
             yield
 
     @contextlib.contextmanager
@@ -238,36 +307,36 @@ class Sweep:
         """First: every trial saves and stops. Again: at once."""
         again, self.stopping = self.stopping, True
         self.stop_asked.set()
+        if not again and not self.fault:  # a signal may come in the middle of a print, where print() fails
+            with contextlib.suppress(OSError):
+                os.write(1, b"asked to stop: the trials save and stop; once more ends them at once\n")
         for child in list(self.running):
             with contextlib.suppress(ProcessLookupError):
                 if again:
                     os.killpg(child.pid, signal.SIGKILL)
                 else:
                     child.send_signal(signal.SIGUSR1)
-        if not again and not self.fault:
-            self.say("asked to stop: the trials save and stop; once more ends them at once")
 
     def wait(self, seconds):
         self.stop_asked.wait(seconds)
 
-    @staticmethod
-    def say(text):
-        print(text, flush=True)
+    say = staticmethod(say)
 
     @staticmethod
     def shown(values):
         return " ".join(f"{key}={sweep_report.number(value)}" for key, value in values.items())
 
     def steps_of(self, trial):
-        return trial.values.get("run.steps", self.steps)
+        return int(trial.values.get("run.steps", self.steps))  # a choice may be 100.0
 
 
 def work(sweep, method):
-    """A thread. A disk that is full, or gone, ends the sweep: its files tell how to go on."""
+    """A thread. A disk that is full, or gone, or a damaged file ends the sweep: its files tell how to go on."""
     try:
-        train_all(sweep, method)
-    except OSError as error:
-        sweep.fault = error
+        with sweep_methods.optuna_faults(sweep):
+            train_all(sweep, method)
+    except (OSError, Stop) as error:
+        sweep.fault = sweep.fault or error
         sweep.stop()
 
 
@@ -303,21 +372,46 @@ def report(sweep, method):
         trials = sweep_report.ranking(method.trials())
         text = sweep_report.table(sweep, trials)
         write_file(f"{sweep.out}/table.txt", text + "\n")
-        print("\n" + text)
-        if not trials or trials[0].loss is None or trials[0].status == "failed":
-            return 1
-        write_file(f"{sweep.out}/sweep.svg", sweep_report.picture(sweep, trials))
-    best = trials[0]
-    print(f"\ntable and picture   {sweep.out}/table.txt, {sweep.out}/sweep.svg\nthe best, trained   {best.dir}")
+        best = trials[0] if trials and trials[0].loss is not None and trials[0].status != "failed" else None
+        if best:
+            write_file(f"{sweep.out}/sweep.svg", sweep_report.picture(sweep, trials))
+    say("\n" + text)
+    if not best:
+        return 1
+    say(f"\ntable and picture   {sweep.out}/table.txt, {sweep.out}/sweep.svg\nthe best, trained   {best.dir}")
     if best.state["copies"]:
         steps = ", ".join(str(copy["step"]) for copy in best.state["copies"])
-        print(f"its values changed  at step {steps}: {best.dir}/trial.json; the command has the last ones")
-    print(f"to train it again   {sweep_report.command(sweep, best)}")
+        say(f"its values changed  at step {steps}: {best.dir}/trial.json; the command has the last ones")
+    say(f"to train it again   {sweep_report.command(sweep, best)}")
     return 0 if best.status == "done" else 1
 
 
+def words_in(option, text):
+    """The words of an option that holds a part of a command line."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        return die(EXIT_CONFIG, f"{option} {text}: {str(error).lower()}: close each quote")
+
+
+def pause_of(default):
+    """Seconds between two looks at what others do."""
+    text = os.environ.get("SWEEP_PAUSE", str(default))
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= 3600:
+            return float(text)
+    return die(EXIT_CONFIG, f"SWEEP_PAUSE={text}: seconds from 0 to 3600 are allowed")
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse with the exit code that each program here has for a wrong command line."""
+
+    def error(self, message):
+        die(EXIT_CONFIG, f"{message}; {self.prog} --help has the options")
+
+
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0], allow_abbrev=False)
+    parser = Parser(description=__doc__.split("\n\n", 1)[0], allow_abbrev=False)
     parser.add_argument("space", metavar="SPACE.json")
     parser.add_argument("config", metavar="CONFIG.json")
     parser.add_argument("words", metavar="key=value", nargs="*", help="for every trial")
@@ -337,20 +431,16 @@ def arguments():
         metavar="'--ntasks=8 ...'",
         help="each leg is a job of scripts/train.sbatch, with these options",
     )
-    parser.exit_on_error = False
-    try:
-        args = parser.parse_intermixed_args()
-    except argparse.ArgumentError as error:
-        die(64, str(error))
+    args = parser.parse_intermixed_args()
     for name, least in (("n", 1), ("jobs", 1), ("rounds", 0)):
-        if getattr(args, name) < least:
-            die(64, f"{name} must be at least {least}")
+        if not least <= getattr(args, name) <= MOST[name]:
+            die(EXIT_CONFIG, f"{name} is {getattr(args, name)}: it must be at least {least}, and at most {MOST[name]}")
     for text in (args.space, args.config, args.out, *args.words):
         if not text.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in text):
-            die(64, f"{ascii(text)} is not UTF-8, and a config holds nothing else: give another name")
+            die(EXIT_CONFIG, f"{ascii(text)} is not UTF-8, and a config holds nothing else: give another name")
     for word in args.words:
         if not re.match(r"[a-z_]+(\.[a-z_0-9]+)?=", word):
-            die(64, f"{word} is no key=value")
+            die(EXIT_CONFIG, f"{word} is no key=value")
     return args
 
 
@@ -361,13 +451,13 @@ def main():
         try:
             import optuna  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
         except ImportError:
-            die(69, f"--method {sweep.method} needs Optuna: apt-get install python3-optuna, or pip install optuna")
+            die(EXIT_MISSING, f"--method {sweep.method} needs Optuna: apt-get install python3-optuna, or pip install optuna")
     if sweep.sbatch is not None and not all(shutil.which(tool) for tool in ("sbatch", "squeue", "scancel")):
-        die(69, "--slurm: sbatch, squeue or scancel is not here")
+        die(EXIT_MISSING, "--slurm: sbatch, squeue or scancel is not here")
     sweep.begin()
     signal.signal(signal.SIGINT, sweep.stop)
     signal.signal(signal.SIGTERM, sweep.stop)
-    with sweep.locked():
+    with sweep_methods.optuna_faults(sweep), sweep.locked():
         method = sweep_methods.method_of(sweep)
     sweep.say(f"sweep of {sweep.n} trials by {sweep.method} in {sweep.out}, judged by the {sweep.loss_name}")
     threads = [threading.Thread(target=work, args=(sweep, method)) for _ in range(sweep.jobs)]
@@ -377,13 +467,14 @@ def main():
         while thread.is_alive():  # a signal is heard between two waits
             thread.join(0.2)
     if sweep.fault:
-        die(74, f"{sweep.fault}; the same command goes on when that is mended")
-    code = report(sweep, method)
-    if sweep.stopping and not method.over():
-        print("\nstopped; the same command goes on from here")
-        code = 75
-    sys.exit(code)
+        raise sweep.fault
+    with sweep_methods.optuna_faults(sweep):
+        code = report(sweep, method)
+        if sweep.stopping and not method.over():
+            say("\nstopped; the same command goes on from here")
+            code = EXIT_STOPPED
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    run_script("sweep", main)

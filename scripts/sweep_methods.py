@@ -3,6 +3,7 @@
 All state is in files, so that any driver can go on.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -10,7 +11,8 @@ import random
 import shutil
 import warnings
 
-from sweep_trials import Trial, read_json, write_file
+from run_files import EXIT_DATA, MOST_OF_A_LINE, Stop, open_regular, read_json, write_file
+from sweep_trials import Trial, within
 
 ETA = 3  # one of so many trials goes on from a rung (asha)
 
@@ -34,6 +36,33 @@ def draw(spec, rng):
     return min(max(value, low), high)
 
 
+def mend_journal(path):
+    """Cuts a last line without its end: its driver was killed, or its disk was full. Called under the sweep's lock."""
+    try:
+        with open(open_regular(path, os.O_RDWR), "r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - MOST_OF_A_LINE))
+            tail = file.read()
+            if not tail.endswith(b"\n"):
+                file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
+    except FileNotFoundError:
+        pass
+
+
+@contextlib.contextmanager
+def optuna_faults(sweep):
+    """Optuna has no exception of its own for a damaged journal: whatever it raises names the journal."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        if sweep.method not in ("tpe", "asha"):
+            raise
+        text = f"{sweep.out}/study.journal: Optuna cannot read it: {type(error).__name__}: {error}"
+        raise Stop(EXIT_DATA, f"{text}; take another --out, as {sweep.free_out()}") from error
+
+
 def rungs_of(method, steps, rounds):
     """The steps before the last at which trials stop and are compared."""
     if method == "asha":
@@ -54,7 +83,7 @@ class Random:
 
     def trials(self):
         """All of them; those that are new get their values."""
-        found = [Trial(self.sweep.out, number) for number in range(self.sweep.n)]
+        found = [Trial(self.sweep, number) for number in range(self.sweep.n)]
         for trial in found:
             if trial.state is None:
                 trial.create(self.values(trial.number))
@@ -125,7 +154,7 @@ class Optuna(Random):
         """Those that were proposed; the last one's folder may be missing, where a driver was killed."""
         found = []
         for frozen in self.study.get_trials(deepcopy=False):
-            trial = Trial(self.sweep.out, frozen.number)
+            trial = Trial(self.sweep, frozen.number)
             if trial.state is None:
                 trial.create(self.suggested(self.handle(frozen.number)))
             found.append(trial)
@@ -154,10 +183,10 @@ class Optuna(Random):
             return found
         startup = min(10, max(4, self.sweep.n // 4))  # random ones first
         self.study.sampler = self.optuna.samplers.TPESampler(
-            seed=self.sweep.seed * 1000003 + count, n_startup_trials=startup
+            seed=(self.sweep.seed * 1000003 + count) % 2**32, n_startup_trials=startup
         )
         asked = self.study.ask()
-        trial = Trial(self.sweep.out, asked.number)
+        trial = Trial(self.sweep, asked.number)
         trial.create(self.suggested(asked))
         return (trial, self.target(trial)) if trial.claim() else None
 
@@ -186,6 +215,37 @@ class Pbt(Random):
                 new[key] = min(max(value, spec["low"]), spec["high"])
         return new
 
+    def round_path(self, number):
+        return f"{self.sweep.out}/round_{number:03d}.json"
+
+    def round_plan(self, number):
+        """What was decided at the end of a round; None: nothing yet."""
+        path = self.round_path(number)
+        cure = "take another --out"
+        plan = read_json(path, cure)
+        if plan is None:
+            return None
+        copies = plan.get("copies") if plan.get("step") == self.rungs[number - 1] else None
+        members, space = range(self.sweep.n), self.sweep.space
+        whole = isinstance(copies, list) and isinstance(plan.get("carried_out"), bool)
+        for copy in copies if whole else []:
+            values = copy.get("values") if isinstance(copy, dict) else None
+            whole = isinstance(values, dict) and copy.get("to") in members and copy.get("from") in members
+            if not whole or set(values) != set(space) or not all(within(space[key], values[key]) for key in space):
+                whole = False
+                break
+        if not whole:
+            raise Stop(EXIT_DATA, f"{path}: damaged: no round of this sweep; {cure}")
+        return plan
+
+    def values(self, number):
+        """The draw; or the values that a member took last, where its own trial.json was lost."""
+        values = super().values(number)
+        for count in range(1, len(self.rungs) + 1):
+            for copy in (self.round_plan(count) or {"copies": []})["copies"]:
+                values = copy["values"] if copy["to"] == number else values
+        return values
+
     def next(self):
         alive = [trial for trial in self.trials() if trial.status != "failed"]
         rounds = min((len(trial.legs) for trial in alive), default=0)
@@ -200,8 +260,7 @@ class Pbt(Random):
 
     def exchange(self, alive, number):
         """Decided once, in round_NNN.json; then carried out, as often as it takes."""
-        path = f"{self.sweep.out}/round_{number:03d}.json"
-        plan = read_json(path)
+        path, plan = self.round_path(number), self.round_plan(number)
         if plan is None:
             ranked = sorted(alive, key=lambda trial: trial.legs[number - 1]["loss"])
             rng = random.Random(f"{self.sweep.seed}/round {number}")
@@ -217,7 +276,8 @@ class Pbt(Random):
             return
         by_number = {trial.number: trial for trial in alive}
         for copy in plan["copies"]:
-            self.copy(by_number[copy["to"]], by_number[copy["from"]], plan["step"], copy["values"])
+            if copy["to"] in by_number and copy["from"] in by_number:  # neither has failed since
+                self.copy(by_number[copy["to"]], by_number[copy["from"]], plan["step"], copy["values"])
         write_file(path, json.dumps({**plan, "carried_out": True}, indent=1) + "\n")
 
     def copy(self, trial, best, step, values):
@@ -232,7 +292,7 @@ class Pbt(Random):
         if os.path.exists(f"{trial.dir}/checkpoints"):
             os.rename(f"{trial.dir}/checkpoints", old)
         os.rename(new, f"{trial.dir}/checkpoints")
-        with open(f"{best.dir}/metrics.jsonl", encoding="utf-8") as file:  # the history of these weights
+        with open(open_regular(f"{best.dir}/metrics.jsonl"), "rb") as file:  # the history of these weights
             write_file(f"{trial.dir}/metrics.jsonl", file.read())
         shutil.rmtree(old, ignore_errors=True)
         trial.state["copies"].append({"step": step, "from": best.number, "values_before": trial.values})

@@ -3,12 +3,24 @@
 import contextlib
 import fcntl
 import json
-import math
 import os
 import re
 import signal
 import subprocess
 import time
+
+from run_files import (
+    EXIT_DATA,
+    EXIT_IO,
+    EXIT_MISSING,
+    Stop,
+    fault_of,
+    is_number,
+    open_regular,
+    read_json,
+    rows_of,
+    write_file,
+)
 
 FINISHED = ("done", "pruned", "failed")
 RESUMED = (75, 77)  # stopped and saved, or a rank lost: the same command goes on
@@ -18,39 +30,53 @@ CODES = {1: "of the job", 64: "config", 65: "data or checkpoint", 69: "no GPU, M
 CODES.update({71: "out of memory", 74: "I/O", 75: "stopped", 76: "wrong numbers", 77: "a rank lost"})
 
 
-def write_file(path, text):
-    """Whole or not at all."""
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".new", path)
-
-
-def read_json(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except FileNotFoundError:
-        return None
-
-
 def words_of(values):
     """Values as words of the program's command line."""
     return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
+def within(spec, value):
+    """Returns whether the value is one that the range or the choices of a key allow."""
+    if "choices" in spec:
+        return value in spec["choices"]
+    return is_number(value) and spec["low"] <= value <= spec["high"]
+
+
 class Trial:
     """legs: [{"step", "loss"}] of the parts trained so far; copies: where pbt put another's weights in its place."""
 
-    def __init__(self, out, number):
-        self.number = number
-        self.dir = f"{out}/trial_{number:04d}"
+    def __init__(self, sweep, number):
+        self.number, self.space = number, sweep.space
+        self.dir = f"{sweep.out}/trial_{number:04d}"
         self.claimed = None
         self.load()
 
     def load(self):
-        self.state = read_json(f"{self.dir}/trial.json")
+        path = f"{self.dir}/trial.json"
+        cure = "remove it: the trial goes on from its newest checkpoint"
+        self.state = read_json(path, cure)
+        fault = None if self.state is None else self.fault()
+        if fault:
+            raise Stop(EXIT_DATA, f"{path}: damaged: {fault}; {cure}")
+
+    def fault(self):
+        """What in the state is of another shape than save() writes, or None."""
+        kinds = {"values": dict, "status": str, "legs": list, "copies": list, "reason": str}
+        wrong = [name for name, kind in kinds.items() if not isinstance(self.state.get(name), kind)]
+        if wrong or not is_number(self.state.get("seconds")) or not isinstance(self.state.get("job", ""), str):
+            return f'"{(wrong or ["seconds or job"])[0]}" is missing, or of another kind'
+        if self.state.get("number") != self.number:
+            return f'"number" is not {self.number}'
+        if self.status not in ("waiting", "running", *FINISHED):
+            return f'"status" is {self.status}'
+        if set(self.values) != set(self.space) or not all(within(self.space[key], self.values[key]) for key in self.space):
+            return "its values are not of this space"
+        steps = self.legs + self.state["copies"]
+        if not all(isinstance(item, dict) and is_number(item.get("step"), whole=True) for item in steps):
+            return "a leg or a copy without its step"
+        if not all(is_number(leg.get("loss")) for leg in self.legs) or self.status == "done" and not self.legs:
+            return "a leg without its loss"
+        return None
 
     def create(self, values):
         os.makedirs(self.dir, exist_ok=True)
@@ -74,7 +100,8 @@ class Trial:
 
     def claim(self):
         """Whether this driver trains it from here on: a lock that ends with the driver, however that ends."""
-        file = open(f"{self.dir}/claim", "w", encoding="utf-8")  # pylint: disable=consider-using-with
+        claim = open_regular(f"{self.dir}/claim", os.O_RDWR | os.O_CREAT)
+        file = open(claim, "wb")  # pylint: disable=consider-using-with
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,14 +130,11 @@ class Trial:
         """The last validation loss up to a step, or the best (which); without validation the mean of the last 20
         training losses (kind). None: there is none, or the last one is not finite."""
         found = []
-        try:
-            lines = open(f"{self.dir}/metrics.jsonl", encoding="utf-8").read().split("\n")[:-1]
-        except FileNotFoundError:
-            return None
-        for line in lines:
-            at = json.loads(line)
-            if at.get("kind") == kind and at["step"] <= step:
-                found.append(at["loss"])
+        with contextlib.suppress(FileNotFoundError), open(open_regular(f"{self.dir}/metrics.jsonl"), "rb") as file:
+            for row, _ in rows_of(file):
+                loss = row.get("loss", "none")
+                if row["kind"] == kind and row["step"] <= step and (loss is None or is_number(loss)):
+                    found.append(loss)
         if not found or found[-1] is None:
             return None
         found = [loss for loss in found if loss is not None]
@@ -127,25 +151,31 @@ class Trial:
             except ValueError:
                 return f"exit {code}"
         lines = []
-        with contextlib.suppress(FileNotFoundError), open(
-            f"{self.dir}/sweep.log", encoding="utf-8", errors="replace"
-        ) as file:
-            lines = file.read()[-8000:].split("\n")
+        with contextlib.suppress(FileNotFoundError), open(f"{self.dir}/sweep.log", "rb") as file:
+            file.seek(-min(8000, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            lines = file.read().decode("utf-8", "replace").split("\n")
         said = [line.strip() for line in lines if "error" in line or line.startswith("train_gpt:")]
         return f"exit {code} ({CODES.get(code, 'unknown')}){': ' + said[-1][:200] if said else ''}"
+
+
+def open_log(trial):
+    return open(open_regular(f"{trial.dir}/sweep.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
 def run_program(sweep, trial, words):
     """Trains on this machine; returns the exit code. A request to stop is handed on as SIGUSR1, which mpirun gives to
     its ranks."""
-    with open(f"{trial.dir}/sweep.log", "a", encoding="utf-8") as log:
-        child = subprocess.Popen(
-            sweep.launch + [sweep.program, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    with open_log(trial) as log:
+        try:
+            child = subprocess.Popen(
+                sweep.launch + [sweep.program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Stop(EXIT_MISSING, f"cannot be started: {fault_of(error)}") from error
     with sweep.children(child):
         return child.wait()
 
@@ -156,15 +186,15 @@ def run_job(sweep, trial, words, target):
     left to start once more."""
 
     def said_by(*command):
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
     if not trial.state.get("job"):
         done = said_by(
             "sbatch", "--parsable", f"--output={trial.dir}/sweep.log", *sweep.sbatch, "scripts/train.sbatch", *words
         )
         if done.returncode:
-            with open(f"{trial.dir}/sweep.log", "a", encoding="utf-8") as log:
-                log.write("error: sbatch: " + done.stderr)
+            with open_log(trial) as log:
+                log.write(("error: sbatch: " + done.stderr).encode())
             return 1
         trial.state["job"] = done.stdout.strip().split(";")[0]
         trial.save()
@@ -189,7 +219,7 @@ def train_leg(sweep, trial, target):
     state then. False: the driver was asked to stop before."""
     stop_step = target if target < sweep.steps_of(trial) else 0
     words = [sweep.config, f"run.dir={trial.dir}", *sweep.words, *words_of(trial.values), f"run.stop_step={stop_step}"]
-    began, idle, code = time.time(), 0, 0
+    began, idle, code = time.monotonic(), 0, 0
     trial.state["status"] = "running"
     trial.save()
     while not sweep.stopping:
@@ -199,6 +229,8 @@ def train_leg(sweep, trial, target):
             break
         if sweep.stopping:
             return False
+        if code == EXIT_IO:  # as in a full disk: the trial is not at fault, and the others would meet it, too
+            raise OSError(f"trial {trial.number}: {trial.reason_of(code)}")
         if code == LOCKED:
             sweep.say(f"trial {trial.number}: another process trains in {trial.dir}; waiting for it")
             sweep.wait(5 * sweep.pause)
@@ -210,8 +242,8 @@ def train_leg(sweep, trial, target):
     if sweep.stopping and trial.reached() < target:
         return False
     loss = trial.read_loss(target, sweep.kind, sweep.which)
-    trial.state["seconds"] += time.time() - began
-    if loss is None or not math.isfinite(loss):
+    trial.state["seconds"] += time.monotonic() - began
+    if not is_number(loss):
         trial.finish("failed", f"no finite {sweep.loss_name} at step {target}")
         return True
     trial.legs.append({"step": target, "loss": loss})

@@ -190,9 +190,9 @@ void progress_eval(Progress *p, int64_t step, const ProgressEval *e) {
 
 void progress_task(Progress *p, int64_t step, const TaskScores *t) {
     Fields f = {0};
-    char   line[LINE_BYTES];
+    char   line[LINE_BYTES], name[44];
     add_place(&f, p, "task", step);
-    add(&f, 0, "%.40s", t->name);
+    add(&f, 0, "%s", terminal_plain(name, sizeof name, t->name));
     add(&f, 0, DIM "acc" PLAIN " %.4f (stderr %.4f)", t->acc, t->acc_stderr);
     if (t->kind == TASK_CONTINUATION) add(&f, 1, DIM "perplexity" PLAIN " %.4g", t->perplexity);
     else add(&f, 1, DIM "acc_norm" PLAIN " %.4f (stderr %.4f)", t->acc_norm, t->acc_norm_stderr);
@@ -225,10 +225,10 @@ void progress_sample(int64_t step, const char *text) {
 }
 
 void progress_note(const char *fmt, ...) {
-    char    text[4096];
+    char    text[4096], plain[4096];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    say_text(stdout, 2, text);
+    say_text(stdout, 2, terminal_plain(plain, sizeof plain, text));
 }

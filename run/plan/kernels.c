@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/json_text.h"
+#include "core/terminal.h"
 #include "model/precision.h"
 
 /* --- times -------------------------------------------------------------------------------------------------------- */
@@ -120,8 +121,8 @@ static StepRates rates_of(const Config *c, const Cluster *cluster, DType act, in
 static void print_plan(const Config *c, const Cluster *cluster, DType act, int ranks, const KernelRates *rates, const StepTimes *t) {
     StepRates   r = rates_of(c, cluster, act, ranks, t);
     const char *mark = "estimate";
-    printf("plan of %s, one step of one GPU of %s, %s, kernel by kernel: an estimate\n", c->path, cluster->gpu, dtype_name(act));
-    printf("rates        %s%s\n\n", *rates->source ? "measured ones: " : "none is measured", rates->source);
+    print_plain(stdout, "plan of %s, one step of one GPU of %s, %s, kernel by kernel: an estimate\n", c->path, cluster->gpu, dtype_name(act));
+    print_plain(stdout, "rates        %s%s\n\n", *rates->source ? "measured ones: " : "none is measured", rates->source);
     print_kernels(t);
     print_families(t);
     print_row(mark, "sum", "", 0, t->launches, t->seconds, t->limit_s);

@@ -7,6 +7,7 @@
 
 #include "core/memory_file.h"
 #include "core/json_text.h"
+#include "core/terminal.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/plan/plan_gpu.h"
@@ -96,7 +97,7 @@ static void print_memory(FILE *out, const Simulated *s, const Cluster *cluster) 
         {"activations", (double)s->memory.activations}, {"scratch, batches, libraries", 0.0}};
     double listed = 0.0;
     for (int i = 0; i < 4; i++) listed += rows[i].bytes;
-    fprintf(out, "simulated    memory of stage %d, the fullest: %s of the %s of %s\n", s->fullest,
+    print_plain(out, "simulated    memory of stage %d, the fullest: %s of the %s of %s\n", s->fullest,
             plan_bytes_text(s->memory_bytes).text,
             plan_bytes_text(cluster->memory_bytes).text, cluster->gpu);
     for (int i = 0; i < 5; i++) {
@@ -168,7 +169,7 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
     size_t bytes;
     FILE  *out = memory_file_open(&text, &bytes);
     if (!out) fail(EXIT_MEMORY, "no memory for a plan");
-    fprintf(out, "plan: no room on %s\n", cluster->name);
+    print_plain(out, "plan: no room on %s\n", cluster->name);
     print_memory(out, s, cluster);
     Simulated    room;
     LargestBatch largest = plan_gpu_largest(c, act, asked->ranks, cluster);
@@ -237,7 +238,7 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
         print_json(object, &cluster);
         return;
     }
-    printf("plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks,
+    print_plain(stdout, "plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks,
            asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu, config->precision == PRECISION_FP8 ? "fp8" : dtype_name(act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);

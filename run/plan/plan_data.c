@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/io.h"
+#include "core/terminal.h"
 #include "data/dataset.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/state.h"
@@ -57,7 +58,7 @@ static int64_t free_bytes_for(const char *dir) {
 static void print_count(const DataCount *d, const Config *c, int64_t wanted) {
     const SampleCount *n = &d->found;
     char               unread[SAMPLE_COUNT_CHARS];
-    if (d->missing[0]) printf("data         %s: epochs unknown\n", d->missing);
+    if (d->missing[0]) print_plain(stdout, "data         %s: epochs unknown\n", d->missing);
     else if (n->samples == 0)
         printf("data         %s tokens: not one sample of %lld\n", plan_count_text((double)n->tokens).text,
                (long long)c->batch.seq_len);
@@ -92,7 +93,7 @@ void plan_print_disk(const Config *c, double bytes, PlanDisk where) {
     printf("checkpoint   %s each, %lld kept and one being written: %s", plan_bytes_text(bytes).text,
            (long long)count - 1, plan_bytes_text(most).text);
     if (room >= 0)
-        printf(" of %s free under %s%s", plan_bytes_text((double)room).text, c->run.dir,
+        print_plain(stdout, " of %s free under %s%s", plan_bytes_text((double)room).text, c->run.dir,
                most > (double)room ? ": not enough" : "");
     printf("\n");
 }

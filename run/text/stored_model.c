@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "core/json_scan.h"
 #include "core/json_text.h"
+#include "core/terminal.h"
 #include "data/dataset.h"
 #include "model/block.h"
 #include "model/hf_gpt2.h"
@@ -149,7 +150,7 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
         if (!ends && take_ends(&e, json.root, vocab_size, path)) ends = names[i];
         if (!has_begin && (has_begin = take_begin(&e, json.root, vocab_size, path))) begins = names[i];
         if (given && !has_settings++) unused = hf_generation_unused(json.root, given, i == 0);
-        if (unused && prints) fprintf(stderr, "%s: %s: not used: %s\n", verb, path, unused);
+        if (unused && prints) print_plain(stderr, "%s: %s: not used: %s\n", verb, path, unused);
         free(unused), unused = NULL;
         json_free(&json);
     }

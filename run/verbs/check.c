@@ -21,12 +21,12 @@
 
 static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void line(const char *label, const char *fmt, ...) {
-    char    text[2048];
+    char    text[2048], plain[2048];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    say(stdout, 12, DIM "%-11s" PLAIN " %s", label, text);
+    say(stdout, 12, DIM "%-11s" PLAIN " %s", label, terminal_plain(plain, sizeof plain, text));
 }
 
 static const char *word_of(const char *key, const Config *config, char out[SHOWN_BYTES]) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/io.h"
+#include "core/terminal.h"
 #include "run/checkpoint/weights_set.h"
 #include "run/checkpoint/weights_stats.h"
 #include "run/config/config.h"
@@ -31,7 +32,7 @@ typedef struct {
 static void tell_key(void *ctx, const char *key, const cJSON *a, const cJSON *b) {
     char x[REPORT_VALUE], y[REPORT_VALUE];
     (void)ctx;
-    printf("  %-30s %s | %s\n", key, report_value(a, x), report_value(b, y));
+    print_plain(stdout, "  %-30s %s | %s\n", key, report_value(a, x), report_value(b, y));
 }
 
 static void diff_configs(Diff *d, const cJSON *a, const cJSON *b) {
@@ -96,7 +97,7 @@ static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile 
 }
 
 static void tell_tensor(Diff *d, int is_told, const char *name, const char *text) {
-    if (is_told || d->lists) printf("  %-42s %s\n", name, text);
+    if (is_told || d->lists) print_plain(stdout, "  %-42s %s\n", name, text);
 }
 
 static void diff_weights(Diff *d, const char *label, const char *a, const char *b) {
@@ -223,7 +224,7 @@ static void diff_runs(Diff *d) {
     }
     char name[32];
     folder_name(name, step);
-    printf("checkpoints  %s of both\n", name);
+    print_plain(stdout, "checkpoints  %s of both\n", name);
     diff_files(d, path_of("%s/checkpoints/%s", d->path[0], name).text,
                path_of("%s/checkpoints/%s", d->path[1], name).text);
 }

@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "core/gpu_meter.h"
 #include "core/simd.h"
+#include "core/terminal.h"
 #include "core/thread.h"
 #include "run/plan/plan.h"
 #include "run/verbs/probe.h"
@@ -33,12 +34,12 @@ static const double PROBE_SECONDS = 3.0, GIB = 1024.0 * 1024 * 1024;
 typedef struct { Verdict worst; } Visit;
 
 static void PRINTF_LIKE(4, 5) tell(Visit *v, Verdict verdict, const char *what, const char *fmt, ...) {
+    char    text[4096];
     va_list args;
     va_start(args, fmt);
-    printf("%-5s %-10s ", WORDS[verdict], what);
-    vprintf(fmt, args);
-    putchar('\n');
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    print_plain(stdout, "%-5s %-10s %s\n", WORDS[verdict], what, text);
     if (verdict > v->worst) v->worst = verdict;
 }
 

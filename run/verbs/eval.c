@@ -188,7 +188,7 @@ typedef struct {
 } Results;
 
 static void print_task(FILE *to, const TaskScores *t) {
-    fprintf(to, "%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
+    print_plain(to, "%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
     if (t->kind == TASK_CONTINUATION) fprintf(to, " %9s %8s %12.6g", "", "", t->perplexity);
     else fprintf(to, " %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
     if (!isnan(t->centered)) fprintf(to, t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
@@ -196,7 +196,7 @@ static void print_task(FILE *to, const TaskScores *t) {
 }
 
 static void print_table(FILE *to, const Results *r) {
-    fprintf(to, "%s\n", r->checkpoint);
+    print_plain(to, "%s\n", r->checkpoint);
     if (r->loss.tokens > 0)
         fprintf(to, "loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss, (long long)r->loss.tokens,
                exp(r->loss.loss));

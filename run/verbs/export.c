@@ -359,8 +359,8 @@ static void put_in_place(const Export *e) {
 }
 
 static void print_summary(const Export *e) {
-    printf("exported  step %" PRId64 " of %s as %s\n", e->manifest.step, e->from, e->stored->word);
-    printf("written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e->out.text,
+    print_plain(stdout, "exported  step %" PRId64 " of %s as %s\n", e->manifest.step, e->from, e->stored->word);
+    print_plain(stdout, "written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e->out.text,
            plan_bytes_text((double)e->bytes).text, e->files, e->files == 1 ? "" : "s",
            e->has_tokenizer ? "tokenizer.json, " : "", e->has_picture ? "loss.svg, " : "");
     if (!e->has_tokenizer) printf("          without a tokenizer: the checkpoint has none\n");

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/precision.h"
+#include "core/terminal.h"
 #include "run/plan/kernels.h"
 #include "run/plan/plan_cluster.h"
 #include "run/plan/plan_data.h"
@@ -114,7 +115,7 @@ char *plan_sharers(int datas, int ranks, char out[64]) {
 void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
     int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
-    printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
+    print_plain(stdout, "plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
     if (is_grid(p)) print_grid(c, p);
     char experts[240];

@@ -14,6 +14,7 @@
 #include "core/json_scan.h"
 #include "core/memory_file.h"
 #include "run/guard/lock.h"
+#include "core/terminal.h"
 #include "run/log/svg.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
@@ -187,9 +188,9 @@ int verb_plot(int argc, char **argv) {
     write_file(a.out, out, text, bytes);
     if (a.csv) text = csv_text(&p, &bytes), write_file(a.csv, csv, text, bytes);
     lock_release(csv), lock_release(out);
-    printf("plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld step%s\n",
+    print_plain(stdout, "plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld step%s\n",
            p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out, (long long)p.span, p.span == 1 ? "" : "s");
-    if (a.csv) printf("plot: every point is in %s\n", a.csv);
+    if (a.csv) print_plain(stdout, "plot: every point is in %s\n", a.csv);
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;
 }

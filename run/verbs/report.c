@@ -8,6 +8,7 @@
 
 #include "core/json.h"
 #include "core/json_text.h"
+#include "core/terminal.h"
 
 Report report_begin(int as_json) {
     Report r = {as_json ? cJSON_CreateObject() : NULL};
@@ -22,9 +23,9 @@ void report_end(Report *r) {
 }
 
 static void print_line(const char *key, const char *fmt, va_list args) {
-    printf("%-12s ", key);
-    vprintf(fmt, args);
-    putchar('\n');
+    char text[8192];
+    vsnprintf(text, sizeof text, fmt, args);
+    print_plain(stdout, "%-12s %s\n", key, text);
 }
 
 cJSON *report_json(double value) { return isfinite(value) ? number_json(value) : cJSON_CreateNull(); }
@@ -85,8 +86,8 @@ void report_row(const Report *r, const char *fmt, ...) {
     va_list args;
     if (r->json) return;
     va_start(args, fmt);
-    printf("  ");
-    vprintf(fmt, args);
-    putchar('\n');
+    char text[8192];
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    print_plain(stdout, "  %s\n", text);
 }

@@ -12,6 +12,7 @@
 
 #include "core/io.h"
 #include "core/memory_file.h"
+#include "core/terminal.h"
 #include "layers/algorithms.h"
 #include "data/text_file.h"
 #include "run/checkpoint/checkpoint.h"
@@ -122,8 +123,8 @@ static void print_origin(const char *checkpoint, const Model *m) {
     ModelShape  shape = m->spec.shards.shape;
     fputs("sample: ", stderr);
     if (sscanf(name, "step_%lld", &step) == 1) fprintf(stderr, "step %lld of ", step);
-    if (step >= 0 && is_of_run) fprintf(stderr, "%.*s (checkpoints/%s)", (int)(run - length), checkpoint, name);
-    else fputs(checkpoint, stderr);
+    if (step >= 0 && is_of_run) print_plain(stderr, "%.*s (checkpoints/%s)", (int)(run - length), checkpoint, name);
+    else print_plain(stderr, "%s", checkpoint);
     fprintf(stderr, ", %lld layers of width %lld, %.2f M parameters\n", (long long)shape.n_layer,
             (long long)shape.n_embd, (double)m->shards->layout.elems * 1e-6);
 }

@@ -17,6 +17,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/terminal.h"
 #include "data/documents.h"
 #include "data/encoder.h"
 #include "data/shard.h"
@@ -509,9 +510,9 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
 }
 
 static void print_split(const Job *job, const char *split, int64_t tokens, int64_t files) {
-    if (files == 1) printf("  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split, 0ll);
+    if (files == 1) print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split, 0ll);
     if (files > 1)
-        printf("  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out, split,
+        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out, split,
                (long long)files);
 }
 
@@ -541,7 +542,7 @@ int verb_tokenize(int argc, char **argv) {
     print_split(&job, "train", trained.tokens, trained.files);
     print_split(&job, "val", held.tokens, held.files);
     if (earlier)
-        printf("  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
+        print_plain(stdout, "  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
                earlier - removed == 1 ? "" : "s", job.out);
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
     if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);

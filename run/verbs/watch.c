@@ -63,7 +63,7 @@ static void put_fitting(FILE *out, const char *text, int columns) {
     for (; *text; text++) {
         int is_start = ((unsigned char)*text & 0xc0) != 0x80;
         if (is_start && columns-- == 0) return;
-        fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+        fputc(*text, out);
     }
 }
 
@@ -85,12 +85,12 @@ static void describe(char out[160], const Screen *s, const WatchRun *w, int leas
 /* first-try                                   running · step 210/400 · 52 % */
 static void put_head(FILE *out, const Screen *s, const WatchRun *w) {
     enum { WANTED_NAME = 12 };
-    char right[160], on[16], off[16];
-    int  all = width(w->name);
+    char right[160], on[16], off[16], shown[4096];
+    int  all = width(terminal_plain(shown, sizeof shown, w->name));
     describe(right, s, w, all < WANTED_NAME ? all : WANTED_NAME);
     int room = s->columns - width(right) - 2, name = all < room ? all : room;
     fputs(colour(s, "1", on), out);
-    put_fitting(out, w->name, name);
+    put_fitting(out, shown, name);
     fprintf(out, "%s%*s", colour(s, "0", off), s->columns - name - width(right), "");
     fprintf(out, "%s%s%s\n", colour(s, STATES[w->state].colour, on), right, colour(s, "0", off));
 }

@@ -34,6 +34,22 @@ python3 scripts/follow.py "$WORK/run" --to trackio --project mine 2> "$WORK/err"
 for _ in $(seq 300); do grep -q '"log", 12, {"val' "$NOTED" 2> /dev/null && break; sleep 0.1; done
 kill $job; wait $job 2> /dev/null
 expect "trackio has all of it, too, as it comes" noted 'len(logs) == 15 and notes[0][1]["project"] == "mine"'
+# Lines and files of another shape: passed over, or a sentence and a code.
+cp -r "$WORK/run" "$WORK/odd"; rm "$WORK/odd"/follow.*.json "$NOTED"
+{ printf '[1]\nnull\n\xff\n{"kind":["train"],"step":1}\n{"kind":"train","step":true,"loss":1}\n'; cat "$WORK/run/metrics.jsonl"
+  head -c 3000000 /dev/zero; } > "$WORK/odd/metrics.jsonl"
+expect "lines of another shape" follow "$WORK/odd" --to wandb --once
+expect "the others are sent" noted 'len(logs) == 15'
+echo '{"id": 3}' > "$WORK/odd/follow.wandb.json"
+expect "a damaged state is named" exits 65 "^follow.py: .*follow.wandb.json: damaged: .*; remove it to send all anew" python3 scripts/follow.py "$WORK/odd" --to wandb --once
+rm "$WORK/odd/follow.wandb.json" "$WORK/odd/metrics.jsonl"
+expect "the cure" follow "$WORK/odd" --to wandb --once
+mkfifo "$WORK/odd/metrics.jsonl"
+expect "a FIFO in place of the log" exits 74 "^follow.py: .*metrics.jsonl: not a regular file" timeout 20 python3 scripts/follow.py "$WORK/odd" --to wandb --once
+expect "an unknown option" exits 64 "^follow.py: unrecognized arguments: --all" python3 scripts/follow.py "$WORK/run" --to wandb --all
+echo 'def log(numbers, step): raise RuntimeError("no network")' >> "$WORK/modules/trackio.py"
+rm "$WORK/run/follow.trackio.json"
+expect "a service that fails" exits 69 "^follow.py: trackio takes no numbers: no network" python3 scripts/follow.py "$WORK/run" --to trackio --once
 rm "$WORK/modules/wandb.py"
 follow "$WORK/run" --to wandb --once && ok 1 "a missing package" || expect "a missing package is named" grep -q "wandb is not installed .*: pip install wandb" "$WORK/err"
 follow "$WORK/none" --to trackio --once && ok 1 "no folder" || expect "no folder" grep -q "none is not the folder of a run" "$WORK/err"

@@ -161,4 +161,34 @@ mv shards/b.bin "shards/$bad.bin"
 "$TRAIN" export shards.run out="$bad.model" > out 2>&1; ok $? "export"
 expect "its card is UTF-8" python3 -c 'import glob; [open(f, encoding="utf-8").read() for f in glob.glob(b"*.model/README.md")[0:1] or [1 / 0]]'
 expect "sweep.py refuses such a folder" exits 64 'is not UTF-8, and a config holds nothing else' python3 "$OLDPWD/scripts/sweep.py" space.json tiny.json --out "$bad"
+# --- control characters in names: they could clear the screen or set its title, so each line prints them as \xNN
+steers=$'st\e[2J\e[31m\a\x7f\xc2\x9bq'
+mkdir "$steers"; cp text.txt "$steers/$steers.txt"; cp tiny.json "$steers/$steers.json"
+# escaped CODE WORDS...: ends with the code, prints the escaped name, and no raw control character but newline and tab
+escaped() {
+    local code=$1; shift
+    NO_COLOR=1 "$TRAIN" "$@" > out 2> err; local status=$?
+    [ $status -eq "$code" ] || { echo "exit $status: $*"; cat -v out err; return 1; }
+    ! LC_ALL=C grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]' out err || { cat -v out err; return 1; }
+    grep -qE 'st\\(x1b|u001b)\[2J\\(x1b|u001b)\[31m\\(x|u00)07\\x7f\\xc2\\x9bq' out err || { echo "no name: $*"; cat -v out err; return 1; }
+}
+expect "tokenize" escaped 0 tokenize "$steers/$steers.txt" out="$steers/data" val=0.1
+expect "a run" escaped 0 "$steers/$steers.json" run.dir="$steers/run" run.steps=2 checkpoint.every=1
+for verb in check plan; do expect "$verb" escaped 0 $verb "$steers/$steers.json" data.train="$steers/data/train_*.bin" run.dir="$steers/run"; done
+expect "plan, without its data" escaped 0 plan tiny.json data.train="$steers/none" data.val=
+for path in run run/metrics.jsonl data data/train_000000.bin; do expect "inspect $path" escaped 0 inspect "$steers/$path"; done
+expect "inspect of a text" escaped 65 inspect "$steers/$steers.txt"
+cp -r "$steers/run" "$steers/$steers"
+expect "watch" escaped 0 watch "$steers/$steers" once=true
+expect "sample" escaped 0 sample "$steers/run" tokens=1
+expect "eval" escaped 0 eval "$steers/run"
+expect "plot" escaped 0 plot "$steers/run" out="$steers/plot.svg" csv="$steers/plot.csv"
+expect "export" escaped 0 export "$steers/run" out="$steers/export"
+for verb in inspect watch sample eval plot; do expect "$verb of nothing" escaped 65 $verb "$steers/none"; done
+for verb in plan check; do expect "$verb of nothing" escaped 64 $verb "$steers/none"; done
+expect "export of nothing" escaped 65 export "$steers/none" out=nothing
+expect "diff of nothing" escaped 65 diff "$steers/none" r
+expect "an unknown verb" escaped 64 "$steers"
+expect "an unknown key" escaped 64 tiny.json "run.$steers=1"
+expect "a config that is none" escaped 64 "$steers/$steers.txt"
 exit $STATUS

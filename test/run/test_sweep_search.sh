@@ -41,6 +41,75 @@ space "{$RATES}"
 expect "refused: no data" exits 65 "data.train: no file matches" "${SWEEP[@]}" data.train="$WORK/none" --out "$WORK/no"
 expect "nothing was begun" [ ! -e "$WORK/no" ]
 
+# --- files and words of another shape: a sentence and a code of docs/sweeps.md, never a traceback
+deep() { printf '[%.0s' $(seq 60000); }
+refused "nested too deep" "{\"optimizer.learning_rate\": $(deep)"
+refused "byte-order mark" $'\xef\xbb\xbf'"{$RATES}"
+refused "byte 2 is no UTF-8" $'{"\xe9": 1}'
+refused "NaN is no number of JSON" '{"optimizer.learning_rate": {"low": NaN, "high": 1}}'
+refused "low and high must be numbers" "{\"optimizer.learning_rate\": {\"low\": 0, \"high\": 1$(printf '0%.0s' $(seq 400))}}"
+refused 'x\\x1b\[2Jy: not a key of a config' '{"x\u001b[2Jy": {"choices": [1]}}'
+space "{$RATES}"
+trial() { "${SWEEP[@]}" -n 1 --out "$WORK/odd" "$@"; }
+expect "an open quote" exits 64 "^sweep: --launch nice 'x: no closing quotation" trial --launch "nice 'x"
+expect "a launcher that is not there" exits 69 "^sweep: --launch: there is no program mpirunn: install it" trial --launch "mpirunn -np 2"
+expect "an unknown option" exits 64 "^sweep: unrecognized arguments: --trials" trial --trials 3
+expect "no trials at all" exits 64 "^sweep: n is 0: it must be at least 1" trial -n 0
+expect "a pause that is no number" exits 64 "^sweep: SWEEP_PAUSE=soon: seconds" env SWEEP_PAUSE=soon "${SWEEP[@]}" --out "$WORK/odd"
+expect "--out without a name" exits 64 "^sweep: --out must name a folder" "${SWEEP[@]}" --out ""
+expect "--out that is no UTF-8" exits 64 "^sweep: .*bytes that are no UTF-8" "${SWEEP[@]}" --out "$WORK/"$'\xff'
+expect "--out under a file" exits 74 "^sweep: .*space.json/x: cannot create the folder: Not a directory" "${SWEEP[@]}" --out "$WORK/space.json/x"
+mkfifo "$WORK/pipe"
+expect "--out that is a FIFO" exits 74 "^sweep: .*pipe: cannot create the folder: File exists" "${SWEEP[@]}" --out "$WORK/pipe"
+expect "none of these began" [ ! -e "$WORK/odd" ]
+mkdir "$WORK/theirs"; echo "mine" > "$WORK/theirs/config.json"; cp "$WORK/theirs/config.json" "$WORK/mine"
+expect "a folder of something else" exits 64 "theirs/config.json is there, and no sweep: nothing was changed; take another --out, as .*theirs-2" "${SWEEP[@]}" -n 1 --out "$WORK/theirs"
+expect "it keeps its file" cmp "$WORK/theirs/config.json" "$WORK/mine"
+expect "the name that was proposed" sweeps -n 1 --out "$(sed -n 's/.* as //p' "$WORK/err")"
+
+expect "a sweep to damage" trial
+cp -r "$WORK/odd" "$WORK/good"
+damaged() { # CODE PATTERN FILE CONTENT
+    rm -rf "$WORK/odd"; cp -r "$WORK/good" "$WORK/odd"; printf '%s' "$4" > "$WORK/odd/$3"
+    expect "damaged $3: $4" exits "$1" "^sweep: $WORK/odd/$3: damaged: $2" trial
+}
+damaged 65 ".*take another --out, as $WORK/odd-2" sweep.json '{"space": {"optimi'
+damaged 65 "it lacks loss, method" sweep.json '{}'
+damaged 65 "line 1, column 1: Expecting value" trial_0000/trial.json ''
+damaged 65 "no object" trial_0000/trial.json '[1, 2]'
+damaged 65 '"values" is missing' trial_0000/trial.json '{}'
+damaged 65 "a leg without its loss" trial_0000/trial.json "$(sed 's/"loss": .*/"loss": null/' "$WORK/good/trial_0000/trial.json")"
+rm "$WORK/odd/trial_0000/trial.json" # as the message says
+expect "the cure: the trial goes on, with its loss" eval 'trial > /dev/null && diff "$WORK/odd/table.txt" "$WORK/good/table.txt"'
+rm "$WORK/odd/trial_0000/trial.json"; mkfifo "$WORK/odd/trial_0000/trial.json"
+expect "a FIFO in place of a file" exits 74 "trial.json: not a regular file" trial
+cat > "$WORK/scribbles" <<'SH'
+#!/bin/bash
+# Trains, then adds lines of another shape to the log, one of them of 3 MB and the last one torn.
+"$@"; status=$?
+{ printf '[1]\nnull\n"x"\n\xff\n{"kind":["eval"],"step":1}\n{"kind":"eval","step":"9","loss":1}\n{"kind":"eval","step":9,"loss":"1"}\n'
+  printf '{"kind":"eval","step":9,"loss":NaN}\n'; head -c 3000000 /dev/zero; echo; printf '{"kind":"eval","step":9,"lo'
+} >> "$(printf '%s\n' "$@" | sed -n 's/^run.dir=//p')/metrics.jsonl"
+exit $status
+SH
+chmod +x "$WORK/scribbles"; rm -rf "$WORK/odd"
+expect "lines of another shape count for nothing" eval 'trial --launch "$WORK/scribbles" > /dev/null && diff "$WORK/odd/table.txt" "$WORK/good/table.txt"'
+if unshare -m mount -t tmpfs none "$WORK/theirs" 2> /dev/null; then
+    # The disk has room for the sweep's own files and not for a checkpoint; then it has.
+    small() { unshare -m bash -c 'mount -t tmpfs -o size=60k none "$0" && { "$@"; status=$?; mount -o remount,size=9m "$0"; "$@" > /dev/null; echo "again: $?" >&2; exit $status; }' "$WORK/theirs" "$@"; }
+    expect "a full disk" exits 74 "No space left on device.*the same command goes on" small "${SWEEP[@]}" -n 2 --out "$WORK/theirs/full"
+    expect "no trial failed of it" grep -q "^again: 0" "$WORK/err"
+else
+    echo "skip a full disk: nothing can be mounted here"
+fi
+SWEEP_PAUSE=0.1 "${SWEEP[@]}" -n 1 --out "$WORK/early" > "$WORK/out" 2> "$WORK/err" & job=$!
+for _ in $(seq 500); do # until TERM is caught: bit 14 of the mask
+    child=$(pgrep -P $job) && [ $((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$child/status") >> 14 & 1)) = 1 ] && break
+    sleep 0.02
+done
+kill -TERM "$child"; wait $job
+expect "stopped before it began" eval "[ $? = 75 ] && ! grep -q Traceback '$WORK/err'"
+
 # --- random: one trial fails, two at a time
 space "{$RATES, \"optimizer.grad_clip\": {\"choices\": [0, 1]}}"
 cat > "$WORK/moody" <<SH

@@ -1,0 +1,156 @@
+"""Files of runs and sweeps as scripts read and write them, and how a script ends: one sentence and a code."""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+
+EXIT_CONFIG, EXIT_DATA, EXIT_MISSING, EXIT_LOCKED, EXIT_IO, EXIT_STOPPED = 64, 65, 69, 73, 74, 75
+MOST_BYTES = 16 << 20  # of a file of JSON
+MOST_OF_A_LINE = 1 << 20  # a longer line of metrics.jsonl is none that a run wrote
+
+
+class Stop(SystemExit):
+    """Ends the script with a code and a sentence that names the file or option and the cure."""
+
+    def __init__(self, code, text):
+        super().__init__(code)
+        self.text = text
+
+
+def plain(text):
+    """Text for a terminal: control characters of names and files, and bytes that are no UTF-8, are escaped."""
+    escaped = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    return escaped.encode("utf-8", "backslashreplace").decode()
+
+
+def fault_of(error):
+    """FILE: what is wrong, of an OSError."""
+    if isinstance(error, shutil.Error) and error.args and error.args[0]:  # of copytree: (source, copy, what) each
+        return f"{error.args[0][0][1]}: {error.args[0][0][2]}"
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+
+
+def say(text):
+    try:
+        print(plain(text), flush=True)
+    except OSError as error:
+        error.filename = "standard output"
+        raise
+
+
+def end_quietly(code, text):
+    """Leaves with the code, whatever state the standard streams are in."""
+    with contextlib.suppress(OSError):
+        os.write(2, (plain(text) + "\n").encode())
+    with contextlib.suppress(Exception):  # what a closed standard output still holds must not change the code
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def run_script(name, main):
+    """Calls main(), which returns the exit code. Ctrl-C and TERM end it, unless main handles them itself. They end it
+    at once: an exception from a handler may be lost in a callback of an import, and each file is written whole."""
+
+    def stopped(*_):
+        end_quietly(EXIT_STOPPED, f"{name}: stopped; the same command goes on")
+
+    signal.signal(signal.SIGINT, stopped)
+    signal.signal(signal.SIGTERM, stopped)
+    try:
+        for word in sys.argv:
+            if word.encode(errors="replace").decode() != word:
+                raise Stop(EXIT_CONFIG, f"{word}: bytes that are no UTF-8: take another name")
+        sys.exit(main())
+    except Stop as stop:
+        end_quietly(stop.code, f"{name}: {stop.text}")
+    except OSError as error:
+        end_quietly(EXIT_IO, f"{name}: {fault_of(error)}; the same command goes on when that is mended")
+
+
+def open_regular(path, flags=os.O_RDONLY):
+    """A descriptor of a regular file. A FIFO or a device in its place is named, and makes nobody wait."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return file
+
+
+def write_file(path, content):
+    """Writes text or bytes, whole or not at all."""
+    new = path + ".new"
+    try:
+        with open(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        error.filename = error.filename or new
+        raise
+
+
+def parse_json(data, **how):
+    """The value that the bytes of a file hold; ValueError says what is wrong with them."""
+
+    def no_number(word):
+        raise json.JSONDecodeError(f"{word} is no number of JSON", text, text.find(word))
+
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise ValueError("starts with a byte-order mark; save it as plain UTF-8")
+    try:
+        text = data.decode()
+        return json.loads(text, parse_constant=no_number, **how)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is no UTF-8") from error
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    except ValueError as error:
+        raise ValueError("a number has too many digits") from error
+
+
+def read_json(path, cure):
+    """The object in a file of ours, or None if there is no file. A damaged one ends the script, with the cure."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            found = parse_json(file.read(MOST_BYTES + 1))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise Stop(EXIT_DATA, f"{path}: damaged: {error}; {cure}") from error
+    if not isinstance(found, dict):
+        raise Stop(EXIT_DATA, f"{path}: damaged: no object {{...}}; {cure}")
+    return found
+
+
+def is_number(value, whole=False):
+    """Returns whether it is a finite number that a double holds."""
+    kind = int if whole else (int, float)
+    return isinstance(value, kind) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def rows_of(file):
+    """Rows of metrics.jsonl, from where the file is open, each with the offset behind it. Lines of another shape are
+    passed over; a last line without its end is left for later."""
+    at, whole = file.tell(), True
+    while line := file.readline(MOST_OF_A_LINE):
+        ends, begins = line.endswith(b"\n"), whole
+        at, whole = at + len(line), ends
+        row = None
+        if begins and ends:
+            with contextlib.suppress(ValueError, RecursionError):
+                row = json.loads(line)
+        if isinstance(row, dict) and isinstance(row.get("kind"), str) and is_number(row.get("step"), whole=True):
+            yield row, at
