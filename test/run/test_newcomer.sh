@@ -58,4 +58,34 @@ expect "comments in any section" quiet "$TRAIN" check "$WORK/commented.json"
 for size in 80G 80GiB 81920M 85899345920; do
     expect "plan memory=$size" grep -q "largest batch.micro_batch in 80.00 GiB" <<< "$("$TRAIN" plan "$WORK/tiny.json" memory=$size)"
 done
+
+# A second demo leaves the first as it is, and prints commands that work. The program here cuts each training short.
+mkdir "$WORK/tree"; ln -s "$PWD/configs" "$PWD/scripts" "$WORK/tree"
+cat > "$WORK/tree/short" <<SH
+#!/usr/bin/env bash
+case \$1 in configs/*) exec "$TRAIN" "\$@" run.steps=2 eval.every=0 sample.every=0 ;; *) exec "$TRAIN" "\$@" ;; esac
+SH
+chmod +x "$WORK/tree/short"; ln -s short "$WORK/tree/train_gpt"
+demo() { TRAIN_GPT=./short "$WORK/tree/scripts/demo.sh" "$@" > "$WORK/out" 2> "$WORK/err"; }
+contents() { (cd "$WORK/tree" && find "$1" "$2" -type f -exec cksum {} + | sort); }
+mkdir -p "$WORK/tree/runs/demo" "$WORK/tree/datasets/demo-3"; touch "$WORK/tree/datasets/demo-3/kept"
+expect "a demo in an empty folder" demo "$WORK/text.txt"
+contents runs/demo datasets/demo > "$WORK/first"
+expect "a second demo" demo "$WORK/text.txt"
+expect "says where it trains" grep -q "an earlier demo stays as it is in runs/demo and datasets/demo: this one trains in runs/demo-2 with datasets/demo-2" "$WORK/out"
+expect "and leaves the first one" eval 'contents runs/demo datasets/demo | cmp - "$WORK/first"'
+command=$(sed -n 's/^== training: //p' "$WORK/out")
+expect "its printed command is that run's" grep -q "runs/demo-2 is at step 2 of run.steps = 2 already" <<< "$(cd "$WORK/tree" && eval "$command" 2>&1)"
+expect "a folder of data is as good as a run: the third takes 4" eval 'demo "$WORK/text.txt" && [ -e "$WORK/tree/runs/demo-4/config.json" -a -z "$(ls "$WORK/tree/datasets/demo-3" | grep -v kept)" ]'
+
+# ./train_gpt is the build that was asked for last. Only the goal `all` sets it, and never to the emulator or a sanitizer.
+mkdir -p "$WORK/cuda/bin"; printf '#!/bin/sh\n' > "$WORK/cuda/bin/nvcc"; chmod +x "$WORK/cuda/bin/nvcc"
+links() { make -n DEPS=0 "$@" 2>&1 | sed -n 's/^\[ -e train_gpt \] || //; s/^ln -sfn \(.*\) train_gpt$/\1/p'; }
+expect "make links the build of this machine" grep -q '^build/c.*/train_gpt$' <<< "$(links)"
+expect "make BACKEND=cpu links that" [ "$(links BACKEND=cpu)" = build/cpu/train_gpt ]
+expect "make BACKEND=cuda links that" [ "$(links BACKEND=cuda CUDA_HOME="$WORK/cuda")" = build/cuda/train_gpt ]
+for goal in "SAN=-asan BACKEND=cpu" tests test-docs look check-hf "BACKEND=cpu build/cpu/train_gpt"; do
+    expect "make $goal links nothing" [ -z "$(links $goal)" ]
+done
+expect "nor does a script or a test" [ -z "$(grep -rnE '\bmake (-\S+ |[A-Z]+=\S+ )*all\b' scripts test | grep -v 'BACKEND=emu')" ]
 exit $STATUS
