@@ -208,7 +208,9 @@ def gpu_kernel_rows():
         yield (f"{op.replace(':', ', ')}, 124m, B=64", measured, against, row)
 
 
-NO_GPU = "No result from a GPU is recorded yet: so far the CUDA build was compiled, linked and run in the emulator."
+NO_GPU = "No GPU has run this program yet: its CUDA build was compiled, linked and run in an emulator on the CPU."
+# Pages that say so outside of their tables, until a GPU has a result.
+NO_GPU_PAGES = ("README.md", "docs/gpus.md", "docs/parallel.md", "docs/performance.md", "docs/comparison.md", "docs/reproduce.md")
 
 
 def gpu_table():
@@ -265,7 +267,7 @@ def front_table():
             sys.exit(f"a row of the front page is longer than {COLUMNS} columns: {line}")
         out.append(line)
     out += ["", *(f"{i + 1}: {machine}." for i, machine in enumerate(machines))]
-    return "\n".join(out if gpu_lines() else out + ["", NO_GPU])
+    return "\n".join(out)
 
 
 def soak_table():
@@ -327,6 +329,10 @@ def main():
             open(path, "w", encoding="utf-8").write(new)
         elif new != text:
             sys.exit(f"{name} differs from test/results/*.jsonl: run python3 test/results/table.py")
+    for name in NO_GPU_PAGES:
+        text = " ".join(open(os.path.join(FOLDER, "..", "..", name), encoding="utf-8").read().split())
+        if (NO_GPU in text) == bool(gpu_lines()):
+            sys.exit(f"{name}: {'a GPU has results now: remove' if gpu_lines() else 'it lacks'} the sentence \"{NO_GPU}\"")
     if "--check" in sys.argv:
         print("the figures of README.md and docs/measured.md are those of test/results")
 
