@@ -60,8 +60,9 @@ NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(wildcard test/$(f)/*.c)))
 
 .PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm bench-peer gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs test-fresh mutants look clean
-all: $(B)/train_gpt        ## the program; this is what make alone does
-	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
+# The goal `all` alone sets the link ./train_gpt, so scripts and other goals name the file $(B)/train_gpt instead.
+all: $(B)/train_gpt        ## the program, linked as ./train_gpt; this is what make alone does
+	@$(if $(filter emu,$(BACKEND))$(SAN),,ln -sfn $(B)/train_gpt train_gpt)
 	@$(next)
 
 # Sources with failpoints are compiled a second time, for tests: all for the program, those of core/ for tests that include core/failpoints.h.
@@ -107,9 +108,9 @@ test: tests                ## the whole test suite (under 20 minutes on two core
 smoke: tests               ## its short tests: a minute, for while one works
 	@B=$(B) SMOKE=1 scripts/test.sh
 deps: ;                    ## install what is missing for all of it (apt); each target does so for itself
-demo:                      ## from nothing to a trained model on real text; TEXT=path for your own
-	@$(MAKE) --no-print-directory all UNSAID=1
-	@scripts/demo.sh $(TEXT)
+demo: $(B)/train_gpt       ## from nothing to a trained model on real text; TEXT=path for your own
+	@[ -e train_gpt ] || ln -sfn $(B)/train_gpt train_gpt
+	@TRAIN_GPT=$(B)/train_gpt scripts/demo.sh $(TEXT)
 bench: $(if $(filter cuda,$(BACKEND))$(BASE),,tests)        ## speed of training against the machine's matrix products, kept in test/results/; BASE=commit: against that commit
 	@B=$(B) scripts/$(if $(BASE),bench_base.sh $(BASE),bench.sh)
 bench-peer: tests          ## GPT-2 124M beside PyTorch on this processor, in turns (PyPI, 3 GB): half an hour
@@ -118,13 +119,13 @@ bench-comm: tests          ## ring against MPI's collectives; the simulator agai
 	@B=$(B) scripts/bench_comm.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs
 	@scripts/check.sh
-check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformers, scores in lm-eval; test-interop: also ids of its tokenizers and of tiktoken, text of pyarrow
+check-hf test-interop: $(B)/train_gpt ## logits of a checkpoint in Hugging Face transformers, scores in lm-eval; test-interop: also ids of its tokenizers and of tiktoken, text of pyarrow
 	@for each in $(if $(filter test-interop,$@),check_interop) check_hf; do test/interop/$$each.sh || failed=1; done; exit $$failed
 soak: tests                ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh
 faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail
 	@B=$(B) scripts/faults.sh
-test-docs: all             ## every command of README.md and docs/ is tried
+test-docs: $(B)/train_gpt  ## every command of README.md and docs/ is tried
 	@python3 test/docs/check_docs.py $(B)/train_gpt
 test-slurm test-hosts: tests ## train.sbatch under a private SLURM; two hosts in network namespaces (root, Debian 12)
 	@for each in test/$(@:test-%=%)/test_*.sh; do B=$(B) bash $$each || failed=1; done; exit $$failed
@@ -132,7 +133,7 @@ test-fresh:                ## README's commands in new roots of Debian 12 and 13
 	@scripts/fresh.sh $(if $(SHORT),short)
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
-look: all                  ## pictures of what a user sees, in build/look/
+look: $(B)/train_gpt       ## pictures of what a user sees, in build/look/
 	@B=$(B) scripts/look.sh
 clean:                     ## remove everything built
 	rm -rf build train_gpt

@@ -305,6 +305,7 @@ int main(int argc, char **argv) {
                                                        "without it the same command goes on from here"
                                                      : "stopped at step %lld of %lld, saved; the same command goes on from here",
                       (long long)step, (long long)steps);
+        if (!stopped) banner_next(r);
     }
     requests_end(&r->requests);
     run_destroy(r), config_free(&config);

@@ -1,6 +1,7 @@
 /* banner.c - see banner.h. */
 #include "run/banner.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -156,6 +157,23 @@ static void print_start(const Run *r) {
              (long long)r->state.parent.step, r->state.run_id);
 }
 
+/* A new run whose config is silent on the warmup takes its first steps at the full rate, which costs loss. */
+static void print_warmup(const Run *r) {
+    const Config *c = r->config;
+    int64_t       tenth = c->run.steps / 10;
+    char          rate[SHOWN_BYTES];
+    if (r->resumed.ranks > 0 || c->schedule.warmup_given || c->run.steps < 200) return;
+    line("warmup", "none: step 1 has the full learning rate %s; schedule.warmup_steps=%lld would raise it over the first steps",
+         number_text(c->optimizer.learning_rate, rate), (long long)(tenth < 1000 ? tenth : 1000));
+}
+
+/* mpirun kills its ranks two seconds after Ctrl-C, which may be less than a step. */
+static void print_stop(const Run *r) {
+    char folder[SHELL_WORD];
+    if (comm_size(r->comm) > 1)
+        line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir, folder));
+}
+
 void banner_print(const Run *r) {
     if (!run_is_rank0(r)) return;
     char config[2048], dir[2048];
@@ -169,4 +187,16 @@ void banner_print(const Run *r) {
     print_memory(r);
     print_limit(r);
     print_start(r);
+    print_warmup(r);
+    print_stop(r);
+}
+
+void banner_next(const Run *r) {
+    const char *dir = r->config->run.dir, *slash = strrchr(dir, '/');
+    char        folder[SHELL_WORD], model[SHELL_WORD], out[PATH_MAX];
+    if (!run_is_rank0(r)) return;
+    snprintf(out, sizeof out, "models/%s", !slash ? dir : slash[1] ? slash + 1 : "mine");
+    line("text", "./train_gpt sample %s", shell_word(dir, folder));
+    line("curve", "%s/loss.svg", dir);
+    line("export", "./train_gpt export %s out=%s", folder, shell_word(out, model));
 }

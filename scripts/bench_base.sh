@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 tree=$PWD/build/same/$base
 [ -d "$tree" ] || git worktree add -q --detach "$tree" "$base" || exit 1
 for at in "$tree" .; do
-    make -s -C "$at" BACKEND=cpu all > "$work/build.log" 2>&1 || { tail -n 20 "$work/build.log"; exit 1; }
+    make -s -C "$at" BACKEND=cpu build/cpu/train_gpt > "$work/build.log" 2>&1 || { tail -n 20 "$work/build.log"; exit 1; }
 done
 
 awk 'BEGIN { srand(11); for (i = 0; i < 60000; i++) printf "%s%c", substr("abcdefghijklmnop", 1 + (i * 7 + int(i / 5) * 3) % 11, 4), i % 9 == 8 ? 10 : 32 }' > "$work/text.txt"

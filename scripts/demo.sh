@@ -1,21 +1,15 @@
 #!/usr/bin/env bash
 # From text to a trained model: `make demo` calls this after the build. Text: the King James Bible of Debian's bible-kjv, or a file.
-#   scripts/demo.sh [TEXT]
+# Nothing of an earlier demo is removed: a second one trains in runs/demo-2 with datasets/demo-2, a third one in runs/demo-3.
+#   scripts/demo.sh [TEXT]          TRAIN_GPT: the program (./train_gpt)
 set -u
 invoked_from=$PWD
 . "$(dirname "$0")/env.sh"
-data=datasets/demo run=runs/demo config=configs/demo.json
+data=datasets/demo run=runs/demo config=configs/demo.json program=${TRAIN_GPT:-./train_gpt}
+if [ ./train_gpt -ef "$program" ]; then program=./train_gpt; fi # as the printed commands have it
 die() { echo "demo: $*" >&2; exit 1; }
 say() { echo; echo "== $*"; }
-
-# An earlier demo's run folder goes, so that this one starts at step 0; anything else under that name stays, and so does a run at work.
-remove_run() {
-    [ -e "$run" ] || return 0
-    if [ -e "$run/lock" ] && command -v flock >/dev/null; then flock -n "$run/lock" true || die "$run is in use by a demo at work"; fi
-    [ -e "$run/config.json" ] || [ -z "$(ls -A "$run")" ] || [ "$(ls -A "$run")" = lock ] || die "$run is no run of the demo; move it away first"
-    echo "the demo starts anew: $run of an earlier demo is removed"
-    rm -rf "$run"
-}
+is_free() { [ ! -e "$1" ] || { [ -d "$1" ] && [ -z "$(ls -A "$1")" ]; }; }
 
 text=${1:-}
 say "text"
@@ -25,24 +19,30 @@ if [ -n "$text" ]; then
 else
     command -v bible >/dev/null || die "no text: install the package bible-kjv (make deps), or name a file: make demo TEXT=path"
 fi
-remove_run
-mkdir -p "$data" || die "cannot make $data"
-if [ -n "$text" ]; then cp -- "$text" "$data/text.new" || die "cannot copy $text" # which may be the text of the last demo
-else bible -f gen1:1-rev22:21 >"$data/text.new" || die "bible could not print its text"
+words=() number=2 prompt='In the beginning'
+if ! is_free $run || ! is_free $data; then
+    while ! is_free $run-$number || ! is_free $data-$number; do number=$((number + 1)); done
+    echo "an earlier demo stays as it is in $run and $data: this one trains in $run-$number with $data-$number"
+    run+=-$number data+=-$number words=("run.dir=$run" "data.train=$data/train_*.bin" "data.val=$data/val_*.bin")
 fi
-rm -f "$data"/train_*.bin "$data"/val_*.bin
-mv "$data/text.new" "$data/text.txt" || die "cannot write $data/text.txt"
+if [ -n "$text" ]; then words+=("sample.prompt=") prompt=$(head -c 200 "$text" | tr -cs 'A-Za-z' ' ' | cut -d' ' -f1-3); fi # the config's are of the Bible
+mkdir -p "$data" || die "cannot make $data"
+if [ -n "$text" ]; then cp -- "$text" "$data/text.txt" || die "cannot copy $text"
+else bible -f gen1:1-rev22:21 >"$data/text.txt" || die "bible could not print its text"
+fi
 echo "$(wc -c <"$data/text.txt") bytes, $(wc -l <"$data/text.txt") lines in $data/text.txt; it begins"
 head -n 2 "$data/text.txt" | cut -c 1-110 | sed 's/^/    /'
-./train_gpt tokenize "$data/text.txt" out="$data" val=0.05 || exit
+"$program" tokenize "$data/text.txt" out="$data" val=0.05 || exit
 
-say "training: ./train_gpt $config"
+command="$program $config"
+for word in "${words[@]}"; do case $word in *\**) command+=" '$word'" ;; *) command+=" $word" ;; esac; done
+say "training: $command"
 started=$SECONDS
-./train_gpt "$config" || exit
+"$program" "$config" "${words[@]}" || exit
 echo "start, training, evals and checkpoint took $((SECONDS - started)) s"
 
-say "a sample: ./train_gpt sample $run tokens=400"
-./train_gpt sample "$run" tokens=400 || exit
+say "a sample: $program sample $run tokens=400"
+"$program" sample "$run" tokens=400 || exit
 
 picture=$run/loss.svg
 if command -v rsvg-convert >/dev/null && rsvg-convert -o "$run/loss.png" "$run/loss.svg"; then picture="$run/loss.png (and loss.svg)"; fi
@@ -51,6 +51,7 @@ echo "text and tokens   $data/"
 echo "loss curve        $picture"
 echo "metrics           $run/metrics.jsonl"
 echo "checkpoint        $(printf '%s\n' "$run"/checkpoints/step_* | tail -n 1)  (loads in Hugging Face transformers)"
-echo "more text         ./train_gpt sample $run prompt='In the beginning' temperature=0.8"
+echo "more text         $program sample $run prompt='$prompt' temperature=0.8"
+echo "your own text     docs/quickstart.md"
 sed -n 's/^{"kind":"eval","step":\([0-9]*\),"loss":\([0-9.e+-]*\)[,}].*$/\1 \2/p' "$run/metrics.jsonl" | tail -n 1 |
     awk '{printf "\nvalidation loss after step %d: %.4f nats per byte, %.4f bits per byte\n", $1, $2, $2 / log(2)}'

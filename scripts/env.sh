@@ -12,6 +12,16 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers often forbid t
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations until the process ends
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
+# unbuilt PROGRAM: succeeds if it is missing, and prints the command that builds the tests of $B.
+unbuilt() {
+    local words=BACKEND=cpu san
+    [ ! -x "$1" ] || return
+    case $B in build/cuda* | build/emu*) words=BACKEND=${B#build/} words=${words%%-*} ;; esac
+    for san in asan tsan race plain; do case $B- in *-$san-*) words+=" SAN=-$san" ;; esac; done
+    case $B in *-mpich*) words+=" MPI=mpich" ;; *-nompi*) words+=" MPI=0" ;; esac
+    case $B in *-clang*) words+=" CC=clang" ;; esac
+    echo "not ok $1 is not built; type: make $words tests"
+}
 unset MAKEFLAGS MAKELEVEL # a make that a script calls is no part of the one that called the script
 export DEPS=0             # nor does it install anything
 

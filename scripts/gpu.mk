@@ -58,7 +58,7 @@ sass:                      ## the compiled kernels against test/results/sass.tsv
 	    done,echo "skip sass: no nvcc here")
 	@$(if $(NVCC),CUDA_HOME=$(CUDA_HOME) python3 scripts/sass.py $(if $(UPDATE),--update) build/sass test/results/sass.tsv)
 performance:               ## the estimated step of docs/performance.md, written anew from the emulated build's plan
-	@$(MAKE) --no-print-directory -s BACKEND=emu SAN=-plain UNSAID=1 all
+	@$(MAKE) --no-print-directory -s BACKEND=emu SAN=-plain build/emu-plain/train_gpt
 	@python3 scripts/performance_page.py build/emu-plain/train_gpt docs/performance.md
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)

@@ -2,9 +2,9 @@
 LETTERS := $(filter-out --%,$(firstword -$(MAKEFLAGS)))# of make's own options
 QUIET := $(findstring s,$(LETTERS))
 short  = $(if $(V),,@$(if $(QUIET),,echo "$(1) $(2)";))
-PROGRAM = $(if $(BACKEND_ASKED),$(B),.)/train_gpt
-# The last line of a build; UNSAID=1 where another step follows by itself.
-next   = $(if $(QUIET)$(UNSAID),,echo "built $(PROGRAM) ($(BACKEND)). Next: make demo, or $(PROGRAM) --help")
+PROGRAM = $(if $(filter emu,$(BACKEND))$(SAN),$(B),.)/train_gpt
+# The last line of a build.
+next   = $(if $(QUIET),,echo "built $(PROGRAM) ($(BACKEND)). Next: make demo, or $(PROGRAM) --help")
 .PHONY: help
 help:
 	@echo "train_gpt: GPT pretraining in C and CUDA.  mpirun -np N ./train_gpt config.json"; echo

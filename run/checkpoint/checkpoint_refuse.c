@@ -16,6 +16,7 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "model/hf_gpt2.h"
 #include "model/hf_members.h"
+#include "model/optimizer.h"
 #include "run/config/schedule.h"
 #include "run/checkpoint/weights_set.h"
 
@@ -43,21 +44,52 @@ static int may_change_data(const Config *config) {
     return 0;
 }
 
-/* Names the first training shard that differs, by name without folder, size and token count: 1, or 0 if all are the
- * same. */
-static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
+/* Prints the override that allows these keys besides those of the config: run.allow_change=KEY, or a list in quotes. */
+static void print_allow(FILE *out, const Config *config, const cJSON *changed) {
+    cJSON *keys = cJSON_Duplicate(changed, 1);
+    for (int i = config->run.allow_change.count; keys && i-- > 0;)
+        if (!cJSON_InsertItemInArray(keys, 0, cJSON_CreateString(config->run.allow_change.item[i]))) fail(EXIT_MEMORY, "no memory for a message");
+    char *list = keys ? cJSON_PrintUnformatted(keys) : NULL;
+    if (!list) fail(EXIT_MEMORY, "no memory for a message");
+    if (cJSON_GetArraySize(keys) == 1) fprintf(out, "run.allow_change=%s", keys->child->valuestring);
+    else                               fprintf(out, "'run.allow_change=%s'", list);
+    cJSON_free(list);
+    cJSON_Delete(keys);
+}
+
+/* Returns 1 if weights and optimizer state of the two configs have the same names and shapes. */
+static int has_same_tensors(const Config *config, const Manifest *m) {
+    Config then;
+    char  *fault = config_from_json(m->config, &then);
+    free(fault);
+    if (fault) return 0; /* of another version */
+    Layout now = model_layout(config->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
+    Layout saved = model_layout(then.model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
+    int    same = now.params == saved.params && optimizer_kind(config->optimizer.name, config->optimizer.normuon) ==
+                                                optimizer_kind(then.optimizer.name, then.optimizer.normuon);
+    for (int i = 0; same && i < now.params; i++)
+        same = strcmp(now.param[i].name, saved.param[i].name) == 0 && now.param[i].dim[0] == saved.param[i].dim[0] &&
+               now.param[i].dim[1] == saved.param[i].dim[1];
+    layout_destroy(&now), layout_destroy(&saved);
+    config_free(&then);
+    return same;
+}
+
+/* Prints `before` and the first training shard that differs, by name without folder, size and token count. Returns 0 if
+ * all are the same. */
+static int compare_data(const Dataset *now, const Manifest *m, const char *before, FILE *out) {
     int shards = m->data_files < now->shards ? m->data_files : now->shards;
     for (int i = 0; i < shards; i++) {
         const Shard        *s = &now->shard[i];
         const ManifestData *d = &m->data[i];
         if (json_reads_as(d->name, shard_name(s)) && s->file_bytes == d->bytes && s->header.tokens == d->tokens) continue;
         fprintf(out,
-                "data.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64
+                "%sdata.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64
                 " bytes, %" PRId64 " tokens)",
-                i, shard_name(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
+                before, i, shard_name(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
         return 1;
     }
-    if (m->data_files != now->shards) fprintf(out, "data.train: %d shards, in the checkpoint %d", now->shards, m->data_files);
+    if (m->data_files != now->shards) fprintf(out, "%sdata.train: %d shards, in the checkpoint %d", before, now->shards, m->data_files);
     return m->data_files != now->shards;
 }
 
@@ -78,22 +110,42 @@ static void warn_of_changes(const Config *config, const Manifest *m) {
 }
 
 void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m) {
-    char  *data = NULL, *settings = config_compare(config, m->config);
+    char  *text = NULL;
     size_t bytes = 0;
-    FILE  *out = memory_file_open(&data, &bytes);
-    if (!out) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
-    if (!may_change_data(config) && compare_data(train, m, out))
-        fprintf(out, " (give the same files in the same order, name data.train in run.allow_change, or take another run.dir)");
+    FILE  *out = memory_file_open(&text, &bytes);
+    cJSON *changed = cJSON_CreateArray();
+    if (!out || !changed) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    char *settings = config_compare(config, m->config, changed);
+    int   keys = cJSON_GetArraySize(changed), is_blend = keys && strcmp(cJSON_GetArrayItem(changed, keys - 1)->valuestring, "data.train") == 0;
+    fprintf(out, "%s", settings ? settings : "");
+    int other_data = !may_change_data(config) && compare_data(train, m, settings ? "; " : "", out);
+    fprintf(out, ". Set back what changed, take another run.dir");
+    if (other_data && !is_blend && !cJSON_AddItemToArray(changed, cJSON_CreateString("data.train")))
+        fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    if (has_same_tensors(config, m)) {
+        fprintf(out, ", or go on with the new values: ");
+        print_allow(out, config, changed);
+    }
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
-    if (settings || bytes) fail(EXIT_CONFIG, "%s: %s%s%s", folder, settings ? settings : "", settings && bytes ? "; " : "", data);
-    free(data);
+    if (settings || other_data) fail(EXIT_CONFIG, "%s: %s", folder, text);
+    free(text);
+    cJSON_Delete(changed);
     warn_of_changes(config, m);
 }
 
 void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char *folder) {
     if (!t || may_change_data(config)) return;
-    tokenizer_refuse_other(t, "the tokenizer of the data", path_of("%s/tokenizer.json", folder).text, "the checkpoint",
-                           "give the data of the run, name data.train in run.allow_change, or use another run.dir");
+    char  *cure = NULL;
+    size_t bytes = 0;
+    FILE  *out = memory_file_open(&cure, &bytes);
+    cJSON *changed = cJSON_CreateStringArray((const char *const[]){"data.train"}, 1);
+    if (!out || !changed) fail(EXIT_MEMORY, "no memory to compare tokenizers with %s", folder);
+    fprintf(out, "give the data of the run, use another run.dir, or go on with these data: ");
+    print_allow(out, config, changed);
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare tokenizers with %s", folder);
+    tokenizer_refuse_other(t, "the tokenizer of the data", path_of("%s/tokenizer.json", folder).text, "the checkpoint", cure);
+    cJSON_Delete(changed);
+    free(cure);
 }
 
 /* --- weights to start from ---------------------------------------------------------------------------------------- */

@@ -98,6 +98,7 @@ static void resolve(ConfigLoad *load, int is_saved) {
     resolve_kind(load);
     c->model.shape.init_std = c->init.std;
     resolve_documents(load, is_saved);
+    c->schedule.warmup_given = config_given(load, "schedule.warmup_steps")->given;
     if (!config_given(load, "run.dir")->given) {
         c->run.dir = default_dir(c, c->path);
         if (!json_reads_as(c->run.dir, c->run.dir))

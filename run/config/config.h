@@ -79,6 +79,7 @@ typedef struct {
     struct {
         int     name;               /* ScheduleKind */
         int64_t warmup_steps;
+        int     warmup_given;       /* the config sets warmup_steps, be it to 0 */
         double  final_lr_fraction, decay_fraction;
         int     decay;              /* DecayShape */
     } schedule;
@@ -149,9 +150,9 @@ int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, vo
 
 /* Compares the options fixed for a resume (resolved model sizes, batch.global_tokens, batch.seq_len, run.seed,
  * data.shuffle, weights and stages of data.train, optimizer.*, schedule.*) with the checkpoint's config, minus
- * run.allow_change: NULL, or a malloc'ed text naming each key with both values. checkpoint_refuse.c compares the
- * training shards; it knows their sizes. */
-char *config_compare(const Config *now, const cJSON *saved);
+ * run.allow_change: NULL, or a malloc'ed text naming each key with both values. Appends these keys to the list `changed`,
+ * unless it is NULL. checkpoint_refuse.c compares the training shards; it knows their sizes. */
+char *config_compare(const Config *now, const cJSON *saved, cJSON *changed);
 
 /* The option table for people: all options, those of a section, or one key (0: there is no such topic) in so many
  * columns, with the marks of core/terminal.h; and docs/config.md. */

@@ -104,7 +104,11 @@ static int blends_differ(const Config *now, const cJSON *saved, FILE *out, int b
     return differ;
 }
 
-char *config_compare(const Config *now, const cJSON *saved) {
+static void add_key(cJSON *changed, const char *key) {
+    if (changed && !cJSON_AddItemToArray(changed, cJSON_CreateString(key))) fail(EXIT_MEMORY, "out of memory while comparing configs");
+}
+
+char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
     char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
     size_t bytes = 0;
     FILE  *out = memory_file_open(&text, &bytes);
@@ -117,16 +121,18 @@ char *config_compare(const Config *now, const cJSON *saved) {
         cJSON       *absent = then ? NULL : default_value(o), *value = option_to_json(o, now);
         if (!then) then = absent;
         if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");
-        if (!config_same_value(value, then))
+        if (!config_same_value(value, then)) {
             fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key, value_text(value, shown_now),
                     value_text(then, shown_saved));
+            add_key(changed, o->key);
+        }
         cJSON_Delete(absent);
         cJSON_Delete(value);
     }
-    differ += blends_differ(now, saved, out, differ);
-    if (differ)
-        fprintf(out, " (set %s back, name %s in run.allow_change, or take another run.dir)", differ > 1 ? "them" : "it",
-                differ > 1 ? "them" : "it");
+    if (blends_differ(now, saved, out, differ)) {
+        differ++;
+        add_key(changed, "data.train");
+    }
     if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
     if (differ) return text;
     free(text);

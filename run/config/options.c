@@ -123,7 +123,7 @@ const Option OPTIONS[] = {
     INTEGER(run.verify_every, "1000", 0, EXACT,
             "so often a step is computed twice from the same batches, and a hash of its gradients compared; 0 = never"),
     REAL(run.watchdog_seconds, "0", 0, BIG,
-         "no progress for that long ends the job; 0 = max(30, 20 x the longest seen), 300 while starting"),
+         "A job without progress for that long ends with exit 77. 0: 20 x the longest pause so far, and at least 30. While a job starts it is 300."),
 
     WORD(model.preset, "\"\"", PRESET_WORDS, "published sizes; the keys below override it"),
     SIZE(n_layer, NULL, 1, 65536, "blocks", .need = NEED_MODEL, FIXED, .example = "12"),

@@ -14,7 +14,8 @@
 
 static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
-static volatile sig_atomic_t answers, has_launcher;
+static volatile sig_atomic_t answers;
+static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
 static const double LAUNCHER_MS = 5000.0; /* a launcher's SIGCONT comes at most so long before its TERM */
 
 static const char *answer_to(int signal_number) {
@@ -22,14 +23,15 @@ static const char *answer_to(int signal_number) {
     if (signal_number == SIGINT)
         return "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
     if (signal_number != SIGTERM) return "train_gpt: stops after this step and saves\n";
-    if (has_launcher && clock_ms() - continued_ms < LAUNCHER_MS)
-        return "train_gpt: mpirun ends the job in a second; it resumes from its newest checkpoint.\n"
-               "           kill -USR1 on mpirun, or a file STOP in the run folder, saves first\n";
+    if (launcher && clock_ms() - continued_ms < LAUNCHER_MS)
+        return "train_gpt: mpirun ends the job in a second: what is not saved by then is lost. It resumes from its newest\n"
+               "           checkpoint. kill -USR1 on mpirun, or touch RUN/STOP, leaves the save as long as it takes\n";
     return "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
 }
 
 static void answer(int signal_number) {
-    if (answers && !(signal_number != SIGUSR2 && stop_flag)) say_from_signal(answer_to(signal_number));
+    int is_told = stop_flag && !(signal_number == SIGTERM && launcher && clock_ms() - continued_ms < LAUNCHER_MS);
+    if (answers && (signal_number == SIGUSR2 || !is_told)) say_from_signal(answer_to(signal_number));
 }
 
 /* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would
@@ -50,7 +52,13 @@ static void on_save(int signal_number) {
     answer(signal_number);
     save_flag = 1;
 }
-static void on_continue(int signal_number) { (void)signal_number, continued_ms = clock_ms(); }
+/* mpirun sends CONT at once when it gets Ctrl-C, TERM or HUP, TERM a second later and KILL after another: the save starts
+ * with the first. A CONT from anyone else ends a stop, by SIGSTOP or a debugger. */
+static void on_continue(int signal_number, siginfo_t *info, void *context) {
+    (void)signal_number, (void)context;
+    continued_ms = clock_ms();
+    if (launcher && info->si_pid == launcher) stop_flag = 1;
+}
 
 /* A handler must not run on the stack of a thread that computes: where generated code of oneDNN (seen with 2.6 on
  * AVX-512) has the stack pointer, the kernel's signal frame overwrote the heap in 3 of 50 signals. So the main thread,
@@ -110,15 +118,17 @@ void signals_install(void) {
     handle(SIGTERM, on_stop);
     handle(SIGINT, on_stop);
     handle(SIGUSR2, on_save);
-    handle(SIGCONT, on_continue);
+    struct sigaction continues = {.sa_sigaction = on_continue, .sa_flags = SA_RESTART | SA_ONSTACK | SA_SIGINFO};
+    set_action(SIGCONT, &continues);
     handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
     handle(SIGPIPE, SIG_IGN);
 }
 
 void signals_answer(Launch launch) {
+    char name[16];
+    if (launch.launched) launcher = (pid_t)launch_process(name);
     if (launch.rank > 0) return;
     say_prepare();
-    has_launcher = launch.launched;
     answers = 1;
 }
 

@@ -2,7 +2,7 @@
  *
  *   SIGUSR1, SIGTERM, SIGINT, SIGHUP   stop, saved; a second TERM or INT ends it at once; HUP ignored by nohup stays so
  *   SIGUSR2                            save and go on
- *   SIGCONT                            a launcher that ends its ranks sends it first, TERM a second later, KILL after another: watchdog.c
+ *   SIGCONT                            from mpirun: stop, as above; TERM follows a second later, KILL after another: watchdog.c
  */
 #ifndef TRAIN_GPT_RUN_GUARD_SIGNALS_H
 #define TRAIN_GPT_RUN_GUARD_SIGNALS_H

@@ -46,13 +46,13 @@ static const char *parse_question(Task *t, TaskReader reader, Words w) {
     if (gold >= answers) return "the right answer is none of its answers";
     if (context < 1) return "it has no context";
     if (!take_tokens(&w, context, reader.tokenizer->vocab_size, tokens))
-        return "its context ends too early, or has ids that the model has not";
+        return "its context ends too early, or has ids that the model lacks";
     task_add_question(t, gold);
     for (int32_t i = 0; i < answers; i++) {
         int32_t own = next(&w);
         if (own < 1) return "an answer has no tokens";
         if (!take_tokens(&w, own, reader.tokenizer->vocab_size, tokens + context))
-            return "an answer ends too early, or has ids that the model has not";
+            return "an answer ends too early, or has ids that the model lacks";
         if (own > reader.positions) return "an answer is longer than the model's positions";
         task_add_text(t, tokens, (int64_t)context + own, own, own, reader.positions + 1);
     }

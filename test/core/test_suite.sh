@@ -40,6 +40,37 @@ suite; expect "though it says it ended well" [ "$(last)" = "1 passed, 4 failed, 
 anew; program tap <<< 'exit 0'
 suite; expect "a program that ran nothing has not passed" [ "$(last)" = "0 passed, 1 failed, 0 skipped" ]
 
+# --- what is not built: the command that builds it
+for build in cpu:BACKEND=cpu cpu-asan:"BACKEND=cpu SAN=-asan" cpu-tsan-clang:"BACKEND=cpu SAN=-tsan CC=clang" cpu-nompi:"BACKEND=cpu MPI=0" cuda:BACKEND=cuda; do
+    anew; mkdir -p "$WORK/test/layers"; touch "$WORK/test/layers/test_missing.c"
+    B=build/${build%%:*} "$WORK/scripts/test.sh" missing > "$WORK/out" 2>&1; status=$?
+    expect "a test that is not built, ${build%%:*}" eval '[ "$status $(last)" = "1 0 passed, 1 failed, 0 skipped" ] && grep -q "test_missing is not built; type: make ${build#*:} tests$" "$WORK/out"'
+    expect "is built by that command" eval '[ "${build%%:*}" = cuda ] || make -n DEPS=0 ${build#*:} tests 2>&1 | grep -q "build/${build%%:*}/train_gpt"'
+    rm -r "$WORK/test/layers"
+done
+
+# --- figures: a commit that the branch does not have is refused by file and line ------------------------------------------
+mkdir -p "$WORK/clone/scripts" "$WORK/clone/test/results" "$WORK/clone/test/soak" "$WORK/clone/docs"
+cp scripts/env.sh scripts/check.sh "$WORK/clone/scripts"; cp test/results/*.py "$WORK/clone/test/results"; touch "$WORK/clone/README.md" "$WORK/clone/docs/measured.md"
+in_clone() { git -C "$WORK/clone" -c user.name=a -c user.email=a@b -c init.defaultBranch=main "$@" > /dev/null 2>&1; }
+in_clone init; in_clone add -A; in_clone commit -m one
+mine=$(git -C "$WORK/clone" rev-parse --short=8 HEAD)
+in_clone checkout -b other; in_clone commit --allow-empty -m two; other=$(git -C "$WORK/clone" rev-parse --short=8 HEAD); in_clone checkout main
+figures() { (cd "$WORK/clone" && scripts/check.sh figures) > "$WORK/out" 2>&1; }
+row() { printf '{"what": "a", "commit": "%s"}\n' "$1" >> "$WORK/clone/test/results/bench_ops.jsonl"; }
+row "$mine"; expect "a figure of this branch" figures
+row "$other"
+expect "one of another branch is refused by its line" eval '! figures && grep -q "^test/results/bench_ops.jsonl:2: $other is not an ancestor of HEAD" "$WORK/out"'
+sed -i 2d "$WORK/clone/test/results/bench_ops.jsonl"; echo "| a | 1 s | b | c | 2026-01-01 | 0123abc |" > "$WORK/clone/docs/measured.md"
+expect "so is one on the page" eval '! figures && grep -q "^docs/measured.md:1: 0123abc is not an ancestor" "$WORK/out"'
+: > "$WORK/clone/docs/measured.md"; row "$mine-dirty"
+expect "and one of a tree with changes" eval '! figures && grep -q "bench_ops.jsonl:2: $mine-dirty is not" "$WORK/out"'
+sed -i 2d "$WORK/clone/test/results/bench_ops.jsonl"; in_clone add -A; in_clone commit -m three
+expect "without the cured row all is well" figures
+git clone -q --depth 1 "file://$WORK/clone" "$WORK/shallow" 2> /dev/null
+expect "a shallow clone skips the check" eval '(cd "$WORK/shallow" && scripts/check.sh figures) > "$WORK/out" 2>&1 && grep -q "^skip figures: " "$WORK/out"'
+rm -rf "$WORK/clone/.git"; expect "so does a folder without git" eval 'figures && grep -q "^skip figures: " "$WORK/out"'
+
 # --- what is left behind ----------------------------------------------------------------------------------------------
 anew; script leaves <<< "$lasting; echo 'ok a'"; script next <<< 'echo "ok b"'
 rm -f "$WORK/pids"; suite; status=$?

@@ -130,7 +130,7 @@ def try_page(page, program):
     folder, prepared = workplace(program), list(RUNS)
     for line in dict.fromkeys(commands(page)):
         command, word = attempt(line)
-        for made in re.findall(r"\.json.*run\.dir=(\S+)", line):  # the page's own run, not the one that was there before
+        for made in re.findall(r"\.json.*run\.dir=(\S+)", line) or ["runs/mine"] * line.startswith("./train_gpt configs/own.json"):  # the page's own run, not the one that was there before
             if made in prepared:
                 prepared.remove(made)
                 shutil.rmtree(os.path.join(folder, made))

@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     char  *faults = config_parse("fuzz.json", (const char *)data, bytes, NULL, 0, 1, &config);
     if (!faults) {
         cJSON *json = config_to_json(&config);
-        char  *fault = config_from_json(json, &again), *differs = fault ? NULL : config_compare(&again, json);
+        char  *fault = config_from_json(json, &again), *differs = fault ? NULL : config_compare(&again, json, NULL);
         if (fault || differs) abort();
         config_free(&again);
         cJSON_Delete(json);

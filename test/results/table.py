@@ -1,17 +1,26 @@
 """Makes the measured tables from test/results/*.jsonl, between the markers of README.md (at most ten rows) and docs/measured.md (all of them). No
 measured line, no row.
 
-    table.py            rewrites both
-    table.py --check    fails when either differs
+    table.py              rewrites both
+    table.py --check      fails when either differs
+    table.py --commits    fails where a line of test/results/*.jsonl or a row of the two pages has a commit that is not an ancestor of HEAD
 """
+import bisect
+import glob
 import json
 import os
+import re
+import subprocess
 import sys
 
 import soak
 
 BEGIN, END = "<!-- measured: made by test/results/table.py -->", "<!-- end of measured -->"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+# The machine that the project can measure on today. Rows of others stand in an appendix of docs/measured.md.
+AT_HAND = "AMD EPYC, 2 cores"
 
 
 def lines(name):
@@ -141,12 +150,14 @@ def islands_loss_rows():
                f"one job of {row['tokens']:,} tokens: {row['alone']:.4f}{curve}", row)
 
 
-def table():
+def table(at_hand):
+    """The rows of the machine at hand, or of all others."""
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
     parts = (peer_rows, train_rows, kinds_rows, documents_rows, ops_rows, presets_rows, fp8_rows, value_rows, comm_rows, grid_rows, islands_rows,
              memory_rows, islands_loss_rows)
     for what, measured, against, row in (row for part in parts for row in part()):
-        out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
+        if (row["machine"] == AT_HAND) == at_hand:
+            out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
 
 
@@ -197,7 +208,9 @@ def gpu_kernel_rows():
         yield (f"{op.replace(':', ', ')}, 124m, B=64", measured, against, row)
 
 
-NO_GPU = "No result from a GPU is recorded yet: so far the CUDA build was compiled, linked and run in the emulator."
+NO_GPU = "No GPU has run this program yet: its CUDA build was compiled, linked and run in an emulator on the CPU."
+# Pages that say so outside of their tables, until a GPU has a result.
+NO_GPU_PAGES = ("README.md", "docs/gpus.md", "docs/parallel.md", "docs/performance.md", "docs/comparison.md", "docs/reproduce.md")
 
 
 def gpu_table():
@@ -254,7 +267,7 @@ def front_table():
             sys.exit(f"a row of the front page is longer than {COLUMNS} columns: {line}")
         out.append(line)
     out += ["", *(f"{i + 1}: {machine}." for i, machine in enumerate(machines))]
-    return "\n".join(out if gpu_lines() else out + ["", NO_GPU])
+    return "\n".join(out)
 
 
 def soak_table():
@@ -265,8 +278,49 @@ def soak_table():
     return "\n".join(out)
 
 
+def summary():
+    """The rows of the front page as sentences."""
+    return "\n".join(f"- {what}: {measured}; {against}. {machine}, {row['commit']}." for what, measured, against, row, machine in list(front_rows())[:ROWS])
+
+
+APPENDIX = f"""## Appendix: machines that are not at hand
+
+Nobody can repeat these rows today, because the project no longer has their machines. Each stays until its figure is
+measured again on {AT_HAND}."""
+
+
+def page():
+    return (f"## In short\n\n{summary()}\n\n## All rows\n\n{table(True)}\n\n{gpu_table()}\n\n{soak_table()}\n\n{APPENDIX}\n\n{table(False)}")
+
+
+def check_commits():
+    """A figure can be checked only at a commit that a clone has."""
+    known = sorted(subprocess.run(["git", "rev-list", "HEAD"], check=True, capture_output=True, text=True, cwd=FOLDER).stdout.split())
+    seen, bad = 0, []
+
+    def look(place, commit):
+        nonlocal seen
+        seen += 1
+        at = bisect.bisect_left(known, commit)
+        if not re.fullmatch("[0-9a-f]{7,40}", commit) or at == len(known) or not known[at].startswith(commit):
+            bad.append(f"{place}: {commit or 'no commit'} is not an ancestor of HEAD: measure it again at a commit of this branch, or remove it")
+
+    for path in sorted(glob.glob(os.path.join(FOLDER, "*.jsonl"))):
+        for number, line in enumerate(open(path), 1):
+            look(f"test/results/{os.path.basename(path)}:{number}", json.loads(line).get("commit", ""))
+    for name in ("README.md", "docs/measured.md"):
+        for number, line in enumerate(open(os.path.join(FOLDER, "..", "..", name), encoding="utf-8"), 1):
+            for commit in re.findall(r"\| ([0-9a-f]{7,40}(?:-dirty)?) \|$", line) + re.findall(r"\bat ([0-9a-f]{7,40})\b", line) * line.startswith("|"):
+                look(f"{name}:{number}", commit)
+    if bad:
+        sys.exit("\n".join(bad))
+    print(f"{seen} figures, each of a commit of this branch")
+
+
 def main():
-    for name, made in (("README.md", front_table()), ("docs/measured.md", f"{table()}\n\n{gpu_table()}\n\n{soak_table()}")):
+    if "--commits" in sys.argv:
+        return check_commits()
+    for name, made in (("README.md", front_table()), ("docs/measured.md", page())):
         path = os.path.join(FOLDER, "..", "..", name)
         text = open(path, encoding="utf-8").read()
         head, rest = text.split(BEGIN)
@@ -275,6 +329,10 @@ def main():
             open(path, "w", encoding="utf-8").write(new)
         elif new != text:
             sys.exit(f"{name} differs from test/results/*.jsonl: run python3 test/results/table.py")
+    for name in NO_GPU_PAGES:
+        text = " ".join(open(os.path.join(FOLDER, "..", "..", name), encoding="utf-8").read().split())
+        if (NO_GPU in text) == bool(gpu_lines()):
+            sys.exit(f"{name}: {'a GPU has results now: remove' if gpu_lines() else 'it lacks'} the sentence \"{NO_GPU}\"")
     if "--check" in sys.argv:
         print("the figures of README.md and docs/measured.md are those of test/results")
 

@@ -36,6 +36,48 @@ expect "without it the run goes on" told train run.dir="$WORK/part"
 expect "with the rates and weights of one that did not stop" same_weights "$WORK/part" "$WORK/whole" step_00000012
 expect "  and not a word of changed rates" eval '! said "learning rate"'
 
+# A changed key is refused with the override that allows it, which is then tried. Keys that are allowed already stay allowed.
+# goes_on NAME WORDS...: refused with 64; with the printed override the run takes its next step.
+goes_on() {
+    local name=$1 cure; shift
+    cp -r "$WORK/changed" "$WORK/$name"
+    told train run.dir="$WORK/$name" run.stop_step=3 "$@"; [ $? -eq 64 ] || return 1
+    cure=$(sed -n 's/.*or go on with the new values: //p' "$WORK/err")
+    [ -n "$cure" ] || { cat "$WORK/err"; return 1; }
+    eval "told train run.dir='$WORK/$name' run.stop_step=3 ${*@Q} $cure"; [ $? -eq 75 ] || { cat "$WORK/err"; return 1; }
+    [ "$(values "$WORK/$name" train step | tail -n 1)" = 3 ]
+}
+told train run.dir="$WORK/changed" run.stop_step=2 eval.every=0
+mkdir "$WORK/data2"; for name in "$WORK"/data/*.bin; do cp "$name" "$WORK/data2/other_${name##*/}"; done; cp "$WORK"/data/*.json "$WORK/data2" 2> /dev/null
+expect "a changed rate" goes_on rate optimizer.learning_rate=2e-3
+expect "another schedule and momentum" goes_on schedule optimizer.beta1=0.8 schedule.name=linear schedule.warmup_steps=1
+expect "other tokens a step" goes_on tokens batch.global_tokens=960
+expect "shorter sequences" goes_on length batch.seq_len=20
+expect "another seed and order" goes_on seed run.seed=5 data.shuffle=false
+expect "other heads of the same tensors" goes_on heads model.n_head=6
+expect "other data, and a rate" goes_on shards data.train="$WORK/data2/other_train*" optimizer.eps=1e-7
+expect "one key is allowed already" goes_on allowed optimizer.beta1=0.8 optimizer.beta2=0.99 run.allow_change=optimizer.beta2
+expect "a model of other tensors has no such cure" eval '! goes_on deeper model.n_layer=3 && grep -q "model.n_layer is 3, in the checkpoint 2. Set back what changed, take another run.dir$" "$WORK/err"'
+expect "nor has an optimizer of other state" eval '! goes_on muon optimizer.name=muon && grep -q "in the checkpoint the string \"adamw\". Set back what changed, take another run.dir$" "$WORK/err"'
+
+# A new run that is silent on the warmup says so in one line; 0 is an answer.
+warmup() { told "$TRAIN" "$WORK/bare.json" run.dir="$WORK/bare$1" run.stop_step=1 eval.every=0 "${@:2}"; grep -c '^warmup  *none: step 1 has the full learning rate' "$WORK/out"; }
+sed 's/"warmup_steps": 3, //' "$WORK/tiny.json" > "$WORK/bare.json"
+expect "200 steps without a word on the warmup" [ "$(warmup 1 run.steps=200)" = 1 ]
+expect "the line has what to type" eval 'grep -q "schedule.warmup_steps=20 " "$WORK/out" && [ "$(warmup 2 run.steps=200 schedule.warmup_steps=20)" = 0 ]'
+expect "199 steps: no line" [ "$(warmup 3 run.steps=199)" = 0 ]
+expect "0 that is set: no line" [ "$(warmup 4 run.steps=300 schedule.warmup_steps=0)" = 0 ]
+expect "a resumed run: no line" [ "$(warmup 1 run.steps=200 run.stop_step=2)" = 0 ]
+
+# A run that is done says what to type next, and that works, whatever the folder is called.
+expect "a run is done" told train run.dir="$WORK/my runs/it's" run.steps=1 eval.every=0
+expect "its curve is named" [ -s "$(sed -n 's/^curve  *//p' "$WORK/out")" ]
+sed -nE 's/^(text|export) +//p' "$WORK/out" > "$WORK/next"
+expect "text and export are named" [ "$(wc -l < "$WORK/next")" -eq 2 ]
+ln -s "$TRAIN" "$WORK/train_gpt"
+expect "and they work" eval '(cd "$WORK" && while read -r line; do eval "$line" < /dev/null || exit 1; done < next) > "$WORK/out" 2>&1 && [ -e "$WORK/models/it'"'"'s/model.safetensors" ]'
+expect "a run that was stopped says none of it" eval '! (train run.dir="$WORK/halted" run.stop_step=1 eval.every=0 | grep -qE "^(text|curve|export) ")'
+
 # The same file to train on and to evaluate on.
 expect "all files as both" told train run.dir="$WORK/both" run.steps=1 data.train="$WORK/data/*.bin" data.val="$WORK/data/val_*.bin"
 expect "a warning names the file" said "warning: data.val names $WORK/data/val_000000.bin, and so does data.train"
@@ -58,4 +100,34 @@ expect "comments in any section" quiet "$TRAIN" check "$WORK/commented.json"
 for size in 80G 80GiB 81920M 85899345920; do
     expect "plan memory=$size" grep -q "largest batch.micro_batch in 80.00 GiB" <<< "$("$TRAIN" plan "$WORK/tiny.json" memory=$size)"
 done
+
+# A second demo leaves the first as it is, and prints commands that work. The program here cuts each training short.
+mkdir "$WORK/tree"; ln -s "$PWD/configs" "$PWD/scripts" "$WORK/tree"
+cat > "$WORK/tree/short" <<SH
+#!/usr/bin/env bash
+case \$1 in configs/*) exec "$TRAIN" "\$@" run.steps=2 eval.every=0 sample.every=0 ;; *) exec "$TRAIN" "\$@" ;; esac
+SH
+chmod +x "$WORK/tree/short"; ln -s short "$WORK/tree/train_gpt"
+demo() { TRAIN_GPT=./short "$WORK/tree/scripts/demo.sh" "$@" > "$WORK/out" 2> "$WORK/err"; }
+contents() { (cd "$WORK/tree" && find "$1" "$2" -type f -exec cksum {} + | sort); }
+mkdir -p "$WORK/tree/runs/demo" "$WORK/tree/datasets/demo-3"; touch "$WORK/tree/datasets/demo-3/kept"
+expect "a demo in an empty folder" demo "$WORK/text.txt"
+contents runs/demo datasets/demo > "$WORK/first"
+expect "a second demo" demo "$WORK/text.txt"
+expect "says where it trains" grep -q "an earlier demo stays as it is in runs/demo and datasets/demo: this one trains in runs/demo-2 with datasets/demo-2" "$WORK/out"
+expect "and leaves the first one" eval 'contents runs/demo datasets/demo | cmp - "$WORK/first"'
+command=$(sed -n 's/^== training: //p' "$WORK/out")
+expect "its printed command is that run's" grep -q "runs/demo-2 is at step 2 of run.steps = 2 already" <<< "$(cd "$WORK/tree" && eval "$command" 2>&1)"
+expect "a folder of data is as good as a run: the third takes 4" eval 'demo "$WORK/text.txt" && [ -e "$WORK/tree/runs/demo-4/config.json" -a -z "$(ls "$WORK/tree/datasets/demo-3" | grep -v kept)" ]'
+
+# ./train_gpt is the build that was asked for last. Only the goal `all` sets it, and never to the emulator or a sanitizer.
+mkdir -p "$WORK/cuda/bin"; printf '#!/bin/sh\n' > "$WORK/cuda/bin/nvcc"; chmod +x "$WORK/cuda/bin/nvcc"
+links() { make -n DEPS=0 "$@" 2>&1 | sed -n 's/^\[ -e train_gpt \] || //; s/^ln -sfn \(.*\) train_gpt$/\1/p'; }
+expect "make links the build of this machine" grep -q '^build/c.*/train_gpt$' <<< "$(links)"
+expect "make BACKEND=cpu links that" [ "$(links BACKEND=cpu)" = build/cpu/train_gpt ]
+expect "make BACKEND=cuda links that" [ "$(links BACKEND=cuda CUDA_HOME="$WORK/cuda")" = build/cuda/train_gpt ]
+for goal in "SAN=-asan BACKEND=cpu" tests test-docs look check-hf "BACKEND=cpu build/cpu/train_gpt"; do
+    expect "make $goal links nothing" [ -z "$(links $goal)" ]
+done
+expect "nor does a script or a test" [ -z "$(grep -rnE '\bmake (-\S+ |[A-Z]+=\S+ )*all\b' scripts test | grep -v 'BACKEND=emu')" ]
 exit $STATUS

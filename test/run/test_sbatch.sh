@@ -16,7 +16,8 @@ dir=runs/config
 for word in "$@"; do case $word in run.dir=*) dir=${word#run.dir=} ;; bad.key=*) echo "config.json: no key bad.key" >&2; exit 64 ;; esac; done
 echo "steps       12"; echo "last step   12"; echo "run folder  $dir"
 SH
-# A launcher notes its words and does the next line of `ends`: CODE, "save STEP CODE" (a checkpoint first), or "await SIGNAL CODE".
+# A launcher notes its words and does the next line of `ends`: CODE, "save STEP CODE" (a checkpoint first), "step STEP CODE" (a line of metrics
+# first), or "await SIGNAL CODE".
 cat > bin/mpirun <<'SH'
 #!/usr/bin/env bash
 if [ "$1" = --version ]; then cat version 2> /dev/null; exit 0; fi
@@ -25,6 +26,7 @@ echo "${SLURM_JOB_END_TIME:-}" > told_end
 read -r what a b < ends; sed -i 1d ends
 case $what in
 save) mkdir -p "$(sed -n 's/.*run\.dir=\([^ ]*\).*/\1/p' <<<"$*")/checkpoints/step_$(printf %08d "$a")"; exit "$b" ;;
+step) dir=$(sed -n 's/.*run\.dir=\([^ ]*\).*/\1/p' <<<"$*"); mkdir -p "$dir"; echo "{\"kind\":\"train\",\"step\":$a,\"loss\":1}" >> "$dir/metrics.jsonl"; exit "$b" ;;
 await) trap "exit $b" "$a"; touch started; while :; do /bin/sleep 0.02; done ;;
 die) kill -s "$a" $$ ;;
 *) exit "$what" ;;
@@ -70,21 +72,29 @@ ok "by the job's id" grep -q '^scontrol requeue 7$' calls
 for code in 14 77 134 137; do anew $code; is "$code is requeued and not counted" $code 1 1; ok "$code leaves no count" [ ! -e r/failures ]; done
 for code in 1 64 69 73 127; do anew $code; is "$code is the end" $code 1 0; done
 
-for code in 65 70 71 74 76; do anew $code $code $code 0; is "a crash loop of exit code $code ends with it" $code 3 0; done
+for code in 70 74 76; do anew $code $code $code 0; is "a crash loop of exit code $code ends with it" $code 3 0; done
+for code in 65 71; do
+    anew $code 0; is "$code before the first step is the end" $code 1 0
+    ok "as a line says" grep -q "exit code $code: another try would end the same way" said
+    anew "save 3 75"; job $code 0; is "$code of a resume that did no step, too" $code 1 0
+    anew "step 2 $code" "step 3 $code" 0; is "$code after steps is tried again" 0 3 0
+    anew "step 2 $code" $code 0; is "until a start does none" $code 2 0
+done
+anew 76 76 76 0; is "a crash loop" 76 3 0
 ok "its message has the code and the place" grep -q 'exit code 76: 3 failures .*at the start' said
 ok "with rests of 30 and 120 s" [ "$(rests)" = "30 120 " ]
-anew 65 74 76 0; is "whatever the codes" 76 3 0
-anew 65 70 0; is "two failures may pass" 0 3 0
+anew 70 74 76 0; is "whatever the codes" 76 3 0
+anew 76 70 0; is "two failures may pass" 0 3 0
 ok "done leaves no count" [ ! -e r/failures ]
-anew 65 "save 4 65" 70 "save 8 74" 70 70 0; is "only failures at one step make a loop" 70 6 0
+anew 74 "save 4 65" 70 "save 8 74" 70 70 0; is "only failures at one step make a loop" 70 6 0
 ok "the message has the step" grep -q 'exit code 70: 3 failures .*step 8,' said
 
-anew 65 65 77; is "a lost peer between failures is requeued" 77 3 1
-job 137; job 75; job 65 0; is "and the count outlasts requeues" 65 1 0
-SLURM_JOB_ID=8 job 65 0; is "another job counts anew" 0 2 0
-anew 65 65 75; echo "7 -1 tw" > r/failures; job 65 0; is "a torn count is none" 0 2 0
-anew 65 65 75; mkdir -p r/checkpoints/step_00000004.tmp r/checkpoints/.trash-3; job 65; is "half a checkpoint is no progress" 65 1 0
-anew 65 65 75; mkdir -p r/checkpoints/step_100000000 r/checkpoints/step_00000004; job 65 0; is "a checkpoint is progress" 0 2 0
+anew 74 70 77; is "a lost peer between failures is requeued" 77 3 1
+job 137; job 75; job 74 0; is "and the count outlasts requeues" 74 1 0
+SLURM_JOB_ID=8 job 74 0; is "another job counts anew" 0 2 0
+anew 70 70 75; echo "7 -1 tw" > r/failures; job 70 0; is "a torn count is none" 0 2 0
+anew 70 70 75; mkdir -p r/checkpoints/step_00000004.tmp r/checkpoints/.trash-3; job 70; is "half a checkpoint is no progress" 70 1 0
+anew 70 70 75; mkdir -p r/checkpoints/step_100000000 r/checkpoints/step_00000004; job 70 0; is "a checkpoint is progress" 0 2 0
 rm -rf r; echo > r; job 74 74 74 0; is "a loop ends where no count can be written" 74 3 0
 ok "with a message" grep -q 'r/failures ' said
 rm r
@@ -135,7 +145,7 @@ anew 0; ok "one node: mpirun itself" grep -q '^mpirun ' calls
 export SLURM_JOB_NUM_NODES=2
 anew 137; is "several nodes: elastic.sh; when it gives up, the job is requeued" 137 0 1
 ok "elastic.sh gets the words alone, the rest by the environment" grep -q '^elastic.sh config.json run.dir=r$' calls
-anew 65 74 0; ok "its failures are tried again" [ "$status $(grep -c '^elastic.sh ' calls)" = "0 3" ]
+anew 70 74 0; ok "its failures are tried again" [ "$status $(grep -c '^elastic.sh ' calls)" = "0 3" ]
 LAUNCH=mpirun anew 0; ok "another LAUNCH is taken" grep -q '^mpirun ' calls
 rm -r scripts
 anew 0; ok "without elastic.sh: mpirun" grep -q '^mpirun ' calls

@@ -135,6 +135,23 @@ for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; 
 expect "nobody is left" [ -z "$(pgrep -f "^$TRAIN $WORK/tiny.json")" ]
 expect "the newest checkpoint goes on" quiet train_ranks 2 run.dir="$WORK/term" run.steps=60 eval.every=0
 expect "to the same bits" same_weights "$WORK/term" "$WORK/two" step_00000060
+# Ctrl-C: mpirun sends CONT at once, and KILL two seconds later. Quick steps are saved by then; the banner says what saves others.
+interrupts() { exec timeout -s INT -k 30 300 mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" "$@"; }
+begins interrupts run.dir="$WORK/interrupted" $forever
+await '^step '; kill -INT "$(pgrep -f "^mpirun .*$WORK/interrupted")"; wait $job
+expect "Ctrl-C under mpirun: saved" eval 'grep -q "^stopped at step .* saved" "$WORK/out" && ends_saved "$WORK/interrupted"'
+expect "the banner of several ranks says how to stop" grep -q "^stop  *touch $WORK/interrupted/STOP (mpirun kills" "$WORK/out"
+expect "that of one rank does not" eval '! train run.dir="$WORK/alone" run.steps=1 eval.every=0 | grep -q "^stop "'
+# A save here takes several seconds. elastic.sh hands Ctrl-C on as USR1, which leaves the save as long as it takes.
+slow_saves() {
+    export TRAIN_GPT=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL=io@1+:slow OPTIONS="--oversubscribe -x TRAIN_GPT_FAIL"
+    exec env --default-signal=INT scripts/elastic.sh "$WORK/tiny.json" np=2 "$@"
+}
+begins slow_saves run.dir="$WORK/slow" $forever
+await '^step '; kill -INT $job
+stops "Ctrl-C under elastic.sh, slow saves" 75
+expect "the save took more than mpirun's two seconds" [ "$(values "$WORK/slow" event ms | tail -n 1 | cut -d. -f1)" -gt 3000 ]
+expect "and is whole" ends_saved "$WORK/slow"
 test/run/lib/signals.sh 12 1 || STATUS=1
 test/run/lib/signals.sh 6 2 || STATUS=1
 exit $STATUS

@@ -53,12 +53,16 @@ static void test_data_may_change_when_named(void **state) {
     expect_end("", other_file, EXIT_CONFIG,
                "data.train: shard 0 is other.bin (3000 bytes, 988 tokens), in the checkpoint train_000.bin (3000 bytes, 988 tokens)");
     expect_end("", less_files, EXIT_CONFIG,
-               "data.train: 1 shards, in the checkpoint 2 (give the same files in the same order, name data.train");
+               "data.train: 1 shards, in the checkpoint 2. Set back what changed, take another run.dir, or go on with the new values: "
+               "run.allow_change=data.train");
     expect_end(",\"allow_change\":[\"run.seed\",\"data.shuffle\"]", other_file, EXIT_CONFIG, "data.train: shard 0 is other.bin");
     expect_end(",\"allow_change\":[\"run.seed\",\"data.train\"]", other_file, 104, "");
     expect_end(",\"allow_change\":\"data\"", other_file, 104, "");
     expect_end(",\"seed\":7", other_file, EXIT_CONFIG,
-               "run.seed is 7, in the checkpoint 1337 (set it back, name it in run.allow_change, or take another run.dir); data.train: shard 0");
+               "run.seed is 7, in the checkpoint 1337; data.train: shard 0");
+    expect_end(",\"seed\":7", other_file, EXIT_CONFIG, "new values: 'run.allow_change=[\"run.seed\",\"data.train\"]'");
+    expect_end(",\"seed\":7,\"allow_change\":\"optimizer.eps\"", NULL, EXIT_CONFIG,
+               "new values: 'run.allow_change=[\"optimizer.eps\",\"run.seed\"]'");
 }
 
 static void renamed(Fixture *f) { strcpy(f->shards->layout.param[3].name, "transformer.h.0.ln_1.offset"); }

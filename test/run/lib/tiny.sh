@@ -1,6 +1,7 @@
 # tiny.sh - a small model on made-up text, and the few words end-to-end tests are written in. Sourced from test/run/test_*.sh.
 . "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 TRAIN=$PWD/$B/train_gpt
+if unbuilt "$TRAIN"; then exit 1; fi
 WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 STATUS=0
