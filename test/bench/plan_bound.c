@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "model/precision.h"
 #include "run/config/config.h"
 #include "run/plan/plan.h"
 #include "run/plan/simulate.h"
@@ -14,9 +14,9 @@ enum { WORDS = 12 };
 /* ranks and overrides, a line each; a config that is refused with them is left out. */
 static const char *const BASES[] = {"configs/gpt2-124m.json", "configs/gpt2-774m.json", "configs/llama-160m.json", "configs/qwen3-0.6b.json",
                                     "configs/qwen3-moe-small.json"};
-static const char *const SIZES[] = {"batch.micro_batch=1", "batch.micro_batch=7 batch.seq_len=320", "batch.micro_batch=16",
-                                    "batch.micro_batch=3 batch.seq_len=1024 precision=fp32", "batch.micro_batch=8 precision=fp8",
-                                    "batch.micro_batch=5 batch.seq_len=128 precision=fp8 data.document_mask=true"};
+static const struct { int B, T; const char *words; } SIZES[] = {
+    {1, 1024, ""}, {7, 320, ""}, {16, 512, ""}, {3, 1024, "precision=fp32"}, {8, 1024, "precision=fp8"},
+    {5, 128, "precision=fp8 data.document_mask=true"}};
 static const struct { int ranks; const char *words; } GRIDS[] = {
     {1, ""}, {1, "memory.recompute=block"}, {1, "optimizer.name=muon"}, {1, "memory.offload=optimizer"}, {8, "parallel.zero_stage=1"},
     {8, "parallel.zero_stage=3 memory.recompute=light"}, {8, "parallel.deterministic=true"}, {4, "parallel.tensor=2"},
@@ -32,18 +32,21 @@ static int split(char *text, char *word[WORDS]) {
     return count;
 }
 
-static int print_line(const char *base, const char *size, const char *grid, int ranks) {
-    char   text[512], *word[WORDS];
+static int print_line(const char *base, int size, int grid) {
+    char   text[512], said[512], *word[WORDS];
+    int    ranks = GRIDS[grid].ranks, B = SIZES[size].B, T = SIZES[size].T;
     Config c;
-    snprintf(text, sizeof text, "batch.global_tokens=%d %s %s", ranks * 16 * 3 * 7 * 5 * 1024, size, grid);
+    snprintf(text, sizeof text, "batch.micro_batch=%d batch.seq_len=%d batch.global_tokens=%d %s %s", B, T, ranks * B * T * 4, SIZES[size].words,
+             GRIDS[grid].words);
+    memcpy(said, text, sizeof said);
     char *faults = config_load_elsewhere(base, word, split(text, word), ranks, &c);
     free(faults);
     if (faults) return 0;
     DType   act = c.precision == PRECISION_FP32 ? F32 : BF16;
     Cluster gpu = {.processors = 132};
     Plan    own = plan_make(&c, act, (PlanRanks){ranks, COMM_NCCL, -1, 0, 0});
-    printf("%.0f %zu %s %s ranks=%d %s\n", simulate_memory(&c, act, ranks, &gpu).memory_bytes,
-           own.device_bytes - own.library_bytes - device_reserve_bytes(), base, size, ranks, grid);
+    printf("%.0f %zu %s ranks=%d %s\n", simulate_memory(&c, act, ranks, &gpu).memory_bytes,
+           own.device_bytes - own.library_bytes - device_reserve_bytes(), base, ranks, said);
     config_free(&c);
     return 1;
 }
@@ -52,6 +55,6 @@ int main(void) {
     int lines = 0;
     for (int b = 0; b < COUNT(BASES); b++)
         for (int s = 0; s < COUNT(SIZES); s++)
-            for (int g = 0; g < COUNT(GRIDS); g++) lines += print_line(BASES[b], SIZES[s], GRIDS[g].words, GRIDS[g].ranks);
+            for (int g = 0; g < COUNT(GRIDS); g++) lines += print_line(BASES[b], s, g);
     return lines == 0;
 }
