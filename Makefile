@@ -64,6 +64,7 @@ TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(
 all: $(B)/train_gpt        ## the program, linked as ./train_gpt; this is what make alone does
 	@$(if $(filter emu,$(BACKEND))$(SAN),,ln -sfn $(B)/train_gpt train_gpt)
 	@$(next)
+	@$(if $(QUIET)$(UNSAID),,$(lacks)):
 
 # Sources with failpoints are compiled a second time, for tests: all for the program, those of core/ for tests that include core/failpoints.h.
 FAILABLE := $(patsubst %,$(B)/test/failpoints/%.o,$(basename $(shell grep -ls '"core/failpoints.h"' */*.c run/*/*.c)))
@@ -94,7 +95,7 @@ REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(call NEEDS,$$*) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) $$(nm $< | sed -n 's/.* T __wrap_/-Wl,--wrap=/p') -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(B)/core/terminal.o $(ENGINE)
-	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -lnccl -ldnnl,$(LIBS))
+	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -ldnnl,$(LIBS))
 # Flags and commit are part of what was built: a change rebuilds what holds them.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)

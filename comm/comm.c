@@ -139,6 +139,7 @@ void comm_set_kind(Comm *c, CommKind kind) {
     c->kind = kind;
 }
 void     comm_set_inline(Comm *c) { c->is_inline = 1; }
+void     comm_set_exchanges(Comm *c) { c->exchanges = 1; }
 void     comm_set_on_host(Comm *c) { c->is_on_host = 1; }
 void     comm_set_offline(Comm *c, int is_offline) { c->is_offline = is_offline; }
 CommKind comm_kind(const Comm *c) { return c->kind; }
@@ -148,15 +149,24 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 /* Chunks have one size; a bucket of any length goes through the same few. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
 
-/* The most channels that NCCL opens between GPUs of one host. Each has a buffer from and to a neighbour for each
- * protocol:
+/* A channel of NCCL is one of its kernel's blocks. Each has a buffer from and to a neighbour for each protocol:
  *   Simple   NCCL_BUFFSIZE, 4 MiB by default
  *   LL128    120 words for each of 640 threads, 8 times
  *   LL       8 lines of 16 bytes for each of 512 threads, 8 times
- * (src/include/device.h of NCCL 2) */
-size_t comm_library_bytes(CommKind kind, int ranks) {
-    const size_t channels = 32, simple = 4u << 20, ll128 = 120 * 640 * 8 * 8, ll = 8 * 16 * 512 * 8;
-    return kind == COMM_NCCL && ranks > 1 ? channels * 2 * (simple + ll128 + ll) : 0;
+ * (src/include/device.h of NCCL 2). For messages it has the same from each rank in an allocation of 10 MiB, and 2 MiB to
+ * each (src/transport/p2p.cc). 32 channels are the most between GPUs of one host. */
+size_t comm_library_bytes(CommKind kind, int ranks, CommUse use) {
+    static const int most[] = {[COMM_FOR_BUCKETS] = NCCL_BLOCKS, [COMM_FOR_INLINE] = 32, [COMM_FOR_MESSAGES] = NCCL_BLOCKS,
+                                  [COMM_FOR_PAIR] = NCCL_PAIR_BLOCKS};
+    const size_t simple = 4u << 20, ll128 = 120 * 640 * 8 * 8, ll = 8 * 16 * 512 * 8, message = 12u << 20;
+    size_t       channels = (size_t)comm_max_blocks(most[use]);
+    size_t       peers = use == COMM_FOR_MESSAGES || use == COMM_FOR_PAIR ? (size_t)ranks - 1 : 0;
+    return kind == COMM_NCCL && ranks > 1 ? channels * (2 * (simple + ll128 + ll) + peers * message) : 0;
+}
+
+int comm_max_blocks(int chosen) {
+    const char *asked = getenv("NCCL_MAX_CTAS");
+    return asked && atoi(asked) > 0 ? atoi(asked) : chosen;
 }
 
 /* Counts the time of collectives in flight up to now; the rest counts for the next call. */

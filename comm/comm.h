@@ -48,8 +48,11 @@ int         comm_member(const Comm *c, int rank); /* its number among all ranks 
  * together. Exit 69 where that fails, 71 without memory. */
 void     comm_set_kind(Comm *c, CommKind kind);
 CommKind comm_kind(const Comm *c);
-/* Whether every rank computes on a device of its own, where device_id names this rank's; rank 0 warns of ranks that
- * share one. 0 if device_id is "" (processors are shared anyway). All ranks call it together. */
+/* Returns the number of ranks that compute on this rank's device, this one included. device_id: the name of this rank's
+ * device, the same on every host that sees it. Rank 0 warns of ranks that share one. Returns 0 if a rank's device_id
+ * is "" (processors are shared anyway). All ranks call it together. */
+int comm_device_sharers(Comm *c, const char *device_id);
+/* Returns whether every rank computes on a device of its own. All ranks call it together. */
 int comm_owns_device(Comm *c, const char *device_id);
 
 /* --- small calls, over MPI for every kind; they block, and started collectives progress meanwhile ----------------- */
@@ -92,6 +95,8 @@ void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 /* NCCL's collectives of this group run on the followed stream itself, between the work before and after them, not beside
  * it: for those whose result is wanted at once, which must not stand behind other groups'. */
 void comm_set_inline(Comm *c);
+/* Before comm_set_kind: comm_exchange_start or comm_tree_sum_start will be called, and NCCL connects every two ranks. */
+void comm_set_exchanges(Comm *c);
 /* Starts a message over a pair: rank 0 sends x, rank 1 receives it, of the same length and type. Each waits for its own
  * (comm_wait, comm_finish) before it takes the memory again. */
 void comm_send_start(Comm *pair, Tensor x);
@@ -128,9 +133,19 @@ size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* the same of
 /* Further bytes of pinned host memory, for buckets of `elems` elements in flight together, where ranks on GPUs use
  * the ring or MPI: 4 bytes an element, kept for the next step. 0 on the CPU and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
+/* What a group's communicator is for; NCCL's memory and multiprocessors depend on it. */
+typedef enum {
+    COMM_FOR_BUCKETS,  /* collectives beside the followed stream                           */
+    COMM_FOR_INLINE,   /* collectives on the followed stream: comm_set_inline              */
+    COMM_FOR_MESSAGES, /* messages between any two ranks as well: comm_set_exchanges       */
+    COMM_FOR_PAIR      /* messages of comm_pair                                            */
+} CommUse;
 /* Bytes of GPU memory that NCCL will take for itself in comm_set_kind: an estimate, from its defaults; 0 for the other
  * kinds. */
-size_t comm_library_bytes(CommKind kind, int ranks);
+size_t comm_library_bytes(CommKind kind, int ranks, CommUse use);
+/* Returns how many multiprocessors NCCL's kernels of a group hold at most; 0: NCCL decides, or another kind. NCCL_MAX_CTAS
+ * takes precedence. The GPU is open. */
+int comm_library_blocks(CommKind kind, CommUse use);
 
 /* Times of collectives, by kind:
  *   ring, MPI   on the host's clock. On a GPU from a bucket's arrival in host memory; exposed_ms from the end of the

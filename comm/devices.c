@@ -20,7 +20,7 @@ static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *
 }
 
 /* Rank 0, from every rank's device. */
-static int all_differ(const Comm *c, const char (*id)[ID_CHARS]) {
+static void warn_of_sharers(const Comm *c, const char (*id)[ID_CHARS]) {
     int shared = 0;
     for (int r = 0; r < c->size; r++) {
         int told = 0;
@@ -31,19 +31,30 @@ static int all_differ(const Comm *c, const char (*id)[ID_CHARS]) {
             warn("%s share GPU %s on %s: each gets a part of its speed and memory; start as many ranks as there are GPUs",
                  who, id[r], comm_host(c, r));
     }
-    return shared == 0;
+}
+
+int comm_device_sharers(Comm *c, const char *device_id) {
+    char    mine[ID_CHARS] = "", (*id)[ID_CHARS] = (char(*)[ID_CHARS])calloc((size_t)c->size, ID_CHARS);
+    size_t *bytes;
+    int64_t known = device_id[0] != 0;
+    int     sharers = 0;
+    if (!id) fail(EXIT_MEMORY, "no memory for the devices of %d ranks", c->size);
+    comm_all_reduce_i64(c, &known, 1, COMM_MIN);
+    if (known) {
+        snprintf(mine, sizeof mine, "%s", device_id);
+        char *all = comm_gather(c, mine, sizeof mine, 0, &bytes);
+        if (all) memcpy(id, all, (size_t)c->size * ID_CHARS);
+        free(all), free(bytes);
+        if (c->rank == 0) warn_of_sharers(c, (const char (*)[ID_CHARS])id);
+        comm_broadcast(c, id, (size_t)c->size * ID_CHARS, 0);
+        for (int r = 0; r < c->size; r++) sharers += strcmp(id[r], mine) == 0;
+    }
+    free(id);
+    return sharers;
 }
 
 int comm_owns_device(Comm *c, const char *device_id) {
-    char    mine[ID_CHARS] = "";
-    size_t *bytes;
-    int64_t owns = 1, known = device_id[0] != 0;
-    comm_all_reduce_i64(c, &known, 1, COMM_MIN);
-    if (!known) return 0;
-    snprintf(mine, sizeof mine, "%s", device_id);
-    char *all = comm_gather(c, mine, sizeof mine, 0, &bytes);
-    if (c->rank == 0) owns = all_differ(c, (const char (*)[ID_CHARS])(void *)all);
-    free(all), free(bytes);
-    comm_broadcast(c, &owns, sizeof owns, 0);
-    return (int)owns;
+    int64_t most = comm_device_sharers(c, device_id);
+    comm_all_reduce_i64(c, &most, 1, COMM_MAX);
+    return most == 1;
 }

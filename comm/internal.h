@@ -115,6 +115,7 @@ struct Comm {
     MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. Of one rank: neither is there */
 
     int      is_offline, is_inline, is_pair, is_on_host; /* comm_set_offline, comm_set_inline, comm_pair, comm_set_on_host */
+    int      exchanges;         /* comm_set_exchanges                                    */
     int      ops, begun;        /* in the world's queue; of them, begun                  */
     int      is_held;           /* its next may not begin: those behind it wait          */
     int64_t  started;           /* collectives over buckets so far                       */
@@ -184,9 +185,12 @@ void   staging_drop(World *w, int staged);         /* nothing of it goes back */
 int    staging_stream_is_idle(World *w);           /* the followed stream has done everything it was given */
 void   staging_close(World *w);
 
-/* nccl */
+/* nccl: its kernels hold so many multiprocessors at most. Of a pair few: a receive that is posted ahead spins until its sender comes. */
+enum { NCCL_BLOCKS = 16, NCCL_PAIR_BLOCKS = 2 };
+int  comm_max_blocks(int chosen); /* comm.c: NCCL_MAX_CTAS where it is set, which NCCL obeys before us; else chosen */
 void nccl_open(Comm *c);
 void nccl_close(Comm *c);
+void nccl_tree_open(Comm *c); /* device memory for what other ranks send to be added, of c->tree */
 void nccl_leave(World *w); /* after the last close */
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: of OP_TREE_SUM, all but the last */
 void nccl_exchange(Comm *c, const CommMessage *message, int count);

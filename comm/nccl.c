@@ -1,12 +1,19 @@
-/* nccl.c - the CPU build has no NCCL: nccl_open() reports that, and no other function here has an effect. */
+/* nccl.c - a build without NCCL, such as the CPU's: nccl_open() reports that, and no other function here has an effect. */
 #include "comm/internal.h"
 
+int comm_library_blocks(CommKind kind, CommUse use) { return (void)kind, (void)use, 0; }
 void nccl_open(Comm *c) {
     (void)c;
-    fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\"; make BACKEND=cuda builds one that has");
+    fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\"; "
+#ifdef NO_NCCL
+         "for \"nccl\" install libnccl-dev, then make BACKEND=cuda");
+#else
+         "make BACKEND=cuda builds one that has");
+#endif
 }
 const char *world_nccl(void) { return "none"; }
 void nccl_close(Comm *c) { (void)c; }
+void nccl_tree_open(Comm *c) { (void)c; }
 void nccl_leave(World *w) { (void)w; }
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) { (void)c, (void)kind, (void)x, (void)nodes; }
 void nccl_exchange(Comm *c, const CommMessage *message, int count) { (void)c, (void)message, (void)count; }

@@ -28,7 +28,7 @@
 
 /* As long as the watchdog's patience with a start; the first collective connects the peers. */
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
-enum { PAUSE_US = 1000 };
+enum { PAUSE_US = 1000, LEAVE_MS = 500 /* patience of an abort with a call that the main thread is in */ };
 
 enum { WAITS = TRACES };
 
@@ -51,7 +51,8 @@ struct Nccl {
     int64_t      waits, waits_read;
     double       polled_ms;
     int          abandoned;          /* atomic: any thread may, once                           */
-    float       *received;           /* owned [parts of the tree][a chunk]; NULL before its first sum */
+    int          inside;             /* atomic: calls of NCCL that the main thread is in        */
+    float       *received;           /* owned [parts of the tree][a chunk]; NULL before nccl_tree_open */
     size_t       received_bytes;
 };
 
@@ -80,15 +81,38 @@ static int exit_code_of(ncclResult_t result) {
     return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER : EXIT_INTERNAL;
 }
 
+/* An abort frees the communicator. From then on the main thread calls NCCL no more, nor works with what the aborted kernels
+ * have left: it waits here for the thread that aborted to end the process. */
+NORETURN static void pause_for_ever(void) {
+    for (;;) pause();
+}
+static int is_abandoned(const Nccl *n) { return __atomic_load_n(&n->abandoned, __ATOMIC_SEQ_CST); }
+
+/* The main thread is inside NCCL while one of these lives. */
+struct Inside {
+    Nccl *n;
+    explicit Inside(Comm *c) : n(c->nccl) {
+        __atomic_add_fetch(&n->inside, 1, __ATOMIC_SEQ_CST);
+        if (!is_abandoned(n)) return;
+        __atomic_store_n(&n->inside, 0, __ATOMIC_SEQ_CST);
+        pause_for_ever();
+    }
+    Inside(const Inside &) = delete;
+    ~Inside() { __atomic_sub_fetch(&n->inside, 1, __ATOMIC_SEQ_CST); }
+};
+
 /* Aborts every communicator, since other ranks' kernels spin on ours. Each abort has a thread of its own: an abort
- * may hang, and this thread waits wait_ms at most. All run at once: on the stream one may stand behind another. */
+ * may hang, and this thread waits wait_ms at most. All run at once: on the stream one may stand behind another. A call
+ * that the main thread is in ends before, unless it is the one that hangs. */
 void nccl_abandon(World *w, double wait_ms) {
     auto left = std::make_shared<std::atomic<int>>(0);
     for (const Comm *c = __atomic_load_n(&w->groups, __ATOMIC_ACQUIRE); c; c = c->next) {
         ncclComm_t comm = c->nccl ? c->nccl->comm : NULL;
-        if (!comm || __atomic_exchange_n(&c->nccl->abandoned, 1, __ATOMIC_ACQ_REL)) continue;
+        Nccl *n = c->nccl;
+        if (!comm || __atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) continue;
         ++*left;
-        std::thread([comm, left] {
+        std::thread([comm, n, left] {
+            for (double begin = clock_ms(); __atomic_load_n(&n->inside, __ATOMIC_SEQ_CST) && clock_ms() - begin < LEAVE_MS;) usleep(PAUSE_US);
             ncclCommAbort(comm);
             --*left;
         }).detach();
@@ -97,12 +121,13 @@ void nccl_abandon(World *w, double wait_ms) {
 }
 
 NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
-    ncclComm_t  comm = c->nccl ? c->nccl->comm : NULL;
-    const char *detail = ncclGetLastError(comm);
+    if (c->nccl && is_abandoned(c->nccl)) pause_for_ever(); /* the abort is what failed the call */
+    const char *detail = ncclGetLastError(NULL); /* of any communicator */
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
     char        why[512];
     if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
+    if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread calls no more */
     nccl_abandon(c->world, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
          world_rank(c->world), comm_host(c, c->rank), device_id(), why);
@@ -130,6 +155,7 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
             usleep((useconds_t)pause_us);
             world_moved(c->world);
         } else sched_yield();
+        Inside       inside(c);
         ncclResult_t asked = ncclCommGetAsyncError(c->nccl->comm, &result);
         if (asked != ncclSuccess) return asked;
     }
@@ -169,6 +195,7 @@ static cudaStream_t queue_for(const Comm *c) {
 
 /* A group of one message: NCCL counts both directions of a pair's ranks in groups. */
 static ncclResult_t enqueue_message(Comm *c, OpKind kind, Tensor x) {
+    Inside       inside(c);
     ncclResult_t result = ncclGroupStart();
     size_t       elems = (size_t)tensor_elems(x);
     if (result == ncclSuccess && kind == OP_SEND)
@@ -181,6 +208,7 @@ static ncclResult_t enqueue_message(Comm *c, OpKind kind, Tensor x) {
 
 static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
     if (op_is_message(kind)) return enqueue_message(c, kind, x);
+    Inside       inside(c);
     const Nccl  *n = c->nccl;
     cudaStream_t queue = queue_for(c);
     size_t      piece = (size_t)(tensor_elems(x) / c->size);
@@ -211,27 +239,53 @@ static void make_events(Nccl *n) {
     }
 }
 
-/* NCCL connects peers, and takes the buffers between them, at the first collective. That one runs here: a fault is
- * then one of the start, and the memory is taken before anybody counts the rest. */
-static void connect_peers(Comm *c) {
+/* A message from every rank to every other, as the exchanges of a step will send them: piece r of x to rank r, and from it. */
+static ncclResult_t enqueue_round(Comm *c, Tensor x, Tensor room) {
+    Inside       inside(c);
+    ncclResult_t result = ncclGroupStart();
+    for (int r = 0; r < c->size; r++) {
+        if (r == c->rank || result != ncclSuccess) continue;
+        int64_t at = (int64_t)r * LAYOUT_ALIGN;
+        result = in_group(c, ncclSend(ptr<float>(x) + at, LAYOUT_ALIGN, ncclFloat32, r, c->nccl->comm, queue_for(c)));
+        if (result == ncclSuccess)
+            result = in_group(c, ncclRecv(ptr<float>(room) + at, LAYOUT_ALIGN, ncclFloat32, r, c->nccl->comm, queue_for(c)));
+    }
+    ncclResult_t ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
+}
+
+/* Waits until what is on the stream has ended. */
+static ncclResult_t await_end(Comm *c, ncclResult_t result) {
     Nccl  *n = c->nccl;
     double begin = clock_ms();
-    Tensor x = tensor_1d(NULL, F32, LAYOUT_ALIGN * c->size);
-    CUDA_CHECK(cudaMalloc(&x.data, tensor_bytes(x)));
-    CUDA_CHECK(cudaMemsetAsync(x.data, 0, tensor_bytes(x), queue_for(c)));
-    OpKind       first = !c->is_pair ? OP_REDUCE_SCATTER : c->rank == 0 ? OP_SEND : OP_RECEIVE;
-    ncclResult_t result = settle(c, enqueue(c, first, x), PAUSE_US);
-    if (result == ncclSuccess && !c->is_pair) result = settle(c, enqueue(c, OP_ALL_GATHER, x), PAUSE_US);
-    CUDA_CHECK(cudaEventRecord(n->reached, n->queue));
+    result = settle(c, result, PAUSE_US);
+    CUDA_CHECK(cudaEventRecord(n->reached, queue_for(c)));
     while (result == ncclSuccess && !has_passed(n->reached)) {
+        Inside       inside(c);
         ncclResult_t asked = ncclCommGetAsyncError(n->comm, &result);
         if (asked != ncclSuccess) result = asked;
         if (result == ncclSuccess && clock_ms() - begin > SETUP_MS) result = ncclInProgress;
         usleep(PAUSE_US);
         world_moved(c->world);
     }
+    return result;
+}
+
+/* NCCL connects peers, and takes the buffers between them, at the first collective, and at the first message between two. These
+ * run here: a fault is then one of the start, the memory is taken before anybody counts the rest, and none is taken later
+ * while kernels of other groups wait for this rank. */
+static void connect_peers(Comm *c) {
+    int64_t half = LAYOUT_ALIGN * c->size;
+    Tensor  both = tensor_1d(NULL, F32, 2 * half);
+    CUDA_CHECK(cudaMalloc(&both.data, tensor_bytes(both)));
+    CUDA_CHECK(cudaMemsetAsync(both.data, 0, tensor_bytes(both), queue_for(c)));
+    Tensor       x = tensor_slice(both, 0, half), room = tensor_slice(both, half, half);
+    OpKind       first = !c->is_pair ? OP_REDUCE_SCATTER : c->rank == 0 ? OP_SEND : OP_RECEIVE;
+    ncclResult_t result = await_end(c, enqueue(c, first, x));
+    if (result == ncclSuccess && !c->is_pair) result = await_end(c, enqueue(c, OP_ALL_GATHER, x));
+    if (result == ncclSuccess && c->exchanges && c->size > 1) result = await_end(c, enqueue_round(c, x, room));
     if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, exit_code_of(result));
-    CUDA_CHECK(cudaFree(x.data));
+    CUDA_CHECK(cudaFree(both.data));
 }
 
 /* One for all groups; a pair has its own, since a message may wait for its peer while others go on. */
@@ -249,10 +303,21 @@ static cudaStream_t queue_of(Comm *c) {
 #define TEXT(x)    TEXT_OF(x)
 const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH); }
 
+/* An eighth of the multiprocessors, at most NCCL_BLOCKS: kernels beside NCCL's leave them free (device_leave_multiprocessors).
+ * Inline collectives have nothing beside them. */
+int comm_library_blocks(CommKind kind, CommUse use) {
+    int eighth = device_multiprocessors() / 8;
+    if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;
+    return comm_max_blocks(use == COMM_FOR_PAIR ? NCCL_PAIR_BLOCKS : eighth < 1 ? 1 : eighth > NCCL_BLOCKS ? NCCL_BLOCKS : eighth);
+}
+
 void nccl_open(Comm *c) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
+    CommUse      use = c->is_pair ? COMM_FOR_PAIR : c->exchanges ? COMM_FOR_MESSAGES : c->is_inline ? COMM_FOR_INLINE : COMM_FOR_BUCKETS;
+    int          blocks = comm_library_blocks(COMM_NCCL, use);
     config.blocking = 0;
+    if (blocks) config.minCTAs = 1, config.maxCTAs = blocks;
     Nccl *n = c->nccl = (Nccl *)calloc(1, sizeof *n);
     if (!n) fail(EXIT_MEMORY, "no memory for a communicator");
     n->joined = -1;
@@ -274,6 +339,7 @@ void nccl_close(Comm *c) {
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
     nccl_read_times(c); /* all have ended: none stays in flight in the trace */
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
+    if (__atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) pause_for_ever();
     if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* not settled: the communicator may be gone */
     if (result != ncclSuccess && result != ncclInProgress) nccl_failed(c, "closing", result, EXIT_PEER);
     for (int i = 0; i < TRACES; i++) {
@@ -313,10 +379,34 @@ static void add_on_device(void *stream, float *x, const float *y, int64_t n) {
     LAUNCH(add_kernel, blocks_for(n, THREADS * pack_elems<float>()), THREADS, 0, (Stream *)stream, x, y, n);
 }
 
-static void receive_into(Nccl *n, size_t bytes) {
+void nccl_tree_open(Comm *c) {
+    Nccl  *n = c->nccl;
+    size_t bytes = comm_tree_bytes(COMM_NCCL, c->size, c->tree->leaves);
     if (n->received_bytes == bytes) return;
     if (n->received) device_free(n->received, n->received_bytes);
     n->received = (float *)device_alloc(n->received_bytes = bytes, "sums in the order of the tree");
+}
+
+/* The messages of a chunk of a tree sum: elements [first, first + elems) of each rank's piece of its nodes. t->at is then where this
+ * rank has its own and the others' parts. */
+static ncclResult_t enqueue_chunk(Comm *c, Tensor x, const Tensor *nodes, int64_t piece, int64_t first, int64_t elems) {
+    Inside             inside(c);
+    const Nccl        *n = c->nccl;
+    const struct Tree *t = c->tree;
+    const int64_t      most = NCCL_TREE_CHUNK_BYTES / (int64_t)sizeof(float);
+    ncclResult_t       result = ncclGroupStart();
+    for (int i = 0; i < t->parts && result == ncclSuccess; i++) {
+        const TreePart *part = &t->part[i];
+        int             is_own = part->rank == c->rank;
+        t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first : n->received + i * most;
+        if (!is_own) result = in_group(c, ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue));
+    }
+    for (int to = 0; to < c->size; to++)
+        for (int k = 0; k < t->mine && to != c->rank && result == ncclSuccess; k++)
+            result = in_group(c, ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems, ncclFloat32, to,
+                                          n->comm, n->queue));
+    ncclResult_t ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
 }
 
 /* The sum in the order of tree.h, as in tree_sum.c, on our stream: each chunk is added before the next is received. */
@@ -326,24 +416,11 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     const int64_t      piece = x.dim[0] / c->size, most = NCCL_TREE_CHUNK_BYTES / (int64_t)sizeof(float);
     Stream             ours = *c->world->followed;
     ours.queue = n->queue;
-    receive_into(n, comm_tree_bytes(COMM_NCCL, c->size, t->leaves));
     for (int64_t first = 0; first < piece; first += most) {
         int64_t elems = piece - first < most ? piece - first : most;
         float  *out = ptr<float>(x) + c->rank * piece + first;
-        ncclResult_t result = ncclGroupStart();
-        for (int i = 0; i < t->parts && result == ncclSuccess; i++) {
-            const TreePart *part = &t->part[i];
-            int             is_own = part->rank == c->rank;
-            t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first
-                              : n->received + i * most;
-            if (!is_own) result = in_group(c, ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue));
-        }
-        for (int to = 0; to < c->size; to++)
-            for (int k = 0; k < t->mine && to != c->rank && result == ncclSuccess; k++)
-                result = in_group(c, ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems,
-                                              ncclFloat32, to, n->comm, n->queue));
-        ncclResult_t ended = ncclGroupEnd();
-        result = settle(c, result == ncclSuccess ? ended : result, 0);
+        ncclResult_t result = enqueue_chunk(c, x, nodes, piece, first, elems);
+        result = settle(c, result, 0);
         if (result != ncclSuccess) return result;
         float *sum = tree_fold(t, t->at, elems, add_on_device, &ours);
         if (sum != out) CUDA_CHECK(cudaMemcpyAsync(out, sum, (size_t)elems * sizeof(float), cudaMemcpyDeviceToDevice, n->queue));
@@ -379,15 +456,21 @@ static void end(Comm *c, int64_t i, ncclResult_t result) {
 }
 
 void nccl_join(Comm *c, GatherOrder order) {
+    Inside       inside(c);
     ncclResult_t result = ncclGroupStart();
     if (result != ncclSuccess) nccl_failed(c, "a group of gathers", result, exit_code_of(result));
     c->nccl->joined = c->nccl->started;
     c->nccl->joined_before = order == GATHERS_BEHIND;
 }
 
+static ncclResult_t end_group(Comm *c) {
+    Inside inside(c);
+    return ncclGroupEnd();
+}
+
 /* They are one kernel on the GPU, and end together. */
 void nccl_join_end(Comm *c) {
-    ncclResult_t result = settle(c, ncclGroupEnd(), 0);
+    ncclResult_t result = settle(c, end_group(c), 0);
     for (int64_t i = c->nccl->joined; i < c->nccl->started; i++) end(c, i, result);
     c->nccl->joined = -1;
 }
@@ -405,10 +488,8 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
 }
 
 /* One group: NCCL then runs all its messages at once. An empty one it would refuse. */
-void nccl_exchange(Comm *c, const CommMessage *message, int count) {
-    int64_t elems = 0;
-    for (int k = 0; k < count; k++) elems += tensor_elems(message[k].x);
-    int64_t      i = begin(c, elems, 0);
+static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int count) {
+    Inside       inside(c);
     ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
     for (int k = 0; k < count && result == ncclSuccess; k++) {
         Tensor x = message[k].x;
@@ -418,7 +499,14 @@ void nccl_exchange(Comm *c, const CommMessage *message, int count) {
         result = in_group(c, result);
     }
     ncclResult_t ended = count > 0 ? ncclGroupEnd() : ncclSuccess;
-    end(c, i, settle(c, result == ncclSuccess ? ended : result, 0));
+    return result == ncclSuccess ? ended : result;
+}
+
+void nccl_exchange(Comm *c, const CommMessage *message, int count) {
+    int64_t elems = 0;
+    for (int k = 0; k < count; k++) elems += tensor_elems(message[k].x);
+    int64_t i = begin(c, elems, 0);
+    end(c, i, settle(c, enqueue_messages(c, message, count), 0));
 }
 
 /* Asks no event: a poll may come while the followed stream is recorded into a graph, which forbids that. */
@@ -426,10 +514,15 @@ void nccl_poll(Comm *c) {
     Nccl        *n = c->nccl;
     ncclResult_t state;
     double       now = clock_ms();
+    if (is_abandoned(n)) pause_for_ever();
     if (now - n->polled_ms < POLL_EVERY_MS) return;
     n->polled_ms = now;
-    ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
-    check_answer(c, asked == ncclSuccess ? state : asked);
+    {
+        Inside       inside(c);
+        ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
+        if (asked != ncclSuccess) state = asked;
+    }
+    check_answer(c, state);
 }
 
 /* The last of those up to `number` ends last: they follow each other on one stream. */

@@ -39,6 +39,7 @@ void comm_tree_open(Comm *c, int64_t leaves) {
         if (r == c->rank) t->mine = nodes.count;
         for (int i = 0; i < nodes.count; i++) t->part[at++] = (TreePart){r, i, nodes.node[i]};
     }
+    if (c->nccl) nccl_tree_open(c);
 }
 
 void tree_close(Comm *c) {

@@ -126,6 +126,9 @@ void  graph_destroy(Graph *g) { (void)g; }
 void device_range_begin(const char *name) { (void)name; }
 void device_range_end(void) {}
 
+int    device_pin_host(void *memory, size_t bytes) { return (void)memory, (void)bytes, 0; }
+void   device_unpin_host(void *memory) { (void)memory; }
+void   device_leave_multiprocessors(int count) { (void)count; }
 size_t device_overhead_bytes(void) { return 64u << 20; }
 size_t device_reserve_bytes(void) { return 0; }
 

@@ -24,6 +24,7 @@ static struct {
     int            is_open, is_none; /* none: DEVICE_NONE */
     int            launches_early;   /* TRAIN_GPT_LAUNCH */
     int            multiprocessors;  /* TRAIN_GPT_MULTIPROCESSORS */
+    int            left_free;        /* device_leave_multiprocessors */
     cudaDeviceProp properties;
     char           isa[16], id[48];
     size_t         context_bytes; /* taken on the GPU before our first allocation: by CUDA itself, and by other processes */
@@ -101,12 +102,21 @@ void device_describe(char text[256], char fault[256]) {
     count_devices(fault, 256);
 }
 
+/* A graph holds programmatic dependent launches since CUDA 12.3, and the micro-step is recorded as a graph. */
+static int graphs_hold_early_launches(void) {
+    enum { CUDA_12_3 = 12030 };
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    return driver >= CUDA_12_3 && runtime >= CUDA_12_3;
+}
+
 /* Compute capability 9.0 has programmatic dependent launches; code for less than that does not wait in await_kernels(). */
 static int may_launch_early(int architecture) {
     const char *asked = getenv("TRAIN_GPT_LAUNCH");
     int         serial = asked && strcmp(asked, "serial") == 0;
     if (asked && !serial && strcmp(asked, "early") != 0) fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
-    return architecture >= 90 && !serial;
+    return architecture >= 90 && !serial && graphs_hold_early_launches();
 }
 
 /* Those that kernels which stay on one take for granted. With few a small shape gives each of their blocks several tiles in turn, as large
@@ -168,6 +178,12 @@ int         device_threads(void) { return 1; }
 int         device_has_bf16(void) { return 1; } /* since compute capability 8.0 */
 int         device_has_quick_bf16(void) { return 1; }
 int         device_multiprocessors(void) { return gpu.multiprocessors; }
+void        device_leave_multiprocessors(int count) { gpu.left_free = count; }
+int         device_resident_blocks(void) {
+    enum { LEAST = 2 }; /* a cluster */
+    int blocks = gpu.multiprocessors - gpu.left_free;
+    return blocks > LEAST ? blocks : LEAST;
+}
 size_t      device_shared_bytes(void) { return gpu.properties.sharedMemPerBlockOptin; }
 size_t      device_memory_free(void) {
     size_t available = 0, total = 0;
@@ -242,6 +258,14 @@ void device_free_host(void *memory) {
     if (gpu.is_none) free(memory);
     else CUDA_CHECK(cudaFreeHost(memory));
 }
+
+int device_pin_host(void *memory, size_t bytes) {
+    if (gpu.is_none) return 0;
+    cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+    cudaGetLastError(); /* a refusal is no fault */
+    return error == cudaSuccess;
+}
+void device_unpin_host(void *memory) { CUDA_CHECK(cudaHostUnregister(memory)); }
 
 void device_zero(Stream *s, Tensor t) {
     if (stream_note(s, "device_zero", tensor_elems(t), 0, 0, 0, 0.0, (double)tensor_bytes(t))) return;

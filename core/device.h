@@ -42,6 +42,9 @@ const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2",
 int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
 int         device_has_bf16(void);    /* computes bf16 matrix products natively                       */
 int         device_has_quick_bf16(void); /* and quicker than in fp32; else they go by way of f32       */
+/* From here on kernels whose blocks stay leave so many multiprocessors to other kernels: a block that finds none would start
+ * when the first ones have ended, and the kernel take twice its time. Nothing on the CPU. */
+void        device_leave_multiprocessors(int count);
 size_t      device_memory_free(void); /* free bytes now; 0 = unknown (the CPU)             */
 size_t      device_memory_total(void);/* bytes                                                        */
 size_t      device_memory_peak(void); /* bytes this process has used at most (CPU: resident set)      */
@@ -71,6 +74,10 @@ void  device_free_shared(void *memory);
 /* Zeroed pinned host memory: copies from it to the device run without the host. Exit 71 without memory. */
 void *device_alloc_host(size_t bytes, const char *what);
 void  device_free_host(void *memory);
+/* Pins host memory that the caller has mapped, to the same end; `bytes` in whole pages. Returns whether it did. Where the system
+ * refuses (`ulimit -l`), copies to it go by way of pinned memory of the driver. device_unpin_host comes before it is unmapped. */
+int   device_pin_host(void *memory, size_t bytes);
+void  device_unpin_host(void *memory);
 
 void device_zero(Stream *s, Tensor t);
 void device_to_host(Stream *s, void *host, Tensor t);         /* returns when the bytes are there */

@@ -34,7 +34,7 @@
  * meaning. */
 #ifdef CUDA_EMU
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
-#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, true, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
+#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, launches_early(), kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 #define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
     LAUNCH_AS(cluster, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 #define LAUNCH_AS(cluster, early, kernel, grid, block, shared_bytes, s, ...) \
@@ -84,7 +84,7 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
 
-/* Whether this process's GPU starts kernels early; TRAIN_GPT_LAUNCH=serial forbids it. */
+/* Returns whether this process's GPU starts kernels early. TRAIN_GPT_LAUNCH=serial forbids it. */
 int launches_early(void);
 
 #ifndef CUDA_EMU
@@ -137,6 +137,9 @@ int    stream_is_captured(const Stream *s);
 /* Streaming multiprocessors of this process's GPU (TRAIN_GPT_MULTIPROCESSORS: as if there were fewer), and the most dynamic
  * shared memory of a block. */
 int    device_multiprocessors(void);
+/* Blocks of a kernel whose blocks stay on their multiprocessors and share the work out: one for each multiprocessor but those
+ * of device_leave_multiprocessors, at least 2. */
+int    device_resident_blocks(void);
 size_t device_shared_bytes(void);
 
 template <typename T> static inline T *ptr(Tensor t) { return (T *)t.data; }

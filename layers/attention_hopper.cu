@@ -259,7 +259,7 @@ bool attention_expects_hopper(DType act, int64_t D) {
 
 template <typename T, int D, bool DOCUMENTS>
 static void forward_launch(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
-    const int items = h.heads * (int)blocks_for(h.T, BLOCK_ROWS), blocks = device_multiprocessors();
+    const int items = h.heads * (int)blocks_for(h.T, BLOCK_ROWS), blocks = device_resident_blocks();
     LAUNCH((attention_forward_hopper_kernel<T, D, DOCUMENTS>), (unsigned)(items < blocks ? items : blocks), HOPPER_THREADS,
            sizeof(ForwardShared<T, D>), s, ptr<T>(y), ptr<float>(lse), map_of<T>(qkv), map_of<T>(keys), h, items);
 }

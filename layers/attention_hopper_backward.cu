@@ -299,7 +299,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
 
 template <typename T, int D, bool PLAIN, bool DOCUMENTS>
 static void backward_launch(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys, Heads h) {
-    const int     tiles = (int)blocks_for(h.T, BLOCK_ROWS), queries_items = h.heads * tiles, blocks = device_multiprocessors(),
+    const int     tiles = (int)blocks_for(h.T, BLOCK_ROWS), queries_items = h.heads * tiles, blocks = device_resident_blocks(),
                   keys_items = queries_items / h.group * h.context;
     const int64_t values = (int64_t)h.heads * minus.padded;
     TensorMap     qkv_map = map_of<T>(qkv), keys_map = map_of<T>(keys), dy_map = map_of<T>(dy);

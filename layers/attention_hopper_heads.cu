@@ -325,7 +325,8 @@ template <typename T, int D, bool DOCUMENTS, bool CODES>
 static void heads_launch(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
     const HeadsOut<T> out = {CODES ? NULL : ptr<T>(dqkv), CODES ? fp8_target(dqkv, *f) : Fp8Target()};
     const int64_t     values = (int64_t)h.heads * minus.padded;
-    LAUNCH((attention_heads_hopper_kernel<T, D, DOCUMENTS, CODES>), (unsigned)heads_blocks(h.heads), HEADS_THREADS,
+    const int         blocks = device_resident_blocks();
+    LAUNCH((attention_heads_hopper_kernel<T, D, DOCUMENTS, CODES>), (unsigned)(h.heads < blocks ? h.heads : blocks), HEADS_THREADS,
            sizeof(HeadsShared<T, D>), s, out, sums, map_of<T>(qkv), map_of<T>(dy), map_of_minus(minus.lse, values), map_of_minus(minus.delta, values),
            minus.padded, h, heads_sums(h.T, D));
 }

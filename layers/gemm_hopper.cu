@@ -144,7 +144,7 @@ size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->
 
 /* The share of the multiprocessors' time in which they have work, if all works take as long. */
 static double filled(const Matmul *p, GemmWay way) {
-    int64_t clusters = device_multiprocessors() / way.cluster, works = works_of(p, way);
+    int64_t clusters = device_resident_blocks() / way.cluster, works = works_of(p, way);
     return (double)works / (double)(blocks_for(works, clusters) * clusters);
 }
 
@@ -193,7 +193,7 @@ template <typename T> static GemmCall call_of(const Matmul *p, const void *aux, 
 
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
 static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
-    int clusters = device_multiprocessors() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
+    int clusters = device_resident_blocks() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
     LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue>), (unsigned)blocks, GEMM_THREADS,
                    sizeof(GemmShared), s, g, (const T *)bias);
 }

@@ -163,7 +163,8 @@ static void point(const Entry *e, const Call *c) {
     if (c->epilogue == EPILOGUE_GELU_BACKWARD) describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
 }
 
-static void entry_make(Entry *e, Key key, const Call *c) {
+/* The library plans for the multiprocessors that stay free beside NCCL's kernels. Not where any number of ranks repeats the bits. */
+static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     memset(e, 0, sizeof *e);
     e->key = key;
     key_text(e->record.key, &key);
@@ -178,6 +179,8 @@ static void entry_make(Entry *e, Key key, const Call *c) {
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key.c_ld);
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)cuda_type(key.c_type));
     }
+    if (device_resident_blocks() < device_multiprocessors() && !s->any_threads)
+        describe(e->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, (int32_t)device_resident_blocks());
     e->a = layout_of(key.type, key.a_order, key.m, key.k, key.a_ld);
     e->b = layout_of(key.b_type, key.b_order, key.k, key.n, key.b_ld);
     e->c = layout_of(key.c_type, PLAIN, key.m, key.n, key.c_ld);
@@ -401,7 +404,7 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
         if (memcmp(&lt.cache[i].key, &key, sizeof key) == 0) return &lt.cache[i];
     Entry *e = &lt.cache[lt.made++ % CACHE];
     entry_drop(e);
-    entry_make(e, key, c);
+    entry_make(e, key, c, s);
     if (adopt(e, c, rest)) return e;
     choose(s, e, c, workspace, rest);
     if (!matmul_algorithms_frozen()) matmul_algorithms_set(e->record), lt.version = matmul_algorithms_version();

@@ -126,6 +126,7 @@ static void write_file(const char *path) {
 
 /* --- all ranks ---------------------------------------------------------------------------------------------------- */
 
+/* Rank 0's table becomes every rank's. */
 static void share(Comm *comm) {
     int64_t count = matmul_algorithms_count();
     comm_broadcast(comm, &count, sizeof count, 0);
@@ -139,10 +140,29 @@ static void share(Comm *comm) {
     }
 }
 
-/* Rank 0 broadcasts after each part of its timing, so that no watchdog of the ranks that wait takes it for a hang. */
-static void go_on(Comm *comm, int64_t goes_on) { comm_broadcast(comm, &goes_on, sizeof goes_on, 0); }
-static void await_end(Comm *comm) {
-    for (int64_t goes_on = 1; goes_on; world_moved(comm_world(comm))) comm_broadcast(comm, &goes_on, sizeof goes_on, 0);
+/* Rank 0's table gets the records of other ranks that it lacks, in the order of ranks. */
+static void collect(Comm *comm) {
+    int              count = matmul_algorithms_count();
+    MatmulAlgorithm *own = (MatmulAlgorithm *)calloc((size_t)count + 1, sizeof *own);
+    size_t          *bytes;
+    if (!own) fail(EXIT_MEMORY, "no memory for a table of %d algorithms", count);
+    for (int i = 0; i < count; i++) own[i] = matmul_algorithms_get(i);
+    char *all = comm_gather(comm, own, sizeof *own * (size_t)count, 0, &bytes);
+    free(own);
+    if (comm_rank(comm) != 0) return;
+    for (size_t r = 0, at = 0; r < (size_t)comm_size(comm); r++)
+        for (size_t end = at + bytes[r]; at < end; at += sizeof(MatmulAlgorithm)) {
+            MatmulAlgorithm a;
+            memcpy(&a, all + at, sizeof a);
+            if (matmul_algorithms_find(a.key) < 0) matmul_algorithms_set(a);
+        }
+    free(all), free(bytes);
+}
+
+/* Ranks come here after each part of the timing, so that no watchdog of those that wait takes it for a hang. */
+static void go_on(Comm *comm) {
+    comm_barrier(comm);
+    world_moved(comm_world(comm));
 }
 
 /* Tokens of all the vocabulary: zeros, or one token alone, would take less power than training does, and so another
@@ -158,31 +178,58 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
     free(ids);
 }
 
-/* A step's first micro-batch sets gradients that others add to. */
-static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
-    fill_with_tokens(batch.inputs, s, g->shape.vocab_size, 1);
-    fill_with_tokens(batch.targets, s, g->shape.vocab_size, 2);
-    gpt_set_offline(g, 1);
-    for (int part = 0; part < g->parts; part++) gpt_part_forward(g, s, part, 0, batch);
-    device_sync(s);
-    for (int64_t i = 0; i < 2 && i < micro_batches; i++) {
-        go_on(comm, 1);
-        for (int part = g->parts; part-- > 0;) gpt_part_backward(g, s, part, 0, batch, 1.0f, MICRO_EARLIER);
-        device_sync(s);
+/* The same for what another stage would send: numbers from -scale to scale. */
+static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) {
+    int64_t n = tensor_elems(x);
+    char   *values = (char *)malloc((size_t)n * sizeof(float));
+    if (!values) fail(EXIT_MEMORY, "no memory for %lld numbers", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        float    v = (float)(scale * (2.0 * rng_uniform(seed, RNG_TIMING, (uint64_t)i) - 1.0));
+        uint16_t h = x.type == BF16 ? bf16_from_f32(v) : f16_from_f32(v);
+        memcpy(values + (size_t)i * dtype_bytes(x.type), x.type == F32 ? (const void *)&v : (const void *)&h, dtype_bytes(x.type));
     }
-    gpt_set_offline(g, 0);
-    go_on(comm, 0);
+    device_from_host(s, x, values);
+    device_sync(s);
+    free(values);
 }
 
-void algorithms_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
+/* A step's first micro-batch sets gradients that others add to. */
+static void time_products(Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
+    enum { TOKENS = 1, TARGETS, ACTIVATIONS, GRADIENTS };
+    if (times) {
+        fill_with_tokens(batch.inputs, s, g->shape.vocab_size, TOKENS);
+        fill_with_tokens(batch.targets, s, g->shape.vocab_size, TARGETS);
+        if (!tensor_is_none(g->forward_in)) fill_with_numbers(g->forward_in, s, 1.0, ACTIVATIONS);
+        if (!tensor_is_none(g->backward_in)) fill_with_numbers(g->backward_in, s, 1e-3, GRADIENTS);
+        gpt_set_offline(g, 1);
+        for (int part = 0; part < g->parts; part++) {
+            gpt_take_forward(g, s, part, 0, batch);
+            gpt_part_forward(g, s, part, 0, batch);
+        }
+        device_sync(s);
+    }
+    for (int64_t i = 0; i < 2 && i < micro_batches; i++) {
+        go_on(comm);
+        for (int part = times ? g->parts : 0; part-- > 0;) {
+            if (!g->part[part].classifies) gpt_take_backward(g, s, batch);
+            gpt_part_backward(g, s, part, 0, batch, 1.0f, MICRO_EARLIER);
+        }
+        if (times) device_sync(s);
+    }
+    if (times) gpt_set_offline(g, 0);
+    go_on(comm);
+}
+
+void algorithms_settle(const char *dir, Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
+    char path[4200];
+    int  stored = 0, known = 0;
     if (device_is_host()) return;
-    if (comm_rank(comm) == 0) {
-        char path[4200];
-        snprintf(path, sizeof path, "%s/" ALGORITHMS_NAME, dir);
-        int stored = read_file(path), known = matmul_algorithms_count();
-        time_products(comm, g, s, batch, micro_batches);
-        if (!stored || matmul_algorithms_count() != known) write_file(path);
-    } else await_end(comm);
+    snprintf(path, sizeof path, "%s/" ALGORITHMS_NAME, dir);
+    if (comm_rank(comm) == 0) stored = read_file(path), known = matmul_algorithms_count();
+    share(comm);
+    time_products(comm, times, g, s, batch, micro_batches);
+    collect(comm);
+    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms_count() != known)) write_file(path);
     share(comm);
     matmul_algorithms_freeze();
 }

@@ -27,11 +27,12 @@ cJSON *algorithms_to_json(void);
 int    algorithms_from_json(const cJSON *json, const char *where);
 
 /* Collective, once before the first step; nothing on the CPU:
- *   1. rank 0 takes the table of dir/gemm.json, else the one of a checkpoint
- *   2. rank 0 times the products that it lacks by a micro-step on `batch`, and by a second backward where a step has several
- *      micro_batches, whose products add to gradients; the first step begins with none of them, and zeroes the sums
- *   3. rank 0 stores a changed table and gives it to all ranks; then it is frozen */
-void algorithms_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch, int64_t micro_batches);
+ *   1. rank 0 takes the table of dir/gemm.json, else the one of a checkpoint, and gives it to all ranks
+ *   2. each rank that `times`, one of each stage of the pipeline, times the products that the table lacks by a micro-step on `batch`,
+ *      and by a second backward where a step has several micro_batches, whose products add to gradients; the first step begins
+ *      with none of them, and zeroes the sums
+ *   3. rank 0 gathers these products, stores a changed table and gives it to all ranks; then it is frozen */
+void algorithms_settle(const char *dir, Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches);
 
 #ifdef __cplusplus
 }

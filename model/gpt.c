@@ -130,7 +130,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (spec.experts) g.experts = expert_ranks_create(spec.experts, shape.n_experts, e.N * shape.top_k, spec.capacity);
     e.room = room_of(&g);
     int64_t N = e.N, C = shape.n_embd;
-    int     trains = g.use == GPT_TRAINING;
+    int     trains = g.use == GPT_TRAINING, on_gpu = spec.for_gpu || !device_is_host();
 
     GptPartSpec whole = {0, shape.n_layer, 1};
     g.parts = spec.part ? spec.parts : 1;
@@ -150,15 +150,14 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.ln_f           = arena_tensor(a, act, 2, e.own, C, 1);
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
-        g.head_rows      = gpt_head_rows(N, padded, act, !device_is_host());
+        g.head_rows      = gpt_head_rows(N, padded, act, on_gpu);
         if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits has the whole vocabulary's in them */
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
     g.dresidual_sums = trains && g.kind->has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
     /* On the host attention's backward finds it at no cost, from rows that it has in hand. */
-    g.delta = trains && g.kind->has_delta && !device_is_host() ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1)
-                                                                      : tensor_none();
+    g.delta = trains && g.kind->has_delta && on_gpu ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1) : tensor_none();
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);

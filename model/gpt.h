@@ -81,7 +81,7 @@ int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
 
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
  * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. document_mask: batches may
- * have starts. experts: NULL where each rank has all; capacity: ExpertRanks'. */
+ * have starts. experts: NULL where each rank has all; capacity: ExpertRanks'. for_gpu: the sizes of a GPU, in a plan of any build. */
 typedef struct {
     int64_t B, T;
     Comm   *context;
@@ -92,6 +92,7 @@ typedef struct {
     Comm   *experts;
     double  capacity;
     int     fp8;
+    int     for_gpu;
 } GptSpec;
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);

@@ -61,6 +61,7 @@ void groups_add_matrices(Groups *g) {
     if (stage_ranks == mesh_ranks(g->mesh)) g->matrices = g->job;
     else if (stage_ranks == ranks_with(g->mesh, WITH_STATE)) g->matrices = g->state;
     else g->matrices = comm_group(g->job, g->mesh, WITH_TENSOR | WITH_WEIGHTS, "matrices");
+    comm_set_exchanges(g->matrices);
 }
 
 void groups_add_experts(Groups *g, int ranks) {
@@ -69,7 +70,10 @@ void groups_add_experts(Groups *g, int ranks) {
     g->experts = comm_every(g->state, rank - rank % ranks, 1, ranks, GROUP_OF_EXPERTS);
     g->expert_state = comm_every(g->state, rank % ranks, ranks, of / ranks, GROUP_OF_EXPERT_STATE);
     comm_set_inline(g->experts);
+    comm_set_exchanges(g->experts);
 }
+
+void groups_add_tree(Groups *g) { comm_set_exchanges(g->state); }
 
 enum { MOST = 16 };
 /* Each once; returns how many. axis: whose times and bytes they count for. */
@@ -95,6 +99,14 @@ void groups_free(Groups *g) {
     *g = (Groups){0};
 }
 
+/* The multiprocessors that NCCL's kernels beside the computation hold: one of the groups that share a stream at a time, and the
+ * receives of pairs, which are posted ahead and wait. */
+static int blocks_beside(const Groups *g, CommKind kind) {
+    int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
+    for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
+    return (is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) + receives * comm_library_blocks(kind, COMM_FOR_PAIR);
+}
+
 /* The groups of weights and of stages make small calls only, which are MPI's. TRAIN_GPT_PAIRS=host: messages go by way of
  * host memory, to find a fault or where ranks share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
@@ -106,27 +118,35 @@ void groups_set_kind(const Groups *g, CommKind kind) {
         int by_host = axis[i] == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
         if (!is_small) comm_set_kind(all[i], by_host ? COMM_RING : kind);
     }
+    device_leave_multiprocessors(blocks_beside(g, kind));
 }
 
-static size_t sum_of_groups(Mesh mesh, CommKind kind, size_t (*bytes)(CommKind kind, int ranks)) {
+size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
     int    all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE);
-    size_t sum = bytes(kind, all) + bytes(kind, ranks_with(mesh, WITH_TENSOR)) +
-                 bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + bytes(kind, ranks_with(mesh, WITH_REPLICA));
-    return sum + (state < all ? bytes(kind, state) : 0) + (mesh.size[AXIS_STAGE] > 1 ? 4 * bytes(kind, 2) : 0);
+    size_t sum = comm_buffer_bytes(kind, all) + comm_buffer_bytes(kind, ranks_with(mesh, WITH_TENSOR)) +
+                 comm_buffer_bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
+    if (state < all) sum += comm_buffer_bytes(kind, state);
+    if (mesh.size[AXIS_STAGE] > 1) sum += 4 * comm_buffer_bytes(kind, 2);
+    return sum + (experts > 1 ? comm_buffer_bytes(kind, state / experts) : 0); /* rows travel as messages, without buffers */
 }
-size_t groups_buffer_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_buffer_bytes); }
-size_t groups_matrices_library_bytes(Mesh mesh, CommKind kind) {
-    int all = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS);
-    return all == mesh_ranks(mesh) || all == ranks_with(mesh, WITH_STATE) ? 0 : comm_library_bytes(kind, all);
+
+/* As groups_create and the groups_add_ functions make them. */
+size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use) {
+    int     all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE), stage = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS), of_matrices = 0;
+    CommUse of_all = COMM_FOR_BUCKETS, of_state = use.has_tree ? COMM_FOR_MESSAGES : COMM_FOR_BUCKETS;
+    if (use.has_matrices && stage == all) of_all = COMM_FOR_MESSAGES;
+    else if (use.has_matrices && stage == state) of_state = COMM_FOR_MESSAGES;
+    else if (use.has_matrices) of_matrices = stage;
+    if (state == all && of_state == COMM_FOR_MESSAGES) of_all = COMM_FOR_MESSAGES;
+    size_t sum = comm_library_bytes(kind, all, of_all) + comm_library_bytes(kind, ranks_with(mesh, WITH_TENSOR), COMM_FOR_INLINE) +
+                 comm_library_bytes(kind, ranks_with(mesh, WITH_CONTEXT), COMM_FOR_INLINE) +
+                 comm_library_bytes(kind, ranks_with(mesh, WITH_REPLICA), COMM_FOR_BUCKETS) +
+                 comm_library_bytes(kind, of_matrices, COMM_FOR_MESSAGES);
+    if (state < all) sum += comm_library_bytes(kind, state, of_state);
+    if (mesh.size[AXIS_STAGE] > 1) sum += MOST_PAIRS * comm_library_bytes(kind, 2, COMM_FOR_PAIR);
+    if (use.experts <= 1) return sum;
+    return sum + comm_library_bytes(kind, use.experts, COMM_FOR_MESSAGES) + comm_library_bytes(kind, state / use.experts, COMM_FOR_BUCKETS);
 }
-size_t groups_experts_library_bytes(Mesh mesh, int ranks, CommKind kind) {
-    return ranks > 1 ? comm_library_bytes(kind, ranks) + comm_library_bytes(kind, ranks_with(mesh, WITH_STATE) / ranks) : 0;
-}
-/* Rows travel as messages, without buffers. */
-size_t groups_experts_buffer_bytes(Mesh mesh, int ranks, CommKind kind) {
-    return ranks > 1 ? comm_buffer_bytes(kind, ranks_with(mesh, WITH_STATE) / ranks) : 0;
-}
-size_t groups_library_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_library_bytes); }
 
 GroupTimes groups_times(const Groups *g) {
     GroupTimes t = {0};

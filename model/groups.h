@@ -12,6 +12,8 @@ extern "C" {
 #define GROUP_OF_EXPERTS "expert" /* names in ledgers */
 #define GROUP_OF_EXPERT_STATE "expert shard"
 
+enum { MOST_PAIRS = 6 };
+
 typedef struct {
     Mesh  mesh;
     Comm *job;      /* borrowed: all ranks of the grid                                              */
@@ -23,7 +25,7 @@ typedef struct {
     /* Its neighbours, in a ring: the stream of activations goes forward, that of gradients back. NULL: none on this side. */
     Comm *forward_in, *forward_out, *backward_in, *backward_out;
     Comm *twin_up, *twin_down; /* the tied embedding's gradient, from the last stage to the first; its weights, back */
-    Comm *pair[6];  /* these six, those that are there, in the order in which all ranks made theirs */
+    Comm *pair[MOST_PAIRS]; /* these six, those that are there, in the order in which all ranks made theirs */
     int   pairs;
     Comm *experts;  /* ranks that divide the experts; NULL: each has all                            */
     Comm *expert_state; /* ranks that share the state of the same experts; NULL where experts is    */
@@ -42,7 +44,9 @@ void   groups_free(Groups *g);
 void   groups_add_experts(Groups *g, int ranks);
 /* Sets g->matrices, before groups_set_kind. All ranks call it together. */
 void   groups_add_matrices(Groups *g);
-/* How the groups' collectives travel, the job's too (comm_set_kind). */
+/* Before groups_set_kind: sums over g->state will go in the order of a tree (parallel.deterministic). */
+void   groups_add_tree(Groups *g);
+/* Sets how the collectives of the groups travel (comm_set_kind), the job's too, and leaves multiprocessors to NCCL's. */
 void   groups_set_kind(const Groups *g, CommKind kind);
 /* Times and bytes of all groups together, since the last call: comm_times. ms, sent: over buckets, by axis; that of
  * the job counts for AXIS_SHARD. waited_ms: of them, exposed. */
@@ -50,12 +54,11 @@ typedef struct { double comm_ms, exposed_ms, ms[AXES], waited_ms[AXES]; int64_t 
 GroupTimes groups_times(const Groups *g);
 void       groups_forget_times(const Groups *g);
 
-/* Bytes that groups of this mesh take with this kind: comm_buffer_bytes; and comm_library_bytes, of a GPU's memory. */
-size_t groups_buffer_bytes(Mesh mesh, CommKind kind);
-size_t groups_library_bytes(Mesh mesh, CommKind kind);
-size_t groups_matrices_library_bytes(Mesh mesh, CommKind kind); /* the same of groups_add_matrices */
-size_t groups_experts_library_bytes(Mesh mesh, int ranks, CommKind kind); /* and of groups_add_experts */
-size_t groups_experts_buffer_bytes(Mesh mesh, int ranks, CommKind kind);
+/* Bytes of buffers that groups of this mesh take with this kind: comm_buffer_bytes. experts: as in groups_add_experts. */
+size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts);
+/* Bytes of GPU memory that NCCL takes for these groups: comm_library_bytes. */
+typedef struct { int experts, has_matrices, has_tree; /* of groups_add_experts, groups_add_matrices, groups_add_tree */ } GroupsUse;
+size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use);
 
 #ifdef __cplusplus
 }

@@ -154,6 +154,40 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
     free(batch);
 }
 
+/* --- before the first message ------------------------------------------------------------------------------------- */
+
+/* Whether a backward adds to the gradients of a micro-batch before it, on this tape; or sets them. */
+static int has_backward(const WorkList *list, int part, int tape, int adds) {
+    for (int64_t i = 0; i < list->count; i++) {
+        Work w = list->work[i];
+        if (w.kind == WORK_BACKWARD && w.part == part && w.tape == tape && (w.micro > 0) == adds) return 1;
+    }
+    return 0;
+}
+
+/* Twice each: the second run is recorded. */
+void pipeline_warm_up(Pipeline *p, Stream *s, Batch batch) {
+    const WorkList *list = &p->list;
+    Gpt            *g = p->gpt;
+    int             uses_own = g->fp8.uses_own;
+    device_sync(s); /* and with it the gather of the weights */
+    g->fp8.uses_own = 0; /* the graphs are those of steps that know their scales */
+    gpt_set_offline(g, 1);
+    for (int part = 0; part < g->parts; part++)
+        for (int tape = 0; tape < g->part[part].tapes; tape++)
+            for (int i = 0; i < 2; i++) gpt_part_forward(g, s, part, tape, batch);
+    for (int adds = 0; adds < 2; adds++)
+        for (int part = g->parts; part-- > 0;)
+            for (int tape = 0; tape < g->part[part].tapes; tape++)
+                for (int i = 0; i < 2 && has_backward(list, part, tape, adds); i++) {
+                    if (!adds) shards_empty(g->shards, s);
+                    gpt_part_backward(g, s, part, tape, batch, 1.0f, MICRO_EARLIER);
+                }
+    gpt_set_offline(g, 0);
+    g->fp8.uses_own = uses_own;
+    device_sync(s);
+}
+
 /* --- forward alone ------------------------------------------------------------------------------------------------ */
 
 void pipeline_forward(Pipeline *p, Stream *s, Batch batch) {

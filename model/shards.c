@@ -61,7 +61,7 @@ static int list_rest(Shards *z, int b, int runs) {
 }
 
 /* Nothing of a step is in the gradients. Blocks that take turns in a slot have their rows in the same places. */
-static void empty(Shards *z, Stream *s) {
+void shards_empty(Shards *z, Stream *s) {
     int runs = 0;
     for (int b = 0; b < z->layout.buckets; b++) {
         if (!is_here(z, b)) continue;
@@ -279,7 +279,7 @@ static Tensor check_row(const Shards *z) {
 }
 
 void shards_begin(Shards *z, Stream *s) {
-    empty(z, s);
+    shards_empty(z, s);
     memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
     inject_gradient(s, check_row(z), last_row(z, last_here(z)));
     if (z->order.leaves) grad_order_begin(&z->order, z->spec.micro_batches * z->spec.rank);
@@ -330,7 +330,7 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
 /* With ordered sums each micro-batch starts anew. */
 static void keep_micro_batch(Shards *z, Stream *s) {
     grad_order_keep(&z->order, s);
-    empty(z, s);
+    shards_empty(z, s);
 }
 
 /* Work on what the last gathers brought is queued: the next ones start beside it, twice as many. */
@@ -406,6 +406,8 @@ void shards_finish(Shards *z, Stream *s) {
 void shards_await(Shards *z, Stream *s) {
     if (!z->computed.handle) z->computed = event_create(); /* not before: a plan needs no device */
     event_record(z->computed, s);
-    while (!event_is_past(z->computed))
-        if (z->spec.comm) comm_poll(z->spec.comm);
+    for (int is_past = 0; !is_past;) {
+        is_past = event_is_past(z->computed);
+        if (z->spec.comm) comm_poll(z->spec.comm); /* behind the event: it passes, too, where a collective was aborted */
+    }
 }

@@ -104,6 +104,7 @@ void        shards_prefetch(Shards *z, Stream *s, int bucket); /* any number: no
 void        shards_need_all(Shards *z);
 
 void        shards_begin(Shards *z, Stream *s);  /* a step: nothing is in the gradients */
+void        shards_empty(Shards *z, Stream *s);  /* the same for work that is no step's */
 const void *shards_grads(Shards *z, Stream *s, int bucket);
 int         shards_adds(const Shards *z, int bucket); /* products that come now add to its matrices; 0: they set them, which are fresh */
 typedef enum { MICRO_EARLIER, MICRO_LAST } MicroBatch;

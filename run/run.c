@@ -84,16 +84,22 @@ static void agree_on_inputs(const Run *r) {
 /* --- ranks and device --------------------------------------------------------------------------------------------- */
 
 /* NCCL needs a GPU for every rank, and one rank alone has no peer. */
-static CommKind choose_comm(const Config *c, Comm *comm) {
-    int own = comm_size(comm) > 1 && comm_owns_device(comm, device_id());
+static CommKind choose_comm(const Config *c, Comm *comm, int device_sharers) {
+    int64_t most = device_sharers;
+    comm_all_reduce_i64(comm, &most, 1, COMM_MAX);
+    int own = comm_size(comm) > 1 && most == 1;
     if (c->parallel.comm == PARALLEL_NCCL && comm_size(comm) > 1 && !own)
         fail(EXIT_NODEVICE, "parallel.comm = \"nccl\" needs a GPU for every rank; \"auto\" takes the ring where ranks share one");
     switch (c->parallel.comm) {
         case PARALLEL_NCCL: return COMM_NCCL;
         case PARALLEL_MPI: return COMM_MPI;
         case PARALLEL_RING: return COMM_RING;
-        default: return own ? COMM_NCCL : COMM_RING;
+        default: break;
     }
+    int has_nccl = strcmp(world_nccl(), "none") != 0;
+    if (own && !has_nccl && comm_rank(comm) == 0)
+        warn("this build has no NCCL: gradients travel by way of host memory, which is slow; install libnccl-dev, then make BACKEND=cuda");
+    return own && has_nccl ? COMM_NCCL : COMM_RING;
 }
 
 static int stage_of(const Run *r) {
@@ -149,7 +155,8 @@ static void join_ranks(Run *r, Launch launch) {
     device_open(world_local_rank(w), world_threads(w));
     signals_keep_to_main();
     agree_on_inputs(r);
-    CommKind kind = choose_comm(c, r->comm);
+    r->device_sharers = comm_device_sharers(r->comm, device_id());
+    CommKind kind = choose_comm(c, r->comm, r->device_sharers);
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve((Precision)c->precision, (int)native_bf16);
@@ -160,6 +167,7 @@ static void join_ranks(Run *r, Launch launch) {
     r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)), c->parallel.interleave > 1);
     groups_add_experts(&r->groups, (int)c->parallel.expert);
     if (optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices) groups_add_matrices(&r->groups);
+    if (c->parallel.deterministic) groups_add_tree(&r->groups);
     groups_set_kind(&r->groups, kind);
     signals_install(); /* again: MPI and NCCL may have taken some */
     warn_of_wide_groups(r);
@@ -176,7 +184,7 @@ static void join_ranks(Run *r, Launch launch) {
 static void refuse_too_large(const Run *r) {
     const Config *c = r->config;
     const Plan   *p = &r->plan;
-    size_t        sharing = (size_t)(world_local_size(comm_world(r->comm)) + device_count() - 1) / (size_t)device_count();
+    size_t        sharing = r->device_sharers > 1 ? (size_t)r->device_sharers : 1;
     size_t        available = device_memory_free() / sharing, wanted = p->device_bytes - p->library_bytes;
     int64_t       lacking = available > 0 && wanted > available;
     comm_all_reduce_i64(r->comm, &lacking, 1, COMM_MAX);
@@ -372,6 +380,12 @@ static MetricsAbout about(const Run *r) {
                           .tensorboard = r->config->log.tensorboard};
 }
 
+static int is_first_of_stage(const Run *r) {
+    MeshPlace place = mesh_place(r->groups.mesh, comm_rank(r->comm));
+    place.at[AXIS_STAGE] = 0;
+    return mesh_rank(r->groups.mesh, place) == 0;
+}
+
 void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock);
@@ -387,8 +401,12 @@ void run_begin(Run *r) {
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");
-    algorithms_settle(c->run.dir, r->comm, &r->model->gpt, &r->model->stream, r->eval_batch,
+    algorithms_settle(c->run.dir, r->comm, is_first_of_stage(r), &r->model->gpt, &r->model->stream, r->eval_batch,
                       r->model->pipeline.spec.micro_batches);
+    if (comm_kind(r->comm) == COMM_NCCL && comm_size(r->comm) > 1) {
+        watchdog_tick(r->watchdog, "the first run of the kernels");
+        pipeline_warm_up(&r->model->pipeline, &r->model->stream, r->eval_batch);
+    }
     r->saver = saver_create(&r->checkpoint);
     r->copies = memory_copies_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);

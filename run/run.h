@@ -56,6 +56,7 @@ typedef struct {
     Watchdog     *watchdog;         /* owned    */
     RunLock      *lock;             /* owned; rank 0 */
     Numerics      numerics;
+    int           device_sharers;    /* ranks that compute on this rank's GPU; 0 on the CPU */
     Plan          plan;
     char         *memory_advice;    /* owned: printed when memory lacks */
     Model        *model;            /* owned */

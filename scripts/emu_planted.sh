@@ -98,7 +98,11 @@ table='
 113 early      --- --- XXX an early launch reads before it waits
 114 early      --- --- XXX an early launch writes before it waits
 115 early      XXX XXX XXX an early launch copies before it waits
-120 softmax     --- XXX XXX host dereferences a device pointer of a large allocation'
+120 softmax     --- XXX XXX host dereferences a device pointer of a large allocation
+121 early_graph XXX XXX XXX an early launch recorded by a driver for CUDA 12.2
+122 nccl_abort XXX XXX XXX a communicator is asked after its abort
+123 nccl_beside XXX XXX XXX a block that stays for each multiprocessor, beside NCCL
+124 nccl_beside XXX XXX XXX NCCL without a limit beside blocks that stay'
 variants=(-plain "" -race)
 
 one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away

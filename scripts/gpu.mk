@@ -34,18 +34,25 @@ $(ENGINE): CXXFLAGS += -O2 $(if $(ASAN),-fno-sanitize=undefined)
 endif
 # Every CUDA source for each supported architecture, an object folder each; `skip` where there is no nvcc.
 SUPPORTED := 80 90a 100
+# The architectures that this nvcc compiles for: 100 needs CUDA 12.8. One that lists none is taken at its word when it compiles.
+KNOWN     := $(patsubst compute_%,%,$(if $(filter cuda,$(BACKEND))$(filter archs,$(MAKECMDGOALS)),$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
+known      = $(if $(KNOWN),$(foreach a,$(1),$(if $(filter $(a:a=),$(KNOWN)),$(a))),$(1))
+# NCCL is no part of the toolkit. Without it the program is for one GPU: comm/nccl.c takes the place of comm/nccl.cu.
+ifeq ($(BACKEND)$(NCCL),cuda)
+NCCL      := $(shell $(CXX) -I$(CUDA_HOME)/include -include nccl.h -E -x c++ /dev/null > /dev/null 2>&1 && echo 1 || echo 0)
+endif
 CU_OBJECTS = $(patsubst %.cu,$(B)/%.o,$(wildcard core/*.cu layers/*.cu comm/*.cu test/emu/cases/*.cu))
 .PHONY: archs cu-objects
 .DEFAULT_GOAL := all# these rules are read before the Makefile's first
 cu-objects: $(CU_OBJECTS)
 archs:                     ## compile the CUDA sources for each architecture that is supported
-	@$(if $(NVCC),for a in $(SUPPORTED); do at=$$(date +%s); \
+	@$(if $(NVCC),for a in $(call known,$(SUPPORTED)); do at=$$(date +%s); \
 	    $(MAKE) --no-print-directory -s BACKEND=cuda ARCHS=$$a B=build/archs/sm_$$a cu-objects || exit 1; \
 	    echo "archs: $(words $(CU_OBJECTS)) CUDA sources compiled for sm_$$a in $$(($$(date +%s) - at)) s"; done,echo "skip archs: no nvcc here")
 # What nvcc makes of each kernel, compared with test/results/sass.tsv (scripts/sass.py). A cubin is of one
 # architecture, X.ptxas what ptxas said.
 SASS_ARCHS ?= 80 90a
-CUBINS     = $(patsubst %.cu,$(B)/%.cubin,$(shell grep -lw KERNEL core/*.cu layers/*.cu comm/*.cu))
+CUBINS     = $(patsubst %.cu,$(B)/%.cubin,$(filter-out $(if $(filter 0,$(NCCL)),comm/nccl.cu),$(shell grep -lw KERNEL core/*.cu layers/*.cu comm/*.cu)))
 .PHONY: sass cubins performance
 cubins: $(CUBINS)
 $(B)/comm/%.cubin: CU_PLAIN += $(filter -I% -D%,$(MPI_CFLAGS))
@@ -62,16 +69,32 @@ performance:               ## the estimated step of docs/performance.md, written
 	@python3 scripts/performance_page.py build/emu-plain/train_gpt docs/performance.md
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)
-# Code for the GPUs of this machine, else for all that are supported, and PTX of the last of them for those to come.
+# Code for the GPUs of this machine, else for all that are supported, and PTX of the last of them for those to come. A GPU that is newer
+# than this nvcc gets PTX of the newest architecture that it knows and that is not newer than the GPU: the driver compiles that.
 CAPABLE := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null | grep -xE '[0-9]+\.[0-9]' | tr -d . | sort -nu))
-ARCHS   ?= $(or $(CAPABLE),$(SUPPORTED))
-NEWEST   = $(subst a,,$(lastword $(ARCHS)))
-CU_PLAIN = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(if $(filter 90a,$(ARCHS)),-DHAS_SM90A) $(DEFS) \
+UNKNOWN := $(filter-out $(call known,$(CAPABLE)),$(CAPABLE))
+ifeq ($(origin ARCHS),undefined)
+ARCHS   := $(call known,$(or $(CAPABLE),$(SUPPORTED)))
+NEWEST  := $(if $(UNKNOWN),$(shell printf '%s\n' $(KNOWN) | awk '$$1 <= $(firstword $(UNKNOWN:a=))' | sort -n | tail -n 1),$(lastword $(ARCHS:a=)))
+else
+NEWEST   = $(lastword $(ARCHS:a=))
+$(if $(filter-out $(call known,$(ARCHS)),$(ARCHS)),$(error ARCHS=$(filter-out $(call known,$(ARCHS)),$(ARCHS)): $(NVCC) compiles for $(KNOWN); leave ARCHS out, or take a newer CUDA toolkit))
+endif
+CU_PLAIN = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(if $(filter 90a,$(ARCHS)),-DHAS_SM90A) $(if $(filter 0,$(NCCL)),-DNO_NCCL) $(DEFS) \
            -Xcompiler $(quote)$(WARN)$(quote)
 CUFLAGS  = $(CU_PLAIN) $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
            -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl -ldl -lrt
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt $(if $(filter 0,$(NCCL)),,-lnccl) -ldl -lrt
+ifeq ($(NCCL),0)
+$(B)/comm/nccl.o: comm/nccl.c $(B)/.flags
+	$(call short,cc,$< (no NCCL))$(CC) $(CFLAGS) -DNO_NCCL -c -o $@ $<
 endif
+endif
+# What a build lacks, a line each.
+lacks = $(if $(filter cuda,$(BACKEND)),$(if $(filter 0,$(NCCL)),echo "left out: NCCL$(comma) since nccl.h is not here: ranks on several GPUs would exchange by way of host memory. Install libnccl-dev$(comma) then make";) \
+    $(if $(ARCHS_LEFT),echo "left out: code for $(ARCHS_LEFT:%=sm_%)$(comma) which $(NVCC) does not know$(if $(UNKNOWN),; the driver compiles compute_$(NEWEST) for this machine's GPU); a newer CUDA toolkit does";)) \
+    $(if $(BACKEND_ASKED),,$(if $(filter cpu,$(BACKEND)),echo "left out: the GPU's part$(comma) since $(if $(NVCC),no NVIDIA GPU is here: make BACKEND=cuda builds it,no nvcc is here: set CUDA_HOME)";))
+ARCHS_LEFT = $(or $(UNKNOWN),$(filter-out $(call known,$(SUPPORTED)),$(if $(CAPABLE),,$(SUPPORTED))))
 # The targets that need a GPU, or stand for one.
 gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
 	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh

@@ -3,11 +3,21 @@
 # Never stops at a failure; logs in build/gpu-check/. Files missing on this machine come from build/gpu-bundle (make
 # gpu-bundle, where the CPU build is at home).
 #   scripts/gpu_check.sh [WORD...]     only the steps named: build calibration ops turns bits curve memcheck resume comm ranks
-#                                      memory device torch transformers initcheck racecheck
+#                                      visible exchange stages beside lost copies archs memory device torch transformers initcheck racecheck
 set -u
 . "$(dirname "$0")/env.sh"
 . scripts/gpu_env.sh
-wanted=" ${*:-build calibration ops turns bits curve memcheck resume comm ranks memory device torch transformers initcheck racecheck} "
+wanted=" ${*:-build calibration ops turns bits curve memcheck resume comm ranks visible exchange stages beside lost copies archs memory device torch transformers initcheck racecheck} "
+# What a GPU, several of them, or another nvcc alone can show, each with its step. On BACKEND=emu the steps try themselves.
+claims='
+visible   ranks that see one GPU each, by CUDA_VISIBLE_DEVICES, have all of its memory, and NCCL connects them
+exchange  messages between any two ranks: the matrices of Muon, and sums in the order of a tree
+stages    two stages with four micro-batches take their first step: every graph is made before the first message
+beside    products beside gradients on their way: tokens/s where NCCL has 1, 16 and 32 blocks; 16 should be the best, or near it
+lost      a rank that stands still ends the job with 77, within the time of the watchdog
+copies    a copy in memory every step: tokens/s with it and without; pinned memory keeps them near
+archs     this nvcc compiles every architecture that is supported, or says which it leaves out'
+echo "what only GPUs, or another nvcc, can show:$claims"
 if [ "$BACKEND" = cuda ] && ! has_gpu; then
     echo "gpu-check: needs an NVIDIA GPU and its driver, and nvidia-smi shows none here. The same kernels run without one: make BACKEND=emu test" >&2
     exit 69
@@ -158,6 +168,68 @@ ranks() { # N
     run_curve ranks-1 run.steps=20 && ranks=$1 run_curve "ranks-$1" run.steps=20 && compare_losses "$work/ranks-$1" "$work/ranks-1" 1e-6
 }
 
+# GPUs that ranks can have each; the emulator has one for each process.
+gpus() { if [ "$BACKEND" = emu ]; then echo 2; else nvidia-smi -L | grep -c '^GPU'; fi; }
+two_gpus() {
+    [ "${MPI:-}" != 0 ] || { skip "no Open MPI here (make gpu-bundle packs it)"; return; }
+    [ "$(gpus)" -ge 2 ] || { skip "it takes two GPUs, and one is here"; return; }
+    need_text
+}
+said_by() { grep -oE "$2" "$work/$1.log" | tail -n 1; }
+tokens_per_s() { sed -nE 's/^\{"kind":"train",.*"tokens_per_s":([0-9.e+]*).*/\1/p' "$work/$1/metrics.jsonl" | tail -n 10 | sort -n | sed -n 5p; }
+few=(run.steps=4 schedule.warmup_steps=1 precision=bf16 parallel.comm=nccl)
+
+visible() {
+    two_gpus || return
+    rm -rf "$work/visible"
+    # shellcheck disable=SC2016
+    run_ranks 2 bash -c 'export CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK; exec "$@"' - "$program" test/gpu/curve.json run.dir="$work/visible" "${few[@]}" || return 1
+    echo "two ranks, each with one GPU in sight, trained by NCCL"
+}
+exchange() {
+    two_gpus || return
+    ranks=2 run_curve exchange "${few[@]}" optimizer.name=muon && ranks=2 run_curve exchange-tree "${few[@]}" parallel.deterministic=true &&
+        echo "the matrices of Muon, and sums in the order of a tree, on two ranks"
+}
+stages() {
+    two_gpus || return
+    local parts
+    for parts in 1 2; do
+        ranks=2 run_curve stages-$parts "${few[@]}" parallel.pipeline=2 parallel.interleave=$parts batch.global_tokens=1536 || return 1
+    done
+    echo "two stages of one part and of two"
+}
+beside() {
+    two_gpus || return
+    [ "$BACKEND" = cuda ] || { skip "for CUDA: speed"; return; }
+    local blocks all=""
+    for blocks in 1 4 16 32; do
+        NCCL_MAX_CTAS=$blocks ranks=2 run_curve beside-$blocks run.steps=40 precision=bf16 parallel.comm=nccl model.preset=gpt2-124m model.n_layer=12 \
+            model.n_head=12 model.n_embd=768 model.n_positions=1024 model.vocab_size=50257 batch.seq_len=128 batch.micro_batch=96 batch.global_tokens=24576 || return 1
+        all+=" $blocks blocks $(tokens_per_s beside-$blocks) tokens/s,"
+    done
+    echo "NCCL with${all%,}"
+}
+lost() {
+    two_gpus || return
+    local job status last
+    rm -rf "$work/lost"
+    run_ranks 2 "$program" test/gpu/curve.json run.dir="$work/lost" "${few[@]}" run.steps=100000 run.watchdog_seconds=20 & job=$!
+    for _ in $(seq 1200); do [ -s "$work/lost/metrics.jsonl" ] && break; sleep 0.1; done
+    last=$(pgrep -f "^[^ ]*train_gpt .*run.dir=$work/lost " | tail -n 1)
+    kill -STOP "$last" || return 1
+    wait $job; status=$?
+    kill -KILL "$last" 2> /dev/null
+    [ $status -eq 77 ] || { echo "exit $status, expected 77"; return 1; }
+    echo "exit 77 $(said_by lost 'no progress for [0-9.]+ s')"
+}
+copies() {
+    need_text || return
+    run_curve copies-none run.steps=40 precision=bf16 && run_curve copies run.steps=40 precision=bf16 checkpoint.memory_every=1 &&
+        echo "$(tokens_per_s copies) tokens/s with a copy in memory every step, $(tokens_per_s copies-none) without"
+}
+archs() { make archs && grep -c '^archs: ' "$work/archs.log" | sed 's/$/ architectures compile with this nvcc/'; }
+
 transformers() {
     with_plain_python -c 'import torch, transformers' 2>/dev/null || { skip "transformers is not installed (make check-hf installs it)"; return; }
     interop test/interop/check_hf.sh transformers
@@ -208,6 +280,7 @@ for precision in fp32 bf16; do step memcheck-$precision sanitize memcheck $preci
 step resume resume
 step comm comm
 for n in 2 4; do step ranks-$n ranks $n; done
+for claim in visible exchange stages beside lost copies archs; do step $claim $claim; done
 step memory memory
 step device device
 step torch interop test/interop/test_gpt2_torch.sh torch

@@ -11,5 +11,5 @@ help:
 	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/; s/^all\t/\t/' | awk -F'\t' '{ \
 	    line = sprintf("  make %-22s", $$1); words = split($$2, word, " "); \
 	    for (i = 1; i <= words; i++) { if (length(line " " word[i]) > 80) { print line; line = sprintf("%29s", "") } line = line " " word[i] } print line }'
-	@echo; echo "  V=1 shows whole commands. BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  CC=gcc|clang"
+	@echo; echo "  V=1 shows whole commands. BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  NCCL=0  CC=gcc|clang"
 	@echo "  SAN=-asan|-tsan (cpu)|-race|-plain (emu)  DEPS=0: install nothing  (this build: $(B))"

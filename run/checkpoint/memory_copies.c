@@ -23,7 +23,8 @@
 enum { HEAD_SPARE = 256 << 10 }; /* a head grows with the losses that guard remembers, and with fp8's maxima */
 static const double PAUSE_MS = 100.0;
 
-typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; } Slots; /* bytes before the data, and of it; slot: maps, owned */
+/* meta, data: bytes before the data, and of it. slot: maps, owned. */
+typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; int is_pinned[MEMORY_SLOTS]; } Slots;
 /* A message to the next host, or from the one before. */
 typedef struct {
     Comm *pair;       /* owned */
@@ -167,8 +168,10 @@ static void map_slots(const MemoryCopies *m, Slots *s, int rank, int is_next, ch
 }
 
 static void unmap_slots(Slots *s) {
-    for (int i = 0; i < MEMORY_SLOTS; i++)
+    for (int i = 0; i < MEMORY_SLOTS; i++) {
+        if (s->is_pinned[i]) device_unpin_host(s->slot[i]);
         if (s->slot[i]) io_unmap(s->slot[i], s->meta + s->data);
+    }
 }
 
 /* Collective: unmapped on all ranks before the first of a host removes them. */
@@ -180,7 +183,7 @@ static void remove_all(MemoryCopies *m) {
     for (int i = 0; i < m->links; i++) comm_free(m->link[i].pair);
     free(m->link);
     free(m->runs.run);
-    free(m->scratch);
+    device_free_host(m->scratch);
     free(m);
 }
 
@@ -211,8 +214,7 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
     m->folder = memory_folder(state);
     m->host = memory_host(state->comm, comm_rank(state->comm));
     m->runs = exchange_runs(state->optimizer->shards);
-    m->scratch = (float *)malloc(sizeof(float) * (size_t)(exchange_scratch_elems(checkpoint_layout(state)) + 1));
-    if (!m->scratch) fail(EXIT_MEMORY, "no memory for copies in memory");
+    m->scratch = (float *)device_alloc_host(sizeof(float) * (size_t)(exchange_scratch_elems(checkpoint_layout(state)) + 1), "copies in memory");
     m->session = draw_session(state->comm);
     m->own.meta = meta_bytes(m);
     m->own.data = 4 * (uint64_t)optimizer_tensors(state->optimizer->kind) * (uint64_t)m->runs.elems;
@@ -221,6 +223,8 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
     make_folder(m, fault);
     if (!any_fault(state->comm, fault)) {
         map_slots(m, &m->own, comm_rank(state->comm), 0, fault);
+        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* the GPU's state is copied into these */
+            m->own.is_pinned[i] = device_pin_host(m->own.slot[i], m->own.meta + m->own.data);
         for (int i = 0; i < m->links; i++)
             if (receives(&m->link[i])) map_slots(m, &m->link[i].in, m->link[i].from, 1, fault);
     }

@@ -63,6 +63,7 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int       nodes = 1; /* whose buckets travel between ranks */
     for (int r = 0, shards = mesh.size[AXIS_SHARD]; leaves && r < shards; r++)
         if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
+    GroupsUse use = {(int)c->parallel.expert, optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices, leaves > 0};
     size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, mesh.size[AXIS_SHARD], leaves) : 0,
            nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
     int64_t own_T = T / mesh.size[AXIS_CONTEXT];
@@ -90,13 +91,10 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
-              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm) +
-                                groups_experts_library_bytes(mesh, (int)c->parallel.expert, ranks.comm) +
-                                (spec.optimizer->has_matrices ? groups_matrices_library_bytes(mesh, ranks.comm) : 0)),
+              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm, use)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
-              .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) +
-                            groups_experts_buffer_bytes(mesh, (int)c->parallel.expert, ranks.comm) +
+              .comm_bytes = groups_buffer_bytes(mesh, ranks.comm, (int)c->parallel.expert) +
                             comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * own_T * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE],

@@ -8,12 +8,11 @@
 #include "data/loader.h"
 #include "model/block.h"
 #include "model/precision.h"
+#include "run/plan/gpu_scratch.h"
 #include "run/plan/history.h"
 
 /* Works of all stages of a step that is replayed as it is. */
 static const int64_t REPLAYED_MOST = 1 << 15;
-/* Bytes added to a CPU dry run's scratch for a GPU: cuBLASLt's workspace of 128 MiB, and some slack. */
-static const double GPU_SCRATCH = 160.0 * (1 << 20);
 
 /* --- a stage's clocks --------------------------------------------------------------------------------------------- */
 
@@ -183,21 +182,14 @@ static void forget(Stage *s) {
 
 /* --- a grid ------------------------------------------------------------------------------------------------------- */
 
-static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage) {
+static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
     DType     dry = act == F16 ? BF16 : act; /* of the same size, and a CPU build runs it dry */
     ModelSpec spec = plan_model(c, dry, ranks, stage, NULL);
     int64_t   most = 4 * spec.pipeline.stages; /* more are never in flight */
     spec.offload = (OptimizerMemory)c->memory.offload;
+    spec.for_gpu = cluster->processors > 0;
     if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
     return spec;
-}
-
-/* Its chunks of logits are larger than a CPU's. */
-static double more_logits(ModelSpec spec, Mesh mesh) {
-    int64_t N = spec.B * spec.T / spec.context_ranks, cut = (int64_t)mesh.size[AXIS_TENSOR] * VOCAB_PAD;
-    int64_t padded = (spec.shards.shape.vocab_size + cut - 1) / cut * VOCAB_PAD;
-    int64_t rows = gpt_head_rows(N, padded, spec.shards.act, 1) - gpt_head_rows(N, padded, spec.shards.act, 0);
-    return (double)(rows * padded * (int64_t)dtype_bytes(spec.shards.act));
 }
 
 static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelBytes m) {
@@ -206,9 +198,10 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
                    (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
-    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + more_logits(spec, mesh) + trees + (double)(groups_library_bytes(mesh, COMM_NCCL) +
-                     groups_experts_library_bytes(mesh, spec.shards.expert_ranks, COMM_NCCL)) : 0.0;
-    return model + (double)loader_bytes(spec.B, T, kept, spec.document_mask) + cluster->reserved_bytes + gpu;
+    GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
+    double    gpu = cluster->processors > 0 ? (double)gpu_scratch_bytes(&spec) + trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
+    double  evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN; /* a batch beside the loader's */
+    return model + evaluation + (double)loader_bytes(spec.B, T, kept, spec.document_mask) + cluster->reserved_bytes + gpu;
 }
 
 static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster, int stage) {
@@ -220,7 +213,7 @@ static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster,
 }
 
 static ModelSpec timed_spec(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
-    ModelSpec spec = spec_of(c, act, ranks, stage);
+    ModelSpec spec = spec_of(c, act, ranks, stage, cluster);
     spec.fp8_casts = spec.fp8 && cluster->fp8_casts;
     return spec;
 }
@@ -235,9 +228,9 @@ static Simulated describe(const Config *c, int ranks) {
 
 Simulated simulate_memory(const Config *c, DType act, int ranks, const Cluster *cluster) {
     Simulated out = describe(c, ranks);
-    int      *like = pipeline_alike(c->model.shape, spec_of(c, act, ranks, 0).pipeline);
+    int      *like = pipeline_alike(c->model.shape, spec_of(c, act, ranks, 0, cluster).pipeline);
     for (int p = 0; p < out.mesh.size[AXIS_STAGE]; p++)
-        if (like[p] == p) keep_fullest(&out, spec_of(c, act, ranks, p), cluster, p);
+        if (like[p] == p) keep_fullest(&out, spec_of(c, act, ranks, p, cluster), cluster, p);
     free(like);
     return out;
 }
@@ -271,7 +264,7 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
                    .parts = V,
                    .zero_bubble = zero_bubble && P > 1,
                    .micro_batches = micro_batches};
-    ModelSpec first = spec_of(c, act, ranks, 0);
+    ModelSpec first = spec_of(c, act, ranks, 0, cluster);
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = (History *)calloc((size_t)P, sizeof *history);
     r.stage = (Stage *)calloc((size_t)P, sizeof *r.stage);

@@ -21,6 +21,8 @@ static const double EXPECTED_MFU = 0.8;
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
+static int has_nccl(void) { return strcmp(world_nccl(), "none") != 0; }
+
 /* More than data alone. */
 static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AXIS_SHARD]; }
 
@@ -147,6 +149,9 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
                "             models much smaller than GPT-2 124M reach a smaller part of it\n", time, 100 * EXPECTED_MFU,
                ranks > 1 ? ", for ranks that share this machine" : "");
     } else printf("machine      no GPU here: its rate, its memory and what its libraries take of it are not measured\n");
+    if (device_is_host()) printf("left out     GPUs: this build computes on the processor; plan gpu=h100 is for a card\n");
+    else if (ranks > 1 && !has_nccl())
+        printf("left out     NCCL: this build has none, and ranks exchange by way of host memory; install libnccl-dev, then make BACKEND=cuda\n");
 }
 
 /* Every operation of a rank's step, by the dry run. */
@@ -258,7 +263,7 @@ static CommKind comm_of(const Config *c, int ranks) {
         case PARALLEL_NCCL: return COMM_NCCL;
         case PARALLEL_MPI: return COMM_MPI;
         case PARALLEL_RING: return COMM_RING;
-        default: return device_is_host() || (device_count() > 0 && ranks > device_count()) ? COMM_RING : COMM_NCCL;
+        default: return device_is_host() || (device_count() > 0 && ranks > device_count()) || !has_nccl() ? COMM_RING : COMM_NCCL;
     }
 }
 

@@ -260,7 +260,8 @@ static void times_add_up(void **state) {
     EXPECT_ON_ALL((comm_buffer_bytes(COMM_RING, W) > 0) == (W > 1) && comm_buffer_bytes(COMM_MPI, W) == 0);
     EXPECT_ON_ALL(comm_staging_bytes(COMM_MPI, W, n) == (on_cpu() || W == 1 ? 0 : (size_t)n * 4));
     EXPECT_ON_ALL(comm_staging_bytes(COMM_NCCL, W, n) == 0);
-    EXPECT_ON_ALL((comm_library_bytes(COMM_NCCL, W) > 0) == (W > 1) && comm_library_bytes(COMM_RING, W) == 0);
+    EXPECT_ON_ALL((comm_library_bytes(COMM_NCCL, W, COMM_FOR_BUCKETS) > 0) == (W > 1) && comm_library_bytes(COMM_RING, W, COMM_FOR_BUCKETS) == 0);
+    EXPECT_ON_ALL((comm_library_bytes(COMM_NCCL, W, COMM_FOR_MESSAGES) > comm_library_bytes(COMM_NCCL, W, COMM_FOR_BUCKETS)) == (W > 1));
     give_back(x);
 }
 

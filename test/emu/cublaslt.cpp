@@ -24,6 +24,7 @@ struct Operation {
     void               *bias = nullptr, *aux = nullptr;
     const float        *a_scale = nullptr, *b_scale = nullptr;
     int8_t              fast_accumulation = 0;
+    int32_t             multiprocessors = 0; /* to plan for; 0: all */
     int64_t             aux_ld = 0;
 };
 struct Layout {
@@ -295,7 +296,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op, cublasLtM
         {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &o->bias, 8}, {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &o->bias_type, 4},
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &o->aux, 8}, {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &o->aux_ld, 8},
         {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &o->aux_type, 4}, {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &o->a_scale, 8},
-        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &o->b_scale, 8}, {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &o->fast_accumulation, 1}};
+        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &o->b_scale, 8}, {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &o->fast_accumulation, 1},
+        {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &o->multiprocessors, 4}};
     return attribute(all, what, nullptr, in, bytes);
 }
 
@@ -365,6 +367,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     const Algorithm &x = *(const Algorithm *)algo;
     if (const char *fault = fault_of(p)) return refuse(p, fault);
     if (workspace_of(x, p) > workspace_bytes || (uintptr_t)workspace % 16) return refuse(p, "the algorithm, or its workspace");
+    if (p.op.multiprocessors < 0 || p.op.multiprocessors > emu::MULTIPROCESSORS) return refuse(p, "more multiprocessors than there are");
     uintptr_t align = x.id == WIDE || is_fp8(p.a.type) ? 16 : 2;
     for (uintptr_t pointer : {(uintptr_t)a, (uintptr_t)b, (uintptr_t)c, (uintptr_t)d})
         if (pointer % align) return refuse(p, "a pointer is not aligned as the algorithm needs it");

@@ -160,6 +160,7 @@ struct Launch {
     bool                  early;   /* before the kernels before it have ended: its threads call await_kernels */
     size_t                shared_bytes, most_shared; /* dynamic; and with static objects */
     const void           *kernel;
+    cudaStream_t          stream;
     std::shared_ptr<Body> body;
     size_t                body_bytes;
     const char           *op; /* of layers.h, that launched it; for count.cpp */
@@ -216,6 +217,8 @@ struct Settings {
     bool     async_early;
     bool     streams_in_order; /* EMU_STREAMS: streams.h */
     unsigned streams_seed;
+    size_t   memory_bytes;     /* EMU_MEMORY=MiB of the GPU; 8 GiB */
+    bool     one_gpu;          /* EMU_GPU=one: all processes compute on one GPU; unset: each on a GPU of its own */
 };
 extern const Settings settings;
 

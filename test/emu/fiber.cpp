@@ -21,7 +21,8 @@ Fiber *current;
 
 static Settings read_settings() {
     const char *schedule = getenv("EMU_SCHED"), *async = getenv("EMU_ASYNC"), *streams = getenv("EMU_STREAMS");
-    Settings    s = {FORWARD, 1, false, false, 1};
+    const char *memory = getenv("EMU_MEMORY"), *gpu = getenv("EMU_GPU");
+    Settings    s = {FORWARD, 1, false, false, 1, (size_t)8 << 30, false};
     if (schedule && strcmp(schedule, "reverse") == 0) s.schedule = REVERSE;
     if (schedule && strncmp(schedule, "random", 6) == 0) {
         s.schedule = RANDOM;
@@ -30,6 +31,8 @@ static Settings read_settings() {
     s.streams_in_order = streams && strcmp(streams, "order") == 0;
     if (streams && strncmp(streams, "random:", 7) == 0) s.streams_seed = (unsigned)strtoul(streams + 7, nullptr, 10);
     s.async_early = async && strcmp(async, "early") == 0;
+    if (memory) s.memory_bytes = (size_t)strtoul(memory, nullptr, 10) << 20;
+    s.one_gpu = gpu && strcmp(gpu, "one") == 0;
     return s;
 }
 const Settings settings = read_settings();

@@ -2,7 +2,7 @@
  *
  * Emulated: 2-D tiles with zero fill outside and 0, 32, 64 or 128 bytes of swizzle.
  */
-#include "engine.h"
+#include "streams.h"
 
 namespace emu {
 
@@ -166,11 +166,23 @@ struct SetRegisters {
     const char *file;
     int         line;
 };
+/* A block that raises its registers has its multiprocessor to itself for the whole launch; the blocks of a grid share the work out.
+ * Those that find no multiprocessor start when the first have ended. */
+static void check_room_beside_library(const char *file, int line) {
+    const Launch &l = *engine.launch;
+    unsigned      blocks = l.grid.x * l.grid.y * l.grid.z;
+    int           library = library_blocks_beside(l.stream);
+    if (library > 0 && blocks + (unsigned)library > MULTIPROCESSORS)
+        fail_at(file, line, "%u blocks that stay and up to %d of NCCL on another stream, and there are %d multiprocessors: the last blocks "
+                "would start when the first have ended", blocks, library, MULTIPROCESSORS);
+}
+
 static void set(int warpgroup, void *argument) {
     const SetRegisters &s = *(SetRegisters *)argument;
     int                &now = engine.registers[warpgroup], groups = engine.block_threads / WARPGROUP_LANES;
     int                 all = engine.here->registers_free;
     for (int g = 0; g < groups; g++) all += engine.registers[current->rank * groups + g];
+    if (s.raise) check_room_beside_library(s.file, s.line);
     if (!s.raise && s.n > now) fail_at(s.file, s.line, "setmaxnreg: lowered to %d registers from %d", s.n, now);
     if (s.raise && s.n > all - FEWEST * (groups - 1))
         fail_at(s.file, s.line, "setmaxnreg: %d registers a thread can never be granted: %d warpgroups share %d", s.n, groups, all);

@@ -22,8 +22,6 @@
 
 namespace emu {
 
-/* As if the GPU had this much. */
-static const size_t TOTAL_BYTES = (size_t)8 << 30;
 enum { ALIGN = 256, BEHIND = 256, LARGE_BYTES = 1 << 20, FILL_BYTES = 1 << 21 };
 
 static std::map<const char *, Allocation, std::greater<const char *>> allocations;
@@ -98,7 +96,7 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
     if (cudaError_t error = refuse_while_capturing()) return error;
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;
-    if (kind != PINNED && bytes > TOTAL_BYTES - used_bytes) return remember(cudaErrorMemoryAllocation);
+    if (kind != PINNED && bytes > settings.memory_bytes - used_bytes) return remember(cudaErrorMemoryAllocation);
     char  *base = nullptr;
     size_t behind = kind == DEVICE_ONLY ? BEHIND : 0; /* the host may touch the others: ASan's own red zones guard their ends */
     if (is_large(bytes, kind)) {
@@ -168,6 +166,13 @@ static void check_copy(void *to, const void *from, size_t n, cudaMemcpyKind kind
     else check_host_range(from, "cudaMemcpy: source");
 }
 
+bool take_library_bytes(size_t bytes) {
+    bool fits = bytes <= settings.memory_bytes - used_bytes;
+    if (fits) used_bytes += bytes;
+    return fits;
+}
+void give_library_bytes(size_t bytes) { used_bytes -= bytes; }
+
 void copy_now(void *to, const void *from, size_t n) {
     open_range(to, n);
     open_range(from, n);
@@ -188,17 +193,35 @@ cudaError_t cudaFree(void *p) { return release(p, false, "cudaFree"); }
 cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned) { return allocate(p, bytes, MANAGED); }
 cudaError_t cudaMallocHost(void **p, size_t bytes) { return allocate(p, bytes, PINNED); }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return allocate(p, bytes, PINNED); }
+/* Whole pages, once. The copies of an unpinned range would run while the host waits: EMU_PINNED=bytes refuses larger ones. */
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned) {
+    if ((uintptr_t)p % 4096 || bytes == 0) return remember(cudaErrorInvalidValue);
+    if (find_allocation(p) || find_allocation((char *)p + bytes - 1)) return remember(cudaErrorHostMemoryAlreadyRegistered);
+    allocations[(char *)p] = Allocation{(char *)p, bytes, PINNED, nullptr, false, 0};
+    return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void *p) {
+    drain_all();
+    auto it = allocations.find((const char *)p);
+    if (it == allocations.end() || it->second.kind != PINNED) return remember(cudaErrorHostMemoryNotRegistered);
+    race_forget(it->second);
+    allocations.erase(it);
+    return cudaSuccess;
+}
 cudaError_t cudaFreeHost(void *p) { return release(p, true, "cudaFreeHost"); }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-    *total_bytes = TOTAL_BYTES;
-    *free_bytes = TOTAL_BYTES - used_bytes;
+    *total_bytes = settings.memory_bytes;
+    *free_bytes = settings.memory_bytes - used_bytes;
     return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t stream) {
     if (n == 0) return cudaSuccess;
     check_copy(to, from, n, kind);
+    if (const char *most = getenv("EMU_PINNED"))
+        if (kind == cudaMemcpyDeviceToHost && !find_allocation(to) && n > strtoull(most, nullptr, 10))
+            fail("a copy of %zu bytes to host memory that is not pinned: the host waits for it", n);
     bool is_read_now = !find_allocation(from) && !(stream && stream->capture);
     if (is_read_now) {
         std::vector<char> bytes((const char *)from, (const char *)from + n);

@@ -6,6 +6,10 @@
  * bytes. On its stream a collective takes this rank's bytes when the stream comes to it and ends when all ranks' have
  * come; a send ends when its receiver has begun to receive.
  *
+ * Neighbours are connected at the first collective, and two ranks at the first message between them: that takes memory of
+ * the GPU, and while other work of NCCL is on its way it is refused, since it may wait for that work for ever. A kernel holds as many
+ * multiprocessors as config.maxCTAs says, all of them without. After an abort the communicator is freed: no call may name it.
+ *
  * EMU_NCCL_FAULT, where the two collectives that connect the ranks do not count:
  *   setup        the communicator cannot be made
  *   peer         a peer is lost after the third collective
@@ -13,6 +17,7 @@
  *   memory       the third collective finds no memory
  *   stuck        from the fourth on, no collective ends until the communicator is aborted
  *   stuck-abort  nor does the abort end
+ *   spin         from the fourth on, collectives are called but their kernels do not end until the communicator is aborted
  *   in-group     calls inside a group answer that they are in progress, and do nothing
  */
 #include "nccl_ranks.h"
@@ -21,9 +26,50 @@
 
 namespace {
 
+enum { CHANNELS = 32 };
+
 bool fault(const char *name) {
     const char *planted = getenv("EMU_NCCL_FAULT");
     return planted && strcmp(planted, name) == 0;
+}
+
+/* No call may name a communicator after its abort. */
+void check_alive(ncclComm_t comm, const char *call) {
+    if (comm && comm->aborted) emu::fail("%s of a communicator that was aborted: NCCL has freed it", call);
+}
+
+int in_flight; /* collectives and groups of messages of this process, called and not ended */
+
+/* Work of NCCL on a stream: the stream holds its blocks from then on, but where it only connects the ranks. */
+cudaError_t enqueue_library(ncclComm_t comm, cudaStream_t stream, bool connects, std::function<bool()> work) {
+    if (stream && !connects) stream->library_blocks = std::max(stream->library_blocks, comm->blocks);
+    in_flight++;
+    return emu::enqueue_waiting(stream, [work] {
+        bool has_ended = work();
+        if (has_ended) in_flight--;
+        return has_ended;
+    });
+}
+
+/* Buffers of a connection in each channel: 4 MiB, 4.7 MiB and 0.5 MiB for the three protocols, one way or both. */
+ncclResult_t connect(ncclComm_t comm, size_t bytes_of_channel, const char *what) {
+    const int channels = comm->blocks < CHANNELS ? comm->blocks : CHANNELS;
+    if (comm->ranks == 1) return ncclSuccess;
+    if (in_flight > 0) return wrong(ncclInternalError, "%s takes memory while %d collectives are in flight: it may wait for them for ever", what, in_flight);
+    if (!emu::take_library_bytes(bytes_of_channel * (size_t)channels))
+        return wrong(ncclUnhandledCudaError, "Failed to CUDA malloc %zu bytes", bytes_of_channel * (size_t)channels);
+    comm->library_bytes += bytes_of_channel * (size_t)channels;
+    return ncclSuccess;
+}
+ncclResult_t connect_ring(ncclComm_t comm) {
+    ncclResult_t result = comm->has_ring ? ncclSuccess : connect(comm, 2 * 9633792, "the first collective");
+    comm->has_ring |= result == ncclSuccess;
+    return result;
+}
+ncclResult_t connect_peer(ncclComm_t comm, int peer) {
+    ncclResult_t result = comm->has_peer[(size_t)peer] ? ncclSuccess : connect(comm, 12 << 20, "the first message between two ranks");
+    if (result == ncclSuccess) comm->has_peer[(size_t)peer] = true;
+    return result;
 }
 
 /* Now, or when a non-blocking communicator is asked. work() may answer that it is in progress: it is called again. */
@@ -74,6 +120,7 @@ ncclResult_t check_buffer(const char *name, const void *p, size_t bytes, size_t 
 
 /* `whole` has a piece for every rank, `piece` is one: at its own place in it, or outside. */
 ncclResult_t check_call(ncclComm_t comm, const char *name, const void *whole, const void *piece, size_t count, ncclDataType_t type) {
+    check_alive(comm, name);
     size_t      bytes = count * type_bytes(type), all = bytes * (size_t)comm->ranks;
     const char *w = (const char *)whole, *p = (const char *)piece;
     if (comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "%s while the communicator is in state %d", name, (int)comm->state);
@@ -153,7 +200,9 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
             return wrong(ncclRemoteError, "aborted");
         }
         if (ncclResult_t result = compare_calls(comm, *calls)) return result;
-        return emu::enqueue_waiting(stream, [=] { return move(comm, call, from, to, *data); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+        if (ncclResult_t result = connect_ring(comm)) return result;
+        bool spins = fault("spin") && call.number >= CONNECTING + 3;
+        return enqueue_library(comm, stream, call.number < CONNECTING, [=] { return spins ? comm->aborted.load() : move(comm, call, from, to, *data); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     };
     if (!group.open) return later(comm, work);
     if (fault("in-group")) return ncclInProgress;
@@ -166,6 +215,7 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
 
 ncclResult_t add_message(const char *name, bool is_send, void *at, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
     size_t bytes = count * type_bytes(type);
+    check_alive(comm, name);
     if (!group.open) return wrong(ncclInvalidUsage, "%s outside a group is not emulated", name);
     if (comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "%s while the communicator is in state %d", name, (int)comm->state);
     if (peer < 0 || peer >= comm->ranks || peer == comm->rank) return wrong(ncclInvalidArgument, "%s: rank %d of %d", name, peer, comm->ranks);
@@ -218,6 +268,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     ncclComm_t made = *comm = new ncclComm{};
     made->ranks = nranks, made->rank = rank;
     made->blocking = !config || config->blocking != 0;
+    made->blocks = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : CHANNELS;
+    made->has_peer.assign((size_t)nranks, false);
+    if (config && config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->minCTAs > made->blocks)
+        return wrong(ncclInvalidArgument, "minCTAs %d, maxCTAs %d", config->minCTAs, made->blocks);
     if (fault("setup")) return later(made, [] { return wrong(ncclSystemError, "planted"); });
     if (ncclResult_t result = world_make(made, id)) return made->state = result;
     auto ids = std::make_shared<Gather>();
@@ -234,6 +288,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+    check_alive(comm, "ncclCommGetAsyncError");
     emu::device_step();
     if (comm->state == ncclInProgress && comm->pending) comm->state = comm->pending();
     if (comm->state != ncclInProgress) comm->pending = nullptr;
@@ -250,6 +305,7 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
     size_t bytes = count * type_bytes(type);
+    check_alive(comm, "all-reduce");
     if (comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "all-reduce while the communicator is in state %d", (int)comm->state);
     if (bytes == 0 && count > 0) return wrong(ncclInvalidArgument, "all-reduce: type %d is not emulated", (int)type);
     if (op != ncclSum && (op != ncclMax || type != ncclFloat32)) return wrong(ncclInvalidArgument, "all-reduce: only sums, and maxima of f32, are emulated");
@@ -294,16 +350,25 @@ ncclResult_t ncclGroupEnd() {
             return ncclSuccess;
         });
     }
-    int64_t    number = comm->collectives++;
+    int64_t    number = comm->groups++;
     auto       e = std::make_shared<Exchange>();
     e->messages = std::move(g.messages);
     return later(comm, [=] {
         if (fault("peer") && number >= 3) return wrong(ncclRemoteError, "planted");
-        return emu::enqueue_waiting(g.stream, [=] { return exchange(comm, *e); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+        for (const Message &m : e->messages)
+            if (ncclResult_t result = connect_peer(comm, m.peer)) return result;
+        emu::library_messages++;
+        auto work = [=] {
+            bool has_ended = exchange(comm, *e);
+            if (has_ended) emu::library_messages--;
+            return has_ended;
+        };
+        return enqueue_library(comm, g.stream, number == 0, work) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     });
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    check_alive(comm, "ncclCommFinalize");
     if (comm->state != ncclSuccess || comm->finalized) return wrong(ncclInvalidUsage, "finalize in state %d", (int)comm->state);
     comm->finalized = true;
     auto all = std::make_shared<Gather>();
@@ -311,12 +376,15 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return later(comm, [=] { return gathered(comm, *all, true) ? ncclSuccess : ncclInProgress; });
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    check_alive(comm, "ncclCommDestroy");
     if (!comm->finalized || comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "destroy before finalize is done");
     world_free(comm);
+    emu::give_library_bytes(comm->library_bytes);
     delete comm;
     return ncclSuccess;
 }
-ncclResult_t ncclCommAbort(ncclComm_t comm) { /* frees nothing: the process is about to end; another thread still reads it */
+ncclResult_t ncclCommAbort(ncclComm_t comm) { /* NCCL frees it; here its memory stays, so that later calls are found */
+    check_alive(comm, "ncclCommAbort");
     while (fault("stuck-abort")) usleep(1000);
     comm->aborted = true;
     return ncclSuccess;

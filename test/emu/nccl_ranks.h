@@ -20,8 +20,12 @@ struct ncclComm {
     bool                          blocking, finalized;
     ncclResult_t                  state;     /* as ncclCommGetAsyncError returns it */
     std::function<ncclResult_t()> pending;   /* the operation in progress; runs when asked for */
-    int64_t                       collectives;
+    int64_t                       collectives, groups; /* called so far; groups: of messages */
     std::atomic<bool>             aborted;
+    int                           blocks;    /* of its kernels, and so its channels: config.maxCTAs */
+    size_t                        library_bytes;
+    bool                          has_ring;  /* neighbours are connected */
+    std::vector<bool>             has_peer;  /* connected for messages */
 #ifndef NO_MPI
     MPI_Comm                      world;     /* of its ranks, for the data                         */
     MPI_Comm                      calls;     /* the same, for comparing calls                      */

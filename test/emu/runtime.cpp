@@ -27,6 +27,12 @@ cudaError_t remember(cudaError_t error) {
     return error;
 }
 
+/* EMU_DRIVER=12020 is a driver for CUDA 12.2; unset: the runtime's own. Read at each call, so that a case can set it. */
+static int driver_version() {
+    const char *asked = getenv("EMU_DRIVER");
+    return asked ? atoi(asked) : CUDART_VERSION;
+}
+
 cudaGraph_t make_graph(Operations operations) { return new CUgraph_st{std::move(operations)}; }
 
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
@@ -46,8 +52,14 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
                 grid.z, block.x, block.y, block.z, shared_bytes, file, line, limit);
         return remember(cudaErrorInvalidConfiguration);
     }
+    if (early && stream && stream->capture && driver_version() < 12030) { /* graphs have edge data since CUDA 12.3 */
+        fprintf(stderr, "EMU: early launch of %s under capture at %s:%d: the driver is for CUDA %d.%d\n", name, file, line,
+                driver_version() / 1000, driver_version() % 1000 / 10);
+        stream->capture->broken = true;
+        return remember(cudaErrorStreamCaptureUnsupported);
+    }
     size_t most = asked == dynamic_limit.end() ? (size_t)SHARED_DEFAULT : (size_t)SHARED_MOST;
-    Launch launch = {name, file, line, grid, block, cluster, early, shared_bytes, most, kernel, owned, body_bytes, op_now()};
+    Launch launch = {name, file, line, grid, block, cluster, early, shared_bytes, most, kernel, stream, owned, body_bytes, op_now()};
     return enqueue(stream, [launch] { launch_run(launch); });
 }
 
@@ -59,7 +71,11 @@ extern "C" {
 
 /* --- graphs --------------------------------------------------------------------------------------------------------------------------- */
 
+/* A driver may wait for everything that is queued before it makes a graph, or loads the kernels of one. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
+    if (library_messages > 0)
+        fail("a graph is made while %d messages of NCCL are in flight: it may wait for them, and they for a rank that waits for this one",
+             library_messages);
     *exec = new CUgraphExec_st{graph->operations};
     return cudaSuccess;
 }
@@ -124,7 +140,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     *p = cudaDeviceProp{};
     snprintf(p->name, sizeof p->name, "emulated GPU");
     cudaMemGetInfo(&free_bytes, &p->totalGlobalMem);
-    *(pid_t *)(void *)p->uuid.bytes = getpid(); /* every process has a GPU of its own */
+    *(pid_t *)(void *)p->uuid.bytes = settings.one_gpu ? 1 : getpid();
     p->major = 9, p->minor = 0;
     p->multiProcessorCount = MULTIPROCESSORS;
     p->warpSize = WARP_LANES;
@@ -157,10 +173,13 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version) {
+    *version = driver_version();
+    return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int *version) {
     *version = CUDART_VERSION;
     return cudaSuccess;
 }
-cudaError_t cudaRuntimeGetVersion(int *version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;

@@ -95,6 +95,15 @@ void drain_all() {
     Lock lock(door);
     for (cudaStream_t s : streams) drain(s);
 }
+int library_messages;
+
+int library_blocks_beside(cudaStream_t stream) {
+    Lock lock(door);
+    int  most = 0;
+    for (cudaStream_t s : streams)
+        if (s != stream) most = std::max(most, s->library_blocks);
+    return most;
+}
 void device_step() {
     Lock        lock(door);
     static bool inside;

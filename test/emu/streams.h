@@ -39,6 +39,7 @@ struct CUstream_st {
     uint64_t         position, joined; /* under capture: operations so far, and how many of them another stream waited for */
     bool             waits_for_default;
     bool             is_held;          /* runs only where the host waits for it */
+    int              library_blocks;   /* multiprocessors that NCCL's kernels on it may hold */
     std::deque<Work> work;
 };
 struct CUevent_st {
@@ -60,6 +61,13 @@ cudaError_t enqueue_waiting(cudaStream_t stream, std::function<bool()> operation
 /* The host waits until a stream, or every stream, is empty. */
 void        drain(cudaStream_t stream);
 void        drain_all();
+/* The most multiprocessors that NCCL's kernels on another stream than this one may hold. */
+int         library_blocks_beside(cudaStream_t stream);
+/* Messages of NCCL that this process has called and that have not ended: they may wait for another rank. */
+extern int  library_messages;
+/* Takes memory of the GPU that nobody sees, as libraries do, or gives it back. False: there is not so much. */
+bool        take_library_bytes(size_t bytes);
+void        give_library_bytes(size_t bytes);
 /* Some work may run: the host is busy elsewhere, in MPI for one. */
 void        device_step();
 

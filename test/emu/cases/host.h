@@ -45,4 +45,6 @@ void edges_case();
 void pinned_case();
 void launched_graph_case();
 void counted_case();
+void nccl_beside_case();
+void nccl_abort_case();
 void calibrate();

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# `plan gpu=` gives one answer on every build, at least what a CUDA build takes: over kinds of models, sizes and grids, with the
+# emulated build's operations, which are a GPU's.
+set -u
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
+if ! reason=$(make -n BACKEND=emu help 2>&1); then
+    echo "skip plan bound: ${reason##*\*\*\* }"
+    exit 0
+fi
+E=build/emu${SAN:-}
+make -s BACKEND=cpu SAN= all build/cpu/test/bench/plan_bound && make -s BACKEND=emu SAN="${SAN:-}" all $E/test/bench/plan_bound || { echo "not ok build"; exit 1; }
+WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
+STATUS=0
+expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
+build/cpu/test/bench/plan_bound > "$WORK/cpu" & $E/test/bench/plan_bound > "$WORK/emu"; wait $!
+expect "many configs are tried" [ "$(wc -l < "$WORK/emu")" -ge 250 ]
+expect "one answer on every build" diff <(cut -d' ' -f1,3- "$WORK/cpu") <(cut -d' ' -f1,3- "$WORK/emu")
+expect "what the CUDA build takes is never more" awk '$1 < $2 { print; bad = 1 } END { exit bad || NR == 0 }' "$WORK/emu"
+# Too high a bound refuses what fits: 192 MiB, or a tenth.
+expect "nor much less" awk '$1 > 1.1 * $2 && $1 - $2 > 201326592 { print; bad = 1 } END { exit bad }' "$WORK/emu"
+# As it is typed; a card of 24 GB is where it matters.
+plan() { "$1" plan configs/gpt2-124m.json gpu=4090 "${@:2}" 2>&1; }
+for words in "" "batch.micro_batch=24" "model.preset=gpt2-355m ranks=2" "precision=fp8 ranks=8 parallel.pipeline=2"; do
+    expect "plan gpu=4090 $words: the same words from both" diff <(plan build/cpu/train_gpt $words) <(plan $E/train_gpt $words)
+done
+exit $STATUS
