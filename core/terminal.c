@@ -368,18 +368,3 @@ void say_from_signal(const char *line) {
     say_in_log(line);
     errno = error;
 }
-
-char *shell_word(const char *word, char out[SHELL_WORD]) {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./,:=@%+-";
-    size_t            at = 0;
-    if (*word && !word[strspn(word, plain)]) {
-        snprintf(out, SHELL_WORD, "%s", word);
-        return out;
-    }
-    out[at++] = '\'';
-    for (; *word && at + 6 < SHELL_WORD; word++)
-        if (*word == '\'') at += (size_t)snprintf(out + at, 5, "'\\''");
-        else out[at++] = *word;
-    snprintf(out + at, 2, "'");
-    return out;
-}

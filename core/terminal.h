@@ -58,11 +58,6 @@ void say_no_more(void);
 void say_keep_log(int fd, const char *path, const char *heading);
 void say_end_log(void);
 
-/* A word of a command as a shell takes it: in quotes if it has characters other than letters, digits and those of paths.
- * Returns out; a word that is too long is cut. */
-enum { SHELL_WORD = 4096 };
-char *shell_word(const char *word, char out[SHELL_WORD]);
-
 /* For a signal handler, after say_prepare(): a line with its end on stderr and in the log; in the log alone. */
 void say_prepare(void);
 void say_from_signal(const char *line);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/json_text.h"
+#include "core/shell_word.h"
 #include "core/terminal.h"
 #include "model/block.h"
 #include "run/blend_use.h"
@@ -169,9 +170,8 @@ static void print_warmup(const Run *r) {
 
 /* mpirun kills its ranks two seconds after Ctrl-C, which may be less than a step. */
 static void print_stop(const Run *r) {
-    char folder[SHELL_WORD];
     if (comm_size(r->comm) > 1)
-        line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir, folder));
+        line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir).text);
 }
 
 void banner_print(const Run *r) {
@@ -193,10 +193,10 @@ void banner_print(const Run *r) {
 
 void banner_next(const Run *r) {
     const char *dir = r->config->run.dir, *slash = strrchr(dir, '/');
-    char        folder[SHELL_WORD], model[SHELL_WORD], out[PATH_MAX];
+    char        out[PATH_MAX];
     if (!run_is_rank0(r)) return;
     snprintf(out, sizeof out, "models/%s", !slash ? dir : slash[1] ? slash + 1 : "mine");
-    line("text", "./train_gpt sample %s", shell_word(dir, folder));
+    line("text", "./train_gpt sample %s", shell_word(dir).text);
     line("curve", "%s/loss.svg", dir);
-    line("export", "./train_gpt export %s out=%s", folder, shell_word(out, model));
+    line("export", "./train_gpt export %s out=%s", shell_word(dir).text, shell_word(out).text);
 }

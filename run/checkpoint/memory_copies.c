@@ -137,7 +137,7 @@ static void link_hosts(MemoryCopies *m) {
         Comm *pair = comm_pair(c, r, next_of(c, r), "copies");
         if (!pair) continue;
         comm_set_on_host(pair);
-        m->link[m->links++] = (Link){pair, r, {(uint64_t)bytes[2 * r], (uint64_t)bytes[2 * r + 1], {NULL, NULL}}};
+        m->link[m->links++] = (Link){pair, r, {(uint64_t)bytes[2 * r], (uint64_t)bytes[2 * r + 1], {NULL, NULL}, {0, 0}}};
     }
     free(bytes);
 }
