@@ -147,14 +147,26 @@ static void refuse_kind(const char *key, const char *path) {
         fail(EXIT_CONFIG, "plot: %s=%s %s: give another name", key, path, io_error_text(io_kind(st.st_mode)));
 }
 
-static void refuse_files(const Asked *a) {
-    refuse_other_file("out", a->out, svg_is_ours);
-    if (!a->csv) return;
-    refuse_other_file("csv", a->csv, is_table);
-    char *out = realpath(a->out, NULL), *csv = realpath(a->csv, NULL);
-    if (strcmp(a->out, a->csv) == 0 || (out && csv && strcmp(out, csv) == 0))
+/* The absolute path of a file that may be missing, malloc'ed; NULL if its folder is missing. */
+static char *absolute(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char       *whole = realpath(path, NULL), *typed = strndup(path, (size_t)(name - path));
+    char       *folder = whole || !typed ? NULL : realpath(*typed ? typed : ".", NULL);
+    if (folder && asprintf(&whole, "%s/%s", folder, name) < 0) whole = NULL;
+    free(typed), free(folder);
+    return whole;
+}
+
+static void refuse_one_file(const Asked *a) {
+    char *out = absolute(a->out), *csv = absolute(a->csv);
+    if (out && csv && strcmp(out, csv) == 0)
         fail(EXIT_CONFIG, "plot: out=%s and csv=%s are one file: give two names", a->out, a->csv);
     free(out), free(csv);
+}
+
+static void refuse_files(const Asked *a) {
+    refuse_other_file("out", a->out, svg_is_ours);
+    if (a->csv) refuse_other_file("csv", a->csv, is_table);
 }
 
 static void write_file(const char *path, RunLock *lock, char *text, size_t bytes) {
@@ -171,7 +183,7 @@ int verb_plot(int argc, char **argv) {
     Plot    p = {run, a.dirs, a.x, 1};
     size_t  bytes;
     refuse_kind("out", a.out);
-    if (a.csv) refuse_kind("csv", a.csv);
+    if (a.csv) refuse_kind("csv", a.csv), refuse_one_file(&a);
     RunLock *out = lock_output("plot", "out", a.out, LOCK_WHOLE);
     RunLock *csv = a.csv ? lock_output("plot", "csv", a.csv, LOCK_WHOLE) : NULL;
     refuse_files(&a);

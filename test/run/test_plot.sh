@@ -36,5 +36,6 @@ expect "out= at a run's metrics: refused, and nothing is written over" exits 64 
 expect "csv= at a config" exits 64 "csv=config.json: this file was not written by plot" plot one csv=config.json
 expect "which stay as they were" cmp metrics.jsonl kept
 expect "one file for both" exits 64 "out=p.svg and csv=./p.svg are one file|out=both and csv=both are one file" plot one out=both csv=both
+expect "by two paths" exits 64 "out=both and csv=.*/one/../both are one file" plot one out=both csv="$PWD/one/../both"
 expect "the cure: another name" quiet plot one out=metrics.svg csv=config.csv
 exit $STATUS

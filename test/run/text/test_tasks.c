@@ -13,7 +13,7 @@
 #include "test/run/lib/begin.h"
 
 static const Tokenizer BYTES = {.kind = TOKENIZER_BYTES, .vocab_size = 256};
-static TaskReader reader(int64_t positions) { return (TaskReader){&BYTES, positions, 0}; }
+static TaskReader reader(int64_t positions) { return (TaskReader){&BYTES, positions, 0, 0}; }
 
 static int parse(Task *t, TaskReader r, const char *line, int64_t number, char *fault) {
     return task_parse_line(t, r, line, strlen(line), number == 1, fault);
@@ -244,7 +244,7 @@ static void begin_tokens_come_first(void **state) {
         {"{\"task\":\"t\",\"method\":\"core\",\"baseline\":0}", "{\"context\":\"a\",\"continuation\":\"c\"}", {256, 'a', 'c'}, 3, 1}};
     Tokenizer tokenizer = begin_tokenizer();
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        Task    t = parsed((TaskReader){&tokenizer, 40, 0}, CASES[i].head, CASES[i].line);
+        Task    t = parsed((TaskReader){&tokenizer, 40, 0, 0}, CASES[i].head, CASES[i].line);
         int32_t ids[64];
         assert_int_equal(task_text(&t, t.question, 0, ids), CASES[i].count);
         assert_memory_equal(ids, CASES[i].ids, sizeof *ids * (size_t)CASES[i].count);
