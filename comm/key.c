@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/shell_word.h"
 
 enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* end of line, NUL */ };
 
@@ -83,11 +84,11 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     if (stat(path, &st) != 0)
         return fault_of(fault, errno == ENOENT || errno == ENOTDIR ? EXIT_CONFIG : EXIT_IO,
                         "the key file %s (outer.key) cannot be read: %s; `serve` made one beside the server: copy it "
-                        "(scp -p SERVER:%s %s)", path, io_error_text(errno), path, path);
+                        "(scp -p SERVER:%s %s)", path, io_error_text(errno), shell_word(path).text, shell_word(path).text);
     if (!S_ISREG(st.st_mode)) return fault_of(fault, EXIT_CONFIG, "outer.key: %s %s", path, io_error_text(io_kind(st.st_mode)));
     if (st.st_mode & (S_IRWXG | S_IRWXO))
         return fault_of(fault, EXIT_CONFIG, "others than its owner may use the key file %s (outer.key): chmod 600 %s",
-                        path, path);
+                        path, shell_word(path).text);
     int64_t bytes = io_read_file(path, 4096, &text);
     if (bytes < 0 && bytes != -EFBIG)
         return fault_of(fault, EXIT_IO, "the key file %s (outer.key) cannot be read: %s", path, io_error_text((int)bytes));

@@ -453,10 +453,28 @@ static int compare_places(const void *a, const void *b) {
     return x.line != y.line ? (x.line > y.line) - (x.line < y.line) : (x.column > y.column) - (x.column < y.column);
 }
 
+/* First bytes of files that are JSON only after a command. FILE stands for the path. */
+static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
+    {"\xef\xbb\xbf", 3, "starts with a byte-order mark; save it as plain UTF-8, as by tail -c +4 FILE > NEW.json"},
+    {"\xff\xfe\0\0", 4, "is UTF-32, not UTF-8: iconv -f utf-32 -t utf-8 FILE > NEW.json converts it"},
+    {"\xff\xfe", 2, "is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW.json converts it"},
+    {"\xfe\xff", 2, "is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW.json converts it"},
+    {"{\0\0\0", 4, "is UTF-32, not UTF-8: iconv -f utf-32le -t utf-8 FILE > NEW.json converts it"},
+    {"\0\0\0{", 4, "is UTF-32, not UTF-8: iconv -f utf-32be -t utf-8 FILE > NEW.json converts it"},
+    {"{\0", 2, "is UTF-16, not UTF-8: iconv -f utf-16le -t utf-8 FILE > NEW.json converts it"},
+    {"\0{", 2, "is UTF-16, not UTF-8: iconv -f utf-16be -t utf-8 FILE > NEW.json converts it"},
+    {"\x1f\x8b", 2, "is packed by gzip: gzip -dc < FILE > NEW.json unpacks it"},
+    {"\x28\xb5\x2f\xfd", 4, "is packed by zstd: zstd -dc < FILE > NEW.json unpacks it"},
+    {"\xfd" "7zXZ", 5, "is packed by xz: xz -dc < FILE > NEW.json unpacks it"},
+    {"BZh", 3, "is packed by bzip2: bzip2 -dc < FILE > NEW.json unpacks it"},
+    {"PK\3\4", 4, "is a zip archive: unzip FILE unpacks it"},
+};
+
 static int scan_all(Scanner *s, JsonScan how) {
+    for (size_t i = 0; i < sizeof OTHER_FORMS / sizeof *OTHER_FORMS; i++)
+        if (s->bytes >= OTHER_FORMS[i].bytes && !memcmp(s->text, OTHER_FORMS[i].start, OTHER_FORMS[i].bytes))
+            return fault_at(s, 0, "%s", OTHER_FORMS[i].what);
     if (s->bytes > how.limit) return fault_at(s, 0, "larger than %zu bytes", how.limit);
-    if (s->bytes >= 3 && !memcmp(s->text, "\xef\xbb\xbf", 3))
-        return fault_at(s, 0, "starts with a byte-order mark; save it as plain UTF-8");
     if (!put(s, 1, how.top, strlen(how.top))) return 0;
     skip_space(s);
     if (s->at == s->bytes) return fault_at(s, s->at, "nothing but white space; expected a value");

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/shell_word.h"
 #include "core/json.h"
 #include "data/text_file.h"
 
@@ -239,11 +240,28 @@ static int read_vocabulary(Reading *r, const cJSON *json) {
     return take_vocabulary(r, json);
 }
 
+/* Notes tokens that no merge makes, as after a download that was cut: no text would ever have them. */
+static void note_unmade(const Reading *r) {
+    int32_t *pair, unmade = 0;
+    int64_t  merges = bpe_merges(r->bpe, &pair);
+    free(pair);
+    for (int32_t id = 0; id < bpe_ids(r->bpe); id++) {
+        size_t bytes = 0;
+        unmade += bpe_bytes(r->bpe, id, &bytes) && bytes > 1 && !bpe_id_is_special(r->bpe, id);
+    }
+    if (unmade > merges)
+        note(r, "%lld merges make at most as many of the %d tokens that are longer than a byte: the others are in no text; if the "
+                "file was cut or is empty, download it again",
+             (long long)merges, unmade);
+}
+
 static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
     cJSON *json = json_of(r, vocab);
     int    is_good = json && read_vocabulary(r, json);
     cJSON_Delete(json);
-    return is_good && read_merges(r, merges) && add_pattern(r, SPLIT_GPT2);
+    if (!is_good || !read_merges(r, merges)) return 0;
+    note_unmade(r);
+    return add_pattern(r, SPLIT_GPT2);
 }
 
 /* --- tokenizer.json ----------------------------------------------------------------------------------------------- */
@@ -649,6 +667,14 @@ static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...)
     return exit_code;
 }
 
+#define HELP_JSON "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER vocab_size=32000"
+
+/* Returns 1 for a model of SentencePiece: a protocol buffer whose first field is a piece, as "<unk>" with a score. */
+static int is_sentencepiece(const char *path, const char *text, size_t bytes) {
+    size_t n = strlen(path);
+    return bytes > 4 && text[0] == '\n' && text[2] == '\n' && ((n > 6 && strcmp(path + n - 6, ".model") == 0) || text[1] < 32);
+}
+
 /* Reads a file into *read. Returns 0, or an exit code with the sentence in fault. */
 static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS]) {
     char    why[TEXT_FILE_FAULT_CHARS];
@@ -659,10 +685,16 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
                    FILE_LIMIT >> 20);
     if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
     read->path = path, read->bytes = (size_t)n;
+    if (is_sentencepiece(path, read->text, read->bytes)) {
+        free(read->text), read->text = NULL;
+        return say(fault, EXIT_DATA, "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON, path);
+    }
     int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, why);
     if (!exit_code) return 0;
     free(read->text), read->text = NULL;
-    return say(fault, exit_code, "the tokenizer's file %s %s", path, why);
+    say(fault, exit_code, "the tokenizer's file %s %s", path, why);
+    shell_name_file(fault, BPE_FAULT_CHARS, path);
+    return exit_code;
 }
 
 /* --- tokenizer_config.json and special_tokens_map.json ------------------------------------------------------------ */
@@ -801,6 +833,10 @@ int bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL, f, fault);
     if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0)
         return read_files(BPE_VOCAB_AND_MERGES, vocab, merges, f, fault);
+    snprintf(json, sizeof json, "%.*s/tokenizer.model", folder, at);
+    if (access(json, F_OK) == 0)
+        return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: tokenizer.model is of SentencePiece, which is not; " HELP_JSON,
+                   path);
     return say(fault, EXIT_DATA,
                "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",
                path);

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "core/rng.h"
+#include "core/shell_word.h"
 #include "data/tokens_json.h"
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -101,7 +102,7 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
     if (slash && stat(folder, &st) < 0)
         fail(EXIT_DATA,
              "%s: \"%s\" names no file: the folder %s does not exist (text becomes shards by ./train_gpt tokenize TEXT out=%s)",
-             key, pattern, folder, folder);
+             key, pattern, folder, shell_word(folder).text);
     if (slash && S_ISDIR(st.st_mode) && access(folder, wild ? R_OK | X_OK : X_OK) < 0)
         fail(EXIT_IO, "%s: \"%s\": the folder %s cannot be read: %s", key, pattern, folder, strerror(errno));
     fail(EXIT_DATA, "%s: \"%s\" %s (text becomes shards by ./train_gpt tokenize TEXT out=FOLDER)", key, pattern,

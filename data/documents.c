@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json_scan.h"
+#include "core/shell_word.h"
 #include "core/terminal.h"
 #include "data/json_line.h"
 #include "data/parquet.h"
@@ -26,7 +27,10 @@ enum {
     DEEPEST_FOLDER = 32,
     SHOWN_FILES = 20, /* up to this many files are printed one a line */
     SHOWN_NAMES = 5,  /* names printed for a rarer kind */
-    NAME_CHARS = 1024
+    NAME_CHARS = 1024,
+    REFUSED_CHARS = 800,
+    TRIAL_BYTES = 1 << 20, /* read of each of these files after a refusal, to name others that are refused, too */
+    TRIAL_FILES = 1000
 };
 
 const char *const DOCUMENT_FORMATS[] = {"text", "jsonl", "parquet", NULL};
@@ -39,7 +43,7 @@ typedef struct {
     DocumentFormat format;
     TextEncoding   encoding;   /* as detected */
     Packing        packing;
-    const char    *note;       /* a remark for the user, if the format may be unexpected; else NULL */
+    char          *note;       /* a remark for the user, if the format may be unexpected; else NULL; owned */
     int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
     int            is_pipe;    /* can be read only once; its format is detected when it is opened */
     int            is_named;   /* named by the user, not found in a folder */
@@ -49,12 +53,17 @@ typedef struct {
 
 typedef struct { char *typed, *name, *reason; } LeftOut; /* owned */
 
+/* Refusals of several files: the first sentence, and the names of the next ones. */
+typedef struct { char fault[DOCUMENT_FAULT_CHARS], names[REFUSED_CHARS]; int exit_code; int64_t count, named; } Refusals;
+
 struct Documents {
     Source         *source;   /* owned */
     LeftOut        *left_out; /* owned */
     int64_t         sources, room, lefts, left_room;
     DocumentOptions options;
     int64_t        *skipped;  /* owned [options.skips]: number of files and folders that each glob has left out */
+    Refusals        refused;
+    int             is_trial; /* a file is read only to find out whether its start is refused */
 };
 
 /* A text that is being read. judge() may have read its start already, which is returned first. */
@@ -63,6 +72,7 @@ typedef struct {
     char     *held; /* owned [room]: the start that judge() has read; `given` of its `helds` bytes are returned */
     size_t    helds, room, given;
     int     (*is_stopped)(void); /* as in DocumentOptions */
+    int64_t   trial;             /* bytes that may still be read of a file that is only tried; -1: all of it */
 } Stream;
 
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
@@ -107,13 +117,47 @@ static const char *base_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* Adds the skip= that leaves the file out to a message about a file of a folder. Returns exit_code. */
-static int with_skip(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
+/* Puts the file's own path into the commands of a message, and adds the skip= that leaves a file of a folder out.
+ * Returns exit_code. */
+static int with_cure(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
+    char        glob[2 * NAME_MAX + 8] = "skip=";
     const char *base = base_of(s->typed);
-    size_t      used = strlen(fault);
-    if (exit_code != EXIT_DATA || s->is_named || strpbrk(s->name, "*?[]\\'\"")) return exit_code;
-    snprintf(fault + used, DOCUMENT_FAULT_CHARS - used, "; skip='%s' leaves it out of its folder", base);
+    size_t      used, n = strlen(glob);
+    if (exit_code == EXIT_DATA && !s->is_pipe) shell_name_file(fault, DOCUMENT_FAULT_CHARS, s->typed);
+    if ((exit_code != EXIT_DATA && exit_code != EXIT_IO) || s->is_named) return exit_code;
+    for (; *base && n + 2 < sizeof glob; glob[n++] = *base++)
+        if (strchr("*?[]\\", *base)) glob[n++] = '\\';
+    used = strlen(fault);
+    ShellWord word = shell_word(glob);
+    int       is_bare = word.text[0] == 's';
+    snprintf(fault + used, DOCUMENT_FAULT_CHARS - used, is_bare ? "; skip='%s' leaves it out of its folder" : "; %s leaves it out of its folder",
+             is_bare ? glob + 5 : word.text);
     return exit_code;
+}
+
+/* Keeps a refusal, so that all files that are refused are named at once. Returns 0 if the search may go on, else
+ * exit_code. */
+static int refuse_later(Refusals *r, const char *typed, int exit_code, const char *fault) {
+    if (exit_code != EXIT_DATA && exit_code != EXIT_IO) return exit_code;
+    if (r->count++ == 0) return r->exit_code = exit_code, memcpy(r->fault, fault, strlen(fault) + 1), 0;
+    char  *name = shown_name(typed);
+    size_t used = strlen(r->names), needed = strlen(name) + 3;
+    if (r->named == r->count - 2 && used + needed < sizeof r->names)
+        r->named++, snprintf(r->names + used, sizeof r->names - used, "%s%s", used ? ", " : "", name);
+    free(name);
+    return 0;
+}
+
+/* Writes the refusals as one sentence. Returns the exit code of the first, or 0. */
+static int refusals_say(const Refusals *r, char fault[DOCUMENT_FAULT_CHARS]) {
+    if (r->count == 0) return 0;
+    int used = snprintf(fault, DOCUMENT_FAULT_CHARS, "%.*s", DOCUMENT_FAULT_CHARS - REFUSED_CHARS - 80, r->fault);
+    if (r->count > 1)
+        used += snprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), "; %lld more %s refused: %s", (long long)r->count - 1,
+                         r->count == 2 ? "file is" : "files are", r->names);
+    if (r->count - 1 > r->named)
+        snprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), " and %lld more", (long long)(r->count - 1 - r->named));
+    return r->exit_code;
 }
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
@@ -122,6 +166,8 @@ static int with_skip(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_C
 
 static int64_t stream_read(Stream *s, char *data, size_t bytes, char *why) {
     if (s->is_stopped && s->is_stopped()) return snprintf(why, TEXT_FILE_FAULT_CHARS, STOPPED), -EXIT_STOPPED;
+    if (s->trial >= 0 && s->trial < (int64_t)bytes) return s->trial = 0;
+    if (s->trial >= 0) s->trial -= (int64_t)bytes;
     size_t n = s->helds - s->given < bytes ? s->helds - s->given : bytes;
     if (n == 0) return text_file_read(s->file, data, bytes, why);
     memcpy(data, s->held + s->given, n);
@@ -144,7 +190,7 @@ static int64_t stream_hold(Stream *s, char *why) {
 static void stream_close(Stream *s) {
     text_file_close(s->file);
     free(s->held);
-    *s = (Stream){NULL, NULL, 0, 0, 0, NULL};
+    *s = (Stream){NULL, NULL, 0, 0, 0, NULL, -1};
 }
 
 /* --- what a file is ----------------------------------------------------------------------------------------------- */
@@ -254,8 +300,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     NameSays    says = name_says(s->typed);
     TextKind    kind = text_file_kind(stream->file, &what);
     FirstLine   line = LINE_OTHER;
-    s->format = o->format, s->encoding = text_file_encoding(stream->file), s->packing = text_file_packing(stream->file),
-    s->note = NULL;
+    s->format = o->format, s->encoding = text_file_encoding(stream->file), s->packing = text_file_packing(stream->file);
     *reason = NULL;
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
@@ -289,9 +334,12 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
                         o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
-        s->note = "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)";
-    else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream)))
-        s->note = "a JSON array, not rows (jq -c '.[]' FILE > NEW.jsonl makes rows of it)";
+        s->note = copy_of("one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)");
+    else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream))) {
+        const char *first = stream->held + strspn(stream->held, " \t\r\n");
+        const char *rows = json_line_array_rows(first, stream->helds - (size_t)(first - stream->held));
+        if (asprintf(&s->note, "a JSON array, not rows (%s)", rows) < 0) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    }
     return 0;
 }
 
@@ -299,12 +347,12 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
 static int open_source(const Documents *d, Source *s, Stream *stream, const char **reason,
                        char fault[DOCUMENT_FAULT_CHARS]) {
     char why[TEXT_FILE_FAULT_CHARS];
-    *stream = (Stream){NULL, NULL, 0, 0, 0, d->options.is_stopped};
+    *stream = (Stream){NULL, NULL, 0, 0, 0, d->options.is_stopped, d->is_trial ? TRIAL_BYTES : -1};
     *reason = NULL;
     int exit_code = text_file_open(&stream->file, s->path, s->is_pipe ? IO_READ_ANY : IO_READ, d->options.encoding, why);
-    if (exit_code) return with_skip(s, fault_is(fault, exit_code, s->name, " %s", why), fault);
+    if (exit_code) return with_cure(s, fault_is(fault, exit_code, s->name, " %s", why), fault);
     if (s->format == FORMAT_FOUND) exit_code = judge(d, s, stream, reason, fault);
-    if (exit_code && !*reason) with_skip(s, exit_code, fault);
+    if (exit_code && !*reason) with_cure(s, exit_code, fault);
     if (exit_code == 0 && s->format == FORMAT_PARQUET && s->is_pipe)
         exit_code = fault_is(fault, EXIT_DATA, s->name,
                              " is parquet from a pipe, and parquet is read from its end: give the path of the file");
@@ -329,7 +377,7 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
     if (!parquet_open(&rows, s->path, field_of(d), why))
-        return with_skip(s, fault_is(fault, EXIT_DATA, s->name, " %s", why), fault);
+        return with_cure(s, fault_is(fault, EXIT_DATA, s->name, " %s", why), fault);
     parquet_close(rows);
     return 0;
 }
@@ -343,6 +391,16 @@ static void leave_out(Documents *d, const char *path, const char *reason) {
     d->left_out[d->lefts++] = (LeftOut){copy_of(path), shown_name(path), copy_of(reason)};
 }
 
+/* Returns 1 for a plain file that says it has 0 bytes and gives some, as those of /proc do. It is read like a pipe. */
+static int hides_bytes(const char *path, const struct stat *st) {
+    char byte;
+    if (!S_ISREG(st->st_mode) || st->st_size > 0) return 0;
+    int     fd = io_open(path, IO_READ);
+    ssize_t n = fd < 0 ? 0 : read(fd, &byte, 1);
+    if (fd >= 0) io_close(fd);
+    return n > 0;
+}
+
 static Source *add_source(Documents *d, const char *path, const char *typed, const struct stat *st) {
     if (d->sources == d->room) {
         d->room = d->room ? 2 * d->room : 16;
@@ -352,7 +410,7 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
     Source source = {.path = copy_of(path),
                      .typed = copy_of(typed),
                      .name = shown_name(typed),
-                     .is_pipe = !S_ISREG(st->st_mode),
+                     .is_pipe = !S_ISREG(st->st_mode) || hides_bytes(path, st),
                      .due_documents = -1,
                      .due_bytes = -1};
     source.plain_bytes = source.is_pipe ? -1 : (int64_t)st->st_size;
@@ -360,7 +418,7 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
     return &d->source[d->sources++];
 }
 
-static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name); }
+static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name), free(s->note); }
 
 /* Leaves this file or folder out if a glob of skip= matches its last part, or its path within the folder that the user
  * named. Returns 1 if so. */
@@ -405,7 +463,8 @@ static int add_entry(Documents *d, const char *path, const char *entry, const Ab
         return fault_is(fault, EXIT_DATA, path,
                         " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
     if (entry[0] == '.') return leave_out(d, inside, "hidden"), 0;
-    return is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
+    int exit_code = is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
+    return exit_code ? refuse_later(&d->refused, inside, exit_code, fault) : 0;
 }
 
 static int add_path(Documents *d, const char *path, const char *typed, const Above *above,
@@ -415,7 +474,7 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
         const char *error = io_error_text(errno);
         Source      s = {.typed = (char *)typed, .name = shown_name(typed), .is_named = !above};
         snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s.name, error);
-        int exit_code = with_skip(&s, EXIT_DATA, fault);
+        int exit_code = with_cure(&s, EXIT_DATA, fault);
         free(s.name);
         return exit_code;
     }
@@ -464,16 +523,18 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
     if (!d->skipped) fail(EXIT_MEMORY, "no memory for the names of the texts");
     int exit_code = check_options(options, fault);
     for (int i = 0; i < count && exit_code == 0; i++) {
-        int64_t before = d->sources, lefts = d->lefts;
+        int64_t before = d->sources + d->refused.count, lefts = d->lefts;
         exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]),
                              NULL, fault);
-        if (exit_code == 0 && d->sources == before && d->lefts == lefts)
-            exit_code = fault_is(fault, EXIT_DATA, names[i], " is a folder without files");
-        if (exit_code == 0 && d->sources == before)
+        int is_empty = exit_code == 0 && d->sources + d->refused.count == before;
+        if (is_empty && d->lefts == lefts) exit_code = fault_is(fault, EXIT_DATA, names[i], " is a folder without files");
+        else if (is_empty)
             exit_code = fault_is(fault, EXIT_DATA, names[i],
-                                 " is a folder without a file that can be read: %lld left out, the first %s (%s)",
-                                 (long long)(d->lefts - lefts), d->left_out[lefts].name, d->left_out[lefts].reason);
+                            " is a folder without a file that can be read: %lld left out, the first %s (%s)",
+                            (long long)(d->lefts - lefts), d->left_out[lefts].name, d->left_out[lefts].reason);
+        if (exit_code) exit_code = refuse_later(&d->refused, documents_input_name(names[i]), exit_code, fault);
     }
+    if (exit_code == 0) exit_code = refusals_say(&d->refused, fault);
     for (int i = 0; i < options->skips && exit_code == 0; i++)
         if (d->skipped[i] == 0) {
             snprintf(fault, DOCUMENT_FAULT_CHARS,
@@ -671,7 +732,7 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
             at = newline ? newline + 1 : end;
         }
     }
-    if (exit_code == 0 && line.bytes > 0) exit_code = put_line(d, number, &line, c, fault);
+    if (exit_code == 0 && line.bytes > 0 && stream->trial != 0) exit_code = put_line(d, number, &line, c, fault);
     free(line.text);
     int64_t first;
     c->source->invalid = text_file_invalid(stream->file, &first);
@@ -721,14 +782,28 @@ static int read_source(const Documents *d, Source *s, DocumentSink sink, char fa
     }
     error_set_input(NULL);
     stream_close(&stream);
-    return with_skip(s, exit_code, fault);
+    return with_cure(s, exit_code, fault);
+}
+
+/* Adds the names of later files of rows whose starts are refused, too, to the refusal of source i. Returns exit_code. */
+static int name_others(Documents *d, int64_t i, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
+    char other[DOCUMENT_FAULT_CHARS];
+    if (exit_code != EXIT_DATA) return exit_code;
+    refuse_later(&d->refused, d->source[i].typed, exit_code, fault);
+    d->is_trial = 1;
+    for (int64_t k = i + 1; k < d->sources && k - i <= TRIAL_FILES; k++) {
+        Source *s = &d->source[k];
+        int     is_bad = s->format == FORMAT_JSONL && !s->is_pipe && read_source(d, s, (DocumentSink){NULL, NULL, NULL, NULL}, other) == EXIT_DATA;
+        if (is_bad) refuse_later(&d->refused, s->typed, EXIT_DATA, other);
+    }
+    return refusals_say(&d->refused, fault);
 }
 
 int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
     int exit_code = 0;
     for (int64_t i = 0; i < d->sources && exit_code == 0; i++) {
         Source *s = &d->source[i];
-        exit_code = read_source(d, s, sink, fault);
+        exit_code = name_others(d, i, read_source(d, s, sink, fault), fault);
         if (exit_code == 0 && s->due_bytes >= 0 && (s->bytes != s->due_bytes || s->documents != s->due_documents))
             exit_code =
                 fault_is(fault, EXIT_DATA, s->name,
@@ -746,7 +821,8 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
     *documents = *bytes = 0;
     for (int64_t i = 0; i < d->sources && exit_code == 0; i++) {
         Source *s = &d->source[i];
-        if (s->plain_bytes < 0) exit_code = read_source(d, s, (DocumentSink){NULL, NULL, NULL, NULL}, fault);
+        if (s->plain_bytes < 0)
+            exit_code = name_others(d, i, read_source(d, s, (DocumentSink){NULL, NULL, NULL, NULL}, fault), fault);
         s->due_bytes = s->plain_bytes < 0 ? s->bytes : s->plain_bytes;
         s->due_documents = s->plain_bytes < 0 ? s->documents : s->plain_bytes > 0;
         *bytes += s->due_bytes, *documents += s->due_documents;

@@ -201,6 +201,15 @@ static const char *other_than_text(const Reader *r) {
     }
 }
 
+#define COMMA_BEHIND \
+    "has a comma after its object, which JSON Lines has not (sed 's/,[[:space:]]*$//' FILE > NEW.jsonl takes it away)"
+#define COMMA_BETWEEN \
+    "has several objects with commas between, and JSON Lines has one a line (sed '1s/^/[/; $s/,*[[:space:]]*$/]/' FILE | jq -c " \
+    "'.[]' > NEW.jsonl writes them so)"
+#define PYTHON \
+    "is a Python dict, not JSON (python3 -c 'import ast, json, sys; [print(json.dumps(ast.literal_eval(l))) for l in sys.stdin " \
+    "if l.strip()]' < FILE > NEW.jsonl writes JSON)"
+
 /* Reads one object and finds the string under `field` (NULL to find none). Returns as json_line_text, but with the
  * fault in *r, and -2 if there is no such field. */
 static int read_object(Reader *r, const char *field, Names *names, char **text, size_t *length) {
@@ -211,7 +220,7 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     while (is_open) {
         char  *key;
         size_t key_length;
-        if (!takes(r, '"')) fails(r, "has no name in quotes where one is expected");
+        if (!takes(r, '"')) fails(r, r->at < r->end && *r->at == '\'' ? PYTHON : "has no name in quotes where one is expected");
         else if (string(r, &key, &key_length) && !takes(r, ':')) fails(r, "has no : after a name");
         if (r->wrong) break;
         skip_space(r);
@@ -226,8 +235,14 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     }
     const char *behind = r->at;
     skip_space(r);
+    if (!r->wrong && r->at < r->end && *r->at == ',') {
+        for (r->at++; r->at < r->end && strchr(" \t\r\n", *r->at); r->at++) {}
+        fails(r, r->at == r->end ? COMMA_BEHIND : *r->at == '{' ? COMMA_BETWEEN : "has text after its object");
+        r->is_open = 0; /* the value itself is whole */
+    }
     if (!r->wrong && r->at < r->end)
-        fails(r, memchr(behind, '\r', (size_t)(r->at - behind))
+        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind)) ? "has two objects, and JSON Lines has one a line (jq -c . FILE > NEW.jsonl writes them so)"
+                 : memchr(behind, '\r', (size_t)(r->at - behind))
                      ? "has text after a carriage return: a line must end in LF or CR LF "
                        "(tr '\\r' '\\n' < FILE > NEW makes lines of it)"
                      : "has text after its object");
@@ -249,6 +264,19 @@ static void pass_mark(Reader *r) {
     if (r->end - r->at >= 3 && memcmp(r->at, "\xef\xbb\xbf", 3) == 0) r->at += 3;
 }
 
+const char *json_line_array_rows(const char *text, size_t bytes) {
+    size_t at = 1;
+    if (bytes == 0 || *text != '[') return NULL;
+    while (at < bytes && strchr(" \t\r\n[", text[at])) at++;
+    int is_nested = memchr(text + 1, '[', at - 1) != NULL;
+    if (at < bytes && text[at] == '\'') return "a list of Python, not JSON: write it with json.dumps, a value a line";
+    if (at < bytes && text[at] == '"')
+        return is_nested ? "jq -c '.[][] | {text: .}' FILE > NEW.jsonl makes objects of its strings"
+                         : "jq -c '.[] | {text: .}' FILE > NEW.jsonl makes objects of its strings";
+    return is_nested ? "jq -c '.[][]' FILE > NEW.jsonl makes lines of the objects in it"
+                     : "jq -c '.[]' FILE > NEW.jsonl makes lines of the objects in an array";
+}
+
 int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
     Reader r = {.at = line, .end = line + bytes, .from = line};
     Names  names = {.used = 0};
@@ -263,11 +291,12 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
                         (unsigned char)line[invalid], invalid + 1),
                -1;
     if (*r.at != '{') {
-        snprintf(fault, JSON_LINE_FAULT_CHARS,
-                 *r.at == '['
-                     ? "is an array; each line must be an object (jq -c '.[]' FILE > NEW.jsonl makes lines "
-                       "of the objects in an array)"
-                     : "is not a JSON object (format=text reads the file as text)");
+        const char *rows = json_line_array_rows(r.at, (size_t)(r.end - r.at));
+        if (rows) snprintf(fault, JSON_LINE_FAULT_CHARS, "is an array; each line must be an object (%s)", rows);
+        else if (*r.at == '"')
+            snprintf(fault, JSON_LINE_FAULT_CHARS,
+                     "is a string; each line must be an object (jq -c '{text: .}' FILE > NEW.jsonl makes objects of strings)");
+        else snprintf(fault, JSON_LINE_FAULT_CHARS, "is not a JSON object (format=text reads the file as text)");
         return -1;
     }
     int found = read_object(&r, field, &names, text, length);

@@ -12,6 +12,8 @@ extern "C" {
 
 enum { JSON_LINE_FAULT_CHARS = 500 };
 
+/* Returns the words that say how rows are made of a JSON array, which text [bytes] begins with; NULL if it is none. */
+const char *json_line_array_rows(const char *text, size_t bytes);
 /* Decodes the string under `field` of the object in line [bytes], in place: the line is overwritten. Returns 1 with
  * *text and *length (the text may hold zero bytes), or 0 if the field is null or the line blank. On a fault returns -1
  * with the reason in fault, worded to follow "line 12".

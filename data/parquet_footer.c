@@ -126,7 +126,7 @@ static int64_t find_column(Thrift t, int type, const char *field, const char *na
     }
     snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer describes no columns; copy or download it again");
     if (t.state != THRIFT_GOOD || root.children < 1) return -1;
-    snprintf(fault, PARQUET_FAULT_CHARS, "has no column %s; its columns are %s", name, names);
+    snprintf(fault, PARQUET_FAULT_CHARS, "has no column %s; its columns are %s: give field=NAME of the one with the text", name, names);
     if (!found) return -1;
     snprintf(fault, PARQUET_FAULT_CHARS, "has %d columns %s; write it with one", found, name);
     if (found > 1 || !is_text(&wanted, name, fault)) return -1;

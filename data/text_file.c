@@ -599,7 +599,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FA
     int exit_code = open_start(f, ENCODING_FOUND, fault);
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
     if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller's parser judges binary bytes */
-        exit_code = fault_is(fault, EXIT_DATA, "is %s, no text", what ? what : "a parquet file");
+        exit_code = fault_is(fault, EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
     while (exit_code == 0) {
         if (!clean || room - used < 16) {
             if (clean) room *= 2;

@@ -11,6 +11,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/memory_file.h"
+#include "core/shell_word.h"
 #include "data/tokens_json.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
@@ -198,7 +199,7 @@ static const char *unread_tokenizer(const char *weights, char *out, size_t capac
  * compared by the notes beside the data. Warns where it cannot be known. */
 static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
     const char *weights = set->files > 0 ? set->file[0].path : set->path;
-    char        path[4200], name[4300], cure[4600], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
+    char        path[4200], name[4300], cure[5000], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
     Tokenizer   there;
     if (!tokenizer_beside(weights, path, sizeof path)) {
         if (unread_tokenizer(weights, path, sizeof path))
@@ -213,7 +214,7 @@ static void refuse_other_source(const Config *config, const Tokenizer *t, const 
     snprintf(cure, sizeof cure,
              "make the shards with it (./train_gpt tokenize TEXT out=FOLDER tokenizer=%s), or, to train on other tokens "
              "all the same, copy the weights without their tokenizer into a folder of their own",
-             path);
+             shell_word(path).text);
     if (tokenizer_difference(&there, t, why))
         fail(EXIT_DATA, "%s is not the tokenizer of the data: %s; %s", name, why, cure);
     if (t->kind == TOKENIZER_IDS) {
@@ -225,7 +226,7 @@ static void refuse_other_source(const Config *config, const Tokenizer *t, const 
         io_paths_free(&files);
         warn("%s: whether the data were made with it is not known, because no tokenizer is beside them: "
              "data.tokenizer=%s says that they were",
-             name, path);
+             name, shell_word(path).text);
     }
     tokenizer_destroy(&there);
 }

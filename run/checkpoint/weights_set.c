@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/shell_word.h"
 #include "model/hf_gpt2.h"
 #include "model/hf_members.h"
 #include "model/params.h"
@@ -114,14 +115,15 @@ NORETURN static void refuse_folder(const char *folder) {
              folder, missing, count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
     if (count == 1)
         fail(EXIT_DATA,
-             "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s/%s %s/" WEIGHTS_SINGLE,
-             folder, list[0]->d_name, folder, list[0]->d_name, folder);
+             "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", folder, list[0]->d_name,
+             shell_word(path_of("%s/%s", folder, list[0]->d_name).text).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, folder).text).text);
     if (count > 1)
         fail(EXIT_DATA,
              "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
              " that says which of them are the model: rename the one that is the model to " WEIGHTS_SINGLE
-             ", as in mv %s/%s %s/" WEIGHTS_SINGLE,
-             folder, count, folder, list[0]->d_name, folder);
+             ", as in mv %s %s",
+             folder, count, shell_word(path_of("%s/%s", folder, list[0]->d_name).text).text,
+             shell_word(path_of("%s/" WEIGHTS_SINGLE, folder).text).text);
     for (int i = 0; i < 2; i++)
         if (exists(path_of("%s/%s", folder, others[i])))
             fail(EXIT_DATA,

@@ -2,6 +2,7 @@
 #include "run/config/config.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "core/shell_word.h"
 #include "model/block.h"
 #include "run/config/config_load.h"
 
@@ -30,8 +32,11 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     JsonFault fault;
     Where     where = load->file;
     if (!json_parse_all(text, bytes, JSON_LIMIT, "", json, &fault)) {
+        char text_of_fault[sizeof fault.text + PATH_MAX];
         where.at = fault.at;
-        faults_add(&load->faults, where, "%s", fault.text);
+        snprintf(text_of_fault, sizeof text_of_fault, "%s", fault.text);
+        if (where.file) shell_name_file(text_of_fault, sizeof text_of_fault, where.file);
+        faults_add(&load->faults, where, "%s", text_of_fault);
         return 0;
     }
     Places places = {json, 0, 0};

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
+#include "core/shell_word.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/manifest.h"
@@ -64,7 +65,7 @@ static const char *free_dir(const char *dir, char out[4200]) {
 NORETURN static void refuse_foreign(const Config *c, const char *path, const char *what) {
     char other[4200];
     fail(EXIT_CONFIG, "run.dir: %s %s, and a run would write over it: take another folder, run.dir=%s", path, what,
-         free_dir(c->run.dir, other));
+         shell_word(free_dir(c->run.dir, other)).text);
 }
 
 static void check_file(const Config *c, int i) {

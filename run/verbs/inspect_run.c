@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "core/io.h"
+#include "core/shell_word.h"
 #include "run/config/config_diff.h"
 #include "run/verbs/inspect.h"
 #include "run/log/metrics_line.h"
@@ -159,7 +160,8 @@ static void tell_checkpoints(Inspect *in, const char *folder) {
             tell_run_id(in, &m);
             manifest_free(&m);
         }
-        report_row(&in->report, "./train_gpt inspect %s/%s verifies the newest", checkpoints.text, list[0].name);
+        report_row(&in->report, "./train_gpt inspect %s verifies the newest",
+                   shell_word(path_of("%s/%s", checkpoints.text, list[0].name).text).text);
     }
     free(list);
 }

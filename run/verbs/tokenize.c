@@ -17,6 +17,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/shell_word.h"
 #include "core/terminal.h"
 #include "data/documents.h"
 #include "data/encoder.h"
@@ -132,7 +133,7 @@ static void refuse_other_tokenizer(const Job *job) {
         fail(EXIT_CONFIG,
              "tokenize: %s differs from the tokenizer of this command (%s): give tokenizer=%s or another out=, or move "
              "that file away",
-             beside, why, job->out);
+             beside, why, shell_word(job->out).text);
     tokenizer_destroy(&there);
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/shell_word.h"
 #include "core/terminal.h"
 #include "data/bpe_train.h"
 #include "data/documents.h"
@@ -186,7 +187,7 @@ int verb_train_tokenizer(int argc, char **argv) {
         printf("  %lld rare words did not fit in memory and were left out; memory=%gGiB has room for more\n",
                (long long)bpe_trainer_forgotten(counting.trainer), 2.0 * a.memory_bytes / 1073741824.0);
     int entries = 257 + merges, whole = (entries + 63) / 64 * 64;
-    print_plain(stdout, "  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d%s\n", path, a.out, whole,
+    print_plain(stdout, "  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d%s\n", path, shell_word(a.out).text, whole,
            whole > entries ? ", the next multiple of 64" : "");
     free(json), free(left);
     split_destroy(counting.split);

@@ -393,7 +393,7 @@ static void many_columns_are_cut_short(void **state) {
     put_field(2, LIST), put_byte(STRUCT), put_byte(0);
     assert_int_equal(parquet_footer_parse(made.data, made.bytes, 4, "text", &c, fault), 0);
     assert_non_null(strstr(fault, "has no column \"text\"; its columns are \"c0\", \"c.1\", \"c..2\""));
-    assert_string_equal(fault + strlen(fault) - 5, ", ...");
+    assert_non_null(strstr(fault, ", ...: give field=NAME of the one with the text"));
     assert_int_equal(parquet_footer_parse(made.data, made.bytes, 4, "c.1", &c, fault), 0);
     assert_non_null(strstr(fault, "says -1 rows"));
 }

@@ -5,6 +5,21 @@ expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learn
 expect "no such config" exits 64 'nowhere.json' "$TRAIN" "$WORK/nowhere.json"
 echo '{ "run": {"steps": 10,} }' > "$WORK/syntax.json"
 expect "syntax fault with line and column" exits 64 'syntax.json:1:[0-9]+: ' "$TRAIN" "$WORK/syntax.json"
+# A config in another form: the command of the message, as printed, makes the config.
+mkdir "$WORK/it's mine"; named=$WORK/it\'s\ mine/run.json
+cd "$WORK" || exit 1
+formed() {
+    case $1 in
+        mark) printf '\357\273\277'; cat ;; gzip | zstd | xz | bzip2) $1 -c ;; utf-16 | utf-32) iconv -t "$1" ;; utf-*) iconv -t "$1" ;; esac
+}
+for form in mark utf-16 utf-16le utf-16be utf-32 utf-32le gzip zstd xz bzip2; do
+    case $form in gzip | zstd | xz | bzip2) command -v $form > /dev/null || { echo "skip a config packed by $form, which is not installed"; continue; } ;; esac
+    formed $form < tiny.json > "$named"
+    expect "a config in $form is called that" exits 64 "run.json:1:1: error: (starts with a byte-order|is UTF-|is packed by $form)" "$TRAIN" check "$named"
+    rm -f NEW.json; eval "$(grep -oE '(tail|iconv|gzip|zstd|xz|bzip2) -.*> NEW.json' err)"
+    expect "  and its command makes the config" cmp NEW.json tiny.json
+done
+cd - > /dev/null || exit 1
 expect "batch that ranks do not divide" exits 64 'global_tokens.*480' train batch.micro_batch=5
 expect "too many ranks for the batch, said once" exits 64 'global_tokens' train_ranks 4 batch.micro_batch=6
 at=$SECONDS; train_ranks 3 nonsense.key=1 > /dev/null 2>&1; expect "a config fault ends all ranks at once" [ $((SECONDS - at)) -le 30 ]

@@ -108,13 +108,13 @@ for packed in short.gz short.zst short.xz; do
     expect "$packed, cut short" exits 65 "$packed cannot be unpacked to its end.*was cut off.*copy or make it again" tokenize $packed out=new
 done
 expect "a wrong checksum" exits 65 'crc.gz is damaged before byte [0-9]* .gzip, member 1.: incorrect data check' tokenize crc.gz out=new
-expect "packed twice" exits 65 'twice.gz is packed twice: gzip -dc < FILE > NEW' tokenize twice.gz out=new
-expect "  in two ways" exits 65 'mixed.gz is packed twice: gzip -dc < FILE > NEW' tokenize mixed.gz out=new
+expect "packed twice" exits 65 'twice.gz is packed twice: gzip -dc < twice.gz > NEW' tokenize twice.gz out=new
+expect "  in two ways" exits 65 'mixed.gz is packed twice: gzip -dc < mixed.gz > NEW' tokenize mixed.gz out=new
 expect "  and once" eval 'gzip -dc < twice.gz > once.gz; tokenize once.gz out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = text ]'
 for packer in bzip2 lz4; do
     if ! command -v $packer > /dev/null; then echo "skip $packer is not there"; continue; fi
     $packer -c < rows.txt > "packed.$packer"
-    expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc FILE > NEW unpacks it" tokenize "packed.$packer" out=new
+    expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc packed.$packer > NEW unpacks it" tokenize "packed.$packer" out=new
     expect "  works" eval '$packer -dc "packed.$packer" > new.txt; tokenize new.txt out=unpacked val=0 > /dev/null; cmp unpacked/train_000000.bin plain/train_000000.bin'
 done
 printf '\050\265\057\375\000\250\031\000\000hi\n' > wide.zst # a window of 2 GiB, as of zstd --long=31
@@ -123,15 +123,15 @@ case $B in *-asan | *-tsan*) ;; *) little_memory() { (ulimit -v 2000000; exits 7
     expect "  where there is the memory" little_memory 'wide.zst was packed by zstd with a window of 2048 MiB .zstd --long=31.* this machine has [0-9]+ MiB left' tokenize wide.zst out=new val=0 ;;
 esac
 tar -czf folder.tar.gz folder
-expect "a packed tar archive" exits 65 'folder.tar.gz is a tar archive: tar -xf FILE unpacks it' tokenize folder.tar.gz out=new
+expect "a packed tar archive" exits 65 'folder.tar.gz is a tar archive: tar -xf folder.tar.gz unpacks it' tokenize folder.tar.gz out=new
 expect "a line without the field" exits 65 'missing.jsonl: line 2 has no field "text"; its fields are url, body: give field=NAME' tokenize missing.jsonl out=new
 expect "a field that no line has" exits 65 'rows.jsonl: line 1 has no field "body"' tokenize rows.jsonl field=body out=new
-expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' FILE" tokenize array.json field=text out=new
+expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' array.json > NEW.jsonl" tokenize array.json field=text out=new
 expect "a JSON array that nobody calls rows is text, and that is said" eval 'tokenize array.json out=tree val=0 > said; grep -q "read .*array.json: text, utf-8, a JSON array, not rows" said && text_of tree/train_*.bin | cmp - array.json'
 expect "one value over several lines, too" eval 'tokenize pretty.json out=tree val=0 > said; grep -q "read .*pretty.json: text, utf-8, one JSON value over several lines" said'
 cp pretty.json book.ipynb; printf '[Verse 1]\n{ int a; }\n' > song
 expect "  by any name, unless it only looks so" eval 'tokenize book.ipynb song out=tree val=0 > said; grep -q "book.ipynb: text, utf-8, one JSON value over" said && grep -q "song: text, utf-8, 1 document" said'
-expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . FILE' tokenize pretty.jsonl out=new
+expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . pretty.jsonl > NEW.jsonl' tokenize pretty.jsonl out=new
 if command -v jq > /dev/null; then
     jq -c . pretty.jsonl > NEW.jsonl; jq -c '.[]' array.json >> NEW.jsonl
     expect "  and its cure works, as that of an array" eval 'tokenize NEW.jsonl out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "a a b " ]'
@@ -203,5 +203,57 @@ mkdir nothing
 expect "an empty folder" exits 65 'nothing is a folder without files' tokenize nothing out=new
 (printf '{"text":"'; head -c 300000000 /dev/zero | tr '\0' 'a') > long.jsonl
 expect "a line without an end" exits 65 'long.jsonl: line 1 is longer than 256 MiB' tokenize long.jsonl out=new
+# --- cures, typed as they are printed: the command of a message about a name with spaces and quotes, then the same file again
+mkdir 'my "odd" it'"'"'s'; odd='my "odd" it'"'"'s'
+# cures NAME FILE COMMAND READ WORDS: the message has the command, and what it makes reads as these words
+cures() {
+    local name=$1 file=$odd/$2 pattern=$3 new=$4 words=$5 said
+    said=$("$TRAIN" tokenize "$file" out=new 2>&1); rm -f NEW NEW.jsonl
+    local command; command=$(grep -oE -- "$pattern" <<< "$said" | head -1)
+    expect "$name: a command that names the file" [ -n "$command" ] || { echo "$said"; return; }
+    eval "$command" 2> cure.err; ok $? "  which works" || cat cure.err
+    tokenize "$new" out=tree val=0 > said; expect "  and what it makes is read" [ "$(text_of tree/train_*.bin | tr '\n' ' ')" = "$words" ]
+}
+python3 - "$odd" <<'PY'
+import gzip, json, sys
+folder = sys.argv[1] + "/"
+def put(name, text): open(folder + name, "wb").write(text.encode() if isinstance(text, str) else text)
+put("python.jsonl", "{'text': 'it\\'s', 'n': None}\n{'text': \"b\", 'n': True}\n")
+put("commas.jsonl", '{"text": "a"},\n{"text": "b"},\n')
+put("joined.jsonl", '{"text": "a"}{"text": "b"}\n')
+put("between.jsonl", '{"text": "a"}, {"text": "b"}\n')
+put("strings.jsonl", '"a"\n"b"\n')
+put("words.jsonl", '["a", "b"]\n["c"]\n')
+put("lists.jsonl", '[[{"text": "a"}], [{"text": "b"}]]\n')
+put("twice.gz", gzip.compress(gzip.compress(b"text\n")))
+PY
+if command -v jq > /dev/null; then
+    cures "rows joined on one line" joined.jsonl 'jq -c \. .*NEW\.jsonl' NEW.jsonl "a b "
+    cures "with commas between" between.jsonl 'sed .*NEW\.jsonl' NEW.jsonl "a b "
+    cures "strings" strings.jsonl "jq -c '\{text.*NEW\.jsonl" NEW.jsonl "a b "
+    cures "lists of strings" words.jsonl "jq -c '\.\[\].*NEW\.jsonl" NEW.jsonl "a b c "
+    cures "a list of lists" lists.jsonl "jq -c '\.\[\].*NEW\.jsonl" NEW.jsonl "a b "
+else echo "skip cures by jq: it is not installed"; fi
+cures "dicts of Python" python.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl "it's b "
+cures "commas behind rows" commas.jsonl 'sed .*NEW\.jsonl' NEW.jsonl "a b "
+cures "packed twice" twice.gz 'gzip -dc < .*> NEW' NEW "text "
+printf '["a", "b"]\n' > strings.json
+expect "an array of strings, which is text: its note names the other command" eval 'tokenize strings.json out=tree val=0 | grep -qF "a JSON array, not rows (jq -c '"'.[] | {text: .}'"' FILE"'
+expect "a shard that is text" exits 65 "is UTF-8 text, not tokens: ./train_gpt tokenize '$odd/note' 'out=datasets/note' makes|tokenize 'my \"odd\" it'.*/note' out=datasets/note makes" \
+    eval 'echo some text > "$odd/note"; train data.train="$odd/note" data.val= run.dir=x'
+
+# --- several files that are refused are named at once, and skip= of any name leaves them out
+mkdir bad; for i in 1 2 3 4; do echo '{"text": "good"}' > "bad/a$i.jsonl"; echo '{"body": "bad"}' > "bad/b [$i]'s.jsonl"; done
+expect "four files without the field: one sentence names them" exits 65 "line 1 has no field .*b \[1\]'s.jsonl.*; 3 more files are refused: bad/b \[2\]'s.jsonl, .*b \[4\]'s.jsonl$|b \[1\]'s.jsonl: line 1 has no field.*; 3 more files are refused: bad/b \[2\]'s.jsonl, bad/b \[3\]'s.jsonl, bad/b \[4\]'s.jsonl" tokenize bad out=new
+again=(); for i in 1 2 3 4; do
+    "$TRAIN" tokenize bad "${again[@]}" out=new 2> err; eval "again+=($(grep -oE "; \S*skip=.* leaves it out" err | sed -E 's/^; //; s/ leaves it out.*//'))"
+done
+expect "  the key of each message, typed as printed, leaves one out" eval 'tokenize bad "${again[@]}" out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "good good good good " ]'
+mkdir reads; echo '{"text": "good"}' > reads/a.jsonl; ln -s /proc/self/mem reads/memory; ln -s gone reads/lost
+expect "files that cannot be read are named at once, with skip=" exits 65 "cannot read reads/lost: No such file.*skip='lost' leaves it out of its folder; 1 more file is refused: reads/memory" tokenize reads out=new
+expect "  an error of reading, too" exits 74 "reads/memory cannot be read: Input/output error; skip='memory' leaves it out" tokenize reads skip=lost out=new
+expect "  and its cure" eval "tokenize reads skip=lost skip='memory' out=tree val=0 > said; [ \"\$(text_of tree/train_*.bin)\" = good ]"
+expect "a file of /proc, which says that it is empty" eval 'tokenize /proc/version out=tree val=0 > said; text_of tree/train_*.bin | cmp - /proc/version'
+
 expect "nothing half-written is left by any of them" [ -z "$(find new -type f 2> /dev/null)" ]
 exit $STATUS

@@ -181,6 +181,36 @@ done
 gzip -c "$WORK/bpe/tokenizer.json" > "$WORK/packed.json.gz"
 tokenize "$text" out="$WORK/unpacked" val=0 tokenizer="$WORK/packed.json.gz" > /dev/null
 expect "a packed tokenizer is unpacked beside the shards" cmp "$WORK/unpacked/tokenizer.json" "$WORK/bpe/tokenizer.json"
+# tokenizers of other forms: packed ones, those that were cut, and those that are not read
+python3 - "$WORK" <<'PY'
+import base64, gzip, json, os, sys
+at = sys.argv[1] + "/"
+printable = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+rest = [b for b in range(256) if b not in printable]
+vocab = {chr(b if b in printable else 256 + rest.index(b)): b for b in range(256)} | {"th": 256, "the": 257}
+for name, merges in {"whole": "#version: 0.2\nt h\nth e\n", "cut": "#version: 0.2\nt h\n", "bare": ""}.items():
+    os.makedirs(at + "pair-" + name)
+    json.dump(vocab, open(at + "pair-" + name + "/vocab.json", "w"))
+    open(at + "pair-" + name + "/merges.txt", "w").write(merges)
+ranks = b"".join(base64.b64encode(bytes([b])) + b" %d\n" % b for b in range(256)) + base64.b64encode(b"th") + b" 256\n"
+open(at + "gpt2.tiktoken.gz", "wb").write(gzip.compress(ranks))
+os.makedirs(at + "pieces")
+open(at + "pieces/tokenizer.model", "wb").write(b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02" + b"\n\x0c\n\x03abc\x15\0\0\x80\xbf" * 50)
+PY
+quietly() { tokenize "$text" out="$WORK/formed" val=0 eot=none "$@" > "$WORK/said" 2> "$WORK/err"; }
+expect "a pair that is whole: no word" eval 'quietly tokenizer="$WORK/pair-whole" && [ ! -s "$WORK/err" ]'
+for cut in cut bare; do
+    rm -rf "$WORK/formed"
+    expect "merges.txt $cut: a warning" eval 'quietly tokenizer="$WORK/pair-$cut" && grep -qE "warning: .*pair-$cut/merges.txt: [01] merges make at most as many of the 2 tokens" "$WORK/err"'
+done
+rm -rf "$WORK/formed"
+expect "a packed .tiktoken" quietly tokenizer="$WORK/gpt2.tiktoken.gz"
+expect "  is plain beside the shards, and found there" eval 'grep -q "^dGg= 256$" "$WORK/formed/gpt2.tiktoken" && "$TRAIN" inspect "$WORK/formed/train_000000.bin" | grep -q "^begins .*the "'
+rm -rf "$WORK/formed"
+expect "a model of SentencePiece is called that" exits 65 'tokenizer.model is a model of SentencePiece, which is not read: name tokenizer.json' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces/tokenizer.model"
+expect "  and its folder" exits 65 'pieces holds no tokenizer that is read: tokenizer.model is of SentencePiece' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces"
+bzip2 -c "$WORK/bpe/tokenizer.json" > "$WORK/t.json.bz2" 2> /dev/null &&
+    expect "a tokenizer packed by bzip2: one sentence with its command" exits 65 "t.json.bz2 is packed by bzip2, which is not read: bzip2 -dc $WORK/t.json.bz2 > NEW unpacks it$" tokenize "$text" out="$WORK/formed" tokenizer="$WORK/t.json.bz2"
 # bytes in a model with more ids than 256
 train model.vocab_size=304 run.dir="$WORK/wide" run.steps=1 eval.every=0 > "$WORK/out" 2>&1; ok $? "bytes train a model with more ids"
 "$TRAIN" sample "$WORK/wide" prompt="the quick" tokens=4 > "$WORK/out" 2> "$WORK/err"; ok $? "  which reads a prompt"
