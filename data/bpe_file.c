@@ -138,8 +138,13 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     cJSON *json = json_of_others(file->text, file->bytes, file->path, &end);
     if (cJSON_IsObject(json)) return json;
     for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
+    const char *first = file->text + strspn(file->text, " \t\r\n");
     cJSON_Delete(json);
-    refuse(r, ":%d: not the JSON object of a tokenizer", line);
+    if (!*first) refuse(r, " is empty: download it again");
+    else if (*first == '<') refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
+    else if (*first == '{' && end && end >= file->text + file->bytes)
+        refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", line);
+    else refuse(r, ":%d: not the JSON object of a tokenizer", line);
     return NULL;
 }
 
@@ -210,6 +215,21 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
     return 1;
 }
 
+/* Notes tokens that no merge makes, as after a download that was cut: no text would ever have them. */
+static void note_unmade(const Reading *r) {
+    int32_t *pair, unmade = 0;
+    int64_t  merges = bpe_merges(r->bpe, &pair);
+    free(pair);
+    for (int32_t id = 0; id < bpe_ids(r->bpe); id++) {
+        size_t bytes = 0;
+        unmade += bpe_bytes(r->bpe, id, &bytes) && bytes > 1 && !bpe_id_is_special(r->bpe, id);
+    }
+    if (unmade > merges)
+        note(r, "%lld merges make at most as many of the %d tokens that are longer than a byte: the others are in no text; if the "
+                "file was cut or is empty, download it again",
+             (long long)merges, unmade);
+}
+
 /* --- vocab.json and merges.txt ------------------------------------------------------------------------------------ */
 
 static int read_merges(Reading *r, const BpeText *file) {
@@ -238,21 +258,6 @@ static int read_vocabulary(Reading *r, const cJSON *json) {
     if (id < 0) return 0;
     if (end) bpe_add_special(r->bpe, id, END_OF_TEXT, sizeof END_OF_TEXT - 1);
     return take_vocabulary(r, json);
-}
-
-/* Notes tokens that no merge makes, as after a download that was cut: no text would ever have them. */
-static void note_unmade(const Reading *r) {
-    int32_t *pair, unmade = 0;
-    int64_t  merges = bpe_merges(r->bpe, &pair);
-    free(pair);
-    for (int32_t id = 0; id < bpe_ids(r->bpe); id++) {
-        size_t bytes = 0;
-        unmade += bpe_bytes(r->bpe, id, &bytes) && bytes > 1 && !bpe_id_is_special(r->bpe, id);
-    }
-    if (unmade > merges)
-        note(r, "%lld merges make at most as many of the %d tokens that are longer than a byte: the others are in no text; if the "
-                "file was cut or is empty, download it again",
-             (long long)merges, unmade);
 }
 
 static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
@@ -534,6 +539,9 @@ static int read_model(Reading *r, const cJSON *json) {
     const cJSON *version = member(json, "version");
     const char  *type = word_of(model, "type");
     int          is_bytes = 0;
+    if (!cJSON_IsObject(model))
+        return refuse(r, " has no object \"model\": it is no tokenizer.json (a vocabulary alone is read as vocab.json, with merges.txt "
+                         "beside it)");
     if (*type ? strcmp(type, "BPE") != 0 : !member(model, "merges"))
         return refuse_part(r, "model", *type ? type : "of no type");
     if (version && strcmp(word_of(json, "version"), "1.0") != 0)
@@ -551,8 +559,11 @@ static int read_model(Reading *r, const cJSON *json) {
     if (!is_bytes) return refuse_part(r, "pre_tokenizer", "without ByteLevel");
     if (cJSON_IsTrue(member(model, "ignore_merges"))) bpe_take_whole(r->bpe);
     take_decoder(r, member(json, "decoder"));
-    return take_added(r, added) && take_vocabulary(r, member(model, "vocab")) && has_ids_in_order(r, added) &&
-           take_merges(r, member(model, "merges")) && take_post_processor(r, member(json, "post_processor"));
+    if (!take_added(r, added) || !take_vocabulary(r, member(model, "vocab")) || !has_ids_in_order(r, added) ||
+        !take_merges(r, member(model, "merges")))
+        return 0;
+    if (cJSON_GetArraySize(member(model, "merges")) == 0 && !bpe_takes_whole(r->bpe)) note_unmade(r);
+    return take_post_processor(r, member(json, "post_processor"));
 }
 
 static int read_tokenizer_json(Reading *r, const BpeText *file) {

@@ -200,19 +200,21 @@ static int ends_in(const char *name, size_t length, const char *ending) {
     return length > n && strncasecmp(name + length - n, ending, n) == 0;
 }
 
+/* Returns 1 if a name has this ending, before .gz, .zst or .xz. */
+static int name_ends_in(const char *path, const char *ending) {
+    static const char *const PACKED[] = {".gz", ".zst", ".xz"};
+    size_t length = strlen(path);
+    for (int i = 0; i < 3; i++)
+        if (ends_in(path, length, PACKED[i])) return ends_in(path, length - strlen(PACKED[i]), ending);
+    return ends_in(path, length, ending);
+}
+
 typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON, NAME_PARQUET } NameSays;
 static NameSays name_says(const char *path) {
     static const struct { const char *ending; NameSays says; } ENDINGS[] = {
         {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT}, {".text", NAME_TEXT}, {".parquet", NAME_PARQUET}};
-    static const char *const PACKED[] = {".gz", ".zst", ".xz"};
-    size_t length = strlen(path);
-    for (int i = 0; i < 3; i++)
-        if (ends_in(path, length, PACKED[i])) {
-            length -= strlen(PACKED[i]);
-            break;
-        }
     for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
-        if (ends_in(path, length, ENDINGS[i].ending)) return ENDINGS[i].says;
+        if (name_ends_in(path, ENDINGS[i].ending)) return ENDINGS[i].says;
     return NAME_SILENT;
 }
 
@@ -278,6 +280,20 @@ static int begins_json(const Stream *s) {
     return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
 }
 
+/* Returns 1 if the first line of the held text has an object and behind it another one. */
+static int holds_two_objects(const Stream *s) {
+    size_t at = 0, end;
+    while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
+    for (end = at; end < s->helds && s->held[end] != '\n';) end++;
+    for (size_t i = at; i + 1 < end; i++) { /* json_line_is_object writes into the text */
+        if (s->held[i] != '}') continue;
+        size_t next = i + 1;
+        while (next < end && strchr(" \t\r,", s->held[next]) && s->held[next]) next++;
+        if (next < end && s->held[next] == '{' && is_whole_object(s->held + at, i + 1 - at)) return 1;
+    }
+    return 0;
+}
+
 /* Refuses a file of a kind that is not text. For a file found in a folder it writes the reason to leave it out into
  * *reason instead. */
 static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const char *what, const char **reason,
@@ -290,6 +306,20 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
     if (*reason) return EXIT_DATA;
     return fault_is(fault, EXIT_DATA, s->name, " is %s%s", what,
                kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32" : "");
+}
+
+/* Texts of a form that other programs would read otherwise, by their names, with a remark. */
+static const struct { const char *ending, *note; } FORMS[] = {
+    {".csv", "a table, read as text with its commas: field= and format= read JSON Lines and parquet"},
+    {".tsv", "a table, read as text with its tabs: field= and format= read JSON Lines and parquet"},
+    {".html", "its tags are read as text"}, {".htm", "its tags are read as text"}, {".xml", "its tags are read as text"},
+    {".warc", "its headers are read as text"}, {".mbox", "its headers are read as text"}, {".eml", "its headers are read as text"},};
+
+/* Returns a remark on a file that is read as text, or NULL. malloc'ed. */
+static char *note_of_form(const char *path) {
+    for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++)
+        if (name_ends_in(path, FORMS[i].ending)) return copy_of(FORMS[i].note);
+    return NULL;
 }
 
 /* Detects how a source is read. Returns 0 or an exit code. With an exit code and *reason not NULL the file is left out
@@ -334,12 +364,15 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
                         o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
-        s->note = copy_of("one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)");
+        s->note = copy_of(holds_two_objects(stream)
+                              ? "several JSON values on a line, not rows (jq -c . FILE > NEW.jsonl makes rows of them)"
+                              : "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)");
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream))) {
         const char *first = stream->held + strspn(stream->held, " \t\r\n");
         const char *rows = json_line_array_rows(first, stream->helds - (size_t)(first - stream->held));
         if (asprintf(&s->note, "a JSON array, not rows (%s)", rows) < 0) fail(EXIT_MEMORY, "no memory for the names of the texts");
     }
+    if (!s->note && s->format == FORMAT_TEXT) s->note = note_of_form(s->typed);
     return 0;
 }
 

@@ -17,6 +17,8 @@ typedef struct {
     int    is_open;    /* the fault is that the line ends before its value does */
 } Reader;
 
+static const char IN_STRING[] = "ends in the middle of a string";
+
 static int fails(Reader *r, const char *wrong) {
     if (!r->wrong) r->wrong = wrong, r->column = (size_t)(r->at - r->from) + 1, r->is_open = r->at == r->end;
     return 0;
@@ -97,7 +99,7 @@ static int string(Reader *r, char **text, size_t *length) {
             r->at++;
         memmove(out, run, (size_t)(r->at - run));
         out += r->at - run;
-        if (r->at == r->end) return fails(r, "ends in the middle of a string");
+        if (r->at == r->end) return fails(r, IN_STRING);
         if ((unsigned char)*r->at < 0x20 && !r->is_lenient) return fails(r, "holds a control character in a string");
         if (*r->at++ == '"') return *length = (size_t)(out - *text), 1;
         out = escape(r, out);
@@ -300,7 +302,12 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
         return -1;
     }
     int found = read_object(&r, field, &names, text, length);
-    if (r.wrong && r.is_open)
+    if (r.wrong == IN_STRING)
+        snprintf(fault, JSON_LINE_FAULT_CHARS,
+                 "%s (column %zu): a line end in a text is written \\n in JSON; write the rows by a program for JSON, or copy the file "
+                 "again if it was cut off (format=text reads the file as text)",
+                 r.wrong, r.column);
+    else if (r.wrong && r.is_open)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
                  "%s (column %zu): its value spans several lines or was cut off, and JSON Lines has one value a line "
                  "(jq -c . FILE > NEW.jsonl writes it so; format=text reads the file as text)",

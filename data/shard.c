@@ -28,12 +28,14 @@ static const struct { int32_t magic, version; int token_bytes; const char *what;
     {20240527, 0, 0, "llm.c optimizer state"},
 };
 
+#define OLD_INDEX "TNTIDX\0\0" /* of fairseq and the first Megatron */
 #define MEGATRON_MAGIC "MMIDIDX\0" /* and the string's own NUL: nine bytes */
 
 /* Other formats that would pass as headerless tokens: no such file of tokens starts with six or more given bytes. */
 static const struct { const char *start; size_t bytes; const char *what; } foreign_files[] = {
     {"BIN.TOK\n", 8, "llmq token file; convert it to llm.c shards"},
     {MEGATRON_MAGIC, 8, "Megatron index; name the .bin beside it, and the index is read with it"},
+    {OLD_INDEX, 8, "index of an older Megatron (TNTIDX); make it again with its present tools"},
     {"\x93NUMPY", 6, "NumPy .npy file; write the array with tofile() as uint16, or as uint32 for a vocabulary over 65,536"},
 };
 
@@ -146,7 +148,7 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     }
     for (size_t i = 0; i < sizeof foreign_files / sizeof *foreign_files; i++)
         if (bytes >= foreign_files[i].bytes && memcmp(data, foreign_files[i].start, foreign_files[i].bytes) == 0)
-            FAULT("is a %s", foreign_files[i].what);
+            FAULT("is %s %s", strchr("aeiou", foreign_files[i].what[0]) ? "an" : "a", foreign_files[i].what);
     const char *text = shard_text_kind(data, bytes);
     if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize", text);
     const char *other = text_other_kind(data, bytes);
@@ -276,6 +278,11 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     if (is_good && rc == 0) rc = io_pread(fd, &offset, sizeof offset, SHARD_INDEX_BYTES + 4 * (last + 1) + 8 * last);
     if (fd >= 0) io_close(fd);
     if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, io_error_text(rc));
+    if (rc == 0 && start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
+        SAY(EXIT_DATA,
+            "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make both again with its present tools, or, if "
+            "the tokens are uint16, move the index away",
+            path, name);
     if (!is_index) return 0;
     if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
     if (length < 0 || offset > file_bytes || file_bytes - offset != (uint64_t)length * (uint64_t)header->token_bytes)

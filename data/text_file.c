@@ -280,6 +280,11 @@ TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
 
 /* --- what is no text ---------------------------------------------------------------------------------------------- */
 
+/* A command that makes parquet of a table. */
+#define TO_PARQUET(module, table)                                                                                       \
+    "python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' FILE "     \
+    "makes parquet of it"
+
 /* IF_BINARY: a text could begin with these bytes, so they count only if the start has too many control bytes for a
  * text. */
 enum { ALWAYS, IF_BINARY };
@@ -363,10 +368,11 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"wOF2", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
     {"SQLite format 3", 16, 0, ALWAYS, TEXT_OTHER, "an SQLite database: sqlite3 FILE .dump writes it as text"},
     {"\x93NUMPY", 6, 0, ALWAYS, TEXT_OTHER, "an array of NumPy"},
-    {"ARROW1", 6, 0, IF_BINARY, TEXT_OTHER, "an Arrow file: write it as parquet"},
-    {"\xff\xff\xff\xff", 4, 0, ALWAYS, TEXT_OTHER, "an Arrow stream, or damaged: write it as parquet"},
-    {"FEA1", 4, 0, IF_BINARY, TEXT_OTHER, "a Feather file: write it as parquet"},
-    {"ORC", 3, 0, IF_BINARY, TEXT_OTHER, "an ORC file: write it as parquet"},
+    {"ARROW1", 6, 0, IF_BINARY, TEXT_OTHER, "an Arrow file: " TO_PARQUET("pyarrow.feather", "a.read_table(sys.argv[1])")},
+    {"\xff\xff\xff\xff", 4, 0, ALWAYS, TEXT_OTHER,
+     "an Arrow stream, or damaged: " TO_PARQUET("pyarrow", "a.ipc.open_stream(sys.argv[1]).read_all()")},
+    {"FEA1", 4, 0, IF_BINARY, TEXT_OTHER, "a Feather file: " TO_PARQUET("pyarrow.feather", "a.read_table(sys.argv[1])")},
+    {"ORC", 3, 0, IF_BINARY, TEXT_OTHER, "an ORC file: " TO_PARQUET("pyarrow.orc", "a.read_table(sys.argv[1])")},
     {"Obj\1", 4, 0, ALWAYS, TEXT_OTHER, "an Avro file: write it as parquet or JSON Lines"},
     {"PARE", 4, 0, IF_BINARY, TEXT_OTHER, "an encrypted parquet file: write it without encryption"},
     {"\x89HDF\r\n\x1a\n", 8, 0, ALWAYS, TEXT_OTHER, "an HDF5 file"},

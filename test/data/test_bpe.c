@@ -364,7 +364,10 @@ static void hostile_files_are_refused(void **state) {
     static const struct { BpeKind kind; const char *begin, *again, *end, *says; } CASES[] = {
         {BPE_TOKENIZER_JSON, "{\"model\":", "[", "", "not the JSON object"},
         {BPE_TOKENIZER_JSON, "{\"model\":", "{\"a\":", "", "not the JSON object"},
-        {BPE_TOKENIZER_JSON, "", "", "", "not the JSON object"},
+        {BPE_TOKENIZER_JSON, "", "", "", "is empty: download it again"},
+        {BPE_TOKENIZER_JSON, " \n<!DOCTYPE html>", "", "", "is a web page, not the JSON of a tokenizer"},
+        {BPE_TOKENIZER_JSON, "{\"model\": {\"type\": \"BPE\",\n", "", "", ":2: the file ends in the middle of its JSON"},
+        {BPE_TOKENIZER_JSON, "{\"a\": 0, \"b\": 1}", "", "", "has no object \"model\": it is no tokenizer.json"},
         {BPE_TOKENIZER_JSON, "[", "", "]", "not the JSON object"},
         {BPE_TOKENIZER_JSON, "{\"model\":{}}", "", "\n}", ":2: not the JSON object"},
         {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"", "x", "\"}}", "its model, xxxxxxxx"},

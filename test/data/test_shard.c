@@ -311,6 +311,9 @@ static void megatron_files_are_read_with_their_index(void **state) {
     assert_int_equal(truncate("narrow.idx", 20), 0);
     assert_ends(EXIT_DATA, open_shard, "narrow.bin", "an index that is truncated: it holds 20 bytes", NULL);
     assert_ends(EXIT_DATA, open_shard, "wide.idx", "name the .bin beside it", NULL);
+    write_file("narrow.idx", "TNTIDX\0\0................", 24);
+    assert_ends(EXIT_DATA, open_shard, "narrow.bin", "narrow.bin has an index of an older Megatron (narrow.idx, TNTIDX)", NULL);
+    assert_ends(EXIT_DATA, open_shard, "narrow.idx", "index of an older Megatron", NULL);
     write_file("narrow.idx", "a note", 6); /* anybody's */
     s = shard_open("narrow.bin", 0);
     assert_int_equal(s.header.tokens, 4);

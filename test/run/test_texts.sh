@@ -242,6 +242,23 @@ expect "an array of strings, which is text: its note names the other command" ev
 expect "a shard that is text" exits 65 "is UTF-8 text, not tokens: ./train_gpt tokenize '$odd/note' 'out=datasets/note' makes|tokenize 'my \"odd\" it'.*/note' out=datasets/note makes" \
     eval 'echo some text > "$odd/note"; train data.train="$odd/note" data.val= run.dir=x'
 
+printf '{"text": "a"} {"text": "b"}' > row.json
+expect "several values on a line are called that" eval 'tokenize row.json out=tree val=0 | grep -qF "several JSON values on a line, not rows (jq -c . FILE"'
+printf '{"text": "a\nb"}\n' > broken.jsonl
+expect "a line end within a text" exits 65 'broken.jsonl: line 1 ends in the middle of a string .column 1[12].: a line end in a text is written .n in JSON' tokenize broken.jsonl out=new
+printf 'id,text\n1,"a, b"\n' > table.csv; gzip -c table.csv > table.tsv.gz; printf '<p>a</p>\n' > page.html
+expect "tables and pages are text, and that is said" eval 'tokenize table.csv table.tsv.gz page.html out=tree val=0 > said; [ "$(grep -cE "text, utf-8, (a table, read as text with its commas|gzip, a table, read as text with its tabs|its tags are read as text)" said)" = 3 ]'
+printf 'ARROW1\0\0\377\377\377\377' > "$odd/a.arrow"; printf '\377\377\377\377\160\0\0\0' > "$odd/b.arrow"
+last_word() { local wanted=$2; eval "set -- $1"; [ "${*: -1}" = "$wanted" ]; }
+for name in a b; do
+    command=$("$TRAIN" tokenize "$odd/$name.arrow" out=new 2>&1 | grep -oE "python3 -c '.*arrow'" | head -1)
+    expect "an Arrow file, and a command that names it ($name)" last_word "$command" "$odd/$name.arrow"
+done
+if python3 -c 'import pyarrow' 2> /dev/null; then
+    python3 -c 'import pyarrow as a, pyarrow.feather as f, sys; t = a.table({"text": ["a", "b"]}); f.write_feather(t, sys.argv[1])' "$odd/c.arrow"
+    cures "an Arrow file" c.arrow 'python3 -c .*\.arrow'"'" NEW.parquet "a b "
+fi
+
 # --- several files that are refused are named at once, and skip= of any name leaves them out
 mkdir bad; for i in 1 2 3 4; do echo '{"text": "good"}' > "bad/a$i.jsonl"; echo '{"body": "bad"}' > "bad/b [$i]'s.jsonl"; done
 expect "four files without the field: one sentence names them" exits 65 "line 1 has no field .*b \[1\]'s.jsonl.*; 3 more files are refused: bad/b \[2\]'s.jsonl, .*b \[4\]'s.jsonl$|b \[1\]'s.jsonl: line 1 has no field.*; 3 more files are refused: bad/b \[2\]'s.jsonl, bad/b \[3\]'s.jsonl, bad/b \[4\]'s.jsonl" tokenize bad out=new
