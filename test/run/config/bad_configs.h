@@ -147,6 +147,7 @@ static const BadValue BAD_VALUES[] = {
     {"outer.learning_rate", "-0.7", "must be a number from 0", "not -0.7"},
     {"outer.momentum", "1", "must be a number of at least 0 and below 1", "not 1"},
     {"outer.patience_seconds", "0", "must be a number from 0.1 to 86400", "not 0"},
+    {"outer.linger_minutes", "-1", "must be a number from 0 to 525600", "not -1"},
     {"outer.least_islands", "0", "must be an integer from 1 to 4096", "not 0"},
     {"outer.key", "\"\"", "outer.key", "must not be empty"},
     {"outer.compress", "\"int4\"", "must be \"none\", \"bf16\" or \"int8\"", "did you mean \"int8\"?"},
