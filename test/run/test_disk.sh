@@ -35,6 +35,16 @@ expect "a rank with a slow disk holds up no step, and no checkpoint is named bef
     quiet env TRAIN_GPT_FAIL="io.fsync@1+:slow,rank=1" TRAIN_GPT_FAIL_LOG="$WORK/slowed" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/slow"
 expect "its writes were slow" grep -q 'io.fsync@1:slow,rank=1' "$WORK/slowed"
 
+# --- a disk that fills between two renames: the files before it stay as they are, and nothing half-made is taken for a file
+for n in 2 8 14; do
+    rm -f "$WORK/struck"
+    TRAIN_GPT_FAIL_LOG=$WORK/struck failing "io.rename@$n+:ENOSPC" run.dir="$WORK/renames$n" > /dev/null 2> "$WORK/err"
+    expect "no room from rename $n on: exit 74, after a warning for each save" eval '[ $? -eq 74 ] && grep -q "io.rename" "$WORK/struck" && grep -q "warning: step .* is not saved: cannot rename to .*: No space left" "$WORK/err"'
+    expect "nothing half-written" no_leftovers "$WORK/renames$n"
+    quiet train run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/renames$n"
+    expect "with room the same command goes on to the weights of the whole run" same_weights "$WORK/renames$n" "$WORK/whole" step_00000020
+done
+
 # --- the log. Before its first line there are a probe's write and config.json's, between two lines loss.svg's; a short one leaves half a line.
 for n in 3 7 11; do
     expect "write $n, a line of the log, finds no room for a while" \
