@@ -38,8 +38,8 @@ expect "its writes were slow" grep -q 'io.fsync@1:slow,rank=1' "$WORK/slowed"
 # --- a disk that fills between two renames: the files before it stay as they are, and nothing half-made is taken for a file
 for n in 2 8 14; do
     rm -f "$WORK/struck"
-    TRAIN_GPT_FAIL_LOG=$WORK/struck failing "io.rename@$n+:ENOSPC" run.dir="$WORK/renames$n" > /dev/null 2> "$WORK/err"
-    expect "no room from rename $n on: exit 74, after a warning for each save" eval '[ $? -eq 74 ] && grep -q "io.rename" "$WORK/struck" && grep -q "warning: step .* is not saved: cannot rename to .*: No space left" "$WORK/err"'
+    TRAIN_GPT_FAIL_LOG=$WORK/struck failing "io.rename@$n+:ENOSPC" run.dir="$WORK/renames$n" > /dev/null 2> "$WORK/err"; status=$?
+    expect "no room from rename $n on: exit 74, after a warning for each save" eval '[ $status -eq 74 ] && grep -q "io.rename" "$WORK/struck" && grep -q "warning: step .* is not saved: cannot rename to .*: No space left" "$WORK/err"'
     expect "nothing half-written" no_leftovers "$WORK/renames$n"
     quiet train run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/renames$n"
     expect "with room the same command goes on to the weights of the whole run" same_weights "$WORK/renames$n" "$WORK/whole" step_00000020
