@@ -71,4 +71,23 @@ if unshare -m true 2> /dev/null; then
 else
     echo "skip small and read-only file systems: this user may not mount any"
 fi
+# --- a user who removes files while the run works: nothing of it is lost, and the log is whole at its end
+long=(run.steps=120 checkpoint.every=10 checkpoint.keep=3 eval.every=0 log.tensorboard=false)
+quiet train "${long[@]}" run.dir="$WORK/kept"
+removes() { # NAME FILE...: removed once a checkpoint is there; the run is held meanwhile
+    local name=$1; shift
+    (exec "$TRAIN" "$WORK/tiny.json" "${long[@]}" run.dir="$WORK/$name" > "$WORK/out" 2> "$WORK/err") & job=$!
+    for _ in $(seq 3000); do [ -e "$WORK/$name/checkpoints/step_00000020" ] && break; sleep 0.02; done
+    strike STOP $job
+    (cd "$WORK/$name" && eval "rm -rf $*"); removed=$( (cd "$WORK/$name" && eval "ls -d $*") 2> /dev/null)
+    kill -CONT $job; wait $job; status=$?
+    expect "$name: removed in mid-run" [ -z "$removed" -a "$(values "$WORK/kept" train step | wc -l)" -eq 120 ]
+    expect "$name: the run ends, with the weights of the other" eval '[ $status -eq 0 ] && same_weights "$WORK/'"$name"'" "$WORK/kept" step_00000120'
+    expect "$name: the log has every step" steps "$WORK/$name" 120
+}
+removes newest 'checkpoints/step_*'
+removes log metrics.jsonl
+expect "log: a warning says that it was written again" grep -q "warning: .*/log/metrics.jsonl was removed while the run works: all of its lines are written again" "$WORK/err"
+removes folder '"$PWD"'
+expect "folder: a warning, too" grep -q "warning: .*/folder/metrics.jsonl was removed while the run works" "$WORK/err"
 exit $STATUS
