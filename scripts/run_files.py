@@ -65,7 +65,7 @@ def run_script(name, main):
     try:
         for word in sys.argv:
             if word.encode(errors="replace").decode() != word:
-                raise Stop(EXIT_CONFIG, f"{word}: bytes that are no UTF-8: take another name")
+                raise Stop(EXIT_CONFIG, f"{ascii(word)} is not UTF-8, and a config holds nothing else: give another name")
         sys.exit(main())
     except Stop as stop:
         end_quietly(stop.code, f"{name}: {stop.text}")

@@ -244,7 +244,6 @@ class Sweep:
                 for name in ("config.json", "table.txt", "sweep.svg", "study.journal"):
                     if self.holds_else(name, self.text if name == "config.json" else b""):
                         die(EXIT_CONFIG, f"{self.out}/{name} is there, and no sweep: nothing was changed; {cure}")
-                write_file(f"{self.out}/config.json", self.text)
             elif not set(asked) <= set(there):
                 die(EXIT_DATA, f"{path}: damaged: it lacks {', '.join(sorted(set(asked) - set(there)))}; {cure}")
             else:
@@ -256,6 +255,8 @@ class Sweep:
                         busy = f"{self.out} is in use by a sweep with another {differ}"
                         die(EXIT_LOCKED, f"{busy}: wait for it, or {cure}")
                     die(EXIT_CONFIG, f"{self.out} holds a sweep with another {differ}: type its command, or {cure}")
+            if not self.holds_else("config.json", b""):  # missing, or empty
+                write_file(f"{self.out}/config.json", self.text)
             write_file(path, json.dumps(asked, indent=1) + "\n")
             self.driving = open(f"{self.out}/config.json", encoding="utf-8")  # pylint: disable=consider-using-with
             fcntl.flock(self.driving, fcntl.LOCK_SH)  # until this driver ends, however it ends
@@ -263,11 +264,13 @@ class Sweep:
 
     def is_at_work(self):
         """Returns whether a driver has the sweep. Each driver holds the config.json of the sweep by a shared lock."""
-        with open(f"{self.out}/config.json", encoding="utf-8") as file:
-            try:
+        try:
+            with open(f"{self.out}/config.json", encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            pass
         return False
 
     def holds_else(self, name, content):
@@ -435,9 +438,6 @@ def arguments():
     for name, least in (("n", 1), ("jobs", 1), ("rounds", 0)):
         if not least <= getattr(args, name) <= MOST[name]:
             die(EXIT_CONFIG, f"{name} is {getattr(args, name)}: it must be at least {least}, and at most {MOST[name]}")
-    for text in (args.space, args.config, args.out, *args.words):
-        if not text.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in text):
-            die(EXIT_CONFIG, f"{ascii(text)} is not UTF-8, and a config holds nothing else: give another name")
     for word in args.words:
         if not re.match(r"[a-z_]+(\.[a-z_0-9]+)?=", word):
             die(EXIT_CONFIG, f"{word} is no key=value")

@@ -93,7 +93,7 @@ typedef struct {
         const char *server, *key;
         int64_t     every, least_islands;
         int         send, wait, compress, moments, stream; /* OuterSend, OuterWait, OuterCompress, OuterMoments, 0 or 1 */
-        double      learning_rate, momentum, patience_seconds;
+        double      learning_rate, momentum, patience_seconds, linger_minutes;
     } outer;
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
     struct { int64_t every, keep, keep_every; int keep_best; int64_t memory_every; const char *memory_dir; } checkpoint;

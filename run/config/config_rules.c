@@ -254,9 +254,23 @@ int config_datas(const Config *c, int ranks) {
     return ranks / (int)(c->parallel.tensor * c->parallel.context * c->parallel.pipeline);
 }
 
+/* Writes "; or start N ranks" with the most ranks, fewer than `ranks`, that divide batch.global_tokens, or nothing. */
+static char *fewer_ranks(char out[64], const Config *c, int ranks) {
+    int     grid = (int)(c->parallel.tensor * c->parallel.context * c->parallel.pipeline);
+    int64_t samples = c->batch.global_tokens / c->batch.seq_len, turns = c->parallel.interleave > 1 ? c->parallel.pipeline : 1;
+    *out = 0;
+    if (c->batch.global_tokens % c->batch.seq_len) return out;
+    for (int datas = ranks / grid - 1; datas > 0 && !*out; datas--) {
+        int64_t each = c->batch.micro_batch * datas;
+        if (samples % each == 0 && samples / each % turns == 0 && datas % c->parallel.replicas == 0)
+            snprintf(out, 64, "; or start %d rank%s", datas * grid, datas * grid == 1 ? "" : "s");
+    }
+    return out;
+}
+
 static char *check_batch(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens;
-    char    product[200], *text = NULL;
+    char    product[200], fewer[64], *text = NULL;
     int     used = snprintf(product, sizeof product, "batch.micro_batch (%" PRId64 ") x batch.seq_len (%" PRId64 ")",
                             c->batch.micro_batch, c->batch.seq_len);
     int     datas = ranks > 0 ? config_datas(c, ranks) : 1, printed = 0;
@@ -270,9 +284,9 @@ static char *check_batch(const Config *c, int ranks) {
         int64_t below = total - total % step, first = below > 0 ? below : step; /* parts in turn take as many micro-batches as stages */
         printed = asprintf(&text,
                            "batch.global_tokens = %" PRId64 " is %s %s = %" PRId64 "%s; nearest valid values: %" PRId64
-                           " and %" PRId64,
+                           " and %" PRId64 "%s",
                            total, total > unit ? "no multiple of" : "less than", product, unit,
-                           total > unit ? "" : "; it must be a multiple of that", first, first + step);
+                           total > unit ? "" : "; it must be a multiple of that", first, first + step, fewer_ranks(fewer, c, ranks));
     }
     if (printed < 0) fail(EXIT_MEMORY, "out of memory while reading the config");
     return text;

@@ -247,6 +247,8 @@ const Option OPTIONS[] = {
     REAL(outer.momentum, "0.9", 0, 1, "Nesterov's, over rounds", .half_open = 1),
     REAL(outer.patience_seconds, "60", 0.1, 86400,
          "silence after which a round goes on without an island, and an island without its server stops, saved, exit 77"),
+    REAL(outer.linger_minutes, "60", 0, 525600,
+         "after the last step ./train_gpt serve answers islands that come late for so long: they fetch the last weights, exit 0"),
     INTEGER(outer.least_islands, "1", 1, 4096, "the first round waits for so many islands"),
     TEXT(outer.key, "\"outer.key\"", 1, 3800, "file of the key that server and islands share: serve makes it, the islands' hosts get a copy"),
     CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS, "deltas, and the changes that come back, travel in fewer bits; the rounding error joins the next"),

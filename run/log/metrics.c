@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -416,7 +417,26 @@ static int failed(const Metrics *m, int error, const char *what, char *fault) {
     return !error;
 }
 
+/* A user may have removed the file, or the whole folder, while the run works. Its lines are still behind the
+ * descriptor: they are written again under the name, and the run goes on there. */
+static void restore_removed(Metrics *m) {
+    char own[64], dir[sizeof m->path], *text = NULL;
+    if (io_file_bytes(m->path) != -ENOENT) return;
+    snprintf(own, sizeof own, "/proc/self/fd/%d", m->fd);
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(m->path, '/') - m->path), m->path);
+    int64_t bytes = io_read_file(own, SIZE_MAX / 2, &text);
+    int     fd = bytes < 0 ? (int)bytes : io_mkdirs(dir);
+    if (fd >= 0) fd = io_replace_file(m->path, text, (size_t)bytes);
+    if (fd >= 0) fd = io_open(m->path, IO_APPEND);
+    free(text);
+    if (fd >= 0 && dup2(fd, m->fd) < 0) fd = -errno; /* a save syncs by this number */
+    else if (fd >= 0) io_close(fd);
+    if (fd < 0 && !m->error) warn("%s was removed while the run works, and cannot be written again: %s", m->path, strerror(-fd));
+    else if (fd >= 0) warn("%s was removed while the run works: all of its lines are written again", m->path);
+}
+
 int metrics_catch_up(Metrics *m, char *fault) {
+    restore_removed(m);
     return m->waiting_bytes == 0 || write_waiting(m) || failed(m, m->error, "write", fault);
 }
 const char *metrics_path(const Metrics *m) { return m->path; }
@@ -434,6 +454,7 @@ void metrics_draw(Metrics *m) {
 
 void metrics_close(Metrics *m) {
     if (!m) return;
+    restore_removed(m);
     if (m->waiting_bytes > 0 && !write_waiting(m)) check_io(m, m->error, "write");
     tensorboard_close(m->board);
     check_io(m, io_close(m->fd), "close");

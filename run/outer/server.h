@@ -55,6 +55,8 @@ int     server_end_round(Server *s, ServerRound *over);
 void    server_collect(Server *s);
 /* The leader's last words: its followers end with this code. */
 void    server_dismiss(Server *s, int code);
+/* The run is over and saved, so the leader goes on even if a follower is missing. */
+void    server_linger(Server *s);
 /* A follower: waits for the leader, then for what it and islands send, until the leader ends the run. Returns the exit
  * code. ready is called once, when the part has come and islands may. Ends the program with 77 where the leader is lost. */
 int     server_follow(Server *s, void (*ready)(const Server *s));

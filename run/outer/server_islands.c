@@ -84,7 +84,7 @@ void server_lose_member(Server *s, Member *m, const char *why) {
 static void lose_peer(Server *s, int i) {
     Peer   *p = s->peers.peer[i];
     Member *m = p->member;
-    if (p->part && !s->is_dismissed) server_lose_follower(p, channel_fault(p->channel));
+    if (p->part && !s->is_dismissed && !s->lingers) server_lose_follower(p, channel_fault(p->channel));
     if (is_follower(p)) s->follower[p->part] = NULL;
     if (m && !p->is_ending && m->state != MEMBER_GONE && !(m->state == MEMBER_TRAINS && m->said[p->rank] == 2))
         server_lose_member(s, m, "is lost");

@@ -204,9 +204,11 @@ int server_is_whole(const Server *s) {
     return 1;
 }
 
+void server_linger(Server *s) { s->lingers = 1; }
+
 void server_look_at_followers(Server *s) {
     char why[160];
-    for (int k = 1; k < s->parts.parts; k++) {
+    for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
         const Peer *p = s->follower[k];
         if (!p && clock_ms() - s->made_ms > s->patience_ms)
             fail(EXIT_PEER, "part %d of %d of outer.server has not come for %g s (outer.patience_seconds)", k,

@@ -45,6 +45,7 @@ struct Server {
     int         counts;
     int64_t     had;                     /* values of STATE that have come */
     int         is_dismissed, code;      /* the run is over */
+    int         lingers;                 /* the run is over and saved: server_linger */
     double      pinged_ms, made_ms;
     ServerRound over;
     int         is_over;

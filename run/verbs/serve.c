@@ -137,18 +137,8 @@ static void open_run(Serving *s) {
     load_weights(s);
 }
 
-static void begin(Serving *s) {
+static void open_server(Serving *s) {
     const Config *c = &s->config;
-    lock_sign(s->lock);
-    checkpoint_make_room(&s->checkpoint);
-    s->saver = saver_create(&s->checkpoint);
-    run_folder_keep_log(c);
-    run_folder_keep_config(c);
-    s->metrics = metrics_open(c->run.dir, s->resumed.step,
-                              (MetricsAbout){NAN, program_commit(), s->weights.shards->layout.elems,
-                                             c->log.tensorboard});
-    if (s->resumed.ranks > 0) metrics_resumed(s->metrics, s->resumed.step, 1);
-    s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
     s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
                                  (double)checkpoint_disk_bytes(&s->weights.shards->layout, s->weights.optimizer.kind));
     s->server = server_create((ServerParts){.config = c,
@@ -161,6 +151,21 @@ static void begin(Serving *s) {
                                             .tokens = s->state.start.tokens,
                                             .samples = s->state.start.samples,
                                             .note = progress_note});
+}
+
+static void begin(Serving *s) {
+    const Config *c = &s->config;
+    lock_sign(s->lock);
+    checkpoint_make_room(&s->checkpoint);
+    s->saver = saver_create(&s->checkpoint);
+    run_folder_keep_log(c);
+    run_folder_keep_config(c);
+    s->metrics = metrics_open(c->run.dir, s->resumed.step,
+                              (MetricsAbout){NAN, program_commit(), s->weights.shards->layout.elems,
+                                             c->log.tensorboard});
+    if (s->resumed.ranks > 0) metrics_resumed(s->metrics, s->resumed.step, 1);
+    s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
+    open_server(s);
 }
 
 static void end(Serving *s) {
@@ -246,10 +251,30 @@ static void serve_rounds(Serving *s) {
     if (!server_is_done(s->server) && server_end_round(s->server, &over)) log_round(s, &over);
 }
 
-/* The islands fetch the last weights, and leave. */
-static void see_them_off(Serving *s) {
+/* The islands fetch the last weights, and leave. For so many minutes late ones are awaited that do the same: without an
+ * answer each would end with 77, however often it is started. */
+static void see_them_off(Serving *s, double minutes) {
+    double      until_ms = clock_ms() + minutes * 60e3;
     ServerRound over;
-    while (server_islands(s->server) > 0 && goes_on(s)) server_turn(s->server, TURN_MS, &over);
+    server_linger(s->server);
+    while ((server_islands(s->server) > 0 || clock_ms() < until_ms) && goes_on(s)) server_turn(s->server, TURN_MS, &over);
+}
+
+/* The run was over at the start. Nothing is written. */
+static void serve_finished(Serving *s) {
+    const Config *c = &s->config;
+    double        minutes = c->outer.linger_minutes;
+    char          lingers[160] = "nothing to do";
+    if (minutes > 0)
+        snprintf(lingers, sizeof lingers,
+                 "nothing to do but to answer late islands for %g minutes (outer.linger_minutes); Ctrl-C ends it", minutes);
+    progress_note("%s is at step %lld of run.steps = %lld already: %s", c->run.dir, (long long)s->resumed.step,
+                  (long long)c->run.steps, lingers);
+    if (minutes <= 0) return;
+    open_server(s);
+    see_them_off(s, minutes);
+    server_dismiss(s->server, EXIT_DONE);
+    requests_end(&s->requests);
 }
 
 /* --- another server's part ---------------------------------------------------------------------------------------- */
@@ -297,8 +322,7 @@ int verb_serve(int argc, char **argv) {
     open_run(s);
     int64_t steps = s->config.run.steps;
     if (s->resumed.step >= steps) {
-        progress_note("%s is at step %lld of run.steps = %lld already: nothing to do", s->config.run.dir,
-                      (long long)s->resumed.step, (long long)steps);
+        serve_finished(s);
         end(s);
         return EXIT_DONE;
     }
@@ -310,13 +334,17 @@ int verb_serve(int argc, char **argv) {
     serve_rounds(s);
     save(s);
     report_saved(s, saver_finish_last(s->saver));
-    int is_done = server_is_done(s->server);
-    if (is_done) see_them_off(s);
+    int    is_done = server_is_done(s->server);
+    double minutes = s->config.outer.linger_minutes;
+    metrics_draw(s->metrics);
+    if (is_done && minutes > 0)
+        progress_note("saved step %lld, the last: late islands are answered for %g minutes (outer.linger_minutes); Ctrl-C ends it",
+                      (long long)steps, minutes);
+    if (is_done) see_them_off(s, minutes);
     server_dismiss(s->server, is_done ? EXIT_DONE : EXIT_STOPPED);
     progress_note(is_done ? "done: step %lld of %lld"
                           : "stopped at step %lld of %lld, saved; the same command goes on from here",
                   (long long)server_step(s->server), (long long)steps);
-    metrics_draw(s->metrics);
     requests_end(&s->requests);
     end(s);
     return is_done ? EXIT_DONE : EXIT_STOPPED;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
@@ -102,9 +103,9 @@ static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, c
     gethostname(host, sizeof host - 1);
     LockHolder self = holder_self(host);
     if (strcmp(h->host, self.host) == 0) return strcmp(h->boot, self.boot) == 0 && holder_lives(h);
-    if (!w->lock[0]) w->still_since = stat(path, &st) == 0 ? (double)st.st_mtim.tv_sec : now;
-    else if (strcmp(text, w->lock) != 0) w->still_since = now;
-    return now - w->still_since < 1e-3 * LOCK_BEATS_MISSED * LOCK_BEAT_MS;
+    if (!w->lock[0]) w->still_since_ms = clock_ms() - (stat(path, &st) == 0 ? fmax(0, now - (double)st.st_mtim.tv_sec) * 1e3 : 0);
+    else if (strcmp(text, w->lock) != 0) w->still_since_ms = clock_ms();
+    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS; /* the wall clock may jump between two looks */
 }
 
 static void judge(WatchRun *w, double now) {

@@ -33,7 +33,7 @@ typedef struct {
     int64_t     at;                    /* bytes of the log that were read: whole lines */
     char        tail[WATCH_TAIL];      /* the last of them, by which a log that was cut is known */
     char        lock[1024];            /* its text at the last look */
-    double      still_since;           /* when the lock's text last changed, or was written, in seconds since 1970 */
+    double      still_since_ms;        /* when the lock's text last changed, or was written, on clock_ms() */
 } WatchRun;
 
 void   watch_run_begin(WatchRun *w, const char *dir);    /* exit 65: there is no such folder */

@@ -46,7 +46,7 @@ on_both() {
 islands() {
     local name=$1 every=$2 words server; shift 2
     words="run.steps=$(($1 * every)) outer.server=$AT outer.key=$WORK/outer.key outer.every=$every ${*:2}"
-    (on_host hostA "$TRAIN" serve "$CONFIG" run.dir="$WORK/$name" outer.least_islands=2 $QUIET $words > "$WORK/$name.out" 2>&1) & server=$!
+    (on_host hostA "$TRAIN" serve "$CONFIG" run.dir="$WORK/$name" outer.least_islands=2 outer.linger_minutes=0 $QUIET $words > "$WORK/$name.out" 2>&1) & server=$!
     until grep -qs "^serving " "$WORK/$name.out"; do kill -0 $server 2> /dev/null || { cat "$WORK/$name.out" >&2; return 1; }; sleep 0.1; done
     on_both "$name" $words && wait $server && rate outer 1 "$WORK/$name.hostB" "$LEFT_OUT" && waited "$WORK/$name.hostB" "$LEFT_OUT" > "$WORK/waited"
 }

@@ -35,7 +35,7 @@ group() {
     port=$((port + 1))
     words="outer.server=127.0.0.1:$port outer.key=$work/outer.key outer.every=$3 outer.learning_rate=$4 outer.momentum=$5 outer.send=$6 outer.wait=$7
            batch.global_tokens=$((batch / islands))"
-    "$TRAIN" serve configs/demo-gpt2.json $QUIET $words outer.least_islands="$islands" run.dir="$work/$name" \
+    "$TRAIN" serve configs/demo-gpt2.json $QUIET $words outer.least_islands="$islands" outer.linger_minutes=0 run.dir="$work/$name" \
         > "$work/$name.out" 2>&1 & server=$!
     until grep -qs "^serving " "$work/$name.out"; do kill -0 $server 2> /dev/null || { cat "$work/$name.out" >&2; return 1; }; sleep 0.1; done
     for i in $(seq "$islands"); do

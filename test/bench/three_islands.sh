@@ -33,7 +33,7 @@ reach $((all / 8)); begin late; late=$job
 reach $((all / 2)); eval "$(shown '^kill -9')"
 wait $first; expect "the island that was there all the time reaches the end" [ $? -eq 0 ]
 wait $late; expect "the one that joined late, too" [ $? -eq 0 ]
-wait $server; expect "and the server" [ $? -eq 0 ]
+kill -TERM $server; wait $server; expect "and the server, which waits for late ones" [ $? -eq 0 ]
 expect "the late one has joined in mid-run" grep -q '"event":"join"' runs/late/metrics.jsonl
 expect "the killed one is missed" grep -qE "^island [01] .* is lost" served.out
 used=$(python3 "$tree/test/run/lib/leases.py" runs/served); expect "each sample counts once: $used" [ $? -eq 0 ]

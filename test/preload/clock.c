@@ -1,14 +1,15 @@
 /* clock.c - preloaded, moves the machine's clock under the program: every look at the time of day is a day later or
- * earlier than the one before. The monotonic clock stays as it is. */
+ * earlier than the one before. With CLOCK_BACK set the first one is a day back. The monotonic clock stays as it is. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 static atomic_int looks;
-static long day(void) { return ++looks % 2 ? 86400 : -86400; }
+static long day(void) { return (++looks + (getenv("CLOCK_BACK") != NULL)) % 2 ? 86400 : -86400; }
 
 int clock_gettime(clockid_t which, struct timespec *t) {
     int rc = (int)syscall(SYS_clock_gettime, which, t);

@@ -15,4 +15,12 @@ expect "2 ranks: every step, and no step twice" [ "$(values "$WORK/two" train st
 expect "a step takes no days" [ "$(values "$WORK/one" train ms | awk '$1 < 0 || $1 > 60000' | wc -l)" -eq 0 ]
 jumping "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/limit" run.steps=1000000 run.max_minutes=0.03 checkpoint.every=0 eval.every=0 > /dev/null
 expect "run.max_minutes counts minutes that pass: exit 75" [ $? -eq 75 ]
+
+# A run on another host, with a lock of just now: nobody has been silent when the viewer's clock jumps between two looks.
+train run.dir="$WORK/away" run.steps=1000000 checkpoint.every=0 eval.every=0 > /dev/null & job=$!
+await_step "$WORK/away"; cp -r "$WORK/away" "$WORK/other"; kill $job; wait $job
+sed -i 's/^host .*/host elsewhere/' "$WORK/other/lock"
+CLOCK_BACK=1 LD_PRELOAD="$WORK/clock.so" timeout -s INT 8 python3 scripts/in_terminal.py 80 "$TRAIN" watch "$WORK/other" > "$WORK/seen" 2>&1
+expect "watch: the lock is another host's, and several looks are there" eval 'grep -q "^host elsewhere" "$WORK/other/lock" && [ "$(grep -ac other "$WORK/seen")" -ge 2 ]'
+expect "watch: it is running in each" eval 'grep -aq "running" "$WORK/seen" && ! grep -aq "without a word" "$WORK/seen"'
 exit $STATUS

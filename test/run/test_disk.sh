@@ -35,6 +35,16 @@ expect "a rank with a slow disk holds up no step, and no checkpoint is named bef
     quiet env TRAIN_GPT_FAIL="io.fsync@1+:slow,rank=1" TRAIN_GPT_FAIL_LOG="$WORK/slowed" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/slow"
 expect "its writes were slow" grep -q 'io.fsync@1:slow,rank=1' "$WORK/slowed"
 
+# --- a disk that fills between two renames: the files before it stay as they are, and nothing half-made is taken for a file
+for n in 2 8 14; do
+    rm -f "$WORK/struck"
+    TRAIN_GPT_FAIL_LOG=$WORK/struck failing "io.rename@$n+:ENOSPC" run.dir="$WORK/renames$n" > /dev/null 2> "$WORK/err"; status=$?
+    expect "no room from rename $n on: exit 74, after a warning for each save" eval '[ $status -eq 74 ] && grep -q "io.rename" "$WORK/struck" && grep -q "warning: step .* is not saved: cannot rename to .*: No space left" "$WORK/err"'
+    expect "nothing half-written" no_leftovers "$WORK/renames$n"
+    quiet train run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/renames$n"
+    expect "with room the same command goes on to the weights of the whole run" same_weights "$WORK/renames$n" "$WORK/whole" step_00000020
+done
+
 # --- the log. Before its first line there are a probe's write and config.json's, between two lines loss.svg's; a short one leaves half a line.
 for n in 3 7 11; do
     expect "write $n, a line of the log, finds no room for a while" \
@@ -61,4 +71,23 @@ if unshare -m true 2> /dev/null; then
 else
     echo "skip small and read-only file systems: this user may not mount any"
 fi
+# --- a user who removes files while the run works: nothing of it is lost, and the log is whole at its end
+long=(run.steps=120 checkpoint.every=10 checkpoint.keep=3 eval.every=0 log.tensorboard=false)
+quiet train "${long[@]}" run.dir="$WORK/kept"
+removes() { # NAME FILE...: removed once a checkpoint is there; the run is held meanwhile
+    local name=$1; shift
+    (exec "$TRAIN" "$WORK/tiny.json" "${long[@]}" run.dir="$WORK/$name" > "$WORK/out" 2> "$WORK/err") & job=$!
+    for _ in $(seq 3000); do [ -e "$WORK/$name/checkpoints/step_00000020" ] && break; sleep 0.02; done
+    strike STOP $job
+    (cd "$WORK/$name" && eval "rm -rf $*"); removed=$( (cd "$WORK/$name" && eval "ls -d $*") 2> /dev/null)
+    kill -CONT $job; wait $job; status=$?
+    expect "$name: removed in mid-run" [ -z "$removed" -a "$(values "$WORK/kept" train step | wc -l)" -eq 120 ]
+    expect "$name: the run ends, with the weights of the other" eval '[ $status -eq 0 ] && same_weights "$WORK/'"$name"'" "$WORK/kept" step_00000120'
+    expect "$name: the log has every step" steps "$WORK/$name" 120
+}
+removes newest 'checkpoints/step_*'
+removes log metrics.jsonl
+expect "log: a warning says that it was written again" grep -q "warning: .*/log/metrics.jsonl was removed while the run works: all of its lines are written again" "$WORK/err"
+removes folder '"$PWD"'
+expect "folder: a warning, too" grep -q "warning: .*/folder/metrics.jsonl was removed while the run works" "$WORK/err"
 exit $STATUS

@@ -86,6 +86,13 @@ one_is_plain() {
 }
 expect "one island with rate 1 and no momentum is the plain run" one_is_plain
 kill $server 2> /dev/null; wait $server 2> /dev/null
+late_island() {
+    serves one_s outer.learning_rate=1 outer.momentum=0 outer.linger_minutes=5
+    begin 1 late outer.patience_seconds=5
+    ends $job 0 && cmp late/checkpoints/step_00000012/model.safetensors one_s/checkpoints/step_00000012/model.safetensors || return
+    kill -TERM $server; ends $server 0
+}
+expect "an island that begins after the end has the last weights, exit 0" late_island
 
 # --- two islands of different grids ----------------------------------------------------------------------------------
 two_islands() {

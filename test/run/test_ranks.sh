@@ -22,6 +22,9 @@ train run.dir="$WORK/bf16" precision=bf16 > /dev/null
 train_ranks 2 run.dir="$WORK/bf16ranks" precision=bf16 > /dev/null
 expect "bf16, 2 ranks: same losses within bf16's rounding" same_losses "$WORK/bf16" "$WORK/bf16ranks" 2e-3
 
+expect "more ranks than the batch has samples: the most that it allows are named" \
+    exits 64 "batch.global_tokens = 80 is less than .* x ranks \(4\) = 160; .*; or start 2 ranks" train_ranks 4 run.dir="$WORK/many" batch.global_tokens=80
+expect "so many train" quiet train_ranks 2 run.dir="$WORK/many" batch.global_tokens=80
 rm -r "$WORK/3/checkpoints/step_00000012"
 train_ranks 3 run.dir="$WORK/3" > "$WORK/out"
 expect "3 ranks resume their own: same bits" same_weights "$WORK/3" "$WORK/3again" step_00000012

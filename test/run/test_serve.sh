@@ -68,6 +68,40 @@ expect "every sample is leased once" leased whole 288
 expect "metrics have a line a round" [ "$(grep -c '"kind":"outer"' whole/metrics.jsonl)" -eq 6 ]
 expect "the checkpoint counts all islands' tokens" grep -q '"step":"12","samples":"288","tokens":"11520"' whole/checkpoints/step_00000012/state.json
 expect "watch shows a server" bash -c '"$0" watch whole once=true | grep -q "12"' "$TRAIN"
+
+# --- a run that is over: late islands hear so, and fetch its weights ----------------------------------------------------
+PORT=$((PORT + 1))
+kept() { (cd whole && find . -type f ! -name lock -exec cksum {} + | sort); }
+kept > kept
+"$TRAIN" serve tiny.json run.dir=whole outer.server=127.0.0.1:$PORT outer.every=2 outer.linger_minutes=5 > whole.late 2>&1 & server=$!
+island late $PORT $C
+expect "serve of a finished run says what it waits for" said whole.late "whole is at step 12 of run.steps = 12 already: nothing to do but to answer late islands for 5 minutes \(outer.linger_minutes\)"
+expect "a late island hears the end" said late.island "closed 6 .* done 1"
+began=$(date +%s%N); kill -TERM $server; ends $server 0; ok $? "TERM ends that with 0"
+expect "at once" [ $((($(date +%s%N) - began) / 1000000)) -lt 3000 ]
+expect "it has written nothing" cmp kept <(kept)
+began=$(date +%s%N); quiet "$TRAIN" serve tiny.json run.dir=whole outer.server=127.0.0.1:$PORT outer.every=2 outer.linger_minutes=0.02; ok $? "it ends by itself, too"
+expect "after its time" [ $((($(date +%s%N) - began) / 1000000)) -ge 1200 ]
+# The loop of docs/islands.md, with a program that fails in several ways: it ends after 20 refusals in a row, and with the run.
+sed -n '/^## Spot machines/,/^## A laptop/p' "$OLDPWD/docs/islands.md" | sed -n '/^    refused=0/,/^    done/s/^    //p' > loop
+cat > fails <<'SH'
+#!/bin/bash
+# CODE:LINE of each try stands in "tries", a line each; the last one again and again.
+n=$(cat tried 2> /dev/null || echo 0); echo $((n + 1)) > tried
+line=$(sed -n "$((n + 1))p" tries); line=${line:-$(tail -n 1 tries)}
+echo "${line#*:}"; exit "${line%%:*}"
+SH
+chmod +x fails; mkdir looped; cp fails looped/train_gpt
+loops() { (cd looped && rm -f tried && timeout 60 bash -c 'sleep() { :; }; . ../loop' && cat tried); }
+printf '%s\n' "77:a:1: nobody listens there" > looped/tries
+expect "an island's loop gives up after 20 refusals by a host that was reached" [ "$(loops)" = 20 ]
+printf '%s\n' "64:outer.key is another" > looped/tries
+expect "and by a server" [ "$(loops)" = 20 ]
+{ for i in $(seq 15); do echo "77:a:1: nobody listens there"; done; for i in $(seq 30); do echo "77:a:1: No route to host"; done
+  echo "75:stopped"; for i in $(seq 19); do echo "65:other data"; done; echo "0:done"; } > looped/tries
+expect "it tries on while no host is reached, and ends with the run" [ "$(loops)" = 66 ]
+(cd looped && "$TRAIN" ../tiny.json outer.server=127.0.0.1:9 outer.every=2 outer.key=../outer.key outer.patience_seconds=0.1 run.dir=spot > spot.out 2>&1; echo "$?:$(tail -n 1 spot.out)" > said)
+expect "the program says so in its last line" grep -q '^77:.*nobody listens there' looped/said
 expect "the same command has nothing to do" bash -c '"$0" serve tiny.json run.dir=whole outer.server=127.0.0.1:1 outer.every=2 | grep -q "nothing to do"' "$TRAIN"
 
 # --- who is refused, and who is lost -----------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ expect "an unknown option" exits 64 "^sweep: unrecognized arguments: --trials" t
 expect "no trials at all" exits 64 "^sweep: n is 0: it must be at least 1" trial -n 0
 expect "a pause that is no number" exits 64 "^sweep: SWEEP_PAUSE=soon: seconds" env SWEEP_PAUSE=soon "${SWEEP[@]}" --out "$WORK/odd"
 expect "--out without a name" exits 64 "^sweep: --out must name a folder" "${SWEEP[@]}" --out ""
-expect "--out that is no UTF-8" exits 64 "^sweep: .*bytes that are no UTF-8" "${SWEEP[@]}" --out "$WORK/"$'\xff'
+expect "--out that is no UTF-8" exits 64 "^sweep: .* is not UTF-8, and a config holds nothing else: give another name" "${SWEEP[@]}" --out "$WORK/"$'\xff'
 expect "--out under a file" exits 74 "^sweep: .*space.json/x: cannot create the folder: Not a directory" "${SWEEP[@]}" --out "$WORK/space.json/x"
 mkfifo "$WORK/pipe"
 expect "--out that is a FIFO" exits 74 "^sweep: .*pipe: cannot create the folder: File exists" "${SWEEP[@]}" --out "$WORK/pipe"
@@ -79,7 +79,7 @@ damaged 65 "line 1, column 1: Expecting value" trial_0000/trial.json ''
 damaged 65 "no object" trial_0000/trial.json '[1, 2]'
 damaged 65 '"values" is missing' trial_0000/trial.json '{}'
 damaged 65 "a leg without its loss" trial_0000/trial.json "$(sed 's/"loss": .*/"loss": null/' "$WORK/good/trial_0000/trial.json")"
-rm "$WORK/odd/trial_0000/trial.json" # as the message says
+rm "$WORK/odd/trial_0000/trial.json" "$WORK/odd/config.json" # as the message says; the sweep has its config
 expect "the cure: the trial goes on, with its loss" eval 'trial > /dev/null && diff "$WORK/odd/table.txt" "$WORK/good/table.txt"'
 rm "$WORK/odd/trial_0000/trial.json"; mkfifo "$WORK/odd/trial_0000/trial.json"
 expect "a FIFO in place of a file" exits 74 "trial.json: not a regular file" trial

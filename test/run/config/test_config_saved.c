@@ -216,7 +216,7 @@ static void test_check_ranks(void **state) {
     char *text = config_check_ranks(&c, 7);
     assert_string_equal(text,
                         "batch.global_tokens = 12288 is no multiple of batch.micro_batch (4) x batch.seq_len (256) x ranks (7) = 7168; "
-                        "nearest valid values: 7168 and 14336");
+                        "nearest valid values: 7168 and 14336; or start 6 ranks");
     free(text);
     c.batch.micro_batch = INT64_MAX / 2;
     text = config_check_ranks(&c, 7);

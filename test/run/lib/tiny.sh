@@ -50,6 +50,7 @@ cat > "$WORK/tiny.json" <<JSON
   "schedule": {"name": "cosine", "warmup_steps": 3, "final_lr_fraction": 0.1},
   "precision": "fp32",
   "checkpoint": {"every": 6, "keep": 3},
+  "outer": {"linger_minutes": 0},
   "eval": {"every": 6, "tokens": 400} }
 JSON
 
