@@ -435,9 +435,6 @@ def arguments():
     for name, least in (("n", 1), ("jobs", 1), ("rounds", 0)):
         if not least <= getattr(args, name) <= MOST[name]:
             die(EXIT_CONFIG, f"{name} is {getattr(args, name)}: it must be at least {least}, and at most {MOST[name]}")
-    for text in (args.space, args.config, args.out, *args.words):
-        if not text.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in text):
-            die(EXIT_CONFIG, f"{ascii(text)} is not UTF-8, and a config holds nothing else: give another name")
     for word in args.words:
         if not re.match(r"[a-z_]+(\.[a-z_0-9]+)?=", word):
             die(EXIT_CONFIG, f"{word} is no key=value")
