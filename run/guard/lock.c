@@ -19,6 +19,7 @@
 #include "run/guard/signals.h"
 
 static const double LOOK_MS = 100.0;
+enum { LONGEST_NAME = 250 }; /* bytes of a file's name that ".lock" can follow */
 
 struct RunLock {
     char            dir[4096], path[4200];
@@ -237,6 +238,7 @@ static void remove_made(RunLock *l) {
 /* Called by fail(), too. The file goes before its flock: who waits for the flock finds it gone, and makes another. */
 static void remove_outputs(void *lock) {
     for (RunLock *l = (RunLock *)lock; l; l = l->earlier) {
+        signals_keep(l->path);
         if (lock_is_held(l)) io_unlink(l->path);
         remove_made(l);
     }
@@ -307,7 +309,10 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     snprintf(l->by, sizeof l->by, "%s: ", verb), snprintf(l->key, sizeof l->key, "%s", key);
     if ((size_t)snprintf(l->dir, sizeof l->dir, "%s", output) >= sizeof l->dir)
         fail(EXIT_CONFIG, "%sthe name of %s= is too long", l->by, key);
-    snprintf(l->path, sizeof l->path, kind == LOCK_INTO ? "%s/.out.lock" : "%s.lock", output);
+    const char *slash = strrchr(output, '/');
+    size_t      folder = slash ? (size_t)(slash + 1 - output) : 0, bytes = strlen(output);
+    if (kind != LOCK_INTO && bytes - folder > LONGEST_NAME) bytes = folder + LONGEST_NAME;
+    snprintf(l->path, sizeof l->path, kind == LOCK_INTO ? "%.*s/.out.lock" : "%.*s.lock", (int)bytes, output);
     snprintf(l->made, sizeof l->made, "%s", kind == LOCK_WHOLE ? "" : output);
     if (kind == LOCK_WITH_PARENTS && cut_last(l->made) == 0 && *output == '/') strcpy(l->made, "/");
     gethostname(host, sizeof host - 1);
@@ -315,6 +320,7 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     l->beat_ms = LOCK_BEAT_MS, l->is_output = 1, l->fd = -1;
     take_output(l, kind);
     l->earlier = (RunLock *)error_set_end(remove_outputs, l);
+    signals_remove(l->path);
     lock_sign(l);
     if (l->no_flock) usleep(50000); /* two that begin at once both find the file empty: the later text stays */
     if (!lock_is_held(l)) fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);

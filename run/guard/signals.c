@@ -132,6 +132,36 @@ void signals_answer(Launch launch) {
     answers = 1;
 }
 
+/* --- files that a signal must not leave behind -------------------------------------------------------------------- */
+
+enum { MOST_TEMPORARY = 4 };
+static const char *volatile temporary[MOST_TEMPORARY];
+
+static void on_end(int signal_number) {
+    for (int i = 0; i < MOST_TEMPORARY; i++)
+        if (temporary[i]) unlink(temporary[i]);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+void signals_remove(const char *path) {
+    static const int ends[] = {SIGHUP, SIGINT, SIGTERM};
+    for (int i = 0; i < MOST_TEMPORARY; i++)
+        if (!temporary[i]) {
+            temporary[i] = path;
+            break;
+        }
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct sigaction now;
+        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) handle(ends[i], on_end);
+    }
+}
+
+void signals_keep(const char *path) {
+    for (int i = 0; i < MOST_TEMPORARY; i++)
+        if (temporary[i] == path) temporary[i] = NULL;
+}
+
 void signals_keep_to_main(void) {
     sigset_t requests;
     sigemptyset(&requests);

@@ -20,6 +20,11 @@ void signals_install(void);
  * set. */
 void signals_keep_to_main(void);
 
+/* A process without signals_install(): removes the file of that path (borrowed) where HUP, INT or TERM ends it.
+ * signals_keep() takes that back. */
+void signals_remove(const char *path);
+void signals_keep(const char *path);
+
 /* This process answers signals at once, with a line that says what will happen: rank 0's, once it knows its
  * launcher. */
 void signals_answer(Launch launch);

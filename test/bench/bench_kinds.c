@@ -11,7 +11,7 @@
 
 #include "test/bench/training_step.h"
 
-enum { WARM_UP = 2, MOST_PAIRS = 64 };
+enum { WARM_UP = 2, MOST_TURNS = 64 };
 typedef struct { Model *model; Batch batch; Arena tokens; ModelShape shape; int64_t steps; } Bench;
 /* The sizes of GPT-2 124M: a SwiGLU of 8/3 n_embd has the weights of a GELU of 4 n_embd (arXiv:2002.05202). */
 static ModelShape shape_of(const char *kind, int64_t layers, int64_t positions) {
@@ -46,12 +46,12 @@ int main(int argc, char **argv) {
     int64_t     n[4] = {256, 4, 5, 12};
     for (int i = 3; i < argc && i < 7; i++) n[i - 3] = atoll(argv[i]);
     int64_t T = n[0], B = n[1], pairs = n[2];
-    CHECK(pairs > 0 && pairs <= MOST_PAIRS, "1 to %d pairs, not %lld", MOST_PAIRS, (long long)pairs);
+    CHECK(pairs > 0 && pairs <= MOST_TURNS, "1 to %d pairs, not %lld", MOST_TURNS, (long long)pairs);
     DType act = strcmp(precision, "bf16") == 0 ? BF16 : strcmp(precision, "fp16") == 0 ? F16 : F32;
     device_open(0, device_threads());
     Bench  gpt2 = bench_create(shape_of("gpt2", n[3], T), act, T, B), other = bench_create(shape_of(kind, n[3], T), act, T, B);
     double flops = model_flops_per_token(other.shape, T) / model_flops_per_token(gpt2.shape, T);
-    double gpt2_ms[MOST_PAIRS], other_ms[MOST_PAIRS], share[MOST_PAIRS];
+    double gpt2_ms[MOST_TURNS], other_ms[MOST_TURNS], share[MOST_TURNS];
     for (int i = 0; i < WARM_UP; i++) one_step_ms(&gpt2), one_step_ms(&other);
     for (int i = 0; i < pairs; i++) {
         gpt2_ms[i] = one_step_ms(&gpt2), other_ms[i] = one_step_ms(&other);

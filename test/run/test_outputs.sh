@@ -68,6 +68,17 @@ strike CONT $job; wait $job; status=$?
 expect "a plot that lost its csv= ends with 73" [ $status = 73 ]
 expect "and writes none" [ ! -e w/x.csv -a -e w/x.csv.lock ]; rm -f w/x.*
 
+# --- a signal that ends a verb takes the lock away; a name may be as long as that of a .tmp
+for signal in TERM HUP; do
+    held tokenizer.json train-tokenizer text.txt out=w/bpe3 vocab_size=280
+    kill -$signal $job; { strike CONT $job; wait $job; } 2> /dev/null; status=$?
+    expect "SIG$signal ends it as it ends a program" [ $status -gt 128 ]
+    expect "and leaves no lock" [ ! -e w/bpe3/.out.lock -a -e w/bpe3/tokenizer.json.tmp ]; rm -r w/bpe3
+done
+long=$(printf 'l%.0s' $(seq 251))
+"$TRAIN" plot run out="w/$long" > out.alone 2>&1; ok $? "a picture of a name of 251 bytes"
+expect "no lock of it stays" [ -e "w/$long" -a -z "$(locks)" ]; rm "w/$long"
+
 # --- faults leave no lock and no folder behind
 fault() { local name=$1 code=$2 pattern=$3; shift 3; expect "$name" exits "$code" "$pattern" "$TRAIN" "$@"; }
 fault "tokenize: no such text" 65 "nothing.txt" tokenize nothing.txt out=w/new/er
