@@ -85,9 +85,20 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
+/* What to type to get the data of a folder: the folder datasets/NAME of a NAME that scripts/fetch.sh knows, or any other. */
+static void cure_of(const char *folder, char out[4500]) {
+    static const char *const fetched[] = {"tinyshakespeare", "tinystories", "fineweb-10b", "fineweb-edu", "climbmix"};
+    for (size_t i = 0; i < sizeof fetched / sizeof *fetched; i++)
+        if (strncmp(folder, "datasets/", 9) == 0 && strcmp(folder + 9, fetched[i]) == 0) {
+            snprintf(out, 4500, "scripts/fetch.sh %s fetches these data", fetched[i]);
+            return;
+        }
+    snprintf(out, 4500, "text becomes shards by ./train_gpt tokenize TEXT out=%s", shell_word(folder).text);
+}
+
 /* Refuses a glob that matches no file. The message names the folder if that is missing. */
 NORETURN static void fail_no_match(const char *key, const char *pattern) {
-    char        folder[4096];
+    char        folder[4096], cure[4500];
     struct stat st;
     int         wild = strpbrk(pattern, "*?[") != NULL;
     snprintf(folder, sizeof folder, "%s", pattern);
@@ -99,14 +110,12 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
         slash = strrchr(folder, '/');
         if (slash) slash[slash == folder] = 0;
     }
+    cure_of(slash ? folder : "FOLDER", cure);
     if (slash && stat(folder, &st) < 0)
-        fail(EXIT_DATA,
-             "%s: \"%s\" names no file: the folder %s does not exist (text becomes shards by ./train_gpt tokenize TEXT out=%s)",
-             key, pattern, folder, shell_word(folder).text);
+        fail(EXIT_DATA, "%s: \"%s\" names no file: the folder %s does not exist (%s)", key, pattern, folder, cure);
     if (slash && S_ISDIR(st.st_mode) && access(folder, wild ? R_OK | X_OK : X_OK) < 0)
         fail(EXIT_IO, "%s: \"%s\": the folder %s cannot be read: %s", key, pattern, folder, strerror(errno));
-    fail(EXIT_DATA, "%s: \"%s\" %s (text becomes shards by ./train_gpt tokenize TEXT out=FOLDER)", key, pattern,
-         wild ? "matches no file" : "does not exist");
+    fail(EXIT_DATA, "%s: \"%s\" %s (%s)", key, pattern, wild ? "matches no file" : "does not exist", cure);
 }
 
 /* Returns 1 for the notes and tokenizers that `tokenize` writes beside its shards, so that "my/" and a star names only

@@ -58,3 +58,14 @@ void curve_mark(Curve *c, int64_t step, CurveMarkKind kind) {
     if (c->marks == CURVE_MARKS) memmove(c->mark, c->mark + 1, sizeof *c->mark * (size_t)--c->marks);
     c->mark[c->marks++] = (CurveMark){step, kind};
 }
+
+void curve_smooth(const Curve *c, double *smooth) {
+    int half = c->slots / 40;
+    for (int i = 0; i < c->slots; i++) {
+        int     reach = i < 2 * half ? i / 2 : half;
+        double  sum = 0;
+        int64_t count = 0;
+        for (int j = i - reach; j <= i + reach && j < c->slots; j++) sum += c->slot[j].sum, count += c->slot[j].finite;
+        smooth[i] = c->slot[i].finite ? sum / (double)count : NAN;
+    }
+}

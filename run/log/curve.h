@@ -47,6 +47,10 @@ void curve_train(Curve *c, CurveStep step); /* steps ascend; a zeroed Curve is a
 void curve_eval(Curve *c, int64_t step, double loss);
 void curve_mark(Curve *c, int64_t step, CurveMarkKind kind);
 
+/* Smoothed losses [c->slots]: the mean over a centred window of 1/20 of the curve, which is narrower near the start, where
+ * the loss falls fast. NaN where a slot has no finite loss. */
+void curve_smooth(const Curve *c, double *smooth);
+
 /* The words over the picture; any bytes. parameters 0, commit "": not known. */
 typedef struct { const char *title, *commit; int64_t parameters; } CurveTitle;
 

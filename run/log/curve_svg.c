@@ -43,23 +43,16 @@ static double slot_end(const Curve *c, int i) {
     return last < (double)c->last_step ? last : (double)c->last_step;
 }
 
-/* Means of the slots, and over them a centred window of 1/20 of the curve; it is narrower near the start, where the
- * loss falls fast. */
+/* Means of the slots, and their smoothed losses. */
 static void smooth(Picture *p) {
     const Curve *c = p->c;
-    int          n = c->slots, half = n / 40;
-    for (int i = 0; i < n; i++) {
+    double       smoothed[CURVE_SLOTS];
+    curve_smooth(c, smoothed);
+    for (int i = 0; i < c->slots; i++) {
         const CurveSlot *s = &c->slot[i];
-        p->drawn[i].step = ((double)(c->first_step + (int64_t)i * c->stride) + slot_end(c, i)) / 2;
-        p->drawn[i].mean = s->finite ? s->sum / (double)s->finite : NAN;
-        p->drawn[i].norm = s->norms ? s->norm_sum / (double)s->norms : NAN;
-    }
-    for (int i = 0; i < n; i++) {
-        int     reach = i < 2 * half ? i / 2 : half;
-        double  sum = 0;
-        int64_t count = 0;
-        for (int j = i - reach; j <= i + reach && j < n; j++) sum += c->slot[j].sum, count += c->slot[j].finite;
-        p->drawn[i].smooth = isnan(p->drawn[i].mean) ? NAN : sum / (double)count;
+        p->drawn[i] = (Drawn){.step = ((double)(c->first_step + (int64_t)i * c->stride) + slot_end(c, i)) / 2,
+                              .mean = s->finite ? s->sum / (double)s->finite : NAN, .smooth = smoothed[i],
+                              .norm = s->norms ? s->norm_sum / (double)s->norms : NAN};
     }
 }
 

@@ -146,11 +146,12 @@ void progress_step(Progress *p, const StepMetrics *s) {
     if (!is_final && !terminal_is(stdout)) return;
 
     Fields f = {0};
+    double part = s->mfu * s->ms / pace_ms(p);
     char   loss[32], norm[32], rate[32], mfu[32], memory[32], ms[32], eta[32], line[LINE_BYTES];
     put_fixed(loss, sizeof loss, s->loss, 6, 4);
     put_fixed(norm, sizeof norm, s->grad_norm, 5, 3);
     put_rate(rate, sizeof rate, s->tokens_per_s * s->ms / pace_ms(p));
-    put_fixed(mfu, sizeof mfu, 100 * s->mfu, 4, 1);
+    put_fixed(mfu, sizeof mfu, 100 * part, 4, 1);
     put_fixed(memory, sizeof memory, (double)s->memory_bytes / 1073741824.0, 4, 2);
     put_fixed(ms, sizeof ms, s->ms, 4, 1);
     progress_duration(eta, eta_ms(p, s->step));
@@ -159,8 +160,8 @@ void progress_step(Progress *p, const StepMetrics *s) {
     add(&f, 3, DIM "lr" PLAIN " %.2e", s->lr);
     add(&f, 4, DIM "norm" PLAIN " %s", norm);
     add(&f, 2, "%s" DIM " tok/s" PLAIN, rate);
-    if (isfinite(s->mfu)) add(&f, 5, DIM "MFU" PLAIN " %s%%", mfu);
-    else                  add(&f, 5, "%9s", "");
+    if (part <= 1) add(&f, 5, DIM "MFU" PLAIN " %s%%", mfu);
+    else           add(&f, 5, "%9s", "");
     if (s->timed & WITH_STAGE) add(&f, 6, DIM "bubble" PLAIN " %3.0f%%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
     add(&f, 7, "%s" DIM " GiB" PLAIN, memory);
     add(&f, 8, "%s" DIM "ms" PLAIN, ms);

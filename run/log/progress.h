@@ -37,8 +37,8 @@ Progress progress_start(int64_t steps, int64_t first_step, int64_t last_step, in
 /* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s | MFU 63.2% | 0.31 GiB | 272ms | ETA 9s
  * Every column has the same place in each line. A line has 120 columns at most, on a terminal its width: what has no
  * room is left out, the GPU's state (GPU 87% 312W 61C) first, then the time of a step, memory, MFU, norm. s->ms is the
- * step's whole wall time. tok/s and ETA are of the median of the last 20 steps, ETA is to last_step; where MFU is not a
- * number its column is empty. */
+ * step's whole wall time. tok/s, MFU and ETA are of the median of the last 20 steps, ETA is to last_step; where MFU is
+ * not a number its column is empty. */
 void progress_step(Progress *p, const StepMetrics *s);
 /* A line of a task's scores; then one of how long all of them took, with CORE where it is a number. */
 void progress_task(Progress *p, int64_t step, const TaskScores *t);

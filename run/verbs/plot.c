@@ -15,6 +15,7 @@
 #include "core/memory_file.h"
 #include "run/guard/lock.h"
 #include "core/terminal.h"
+#include "run/log/curve.h"
 #include "run/log/svg.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
@@ -59,24 +60,14 @@ static Asked take_arguments(int argc, char **argv) {
 
 /* --- smoothing ---------------------------------------------------------------------------------------------------- */
 
-void plot_smooth(const LogPoint *train, int64_t trains, int64_t span, double *smooth) {
-    double keep = 1.0 - 2.0 / ((double)span + 1.0), sum = 0, weight = 0;
-    for (int64_t i = 0; i < trains; i++) {
-        if (isfinite(train[i].loss)) {
-            sum = keep * sum + (1.0 - keep) * train[i].loss;
-            weight = keep * weight + (1.0 - keep);
-        }
-        smooth[i] = weight > 0 ? sum / weight : NAN;
-    }
-}
-
-/* A fiftieth of the longest run: 1, 2 or 5 times a power of ten. */
-static int64_t choose_span(const Plot *p) {
-    int64_t longest = 1;
-    for (int i = 0; i < p->runs; i++)
-        if (p->run[i].log.trains > longest) longest = p->run[i].log.trains;
-    double span = svg_tick_step((double)longest, 50);
-    return span > 1 ? (int64_t)span : 1;
+void plot_smooth(const LogPoint *train, int64_t trains, double *smooth) {
+    Curve *curve = (Curve *)calloc(1, sizeof *curve);
+    double slot[CURVE_SLOTS];
+    if (!curve) fail(EXIT_MEMORY, "plot: no memory to smooth %lld losses", (long long)trains);
+    for (int64_t i = 0; i < trains; i++) curve_train(curve, (CurveStep){train[i].step, -1, train[i].loss, NAN, NAN});
+    curve_smooth(curve, slot);
+    for (int64_t i = 0; i < trains; i++) smooth[i] = slot[(train[i].step - curve->first_step) / curve->stride];
+    free(curve);
 }
 
 /* --- points ------------------------------------------------------------------------------------------------------- */
@@ -180,7 +171,7 @@ static void write_file(const char *path, RunLock *lock, char *text, size_t bytes
 int verb_plot(int argc, char **argv) {
     Asked   a = take_arguments(argc, argv);
     PlotRun run[MOST_RUNS] = {0};
-    Plot    p = {run, a.dirs, a.x, 1};
+    Plot    p = {run, a.dirs, a.x};
     size_t  bytes;
     refuse_kind("out", a.out);
     if (a.csv) refuse_kind("csv", a.csv), refuse_one_file(&a);
@@ -190,18 +181,17 @@ int verb_plot(int argc, char **argv) {
     for (int i = 0; i < a.dirs; i++) run[i].log = run_log_read("plot", a.dir[i]);
     for (int i = 0; i < a.dirs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
     plot_label(run, p.runs);
-    p.span = choose_span(&p);
     for (int i = 0; i < p.runs; i++) {
         run[i].smooth = (double *)malloc(sizeof(double) * (size_t)(run[i].log.trains + 1));
         if (!run[i].smooth) fail(EXIT_MEMORY, "plot: no memory for the losses of %s", run[i].log.dir);
-        plot_smooth(run[i].log.train, run[i].log.trains, p.span, run[i].smooth);
+        plot_smooth(run[i].log.train, run[i].log.trains, run[i].smooth);
     }
     char *text = plot_svg(&p, &bytes);
     write_file(a.out, out, text, bytes);
     if (a.csv) text = csv_text(&p, &bytes), write_file(a.csv, csv, text, bytes);
     lock_release(csv), lock_release(out);
-    print_plain(stdout, "plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld step%s\n",
-           p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out, (long long)p.span, p.span == 1 ? "" : "s");
+    print_plain(stdout, "plot: %d run%s over %s in %s; smoothed: the mean over a twentieth of the run around each step, as in loss.svg\n",
+                p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out);
     if (a.csv) print_plain(stdout, "plot: every point is in %s\n", a.csv);
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;

@@ -14,7 +14,7 @@ typedef enum { PLOT_TOKENS, PLOT_STEPS, PLOT_HOURS } PlotX;
 
 typedef struct {
     RunLog  log;               /* owned */
-    double *smooth;            /* owned [log.trains]: the losses so far, averaged; NaN before the first */
+    double *smooth;            /* owned [log.trains]: smoothed losses; NaN where there is none */
     char    name[256];         /* its folder's, or the path where two have the same */
     char    differs[512];      /* " · key=value" of each config key that is not the same in all runs */
 } PlotRun;
@@ -23,13 +23,12 @@ typedef struct {
     PlotRun *run;
     int      runs;
     PlotX    x;
-    int64_t  span;             /* of the average, in steps */
 } Plot;
 
 double plot_x(const Plot *p, const LogPoint *at);
 
-/* Exponential moving average with bias correction, of span steps: a loss weighs 1 - 2/(span + 1) times the next one. */
-void plot_smooth(const LogPoint *train, int64_t trains, int64_t span, double *smooth);
+/* Smoothed losses [trains], those of the run's loss.svg: curve_smooth(). */
+void plot_smooth(const LogPoint *train, int64_t trains, double *smooth);
 
 /* Names each run, and the config keys whose values are not the same in all of them. */
 void plot_label(PlotRun *run, int runs);

@@ -139,6 +139,8 @@ static void put_values(const Picture *s, const PlotRun *run) {
     if (log->trains && isfinite(run->smooth[log->trains - 1])) fprintf(s->out, "%.4f", run->smooth[log->trains - 1]);
     if (log->evals && isfinite(log->eval[log->evals - 1].loss))
         fprintf(s->out, " · %.4f", log->eval[log->evals - 1].loss);
+    if (log->evals && log->trains && log->eval[log->evals - 1].step < log->train[log->trains - 1].step)
+        fprintf(s->out, " (step %lld)", (long long)log->eval[log->evals - 1].step);
 }
 
 /* A row a run: its line, its label, and its last losses at the right. */
@@ -165,12 +167,12 @@ static void draw_title(const Picture *s) {
     if (s->p->runs == 1) svg_text(s->out, s->p->run[0].log.name);
     else fprintf(s->out, "%d runs", s->p->runs);
     fprintf(s->out,
-            "</text>\n<text x=\"%d\" y=\"36\" font-size=\"13\" class=\"quiet\" text-anchor=\"end\">last training · validation loss</text>\n",
+            "</text>\n<text x=\"%d\" y=\"36\" font-size=\"13\" class=\"quiet\" text-anchor=\"end\">last training loss, smoothed · last validation loss</text>\n",
             RIGHT);
     fprintf(s->out,
-            "<text x=\"%d\" y=\"60\" font-size=\"12\" class=\"quiet\">lines: exponential moving average with bias "
-            "correction, span %lld step%s · pale: every step · dots: validation</text>\n",
-            LEFT, (long long)s->p->span, s->p->span == 1 ? "" : "s");
+            "<text x=\"%d\" y=\"60\" font-size=\"12\" class=\"quiet\">lines: mean over a twentieth of the run around each "
+            "step · pale: every step · dots: validation</text>\n",
+            LEFT);
 }
 
 static void draw(const Picture *s) {

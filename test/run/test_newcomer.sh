@@ -101,6 +101,15 @@ for size in 80G 80GiB 81920M 85899345920; do
     expect "plan memory=$size" grep -q "largest batch.micro_batch in 80.00 GiB" <<< "$("$TRAIN" plan "$WORK/tiny.json" memory=$size)"
 done
 
+# Data that scripts/fetch.sh knows are fetched by it, and others are made by tokenize.
+names=$(scripts/fetch.sh | sed -n 's/^  \([a-z0-9-]*\)  .*/\1/p')
+expect "fetch.sh lists its data" [ "$(wc -w <<< "$names")" -ge 5 ]
+mkdir -p "$WORK/elsewhere/datasets/climbmix"
+for name in $names; do
+    expect "no data of $name" exits 65 "datasets/$name.*\(scripts/fetch.sh $name fetches these data\)" env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/$name/train_*.bin"
+done
+expect "no data of another name" exits 65 "tokenize TEXT out=datasets/climbmixed\)" env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/climbmixed/train_*.bin"
+
 # A second demo leaves the first as it is, and prints commands that work. The program here cuts each training short.
 mkdir "$WORK/tree"; ln -s "$PWD/configs" "$PWD/scripts" "$WORK/tree"
 cat > "$WORK/tree/short" <<SH

@@ -9,7 +9,11 @@ train run.dir="$WORK/two" run.steps=8 optimizer.learning_rate=2e-3 > /dev/null
 cd "$WORK" || exit 1
 expect "two runs" quiet plot one two csv=points.csv
 expect "are named, with what differs" [ "$(grep -cE '>(one|two)</tspan> · steps=(12|8) · learning_rate=0.00[12]<' plot.svg)" -eq 2 ]
-expect "the picture says how it is smoothed" has plot.svg "exponential moving average with bias correction, span 1 step "
+expect "the picture says how it is smoothed" has plot.svg "lines: mean over a twentieth of the run around each step"
+train run.dir="$WORK/long" run.steps=90 eval.every=60 > /dev/null; plot long out=long.svg > /dev/null
+expect "its last losses are those of loss.svg" eval 'losses=$(grep -oE ">[0-9.]{5,} · [0-9.]{5,}</text>" long.svg | grep -oE "[0-9.]{5,}") && [ "$(wc -w <<< "$losses")" -eq 2 ] && for loss in $losses; do grep -q ">$loss</text>" long/loss.svg || exit 1; done'
+train run.dir="$WORK/cut" run.steps=90 run.stop_step=20 eval.every=60 > /dev/null
+expect "a validation before the last step has its step" eval 'plot cut out=cut.svg > /dev/null && has cut.svg " (step 0)</text>"'
 expect "and is made again with the same bytes" eval 'plot one two out=again.svg > /dev/null && cmp plot.svg again.svg'
 expect "the table has every point" [ "$(wc -l < points.csv)" -eq $((1 + 12 + 3 + 8 + 3)) ]
 expect "a step's loss is the log's" [ "$(sed -n 's/^"one",train,7,[0-9]*,[^,]*,\([^,]*\),.*/\1/p' points.csv)" = "$(values one train loss | sed -n 7p)" ]

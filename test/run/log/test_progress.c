@@ -259,13 +259,14 @@ static void a_pause_among_steps(void) {
         StepMetrics s = step(i);
         s.ms = i == 12 ? 10000 : 100;
         s.tokens_per_s = 4096 / s.ms * 1e3;
+        s.mfu = 50 / s.ms;
         progress_step(&p, &s);
     }
 }
 static void the_rate_is_a_median(void **state) {
     (void)state;
     capture(a_pause_among_steps, 0);
-    assert_non_null(strstr(strstr(out, "step   12/1000"), "| 41.0k tok/s |"));
+    assert_non_null(strstr(strstr(out, "step   12/1000"), "| 41.0k tok/s | MFU 50.0% |"));
     assert_non_null(strstr(strstr(out, "step   11/1000"), "| 41.0k tok/s |"));
 }
 

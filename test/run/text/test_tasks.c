@@ -205,7 +205,7 @@ static void broken_hellaswag_is_refused(void **state) {
         {2, 1, "it does not begin"},                       {3, 2, "the right answer is none"},
         {4, 1, "no answers to choose from"},               {4, 3, "an answer has no tokens"},
         {5, 0, "it has no context"},                       {5, 60, "its context ends too early"},
-        {6, 256, "ids that the model lacks"},            {9, 256, "ids that the model has not"},
+        {6, 256, "ids that the model lacks"},            {9, 256, "ids that the model lacks"},
         {8, 0, "an answer has no tokens"},                 {10, 1, "bytes are left over at its end"},
         {15, 0, "question 1 of 2: it does not begin"},
     };

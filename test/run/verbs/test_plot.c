@@ -4,31 +4,45 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "run/verbs/plot.h"
 
-/* Against the definition: the k-th last loss weighs (1 - 2/(span + 1))^k; a step without a loss changes nothing. */
+/* The definition, written out; a step without a loss changes nothing. */
 static void the_average_is_as_defined(void **state) {
     (void)state;
-    enum { N = 60 };
+    enum { N = 130, HALF = N / 40 };
     LogPoint train[N] = {0};
     double   smooth[N];
-    for (int i = 0; i < N; i++) train[i].loss = i % 17 == 3 ? NAN : 3.0 + sin(i) + 5.0 / (i + 1);
-    train[0].loss = NAN;
-    plot_smooth(train, N, 9, smooth);
-    assert_true(isnan(smooth[0]));
-    for (int i = 1; i < N; i++) {
-        double sum = 0, weights = 0, weight = 1;
-        for (int j = i; j >= 0; j--) {
-            if (!isfinite(train[j].loss)) continue;
-            sum += weight * train[j].loss, weights += weight;
-            weight *= 0.8;
-        }
-        assert_true(fabs(smooth[i] - sum / weights) < 1e-12);
+    for (int i = 0; i < N; i++) train[i] = (LogPoint){.step = 7 + i, .loss = i % 17 == 3 ? NAN : 3.0 + sin(i) + 5.0 / (i + 1)};
+    plot_smooth(train, N, smooth);
+    for (int i = 0; i < N; i++) {
+        int    reach = i < 2 * HALF ? i / 2 : HALF, count = 0;
+        double sum = 0;
+        for (int j = i - reach; j <= i + reach && j < N; j++)
+            if (isfinite(train[j].loss)) sum += train[j].loss, count++;
+        if (isfinite(train[i].loss)) assert_true(fabs(smooth[i] - sum / count) < 1e-12);
+        else assert_true(isnan(smooth[i]));
     }
-    plot_smooth(train, N, 1, smooth);
-    assert_true(smooth[5] == train[5].loss);
+}
+
+/* On a straight line down the average lies on the line; only at the end, where no later step is, it may lie above by half
+ * the window. An average of the past alone lies above everywhere. */
+static void it_does_not_lag(void **state) {
+    (void)state;
+    for (int n = 10; n <= 5000; n = 3 * n + 7) {
+        LogPoint *train = calloc((size_t)n, sizeof *train);
+        double   *smooth = calloc((size_t)n, sizeof *smooth), most = 0;
+        int       stride = 1;
+        while (n > 1024 * stride) stride *= 2;
+        for (int i = 0; i < n; i++) train[i] = (LogPoint){.step = 1 + i, .loss = 9.0 - 5.0 * i / n};
+        plot_smooth(train, n, smooth);
+        for (int i = 0; i < n - n / 20 - stride; i++) most = fmax(most, fabs(smooth[i] - train[i].loss));
+        assert_true(most <= 5.0 * stride / n);
+        assert_true(smooth[n - 1] - train[n - 1].loss <= 5.0 * (n / 40 + stride) / n);
+        free(train), free(smooth);
+    }
 }
 
 static PlotRun run_of(const char *dir, const char *config) {
@@ -58,7 +72,7 @@ static void labels_have_what_differs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_average_is_as_defined),
+        cmocka_unit_test(the_average_is_as_defined), cmocka_unit_test(it_does_not_lag),
         cmocka_unit_test(labels_have_what_differs),
     };
     return cmocka_run_group_tests_name("plot", tests, NULL, NULL);
