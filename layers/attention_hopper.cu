@@ -199,6 +199,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     typedef ForwardShared<T, D>  Shared;
     SMEM(Queues, queues, [1]);
     SMEM_DYN(Shared, shared);
+    tiles_aligned(shared);
     if (threadIdx.x == LOADER) {
         queue_init(queues[0].queries);
         queue_init(queues[0].keys);

@@ -263,6 +263,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     typedef BackwardQueues<Shared::STAGES> Queues;
     SMEM(Queues, queues, [1]);
     SMEM_DYN(Shared, shared);
+    tiles_aligned(shared);
     queues_init(queues[0]);
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
@@ -285,6 +286,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     typedef BackwardQueues<Shared::STAGES> Queues;
     SMEM(Queues, queues, [1]);
     SMEM_DYN(Shared, shared);
+    tiles_aligned(shared);
     queues_init(queues[0]);
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();

@@ -54,7 +54,8 @@ template <typename T> struct KeysTiles {
 
 /* One step: s and dp, whose rows are the warpgroup's keys, and what they add to dv and dk. The last step's product for dk
  * still runs when it begins, and this one's, with ds, when it returns; free_last is called when the last one's has ended,
- * use(ds) before this one's begins: until a wait nobody but the product may read its registers, either. starts: NULL, or those of documents. TIGHT: ds takes the registers of p, after dv's product. */
+ * use(ds) before this one's begins: until a wait only the product may read its registers. starts: NULL, or those of
+ * documents. TIGHT: ds takes the registers of p, after dv's product. */
 template <typename T, int D, bool DOCUMENTS, bool TIGHT = false, class F, class G>
 DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEYS_STEP / 16][4], const KeysTiles<T> &at, int position,
                       int query, const int32_t *starts, const Heads &h, F free_last, G use) {
@@ -72,6 +73,7 @@ DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEY
     if (DOCUMENTS && starts && position < start_at(starts, query + STEP - 1, h)) mask_earlier<true>(s, starts, query, position, h);
     exponentials(s, at.lse, h.scale_log2);
     round_product<T, STEP>(p, s);
+    #pragma unroll
     for (int i = 0; !TIGHT && i < STEP / 4; i++) kept[i / 4][i % 4] = afresh(p[i / 4][i % 4]);
     wgmma_fence();
     if (!EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, at.v, own, at.dy, false);

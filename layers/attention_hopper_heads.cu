@@ -288,6 +288,7 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
     queues_init(queues[0]);
     if (threadIdx.x >= HEADS_LOADER) {
         registers_lower<HeadsRegisters<D>::LOADER>();
+        tiles_aligned(shared); /* here, where registers are many */
         if (threadIdx.x < HEADS_LOADER + WARP) heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
     } else if (threadIdx.x >= ADDER) {
         registers_lower<HeadsRegisters<D>::ADDER>();

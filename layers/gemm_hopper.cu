@@ -56,6 +56,7 @@ template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue
 KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
 #ifdef PTX_HOPPER
     SMEM_DYN(GemmShared, s);
+    tiles_aligned(s);
     if (threadIdx.x == 0) barriers_init(s, g.cluster);
     __syncwarp();
     cluster_arrive_relaxed();

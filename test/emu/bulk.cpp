@@ -22,7 +22,7 @@ void fence_proxy_async() {
     race_proxy_fence();
     if (watching()) return;
     char *view = async_view(0);
-    memcpy(view + DYNAMIC_AT, engine.here->arena + DYNAMIC_AT, engine.launch->shared_bytes);
+    memcpy(view + engine.here->dynamic_at, engine.here->arena + engine.here->dynamic_at, engine.launch->shared_bytes);
     for (int i = 0; i < engine.here->static_count; i++)
         memcpy(view + engine.here->statics[i].at, engine.here->arena + engine.here->statics[i].at, engine.here->statics[i].bytes);
 }

@@ -106,6 +106,7 @@ struct Fiber {
 
     std::vector<Accumulator> accumulators;
     bool                     wgmma_fenced;
+    std::vector<std::pair<const char *, size_t>> held; /* registers of a that products in flight may read */
 
     std::vector<std::pair<const char *, size_t>> written; /* of its stack, since the fence; the race checker notes it */
 
@@ -171,7 +172,7 @@ struct Block {
     char        *arena; /* its shared memory */
     char        *async; /* as the asynchronous proxy sees it: bulk.cpp */
     bool         async_used;
-    size_t       arena_used;
+    size_t       arena_used, dynamic_at; /* dynamic memory's place: DYNAMIC_AT, and EMU_SHIFT more */
     StaticObject statics[64];
     int          static_count;
     Barrier      barriers[16];
@@ -256,7 +257,7 @@ char    *async_view(size_t at); /* shared memory as the asynchronous proxy sees 
 void     async_may_read(const char *p, size_t n, const char *what, const char *file, int line);
 bool     bulk_unread(const Fiber &f); /* TMA stores that may still read shared memory */
 void     bulk_finish_block();
-bool     wgmma_holds(const Fiber &f, const void *p, size_t n); /* accumulators of products in flight */
+const char *wgmma_holds(const Fiber &f, const void *p, size_t n); /* NULL, or which registers of products in flight these are */
 
 /* Element i (0 low, 1 high) of a register of two 16-bit operands. */
 inline float operand_to_f32(uint32_t pair, int i, MmaType type) {

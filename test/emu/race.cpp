@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string>
 
 #include "engine.h"
 
@@ -20,7 +21,7 @@ extern "C" char __executable_start, _end; /* of the program's image, from the li
 namespace emu {
 
 struct alignas(32) Cell { /* two of them, for four bytes, share a cache line */
-    uint64_t write, read[2];
+    uint64_t write, read[2]; /* a read's last bit: by the asynchronous proxy */
     uint32_t write_at, read_at; /* code addresses, their low halves */
 };
 enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 }; /* in place of a code address; BULK: TMA */
@@ -178,7 +179,7 @@ static Cell *shadow_of(Allocation &a) {
 }
 
 static bool inside_shared(size_t at, size_t n) {
-    if (at >= DYNAMIC_AT && at + n <= DYNAMIC_AT + engine.launch->shared_bytes) return true;
+    if (at >= engine.here->dynamic_at && at + n <= engine.here->dynamic_at + engine.launch->shared_bytes) return true;
     for (int i = 0; i < engine.here->static_count; i++)
         if (at >= engine.here->statics[i].at && at + n <= engine.here->statics[i].at + engine.here->statics[i].bytes) return true;
     return false;
@@ -241,13 +242,27 @@ static bool published(size_t cell, int warp, int thread) {
     return fences.size() > before && (writer == thread || fences[before] <= race.told[warp][writer / WARP_LANES]);
 }
 
+/* Whether TMA may overwrite what this was read from: an ordinary read wants a proxy fence of the reader, before anything that
+ * `thread` does now. */
+static bool handed_over(uint64_t read, uint64_t me) {
+    if (launch_of(read ^ me) || block_of(read ^ me) || is_atomic(read)) return true; /* not of this block; by the asynchronous proxy */
+    int         reader = thread_of(read);
+    const auto &fences = race.fences[reader];
+    auto        fence = std::lower_bound(fences.begin(), fences.end(), clock_of(read));
+    return fence != fences.end() &&
+           (reader == thread_of(me) || *fence <= race.told[thread_of(me) / WARP_LANES][reader / WARP_LANES]);
+}
+
 /* A thread, or TMA in its name, writes these cells of shared memory. */
-static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int thread) {
+static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int thread, uint64_t me) {
     uint32_t fences = (uint32_t)race.fences[thread].size();
     for (size_t i = first; i < first + n; i++) {
         const Cell &c = race.shared[i];
         if (at == BULK && c.write && !published(i, thread / WARP_LANES, thread))
             report("RACE", "TMA writes what a thread wrote without a fence.proxy.async", p, at, c.write, c.write_at);
+        for (uint64_t read : c.read)
+            if (at == BULK && !handed_over(read, me))
+                report("RACE", "TMA writes what a thread read, which made no fence.proxy.async since then", p, at, read, c.read_at);
         race.fenced[i] = fences;
     }
 }
@@ -270,8 +285,8 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
         cells = shadow_of(*a) + (p - a->base) / 2;
         initialised = a->kind != DEVICE_ONLY || a->initialised; /* the host writes unseen into what is not the device's alone */
     }
-    uint64_t me = stamp_of(thread, clock, kind == ATOMIC);
-    if (place == &SHARED_MEMORY && kind != READ) fence_cells((size_t)(cells - race.shared), (n + 1) / 2, p, at, thread);
+    uint64_t me = stamp_of(thread, clock, kind == ATOMIC || (kind == READ && at >= BULK));
+    if (place == &SHARED_MEMORY && kind != READ) fence_cells((size_t)(cells - race.shared), (n + 1) / 2, p, at, thread, me);
     for (size_t i = 0; i < (n + 1) / 2; i++) check_cell(cells[i], *place, initialised, p, kind, at, me);
 }
 
@@ -285,8 +300,8 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
         return;
     }
     if ((const char *)p >= current->stack && (const char *)p < current->stack + STACK_BYTES) {
-        if (!current->accumulators.empty() && wgmma_holds(*current, p, n))
-            report("RACE", "use of wgmma's accumulators before a wait covers them", p, at);
+        const char *held = current->accumulators.empty() ? nullptr : wgmma_holds(*current, p, n);
+        if (held) report("RACE", (std::string("use of wgmma's ") + held + " before a wait covers them").c_str(), p, at);
         if (kind == WRITE && current->wgmma_fenced) current->written.push_back({(const char *)p, n});
         return;
     }
@@ -322,8 +337,9 @@ void race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, co
     if (counts && is_global(p)) count_bulk(p, n, true);
     check(p, n, add ? ATOMIC : WRITE, BULK, thread, (uint32_t)stamp);
 }
+/* What the warp does from now on has a later clock than the fence. */
 void race_proxy_fence() {
-    if (on()) race.fences[current->index].push_back(race.clock[current->warp]);
+    if (on()) race.fences[current->index].push_back(race.clock[current->warp]++);
 }
 void race_visible(const void *p, size_t n, int warp, int thread, const char *file, int line) {
     if (!on()) return;

@@ -133,6 +133,19 @@ static void multiply_now(int warpgroup, size_t i) {
     }
 }
 
+/* Joins those that lie side by side: a step's are one array. */
+static void hold(Fiber &f, const uint32_t *a) {
+    enum { BYTES = sizeof(uint32_t[4]) };
+    if (!f.held.empty() && f.held.back().first + f.held.back().second == (const char *)a) f.held.back().second += BYTES;
+    else f.held.push_back({(const char *)a, BYTES});
+}
+static void hold_those_in_flight(Fiber &f) {
+    f.held.clear();
+    for (const auto &group : f.wgmma)
+        for (const WgmmaOp &op : group)
+            if (op.a_registers) hold(f, op.a_registers);
+}
+
 /* FLOPs of all so far, for tests. */
 static double products = 0.0;
 extern "C" double emu_products(void) { return products; }
@@ -187,6 +200,7 @@ void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const ui
     if (a_registers) memcpy(op.a_issued, a_registers, sizeof op.a_issued);
     if (current->wgmma.empty()) current->wgmma.emplace_back();
     current->wgmma.back().push_back(std::move(op));
+    if (a_registers) hold(*current, a_registers);
     warpgroup_collective("wgmma", issued, nullptr, file, line);
 }
 void wgmma_commit() {
@@ -231,7 +245,10 @@ static void waited(int warpgroup, void *) {
         for (size_t i = 0; i < threads[0].wgmma[0].size(); i++) multiply_now(warpgroup, i);
         for (int t = 0; t < WARPGROUP_THREADS; t++) threads[t].wgmma.pop_front();
     }
-    for (int t = 0; t < WARPGROUP_THREADS; t++) hand_over(threads[t], *(Wait *)threads[t].argument);
+    for (int t = 0; t < WARPGROUP_THREADS; t++) {
+        hand_over(threads[t], *(Wait *)threads[t].argument);
+        hold_those_in_flight(threads[t]);
+    }
 }
 void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int line) {
     Wait w = {pending, {d, e, f}, file, line};
@@ -240,10 +257,12 @@ void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int
 }
 
 /* A kernel that touches them on its stack; the race checker asks. */
-bool wgmma_holds(const Fiber &f, const void *p, size_t n) {
+const char *wgmma_holds(const Fiber &f, const void *p, size_t n) {
     for (const Accumulator &x : f.accumulators)
-        if ((const char *)p + n > (const char *)x.d && (const char *)p < (const char *)(x.d + x.n)) return true;
-    return false;
+        if ((const char *)p + n > (const char *)x.d && (const char *)p < (const char *)(x.d + x.n)) return "accumulators";
+    for (const auto &a : f.held)
+        if ((const char *)p + n > a.first && (const char *)p < a.first + a.second) return "registers of a";
+    return nullptr;
 }
 
 }  // namespace emu
