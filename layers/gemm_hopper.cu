@@ -64,7 +64,7 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
     int group = (int)threadIdx.x / WARPGROUP;
     if (group == MATH_GROUPS) {
         registers_lower<LOAD_REGISTERS>();
-        if (threadIdx.x % WARPGROUP == 0) load_all<a_by_lines, b_by_lines>(s, g);
+        if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one()) load_all<a_by_lines, b_by_lines>(s, g);
         __syncwarp(); /* the cluster's barrier wants whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();
