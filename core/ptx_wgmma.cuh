@@ -36,6 +36,15 @@ DEVICE uint32_t afresh(uint32_t x) {
     PTX("mov.b32 %0, %0;" : "+r"(x));
     return x;
 }
+/* Tiles for TMA and wgmma lie at multiples of their alignment. SMEM_DYN asks for it, and the compiler believes that it got it. */
+template <typename T> DEVICE void tiles_aligned(const T *shared) {
+#ifdef CUDA_EMU
+    uint32_t at = emu::shared_offset(shared, sizeof(T), "tiles", __builtin_FILE(), __builtin_LINE());
+#else
+    uint32_t at = shared_address(shared);
+#endif
+    device_check(afresh(at) % alignof(T) == 0);
+}
 /* The one that begins `bytes` later, in one addition of 32 bits. */
 DEVICE uint64_t descriptor_after(uint64_t descriptor, unsigned bytes) {
     return (descriptor >> 32 << 32) | (uint32_t)((uint32_t)descriptor + (bytes >> 4));

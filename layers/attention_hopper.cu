@@ -199,6 +199,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     typedef ForwardShared<T, D>  Shared;
     SMEM(Queues, queues, [1]);
     SMEM_DYN(Shared, shared);
+    tiles_aligned(shared);
     if (threadIdx.x == LOADER) {
         queue_init(queues[0].queries);
         queue_init(queues[0].keys);
@@ -207,7 +208,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     __syncthreads(); /* the barriers exist; the last one of the whole block */
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
-        if (threadIdx.x == LOADER) forward_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &keys, h, items);
+        if (is_loader()) forward_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &keys, h, items);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
         forward_consume<T, D, DOCUMENTS>(y, lse, shared, queues[0], h, items);

@@ -64,7 +64,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>:
     unsigned      done = 0, n = 0; /* items; steps */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const KeysItem item = keys_item<STEP, PLAIN>(h, i);
-        if (threadIdx.x != LOADER) continue;
+        if (!elect_one()) continue;
         const int column = key_column(h, item.head), first = sequence_row(h, item.head);
         uint64_t *full = queue_fill(queues.own, done, 2 * sizeof shared->k[0]);
         load_rows<T, BLOCK_ROWS, D>(shared->k[done % 2], keys, full, column, item.row);
@@ -105,7 +105,8 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
         queue_take(queues.steps, n);
         const unsigned slot = n % STAGES;
         keys_step<T, D, !PLAIN>(dk, dv, ds, {k, v, shared->q[slot], shared->dy[slot], shared->lse[slot], shared->delta[slot]}, position,
-                                query, starts, h, [&] { if (is_running) queue_free(queues.steps, n - 1); }, [](auto &) {});
+                                query, starts, h, [&] { if (is_running) queue_free(queues.steps, n - 1); },
+                                [](auto &) { fence_proxy_async(); }); /* the statistics have been read: TMA fills their place again */
         query += STEP;
         is_running = true;
     }
@@ -262,6 +263,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     typedef BackwardQueues<Shared::STAGES> Queues;
     SMEM(Queues, queues, [1]);
     SMEM_DYN(Shared, shared);
+    tiles_aligned(shared);
     queues_init(queues[0]);
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
@@ -284,10 +286,11 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     typedef BackwardQueues<Shared::STAGES> Queues;
     SMEM(Queues, queues, [1]);
     SMEM_DYN(Shared, shared);
+    tiles_aligned(shared);
     queues_init(queues[0]);
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
-        if (threadIdx.x == LOADER) queries_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &keys, &dy, h, items);
+        if (is_loader()) queries_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &keys, &dy, h, items);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
         queries_consume<T, D, DOCUMENTS>(dqkv, shared, queues[0], minus, h, items);

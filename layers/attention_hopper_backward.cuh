@@ -54,7 +54,8 @@ template <typename T> struct KeysTiles {
 
 /* One step: s and dp, whose rows are the warpgroup's keys, and what they add to dv and dk. The last step's product for dk
  * still runs when it begins, and this one's, with ds, when it returns; free_last is called when the last one's has ended,
- * use(ds) beside this one's. starts: NULL, or those of documents. TIGHT: ds takes the registers of p, after dv's product. */
+ * use(ds) before this one's begins: until a wait only the product may read its registers. starts: NULL, or those of
+ * documents. TIGHT: ds takes the registers of p, after dv's product. */
 template <typename T, int D, bool DOCUMENTS, bool TIGHT = false, class F, class G>
 DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEYS_STEP / 16][4], const KeysTiles<T> &at, int position,
                       int query, const int32_t *starts, const Heads &h, F free_last, G use) {
@@ -62,7 +63,7 @@ DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEY
     constexpr bool EARLY = D == 64; /* else registers do not suffice for s and dp at once */
     const int     query_position = position_of(h, query), own = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
     float         s[STEP / 2], dp[STEP / 2];
-    uint32_t      p[STEP / 16][4];
+    uint32_t      p[STEP / 16][4], kept[STEP / 16][4]; /* kept: p, whose own registers dv's product has until a wait */
     wgmma_fence();
     multiply_rows<T, STEP, D, BLOCK_ROWS>(s, at.k, own, at.q, false);
     if (EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, at.v, own, at.dy, false);
@@ -72,16 +73,18 @@ DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEY
     if (DOCUMENTS && starts && position < start_at(starts, query + STEP - 1, h)) mask_earlier<true>(s, starts, query, position, h);
     exponentials(s, at.lse, h.scale_log2);
     round_product<T, STEP>(p, s);
+    #pragma unroll
+    for (int i = 0; !TIGHT && i < STEP / 4; i++) kept[i / 4][i % 4] = afresh(p[i / 4][i % 4]);
     wgmma_fence();
     if (!EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, at.v, own, at.dy, false);
     add_rows<T, STEP, D>(dv, p, at.dy);
     if (TIGHT) wgmma_wait<0>(dp, dv);
     else wgmma_wait<1>(dp);
-    multiply_by_scores<T>(dp, p, at.delta);
+    multiply_by_scores<T>(dp, TIGHT ? p : kept, at.delta);
     round_product<T, STEP>(ds, dp);
+    use(ds);
     wgmma_fence();
     add_rows<T, STEP, D>(dk, ds, at.q);
-    use(ds);
     if (!TIGHT) wgmma_wait<1>(dv); /* gives p's registers back */
 }
 

@@ -67,7 +67,7 @@ DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, con
         const int column = head_column(h, head), keys_column = key_column(h, head), first = sequence_row(h, head);
         for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
             const int end = queries_end<DOCUMENTS>(h, head, key);
-            if (threadIdx.x != HEADS_LOADER) continue;
+            if (!elect_one()) continue;
             uint64_t *full = queue_fill(queues.own, done, 2 * sizeof shared->k[0]);
             load_rows<T, BLOCK_ROWS, D>(shared->k[done % 2], qkv, full, keys_column, first + key);
             load_rows<T, BLOCK_ROWS, D>(shared->v[done % 2], qkv, full, keys_column + h.key_columns, first + key);
@@ -288,6 +288,7 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
     queues_init(queues[0]);
     if (threadIdx.x >= HEADS_LOADER) {
         registers_lower<HeadsRegisters<D>::LOADER>();
+        tiles_aligned(shared); /* here, where registers are many */
         if (threadIdx.x < HEADS_LOADER + WARP) heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
     } else if (threadIdx.x >= ADDER) {
         registers_lower<HeadsRegisters<D>::ADDER>();

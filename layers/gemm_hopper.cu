@@ -56,6 +56,7 @@ template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue
 KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
 #ifdef PTX_HOPPER
     SMEM_DYN(GemmShared, s);
+    tiles_aligned(s);
     if (threadIdx.x == 0) barriers_init(s, g.cluster);
     __syncwarp();
     cluster_arrive_relaxed();
@@ -63,7 +64,7 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
     int group = (int)threadIdx.x / WARPGROUP;
     if (group == MATH_GROUPS) {
         registers_lower<LOAD_REGISTERS>();
-        if (threadIdx.x % WARPGROUP == 0) load_all<a_by_lines, b_by_lines>(s, g);
+        if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one()) load_all<a_by_lines, b_by_lines>(s, g);
         __syncwarp(); /* the cluster's barrier wants whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();

@@ -43,6 +43,8 @@ table='
 44 hopper      XXX ... XXX wrong parity
 45 hopper      XXX ... XXX wrong stride in a descriptor
 46 hopper      XXX ... XXX accumulator read before wgmma.wait
+47 hopper      --- ... XXX no proxy fence between ordinary reads and the next TMA load
+48 hopper      XXX XXX XXX dynamic shared memory that is not aligned
 51 edges       XXX XXX XXX a stream does not wait for the other
 52 edges       XXX XXX XXX a buffer is filled again while it is read
 53 edges       XXX XXX XXX an event is recorded before the work
@@ -67,6 +69,7 @@ table='
 74 wgmma       XXX XXX XXX the wait covers one group too few
 75 wgmma       XXX XXX XXX second of two products used before its wait
 76 wgmma       --- --- XXX wgmma.fence before the registers of A are written
+77 wgmma       --- --- XXX registers of A read in flight
 81 tma_store   XXX XXX XXX wrong order of stmatrix fragments
 82 tma_store   XXX XXX XXX unaligned stmatrix row
 83 tma_store   XXX XXX XXX no proxy fence before a TMA store

@@ -2,12 +2,12 @@
 # make gpu-check: the checks of the CUDA build that need a GPU. A line a step, "ok|FAIL|skip NAME: detail (seconds)".
 # Never stops at a failure; logs in build/gpu-check/. Files missing on this machine come from build/gpu-bundle (make
 # gpu-bundle, where the CPU build is at home).
-#   scripts/gpu_check.sh [WORD...]     only the steps named: build calibration ops turns bits curve memcheck resume comm ranks
+#   scripts/gpu_check.sh [WORD...]     only the steps named: build sass calibration ops turns bits curve memcheck resume comm ranks
 #                                      visible exchange stages beside lost copies archs memory device torch transformers initcheck racecheck
 set -u
 . "$(dirname "$0")/env.sh"
 . scripts/gpu_env.sh
-wanted=" ${*:-build calibration ops turns bits curve memcheck resume comm ranks visible exchange stages beside lost copies archs memory device torch transformers initcheck racecheck} "
+wanted=" ${*:-build sass calibration ops turns bits curve memcheck resume comm ranks visible exchange stages beside lost copies archs memory device torch transformers initcheck racecheck} "
 # What a GPU, several of them, or another nvcc alone can show, each with its step. On BACKEND=emu the steps try themselves.
 claims='
 visible   ranks that see one GPU each, by CUDA_VISIBLE_DEVICES, have all of its memory, and NCCL connects them
@@ -269,6 +269,7 @@ step build build
 if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step was asked for
 [ -x "$program" ] || { echo "gpu-check: no $B/train_gpt: see build/gpu-check/build.log" >&2; exit 1; }
 # What the others rest on comes first: a GPU may be there for half an hour only.
+step sass make -s BACKEND=cuda sass # another nvcc may spill, or warn that it serialises wgmma
 step calibration calibration
 step ops ops
 step turns-ops turns_of_ops

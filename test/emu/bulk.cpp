@@ -1,8 +1,8 @@
 /* bulk.cpp - the emulated twins of core/ptx.cuh for TMA's stores, and the two proxies through which shared memory is seen.
  *
  * The asynchronous proxy (TMA's stores, wgmma) has its own view of shared memory. A TMA load writes both views; what
- * threads write comes to it with a fence.proxy.async: here by any thread, in the race checker by the writer. A read
- * through a view that lags is refused.
+ * threads write comes to it with a fence.proxy.async. A read through a view that lags is refused. The race checker needs no
+ * second view: it knows each writer, and wants the fence from the writer itself (race_visible).
  * A store reads its tile at any time until a wait_group.read, and writes the matrix at any time until a wait_group or the
  * block's end.
  */
@@ -19,36 +19,29 @@ char *async_view(size_t at) {
     return engine.here->async + at;
 }
 void fence_proxy_async() {
+    race_proxy_fence();
+    if (watching()) return;
     char *view = async_view(0);
-    memcpy(view + DYNAMIC_AT, engine.here->arena + DYNAMIC_AT, engine.launch->shared_bytes);
+    memcpy(view + engine.here->dynamic_at, engine.here->arena + engine.here->dynamic_at, engine.launch->shared_bytes);
     for (int i = 0; i < engine.here->static_count; i++)
         memcpy(view + engine.here->statics[i].at, engine.here->arena + engine.here->statics[i].at, engine.here->statics[i].bytes);
-    race_proxy_fence();
 }
 void async_may_read(const char *p, size_t n, const char *what, const char *file, int line) {
-    if (memcmp(p, async_view((size_t)(p - engine.here->arena)), n))
+    if (!watching() && memcmp(p, async_view((size_t)(p - engine.here->arena)), n))
         fail_at(file, line, "%s: shared memory was written, and no fence.proxy.async made it visible to the asynchronous proxy", what);
 }
 
 /* --- TMA stores --------------------------------------------------------------------------------------------------- */
 
-/* Calls f(shared, global or NULL where outside, bytes) for each element of the tile. */
-template <class F> static void each_element(const BulkStore &s, F f) {
-    const EmuTensorMap &m = s.map;
-    uint32_t            at = shared_offset(s.shared, m.box_columns * m.box_rows * m.element_bytes, "TMA", s.file, s.line);
-    for (uint32_t y = 0; y < m.box_rows; y++)
-        for (uint32_t x = 0; x < m.box_columns; x++) {
-            int64_t column = s.column + (int64_t)x, row = s.row + (int64_t)y;
-            bool    inside = column >= 0 && row >= 0 && column < (int64_t)m.columns && row < (int64_t)m.rows;
-            char   *to = (char *)m.base + row * (int64_t)m.pitch_bytes + column * (int64_t)m.element_bytes;
-            f(engine.here->arena + swizzled(at + (y * m.box_columns + x) * m.element_bytes, m.swizzle_bytes), inside ? to : nullptr);
-        }
+/* Calls f(shared, global or NULL where outside, bytes) for each part of the tile. */
+template <class F> static void each_place(const BulkStore &s, F f) {
+    uint32_t at = shared_offset(s.shared, s.map.box_columns * s.map.box_rows * s.map.element_bytes, "TMA", s.file, s.line);
+    each_part(s.map, at, s.column, s.row, [&](uint32_t offset, char *to, size_t n) { f(engine.here->arena + offset, to, n); });
 }
 
 static void read_tile(BulkStore &s) {
     size_t next = 0;
-    each_element(s, [&](const char *p, const char *to) {
-        size_t n = s.map.element_bytes;
+    each_place(s, [&](const char *p, const char *to, size_t n) {
         if (to) race_async_read(p, n, s.thread, s.stamp, s.file, s.line);
         if (memcmp(p, &s.tile[next], n))
             fail_at(s.file, s.line, "TMA store: its tile was changed before a cp.async.bulk.wait_group.read covered it");
@@ -74,11 +67,10 @@ static void  add(char *to, const char *by, EmuElement type, const BulkStore &s) 
 static void write_matrix(BulkStore &s, uint64_t stamp) {
     if (s.was_written) return;
     size_t next = 0;
-    each_element(s, [&](const char *, char *to) {
-        size_t n = s.map.element_bytes;
+    each_place(s, [&](const char *, char *to, size_t n) {
         if (to) race_bulk_write(to, n, s.add, s.thread, stamp, s.file, s.line);
-        if (to && s.add) add(to, &s.tile[next], s.map.type, s);
-        else if (to) memcpy(to, &s.tile[next], n);
+        for (size_t i = 0; to && s.add && i < n; i += s.map.element_bytes) add(to + i, &s.tile[next + i], s.map.type, s);
+        if (to && !s.add) memcpy(to, &s.tile[next], n);
         next += n;
     });
     s.was_written = true;
@@ -87,8 +79,7 @@ static void write_matrix(BulkStore &s, uint64_t stamp) {
 void tma_store_2d(const EmuTensorMap *map, const void *shared, int column, int row, bool add, const char *file, int line) {
     tma_check(shared, *map, file, line);
     BulkStore s = {*map, shared, column, row, add, false, false, current->index, race_stamp(), {}, file, line};
-    each_element(s, [&](const char *p, const char *to) {
-        size_t n = map->element_bytes;
+    each_place(s, [&](const char *p, const char *to, size_t n) {
         if (to) {
             async_may_read(p, n, "TMA store", file, line);
             race_visible(p, n, current->warp, current->index, file, line);

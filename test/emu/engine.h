@@ -11,6 +11,7 @@
  *   memory.cpp, streams.cpp, runtime.cpp   the CUDA runtime: allocations and copies; streams, events, graphs; the device
  */
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <random>
@@ -105,6 +106,7 @@ struct Fiber {
 
     std::vector<Accumulator> accumulators;
     bool                     wgmma_fenced;
+    std::vector<std::pair<const char *, size_t>> held; /* registers of a that products in flight may read */
 
     std::vector<std::pair<const char *, size_t>> written; /* of its stack, since the fence; the race checker notes it */
 
@@ -171,7 +173,7 @@ struct Block {
     char        *arena; /* its shared memory */
     char        *async; /* as the asynchronous proxy sees it: bulk.cpp */
     bool         async_used;
-    size_t       arena_used;
+    size_t       arena_used, dynamic_at; /* dynamic memory's place: DYNAMIC_AT, and EMU_SHIFT more */
     StaticObject statics[64];
     int          static_count;
     Barrier      barriers[16];
@@ -234,6 +236,19 @@ void  cluster_reset();
 
 /* 16-byte units of a row are exchanged by the row's number: bits 4.. of the offset take bits 7.. in. */
 uint32_t swizzled(uint32_t offset, uint32_t bytes);
+/* Calls f(place in the arena, matrix or NULL, bytes) for each part of a tile of shared memory that lies side by side in both: at most the
+ * 16 bytes that a swizzle leaves together. NULL: outside of the matrix. at: the tile in the arena. */
+template <class F> void each_part(const EmuTensorMap &m, uint32_t at, int column, int row, F f) {
+    const int64_t unit = m.element_bytes < 16 ? 16 / m.element_bytes : 1, columns = (int64_t)m.columns;
+    for (uint32_t y = 0; y < m.box_rows; y++)
+        for (int64_t x = 0, n; x < m.box_columns; x += n) {
+            int64_t c = column + x, r = row + (int64_t)y, side = c < 0 ? -c : c < columns ? columns - c : unit;
+            bool    inside = r >= 0 && r < (int64_t)m.rows && c >= 0 && c < columns;
+            n = std::min({unit - x % unit, m.box_columns - x, side});
+            f(swizzled(at + (y * m.box_columns + (uint32_t)x) * m.element_bytes, m.swizzle_bytes),
+              inside ? (char *)m.base + r * (int64_t)m.pitch_bytes + c * (int64_t)m.element_bytes : nullptr, (size_t)n * m.element_bytes);
+        }
+}
 /* While one lives, shared memory is that block's. */
 struct InBlock {
     Block *was = engine.here;
@@ -245,7 +260,7 @@ char    *async_view(size_t at); /* shared memory as the asynchronous proxy sees 
 void     async_may_read(const char *p, size_t n, const char *what, const char *file, int line);
 bool     bulk_unread(const Fiber &f); /* TMA stores that may still read shared memory */
 void     bulk_finish_block();
-bool     wgmma_holds(const Fiber &f, const void *p, size_t n); /* accumulators of products in flight */
+const char *wgmma_holds(const Fiber &f, const void *p, size_t n); /* NULL, or which registers of products in flight these are */
 
 /* Element i (0 low, 1 high) of a register of two 16-bit operands. */
 inline float operand_to_f32(uint32_t pair, int i, MmaType type) {
@@ -267,7 +282,8 @@ struct Allocation {
     char      *base;
     size_t     bytes;
     MemoryKind kind;
-    Cell      *shadow; /* the race checker's, made at the first access */
+    Cell      *shadow; /* the race checker's, made at the first access, in shadow_memory */
+    void      *shadow_memory;
     bool       initialised; /* for the race checker: all of it was written at once */
     int        open;        /* a large one under ASan: how many may touch it just now */
 };

@@ -316,6 +316,7 @@ void fiber_reset(Fiber &f, int index, dim3 block) {
     f.wgmma.clear();
     f.stores.clear();
     f.accumulators.clear();
+    f.held.clear();
     f.written.clear();
     f.wgmma_fenced = f.at_cluster_barrier = false;
     f.awaited = !engine.launch->early;

@@ -68,17 +68,6 @@ uint32_t swizzled(uint32_t offset, uint32_t bytes) {
     return bytes ? offset ^ (offset >> 7 & (units - 1)) << 4 : offset;
 }
 
-static void load_element(const TmaLoad &t, char *to, int64_t column, int64_t row) {
-    const EmuTensorMap &m = t.map;
-    bool inside = column >= 0 && row >= 0 && column < (int64_t)m.columns && row < (int64_t)m.rows;
-    const char *from = (const char *)m.base + row * (int64_t)m.pitch_bytes + column * (int64_t)m.element_bytes;
-    if (inside) race_async_read(from, m.element_bytes, t.thread, t.stamp, t.file, t.line);
-    race_bulk_write(to, m.element_bytes, false, t.thread, t.stamp, t.file, t.line);
-    if (inside) memcpy(to, from, m.element_bytes);
-    else memset(to, 0, m.element_bytes);
-    memcpy(async_view((size_t)(to - engine.here->arena)), to, m.element_bytes);
-}
-
 static void load_into(const TmaLoad &t, int rank) {
     InBlock             there(rank);
     ptrdiff_t           to = engine.here->arena - engine.blocks[t.rank].arena;
@@ -86,11 +75,14 @@ static void load_into(const TmaLoad &t, int rank) {
     uint32_t            bytes = m.box_columns * m.box_rows * m.element_bytes;
     uint32_t            at = shared_offset((char *)t.shared + to, bytes, "TMA", t.file, t.line);
     if (!engine.here->live) fail_at(t.file, t.line, "TMA: a load into a block of the cluster that has ended");
-    for (uint32_t y = 0; y < m.box_rows; y++)
-        for (uint32_t x = 0; x < m.box_columns; x++) {
-            uint32_t offset = swizzled(at + (y * m.box_columns + x) * m.element_bytes, m.swizzle_bytes);
-            load_element(t, engine.here->arena + offset, t.column + (int64_t)x, t.row + (int64_t)y);
-        }
+    each_part(m, at, t.column, t.row, [&](uint32_t offset, const char *from, size_t n) {
+        char *p = engine.here->arena + offset;
+        if (from) race_async_read(from, n, t.thread, t.stamp, t.file, t.line);
+        race_bulk_write(p, n, false, t.thread, t.stamp, t.file, t.line);
+        if (from) memcpy(p, from, n);
+        else memset(p, 0, n);
+        if (!watching()) memcpy(async_view(offset), p, n);
+    });
     uint64_t *barrier = (uint64_t *)((char *)t.barrier + to);
     MBarrier &b = *(MBarrier *)barrier;
     b.bytes -= (int32_t)bytes;

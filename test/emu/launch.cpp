@@ -37,7 +37,7 @@ void *smem_static(const void *key, size_t bytes, size_t align) {
 
 void *smem_dynamic(size_t align) {
     if (align > DYNAMIC_AT) fail("dynamic shared memory is aligned to %zu bytes, not to %zu", DYNAMIC_AT, align);
-    return engine.here->arena + DYNAMIC_AT;
+    return engine.here->arena + engine.here->dynamic_at;
 }
 
 uint32_t shared_offset(const void *p, size_t n, const char *what, const char *file, int line) {
@@ -81,13 +81,15 @@ static void begin_block(int rank) {
     InBlock       there(rank);
     Block        &b = *engine.here;
     const Launch &l = *engine.launch;
-    b.arena_used = DYNAMIC_AT + l.shared_bytes;
+    const char *shift = getenv("EMU_SHIFT"); /* bytes: dynamic memory begins elsewhere than a kernel may have taken for granted */
+    b.dynamic_at = DYNAMIC_AT + (shift ? (size_t)atoi(shift) : 0);
+    b.arena_used = b.dynamic_at + l.shared_bytes;
     b.static_count = 0;
     b.async_used = false;
     b.live = engine.block_threads;
     ASAN_POISON_MEMORY_REGION(b.arena, ARENA_BYTES);
-    ASAN_UNPOISON_MEMORY_REGION(b.arena + DYNAMIC_AT, l.shared_bytes);
-    memset(b.arena + DYNAMIC_AT, 0xff, l.shared_bytes);
+    ASAN_UNPOISON_MEMORY_REGION(b.arena + b.dynamic_at, l.shared_bytes);
+    memset(b.arena + b.dynamic_at, 0xff, l.shared_bytes);
     for (Barrier &barrier : b.barriers) barrier.arrived = 0, barrier.waiting.clear();
 }
 

@@ -107,7 +107,7 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
         memset(base, 0xff, bytes + behind);
         if (kind == DEVICE_ONLY) ASAN_POISON_MEMORY_REGION(base, bytes + behind);
     }
-    allocations[base] = Allocation{base, bytes, kind, nullptr, false, 0};
+    allocations[base] = Allocation{base, bytes, kind, nullptr, nullptr, false, 0};
     if (kind != PINNED) used_bytes += bytes;
     *p = base;
     return cudaSuccess;

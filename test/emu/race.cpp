@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string>
 
 #include "engine.h"
 
@@ -19,8 +20,8 @@ extern "C" char __executable_start, _end; /* of the program's image, from the li
 
 namespace emu {
 
-struct Cell {
-    uint64_t write, read[2];
+struct alignas(32) Cell { /* two of them, for four bytes, share a cache line */
+    uint64_t write, read[2]; /* a read's last bit: by the asynchronous proxy */
     uint32_t write_at, read_at; /* code addresses, their low halves */
 };
 enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 }; /* in place of a code address; BULK: TMA */
@@ -28,7 +29,7 @@ enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 }; /* in place 
 static struct {
     bool               compiled_in, paused;
     uint32_t           launch;
-    std::vector<Cell>  shared; /* of the arena */
+    Cell              *shared; /* of the arenas */
     std::vector<uint32_t> fences[MAX_THREADS]; /* the clocks of each thread's proxy fences */
     std::vector<uint32_t> fenced; /* of the arena: how many fences a cell's last writer had made before it wrote */
     uint32_t           clock[MAX_WARPS];
@@ -62,10 +63,12 @@ static uint32_t clock_of(uint64_t s) { return s >> 1 & 0x1ffff; }
 static bool     is_atomic(uint64_t s) { return s & 1; }
 static bool     same_thread(uint64_t a, uint64_t b) { return a >> 18 == b >> 18; }
 
-static bool ordered(uint64_t earlier, int thread) {
-    if (!earlier || launch_of(earlier) != race.launch) return true;
-    if (block_of(earlier) != (engine.block & 0xfffff)) return false;
-    return thread_of(earlier) == thread || clock_of(earlier) <= race.told[thread / WARP_LANES][thread_of(earlier) / WARP_LANES];
+/* Whether an earlier access comes before what the thread of `me` does now. */
+[[gnu::always_inline]] static inline bool ordered(uint64_t earlier, uint64_t me) {
+    uint64_t differs = earlier ^ me;
+    if (launch_of(differs)) return true;
+    if (block_of(differs)) return false;
+    return !thread_of(differs) || clock_of(earlier) <= race.told[thread_of(me) / WARP_LANES][thread_of(earlier) / WARP_LANES];
 }
 
 uint64_t race_stamp() { return race.clock[current->warp]; }
@@ -87,10 +90,13 @@ void race_new_launch() {
 }
 void race_new_block() {
     if (!on()) return;
-    race.shared.resize(ARENA_BYTES / 2 * MAX_CLUSTER);
+    if (!race.shared) {
+        race.shared = (Cell *)aligned_alloc(64, ARENA_BYTES / 2 * MAX_CLUSTER * sizeof(Cell));
+        std::fill_n(race.shared, ARENA_BYTES / 2 * MAX_CLUSTER, Cell{});
+    }
     for (int r = 0; r < MAX_CLUSTER; r++) { /* the last blocks' cells; the rest is clean */
         size_t used = engine.blocks[r].arena_used;
-        if (used) std::fill_n(race.shared.begin() + (long)(ARENA_BYTES / 2 * (size_t)r), used / 2 + 1, Cell{});
+        if (used) std::fill_n(race.shared + ARENA_BYTES / 2 * (size_t)r, used / 2 + 1, Cell{});
     }
     race.fenced.resize(ARENA_BYTES / 2 * MAX_CLUSTER);
     for (int i = 0; i < engine.threads; i++) race.fences[i].clear();
@@ -167,12 +173,13 @@ static void print_place(const char *label, uint32_t at) {
 enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: an asynchronous copy into here may happen from now on */
 
 static Cell *shadow_of(Allocation &a) {
-    if (!a.shadow) a.shadow = (Cell *)calloc(a.bytes / 2 + 1, sizeof(Cell));
-    return a.shadow;
+    if (a.shadow) return a.shadow;
+    a.shadow_memory = calloc(a.bytes / 2 + 3, sizeof(Cell)); /* pages that nobody touches take no memory */
+    return a.shadow = (Cell *)(((uintptr_t)a.shadow_memory + 63) / 64 * 64);
 }
 
 static bool inside_shared(size_t at, size_t n) {
-    if (at >= DYNAMIC_AT && at + n <= DYNAMIC_AT + engine.launch->shared_bytes) return true;
+    if (at >= engine.here->dynamic_at && at + n <= engine.here->dynamic_at + engine.launch->shared_bytes) return true;
     for (int i = 0; i < engine.here->static_count; i++)
         if (at >= engine.here->statics[i].at && at + n <= engine.here->statics[i].at + engine.here->statics[i].bytes) return true;
     return false;
@@ -198,18 +205,18 @@ static const Place SHARED_MEMORY = {"shared write after write", "shared write af
 static const Place DEVICE_MEMORY = {"global write after write", "global write after read", "global read after write",
                                     "read of device memory that nobody wrote"};
 
-static void check_cell(Cell &c, const Place &place, bool initialised, const void *p, Access kind, uint32_t at, uint64_t me) {
-    int  thread = thread_of(me);
+[[gnu::always_inline]] static inline void check_cell(Cell &c, const Place &place, bool initialised, const void *p, Access kind, uint32_t at,
+                                                     uint64_t me) {
     bool writes = kind != READ, needs_value = kind == READ || kind == ATOMIC;
     if (needs_value && !c.write && !initialised) report("ERROR", place.uninitialised, p, at);
     if (c.write_at == PENDING && !(kind == WRITE && same_thread(c.write, me)))
         report("RACE", "use of shared memory while a cp.async into it is pending", p, at);
     bool both_atomic = kind == ATOMIC && is_atomic(c.write);
-    const char *what = writes ? place.write_write : place.read_write;
-    if (!ordered(c.write, thread) && !both_atomic) report("RACE", what, p, at, c.write, c.write_at);
+    if (!ordered(c.write, me) && !both_atomic)
+        report("RACE", writes ? place.write_write : place.read_write, p, at, c.write, c.write_at);
     if (writes) {
         for (uint64_t read : c.read)
-            if (!ordered(read, thread)) report("RACE", place.write_read, p, at, read, c.read_at);
+            if (!ordered(read, me)) report("RACE", place.write_read, p, at, read, c.read_at);
         c.write = me;
         c.write_at = kind == ISSUE ? (uint32_t)PENDING : at;
     } else {
@@ -235,7 +242,33 @@ static bool published(size_t cell, int warp, int thread) {
     return fences.size() > before && (writer == thread || fences[before] <= race.told[warp][writer / WARP_LANES]);
 }
 
-static void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread, uint32_t clock) {
+/* Whether TMA may overwrite what this was read from: an ordinary read wants a proxy fence of the reader, before anything that
+ * `thread` does now. */
+static bool handed_over(uint64_t read, uint64_t me) {
+    if (launch_of(read ^ me) || block_of(read ^ me) || is_atomic(read)) return true; /* not of this block; by the asynchronous proxy */
+    int         reader = thread_of(read);
+    const auto &fences = race.fences[reader];
+    auto        fence = std::lower_bound(fences.begin(), fences.end(), clock_of(read));
+    return fence != fences.end() &&
+           (reader == thread_of(me) || *fence <= race.told[thread_of(me) / WARP_LANES][reader / WARP_LANES]);
+}
+
+/* A thread, or TMA in its name, writes these cells of shared memory. */
+static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int thread, uint64_t me) {
+    uint32_t fences = (uint32_t)race.fences[thread].size();
+    for (size_t i = first; i < first + n; i++) {
+        const Cell &c = race.shared[i];
+        if (at == BULK && c.write && !published(i, thread / WARP_LANES, thread))
+            report("RACE", "TMA writes what a thread wrote without a fence.proxy.async", p, at, c.write, c.write_at);
+        for (uint64_t read : c.read)
+            if (at == BULK && !handed_over(read, me))
+                report("RACE", "TMA writes what a thread read, which made no fence.proxy.async since then", p, at, read, c.read_at);
+        race.fenced[i] = fences;
+    }
+}
+
+/* Inlined into each hook, where size and kind are constants: half of the time of a kernel under the race checker is spent here. */
+[[gnu::always_inline]] static inline void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread, uint32_t clock) {
     const char  *p = (const char *)pointer;
     const Place *place = &DEVICE_MEMORY;
     Cell        *cells;
@@ -252,20 +285,13 @@ static void check(const void *pointer, size_t n, Access kind, uint32_t at, int t
         cells = shadow_of(*a) + (p - a->base) / 2;
         initialised = a->kind != DEVICE_ONLY || a->initialised; /* the host writes unseen into what is not the device's alone */
     }
-    uint64_t me = stamp_of(thread, clock, kind == ATOMIC);
-    for (size_t i = 0; i < (n + 1) / 2; i++) {
-        if (place == &SHARED_MEMORY && kind != READ) {
-            size_t cell = (size_t)(&cells[i] - race.shared.data());
-            if (at == BULK && cells[i].write && !published(cell, thread / WARP_LANES, thread))
-                report("RACE", "TMA writes what a thread wrote without a fence.proxy.async", p, at, cells[i].write, cells[i].write_at);
-            race.fenced[cell] = (uint32_t)race.fences[thread].size();
-        }
-        check_cell(cells[i], *place, initialised, p, kind, at, me);
-    }
+    uint64_t me = stamp_of(thread, clock, kind == ATOMIC || (kind == READ && at >= BULK));
+    if (place == &SHARED_MEMORY && kind != READ) fence_cells((size_t)(cells - race.shared), (n + 1) / 2, p, at, thread, me);
+    for (size_t i = 0; i < (n + 1) / 2; i++) check_cell(cells[i], *place, initialised, p, kind, at, me);
 }
 
 /* From instrumented code: of a kernel, or of a host function in a .cu file. */
-static inline void seen(const void *p, size_t n, Access kind, void *return_address) {
+[[gnu::always_inline]] static inline void seen(const void *p, size_t n, Access kind, void *return_address) {
     if (!on()) return;
     uint32_t at = (uint32_t)(uintptr_t)return_address - 1;
     if (!current) {
@@ -274,8 +300,8 @@ static inline void seen(const void *p, size_t n, Access kind, void *return_addre
         return;
     }
     if ((const char *)p >= current->stack && (const char *)p < current->stack + STACK_BYTES) {
-        if (!current->accumulators.empty() && wgmma_holds(*current, p, n))
-            report("RACE", "use of wgmma's accumulators before a wait covers them", p, at);
+        const char *held = current->accumulators.empty() ? nullptr : wgmma_holds(*current, p, n);
+        if (held) report("RACE", (std::string("use of wgmma's ") + held + " before a wait covers them").c_str(), p, at);
         if (kind == WRITE && current->wgmma_fenced) current->written.push_back({(const char *)p, n});
         return;
     }
@@ -311,8 +337,9 @@ void race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, co
     if (counts && is_global(p)) count_bulk(p, n, true);
     check(p, n, add ? ATOMIC : WRITE, BULK, thread, (uint32_t)stamp);
 }
+/* What the warp does from now on has a later clock than the fence. */
 void race_proxy_fence() {
-    if (on()) race.fences[current->index].push_back(race.clock[current->warp]);
+    if (on()) race.fences[current->index].push_back(race.clock[current->warp]++);
 }
 void race_visible(const void *p, size_t n, int warp, int thread, const char *file, int line) {
     if (!on()) return;
@@ -345,8 +372,8 @@ void race_initialised(const void *p, size_t n) {
     for (size_t i = (size_t)((const char *)p - a->base) / 2, end = i + (n + 1) / 2; i < end; i++) cells[i] = Cell{BY_HOST, {0, 0}, 0, 0};
 }
 void race_forget(Allocation &a) {
-    free(a.shadow);
-    a.shadow = nullptr;
+    free(a.shadow_memory);
+    a.shadow_memory = nullptr, a.shadow = nullptr;
     race.last_hit = nullptr;
 }
 

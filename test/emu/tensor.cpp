@@ -84,7 +84,9 @@ struct Mma {
 };
 
 static void multiply(void **argument, unsigned) {
-    float a[16][16], b[16][8];
+    typedef float Eight __attribute__((vector_size(32))); /* the columns of b, and of each row's sums in the order of k */
+    float a[16][16];
+    Eight b[16], sums[16] = {};
     for (int l = 0; l < WARP_LANES; l++) {
         const Mma &x = *(Mma *)argument[l];
         int        g = l / 4, t = l % 4 * 2;
@@ -99,14 +101,11 @@ static void multiply(void **argument, unsigned) {
             b[k + 1][g] = operand_to_f32(x.b[i], 1, x.type);
         }
     }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++) sums[row] += a[row][k] * b[k];
     for (int l = 0; l < WARP_LANES; l++) {
         const Mma &x = *(Mma *)argument[l];
-        for (int i = 0; i < 4; i++) {
-            int   row = l / 4 + (i >> 1) * 8, column = l % 4 * 2 + (i & 1);
-            float sum = 0.0f;
-            for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
-            x.d[i] += sum;
-        }
+        for (int i = 0; i < 4; i++) x.d[i] += sums[l / 4 + (i >> 1) * 8][l % 4 * 2 + (i & 1)];
     }
 }
 

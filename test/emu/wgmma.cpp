@@ -26,36 +26,38 @@ static float element(uint32_t word, int i, MmaType type) {
 
 /* --- operands in shared memory, as a descriptor names them: start, leading and stride byte offset in units of 16 bytes -- */
 
-static char *place_of(uint64_t descriptor, int mn, int k, bool mn_major, int bytes, const WgmmaOp &op) {
+static char *place_of(uint64_t descriptor, int mn, int k, bool mn_major, const WgmmaOp &op) {
     uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
     uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
     if (descriptor >> 62 != SWIZZLE_128) fail_at(op.file, op.line, "wgmma: only the 128-byte swizzle is emulated");
     if (descriptor >> 49 & 7) fail_at(op.file, op.line, "wgmma: the base offset must be 0");
+    int      bytes = is_8_bit(op.a_type) ? 1 : 2;
     uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * bytes;
     if (mn_major) at = start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2;
     char *p = engine.here->arena + swizzled(at, 128);
-    shared_offset(p, (size_t)bytes, "wgmma operand", op.file, op.line);
+    shared_offset(p, 16, "wgmma operand", op.file, op.line);
     return p;
 }
 
-/* The words of an operand, rows of K; every element goes through f(its place, its row) first. */
-template <class F> static void gather(std::vector<uint16_t> &to, uint64_t descriptor, int rows, bool mn_major, MmaType type,
-                                      const WgmmaOp &op, F f) {
-    int bytes = is_8_bit(type) ? 1 : 2;
-    for (int r = 0; r < rows; r++)
-        for (int k = 0; k < 16; k++) { /* 16 times two bytes, of either type */
-            char    *p = place_of(descriptor, r, bytes == 1 ? 2 * k : k, mn_major, bytes, op);
-            uint16_t word;
+/* The words of an operand, rows of K. Eight words lie side by side: of one row, or of eight rows. Each such unit goes through
+ * f(its place, its first row) first. */
+enum { UNIT_WORDS = 8, UNIT_BYTES = 16 };
+template <class F> static void gather(uint16_t *to, uint64_t descriptor, int rows, bool mn_major, MmaType type, const WgmmaOp &op, F f) {
+    int down = mn_major ? UNIT_WORDS : 1, along = mn_major ? 1 : UNIT_WORDS, step = mn_major ? 16 : 1;
+    for (int k = 0; k < 16; k += along) /* 16 times two bytes, of either type */
+        for (int r = 0; r < rows; r += down) {
+            char    *p = place_of(descriptor, r, is_8_bit(type) ? 2 * k : k, mn_major, op);
+            uint16_t word[UNIT_WORDS];
             f(p, r);
-            memcpy(&word, p, sizeof word);
-            to.push_back(word);
+            memcpy(word, p, sizeof word);
+            for (int i = 0; i < UNIT_WORDS; i++) to[r * 16 + k + i * step] = word[i];
         }
 }
 template <class F> static std::vector<uint16_t> operands(const WgmmaOp &op, F f) {
-    std::vector<uint16_t> words;
-    words.reserve((size_t)(ROWS + op.n) * 16);
-    if (!op.a_registers) gather(words, op.a, ROWS, op.a_transposed, op.a_type, op, [&](char *p, int r) { f(p, r / 16); });
-    gather(words, op.b, op.n, op.b_transposed, op.b_type, op, [&](char *p, int) { f(p, -1); });
+    size_t                of_a = op.a_registers ? 0 : ROWS * 16;
+    std::vector<uint16_t> words(of_a + (size_t)op.n * 16);
+    if (of_a) gather(words.data(), op.a, ROWS, op.a_transposed, op.a_type, op, [&](char *p, int r) { f(p, r / 16); });
+    gather(words.data() + of_a, op.b, op.n, op.b_transposed, op.b_type, op, [&](char *p, int) { f(p, -1); });
     return words;
 }
 
@@ -92,27 +94,56 @@ static void a_from_registers(float (*a)[MOST_K], Fiber *threads, size_t i) {
     }
 }
 
+/* product = a b, eight columns at once, each sum in the order of k. */
+typedef float Eight __attribute__((vector_size(32)));
+static void multiply(Eight (*product)[MOST_COLUMNS / 8], const float (*a)[MOST_K], const float (*b)[MOST_K], int columns, int depth) {
+    static Eight b_rows[MOST_K][MOST_COLUMNS / 8];
+    for (int c = 0; c < columns; c++)
+        for (int k = 0; k < depth; k++) b_rows[k][c / 8][c % 8] = b[c][k];
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < columns / 8; c++) {
+            Eight sum = {};
+            for (int k = 0; k < depth; k++) sum += a[r][k] * b_rows[k][c];
+            product[r][c] = sum;
+        }
+}
+
 /* Operation i of the oldest group in flight. */
 static void multiply_now(int warpgroup, size_t i) {
     static float   a[ROWS][MOST_K], b[MOST_COLUMNS][MOST_K];
+    static Eight   product[ROWS][MOST_COLUMNS / 8];
     Fiber         *threads = &engine.fibers[warpgroup * WARPGROUP_THREADS];
     const WgmmaOp &op = threads[0].wgmma[0][i];
-    if (operands(op, [](char *p, int) { note_read(p, 2); }) != op.issued)
+    auto read = [&](char *p, int) { race_async_read(p, UNIT_BYTES, current->index, race_stamp(), op.file, op.line); };
+    if (operands(op, read) != op.issued)
         fail_at(op.file, op.line, "wgmma: an operand in shared memory was changed before a wait covered it");
     const uint16_t *words = op.issued.data();
     if (op.a_registers) a_from_registers(a, threads, i);
     else unpack(a, words, ROWS, op.a_type), words += ROWS * 16;
     unpack(b, words, op.n, op.b_type);
+    multiply(product, a, b, op.n, depth(op));
     for (int t = 0; t < WARPGROUP_THREADS; t++) {
         Accumulator &x = *accumulator_at(threads[t], threads[t].wgmma[0][i].d);
         for (int e = 0; e < op.n / 2; e++) {
             int   row = t / 32 * 16 + t % 32 / 4 + (e >> 1 & 1) * 8, column = e / 4 * 8 + t % 4 * 2 + (e & 1);
-            float sum = 0.0f;
-            for (int k = 0; k < depth(op); k++) sum += a[row][k] * b[column][k];
+            float sum = product[row][column / 8][column % 8];
             x.value[e] = op.accumulate ? x.value[e] + sum : sum;
         }
         x.in_flight--;
     }
+}
+
+/* Joins those that lie side by side: a step's are one array. */
+static void hold(Fiber &f, const uint32_t *a) {
+    enum { BYTES = sizeof(uint32_t[4]) };
+    if (!f.held.empty() && f.held.back().first + f.held.back().second == (const char *)a) f.held.back().second += BYTES;
+    else f.held.push_back({(const char *)a, BYTES});
+}
+static void hold_those_in_flight(Fiber &f) {
+    f.held.clear();
+    for (const auto &group : f.wgmma)
+        for (const WgmmaOp &op : group)
+            if (op.a_registers) hold(f, op.a_registers);
 }
 
 /* FLOPs of all so far, for tests. */
@@ -132,9 +163,9 @@ static void issued(int warpgroup, void *) {
     products += 2.0 * ROWS * op.n * depth(op);
     int first = threads[0].warp;
     op.issued = operands(op, [&](char *p, int quarter) { /* a warp reads its own rows of a and all of b */
-        async_may_read(p, 2, "wgmma operand", op.file, op.line);
+        async_may_read(p, UNIT_BYTES, "wgmma operand", op.file, op.line);
         for (int w = 0; w < 4; w++)
-            if (quarter < 0 || quarter == w) race_visible(p, 2, first + w, NO_THREAD, op.file, op.line);
+            if (quarter < 0 || quarter == w) race_visible(p, UNIT_BYTES, first + w, NO_THREAD, op.file, op.line);
     });
 }
 
@@ -169,6 +200,7 @@ void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const ui
     if (a_registers) memcpy(op.a_issued, a_registers, sizeof op.a_issued);
     if (current->wgmma.empty()) current->wgmma.emplace_back();
     current->wgmma.back().push_back(std::move(op));
+    if (a_registers) hold(*current, a_registers);
     warpgroup_collective("wgmma", issued, nullptr, file, line);
 }
 void wgmma_commit() {
@@ -213,7 +245,10 @@ static void waited(int warpgroup, void *) {
         for (size_t i = 0; i < threads[0].wgmma[0].size(); i++) multiply_now(warpgroup, i);
         for (int t = 0; t < WARPGROUP_THREADS; t++) threads[t].wgmma.pop_front();
     }
-    for (int t = 0; t < WARPGROUP_THREADS; t++) hand_over(threads[t], *(Wait *)threads[t].argument);
+    for (int t = 0; t < WARPGROUP_THREADS; t++) {
+        hand_over(threads[t], *(Wait *)threads[t].argument);
+        hold_those_in_flight(threads[t]);
+    }
 }
 void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int line) {
     Wait w = {pending, {d, e, f}, file, line};
@@ -222,10 +257,12 @@ void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int
 }
 
 /* A kernel that touches them on its stack; the race checker asks. */
-bool wgmma_holds(const Fiber &f, const void *p, size_t n) {
+const char *wgmma_holds(const Fiber &f, const void *p, size_t n) {
     for (const Accumulator &x : f.accumulators)
-        if ((const char *)p + n > (const char *)x.d && (const char *)p < (const char *)(x.d + x.n)) return true;
-    return false;
+        if ((const char *)p + n > (const char *)x.d && (const char *)p < (const char *)(x.d + x.n)) return "accumulators";
+    for (const auto &a : f.held)
+        if ((const char *)p + n > a.first && (const char *)p < a.first + a.second) return "registers of a";
+    return nullptr;
 }
 
 }  // namespace emu

@@ -102,7 +102,8 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     ref_attention_delta(delta64, stage_widen(&s, dy), stage_widen(&s, y), B * T, h.query, h.size);
     attention_delta(&s.stream, delta, dy, y);
     assert_close(delta, delta64, F32, bound_sum(h.size));
-    attention_forward(&s.stream, y, lse, qkv, tensor_none(), h); /* the second pass overwrites the first, with the same bits */
+    /* The second pass overwrites the first, with the same bits. The emulator's memory begins as NaN, which the first one has overwritten. */
+    if (!stage_is_slow()) attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
     int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h); /* also from a delta that is given */
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
@@ -193,6 +194,7 @@ static void test_columns(void **state) {
         }
 }
 
+/* The emulator runs two of the first four for each type: all types find a rank's rows with the same code. */
 static void test_context(void **state) {
     (void)state;
     static const struct { int64_t ranks, B, T; HeadShape h; } cases[] = {
@@ -200,7 +202,8 @@ static void test_context(void **state) {
         {2, 1, 256, {2, 1, 8}},  {4, 1, 512, {1, 1, 80}}, {2, 2, 256, {3, 3, 24}}, {3, 2, 384, {3, 1, 33}}};
     for (int a = 0; a < stage_act_types(); a++)
         for (int i = 0; i < (stage_is_slow() ? 4 : COUNT(cases)); i++)
-            compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].h);
+            if (!stage_is_slow() || (i + a) % 2 == 0)
+                compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].h);
 }
 
 /* GPU kernels are built for heads of 32, 64, 96 and 128 channels, and load rows that are not whole 16-byte vectors
@@ -217,6 +220,7 @@ static void test_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) {
             HeadShape h = {shapes[i][2], shapes[i][3], shapes[i][4]};
             if (h.size > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
+            if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue; /* five tiles of a kind that T = 130 has three of */
             for (int spread = 1; spread <= 3; spread += 2) {
                 if (stage_is_slow() && (i + t + spread / 2) % 2) continue; /* one of the two */
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], h, spread);

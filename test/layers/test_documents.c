@@ -136,12 +136,14 @@ static void compare(DType act, int64_t B, int64_t T, int64_t every, HeadShape h,
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
     assert_dqkv(&s, dqkv, dqkv64, h, b);
-    Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
-    attention_forward(&s.stream, y, lse, qkv, starts, h);
-    attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
-    assert_same_bits(y, y_first);
-    assert_same_bits(lse, lse_first);
-    assert_same_bits(dqkv, dqkv_first);
+    if (!stage_is_slow()) { /* on the emulator test_attention alone runs kernels twice */
+        Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
+        attention_forward(&s.stream, y, lse, qkv, starts, h);
+        attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
+        assert_same_bits(y, y_first);
+        assert_same_bits(lse, lse_first);
+        assert_same_bits(dqkv, dqkv_first);
+    }
     stage_destroy(&s);
 }
 
@@ -242,7 +244,8 @@ static void test_context(void **state) {
         {2, 1, 256, 50, {1, 1, 16}}, {2, 2, 256, 150, {2, 1, 64}}, {3, 2, 384, 100, {2, 2, 5}}, {4, 1, 512, 300, {1, 1, 80}}};
     for (int a = 0; a < stage_act_types(); a++)
         for (int i = 0; i < (stage_is_slow() ? 2 : COUNT(cases)); i++)
-            compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].every, cases[i].h);
+            if (!stage_is_slow() || i != 1 - a) /* of the first two fp32 has one, bf16 the other, fp16 both */
+                compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].every, cases[i].h);
 }
 
 /* Another document's tokens change not a bit of this one's, and no gradient goes there. */

@@ -29,7 +29,9 @@ enum Primitive { LDMATRIX, LDMATRIX_TRANSPOSED, CP_ASYNC_SHORT, NAMED_BARRIER, E
 
 /* Each warp for itself: 32 rows of 16 bytes go to shared memory, come back by ldmatrix, and are multiplied. */
 template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive primitive) {
-    SMEM(T, tile, [THREADS][8]);
+    struct alignas(16) Row { T x[8]; }; /* the whole row is an operand of cp.async */
+    SMEM(Row, rows, [THREADS]);
+    T (*tile)[8] = &rows[0].x;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int bytes = primitive == CP_ASYNC_SHORT ? lane % 9 * 2 : 16;
     cp_async_16(tile[threadIdx.x], in + (size_t)threadIdx.x * 8, bytes);

@@ -46,7 +46,8 @@ KERNEL __launch_bounds__(THREADS, 1)
             bf16 *at = (bf16 *)(ring->tile[slot] + row * 128 + ((byte / 16) ^ row % 8) * 16 + byte % 16);
             out[((int64_t)blockIdx.x * tiles + t) * ROWS * COLUMNS + i] = to_f32(*at) + (float)blockIdx.x;
         }
-        __syncthreads(); /* the block has read the slot */
+        fence_proxy_async(); /* TMA fills the slot again */
+        __syncthreads();     /* the block has read the slot */
         for (unsigned rank = 0; threadIdx.x == 0 && rank < BLOCKS; rank++)
             if (!BUG(102) || rank == cluster_rank()) mbarrier_arrive_at(&ring->empty[slot], rank); /* 102: does not tell the other */
     }

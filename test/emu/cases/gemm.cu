@@ -97,6 +97,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
                                                     const __grid_constant__ TensorMap map_b, int m, int n, int k) {
 #ifdef PTX_HOPPER
     SMEM_DYN(Ring<T>, ring);
+    tiles_aligned(ring);
     int m0 = blockIdx.y * SIDE, n0 = blockIdx.x * SIDE, tiles = (k + SIDE - 1) / SIDE;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -119,7 +120,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
         return; /* no barrier of the block follows */
     }
     registers_raise<232>();
-    float acc[32];
+    float acc[32], nothing = 0.0f;
     for (int i = 0; i < 32; i++) acc[i] = 0.0f;
     for (int t = 0; t < tiles; t++) {
         int      stage = t % STAGES;
@@ -133,19 +134,23 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
         }
         wgmma_commit();
         if (!BUG(46)) wgmma_wait<0>(acc); /* 46: slot released and accumulator read before the products are there */
+        nothing += to_f32(ring->a[stage][threadIdx.x]) * 0.0f; /* an ordinary read */
+        if (!BUG(47)) fence_proxy_async();                     /* 47: none before TMA fills the slot again */
+        __syncwarp();
         if (threadIdx.x % WARP == 0) mbarrier_arrive(&ring->empty[stage]);
     }
     int row = m0 + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     for (int j = 0; j < 8; j++)
         for (int h = 0; h < 2; h++) {
             int r = row + h * 8, c = n0 + j * 8 + threadIdx.x % 4 * 2;
-            Pack<float, 2> pair = {{acc[j * 4 + h * 2], acc[j * 4 + h * 2 + 1]}};
+            Pack<float, 2> pair = {{acc[j * 4 + h * 2] + nothing, acc[j * 4 + h * 2 + 1]}};
             if (r < m && c < n) pack_store(&out[(size_t)r * n + c], pair);
         }
     if (BUG(46)) wgmma_wait<0>(acc);
 #endif
 }
 template <typename T> void gemm_hopper(float *c, const T *a, const T *b, int m, int n, int k, Stream *s) {
+    if (BUG(48)) setenv("EMU_SHIFT", "512", 1); /* 48: dynamic memory lies at no multiple of its alignment */
     TensorMap map_a = tensor_map_2d(a, m, k, SIDE, SIDE), map_b = tensor_map_2d(b, k, n, SIDE, SIDE);
     dim3      grid((unsigned)blocks_for(n, SIDE), (unsigned)blocks_for(m, SIDE));
     LAUNCH((gemm_hopper_kernel<T>), grid, 256, sizeof(Ring<T>), s, c, map_a, map_b, m, n, k);

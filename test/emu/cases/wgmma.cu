@@ -30,7 +30,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
     SMEM_DYN(Operands<N>, tile);
     int      row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4, steps_b = b_transposed ? 16 * ROW_BYTES : STEP_BYTES;
     float    acc[N / 2];
-    uint32_t words[STEPS][4];
+    uint32_t words[STEPS][4], seen = 0;
     for (int t = 0; t < k_bytes / ROW_BYTES; t++) {
         if (BUG(61)) fence_proxy_async(); /* 61: before the writes that it is for */
         if (a_transposed) store_rows(tile->a, a + (int64_t)t * 64 * ROW_BYTES, 64, ROW_BYTES); /* [k,64] 16 bits */
@@ -59,6 +59,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
         }
         if (!BUG(69)) wgmma_commit(); /* 69: a group that is never closed */
         if (BUG(70)) words[0][1] ^= 1; /* 70: registers of A are changed in flight */
+        if (in_registers && BUG(77)) seen += words[0][1]; /* 77: registers of A are read in flight */
         if (BUG(71)) tile->b[threadIdx.x] ^= 1; /* 71: shared memory is changed in flight */
         if (BUG(72)) acc[5] *= 0.5f; /* 72: the accumulators are used in flight */
         if (BUG(73)) wgmma_wait<0>(); /* 73: does not name them: their uses may come first */
@@ -66,7 +67,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
         else wgmma_wait<0>(acc);
         __syncthreads(); /* the tiles have been read */
     }
-    for (int i = 0; i < N / 2; i++) out[(row + (i >> 1 & 1) * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = acc[i];
+    for (int i = 0; i < N / 2; i++) out[(row + (i >> 1 & 1) * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = seen == 1 ? 0.0f : acc[i];
 #endif
 }
 template <typename A, typename B, int N, bool in_registers, int turned>
