@@ -130,7 +130,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (spec.experts) g.experts = expert_ranks_create(spec.experts, shape.n_experts, e.N * shape.top_k, spec.capacity);
     e.room = room_of(&g);
     int64_t N = e.N, C = shape.n_embd;
-    int     trains = g.use == GPT_TRAINING, on_gpu = spec.for_gpu || !device_is_host();
+    int     trains = g.use == GPT_TRAINING, on_gpu = spec.sizes == SIZES_HERE ? !device_is_host() : spec.sizes == SIZES_OF_GPU;
 
     GptPartSpec whole = {0, shape.n_layer, 1};
     g.parts = spec.part ? spec.parts : 1;

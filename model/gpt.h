@@ -79,9 +79,12 @@ typedef struct {
 /* Rows of logits at once, of N: within the bytes of a chunk, and never the whole micro-batch unless it is tiny. */
 int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
 
+/* The chunk of logits, and what is kept beside it: as this build has them; in a plan, as the CPU's or a GPU's on every build. */
+typedef enum { SIZES_HERE, SIZES_OF_CPU, SIZES_OF_GPU } GptSizes;
+
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
  * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. document_mask: batches may
- * have starts. experts: NULL where each rank has all; capacity: ExpertRanks'. for_gpu: the sizes of a GPU, in a plan of any build. */
+ * have starts. experts: NULL where each rank has all; capacity: ExpertRanks'. */
 typedef struct {
     int64_t B, T;
     Comm   *context;
@@ -92,7 +95,7 @@ typedef struct {
     Comm   *experts;
     double  capacity;
     int     fp8;
-    int     for_gpu;
+    GptSizes sizes;
 } GptSpec;
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);

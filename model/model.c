@@ -82,7 +82,7 @@ static void carve(Model *m) {
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards,
                         (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part,
-                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity, spec->fp8, spec->for_gpu},
+                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity, spec->fp8, spec->sizes},
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);

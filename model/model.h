@@ -30,7 +30,7 @@ typedef struct {
     int        fp8;                      /* the blocks' products (model/fp8.h)                         */
     int        fp8_casts;                /* model_dry: a step that casts all they multiply, as a first step does */
     int        any_threads;              /* the same bits for any number of threads (core/device.h)    */
-    int        for_gpu;                  /* model_dry: activations as on a GPU, whatever this build computes on */
+    GptSizes   sizes;                    /* model_dry: of activations (GptSpec)                        */
 } ModelSpec;
 
 typedef struct {

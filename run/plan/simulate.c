@@ -187,7 +187,7 @@ static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage, const
     ModelSpec spec = plan_model(c, dry, ranks, stage, NULL);
     int64_t   most = 4 * spec.pipeline.stages; /* more are never in flight */
     spec.offload = (OptimizerMemory)c->memory.offload;
-    spec.for_gpu = cluster->processors > 0;
+    spec.sizes = cluster->processors > 0 ? SIZES_OF_GPU : SIZES_OF_CPU;
     if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
     return spec;
 }
@@ -199,7 +199,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
-    double    gpu = cluster->processors > 0 ? (double)gpu_scratch_bytes(&spec) + trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
+    double    gpu = cluster->processors > 0 ? trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
     double  evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN; /* a batch beside the loader's */
     return model + evaluation + (double)loader_bytes(spec.B, T, kept, spec.document_mask) + cluster->reserved_bytes + gpu;
 }
@@ -207,6 +207,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
 static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster, int stage) {
     Ledger     none = {.is_elsewhere = 1, .times = -1};
     ModelBytes m = model_dry(spec, 0, &none);
+    if (cluster->processors > 0) m.scratch = gpu_scratch_bytes(&spec);
     double     bytes = bytes_of(spec, out->mesh, cluster, m);
     if (bytes > out->memory_bytes) out->memory_bytes = bytes, out->memory = m, out->fullest = stage;
     ledger_free(&none);
@@ -215,6 +216,7 @@ static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster,
 static ModelSpec timed_spec(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
     ModelSpec spec = spec_of(c, act, ranks, stage, cluster);
     spec.fp8_casts = spec.fp8 && cluster->fp8_casts;
+    spec.sizes = SIZES_OF_CPU; /* the rates of clusters go with them */
     return spec;
 }
 
@@ -328,8 +330,7 @@ Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster
     Simulated out = simulate_memory(c, act, ranks, cluster);
     Totals    t = replay_long(c, act, ranks, cluster, zero_bubble, out.micro_batches);
     double    tokens = (double)c->batch.global_tokens;
-    out.memory.scratch = t.scratch_bytes;
-    out.memory_bytes += (double)t.scratch_bytes;
+    if (cluster->processors == 0) out.memory.scratch = t.scratch_bytes, out.memory_bytes += (double)t.scratch_bytes;
     out.step_s = t.step_s, out.compute_s = t.compute_s;
     memcpy(out.exposed_s, t.exposed_s, sizeof out.exposed_s);
     memcpy(out.sent, t.sent, sizeof out.sent);

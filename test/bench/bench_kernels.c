@@ -286,7 +286,7 @@ int main(int argc, char **argv) {
     StepSums  sums = step_sums_create(&dry);
     Gpt g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0}), sums,
                                      &dry, &dry),
-                       (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE, 0, NULL, 0.0, 0, 0}, &dry);
+                       (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE, 0, NULL, 0.0, 0, SIZES_HERE}, &dry);
     b.rows = g.head_rows, b.padded = g.logits.dim[1], b.params = g.shards->layout.elems;
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);

@@ -18,6 +18,7 @@ static void use_nccl(Comm *c, const char *how) {
     device_open(world_local_rank(comm_world(c)), 1);
     Stream s = stream_create(256);
     world_follow(comm_world(c), &s);
+    comm_set_exchanges(c);
     comm_set_kind(c, COMM_NCCL);
     size_t bytes = sizeof(float) * 64 * (size_t)comm_size(c);
     Tensor t = tensor_1d(device_alloc(bytes, "a bucket"), F32, 64 * comm_size(c));

@@ -55,6 +55,7 @@ static void the_bits_of_the_definition(void **state) {
     (void)state;
     if (comm_size(world) == 1) return; /* nothing to send; run/gradient_tree.c adds */
     for (int kind = COMM_RING; kind <= last_kind(); kind++) {
+        comm_set_exchanges(world);
         comm_set_kind(world, (CommKind)kind);
         for (int t = 0; t < TREES; t++) {
             int64_t leaves = LEAVES[t] * comm_size(world);
@@ -75,6 +76,7 @@ static void several_in_flight(void **state) {
     int W = comm_size(world), r = comm_rank(world);
     if (W == 1) return;
     for (int kind = COMM_RING; kind <= last_kind(); kind++) {
+        comm_set_exchanges(world);
         comm_set_kind(world, (CommKind)kind);
         int64_t leaves = 3 * W;
         comm_tree_open(world, leaves);

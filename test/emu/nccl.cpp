@@ -7,7 +7,8 @@
  * come; a send ends when its receiver has begun to receive.
  *
  * Neighbours are connected at the first collective, and two ranks at the first message between them: that takes memory of
- * the GPU, and while other work of NCCL is on its way it is refused, since it may wait for that work for ever. A kernel holds as many
+ * the GPU. While other work of NCCL is on its way it is refused, since it may wait for that work for ever; and so is the first message
+ * between two ranks once a step has begun, since a plan has counted the memory by then. A kernel holds as many
  * multiprocessors as config.maxCTAs says, all of them without. After an abort the communicator is freed: no call may name it.
  *
  * EMU_NCCL_FAULT, where the two collectives that connect the ranks do not count:
@@ -38,10 +39,12 @@ void check_alive(ncclComm_t comm, const char *call) {
     if (comm && comm->aborted) emu::fail("%s of a communicator that was aborted: NCCL has freed it", call);
 }
 
-int in_flight; /* collectives and groups of messages of this process, called and not ended */
+int  in_flight; /* collectives and groups of messages of this process, called and not ended */
+bool at_work;   /* one has been called beyond those that connect the ranks, since the last communicator was made */
 
 /* Work of NCCL on a stream: the stream holds its blocks from then on, but where it only connects the ranks. */
 cudaError_t enqueue_library(ncclComm_t comm, cudaStream_t stream, bool connects, std::function<bool()> work) {
+    at_work |= !connects;
     if (stream && !connects) stream->library_blocks = std::max(stream->library_blocks, comm->blocks);
     in_flight++;
     return emu::enqueue_waiting(stream, [work] {
@@ -67,6 +70,8 @@ ncclResult_t connect_ring(ncclComm_t comm) {
     return result;
 }
 ncclResult_t connect_peer(ncclComm_t comm, int peer) {
+    if (!comm->has_peer[(size_t)peer] && at_work)
+        return wrong(ncclInternalError, "the first message to rank %d takes memory after the start", peer);
     ncclResult_t result = comm->has_peer[(size_t)peer] ? ncclSuccess : connect(comm, 12 << 20, "the first message between two ranks");
     if (result == ncclSuccess) comm->has_peer[(size_t)peer] = true;
     return result;
@@ -270,6 +275,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     made->blocking = !config || config->blocking != 0;
     made->blocks = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : CHANNELS;
     made->has_peer.assign((size_t)nranks, false);
+    at_work = false;
     if (config && config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->minCTAs > made->blocks)
         return wrong(ncclInvalidArgument, "minCTAs %d, maxCTAs %d", config->minCTAs, made->blocks);
     if (fault("setup")) return later(made, [] { return wrong(ncclSystemError, "planted"); });

@@ -51,7 +51,7 @@ static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, i
     if (block_kind(SHAPE)->has_experts) step_sums_count(&m->sums, &m->activations, SHAPE.n_layer * SHAPE.n_experts);
     m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = ranks, .act = act, .use = use},
                               model_layout(SHAPE, (LayoutPlace){ranks, 1, 0, NULL, 1, 0}), m->sums, &m->params, &m->grads);
-    m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute, DOCUMENT_MASK, NULL, 0.0, 0, 0}, &m->activations);
+    m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute, DOCUMENT_MASK, NULL, 0.0, 0, SIZES_HERE}, &m->activations);
     m->stream = stream_create(STAGE_SCRATCH); stage_watch(m->stream);
     m->optimizer = optimizer_create(kind, m->shards, MEMORY_DEVICE, &m->state);
     load_initial(m);

@@ -142,7 +142,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
           activations = arena_create("activations", p.activation_bytes);
     StepSums  sums = step_sums_create(&activations);
     Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, (LayoutPlace){ranks, 1, 0, NULL, 1, 0}), sums, &params, &grads);
-    Gpt       g = gpt_create(z, (GptSpec){spec.B, spec.T, NULL, NULL, 1, spec.recompute, spec.document_mask, NULL, 0.0, spec.fp8, 0},
+    Gpt       g = gpt_create(z, (GptSpec){spec.B, spec.T, NULL, NULL, 1, spec.recompute, spec.document_mask, NULL, 0.0, spec.fp8, SIZES_HERE},
                              &activations);
     Optimizer o = optimizer_create(spec.optimizer, z, spec.offload, &optimizer);
     if (c->parallel.deterministic) assert_true(z->order.buffers >= 3 && p.gradient_buffers == z->order.buffers);
