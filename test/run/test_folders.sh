@@ -3,7 +3,10 @@
 . "$(dirname "$0")/lib/tiny.sh"
 command -v python3 > /dev/null || { echo "skip folders of other programs: python3 is not installed"; exit 0; }
 made() { local to=$1; shift; rm -rf "${WORK:?}/$to"; python3 "$(dirname "$0")/lib/folder.py" "$FROM" "$WORK/$to" "$@"; }
-says() { "$TRAIN" sample "$WORK/$1" prompt=the temperature=0 tokens=20 "${@:2}" 2> "$WORK/err"; }
+says() { # with keys that are given in place of these three
+    local word own=(); for word in prompt=the temperature=0 tokens=20; do [[ " ${*:2}" == *" ${word%%=*}="* ]] || own+=("$word"); done
+    "$TRAIN" sample "$WORK/$1" "${own[@]}" "${@:2}" 2> "$WORK/err"
+}
 loss_of() { "$TRAIN" eval "$WORK/$1" data="$WORK/data/val_*.bin" tokens=400 json=true "${@:2}" 2> "$WORK/err" | sed -E 's/.*"loss":([^,]*),.*/\1/'; }
 same() { [ -n "$1" ] && [ "$1" = "$2" ] && return 0; echo "expected $1, got $2"; tail -n 3 "$WORK/err"; return 1; }
 told() { grep -qE -- "$1" "$WORK/err" && return 0; cat "$WORK/err"; return 1; }
