@@ -190,7 +190,7 @@ static void test_no_files_of_weights(void **state) {
     assert_int_equal(mkfifo(file, 0600), 0); /* and nobody waits for its other end */
     c = read_as(F32, file);
     assert_int_equal(c.code, EXIT_DATA);
-    assert_non_null(strstr(c.said, "model.safetensors is not a file"));
+    assert_non_null(strstr(c.said, "model.safetensors is a FIFO, not a file"));
     assert_int_equal(unlink(file), 0);
     for (int above = 0; above < 2; above++) { /* a header longer than any, or than the file */
         const uint64_t claimed[4] = {above ? SAFETENSORS_HEADER_LIMIT + 1 : 100};
