@@ -165,8 +165,9 @@ DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-/* True in one lane of a warp, always the same one, whose lanes call it together. The compiler then knows that a single thread goes on:
- * behind a comparison of thread numbers it puts each TMA instruction into a loop over the threads that may have come. */
+/* True in one lane of a warp, always the same one, whose lanes call it together. The compiler then knows that a single
+ * thread goes on: behind a comparison of thread numbers it puts each TMA instruction into a loop over the threads that
+ * may have come. */
 DEVICE bool elect_one(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     uint32_t elected = 0;
     EMULATED(elected = emu::vote(0xffffffffu, 1, "elect.sync", file, line) && emu::lane() == 0;)

@@ -36,7 +36,8 @@ DEVICE uint32_t afresh(uint32_t x) {
     PTX("mov.b32 %0, %0;" : "+r"(x));
     return x;
 }
-/* Tiles for TMA and wgmma lie at multiples of their alignment. SMEM_DYN asks for it, and the compiler believes that it got it. */
+/* Checks that tiles for TMA and wgmma lie at a multiple of their alignment. SMEM_DYN asks for it, and the compiler believes
+ * that it got it. */
 template <typename T> DEVICE void tiles_aligned(const T *shared) {
 #ifdef CUDA_EMU
     uint32_t at = emu::shared_offset(shared, sizeof(T), "tiles", __builtin_FILE(), __builtin_LINE());

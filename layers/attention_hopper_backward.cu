@@ -106,7 +106,7 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
         const unsigned slot = n % STAGES;
         keys_step<T, D, !PLAIN>(dk, dv, ds, {k, v, shared->q[slot], shared->dy[slot], shared->lse[slot], shared->delta[slot]}, position,
                                 query, starts, h, [&] { if (is_running) queue_free(queues.steps, n - 1); },
-                                [](auto &) { fence_proxy_async(); }); /* the statistics have been read: TMA fills their place again */
+                                [](auto &) { fence_proxy_async(); }); /* TMA fills the place of the statistics again */
         query += STEP;
         is_running = true;
     }

@@ -205,8 +205,8 @@ static const Place SHARED_MEMORY = {"shared write after write", "shared write af
 static const Place DEVICE_MEMORY = {"global write after write", "global write after read", "global read after write",
                                     "read of device memory that nobody wrote"};
 
-[[gnu::always_inline]] static inline void check_cell(Cell &c, const Place &place, bool initialised, const void *p, Access kind, uint32_t at,
-                                                     uint64_t me) {
+[[gnu::always_inline]] static inline void check_cell(Cell &c, const Place &place, bool initialised, const void *p,
+                                                     Access kind, uint32_t at, uint64_t me) {
     bool writes = kind != READ, needs_value = kind == READ || kind == ATOMIC;
     if (needs_value && !c.write && !initialised) report("ERROR", place.uninitialised, p, at);
     if (c.write_at == PENDING && !(kind == WRITE && same_thread(c.write, me)))
@@ -267,8 +267,9 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
     }
 }
 
-/* Inlined into each hook, where size and kind are constants: half of the time of a kernel under the race checker is spent here. */
-[[gnu::always_inline]] static inline void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread, uint32_t clock) {
+/* Inlined into each hook, where size and kind are constants: half of a kernel's time is spent here. */
+[[gnu::always_inline]] static inline void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread,
+                                                uint32_t clock) {
     const char  *p = (const char *)pointer;
     const Place *place = &DEVICE_MEMORY;
     Cell        *cells;

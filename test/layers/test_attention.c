@@ -102,7 +102,7 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     ref_attention_delta(delta64, stage_widen(&s, dy), stage_widen(&s, y), B * T, h.query, h.size);
     attention_delta(&s.stream, delta, dy, y);
     assert_close(delta, delta64, F32, bound_sum(h.size));
-    /* The second pass overwrites the first, with the same bits. The emulator's memory begins as NaN, which the first one has overwritten. */
+    /* The second pass overwrites the first, with the same bits. On the emulator the first one has overwritten NaN. */
     if (!stage_is_slow()) attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
     int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h); /* also from a delta that is given */
     assert_same_bits(y, y_first);
@@ -220,7 +220,7 @@ static void test_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) {
             HeadShape h = {shapes[i][2], shapes[i][3], shapes[i][4]};
             if (h.size > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
-            if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue; /* five tiles of a kind that T = 130 has three of */
+            if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue; /* T = 130 has three such tiles */
             for (int spread = 1; spread <= 3; spread += 2) {
                 if (stage_is_slow() && (i + t + spread / 2) % 2) continue; /* one of the two */
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], h, spread);
