@@ -514,15 +514,11 @@ void nccl_poll(Comm *c) {
     Nccl        *n = c->nccl;
     ncclResult_t state;
     double       now = clock_ms();
-    if (is_abandoned(n)) pause_for_ever();
+    Inside       inside(c); /* also between two polls: after an abort nobody goes on from here */
     if (now - n->polled_ms < POLL_EVERY_MS) return;
     n->polled_ms = now;
-    {
-        Inside       inside(c);
-        ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
-        if (asked != ncclSuccess) state = asked;
-    }
-    check_answer(c, state);
+    ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
+    check_answer(c, asked == ncclSuccess ? state : asked);
 }
 
 /* The last of those up to `number` ends last: they follow each other on one stream. */
