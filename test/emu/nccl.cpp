@@ -393,6 +393,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) { /* NCCL frees it; here its memory 
     check_alive(comm, "ncclCommAbort");
     while (fault("stuck-abort")) usleep(1000);
     comm->aborted = true;
+    if (fault("spin")) usleep(300000); /* the process lives on for a while, as it does where an abort waits for kernels */
     return ncclSuccess;
 }
 
