@@ -20,8 +20,8 @@ printf 'node\033[31mA\n' > "$WORK/bad"
 expect "a control character is not printed: 64" exits 64 'hosts: line 1, "node[?].31mA"' elastic hosts="$WORK/bad"
 # Two slots, however the file is written: a third stage has no rank.
 for text in 'localhost slots=2\r\n' '\357\273\277localhost slots=2\n' 'localhost slots = 2 max_slots=4\n' 'localhost slots=2 max-slots=8 # big\n' 'localhost:1\r\n\r\nlocalhost\r\n'; do
-    printf "$text" > "$WORK/two"
-    expect "a hosts file, ${text@Q}" exits 64 'no start: .*pipeline \(3\): start 3' elastic hosts="$WORK/two" parallel.pipeline=3 model.n_layer=3
+    printf "$text" > "$WORK/slots"
+    expect "a hosts file, ${text@Q}" exits 64 'no start: .*pipeline \(3\): start 3' elastic hosts="$WORK/slots" parallel.pipeline=3 model.n_layer=3
 done
 expect "fewer ranks than the config's smallest grid: 64" exits 64 'no start: .*pipeline \(2\): start 2' elastic np=1 parallel.pipeline=2
 expect "no program: 64" exits 64 'no program ./nowhere' env TRAIN_GPT=./nowhere scripts/elastic.sh "$WORK/tiny.json"
@@ -91,6 +91,7 @@ expect "as a line says" grep -q '^elastic.sh: waits up to 60 s for hosts: no hos
 # One slot at the first question, then two.
 printf '#!/bin/sh\nif [ -e "%s" ]; then echo localhost:2; else touch "%s"; echo localhost:1; fi\n' "$WORK/two" "$WORK/two" > "$WORK/discover"
 WATCH=0.1 words="hosts=$WORK/discover" expect "75 that it asked for: again with more" ends_with 0 2 "stop 75" 0
+expect "for more ranks" grep -q "there is room for 2 ranks instead of 1: the job is asked to save" "$WORK/err"
 rm "$WORK/two"
 WATCH=0.1 words="hosts=$WORK/discover" expect "a loss instead: again, and nobody is asked to stop" ends_with 0 2 "stop 137" 0
 expect "nor is the file left" [ ! -e "$run/STOP" ]
