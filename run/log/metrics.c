@@ -133,7 +133,7 @@ int metrics_lack_eval(const char *dir, int64_t step, LineKind kind) {
 
 /* Copies the file to a free name, before lines are cut from it that another program has written. */
 static void keep_beside(const Metrics *m) {
-    char  found[sizeof m->path + 16], *text = NULL;
+    char  found[sizeof m->path + 32], *text = NULL;
     snprintf(found, sizeof found, "%s.found", m->path);
     for (int i = 2; io_file_bytes(found) >= 0 && i < 1000; i++) snprintf(found, sizeof found, "%s.found-%d", m->path, i);
     int64_t bytes = io_read_file(m->path, SIZE_MAX / 2, &text);

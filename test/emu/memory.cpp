@@ -197,7 +197,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return allocate(p,
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned) {
     if ((uintptr_t)p % 4096 || bytes == 0) return remember(cudaErrorInvalidValue);
     if (find_allocation(p) || find_allocation((char *)p + bytes - 1)) return remember(cudaErrorHostMemoryAlreadyRegistered);
-    allocations[(char *)p] = Allocation{(char *)p, bytes, PINNED, nullptr, false, 0};
+    allocations[(char *)p] = Allocation{(char *)p, bytes, PINNED, nullptr, nullptr, false, 0};
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void *p) {

@@ -160,7 +160,7 @@ expect "another name is another file" exits 64 'data.train: shard 0 is b.bin' tr
 mv shards/b.bin "shards/$bad.bin"
 "$TRAIN" export shards.run out="$bad.model" > out 2>&1; ok $? "export"
 expect "its card is UTF-8" python3 -c 'import glob; [open(f, encoding="utf-8").read() for f in glob.glob(b"*.model/README.md")[0:1] or [1 / 0]]'
-expect "sweep.py refuses such a folder" exits 64 'bytes that are no UTF-8: take another name' python3 "$OLDPWD/scripts/sweep.py" space.json tiny.json --out "$bad"
+expect "sweep.py refuses such a folder" exits 64 'is not UTF-8, and a config holds nothing else' python3 "$OLDPWD/scripts/sweep.py" space.json tiny.json --out "$bad"
 # --- control characters in names: they could clear the screen or set its title, so each line prints them as \xNN
 steers=$'st\e[2J\e[31m\a\x7f\xc2\x9bq'
 mkdir "$steers"; cp text.txt "$steers/$steers.txt"; cp tiny.json "$steers/$steers.json"

@@ -77,5 +77,5 @@ for value in '' '1x' '-2' '0' '3;4' '1.5'; do
     expect "OMP_NUM_THREADS='$value' is ignored, and named once" [ "$(grep -oE '[0-9]+ threads?( each)?' "$WORK/out" | head -n 1)" = "$share" -a "$(grep -c 'OMP_NUM_THREADS=".*" is not a number of threads' "$WORK/out")" -eq 1 ]
 done
 OMP_NUM_THREADS=' 1, 4' train run.dir="$WORK/list" run.steps=1 > "$WORK/out" 2>&1
-expect "a list of OpenMP: its first number counts" [ "$(grep -oE ' [0-9]+ thread,' "$WORK/out" | head -n 1)" = ' 1 thread,' -a "$(grep -c 'no number' "$WORK/out")" -eq 0 ]
+expect "a list of OpenMP: its first number counts" [ "$(grep -oE ' [0-9]+ threads?;' "$WORK/out" | head -n 1)" = ' 1 thread;' -a "$(grep -c 'no number' "$WORK/out")" -eq 0 ]
 exit $STATUS
