@@ -147,7 +147,7 @@ if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
     lanes=1 builders="emu/kernel_plan emu/emulator emu/kernels"
     patient="run/grid run/experts run/deterministic run/servers run/stream run/moments run/islands run/newcomer run/sweep_search"
     patient+=" run/eval run/ranks run/sweep run/disk run/watch run/export run/sample run/copies run/fetch run/train run/tokenize"
-    patient+=" run/texts run/names run/plot run/inspect fuzz/fuzz emu/training emu/streams emu/schedules"
+    patient+=" run/texts run/names run/plot run/inspect fuzz/fuzz emu/training emu/streams emu/host emu/schedules emu/plan_bound"
 fi
 is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
 run_scripts() { # NAME...: those that there are
@@ -159,7 +159,7 @@ run_patient() {
     for name in $patient; do
         mkdir "$taken/${name/\//.}" 2> /dev/null || continue
         case $name in
-            emu/schedules) until [ -e "$taken/built.kernels" ]; do sleep 1; done ;;
+            emu/schedules | emu/plan_bound) until [ -e "$taken/built.kernels" ]; do sleep 1; done ;;
             emu/*) until [ -e "$taken/built.kernel_plan" ]; do sleep 1; done ;; # which builds the whole program
         esac
         run_scripts "$name"
