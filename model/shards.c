@@ -347,8 +347,8 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     if (has_experts(z, bucket)) pile_up(z, experts_of(z, bucket));
     if (is_due && !z->is_offline && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
     if (which == MICRO_LAST && !z->is_offline && has_experts(z, bucket)) start_sum(z, s, experts_of(z, bucket), which);
-    if (which == MICRO_EARLIER && z->order.leaves && bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z)))
-        keep_micro_batch(z, s);
+    int is_last_here = bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z));
+    if (which == MICRO_EARLIER && !z->is_offline && z->order.leaves && is_last_here) keep_micro_batch(z, s);
     shards_poll(z);
 }
 
