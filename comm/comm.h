@@ -133,7 +133,7 @@ size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* the same of
 /* Further bytes of pinned host memory, for buckets of `elems` elements in flight together, where ranks on GPUs use
  * the ring or MPI: 4 bytes an element, kept for the next step. 0 on the CPU and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
-/* What a group's communicator is for; NCCL's memory and multiprocessors depend on it. */
+/* Purpose of the communicator of a group. It sets how much memory and how many multiprocessors NCCL takes. */
 typedef enum {
     COMM_FOR_BUCKETS,  /* collectives beside the followed stream                           */
     COMM_FOR_INLINE,   /* collectives on the followed stream: comm_set_inline              */

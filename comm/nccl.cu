@@ -122,7 +122,7 @@ void nccl_abandon(World *w, double wait_ms) {
 
 NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
     if (c->nccl && is_abandoned(c->nccl)) pause_for_ever(); /* the abort is what failed the call */
-    const char *detail = ncclGetLastError(NULL); /* of any communicator */
+    const char *detail = ncclGetLastError(NULL); /* the last error of any communicator */
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
     char        why[512];
     if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;

@@ -66,7 +66,7 @@ void io_unmap(void *memory, size_t bytes);
 /* Whole file into malloc'ed memory (NUL after the end), at most limit bytes: length or -errno (-EFBIG over the
  * limit). */
 int64_t io_read_file(const char *path, size_t limit, char **data);
-int64_t io_read_input(const char *path, size_t limit, char **data); /* the same; may be a pipe: IO_READ_ANY */
+int64_t io_read_input(const char *path, size_t limit, char **data); /* reads as io_read_file, also from a pipe (IO_READ_ANY) */
 /* Reads the first bytes of a file, at most limit, into malloc'ed memory (NUL after the end). Returns their number or
  * -errno. */
 int64_t io_read_start(const char *path, size_t limit, char **data);

@@ -85,7 +85,7 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* What to type to get the data of a folder: the folder datasets/NAME of a NAME that scripts/fetch.sh knows, or any other. */
+/* Writes the command that makes the data of a folder: scripts/fetch.sh NAME if it knows datasets/NAME, else tokenize. */
 static void cure_of(const char *folder, char out[4500]) {
     static const char *const fetched[] = {"tinyshakespeare", "tinystories", "fineweb-10b", "fineweb-edu", "climbmix"};
     for (size_t i = 0; i < sizeof fetched / sizeof *fetched; i++)

@@ -28,7 +28,7 @@ static const struct { int32_t magic, version; int token_bytes; const char *what;
     {20240527, 0, 0, "llm.c optimizer state"},
 };
 
-#define OLD_INDEX "TNTIDX\0\0" /* of fairseq and the first Megatron */
+#define OLD_INDEX "TNTIDX\0\0" /* first bytes of an index of fairseq and of the first Megatron */
 #define MEGATRON_MAGIC "MMIDIDX\0" /* and the string's own NUL: nine bytes */
 
 /* Other formats that would pass as headerless tokens: no such file of tokens starts with six or more given bytes. */

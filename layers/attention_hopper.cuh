@@ -32,7 +32,7 @@ template <typename T> static TensorMap map_of(Tensor matrix) {
 
 #ifdef PTX_HOPPER
 
-/* Whether this thread is the loader; lanes of all warps from LOADER on call it together. */
+/* Returns true in the one thread that loads. All lanes of the warps from LOADER on call it together. */
 DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) == LOADER && elect_one(); }
 
 /* --- queues: the loader fills SLOTS places in turn, the consumers take them in the same order; n counts from 0 ------ */

@@ -178,7 +178,7 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
     free(ids);
 }
 
-/* The same for what another stage would send: numbers from -scale to scale. */
+/* Fills what another stage would send with numbers from -scale to scale. */
 static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) {
     int64_t n = tensor_elems(x);
     char   *values = (char *)malloc((size_t)n * sizeof(float));
