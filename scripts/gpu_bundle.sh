@@ -34,13 +34,14 @@ bundle_curve() {
     note curve "$(grep -c '"kind":"train"' "$bundle/curve/metrics.jsonl") steps, last $(grep '"kind":"train"' "$bundle/curve/metrics.jsonl" | tail -n 1 | cut -c 1-80)"
 }
 
-# Shared libraries that FILE... need and a bare machine may lack; glibc, the compiler's and the driver's own stay out.
-copy_needed() {
-    local library
+# Copies to FOLDER the shared libraries that FILE... need and a bare machine may lack. Those of glibc, the compiler and the driver
+# stay out.
+copy_needed() { # FOLDER FILE...
+    local library folder=$1; shift
     for library in $(ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u); do
         case $(basename "$library") in
         libc.so* | libm.so* | libpthread* | libdl* | librt* | libstdc++* | libgcc_s* | libgomp* | libatomic* | ld-linux* | libcublas* | libnccl* | libcuda* | libdnnl*) ;;
-        *) cp -Lu "$library" "$bundle/lib/" ;;
+        *) cp -Lu "$library" "$folder/" ;;
         esac
     done
 }
@@ -52,7 +53,7 @@ library_of() {
     found=$(ldconfig -p | sed -n "s/.*lib$name\.so\.[0-9]* .*=> //p" | head -n 1)
     cp -L "$found" "$bundle/lib/"
     ln -sfn "$(basename "$found")" "$bundle/lib/lib$name.so"
-    copy_needed "$found"
+    copy_needed "$bundle/lib" "$found"
 }
 
 bundle_libraries() {
@@ -78,10 +79,11 @@ bundle_libraries() {
 }
 
 # Open MPI of Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one machine (no network hardware).
+# Its libraries have a folder of their own: in the path of another Open MPI they would break its launcher.
 bundle_mpi() {
     local from=/usr/lib/x86_64-linux-gnu to=$bundle/mpi/lib/x86_64-linux-gnu component
     [ -e $from/openmpi/lib/openmpi3 ] || { note mpi "skipped: libopenmpi3 is not installed"; return; }
-    rm -rf "$bundle/mpi"; mkdir -p "$to/openmpi/lib/openmpi3" "$to/pmix2/lib" "$bundle/mpi/bin" "$bundle/mpi/share"
+    rm -rf "$bundle/mpi"; mkdir -p "$to/openmpi/lib/openmpi3" "$to/pmix2/lib" "$bundle/mpi/bin" "$bundle/mpi/share" "$bundle/mpi/shared"
     cp -L /usr/bin/orterun /usr/bin/orted "$bundle/mpi/bin/"
     ln -sfn ../mpi/bin/orterun "$bundle/bin/mpirun"
     cp -r /usr/share/openmpi "$bundle/mpi/share/"
@@ -91,8 +93,8 @@ bundle_mpi() {
         case $component in *_java* | */mca_sshmem* | */mca_spml* | */mca_memheap* | */mca_scoll*) continue ;; esac
         cp "$component" "$to/openmpi/lib/openmpi3/"
     done
-    copy_needed "$to"/openmpi/lib/openmpi3/*.so "$bundle"/mpi/bin/* "$to"/pmix2/lib/pmix/*.so
-    ln -sfn libmpi.so.40 "$bundle/lib/libmpi.so"
+    copy_needed "$bundle/mpi/shared" "$to"/openmpi/lib/openmpi3/*.so "$bundle"/mpi/bin/* "$to"/pmix2/lib/pmix/*.so
+    ln -sfn libmpi.so.40 "$bundle/mpi/shared/libmpi.so"
     mkdir -p "$bundle/include/openmpi-c"
     cp -L $from/openmpi/include/mpi.h $from/openmpi/include/mpi_portable_platform.h "$bundle/include/openmpi-c/"
     # Answers the one question the Makefile asks, on machines without Open MPI's development package.
@@ -102,7 +104,7 @@ bundle=$(cd "$(dirname "$0")/.." && pwd)
 case "$*" in
 "--exists ompi-c") ;;
 "--cflags ompi-c") echo "-I$bundle/include/openmpi-c" ;;
-"--libs ompi-c") echo "-L$bundle/lib -lmpi" ;;
+"--libs ompi-c") echo "-L$bundle/mpi/shared -lmpi" ;;
 *) PATH=$(echo "$PATH" | tr : '\n' | grep -vx "$bundle/bin" | paste -sd:) exec pkg-config "$@" ;;
 esac
 SH

@@ -42,7 +42,7 @@ find_cuda() {
 }
 
 with_bundle_mpi() {
-    env PATH="$BUNDLE/bin:$PATH" LD_LIBRARY_PATH="$BUNDLE/lib:${LD_LIBRARY_PATH:-}" OPAL_PREFIX="$BUNDLE/mpi" \
+    env PATH="$BUNDLE/bin:$PATH" LD_LIBRARY_PATH="$BUNDLE/mpi/shared:$BUNDLE/lib:${LD_LIBRARY_PATH:-}" OPAL_PREFIX="$BUNDLE/mpi" \
         PMIX_MCA_mca_base_component_path="$BUNDLE/mpi/lib/x86_64-linux-gnu/pmix2/lib/pmix" "$@"
 }
 small_libraries() { # whether this machine can build and run with all of them
@@ -57,7 +57,7 @@ find_libraries() {
         export MPI=0
         if [ -e "$BUNDLE/bin/mpirun" ] && with_bundle_mpi mpirun -np 1 true >/dev/null 2>&1; then
             export MPI=ompi-c OPAL_PREFIX=$BUNDLE/mpi PMIX_MCA_mca_base_component_path=$BUNDLE/mpi/lib/x86_64-linux-gnu/pmix2/lib/pmix
-            prepend PATH "$BUNDLE/bin"
+            prepend PATH "$BUNDLE/bin"; prepend LIBRARY_PATH "$BUNDLE/mpi/shared"; prepend LD_LIBRARY_PATH "$BUNDLE/mpi/shared"
             use=1
         fi
     fi

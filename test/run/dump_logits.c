@@ -41,12 +41,16 @@ int main(int argc, char **argv) {
     float   *logits = (float *)malloc(sizeof *logits * (size_t)shape.vocab_size);
     CHECK(tokens && logits, "no memory");
     for (int64_t t = 0; t < T; t++) tokens[t] = atoi(argv[2 + t]);
-    Batch batch = {tensor_2d(tokens, I32, 1, T), tensor_2d(tokens, I32, 1, T), tensor_none()};
+    Arena  arena = arena_create("tokens", (size_t)T * sizeof *tokens);
+    Tensor inputs = arena_tensor(&arena, I32, 2, 1, T, 1);
+    device_from_host(&m->stream, inputs, tokens);
+    Batch batch = {inputs, inputs, tensor_none()};
     gpt_forward(&m->gpt, &m->stream, batch);
     for (int64_t t = 0; t < T; t++) {
         gpt_logits(&m->gpt, &m->stream, batch, t, logits);
         for (int64_t v = 0; v < shape.vocab_size; v++) printf("%.9g%c", logits[v], v == shape.vocab_size - 1 ? '\n' : ' ');
     }
+    arena_destroy(&arena);
     free(tokens);
     free(logits);
     model_destroy(m);
