@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 static inline void fp8_cells_expect(Fp8 f) {
-    EXPECT1(f.scale, F32, 2 * FP8_TENSORS);
+    EXPECT1(f.scale, F32, FP8_SCALES * FP8_TENSORS);
     EXPECT1(f.amax, I32, FP8_TENSORS);
     if (!tensor_is_none(f.counts)) EXPECT1(f.counts, I64, 2 * FP8_TENSORS);
 }

@@ -20,10 +20,10 @@ template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8
     write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
 }
 
-/* scale [2] = s and 1/s for `measured`, the bits of a tensor's amax, which amax, where it is not NULL, takes over. One thread. */
+/* scale [FP8_SCALES] = 1/s and s for `measured`, the bits of a tensor's amax, which amax, where it is not NULL, takes over. One thread. */
 KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DType type) {
     int exponent = fp8_exponent((uint32_t)*measured, type);
-    scale[0] = fp8_power(exponent), scale[1] = fp8_power(-exponent);
+    scale[FP8_SCALE] = fp8_power(exponent), scale[FP8_INVERSE] = fp8_power(-exponent);
     if (amax) atomicMax(amax, *measured);
 }
 
@@ -44,12 +44,12 @@ static int which_of(DType type) { return type == E4M3 ? FP8_X : FP8_DY; }
 Fp8Target fp8_target(Tensor y, Fp8 f) {
     int64_t             R = y.dim[0], C = y.dim[1], which = which_of(y.type);
     unsigned long long *counts = tensor_is_none(f.counts) ? NULL : (unsigned long long *)f.counts.data + 2 * which;
-    return {ptr<uint8_t>(y), ptr<uint8_t>(y) + R * C, R, C, R, C, ptr<float>(f.scale) + 2 * which, ptr<int32_t>(f.amax) + which, counts};
+    return {ptr<uint8_t>(y), ptr<uint8_t>(y) + R * C, R, C, R, C, ptr<float>(f.scale) + FP8_SCALES * which, ptr<int32_t>(f.amax) + which, counts};
 }
 
-/* s and 1/s for x alone, in scratch; `amax`, if it is not NULL, takes x's over. */
+/* 1/s and s for x alone, in scratch; `amax`, if it is not NULL, takes x's over. */
 static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
-    Tensor    scale = arena_tensor(&s->scratch, F32, 1, 2, 1, 1), measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
+    Tensor    scale = arena_tensor(&s->scratch, F32, 1, FP8_SCALES, 1, 1), measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
     Fp8Target largest = {NULL, NULL, x.dim[0], x.dim[1], x.dim[0], x.dim[1], NULL, ptr<int32_t>(measured), NULL};
     device_zero(s, measured);
     fp8_queue_cast(s, largest, x.data, type);
@@ -59,7 +59,7 @@ static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
 
 static Codes written_codes(Tensor x, Fp8 f) {
     Fp8Target t = fp8_target(x, f);
-    return {{t.plain, x.type, t.C, PLAIN}, {t.turned, x.type, t.R, PLAIN}, t.scale + 1};
+    return {{t.plain, x.type, t.C, PLAIN}, {t.turned, x.type, t.R, PLAIN}, t.scale + FP8_INVERSE};
 }
 
 /* One of x, w and dy as 8 bits. */
@@ -73,11 +73,11 @@ static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copi
     int is_dry = fp8_cast_contract(s, x, copies == (AS_IT_LIES | TURNED) ? 2 : 1), notes = noting == NOTED && !is_dry;
     int32_t     *amax = notes ? ptr<int32_t>(f.amax) + which : NULL;
     int64_t     *counts = notes && !tensor_is_none(f.counts) ? ptr<int64_t>(f.counts) + 2 * which : NULL;
-    const float *scale = f.uses_own ? own_scale(s, x, type, amax) : is_dry ? NULL : ptr<float>(f.scale) + 2 * which;
+    const float *scale = f.uses_own ? own_scale(s, x, type, amax) : is_dry ? NULL : ptr<float>(f.scale) + FP8_SCALES * which;
     Fp8Target    t = {(uint8_t *)c.plain.data, (uint8_t *)c.turned.data, R, C, up, C, scale, f.uses_own ? NULL : amax,
                       (unsigned long long *)counts};
     fp8_queue_cast(s, t, x.data, type);
-    c.inverse = is_dry ? NULL : scale + 1;
+    c.inverse = is_dry ? NULL : scale + FP8_INVERSE;
     return c;
 }
 

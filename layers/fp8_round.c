@@ -54,9 +54,9 @@ static Lost round_values(uint16_t *out, const uint16_t *in, int64_t n, DType typ
 static DType type_of(int which) { return which == FP8_DY ? E5M2 : E4M3; }
 
 void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
-    const float *scale = (const float *)f.scale.data + 2 * which;
+    const float *scale = (const float *)f.scale.data + FP8_SCALES * which;
     int32_t      now = f.uses_own || noting == NOTED ? largest_bits(x) : 0; /* y may be x */
-    float        own = f.uses_own ? fp8_power(fp8_exponent((uint32_t)now, type_of(which))) : scale[0];
+    float        own = f.uses_own ? fp8_power(fp8_exponent((uint32_t)now, type_of(which))) : scale[FP8_SCALE];
     Lost lost = round_values((uint16_t *)y.data, (const uint16_t *)x.data, tensor_elems(x), type_of(which), own, 1.0f / own);
     if (noting == NOT_NOTED) return;
     int32_t *amax = (int32_t *)f.amax.data + which;

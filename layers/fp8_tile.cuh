@@ -70,11 +70,11 @@ enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_
 /* x is a power of two, or 1.75 times one: exact. */
 DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0, 0x3232); }
 
-/* scale [2]: s and 1/s. The smallest code is 2^(bottom - fraction); its half is a tie, and becomes zero. NULL: nothing is beyond. */
+/* scale [FP8_SCALES], as Fp8 has it. The smallest code is 2^(bottom - fraction); its half is a tie, and becomes zero. NULL: nothing is beyond. */
 template <DType type> DEVICE CastScale cast_scale(const float *scale) {
     if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
     float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);
-    return {pair_of(both_halves(scale[0])), pair_of(both_halves(tie * scale[1])), both_halves(fp8_largest(type) * scale[1])};
+    return {pair_of(both_halves(scale[FP8_SCALE])), pair_of(both_halves(tie * scale[FP8_INVERSE])), both_halves(fp8_largest(type) * scale[FP8_INVERSE])};
 }
 
 typedef Pack<uint32_t, PACK8 / 4> Codes8; /* of 8 neighbours, the first in the lowest byte */

@@ -125,7 +125,7 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int he
     if (!view_fits(&p->a) || !view_fits(&p->b) || !view_fits(&p->c) || p->n % 8 || p->m >= most || p->n >= most || p->k >= most) return 0;
     if (p->m < 1 || p->n < 1 || p->k < 1 || !is_aligned(p->bias, 4) || !is_aligned(aux, 16)) return 0;
     if (p->c.type == F32) return p->a.order == TRANSPOSED && p->b.order == PLAIN && !p->bias && epilogue == EPILOGUE_NONE;
-    if (p->a.order != PLAIN) return 0;
+    if (p->a.order != PLAIN || p->write == MATMUL_ADD) return 0;
     return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_GELU && p->b.order == PLAIN) ||
            (epilogue == EPILOGUE_GELU_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
            (epilogue == EPILOGUE_RESIDUAL && aux != p->c.data) ||

@@ -90,11 +90,14 @@ void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tenso
 
 /* --- linear in fp8: the same products of x, w and dy as 8-bit numbers (core/fp8.h), x and w as e4m3, dy as e5m2 -----------------------
  * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, cuBLASLt's condition. Of Fp8, for x, w, dy:
- *   scale [3,2] f32 in: s and 1/s, powers of two   amax [3] i32 in/out: bits of the largest |t| as f32, so far and of this one
+ *   scale [3,FP8_SCALES] f32 in: 1/s at FP8_INVERSE, s at FP8_SCALE, powers of two; nothing reads the other two. cuBLASLt from 12.9 on
+ *   wants each 1/s at a multiple of 16 bytes
+ *   amax [3] i32 in/out: bits of the largest |t| as f32, so far and of this one
  *   counts [3,2] i64 in/out(+=), or none: elements above the largest value; elements that became zero
  * uses_own: scale is not read, each tensor has the s that its own amax asks for, found before the product. Forward notes x and w,
  * backward dy.                                                                                                                       */
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
+enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
 /* x may be codes of type E4M3, dy of type E5M2, which an op below has written, for this product's f; it has noted them, too.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none                                                     */

@@ -25,7 +25,7 @@
 enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, TIMED_RUNS = 3 };
 /* cuBLASLt's aux matrix: a multiple of 8 elements from one column to the next, cublasLt.h at
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
-enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */ };
+enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */, BIAS_THREADS = 256 };
 
 /* Everything that an algorithm may depend on. Without padding: compared as bytes. */
 typedef struct {
@@ -248,6 +248,9 @@ static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
+/* For a bias beside one row or column of 16-bit numbers cuBLASLt has no algorithm, or one that leaves the bias out (13.1 on an H200). */
+static int lt_takes_bias(const Matmul *p) { return !p->bias || (p->m > 1 && p->n > 1) || dtype_bytes(p->a.type) != 2; }
+
 /* The proposals of cuBLASLt that repeat their bits, best guess first. */
 static int lt_candidates(const Entry *e, Algorithm *found) {
     cublasLtMatmulHeuristicResult_t result[LT_CANDIDATES];
@@ -278,7 +281,7 @@ static int is_own_alone(Epilogue epilogue) {
 /* cuBLASLt's, then the own ones: an own one that must be taken stands alone. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
-    int     count = own_must(c) || is_own_alone(c->epilogue) ? 0 : lt_candidates(e, found);
+    int     count = own_must(c) || is_own_alone(c->epilogue) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
     int     ways = own_may(c) ? gemm_hopper_ways(&c->p, workspace_bytes(), way) : 0;
     for (int i = 0; i < ways; i++) found[count++] = {1, way[i], {}};
     return count;
@@ -413,6 +416,19 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
+template <typename T> KERNEL bias_rows_kernel(T *c, int64_t ld, int64_t m, int64_t n, const T *bias) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
+}
+
+/* The bias is written to c first, and the product added to it before it is rounded. */
+static Matmul with_bias_in_c(Stream *s, Matmul p) {
+    unsigned blocks = (unsigned)blocks_for(p.m * p.n, BIAS_THREADS);
+    LAUNCH(bias_rows_kernel<uint16_t>, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n, (const uint16_t *)p.bias);
+    p.bias = NULL, p.write = MATMUL_ADD;
+    return p;
+}
+
 /* 0: nothing was done, the epilogue does not pay; else as matmul_fused. */
 static int product(Stream *s, Call c, const Rest *rest) {
     const Matmul *p = &c.p;
@@ -430,6 +446,7 @@ static int product(Stream *s, Call c, const Rest *rest) {
         return 1;
     }
     if (!lt.handle) CUBLAS_CHECK(cublasLtCreate(&lt.handle));
+    if (!lt_takes_bias(p) && !own_may(&c)) c.p = with_bias_in_c(s, c.p);
     Entry *e = entry_of(s, &c, workspace, rest);
     int    done = e->record.id != ALGORITHM_NONE;
     if (done) CUBLAS_CHECK(queue_product(s, e, &e->algo, &c, workspace));

@@ -75,24 +75,24 @@ int fp8_history_from_json(Fp8History *h, const cJSON *json) {
 }
 
 Fp8Scales fp8_scales_create(int64_t n_layer, Arena *a) {
-    return (Fp8Scales){arena_tensor(a, F32, 1, 2 * n_layer * FP8_BLOCK_CELLS, 1, 1), 1};
+    return (Fp8Scales){arena_tensor(a, F32, 1, FP8_SCALES * n_layer * FP8_BLOCK_CELLS, 1, 1), 1};
 }
 
 Fp8 fp8_of_block(const Fp8Scales *f, const StepSums *sums, int64_t l) {
     if (tensor_is_none(f->scale)) return (Fp8){tensor_none(), tensor_none(), tensor_none(), 0};
     int64_t first = l * FP8_BLOCK_CELLS, cells = FP8_BLOCK_CELLS;
-    return (Fp8){tensor_slice(f->scale, 2 * first, 2 * cells), tensor_slice(sums->fp8_amax, first, cells),
+    return (Fp8){tensor_slice(f->scale, FP8_SCALES * first, FP8_SCALES * cells), tensor_slice(sums->fp8_amax, first, cells),
                  tensor_slice(sums->fp8_counts, 2 * first, 2 * cells), f->uses_own};
 }
 
 void fp8_scales_set(Fp8Scales *f, Stream *s, const Fp8History *h) {
     if (tensor_is_none(f->scale)) return;
     f->uses_own = h->steps == 0;
-    float *values = (float *)malloc(tensor_bytes(f->scale));
+    float *values = (float *)calloc(1, tensor_bytes(f->scale));
     if (!values) fail(EXIT_MEMORY, "no memory for the scales of %lld tensors", (long long)h->cells);
     for (int64_t c = 0; c < h->cells; c++) {
         int exponent = fp8_history_exponent(h, c);
-        values[2 * c] = fp8_power(exponent), values[2 * c + 1] = fp8_power(-exponent);
+        values[FP8_SCALES * c + FP8_SCALE] = fp8_power(exponent), values[FP8_SCALES * c + FP8_INVERSE] = fp8_power(-exponent);
     }
     device_from_host(s, f->scale, values);
     free(values);

@@ -29,7 +29,7 @@ enum { FP8_BLOCK_CELLS = PRODUCTS * FP8_TENSORS, FP8_STEPS = 16 };
 
 /* On the device. */
 typedef struct {
-    Tensor scale;    /* [cells, 2] f32: s, 1/s; none: the run is not in fp8                      */
+    Tensor scale;    /* [cells, FP8_SCALES] f32, as in Fp8; none: the run is not in fp8           */
     int    uses_own; /* there is no history: each tensor takes the scale of its own maximum      */
 } Fp8Scales;
 

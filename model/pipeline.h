@@ -37,9 +37,9 @@ int64_t pipeline_batches(PipelineSpec spec);
 
 Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt);
 void     pipeline_destroy(Pipeline *p);
-/* Makes the graphs of all blocks, and loads their kernels, by forwards and backwards of this rank alone. A GPU may do either only
- * once everything that is queued has ended, so none may be left to a step, where other ranks' messages are awaited. What the gradients
- * hold afterwards means nothing. */
+/* Makes the graphs of all blocks, and loads their kernels, by forwards and backwards of this rank alone. A GPU may make or load one only
+ * once everything that is queued has ended. In a step that can be a message that another rank has not sent yet, so both are done before the
+ * first step. What the gradients hold afterwards means nothing. */
 void     pipeline_warm_up(Pipeline *p, Stream *s, Batch batch);
 
 /* From the next step on; without stages only, which would keep other tapes. */

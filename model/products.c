@@ -6,7 +6,7 @@ static int is_fp8(const BlockRun *r) { return !tensor_is_none(r->fp8.scale); }
 static Fp8 fp8_of(const BlockRun *r, BlockProduct p) {
     int64_t first = p * FP8_TENSORS;
     Fp8     f = r->fp8;
-    f.scale = tensor_slice(f.scale, 2 * first, 2 * FP8_TENSORS);
+    f.scale = tensor_slice(f.scale, FP8_SCALES * first, FP8_SCALES * FP8_TENSORS);
     f.amax = tensor_slice(f.amax, first, FP8_TENSORS);
     if (!tensor_is_none(f.counts)) f.counts = tensor_slice(f.counts, 2 * first, 2 * FP8_TENSORS);
     return f;

@@ -37,6 +37,7 @@ table='
 26 reverse     XXX XXX XXX shift past the width
 27 reverse     XXX XXX XXX local array overrun
 28 reverse     XXX XXX XXX 2048 threads per block
+29 reverse     XXX XXX XXX a kernel is given memory of the host
 41 hopper      XXX ... XXX no wait for a free slot
 42 hopper      XX- ... XX- expects too few bytes
 43 hopper      XXX ... XXX a count that is never reached

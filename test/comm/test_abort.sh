@@ -63,3 +63,20 @@ if command -v $other >/dev/null 2>&1; then
 else
     echo "skip another MPI's mpirun is refused (no $other)"
 fi
+
+# Open MPI 5.0 pairs IPv6 addresses that do not connect: there the program turns IPv6 off, where the user has not set it and the host has
+# an IPv4 address. mpi_show_mca_params lets MPI_Init print each setting, and where it is from.
+family() { (export "$@" OMPI_MCA_mpi_show_mca_params=all; run_ranks 1 "$program" fine 2>&1 | grep -o -m1 'btl_tcp_disable_family=.*'); }
+is() { if [ "$2" = "$3" ]; then echo "ok $1"; else echo "not ok $1: \"$2\", not \"$3\""; fi; }
+version=$(mpirun --version 2>&1 | sed -n 's/^mpirun (Open MPI) //p')
+if [[ $B == *mpich* ]]; then
+    :
+elif [[ $version != 5.0.* ]]; then
+    is "Open MPI $version keeps IPv6" "$(family A=1)" "btl_tcp_disable_family=0 (default)"
+elif ! hostname -I | grep -qE '(^| )[0-9]+\.'; then
+    echo "skip IPv6 of Open MPI 5.0 (this host has no IPv4 address but its own)"
+else
+    is "Open MPI 5.0 leaves IPv6 out" "$(family A=1)" "btl_tcp_disable_family=6 (environment)"
+    is "Open MPI 5.0 keeps what the user set" "$(family OMPI_MCA_btl_tcp_disable_family=4)" "btl_tcp_disable_family=4 (environment)"
+    is "Open MPI 5.0 keeps IPv6 where no interface with IPv4 may be used" "$(family OMPI_MCA_btl_tcp_if_include=none0)" "btl_tcp_disable_family=0 (default)"
+fi

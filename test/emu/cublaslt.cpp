@@ -91,8 +91,11 @@ const char *fault_of_epilogue(const Problem &p) {
         if ((p.op.bias_type != -1 || bias_type(p) != p.d.type) && p.op.bias_type != (int32_t)bias_type(p))
             return "the bias vector has D's type, with fp8 bf16";
         if ((uintptr_t)p.op.bias % (uintptr_t)bytes_of(bias_type(p))) return "a bias vector between elements";
+        if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS && (p.m == 1 || p.n == 1) && bytes_of(p.a.type) == 2)
+            return "a bias beside one row or column of 16-bit numbers: 13.1 has no algorithm on an H200, or one that leaves the bias out";
         return nullptr;
     case CUBLASLT_EPILOGUE_DGELU:
+        if (p.a.type == CUDA_R_32F) return "13.1's GELU gradient is not exact to f32";
         if (!p.op.aux || (uintptr_t)p.op.aux % 16) return "aux is aligned to 16 bytes";
         if (p.op.aux_type != -1 && p.op.aux_type != (int32_t)p.d.type) return "aux has D's type";
         if (p.op.aux_ld % 8 || p.op.aux_ld < p.m) return "the ld of aux is a multiple of 8 and at least D's rows";
@@ -108,6 +111,7 @@ const char *fault_of_fp8(const Problem &p) {
     if (p.c.type != p.d.type || (p.d.type != CUDA_R_16BF && p.d.type != CUDA_R_32F)) return "fp8: C and D of bf16 or f32 are emulated";
     if (p.op.compute != CUBLAS_COMPUTE_32F) return "fp8: the compute type";
     if (p.op.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p.op.epilogue != CUBLASLT_EPILOGUE_BIAS) return "fp8: this epilogue is not emulated";
+    if ((uintptr_t)p.op.a_scale % 16 || (uintptr_t)p.op.b_scale % 16) return "fp8: a scale at a multiple of 16 bytes, from 12.9 on";
     if (p.k % 16 || p.m % 16 || p.a.ld % 16 || p.b.ld % 16) return "fp8: m, k and leading dimensions are multiples of 16";
     return nullptr;
 }

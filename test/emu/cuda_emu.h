@@ -79,12 +79,18 @@ void note_op(const char *op, double bytes);
 extern const bool counts;
 void count_whole(const void *p, size_t n, bool writes);
 
-/* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. */
+/* Ends the process for a pointer into the host's own memory, which a GPU cannot reach. */
+void check_argument(const char *kernel, const void *pointer);
+
+/* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. A pointer inside a struct is not checked. */
 template <class... P, class... A>
 cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
                    cudaStream_t stream, void (*kernel)(P...), A &&...args) {
     static_assert(sizeof...(P) == sizeof...(A), "a launch passes as many arguments as the kernel takes");
     note_kernel(name, __PRETTY_FUNCTION__);
+    ([&](const auto &argument) {
+        if constexpr (std::is_pointer_v<std::remove_reference_t<decltype(argument)>>) check_argument(name, argument);
+    }(args), ...);
     struct Call final : Body {
         void (*kernel)(P...);
         std::tuple<P...> args;

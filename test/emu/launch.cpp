@@ -60,6 +60,11 @@ void note_kernel(const char *name, const char *signature) {
     fclose(f);
 }
 
+void check_argument(const char *kernel, const void *pointer) {
+    const char *p = (const char *)pointer; /* the end of an allocation is an empty array */
+    if (p && !find_allocation(p) && !find_allocation(p - 1)) fail("%s: the argument %p is memory of the host, which no GPU can reach", kernel, pointer);
+}
+
 /* --- a launch ----------------------------------------------------------------------------------------------------- */
 
 static void make_engine() {

@@ -44,11 +44,12 @@ RefLost ref_fp8_round(double *y, const double *x, int64_t n, double s, DType typ
 }
 
 Fp8 stage_fp8(Stage *s, const int exponent[FP8_TENSORS], int uses_own) {
-    Fp8 f = {stage_tensor(s, F32, 1, 2 * FP8_TENSORS, 1), stage_tensor(s, I32, 1, FP8_TENSORS, 1),
+    Fp8 f = {stage_tensor(s, F32, 1, FP8_SCALES * FP8_TENSORS, 1), stage_tensor(s, I32, 1, FP8_TENSORS, 1),
              stage_tensor(s, I64, 1, 2 * FP8_TENSORS, 1), uses_own};
     stage_settle();
     for (int k = 0; k < FP8_TENSORS; k++) {
-        ((float *)f.scale.data)[2 * k] = ldexpf(1.0f, exponent[k]), ((float *)f.scale.data)[2 * k + 1] = ldexpf(1.0f, -exponent[k]);
+        float *scale = (float *)f.scale.data + FP8_SCALES * k;
+        scale[FP8_SCALE] = ldexpf(1.0f, exponent[k]), scale[FP8_INVERSE] = ldexpf(1.0f, -exponent[k]);
         ((int32_t *)f.amax.data)[k] = 0;
         ((int64_t *)f.counts.data)[2 * k] = ((int64_t *)f.counts.data)[2 * k + 1] = 0;
     }
