@@ -23,8 +23,11 @@ run="./train_gpt configs/demo.json run.steps=$steps eval.every=$((steps / 4)) ev
 look tokenize 80 "./train_gpt tokenize text.txt out=datasets/demo"
 look stopped_80 80 "$run run.dir=runs/stopped" "ample at step"
 look resumed_80 80 "$run run.dir=runs/stopped"
-# README's: cp build/look/run.png docs/pictures/
-look run 80 "./train_gpt configs/demo.json run.steps=800 log.every=100 eval.every=200 sample.every=800 sample.tokens=240 run.dir=runs/demo"
+# README's picture, the training of `make demo`: cp build/look/run.png docs/pictures/
+if command -v bible > /dev/null; then
+    bible -f gen1:1-rev22:21 > bible.txt && rm -r datasets/demo && ./train_gpt tokenize bible.txt out=datasets/demo val=0.05 > /dev/null
+    look run 80 "./train_gpt configs/demo.json log.every=250"
+fi
 for columns in 80 100 120; do look "run_$columns" "$columns" "$run run.dir=runs/demo_$columns"; done
 look help 80 "./train_gpt --help"
 look help_sample 80 "./train_gpt help sample"

@@ -46,11 +46,13 @@ commands "" ""
 expect "an nvcc that lists nothing is taken at its word" compiles "80 90a 100" 100
 
 links_nccl() { grep -q -- '-o .*/train_gpt .* -lnccl ' "$WORK/said"; }
-commands "$NEW" "" CXX="g++ -nostdinc"
+# A machine without CUDA may have no C++ compiler: this one finds nccl.h where -I names its folder.
+printf '#!/bin/sh\nfor word; do [ ! -e "${word#-I}/nccl.h" ] || exit 0; done; exit 1\n' > "$WORK/bin/c++"; chmod +x "$WORK/bin/c++"
+commands "$NEW" "" CXX="$WORK/bin/c++"
 expect "without nccl.h: no NCCL is linked, nccl.c takes the place of nccl.cu" eval '! links_nccl && grep -q -- "-o $WORK/build/comm/nccl.o comm/nccl.c" "$WORK/said" && ! grep -q "comm/nccl.cu" "$WORK/said"'
 expect "  and make says so" left_out "NCCL, since nccl.h is not here.*Install libnccl-dev"
 echo '#define NCCL_MAJOR 2' > "$WORK/cuda/include/nccl.h"
-commands "$NEW" "" CXX="g++ -nostdinc"
+commands "$NEW" "" CXX="$WORK/bin/c++"
 expect "with nccl.h beside the toolkit's headers: NCCL" eval 'links_nccl && ! left_out NCCL'
 commands "$NEW" "" NCCL=0
 expect "NCCL=0: none, though it is here" eval '! links_nccl && left_out NCCL'
