@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From text to a trained model: `make demo` calls this after the build. Text: the King James Bible of Debian's bible-kjv, or a file.
-# Nothing of an earlier demo is removed: a second one trains in runs/demo-2 with datasets/demo-2, a third one in runs/demo-3.
+# A demo of the same text that was stopped goes on. Nothing of a finished one is removed: the next one trains in runs/demo-2 with
+# datasets/demo-2, or the next free number.
 #   scripts/demo.sh [TEXT]          TRAIN_GPT: the program (./train_gpt)
 set -u
 invoked_from=$PWD
@@ -19,20 +20,31 @@ if [ -n "$text" ]; then
 else
     command -v bible >/dev/null || die "no text: install the package bible-kjv (make deps), or name a file: make demo TEXT=path"
 fi
-words=() number=2 prompt='In the beginning'
-if ! is_free $run || ! is_free $data; then
-    while ! is_free $run-$number || ! is_free $data-$number; do number=$((number + 1)); done
-    echo "an earlier demo stays as it is in $run and $data: this one trains in $run-$number with $data-$number"
-    run+=-$number data+=-$number words=("run.dir=$run" "data.train=$data/train_*.bin" "data.val=$data/val_*.bin")
+original=$text
+if [ -z "$text" ]; then
+    text=$(mktemp -t train_gpt-demo.XXXXXX); trap 'rm -f "$text"' EXIT
+    bible -f gen1:1-rev22:21 > "$text" || die "bible could not print its text"
 fi
-if [ -n "$text" ]; then words+=("sample.prompt=") prompt=$(head -c 200 "$text" | tr -cs 'A-Za-z' ' ' | cut -d' ' -f1-3); fi # the config's are of the Bible
+# is_stopped RUN DATA: RUN trains on this text, as DATA has it, and its last step is not saved yet.
+is_stopped() {
+    local steps; steps=$(grep -o '"steps": *[0-9]*' "$1/config.json" 2> /dev/null | head -n 1 | grep -o '[0-9]*$')
+    [ -n "$steps" ] && [ -e "$2/tokens.json" ] && cmp -s "$text" "$2/text.txt" && [ ! -e "$1/checkpoints/step_$(printf %08d "$steps")" ]
+}
+words=() number=1 tail='' prompt='In the beginning' stopped=''
+until is_free $run$tail && is_free $data$tail; do
+    if is_stopped $run$tail $data$tail; then stopped=1; break; fi
+    number=$((number + 1)) tail=-$number
+done
+[ -z "$stopped" ] || echo "an earlier demo of this text was stopped: it goes on in $run$tail with $data$tail"
+[ -n "$stopped" ] || [ -z "$tail" ] || echo "an earlier demo stays as it is in $run and $data: this one trains in $run$tail with $data$tail"
+run+=$tail data+=$tail
+if [ -n "$tail" ]; then words=("run.dir=$run" "data.train=$data/train_*.bin" "data.val=$data/val_*.bin"); fi
+if [ -n "$original" ]; then words+=("sample.prompt=") prompt=$(head -c 200 "$text" | tr -cs 'A-Za-z' ' ' | cut -d' ' -f1-3); fi # the config's are of the Bible
 mkdir -p "$data" || die "cannot make $data"
-if [ -n "$text" ]; then cp -- "$text" "$data/text.txt" || die "cannot copy $text"
-else bible -f gen1:1-rev22:21 >"$data/text.txt" || die "bible could not print its text"
-fi
+if [ -z "$stopped" ]; then cp -- "$text" "$data/text.txt" || die "cannot copy $text"; fi
 echo "$(wc -c <"$data/text.txt") bytes, $(wc -l <"$data/text.txt") lines in $data/text.txt; it begins"
 head -n 2 "$data/text.txt" | cut -c 1-110 | sed 's/^/    /'
-"$program" tokenize "$data/text.txt" out="$data" val=0.05 || exit
+[ -n "$stopped" ] || "$program" tokenize "$data/text.txt" out="$data" val=0.05 || exit
 
 command="$program $config"
 for word in "${words[@]}"; do case $word in *\**) command+=" '$word'" ;; *) command+=" $word" ;; esac; done

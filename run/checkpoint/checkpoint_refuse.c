@@ -120,10 +120,11 @@ void refuse_other_settings(const Config *config, const Dataset *train, const cha
     int   keys = cJSON_GetArraySize(changed), is_blend = keys && strcmp(cJSON_GetArrayItem(changed, keys - 1)->valuestring, "data.train") == 0;
     fprintf(out, "%s", settings ? settings : "");
     int other_data = !may_change_data(config) && compare_data(train, m, settings ? "; " : "", out);
-    fprintf(out, ". Set back what changed, take another run.dir");
+    int may_go_on = has_same_tensors(config, m);
+    fprintf(out, ". Set back what changed, %stake another run.dir", may_go_on ? "" : "or ");
     if (other_data && !is_blend && !cJSON_AddItemToArray(changed, cJSON_CreateString("data.train")))
         fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
-    if (has_same_tensors(config, m)) {
+    if (may_go_on) {
         fprintf(out, ", or go on with the new values: ");
         print_allow(out, config, changed);
     }

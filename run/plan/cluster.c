@@ -1,6 +1,7 @@
 /* cluster.c - see cluster.h. */
 #include "run/plan/cluster.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <float.h>
 #include <math.h>
@@ -299,8 +300,9 @@ static const char *cluster_with(const char *gpu) {
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", GPUS[i].gpu);
     }
     Nearest near = nearest_word(gpu, names);
-    fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other", gpu,
-         near.sure ? " (did you mean " : "", near.sure ? near.word : "", near.sure ? "?)" : "", list);
+    int     is_near = near.sure && !isdigit((unsigned char)gpu[0]); /* 5090 is a card of its own, no slip for 4090 */
+    fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other: copy configs/clusters/pcie-4090.json", gpu,
+         is_near ? " (did you mean " : "", is_near ? near.word : "", is_near ? "?)" : "", list);
 }
 
 Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {

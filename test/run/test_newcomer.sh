@@ -57,8 +57,8 @@ expect "another seed and order" goes_on seed run.seed=5 data.shuffle=false
 expect "other heads of the same tensors" goes_on heads model.n_head=6
 expect "other data, and a rate" goes_on shards data.train="$WORK/data2/other_train*" optimizer.eps=1e-7
 expect "one key is allowed already" goes_on allowed optimizer.beta1=0.8 optimizer.beta2=0.99 run.allow_change=optimizer.beta2
-expect "a model of other tensors has no such cure" eval '! goes_on deeper model.n_layer=3 && grep -q "model.n_layer is 3, in the checkpoint 2. Set back what changed, take another run.dir$" "$WORK/err"'
-expect "nor has an optimizer of other state" eval '! goes_on muon optimizer.name=muon && grep -q "in the checkpoint the string \"adamw\". Set back what changed, take another run.dir$" "$WORK/err"'
+expect "a model of other tensors has no such cure" eval '! goes_on deeper model.n_layer=3 && grep -q "model.n_layer is 3, in the checkpoint 2. Set back what changed, or take another run.dir$" "$WORK/err"'
+expect "nor has an optimizer of other state" eval '! goes_on muon optimizer.name=muon && grep -q "in the checkpoint the string \"adamw\". Set back what changed, or take another run.dir$" "$WORK/err"'
 
 # A new run that is silent on the warmup says so in one line; 0 is an answer.
 warmup() { told "$TRAIN" "$WORK/bare.json" run.dir="$WORK/bare$1" run.stop_step=1 eval.every=0 "${@:2}"; grep -c '^warmup  *none: step 1 has the full learning rate' "$WORK/out"; }
@@ -114,7 +114,7 @@ expect "no data of another name" exits 65 "tokenize TEXT out=datasets/climbmixed
 mkdir "$WORK/tree"; ln -s "$PWD/configs" "$PWD/scripts" "$WORK/tree"
 cat > "$WORK/tree/short" <<SH
 #!/usr/bin/env bash
-case \$1 in configs/*) exec "$TRAIN" "\$@" run.steps=2 eval.every=0 sample.every=0 ;; *) exec "$TRAIN" "\$@" ;; esac
+case \$1 in configs/*) exec "$TRAIN" "\$@" run.steps=\${STEPS:-2} eval.every=0 sample.every=0 ;; *) exec "$TRAIN" "\$@" ;; esac
 SH
 chmod +x "$WORK/tree/short"; ln -s short "$WORK/tree/train_gpt"
 demo() { TRAIN_GPT=./short "$WORK/tree/scripts/demo.sh" "$@" > "$WORK/out" 2> "$WORK/err"; }
@@ -127,6 +127,9 @@ expect "says where it trains" grep -q "an earlier demo stays as it is in runs/de
 expect "and leaves the first one" eval 'contents runs/demo datasets/demo | cmp - "$WORK/first"'
 command=$(sed -n 's/^== training: //p' "$WORK/out")
 expect "its printed command is that run's" grep -q "runs/demo-2 is at step 2 of run.steps = 2 already" <<< "$(cd "$WORK/tree" && eval "$command" 2>&1)"
+sed -i 's/"steps": *[0-9]*/"steps": 3/' "$WORK/tree/runs/demo-2/config.json" # as if it had been stopped at step 2
+expect "a demo that was stopped goes on" eval 'STEPS=3 demo "$WORK/text.txt" && grep -q "an earlier demo of this text was stopped: it goes on in runs/demo-2 with datasets/demo-2" "$WORK/out"'
+expect "  to its end" [ -e "$WORK/tree/runs/demo-2/checkpoints/step_00000003" ]
 expect "a folder of data is as good as a run: the third takes 4" eval 'demo "$WORK/text.txt" && [ -e "$WORK/tree/runs/demo-4/config.json" -a -z "$(ls "$WORK/tree/datasets/demo-3" | grep -v kept)" ]'
 
 # ./train_gpt is the build that was asked for last. Only the goal `all` sets it, and never to the emulator or a sanitizer.
