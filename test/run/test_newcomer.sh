@@ -127,7 +127,7 @@ expect "says where it trains" grep -q "an earlier demo stays as it is in runs/de
 expect "and leaves the first one" eval 'contents runs/demo datasets/demo | cmp - "$WORK/first"'
 command=$(sed -n 's/^== training: //p' "$WORK/out")
 expect "its printed command is that run's" grep -q "runs/demo-2 is at step 2 of run.steps = 2 already" <<< "$(cd "$WORK/tree" && eval "$command" 2>&1)"
-sed -i 's/"steps": *[0-9]*/"steps": 3/' "$WORK/tree/runs/demo-2/config.json" # as if it had been stopped at step 2
+sed -i -E 's/("steps":[[:space:]]*)2/\13/' "$WORK/tree/runs/demo-2/config.json" # as if it had been stopped at step 2
 expect "a demo that was stopped goes on" eval 'STEPS=3 demo "$WORK/text.txt" && grep -q "an earlier demo of this text was stopped: it goes on in runs/demo-2 with datasets/demo-2" "$WORK/out"'
 expect "  to its end" [ -e "$WORK/tree/runs/demo-2/checkpoints/step_00000003" ]
 expect "a folder of data is as good as a run: the third takes 4" eval 'demo "$WORK/text.txt" && [ -e "$WORK/tree/runs/demo-4/config.json" -a -z "$(ls "$WORK/tree/datasets/demo-3" | grep -v kept)" ]'
