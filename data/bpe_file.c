@@ -13,8 +13,8 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json_file.h"
 #include "core/shell_word.h"
-#include "core/json.h"
 #include "data/text_file.h"
 
 enum {
@@ -791,22 +791,21 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
     const char *slash = strrchr(path, '/');
     if (f->begins > 0) set_start_from(f, path, "post_processor");
     for (int i = 0; i < 2; i++) {
-        char    beside[PATH_ROOM], *text;
+        char beside[PATH_ROOM], why[JSON_FILE_FAULT_CHARS];
+        Json json;
         snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, FILES[i]);
-        int64_t n = io_read_file(beside, FILE_LIMIT, &text);
-        if (n == -ENOENT || n == -ENOTDIR) continue;
-        if (n < 0) return say(fault, EXIT_IO, "%s cannot be read: %s", beside, io_error_text((int)n));
-        cJSON *json = json_of_others(text, (size_t)n, beside, NULL);
-        if (!cJSON_IsObject(json)) {
-            cJSON_Delete(json), free(text);
+        int exit_code = json_read_file(beside, BPE_CONFIG_LIMIT, 1, &json, why);
+        if (exit_code == -ENOENT || io_file_bytes(beside) == -ENOTDIR) continue;
+        if (exit_code) return say(fault, exit_code, "%.*s", BPE_FAULT_CHARS - 1, why);
+        if (!cJSON_IsObject(json.root)) {
+            json_free(&json);
             return say(fault, EXIT_DATA,
                        "%s is not a JSON object. Repair it, or move it away: it is read for bos_token", beside);
         }
         Reading r = {.path = beside, .f = f, .bpe = f->bpe};
-        if (i == 0) take_config(&r, json);
-        take_start(&r, json, beside);
-        cJSON_Delete(json);
-        free(text);
+        if (i == 0) take_config(&r, json.root);
+        take_start(&r, json.root, beside);
+        json_free(&json);
     }
     return 0;
 }

@@ -11,7 +11,10 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json_file.h"
 #include "core/shell_word.h"
+#include "data/bpe_file.h"
+#include "model/block.h"
 #include "model/hf_gpt2.h"
 #include "model/hf_members.h"
 #include "model/params.h"
@@ -24,6 +27,11 @@
 static int exists(Path path) {
     struct stat st;
     return stat(path.text, &st) == 0;
+}
+
+static int ends_with(const char *text, const char *end) {
+    size_t bytes = strlen(text), tail = strlen(end);
+    return bytes >= tail && strcmp(text + bytes - tail, end) == 0;
 }
 
 /* NAME or ORGANISATION/NAME in the hub's letters. A path into a folder that is there is none. */
@@ -172,12 +180,30 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
     strcpy(out, folder.text);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------ */
-
-static int ends_with(const char *text, const char *end) {
-    size_t bytes = strlen(text), tail = strlen(end);
-    return bytes >= tail && strcmp(text + bytes - tail, end) == 0;
+void weights_set_check_json(const char *path) {
+    static const struct { const char *name; size_t limit; int keeps_numbers, is_used; } files[] = {
+        {"config.json", JSON_LIMIT, 0, 1},
+        {"generation_config.json", JSON_LIMIT, 0, 1},
+        {"tokenizer_config.json", BPE_CONFIG_LIMIT, 1, 1},
+        {"special_tokens_map.json", BPE_CONFIG_LIMIT, 1, 1},
+        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* read where it is used; beside WEIGHTS_SINGLE it may be anything */
+    };
+    struct stat st;
+    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char fault[JSON_FILE_FAULT_CHARS];
+        Json json;
+        if (is_folder ? !files[i].is_used : strcmp(base, files[i].name) != 0) continue;
+        Path file = is_folder ? path_of("%s/%s", path, files[i].name) : path_of("%s", path);
+        int  exit_code = json_read_file(file.text, files[i].limit, files[i].keeps_numbers, &json, fault);
+        if (exit_code == -ENOENT) continue;
+        if (exit_code) fail(exit_code, "%s", fault);
+        json_free(&json);
+    }
 }
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 static char *copy_of(const char *text) {
     char *copy = strdup(text);
@@ -186,13 +212,17 @@ static char *copy_of(const char *text) {
 }
 
 static WeightsIndex read_index(const char *path) {
-    char         *text, fault[WEIGHTS_INDEX_FAULT_BYTES];
+    char         *text, fault[WEIGHTS_INDEX_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
     WeightsIndex  index;
     int64_t       bytes = io_read_file(path, WEIGHTS_INDEX_LIMIT, &text);
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path);
     if (bytes == -EFBIG) fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", path, WEIGHTS_INDEX_LIMIT);
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
-    if (!weights_index_parse(text, (size_t)bytes, &index, fault)) fail(EXIT_DATA, "%s %s", path, fault);
+    if (!weights_index_parse(text, (size_t)bytes, &index, fault)) {
+        snprintf(sentence, sizeof sentence, "%s", fault);
+        shell_name_file(sentence, sizeof sentence, path);
+        fail(EXIT_DATA, "%s %s", path, sentence);
+    }
     free(text);
     return index;
 }
