@@ -92,10 +92,12 @@ static int refuse(const Reading *r, const char *fmt, ...) {
     return 0;
 }
 
+#define HELP_JSON "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER vocab_size=32000"
+
 static int refuse_part(const Reading *r, const char *part, const char *what) {
     return refuse(r,
                   ": its %s, %.*s, is not supported; supported is byte-level BPE, split by ByteLevel, Split and "
-                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD",
+                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON,
                   part, SHOWN, what);
 }
 
@@ -144,7 +146,9 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     else if (*first == '<') refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
     else if (*first == '{' && end && end >= file->text + file->bytes)
         refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", line);
-    else refuse(r, ":%d: not the JSON object of a tokenizer", line);
+    else if (strncmp(first, "[PAD]", 5) == 0 || strstr(first, "\n[UNK]") || strstr(first, "\n[CLS]"))
+        refuse(r, " is a vocabulary of WordPiece, as BERT has it, which is not read: " HELP_JSON);
+    else refuse(r, ":%d: not the JSON object of a tokenizer: " HELP_JSON, line);
     return NULL;
 }
 
@@ -678,8 +682,6 @@ static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...)
     return exit_code;
 }
 
-#define HELP_JSON "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER vocab_size=32000"
-
 /* Returns 1 for a model of SentencePiece: a protocol buffer whose first field is a piece, as "<unk>" with a score. */
 static int is_sentencepiece(const char *path, const char *text, size_t bytes) {
     size_t n = strlen(path);
@@ -843,10 +845,15 @@ int bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL, f, fault);
     if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0)
         return read_files(BPE_VOCAB_AND_MERGES, vocab, merges, f, fault);
-    snprintf(json, sizeof json, "%.*s/tokenizer.model", folder, at);
-    if (access(json, F_OK) == 0)
-        return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: tokenizer.model is of SentencePiece, which is not; " HELP_JSON,
-                   path);
+    static const struct { const char *name, *of; } OTHERS[] = {
+        {"tokenizer.model", "SentencePiece"}, {"spiece.model", "SentencePiece"}, {"sentencepiece.bpe.model", "SentencePiece"},
+        {"vocab.txt", "WordPiece, as BERT has it"}, {"tekken.json", "Mistral's own kind"}};
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
+        snprintf(json, sizeof json, "%.*s/%s", folder, at, OTHERS[i].name);
+        if (access(json, F_OK) == 0)
+            return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON, path,
+                       OTHERS[i].name, OTHERS[i].of);
+    }
     return say(fault, EXIT_DATA,
                "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",
                path);
