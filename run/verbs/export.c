@@ -286,6 +286,11 @@ static void write_tensor(const Export *e, int i, const char *name, int fd, float
     for (int64_t at = 0, n; at < elems; at += n) {
         n = elems - at < WEIGHTS_BLOCK ? elems - at : WEIGHTS_BLOCK;
         weights_read(&e->weights, from, at, n, block);
+        int64_t odd = weights_finite(block, n);
+        if (odd < n) {
+            io_remove_tree(e->tmp.text);
+            weights_refuse_element(&e->weights, from, at + odd);
+        }
         int64_t bad = type == SAFE_F32 ? n : narrow(type, block, n, half);
         if (bad < n)
             give_up(e, EXIT_CONFIG, "dtype=%s cannot hold element %" PRId64 " of tensor %s, %g: choose dtype=%s",
