@@ -49,7 +49,9 @@ static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const 
              "weights",
              path, hf_member_of(shape.arch, "model.n_layer"), (long long)shape.n_layer, set->path, (long long)blocks);
     Layout layout = model_layout(shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
-    free(weights_set_match(set, &layout, (WeightsSizes){path, shape.arch, 1}));
+    WeightsTensor *tensor_of = weights_set_match(set, &layout, (WeightsSizes){path, shape.arch, 1});
+    weights_set_check_values(set, &layout, tensor_of);
+    free(tensor_of);
     layout_destroy(&layout);
 }
 
