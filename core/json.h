@@ -26,6 +26,7 @@ typedef struct { int line, column; } JsonPlace; /* 1-based; columns count bytes 
 typedef struct {
     JsonPlace at;
     char      text[240]; /* "duplicate key \"seed\", first at line 3" */
+    int       is_number; /* a soft fault: a number that a double cannot hold */
 } JsonFault;
 
 typedef struct {

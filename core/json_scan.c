@@ -40,7 +40,7 @@ static JsonPlace place_of(const Scanner *s, size_t at) {
 static int fault_at(Scanner *s, size_t at, const char *fmt, ...) PRINTF_LIKE(3, 4);
 static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
     va_list args;
-    s->fault->at = place_of(s, at);
+    s->fault->at = place_of(s, at), s->fault->is_number = 0;
     va_start(args, fmt);
     vsnprintf(s->fault->text, sizeof s->fault->text, fmt, args);
     va_end(args);
@@ -267,6 +267,7 @@ static int check_number(Scanner *s, size_t start, size_t length, int integer, in
     else
         return 1;
     if (self >= 0) s->json->entry[self].faulty = 1;
+    s->fault->is_number = 1;
     return soften(s);
 }
 

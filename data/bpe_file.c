@@ -13,8 +13,8 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json_file.h"
 #include "core/shell_word.h"
-#include "core/json.h"
 #include "data/text_file.h"
 
 enum {
@@ -92,10 +92,12 @@ static int refuse(const Reading *r, const char *fmt, ...) {
     return 0;
 }
 
+#define HELP_JSON "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER vocab_size=32000"
+
 static int refuse_part(const Reading *r, const char *part, const char *what) {
     return refuse(r,
                   ": its %s, %.*s, is not supported; supported is byte-level BPE, split by ByteLevel, Split and "
-                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD",
+                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON,
                   part, SHOWN, what);
 }
 
@@ -144,7 +146,9 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     else if (*first == '<') refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
     else if (*first == '{' && end && end >= file->text + file->bytes)
         refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", line);
-    else refuse(r, ":%d: not the JSON object of a tokenizer", line);
+    else if (strncmp(first, "[PAD]", 5) == 0 || strstr(first, "\n[UNK]") || strstr(first, "\n[CLS]"))
+        refuse(r, " is a vocabulary of WordPiece, as BERT has it, which is not read: " HELP_JSON);
+    else refuse(r, ":%d: not the JSON object of a tokenizer: " HELP_JSON, line);
     return NULL;
 }
 
@@ -678,8 +682,6 @@ static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...)
     return exit_code;
 }
 
-#define HELP_JSON "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER vocab_size=32000"
-
 /* Returns 1 for a model of SentencePiece: a protocol buffer whose first field is a piece, as "<unk>" with a score. */
 static int is_sentencepiece(const char *path, const char *text, size_t bytes) {
     size_t n = strlen(path);
@@ -791,22 +793,21 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
     const char *slash = strrchr(path, '/');
     if (f->begins > 0) set_start_from(f, path, "post_processor");
     for (int i = 0; i < 2; i++) {
-        char    beside[PATH_ROOM], *text;
+        char beside[PATH_ROOM], why[JSON_FILE_FAULT_CHARS];
+        Json json;
         snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, FILES[i]);
-        int64_t n = io_read_file(beside, FILE_LIMIT, &text);
-        if (n == -ENOENT || n == -ENOTDIR) continue;
-        if (n < 0) return say(fault, EXIT_IO, "%s cannot be read: %s", beside, io_error_text((int)n));
-        cJSON *json = json_of_others(text, (size_t)n, beside, NULL);
-        if (!cJSON_IsObject(json)) {
-            cJSON_Delete(json), free(text);
+        int exit_code = json_read_file(beside, BPE_CONFIG_LIMIT, 1, &json, why);
+        if (exit_code == -ENOENT || io_file_bytes(beside) == -ENOTDIR) continue;
+        if (exit_code) return say(fault, exit_code, "%.*s", BPE_FAULT_CHARS - 1, why);
+        if (!cJSON_IsObject(json.root)) {
+            json_free(&json);
             return say(fault, EXIT_DATA,
                        "%s is not a JSON object. Repair it, or move it away: it is read for bos_token", beside);
         }
         Reading r = {.path = beside, .f = f, .bpe = f->bpe};
-        if (i == 0) take_config(&r, json);
-        take_start(&r, json, beside);
-        cJSON_Delete(json);
-        free(text);
+        if (i == 0) take_config(&r, json.root);
+        take_start(&r, json.root, beside);
+        json_free(&json);
     }
     return 0;
 }
@@ -844,10 +845,15 @@ int bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL, f, fault);
     if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0)
         return read_files(BPE_VOCAB_AND_MERGES, vocab, merges, f, fault);
-    snprintf(json, sizeof json, "%.*s/tokenizer.model", folder, at);
-    if (access(json, F_OK) == 0)
-        return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: tokenizer.model is of SentencePiece, which is not; " HELP_JSON,
-                   path);
+    static const struct { const char *name, *of; } OTHERS[] = {
+        {"tokenizer.model", "SentencePiece"}, {"spiece.model", "SentencePiece"}, {"sentencepiece.bpe.model", "SentencePiece"},
+        {"vocab.txt", "WordPiece, as BERT has it"}, {"tekken.json", "Mistral's own kind"}};
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
+        snprintf(json, sizeof json, "%.*s/%s", folder, at, OTHERS[i].name);
+        if (access(json, F_OK) == 0)
+            return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON, path,
+                       OTHERS[i].name, OTHERS[i].of);
+    }
     return say(fault, EXIT_DATA,
                "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",
                path);

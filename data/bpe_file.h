@@ -31,7 +31,7 @@ typedef struct {
  * split pattern. */
 typedef struct { const char *path; char *text; size_t bytes; } BpeText;
 typedef enum { BPE_TOKENIZER_JSON, BPE_VOCAB_AND_MERGES, BPE_TIKTOKEN } BpeKind;
-enum { BPE_FAULT_CHARS = 4096 };
+enum { BPE_FAULT_CHARS = 4096, BPE_CONFIG_LIMIT = 1 << 26 /* bytes of tokenizer_config.json */ };
 
 /* Parses text[0], or for BPE_VOCAB_AND_MERGES the vocabulary text[0] and the merges text[1]. Returns 1. On a fault
  * returns 0 with a sentence in fault that begins with the path, and *f owns nothing. */

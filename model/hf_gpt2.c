@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -96,6 +97,24 @@ static ModelShape gpt2_shape(const cJSON *config, const char *path) {
     return shape;
 }
 
+/* Refuses architectures that name the language model of another kind: programs that go by it would compute another
+ * model. Names of other classes are not looked at. */
+static void expect_architecture(const cJSON *config, const char *path, int arch) {
+    static const char *const stems[ARCH_COUNT] = {"GPT2", "Llama", "Qwen3", "Qwen3Moe"}, *const ends[] = {"LMHeadModel", "ForCausalLM"};
+    const cJSON *all = json_member(config, "architectures"), *type = json_member(config, "model_type"), *one;
+    cJSON_ArrayForEach(one, all) {
+        for (int i = 0; i < 2 && cJSON_IsString(one); i++) {
+            const char *name = one->valuestring;
+            size_t      bytes = strlen(name), tail = strlen(ends[i]), stem = bytes > tail ? bytes - tail : 0;
+            if (stem == 0 || strcmp(name + stem, ends[i]) != 0) continue;
+            if (stem == strlen(stems[arch]) && strncasecmp(name, stems[arch], stem) == 0) continue; /* early files have LLaMA */
+            if (!type) fail(EXIT_DATA, "%s: model_type is missing, and architectures names %.80s: add the model_type of this model", path, name);
+            fail(EXIT_DATA, "%s: architectures names %.80s, but model_type is %.80s: correct the one of them that is wrong", path, name,
+                 cJSON_IsString(type) ? type->valuestring : "no text");
+        }
+    }
+}
+
 /* Returns how config.json is read, by its model_type; without one it is read as gpt2. */
 static const HfFiles *files_of(const cJSON *config, const char *path) {
     const cJSON *type = json_member(config, "model_type");
@@ -104,6 +123,7 @@ static const HfFiles *files_of(const cJSON *config, const char *path) {
         const HfFiles *files = block_kind((ModelShape){.arch = arch})->files;
         if (files->reads(config)) return files;
     }
+    if (!type) expect_architecture(config, path, ARCH_GPT2);
     if (type) hf_refuse_key(path, type, "gpt2, llama, qwen3 and qwen3_moe are supported");
     return &HF_GPT2;
 }
@@ -164,6 +184,7 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, in
              "model.logit_softcap=%s",
              path, has, have, has);
     block_kind(ours)->files->expect(config, path, ours, has_head);
+    expect_architecture(config, path, ours.arch);
 }
 
 /* --- names -------------------------------------------------------------------------------------------------------- */

@@ -8,20 +8,8 @@ RUN/follow.wandb.json (or follow.trackio.json) keeps what was sent, so that the 
 Exit: 0 done, or ended by Ctrl-C, 64 a fault in the options, 65 a damaged file, 69 the service is not installed or does
 not take the numbers, 74 I/O, 75 stopped before it began, or in the middle by a second Ctrl-C.
 """
-import os
-import signal
-import sys
-
-for number in (signal.SIGINT, signal.SIGTERM):  # while Python loads the rest
-    signal.signal(number, lambda *_: os._exit(75))
-
-# pylint: disable=wrong-import-position
-import argparse
-import importlib
-import json
-import time
-import uuid
-
+# First, so that Ctrl-C ends it with 75 while Python loads the rest.
+# pylint: disable=wrong-import-order
 from run_files import (
     EXIT_CONFIG,
     EXIT_DATA,
@@ -38,6 +26,15 @@ from run_files import (
     run_script,
     write_file,
 )
+
+import argparse
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import uuid
 
 PAUSE_S = 2.0
 PREFIX = {"train": "train", "eval": "val", "task": "task"}

@@ -1,16 +1,23 @@
-"""Files of runs and sweeps as scripts read and write them, and how a script ends: one sentence and a code."""
+"""Files of runs and sweeps as scripts read and write them, and how a script ends: one sentence and a code.
 
+A script imports this module first: from then on Ctrl-C and TERM end it with 75, also while Python loads the rest."""
+
+import os
+import signal
+
+EXIT_CONFIG, EXIT_DATA, EXIT_MISSING, EXIT_LOCKED, EXIT_IO, EXIT_STOPPED = 64, 65, 69, 73, 74, 75
+for number in (signal.SIGINT, signal.SIGTERM):  # until run_script()
+    signal.signal(number, lambda *_: os._exit(EXIT_STOPPED))
+
+# pylint: disable=wrong-import-position
 import contextlib
 import errno
 import json
-import os
 import re
 import shutil
-import signal
 import stat
 import sys
 
-EXIT_CONFIG, EXIT_DATA, EXIT_MISSING, EXIT_LOCKED, EXIT_IO, EXIT_STOPPED = 64, 65, 69, 73, 74, 75
 MOST_BYTES = 16 << 20  # of a file of JSON
 MOST_OF_A_LINE = 1 << 20  # a longer line of metrics.jsonl is none that a run wrote
 

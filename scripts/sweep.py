@@ -11,28 +11,8 @@ Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options,
 sweep, 69 no Optuna or no program, 73 another sweep is at work in the folder, 74 I/O, 75 stopped.
 """
 
-import os
-import signal
-import sys
-
-for number in (signal.SIGINT, signal.SIGTERM):  # while Python loads the rest
-    signal.signal(number, lambda *_: os._exit(75))
-
-# pylint: disable=wrong-import-position
-import argparse
-import contextlib
-import errno
-import fcntl
-import json
-import math
-import re
-import shlex
-import shutil
-import subprocess
-import threading
-
-import sweep_methods
-import sweep_report
+# First, so that Ctrl-C ends it with 75 while Python loads the rest.
+# pylint: disable=wrong-import-order
 from run_files import (
     EXIT_CONFIG,
     EXIT_DATA,
@@ -51,6 +31,24 @@ from run_files import (
     say,
     write_file,
 )
+
+import argparse
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import sweep_methods
+import sweep_report
 from sweep_trials import train_leg, words_of
 
 # TRAIN_GPT: the program, where it is not ./train_gpt. SWEEP_PAUSE: seconds between two looks at what others do.

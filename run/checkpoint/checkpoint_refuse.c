@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "core/io.h"
-#include "core/json.h"
+#include "core/json_file.h"
 #include "core/memory_file.h"
 #include "core/shell_word.h"
 #include "data/tokens_json.h"
@@ -167,22 +167,15 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
 /* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. With
  * fits it also refuses sizes that are not those of the weights, which have the shapes of our model. */
 static void refuse_other_model(const char *folder, const Config *config, int has_head, int fits) {
-    char     *text;
-    Json      json;
-    JsonFault fault;
-    Path      path = path_of("%s/config.json", folder);
-    int64_t   bytes = io_read_file(path.text, JSON_LIMIT, &text);
-    if (bytes == -ENOENT) return; /* weights alone are as good */
-    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
-    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path.text, io_error_text((int)bytes));
-    if (json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
-        if (fits) refuse_other_sizes(json.root, path.text, config->model.shape);
-        else hf_config_expect(json.root, path.text, config->model.shape, has_head);
-        json_free(&json);
-    } else if (!fits) {
-        warn("%s:%d:%d: %s; whether it describes this model is not known", path.text, fault.at.line, fault.at.column, fault.text);
-    }
-    free(text);
+    char fault[JSON_FILE_FAULT_CHARS];
+    Json json;
+    Path path = path_of("%s/config.json", folder);
+    int  exit_code = json_read_file(path.text, JSON_LIMIT, 0, &json, fault);
+    if (exit_code == -ENOENT) return; /* weights alone are as good */
+    if (exit_code) fail(exit_code, "%s", fault);
+    if (fits) refuse_other_sizes(json.root, path.text, config->model.shape);
+    else hf_config_expect(json.root, path.text, config->model.shape, has_head);
+    json_free(&json);
 }
 
 /* Returns the file of a tokenizer that this program does not read, beside the weights; NULL if there is none. */
@@ -249,10 +242,13 @@ void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
     char       plain[HF_NAME_BYTES];
     int        has_head = weights_set_find_plain(&set, "lm_head.weight").tensor != NULL;
     int        has_embedding = weights_set_find_plain(&set, hf_plain_name(layout.param[0].name, plain)).tensor != NULL;
+    if (set.folder) weights_set_check_json(set.folder);
     if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding, 0); /* other names: refused below */
-    free(weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0})); /* names and shapes, before memory is taken */
+    WeightsTensor *tensor_of = weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0}); /* names and shapes, before memory is taken */
     if (set.folder) refuse_other_model(set.folder, config, 0, 1);
     refuse_other_source(config, t, &set);
+    weights_set_check_values(&set, &layout, tensor_of);
+    free(tensor_of);
     layout_destroy(&layout);
     weights_set_close(&set);
 }

@@ -1,7 +1,5 @@
 /* checkpoint_weights.c - weights from files into a model: checkpoint_read_weights() and checkpoint_init_from() of
  * checkpoint.h. */
-#include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +50,15 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
     free(theirs);
 }
 
+/* Reads elements of a span as weights_read_span. Exit 65 if one of them is not finite. */
+static int64_t read_finite(WeightsTensor t, const Layout *layout, const Span *span, int64_t at, float *block) {
+    int64_t begin = layout->param[span->param].offset;
+    int64_t n = weights_read_span(t.file, t.tensor, begin, layout, span, at, block, block + WEIGHTS_BLOCK);
+    int64_t bad = weights_finite(block, n);
+    if (bad < n) weights_refuse_element(t.file, t.tensor, layout_run(layout, span, at + bad).offset - begin);
+    return n;
+}
+
 void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s, int says) {
     WeightsSet     set = weights_set_open(path);
     WeightsTensor *tensor_of = weights_set_match(&set, layout, (WeightsSizes){NULL, 0, 0}),
@@ -63,7 +70,7 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
         if (layout->bucket[p->bucket].hold == BUCKET_ELSEWHERE) continue;
         if (says) say_part("loading the weights", i, layout->params);
         for (int64_t at = 0, n; at < p->local_elems; at += n) {
-            n = weights_read_span(tensor_of[i].file, tensor_of[i].tensor, p->offset, layout, &all, at, block, block + WEIGHTS_BLOCK);
+            n = read_finite(tensor_of[i], layout, &all, at, block);
             if (head.tensor && i == 0) refuse_other_head(head, layout, &all, at, n, block);
             put_values(s, tensor_slice(params, p->memory + at, n), block);
         }
@@ -84,14 +91,9 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
     for (int i = 0; i < o->shards->spans; i++) {
         Span          span = o->shards->span[i];
         WeightsTensor t = tensor_of[span.param];
-        int64_t       begin = layout->param[span.param].offset;
         if (comm_rank(state->comm) == 0) say_part("loading the weights", i, o->shards->spans);
         for (int64_t at = 0, n; at < span.elems; at += n) {
-            n = weights_read_span(t.file, t.tensor, begin, layout, &span, at, block, block + WEIGHTS_BLOCK);
-            for (int64_t k = 0; k < n; k++)
-                if (!isfinite(block[k]))
-                    fail(EXIT_DATA, "%s: tensor %s holds a value that is not finite at element %" PRId64, t.file->path,
-                         t.tensor->name, layout_run(layout, &span, at + k).offset - begin);
+            n = read_finite(t, layout, &span, at, block);
             if (head.tensor && span.param == 0) refuse_other_head(head, layout, &span, at, n, block);
             optimizer_put(o, state->stream, tensor_slice(optimizer_master(o, span), at, n), block);
         }

@@ -129,12 +129,27 @@ static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
     return covered(s, data_bytes, fault);
 }
 
+/* First bytes of files that are often taken for safetensors. FILE stands for the path. */
+static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
+    {"version ", 8, "is a pointer of Git LFS, not the weights: `git lfs pull` in its folder fetches them"},
+    {"\x1f\x8b", 2, "is packed by gzip: unpack it by gzip -dc < FILE > FILE.new && mv FILE.new FILE"},
+    {"\x28\xb5\x2f\xfd", 4, "is packed by zstd: unpack it by zstd -dc < FILE > FILE.new && mv FILE.new FILE"},
+    {"\xfd" "7zXZ", 5, "is packed by xz: unpack it by xz -dc < FILE > FILE.new && mv FILE.new FILE"},
+    {"BZh", 3, "is packed by bzip2: unpack it by bzip2 -dc < FILE > FILE.new && mv FILE.new FILE"},
+    {"GGUF", 4, "is a model of llama.cpp, and only safetensors are read: download the model's safetensors"},
+    {"PK\3\4", 4, "is a zip archive, as PyTorch's .bin and .pt are: only safetensors are read, so save the model by save_pretrained(FOLDER)"},
+    {"\x80\2", 2, "is a Python pickle, as PyTorch's .bin and .pt are: only safetensors are read, so save the model by save_pretrained(FOLDER)"},
+    {"<!", 2, "is a web page: the download failed, download it again"},
+    {"<html", 5, "is a web page: the download failed, download it again"},
+};
+
 static int parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *s, char *fault) {
     if (bytes < 8 || file_bytes < 8) return fault_is(fault, "is too short to be a safetensors file");
     uint64_t n = 0, structure = 0;
     for (int i = 0; i < 8; i++) n |= (uint64_t)data[i] << (8 * i);
-    if (memcmp(data, "version ", 8) == 0)
-        return fault_is(fault, "is a pointer of Git LFS, not the weights: `git lfs pull` in its folder fetches them");
+    for (size_t i = 0; i < sizeof OTHER_FORMS / sizeof *OTHER_FORMS; i++)
+        if ((bytes == 8 || data[8] != '{') && memcmp(data, OTHER_FORMS[i].start, OTHER_FORMS[i].bytes) == 0)
+            return fault_is(fault, "%s", OTHER_FORMS[i].what);
     if (n > SAFETENSORS_HEADER_LIMIT) return fault_is(fault, "claims a header of %" PRIu64 " bytes: no safetensors file", n);
     if (n > file_bytes - 8 || n > bytes - 8) return fault_is(fault, "ends inside its header of %" PRIu64 " bytes", n);
     const char *text = (const char *)data + 8;

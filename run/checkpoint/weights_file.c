@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/shell_word.h"
 #include "core/tensor.h"
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
@@ -46,8 +47,12 @@ WeightsFile weights_open(const char *path) {
     if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(w.fd));
     uint8_t *head = read_head(&w, (uint64_t)st.st_size, &bytes);
     if (!head) fail(EXIT_MEMORY, "no memory to open %s", path);
-    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault))
-        fail(strcmp(fault, SAFETENSORS_NO_MEMORY) == 0 ? EXIT_MEMORY : EXIT_DATA, "%s %s", path, fault);
+    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault)) {
+        char sentence[SAFETENSORS_FAULT_BYTES + sizeof(ShellWord)];
+        snprintf(sentence, sizeof sentence, "%s", fault);
+        shell_name_file(sentence, sizeof sentence, path);
+        fail(strcmp(fault, SAFETENSORS_NO_MEMORY) == 0 ? EXIT_MEMORY : EXIT_DATA, "%s %s", path, sentence);
+    }
     free(head);
     return w;
 }
@@ -102,6 +107,41 @@ void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int6
         if (error < failed) failed = error;
     }
     if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, io_error_text(failed));
+}
+
+/* Returns 1 if the exponent of no value has all its bits set. Without a branch, so that the loop is one of vectors. */
+static int all_finite(const float *value, int64_t n) {
+    uint32_t found = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, value + i, sizeof bits);
+        found |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return !found;
+}
+
+int64_t weights_finite(const float *value, int64_t n) {
+    enum { BLOCK = 1 << 14 };
+    int64_t first = n, blocks = (n + BLOCK - 1) / BLOCK;
+    #pragma omp parallel for schedule(static) reduction(min : first) if (blocks > 8)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t at = b * BLOCK, end = n - at < BLOCK ? n : at + BLOCK;
+        if (all_finite(value + at, end - at)) continue;
+        while (isfinite(value[at])) at++;
+        if (at < first) first = at;
+    }
+    return first;
+}
+
+void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t element) {
+    double value = 0.0;
+    if (t->type == SAFE_F64) /* it may be finite in the file */
+        (void)!io_pread(w->fd, &value, sizeof value, w->header.data_offset + t->begin + 8 * (uint64_t)element);
+    if (t->type == SAFE_F64 && isfinite(value))
+        fail(EXIT_DATA, "%s: tensor %s holds %g at element %" PRId64 ", which fp32 cannot hold: the model has no use for it, take other weights",
+             w->path, t->name, value, element);
+    fail(EXIT_DATA, "%s: tensor %s holds a value that is not finite at element %" PRId64 ": take other weights, or an older checkpoint of them",
+         w->path, t->name, element);
 }
 
 int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,

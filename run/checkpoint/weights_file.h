@@ -5,6 +5,7 @@
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_FILE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_FILE_H
 
+#include "core/error.h"
 #include "core/layout.h"
 #include "run/checkpoint/safetensors.h"
 
@@ -30,6 +31,11 @@ static inline int weights_type_is_read(SafeType t) {
 
 /* Elements [first, first + elems) of a tensor as fp32, read by all threads; elems <= WEIGHTS_BLOCK. */
 void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
+
+/* Returns the place of the first value that is not finite, or n. */
+int64_t weights_finite(const float *value, int64_t n);
+/* Exit 65 naming the element of a tensor that has no finite value in fp32. */
+NORETURN void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t element);
 
 /* A span's elements from number `at` on, out of the tensor that begins at global offset `begin`: whole rows of the file
  * are read, and this rank's columns taken. Returns how many. values and block have room for WEIGHTS_BLOCK each. */

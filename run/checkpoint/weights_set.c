@@ -11,7 +11,10 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json_file.h"
 #include "core/shell_word.h"
+#include "data/bpe_file.h"
+#include "model/block.h"
 #include "model/hf_gpt2.h"
 #include "model/hf_members.h"
 #include "model/params.h"
@@ -24,6 +27,11 @@
 static int exists(Path path) {
     struct stat st;
     return stat(path.text, &st) == 0;
+}
+
+static int ends_with(const char *text, const char *end) {
+    size_t bytes = strlen(text), tail = strlen(end);
+    return bytes >= tail && strcmp(text + bytes - tail, end) == 0;
 }
 
 /* NAME or ORGANISATION/NAME in the hub's letters. A path into a folder that is there is none. */
@@ -105,32 +113,101 @@ static int has_parts(const char *folder) {
     return whole;
 }
 
-NORETURN static void refuse_folder(const char *folder) {
+/* Returns 1 for the name of a tensor of a LoRA adapter, as PEFT writes it. */
+static int is_adapter_name(const char *name) {
+    return strstr(name, ".lora_A") || strstr(name, ".lora_B") || strstr(name, ".lora_embedding_") || strstr(name, ".lora_magnitude_");
+}
+
+/* sign: what shows that it is one. PEFT finds an adapter by the names of its two files. */
+NORETURN static void refuse_adapter(const char *folder, const char *sign) {
+    int has_config = exists(path_of("%s/adapter_config.json", folder)),
+        has_weights = exists(path_of("%s/adapter_model.safetensors", folder)) || exists(path_of("%s/adapter_model.bin", folder));
+    fail(EXIT_DATA,
+         "%s holds an adapter (%s), which is no whole model. PEFT merges it into its model; type: python3 -c 'from peft import "
+         "AutoPeftModelForCausalLM as M; M.from_pretrained(\"%s\").merge_and_unload().save_pretrained(\"%s-merged\")', and name "
+         "%s-merged instead%s%s%s",
+         folder, sign, folder, folder, folder, has_config && has_weights ? "" : ". PEFT needs there: ",
+         has_config ? "" : "adapter_config.json", has_weights ? "" : has_config ? "adapter_model.safetensors" : " and adapter_model.safetensors");
+}
+
+/* Returns 1 if a file holds the embedding of a kind of model, by its plain name. A file that is no safetensors file ends
+ * the program by its own name. */
+static int holds_model(const char *path) {
+    WeightsFile w = weights_open(path);
+    char        plain[HF_NAME_BYTES], wanted[HF_NAME_BYTES];
+    int         found = 0;
+    for (int i = 0; i < w.header.tensors; i++)
+        for (int arch = 0; arch < ARCH_COUNT && !found; arch++) {
+            const BlockKind *kind = block_kind((ModelShape){.arch = arch});
+            Path             name = path_of("%s%s", kind->prefix, kind->embedding.row[0].name);
+            found = strcmp(hf_plain_name(w.header.tensor[i].name, plain), hf_plain_name(name.text, wanted)) == 0;
+        }
+    weights_close(&w);
+    return found;
+}
+
+/* Writes the name of the first file of a folder that ends so into name [300]. Returns 1 if there is one. */
+static int find_ending(const char *folder, const char *end, char *name) {
+    struct dirent *entry;
+    DIR           *d = opendir(folder);
+    *name = 0;
+    while (d && (entry = readdir(d)))
+        if (ends_with(entry->d_name, end) && entry->d_name[0] != '.' && (!*name || strcmp(entry->d_name, name) < 0))
+            snprintf(name, 300, "%.299s", entry->d_name);
+    if (d) closedir(d);
+    return *name != 0;
+}
+
+/* Refuses a folder whose model is in another format, with the command that writes it as safetensors. */
+static void refuse_other_format(const char *folder) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
-    struct dirent **list;
-    char            missing[300];
-    int             count = list_weights(folder, &list);
-    if (count > 0 && !is_whole_parts(list, count, missing) && *missing)
-        fail(EXIT_DATA, "%s/%s is missing, and %d other file%s of these weights %s there: is the download complete?",
-             folder, missing, count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
-    if (count == 1)
-        fail(EXIT_DATA,
-             "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", folder, list[0]->d_name,
-             shell_word(path_of("%s/%s", folder, list[0]->d_name).text).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, folder).text).text);
-    if (count > 1)
-        fail(EXIT_DATA,
-             "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
-             " that says which of them are the model: rename the one that is the model to " WEIGHTS_SINGLE
-             ", as in mv %s %s",
-             folder, count, shell_word(path_of("%s/%s", folder, list[0]->d_name).text).text,
-             shell_word(path_of("%s/" WEIGHTS_SINGLE, folder).text).text);
+    char other[300];
+    if (exists(path_of("%s/adapter_config.json", folder))) refuse_adapter(folder, "adapter_config.json");
     for (int i = 0; i < 2; i++)
         if (exists(path_of("%s/%s", folder, others[i])))
             fail(EXIT_DATA,
                  "%s holds %s and no " WEIGHTS_SINGLE ": only safetensors are read. Download the model's safetensors, or have transformers write "
                  "them: AutoModelForCausalLM.from_pretrained(\"%s\").save_pretrained(\"%s\")",
                  folder, others[i], folder, folder);
+    if (find_ending(folder, ".gguf", other))
+        fail(EXIT_DATA,
+             "%s holds %s, a model of llama.cpp, and no " WEIGHTS_SINGLE ": only safetensors are read. Download the model's safetensors, or "
+             "have transformers write them: AutoModelForCausalLM.from_pretrained(\"%s\", gguf_file=\"%s\").save_pretrained(\"%s\")",
+             folder, other, folder, other, folder);
+}
+
+NORETURN static void refuse_folder(const char *folder) {
+    struct dirent **list;
+    char            missing[300], packed[300];
+    int             count = list_weights(folder, &list), model = 0;
+    if (count > 0 && !is_whole_parts(list, count, missing) && *missing)
+        fail(EXIT_DATA, "%s/%s is missing, and %d other file%s of these weights %s there: is the download complete?",
+             folder, missing, count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
+    refuse_other_format(folder);
+    while (count > 1 && model < count && !holds_model(path_of("%s/%s", folder, list[model]->d_name).text)) model++;
+    if (count > 1 && model == count)
+        fail(EXIT_DATA, "%s holds %d .safetensors files, and none of them has the embedding of a model: name the folder of the whole model",
+             folder, count);
+    if (count > 1)
+        fail(EXIT_DATA,
+             "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
+             " that says which of them are the model: rename the one that is the model to " WEIGHTS_SINGLE
+             ", as in mv %s %s",
+             folder, count, shell_word(path_of("%s/%s", folder, list[model]->d_name).text).text,
+             shell_word(path_of("%s/" WEIGHTS_SINGLE, folder).text).text);
+    if (find_ending(folder, ".safetensors.gz", packed))
+        fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: unpack it, gzip -d %s", folder, packed,
+             shell_word(path_of("%s/%s", folder, packed).text).text);
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there", folder);
+}
+
+/* Returns 1 if the folder has one .safetensors file, of another name: it is matched, and refused where it fits. */
+static int has_misnamed(const char *folder, Path *file) {
+    struct dirent **list;
+    int             number, of, stem, count = list_weights(folder, &list), is_one = count == 1 && !is_part(list[0]->d_name, &number, &of, &stem);
+    if (is_one) *file = path_of("%s/%s", folder, list[0]->d_name);
+    free_list(list, count);
+    return is_one && !exists(path_of("%s/adapter_config.json", folder));
 }
 
 static Path path_in(const char *path) {
@@ -144,14 +221,15 @@ static Path path_in(const char *path) {
         if (exists(inside)) return inside;
     }
     if (has_parts(path)) return path_of("%s", path);
-    if (!checkpoint_find(path, newest.text, sizeof newest.text)) refuse_folder(path);
-    return path_of("%s/" WEIGHTS_SINGLE, newest.text);
+    if (checkpoint_find(path, newest.text, sizeof newest.text)) return path_of("%s/" WEIGHTS_SINGLE, newest.text);
+    if (has_misnamed(path, &newest)) return newest;
+    refuse_folder(path);
 }
 
 static int is_model(const char *folder) {
     return exists(path_of("%s/config.json", folder)) &&
            (exists(path_of("%s/" WEIGHTS_SINGLE, folder)) || exists(path_of("%s/" WEIGHTS_INDEX, folder)) ||
-            has_parts(folder));
+            has_parts(folder) || has_misnamed(folder, &(Path){{0}}));
 }
 
 void weights_set_folder(const char *path, char *out, size_t capacity) {
@@ -161,6 +239,7 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
     if (!exists(folder)) refuse_missing(path);
     if (checkpoint_find(path, out, capacity)) return;
     int is_ours = exists(path_of("%s/" MANIFEST_NAME, path)) || exists(path_of("%s/checkpoints", path));
+    if (!is_ours && !is_model(path)) refuse_other_format(path);
     if (!is_ours && !is_model(path) && exists(path_of("%s/config.json", path))) refuse_folder(path);
     if (!is_ours && (exists(path_of("%s/" WEIGHTS_SINGLE, path)) || exists(path_of("%s/" WEIGHTS_INDEX, path))) &&
         !is_model(path))
@@ -172,12 +251,30 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
     strcpy(out, folder.text);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------ */
-
-static int ends_with(const char *text, const char *end) {
-    size_t bytes = strlen(text), tail = strlen(end);
-    return bytes >= tail && strcmp(text + bytes - tail, end) == 0;
+void weights_set_check_json(const char *path) {
+    static const struct { const char *name; size_t limit; int keeps_numbers, is_used; } files[] = {
+        {"config.json", JSON_LIMIT, 0, 1},
+        {"generation_config.json", JSON_LIMIT, 0, 1},
+        {"tokenizer_config.json", BPE_CONFIG_LIMIT, 1, 1},
+        {"special_tokens_map.json", BPE_CONFIG_LIMIT, 1, 1},
+        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* read where it is used; beside WEIGHTS_SINGLE it may be anything */
+    };
+    struct stat st;
+    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char fault[JSON_FILE_FAULT_CHARS];
+        Json json;
+        if (is_folder ? !files[i].is_used : strcmp(base, files[i].name) != 0) continue;
+        Path file = is_folder ? path_of("%s/%s", path, files[i].name) : path_of("%s", path);
+        int  exit_code = json_read_file(file.text, files[i].limit, files[i].keeps_numbers, &json, fault);
+        if (exit_code == -ENOENT) continue;
+        if (exit_code) fail(exit_code, "%s", fault);
+        json_free(&json);
+    }
 }
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 static char *copy_of(const char *text) {
     char *copy = strdup(text);
@@ -186,13 +283,17 @@ static char *copy_of(const char *text) {
 }
 
 static WeightsIndex read_index(const char *path) {
-    char         *text, fault[WEIGHTS_INDEX_FAULT_BYTES];
+    char         *text, fault[WEIGHTS_INDEX_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
     WeightsIndex  index;
     int64_t       bytes = io_read_file(path, WEIGHTS_INDEX_LIMIT, &text);
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path);
     if (bytes == -EFBIG) fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", path, WEIGHTS_INDEX_LIMIT);
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
-    if (!weights_index_parse(text, (size_t)bytes, &index, fault)) fail(EXIT_DATA, "%s %s", path, fault);
+    if (!weights_index_parse(text, (size_t)bytes, &index, fault)) {
+        snprintf(sentence, sizeof sentence, "%s", fault);
+        shell_name_file(sentence, sizeof sentence, path);
+        fail(EXIT_DATA, "%s %s", path, sentence);
+    }
     free(text);
     return index;
 }
@@ -231,7 +332,8 @@ WeightsSet weights_set_open(const char *path) {
         open_parts(&set);
         return set;
     }
-    if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0)
+    int         is_misnamed = stat(path, &st) == 0 && S_ISDIR(st.st_mode) && ends_with(name, ".safetensors") && strcmp(name, WEIGHTS_SINGLE) != 0;
+    if (is_index || is_misnamed || strcmp(name, WEIGHTS_SINGLE) == 0)
         set.folder = copy_of(slash == set.path ? "/" : slash ? path_of("%.*s", (int)(slash - set.path), set.path).text : ".");
     if (is_index) {
         open_indexed(&set);
@@ -402,7 +504,10 @@ NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, c
                                   WeightsSizes sizes) {
     char    shape[200];
     int64_t stored = weights_set_blocks(set);
+    Path    folder = path_of("%s", w->path);
     safetensors_shape(shape, sizeof shape, t);
+    *(strrchr(folder.text, '/') ? strrchr(folder.text, '/') : folder.text) = 0;
+    if (is_adapter_name(t->name)) refuse_adapter(*folder.text ? folder.text : ".", t->name);
     if (stored > blocks)
         fail(EXIT_DATA,
              "%s: tensor %s of shape %s is not part of this model: the weights have %lld blocks, but %s is %lld",
@@ -486,4 +591,53 @@ WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, We
     if (sizes.warns && set->index.tensors > 0) warn_of_index(set, m.tensor_of, layout->params);
     free(m.names);
     return m.tensor_of;
+}
+
+/* Returns 1 if a tensor holds nothing but zeros. Of most tensors a few values are read. */
+static int is_zero(WeightsTensor t) {
+    enum { MOST = 1 << 16 };
+    float   value[256], *more = NULL;
+    int64_t elems = (int64_t)((t.tensor->end - t.tensor->begin) / safetensors_type_bytes(t.tensor->type)), at = 0, n = 0, k;
+    for (;; at += n) {
+        float *block = at == 0 ? value : more;
+        n = at == 0 ? (int64_t)(sizeof value / sizeof *value) : MOST;
+        if (n > elems - at) n = elems - at;
+        if (n == 0) break;
+        if (!block && !(block = more = (float *)malloc(MOST * sizeof *more))) fail(EXIT_MEMORY, "no memory to read %s", t.file->path);
+        weights_read(t.file, t.tensor, at, n, block);
+        for (k = 0; k < n && block[k] == 0.0f; k++) {}
+        if (k < n) break;
+    }
+    free(more);
+    return at == elems;
+}
+
+/* A folder's only file fits the model but for its own name, which other programs would not find either. */
+static void refuse_misnamed(const WeightsSet *set) {
+    const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
+    if (!set->folder || set->index.tensors > 0 || !ends_with(name, ".safetensors") || strcmp(name, WEIGHTS_SINGLE) == 0) return;
+    if (strcmp(set->folder, set->path) == 0) return; /* a folder of numbered files */
+    fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", set->folder, name,
+         shell_word(set->path).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, set->folder).text).text);
+}
+
+void weights_set_check_values(const WeightsSet *set, const Layout *layout, const WeightsTensor *tensor_of) {
+    int zeros = 0, matrices = 0, first = layout->params;
+    #pragma omp parallel for schedule(dynamic) reduction(+ : zeros, matrices) reduction(min : first)
+    for (int p = 0; p < layout->params; p++) {
+        if (layout->param[p].dims != 2) continue;
+        matrices++;
+        if (!is_zero(tensor_of[p])) continue;
+        zeros++;
+        if (p < first) first = p;
+    }
+    if (first == 0)
+        fail(EXIT_DATA, "%s: tensor %s, the embedding, holds nothing but zeros: is the download complete?", tensor_of[0].file->path,
+             tensor_of[0].tensor->name);
+    if (zeros)
+        warn("%s: %d of %d matrices hold nothing but zeros, the first is %s in %s: is the download complete?", set->path, zeros, matrices,
+             tensor_of[first].tensor->name, tensor_of[first].file->path);
+    if (set->folder && exists(path_of("%s/adapter_config.json", set->folder)))
+        warn("%s/adapter_config.json: this adapter is not used: the weights beside it are read as they are", set->folder);
+    refuse_misnamed(set);
 }

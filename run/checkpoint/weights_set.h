@@ -17,7 +17,7 @@ extern "C" {
 
 typedef struct {
     char        *path;      /* owned: path of the file, or of the index */
-    char        *folder;    /* owned: folder whose config.json describes the weights; NULL for a file of another name */
+    char        *folder;    /* owned: folder whose config.json describes the weights; NULL for a named file of another name */
     WeightsFile *file;      /* owned [files] */
     int          files;
     WeightsIndex index;     /* owned: the file of each tensor; its tensors are 0 if there is no index */
@@ -39,6 +39,11 @@ void       weights_set_close(WeightsSet *set);
 /* Writes the folder of a model into out [capacity]: a checkpoint, the newest one of a run folder, or any other folder
  * with config.json and such weights. Exit 65 if path is none of these. */
 void weights_set_folder(const char *path, char *out, size_t capacity);
+
+/* Exit 65 naming file, line and column if a JSON file of a model is broken. path is the file, or the folder of a model:
+ * then config.json, generation_config.json, tokenizer_config.json and special_tokens_map.json are read if they are
+ * there. A file of another name is not read. */
+void weights_set_check_json(const char *path);
 
 /* Returns a hash of the sizes of the files and of samples of their content. */
 uint64_t weights_set_fingerprint(const WeightsSet *set);
@@ -65,6 +70,11 @@ typedef struct { const char *config; int arch, warns; } WeightsSizes;
  * than F64, F32, F16 and BF16. With sizes.warns it warns if the index lists other files than those that hold the
  * tensors. */
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes);
+
+/* The last check of a folder's weights. Exit 65 if the embedding holds nothing but zeros. Warns, in one line, of other
+ * matrices that do, and of an adapter beside the weights. Exit 65 with the command that renames the file if the only file
+ * has another name than WEIGHTS_SINGLE. tensor_of is what weights_set_match has returned. */
+void weights_set_check_values(const WeightsSet *set, const Layout *layout, const WeightsTensor *tensor_of);
 
 #ifdef __cplusplus
 }

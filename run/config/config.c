@@ -27,6 +27,25 @@ static int read_file(const char *path, IoOpen how, size_t limit, char **text, si
     return error;
 }
 
+/* Returns 1 for the config.json of a model of Hugging Face: it names a kind of model, and no key of a config. */
+static int is_model_config(const cJSON *root) {
+    for (const cJSON *one = root->child; one; one = one->next)
+        for (int i = 0; i < OPTION_COUNT; i++)
+            if (strcspn(OPTIONS[i].key, ".") == strlen(one->string) && strncmp(OPTIONS[i].key, one->string, strlen(one->string)) == 0) return 0;
+    return json_member(root, "architectures") || json_member(root, "model_type");
+}
+
+/* Tells what to type to train from the model whose config.json was given. */
+static void tell_model_config(ConfigLoad *load, Where where) {
+    const char *slash = where.file ? strrchr(where.file, '/') : NULL;
+    char        folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - where.file) : 1, slash ? where.file : ".");
+    ShellWord word = shell_word(folder);
+    faults_add(&load->faults, where,
+               "this describes a model of Hugging Face, not a run: give the config of a run that begins with its weights, as in "
+               "./train_gpt configs/own.json model.init_from=%s, or sample from it, ./train_gpt sample %s", word.text, word.text);
+}
+
 /* The text of a config file into the options. A fault that ends the reading comes alone; 1 = it could be read. */
 static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *json) {
     JsonFault fault;
@@ -41,6 +60,10 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     }
     Places places = {json, 0, 0};
     int    object = cJSON_IsObject(json->root);
+    if (object && is_model_config(json->root)) {
+        tell_model_config(load, where);
+        return 0;
+    }
     if (object) {
         config_walk(load, json->root, "", where, &places);
     } else if (!json->softs || json->root->child) { /* a lone number at fault is no value to show */

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/io.h"
-#include "core/json.h"
+#include "core/json_file.h"
 #include "core/json_scan.h"
 #include "core/json_text.h"
 #include "core/terminal.h"
@@ -22,18 +22,10 @@
 
 /* Reads a JSON file of another program. Returns 0 if it does not exist and may_lack allows that. */
 static int read_json(const char *path, int may_lack, Json *json) {
-    char     *text;
-    JsonFault fault;
-    int64_t   bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes == -ENOENT && may_lack) return 0;
-    if (bytes < 0)
-        fail(bytes == -ENOMEM                    ? EXIT_MEMORY
-             : bytes == -EIO || bytes == -EACCES ? EXIT_IO
-                                                 : EXIT_DATA,
-             "%s cannot be read: %s", path, io_error_text((int)bytes));
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, json, &fault))
-        fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
-    free(text);
+    char fault[JSON_FILE_FAULT_CHARS];
+    int  exit_code = json_read_file(path, JSON_LIMIT, 0, json, fault);
+    if (exit_code == -ENOENT && may_lack) return 0;
+    if (exit_code) fail(exit_code == -ENOENT ? EXIT_DATA : exit_code, "%s", fault);
     return 1;
 }
 
@@ -57,13 +49,16 @@ static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const 
              "weights",
              path, hf_member_of(shape.arch, "model.n_layer"), (long long)shape.n_layer, set->path, (long long)blocks);
     Layout layout = model_layout(shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
-    free(weights_set_match(set, &layout, (WeightsSizes){path, shape.arch, 1}));
+    WeightsTensor *tensor_of = weights_set_match(set, &layout, (WeightsSizes){path, shape.arch, 1});
+    weights_set_check_values(set, &layout, tensor_of);
+    free(tensor_of);
     layout_destroy(&layout);
 }
 
 ModelShape stored_shape(const char *checkpoint) {
     char path[4200], plain[HF_NAME_BYTES];
     Json json;
+    weights_set_check_json(checkpoint);
     snprintf(path, sizeof path, "%s/config.json", checkpoint);
     read_json(path, 0, &json);
     ModelShape shape = hf_config_shape(json.root, path);
@@ -174,15 +169,13 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
 /* Returns data.tokenizer of the config.json of the run, or the one beside its shards, malloc'ed; NULL if there is
  * none. */
 static char *tokenizer_of_run(const char *run) {
-    char path[4200], *text = NULL;
+    char path[4200];
+    Json json;
     snprintf(path, sizeof path, "%s/config.json", run);
-    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    io_expect_file(path, bytes);
-    if (bytes < 0) return NULL;
-    cJSON       *json = json_of_others(text, (size_t)bytes, path, NULL);
-    const cJSON *item = json_member(json_member(json, "data"), "tokenizer");
+    if (!read_json(path, 1, &json)) return NULL;
+    const cJSON *item = json_member(json_member(json.root, "data"), "tokenizer");
     char        *found = cJSON_IsString(item) && item->valuestring[0] ? strdup(item->valuestring) : NULL;
-    const cJSON *train = json_member(json_member(json, "data"), "train");
+    const cJSON *train = json_member(json_member(json.root, "data"), "train");
     IoPaths      files = {NULL, 0};
     for (const cJSON *one = cJSON_IsArray(train) ? train->child : train; one; one = cJSON_IsArray(train) ? one->next : NULL) {
         const cJSON *name = cJSON_IsObject(one) ? json_member(one, "path") : one; /* an entry of a blend */
@@ -191,8 +184,7 @@ static char *tokenizer_of_run(const char *run) {
     for (size_t i = 0; i < files.count && !found; i++)
         if (tokenizer_beside(files.path[i], path, sizeof path)) found = strdup(path);
     io_paths_free(&files);
-    cJSON_Delete(json);
-    free(text);
+    json_free(&json);
     return found;
 }
 

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "core/io.h"
-#include "core/json.h"
+#include "core/json_file.h"
 #include "core/terminal.h"
 #include "core/tensor.h"
 #include "model/hf_softcap.h"
@@ -132,6 +132,7 @@ static void find_checkpoint(Export *e) {
         if (found && !stays) manifest_free(&e->manifest);
     } while (!stays && newest_step(e->from) != step);
     if (!stays) fail(EXIT_DATA, "export: %s is neither a checkpoint nor a run folder that holds a complete one", e->from);
+    weights_set_check_json(e->checkpoint.text);
     e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text); /* open, it outlives a pruning */
 }
 
@@ -212,15 +213,11 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
 /* The checkpoint's own, with the type that is stored here. Returns its model_type, malloc'ed. */
 static char *write_config(const Export *e) {
     static const char *const keys[] = {"dtype", "torch_dtype"};
-    char     *text;
-    Json      json;
-    JsonFault fault;
-    Path      path = path_of("%s/config.json", e->checkpoint.text);
-    int64_t   bytes = io_read_file(path.text, JSON_LIMIT, &text);
-    if (bytes < 0) give_up(e, EXIT_IO, "%s cannot be read: %s", path.text, io_error_text((int)bytes));
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
-        give_up(e, EXIT_DATA, "%s:%d:%d: %s", path.text, fault.at.line, fault.at.column, fault.text);
-    free(text);
+    char   fault[JSON_FILE_FAULT_CHARS];
+    Json   json;
+    Path   path = path_of("%s/config.json", e->checkpoint.text);
+    int    exit_code = json_read_file(path.text, JSON_LIMIT, 0, &json, fault);
+    if (exit_code) give_up(e, exit_code == -ENOENT ? EXIT_IO : exit_code, "%s", fault);
     double cap = hf_softcap_of(json.root, path.text);
     if (cap != 0.0)
         give_up(e, EXIT_DATA, "%s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample and "
@@ -289,6 +286,11 @@ static void write_tensor(const Export *e, int i, const char *name, int fd, float
     for (int64_t at = 0, n; at < elems; at += n) {
         n = elems - at < WEIGHTS_BLOCK ? elems - at : WEIGHTS_BLOCK;
         weights_read(&e->weights, from, at, n, block);
+        int64_t odd = weights_finite(block, n);
+        if (odd < n) {
+            io_remove_tree(e->tmp.text);
+            weights_refuse_element(&e->weights, from, at + odd);
+        }
         int64_t bad = type == SAFE_F32 ? n : narrow(type, block, n, half);
         if (bad < n)
             give_up(e, EXIT_CONFIG, "dtype=%s cannot hold element %" PRId64 " of tensor %s, %g: choose dtype=%s",

@@ -13,6 +13,7 @@
 #include "data/text_file.h"
 #include "data/tokenizer.h"
 #include "run/checkpoint/safetensors.h"
+#include "run/checkpoint/weights_set.h"
 #include "run/config/nearest.h"
 #include "run/verbs/inspect.h"
 #include "run/verbs/arguments.h"
@@ -92,6 +93,7 @@ static int inspect_file(Inspect *in, const char *path) {
     int fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
     if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(rc));
     io_close(fd);
+    weights_set_check_json(path);
     if (has_ending(path, ".jsonl") && bytes > 0) return inspect_lines(in, path);
     if (is_safetensors(start, start_bytes, (uint64_t)bytes)) return inspect_weights(in, path), EXIT_DONE;
     if (shard_is_index(start, start_bytes)) return inspect_index(in, path);

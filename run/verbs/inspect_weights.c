@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/io.h"
+#include "run/checkpoint/weights_set.h"
 #include "run/checkpoint/weights_stats.h"
 #include "run/verbs/inspect.h"
 
@@ -102,6 +103,7 @@ void inspect_weights(Inspect *in, const char *path) {
     report_text(r, "kind", is_folder ? "a folder of safetensors weights" : "safetensors weights");
     if (is_folder && (io_match(path_of("%s/*.safetensors", path).text, &found) < 0 || found.count == 0))
         fail(EXIT_DATA, "%s holds no .safetensors file any more", path);
+    if (is_folder) weights_set_check_json(path);
     for (size_t i = 0; i < found.count; i++) add_file(in, &t, found.path[i]);
     io_paths_free(&found);
     if (!is_folder) add_file(in, &t, path);

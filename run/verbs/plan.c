@@ -9,6 +9,7 @@
 #include "model/precision.h"
 #include "core/terminal.h"
 #include "run/plan/kernels.h"
+#include "run/checkpoint/weights_set.h"
 #include "run/plan/plan_cluster.h"
 #include "run/plan/plan_data.h"
 #include "run/log/progress.h"
@@ -283,6 +284,7 @@ int verb_plan(int argc, char **argv) {
     char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
                                  : config_load(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
+    if (config.model.init_from[0]) weights_set_check_json(config.model.init_from); /* the folder need not be there yet */
     if (asked.fits) {
         int fit = fitting(&config, asked.ranks);
         if (!asked.on.json) printf("fit          %d of %d ranks\n", fit, asked.ranks);

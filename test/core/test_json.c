@@ -1,15 +1,20 @@
 /* test_json.c - strict JSON: refused texts and the fault's place, accepted texts, the places of values, quoting. */
+#include "core/error.h" /* before cmocka takes the name fail() for a macro */
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "core/json.h"
+#include "core/io.h"
+#include "core/json_file.h"
 #include "core/json_scan.h"
 
 typedef struct { const char *text; size_t bytes; int line, column; const char *says; } Bad;
@@ -173,7 +178,7 @@ static const Bad BAD_TEXTS[] = {
 
 static void refuse(const Bad *bad, size_t limit) {
     Json      json;
-    JsonFault fault = {{0, 0}, ""};
+    JsonFault fault = {{0, 0}, "", 0};
     char     *copy = malloc(bad->bytes + 1); /* no byte longer, so that a checker sees a read beyond */
     memcpy(copy, bad->text, bad->bytes);
     copy = realloc(copy, bad->bytes ? bad->bytes : 1);
@@ -287,13 +292,13 @@ static void test_soft_faults(void **state) {
     static const char text[] = "{\"a\": 1e400, \"b\": {\"c\": 1,\n \"c\": 2, \"d\": [0, 9007199254740993]},\n"
                                " \"c\": 3, \"b\": 1e-400, \"a\": 7,\n \"a\": 8}";
     static const JsonFault want[] = {
-        {{1, 7}, "x.a: the number 1e400 is too large"},
-        {{2, 2}, "duplicate key \"x.b.c\", first at line 1"},
-        {{2, 19}, "x.b.d[1]: the integer 9007199254740993 is beyond 2^53 = 9007199254740992 and cannot be kept exactly"},
-        {{3, 10}, "duplicate key \"x.b\", first at line 1"},
-        {{3, 15}, "x.b: the number 1e-400 cannot be kept exactly; it would be read as 0"},
-        {{3, 23}, "duplicate key \"x.a\", first at line 1"},
-        {{4, 2}, "duplicate key \"x.a\", first at line 1"},
+        {{1, 7}, "x.a: the number 1e400 is too large", 1},
+        {{2, 2}, "duplicate key \"x.b.c\", first at line 1", 0},
+        {{2, 19}, "x.b.d[1]: the integer 9007199254740993 is beyond 2^53 = 9007199254740992 and cannot be kept exactly", 1},
+        {{3, 10}, "duplicate key \"x.b\", first at line 1", 0},
+        {{3, 15}, "x.b: the number 1e-400 cannot be kept exactly; it would be read as 0", 1},
+        {{3, 23}, "duplicate key \"x.a\", first at line 1", 0},
+        {{4, 2}, "duplicate key \"x.a\", first at line 1", 0},
     };
     static const int faulty[] = {1, 1, 1, 1, 0, 0, 1, 0, 1, 1, 1}; /* a b b.c b.c b.d b.d[0] b.d[1] c b a a */
     Json      json;
@@ -303,6 +308,7 @@ static void test_soft_faults(void **state) {
     for (int i = 0; i < json.softs; i++) {
         assert_string_equal(json.soft[i].text, want[i].text);
         assert_memory_equal(&json.soft[i].at, &want[i].at, sizeof want[i].at);
+        assert_int_equal(json.soft[i].is_number, want[i].is_number);
     }
     assert_int_equal(json.entries, sizeof faulty / sizeof *faulty);
     for (int i = 0; i < json.entries; i++) assert_int_equal(json.entry[i].faulty, faulty[i]);
@@ -375,11 +381,40 @@ static void test_quote(void **state) {
                         "\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9...\"");
 }
 
+/* A file as a sentence with path and place; the cure names the file as a shell takes it. */
+static void test_files(void **state) {
+    (void)state;
+    static const char big[] = "{\"most\": 1000000000000000019884624838656}", twice[] = "{\"a\": 1,\n \"a\": 1000000000000000019884624838656}";
+    static const struct { const char *text; int keeps, code; const char *says; } files[] = {
+        {"{\"a\": 1}", 0, 0, ""},
+        {"{\"a\": 1,}", 1, EXIT_DATA, "json file.json:1:8: a comma before '}'"},
+        {"\xef\xbb\xbf{}", 1, EXIT_DATA, ":1:1: starts with a byte-order mark; save it as plain UTF-8, as by tail -c +4 '"},
+        {big, 0, EXIT_DATA, "the integer 1000000000000000019884624838656 is beyond 2^53"},
+        {big, 1, 0, ""},
+        {twice, 1, EXIT_DATA, ":2:2: duplicate key \"a\", first at line 1"},
+        {twice, 0, EXIT_DATA, ":2:2: duplicate key \"a\", first at line 1"},
+        {"{\"a\": 12}", 0, EXIT_DATA, "cannot be read: "}, /* over the limit */
+    };
+    char dir[] = "/tmp/json_file_XXXXXX", path[64], fault[JSON_FILE_FAULT_CHARS];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/json file.json", dir);
+    Json json;
+    assert_int_equal(json_read_file(path, 100, 0, &json, fault), -ENOENT);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        assert_int_equal(io_replace_file(path, files[i].text, strlen(files[i].text)), 0);
+        *fault = 0;
+        int code = json_read_file(path, i == sizeof files / sizeof *files - 1 ? 8 : 100, files[i].keeps, &json, fault);
+        if (code != files[i].code || !strstr(fault, files[i].says)) fail_msg("%s: %d, %s", files[i].text, code, fault);
+        if (!code) json_free(&json);
+    }
+    io_unlink(path), rmdir(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_limits), cmocka_unit_test(test_good_texts),
         cmocka_unit_test(test_places),    cmocka_unit_test(test_quote),  cmocka_unit_test(test_cuts_and_flips),
-        cmocka_unit_test(test_soft_faults),
+        cmocka_unit_test(test_soft_faults), cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -266,7 +266,7 @@ static void files_beside_are_read(void **state) {
                  {"tokenizer_config.json", "{\"bos_token\":{\"content\":\"<|start|>\"},\"add_bos_token\":false}", 261,
                   NULL},
                  {"special_tokens_map.json", "{\"bos_token\":\"<|start|>\"}", 261, NULL},
-                 {"tokenizer_config.json", "{\"bos_token\":null}", 260, NULL},
+                 {"tokenizer_config.json", "{\"bos_token\":null,\"model_max_length\":1000000000000000019884624838656}", 260, NULL},
                  {"tokenizer_config.json", "{\"bos_token\":\"none\"}", 260, "bos_token, \"none\", is not an added token"},
                  {"tokenizer_config.json", "{\"add_bos_token\":true}", 260, "add_bos_token is not used"},
                  {"tokenizer_config.json", "{\"add_bos_token\":true,\"bos_token\":\"<|start|>\"}", 261, NULL},
@@ -349,10 +349,23 @@ static void faults_are_named(void **state) {
     }
     Tokenizer t = tokenizer_of(PLAIN, LEVEL);
     tokenizer_destroy(&t);
+    static const char *const BROKEN[][2] = {{"{\"bos_token\":\"a\",}", ":1:17: a comma before '}'"},
+                                            {"{\"bos_token\":\"a\",\"bos_token\":\"b\"}", "duplicate key \"bos_token\""},
+                                            {"\xef\xbb\xbf{}", "tail -c +4 ./tokenizer_config.json > "}};
+    for (size_t i = 0; i < sizeof BROKEN / sizeof *BROKEN; i++) {
+        write_file("tokenizer_config.json", BROKEN[i][0], strlen(BROKEN[i][0]));
+        assert_ends(EXIT_DATA, create_from, path, "tokenizer_config.json", BROKEN[i][1], NULL);
+    }
+    io_unlink("tokenizer_config.json");
     assert_ends(EXIT_CONFIG, create_small, path, "has ids up to 260, and model.vocab_size is 256", NULL);
     io_unlink(path);
     assert_ends(EXIT_DATA, create_from, ".", "holds no tokenizer", NULL);
     assert_ends(EXIT_DATA, create_from, "none/tokenizer.json", "none/tokenizer.json is not there", NULL);
+    static const char BERT[] = "[PAD]\n[UNK]\n[CLS]\nthe\n##s\n";
+    write_file("vocab.txt", BERT, sizeof BERT - 1);
+    assert_ends(EXIT_DATA, create_from, ".", "vocab.txt is of WordPiece, as BERT has it", "./train_gpt train-tokenizer TEXT", NULL);
+    assert_ends(EXIT_DATA, create_from, "vocab.txt", "is a vocabulary of WordPiece, as BERT has it", "./train_gpt train-tokenizer TEXT", NULL);
+    io_unlink("vocab.txt");
     write_file("mine.tiktoken", "", 0);
     assert_ends(EXIT_DATA, create_from, "mine.tiktoken", "\"mine\" names none", NULL);
 }

@@ -105,6 +105,20 @@ train run.dir="$WORK/seeds" run.steps=1 run.seed=9007199254740991 > /dev/null
 expect "a seed that is another by one" exits 64 'run.seed .*9007199254740990, .*9007199254740991' train run.dir="$WORK/seeds" run.steps=2 run.seed=9007199254740990
 expect "standard files that are closed are not those of the run" quiet bash -c "'$TRAIN' '$WORK/tiny.json' run.dir='$WORK/closed' <&- >&- 2>&-"
 expect "which it keeps to itself" [ "$(grep -cv '^{"kind":"' "$WORK/closed/metrics.jsonl")" -eq 0 ]
+# The log's text goes to the number of a closed output: no file may have it, and log.txt no line twice.
+as_with_open() { # FOLDER OPEN: each file of FOLDER is as that of a run of the same steps with its outputs open
+    local name
+    cmp <(cd "$1" && find . -type f ! -path './tb/*' | sort) <(cd "$2" && find . -type f ! -path './tb/*' | sort) || return 1
+    while read -r name; do
+        case $name in
+            */log.txt) [ -z "$(sort "$1/$name" | uniq -d)" ] || { echo "$name: a line is there twice"; return 1; } ;;
+            */metrics.jsonl | */state.json | */loss.svg | ./config.json | */lock)
+                [ "$(wc -l < "$1/$name")" = "$(wc -l < "$2/$name")" ] || { echo "$name: another number of lines"; return 1; } ;; # times differ
+            *) cmp "$1/$name" "$2/$name" || return 1 ;;
+        esac
+    done < <(cd "$1" && find . -type f ! -path './tb/*')
+}
+expect "each file is as with outputs that are open" as_with_open "$WORK/closed" "$WORK/a"
 expect "a run that never is a number stops, 76" exits 76 'step [0-9]+' train run.dir="$WORK/nan" optimizer.learning_rate=1e30 optimizer.grad_clip=0 schedule.warmup_steps=0
 expect "weights that overflow are not saved" exits 76 'not finite' train run.dir="$WORK/overflow" optimizer.learning_rate=1e30 optimizer.weight_decay=1e30 run.on_nonfinite=skip run.max_skips=100
 expect "a beta that is 1 in fp32 is none in training" quiet train run.dir="$WORK/beta" optimizer.beta2=0.99999999 run.steps=3

@@ -159,6 +159,42 @@ limit n_inner=7 n_inner
 limit 'layer_norm_epsilon=null' layer_norm_epsilon
 limit 'model_type="mamba"' model_type
 
+# --- what is broken is refused alike on every way in ------------------------------------------------------------------
+everywhere() { # NAME PATTERN: of $WORK/broken
+    expect "$1: sample" refused "$2" broken
+    expect "$1: eval" exits 65 "$2" "$TRAIN" eval "$WORK/broken" data="$WORK/data/val_*.bin"
+    expect "$1: init_from" exits 65 "$2" "$TRAIN" check "$WORK/tiny.json" run.dir="$WORK/never" model.init_from="$WORK/broken"
+    [ "${3:-}" = weights ] && return
+    expect "$1: inspect" exits 65 "$2" "$TRAIN" inspect "$WORK/broken"
+    expect "$1: plan" exits 65 "$2" "$TRAIN" plan "$WORK/tiny.json" memory=1GiB model.init_from="$WORK/broken"
+    expect "$1: inspect of the file" exits 65 "$2" "$TRAIN" inspect "$WORK/broken/${1%%,*}"
+}
+for file in config.json generation_config.json tokenizer_config.json; do
+    made broken; [ -e "$WORK/broken/$file" ] || echo '{"bos_token": null}' > "$WORK/broken/$file"
+    tr '\n' ' ' < "$WORK/broken/$file" | sed -E 's/\} *$/,}/' > "$WORK/other.json"; cp "$WORK/other.json" "$WORK/broken/$file"
+    everywhere "$file, a comma too much" "broken/$file:1:[0-9]+: a comma before '}'"
+done
+made broken; printf '\xef\xbb\xbf' | cat - "$WORK/plain/config.json" > "$WORK/broken/config.json"
+everywhere "config.json, a byte-order mark" "tail -c .4 [^ ]*/broken/config.json > "
+made broken; sed -i '1s/{/{"n_layer": 2,/' "$WORK/broken/config.json"
+everywhere "config.json, a key twice" 'broken/config.json:[0-9]+:[0-9]+: duplicate key "n_layer"'
+made broken 'architectures=["LlamaForCausalLM"]'
+everywhere "another class" 'architectures names LlamaForCausalLM, but model_type is gpt2: correct' weights
+sed -i 's/LlamaForCausalLM/GPT2LMHeadModel", "GPT2ForSomethingElse/' "$WORK/broken/config.json"
+expect "a class for another use is no contradiction" quiet says broken
+echo '{"peft_type": "LORA"}' > "$WORK/broken/adapter_config.json"; rm "$WORK/broken/model.safetensors"
+everywhere "an adapter" 'python3 -c .from peft import .*merge_and_unload' weights
+for value in nan inf; do
+    made broken "poison=transformer.wte.weight:77:$value"
+    expect "$value: sample" refused 'tensor transformer.wte.weight holds a value that is not finite at element 77' broken
+done
+expect "inf: eval" exits 65 'not finite at element 77' "$TRAIN" eval "$WORK/broken" data="$WORK/data/val_*.bin"
+made broken wide=1 poison=transformer.wte.weight:77:1e300
+expect "beyond fp32: sample" refused 'tensor transformer.wte.weight holds 1e[+]300 at element 77, which fp32 cannot hold' broken
+expect "beyond fp32: init_from" exits 65 'which fp32 cannot hold' train run.dir="$WORK/r3" run.steps=1 model.init_from="$WORK/broken"
+expect "check of a model's config.json says what to type" \
+    exits 64 'describes a model of Hugging Face, not a run: .*model.init_from=[^ ]*/plain, or sample from it, ./train_gpt sample [^ ]*/plain$' "$TRAIN" check "$WORK/plain/config.json"
+
 # --- memory for what the text needs -----------------------------------------------------------------------------------
 FROM=$WORK/llama/checkpoints/step_00000003
 made long max_position_embeddings=100000000

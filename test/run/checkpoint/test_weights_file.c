@@ -2,6 +2,7 @@
  * _read_weights). */
 #include "test/run/lib/child.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "run/checkpoint/safetensors.h"
@@ -171,6 +172,36 @@ static void test_files_of_others(void **state) {
     }
 }
 
+static void read_alone(void *argument) {
+    Fixture f;
+    fixture_create(&f, comm, dir, *(DType *)argument, 1, "");
+    checkpoint_read_weights(dir, &f.shards->layout, f.shards->params, &f.stream, 0);
+    fixture_destroy(&f);
+}
+
+/* What sample and eval read. Every place of a value is looked at, in blocks of any size. */
+static void test_values_are_finite(void **state) {
+    (void)state;
+    static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
+    enum { N = (1 << 18) + 77 };
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        write_weights(&(Case){"transformer.", i % 2 ? SAFE_BF16 : SAFE_F64, 0, NULL, -1, 0, odd[i], NULL});
+        Child c = child_run(read_alone, &(DType){F32});
+        if (c.code != EXIT_DATA || !strstr(c.said, "tensor transformer.ln_f.bias holds a value that is not finite at element 13"))
+            fail_msg("%g: exit %d: %s", (double)odd[i], c.code, c.said);
+    }
+    float *value = malloc(N * sizeof *value);
+    for (int64_t i = 0; i < N; i++) value[i] = i % 3 ? FLT_MAX : -FLT_MIN / 2;
+    assert_int_equal(weights_finite(value, N), N);
+    static const int64_t places[] = {N - 1, (1 << 18) + 1, 1 << 18, (1 << 14) + 1, 1 << 14, (1 << 14) - 1, 1, 0};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) { /* the first of them */
+        value[places[i]] = odd[i % 4];
+        assert_int_equal(weights_finite(value, N), places[i]);
+        assert_int_equal(weights_finite(value, places[i]), places[i]);
+    }
+    free(value);
+}
+
 /* Nothing there, a folder without the file, cut at every byte of the header, nonsense. */
 static void test_no_files_of_weights(void **state) {
     (void)state;
@@ -242,6 +273,7 @@ static void test_sixteen_bits_are_widened(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(test_files_of_others), CASE(test_no_files_of_weights), CASE(test_sixteen_bits_are_widened),
+        CASE(test_values_are_finite),
     };
     return RUN_ALONE(tests);
 }

@@ -49,6 +49,11 @@ static void read_piece(void *argument) {
     Fixture f;
     int64_t wrong = 0;
     fixture_create(&f, comm, dir, F32, 1, "");
+    WeightsSet     set = weights_set_open(read_from);
+    WeightsTensor *tensor_of = weights_set_match(&set, &f.shards->layout, (WeightsSizes){NULL, 0, 0});
+    weights_set_check_values(&set, &f.shards->layout, tensor_of);
+    free(tensor_of);
+    weights_set_close(&set);
     checkpoint_init_from(read_from, &f.state);
     for (int i = 0; i < f.shards->spans; i++) {
         Span span = f.shards->span[i];
@@ -128,8 +133,102 @@ static void test_numbered_files_without_index(void **state) {
     assert_int_equal(unlink(path_of("%s/model-00001-of-00002.safetensors", dir).text), 0);
     assert_int_equal(unlink(path_of("%s/model-00002-of-00002.safetensors", dir).text), 0);
     refused(dir, "other.safetensors does: give it that name, mv ");
+    write_part("other.safetensors", 0, 7, NULL); /* the move would not help */
+    refused(dir, "other.safetensors: tensor transformer.ln_f.bias is missing");
+    write_part("other.safetensors", 0, FIXTURE_ROWS, NULL);
     assert_int_equal(rename(path_of("%s/other.safetensors", dir).text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0);
     taken("");
+}
+
+static void write_text(const char *name, const char *text) {
+    assert_int_equal(io_replace_file(path_of("%s/%s", dir, name).text, text, strlen(text)), 0);
+}
+
+/* An adapter is no model, wherever it is found; the sentence has the line of PEFT, and what PEFT needs. */
+static void test_an_adapter_is_no_model(void **state) {
+    (void)state;
+    static const char merge[] = ").merge_and_unload().save_pretrained(\"";
+    Path              config = path_of("%s/adapter_config.json", dir), weights = path_of("%s/adapter_model.safetensors", dir);
+    write_text("adapter_config.json", "{}");
+    write_part("adapter_model.safetensors", 0, 0, "base_model.model.h.0.attn.c_attn.lora_A.weight");
+    refused(dir, "holds an adapter (adapter_config.json)");
+    refused(dir, merge);
+    refused(weights.text, "c_attn.lora_A.weight), which is no whole model");
+    assert_int_equal(rename(weights.text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0); /* as this program once said */
+    refused(dir, "instead. PEFT needs there: adapter_model.safetensors\n");
+    assert_int_equal(unlink(config.text), 0);
+    refused(dir, "instead. PEFT needs there: adapter_config.json and adapter_model.safetensors\n");
+    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* beside a whole model it is left out */
+    write_text("adapter_config.json", "{}");
+    taken("adapter_config.json: this adapter is not used");
+}
+
+/* Among several files the one with an embedding is named, if there is one. */
+static void test_the_file_to_rename_is_a_model(void **state) {
+    (void)state;
+    write_part("a.safetensors", 1, 3, NULL);
+    write_part("b.safetensors", 3, 5, NULL);
+    refused(dir, "holds 2 .safetensors files, and none of them has the embedding of a model");
+    write_part("c.safetensors", 0, FIXTURE_ROWS, NULL);
+    refused(dir, "as in mv ");
+    refused(dir, "/c.safetensors ");
+}
+
+static void test_other_formats(void **state) {
+    (void)state;
+    write_text("small.gguf", "GGUF\3\1\1\1\1\1\1");
+    refused(dir, "holds small.gguf, a model of llama.cpp, and no model.safetensors");
+    refused(dir, "gguf_file=\"small.gguf\").save_pretrained(");
+    refused(path_of("%s/small.gguf", dir).text, "small.gguf is a model of llama.cpp, and only safetensors are read");
+    assert_int_equal(unlink(path_of("%s/small.gguf", dir).text), 0);
+    write_text(WEIGHTS_SINGLE ".gz", "\x1f\x8b\10\1\1\1\1\1");
+    refused(dir, "does not exist, and model.safetensors.gz does: unpack it, gzip -d ");
+    write_text(WEIGHTS_SINGLE, "\x1f\x8b\10\1\1\1\1\1");
+    refused(dir, path_of("unpack it by gzip -dc < %s/" WEIGHTS_SINGLE " > %s/" WEIGHTS_SINGLE ".new && mv", dir, dir).text);
+    write_text(WEIGHTS_SINGLE, "<!DOCTYPE html>");
+    refused(dir, "is a web page: the download failed");
+    assert_int_equal(unlink(path_of("%s/" WEIGHTS_SINGLE, dir).text), 0);
+    write_text(WEIGHTS_INDEX, "\xef\xbb\xbf{}");
+    refused(dir, path_of("tail -c +4 %s/" WEIGHTS_INDEX " > ", dir).text);
+}
+
+/* A file that was never filled. Zeros in a vector are common; a matrix of them is told, the embedding refused. */
+static void put_zeros(const char *name) {
+    WeightsSet        set = weights_set_open(dir);
+    const SafeTensor *t = safetensors_find(&set.file[0].header, name);
+    FILE             *f = fopen(set.file[0].path, "r+");
+    fseek(f, (long)(set.file[0].header.data_offset + t->begin), SEEK_SET);
+    for (uint64_t k = t->begin; k < t->end; k++) fputc(0, f);
+    fclose(f);
+    weights_set_close(&set);
+}
+
+static void check_zeros(void *argument) {
+    Fixture f;
+    (void)argument;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    WeightsSet     set = weights_set_open(dir);
+    WeightsTensor *tensor_of = weights_set_match(&set, &f.shards->layout, (WeightsSizes){NULL, 0, 0});
+    weights_set_check_values(&set, &f.shards->layout, tensor_of);
+    free(tensor_of);
+    weights_set_close(&set);
+    fixture_destroy(&f);
+}
+
+static void test_zeros_are_seen(void **state) {
+    (void)state;
+    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL);
+    put_zeros("transformer.ln_f.bias");
+    Child c = child_run(check_zeros, NULL);
+    if (c.code || *c.said) fail_msg("a bias: exit %d: %s", c.code, c.said);
+    put_zeros("transformer.h.0.mlp.c_fc.weight");
+    c = child_run(check_zeros, NULL);
+    if (c.code || child_lines(&c) != 1 || !strstr(c.said, "matrices hold nothing but zeros, the first is transformer.h.0.mlp.c_fc.weight in "))
+        fail_msg("a matrix: exit %d: %s", c.code, c.said);
+    put_zeros("transformer.wte.weight");
+    c = child_run(check_zeros, NULL);
+    if (c.code != EXIT_DATA || !strstr(c.said, "tensor transformer.wte.weight, the embedding, holds nothing but zeros"))
+        fail_msg("the embedding: exit %d: %s", c.code, c.said);
 }
 
 static void test_files_and_index_must_be_whole(void **state) {
@@ -201,6 +300,8 @@ int main(void) {
         CASE(test_two_files_are_one_model),          CASE(test_files_and_index_need_not_agree),
         CASE(test_numbered_files_without_index),     CASE(test_files_and_index_must_be_whole),
         CASE(test_the_fingerprint_covers_all_files), CASE(test_what_is_no_model),
+        CASE(test_an_adapter_is_no_model),           CASE(test_the_file_to_rename_is_a_model),
+        CASE(test_other_formats),                    CASE(test_zeros_are_seen),
     };
     return RUN_ALONE(tests);
 }

@@ -5,7 +5,7 @@
 
 MEMBER=JSON sets a member of config.json; JSON "DROP" removes it. Options: prefix=P puts P before each name, plain=1 takes
 "model." and "transformer." away first; wide=1 writes F64; head=X adds lm_head.weight, X times the embedding (0: a ramp);
-drop=NAME leaves a tensor out; parts=N writes N numbered files without an index; index=1 one with an index that is wrong."""
+drop=NAME leaves a tensor out; poison=NAME:N:X sets its element N to X; parts=N writes N numbered files without an index; index=1 one with an index that is wrong."""
 
 import json
 import os
@@ -26,7 +26,7 @@ for name, t in header.items():
 option = {}
 for word in words:
     key, value = word.split("=", 1)
-    if key in ("prefix", "plain", "wide", "head", "drop", "parts", "index"):
+    if key in ("prefix", "plain", "wide", "head", "drop", "poison", "parts", "index"):
         option[key] = value
     elif value == "DROP":
         config.pop(key, None)
@@ -38,6 +38,10 @@ if "head" in option:
     times = float(option["head"])
     tensors["lm_head.weight"] = (shape, [times * v if times else 0.01 * (i * 7 % 23 - 11) for i, v in enumerate(values)])
 tensors.pop(option.get("drop"), None)
+if "poison" in option:
+    name, place, value = option["poison"].split(":")
+    shape, values = tensors[name]
+    tensors[name] = (shape, values[: int(place)] + (float(value),) + values[int(place) + 1 :])
 
 
 def renamed(name):
