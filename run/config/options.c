@@ -239,7 +239,7 @@ const Option OPTIONS[] = {
     CHOICE(schedule.name, "\"cosine\"", SCHEDULE_WORDS,
          "shape of the learning rate after the warmup; wsd is constant, then falls at the end", FIXED),
     INTEGER(schedule.warmup_steps, "0", 0, EXACT, "steps in which the learning rate rises linearly from 0", FIXED),
-    REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of optimizer.learning_rate", FIXED),
+    REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of the highest one", FIXED),
     REAL(schedule.decay_fraction, "0.2", 0, 1,
          "wsd only: the last part of the run, in which the learning rate falls, as a fraction of run.steps", FIXED),
     CHOICE(schedule.decay, "\"sqrt\"", DECAY_WORDS,
