@@ -297,7 +297,7 @@ const Option OPTIONS[] = {
          "type in which deltas, and the changes of the weights that come back, are sent; none = fp32; what rounding loses is added "
          "to the next ones"),
     CHOICE(outer.moments, "\"own\"", MOMENTS_WORDS,
-         "first moments of the optimizer that a new island starts with: own: zero; peer: those of another island"),
+         "moments of AdamW that a new island starts with: own: zero; peer: those of another island"),
     FLAG(outer.stream, "false",
          "true: the weights are sent in fragments during the round, while the island computes, and not all at its end"),
 
