@@ -5,7 +5,8 @@
     file_map.py FILE             rewrites the part of FILE between the markers
     file_map.py --check FILE     fails when that part differs
 
-Folders come from git ls-files, so that a file that moves needs no edit here. test/ is left out: test/README.md describes it.
+Folders come from git ls-files, so that a file that moves needs no edit here. A source that git does not track is named on stderr and left
+out. test/ is left out: test/README.md describes it.
 """
 import os
 import re
@@ -58,13 +59,16 @@ def capital(text):
     return text[0].upper() + text[1:] if re.match(r"(a|[a-z][a-z-]+)[ ,:]", text) and not text.startswith("make ") else text
 
 
+def sources(*options):
+    listed = subprocess.run(["git", "ls-files", *options], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [path for path in listed if os.path.splitext(path)[1] in KINDS and not path.startswith(LEFT_OUT) and os.path.exists(path)]
+
+
 def folders():
-    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines()
     found = {}
-    for path in listed:
+    for path in sources():
         stem, kind = os.path.splitext(path)
-        if kind in KINDS and not path.startswith(LEFT_OUT) and os.path.exists(path):
-            found.setdefault(os.path.dirname(path), {}).setdefault(os.path.basename(stem), []).append(kind)
+        found.setdefault(os.path.dirname(path), {}).setdefault(os.path.basename(stem), []).append(kind)
     return {name: found[name] for name in [f for f in FIRST if f in found] + sorted(f for f in found if f not in FIRST)}
 
 
@@ -97,6 +101,10 @@ def file_map():
 
 def main():
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+    untracked = sources("--others", "--exclude-standard")
+    if untracked:
+        print(f"file_map: not in the map, since git does not track them: {', '.join(untracked)}. "
+              "Type git add for those that belong to the program, then run this again.", file=sys.stderr)
     made = file_map()
     if len(sys.argv) == 1:
         print(made)

@@ -130,7 +130,7 @@ static void print_plan(const Config *c, const Cluster *cluster, DType act, int r
            ranks > 1 ? " of one GPU, without exchange" : "", 100.0 * r.mfu, r.limit_tokens_per_s);
     if (has_goal(c, cluster, act, ranks)) {
         double goal_ms = r.tokens / KERNELS_GOAL * 1e3, left = t->seconds * 1e3 - goal_ms;
-        printf("%-12s the goal of %d tokens/s is %.1f ms a step: %.1f ms %s\n", mark, KERNELS_GOAL, goal_ms, left < 0 ? -left : left,
+        printf("%-12s this project's goal of %d tokens/s is %.1f ms a step: %.1f ms %s\n", mark, KERNELS_GOAL, goal_ms, left < 0 ? -left : left,
                left > 0 ? "to go" : "below it");
     }
 }

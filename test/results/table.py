@@ -130,7 +130,7 @@ def islands_rows():
                    f"{row['wait_ms'] / 1e3:.2f} s", "training waits", row)
             continue
         yield (f"step rate of {row['what']}, over {row['link']}; configs/demo-gpt2.json", f"{100 * row['ratio']:.1f} %",
-               f"{row['steps_per_s']:.2f} steps/s; islands that exchange nothing: {row['alone_steps_per_s']:.2f}", row)
+               f"of the speed without exchange: {row['steps_per_s']:.2f} of {row['alone_steps_per_s']:.2f} steps/s", row)
 
 
 def memory_rows():

@@ -434,7 +434,7 @@ static const BadFile BAD_FILES[] = {
     {"{} trailing", "1:4", "after the end of the value"},
     {"{}", "1:1", "missing key \"run.steps\": optimizer steps in total (an integer from 1"},
     {"{}", "1:1", "missing key \"data.train\""},
-    {"{}", "1:1", "missing key \"model.n_embd\": width; or choose a model.preset"},
+    {"{}", "1:1", "missing key \"model.n_embd\": width of the model: channels of a token; or choose a model.preset"},
     {"{}", "1:1", "missing key \"batch.global_tokens\""},
     {"{}", "1:1", "missing key \"batch.micro_batch\""},
     {"{\n \"run\": {\"seed\": 1}}", "2:9", "missing key \"run.steps\""},
