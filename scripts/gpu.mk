@@ -17,6 +17,8 @@ quote   := "
 # emu alone is under AddressSanitizer and UBSan; SAN=-race has the race checker of test/emu instead, SAN=-plain nothing.
 ASAN    := $(if $(filter cpu-asan emu,$(BACKEND)$(SAN)),-fsanitize=address$(comma)undefined)$(if $(filter cpu-tsan,$(BACKEND)$(SAN)),-fsanitize=thread)
 $(if $(filter cpu cpu-asan cpu-tsan emu emu-race emu-plain cuda,$(BACKEND)$(SAN)),,$(error SAN=$(SAN): -asan or -tsan with BACKEND=cpu, -race or -plain with BACKEND=emu))
+# Each switch of the emulator's stacks asks ASan's library for its thread: in the program itself that is no call through the loader.
+ASAN_LIB := $(if $(ASAN),$(if $(filter emu,$(BACKEND)),$(if $(wildcard $(shell $(CXX) -print-file-name=libasan.a)),-static-libasan)))
 LINK    := $(if $(filter cpu,$(BACKEND)),$(CC),$(CXX))
 CXXFLAGS = -std=c++17 -I. $(patsubst %,-isystem %,$(filter-out /usr/include,$(CUDA_H))) $(WARN) $(OPT) -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 ifeq ($(BACKEND),emu)

@@ -139,15 +139,17 @@ run_folders() { # FOLDER...
     done
 }
 
-# Three lanes: the emulator's long scripts, which build what its others need; scripts that no clock is held against; and the
-# others, which mostly wait and go first. Whoever is through takes the next patient script, at last those that wait for the
-# emulator's builds; what the other lanes say comes after.
+# Three lanes: the emulator's long scripts, which build what its others need; scripts and whole folders (name/) that no clock is held
+# against; and the others, which mostly wait and go first. Whoever is through takes the next patient one, long ones first, at last
+# those that wait for all of the emulator's builds; what the other lanes say comes after.
 lanes="" patient=""
 if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
     lanes=1 builders="emu/kernel_plan emu/emulator emu/kernels"
-    patient="run/grid run/experts run/deterministic run/servers run/stream run/moments run/islands run/newcomer run/sweep_search"
-    patient+=" run/eval run/ranks run/sweep run/disk run/watch run/export run/sample run/copies run/fetch run/train run/tokenize"
-    patient+=" run/texts run/names run/plot run/inspect fuzz/fuzz emu/training emu/streams emu/host emu/schedules emu/plan_bound"
+    patient="run/grid emu/training model/ emu/streams emu/host run/deterministic run/islands run/stream fuzz/fuzz run/sweep_search run/plan/"
+    patient+=" run/servers layers/ run/eval run/ranks run/memory run/disk run/newcomer run/documents run/llama run/moments run/fp8 run/experts"
+    patient+=" run/sweep run/names run/memory_copies run/muon data/ run/qwen3_moe run/tokenize run/qwen3 run/texts run/sample run/export"
+    patient+=" run/train run/watch run/fetch run/copies run/plot run/inspect run/configs run/decay run/keep emu/schedules emu/plan_bound"
+    for name in $patient; do case $name in */) folders=" $folders "; folders=${folders/ ${name%/} / } ;; esac; done
 fi
 is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
 run_scripts() { # NAME...: those that there are
@@ -162,7 +164,7 @@ run_patient() {
             emu/schedules | emu/plan_bound) until [ -e "$taken/built.kernels" ]; do sleep 1; done ;;
             emu/*) until [ -e "$taken/built.kernel_plan" ]; do sleep 1; done ;; # which builds the whole program
         esac
-        run_scripts "$name"
+        case $name in */) run_folders "${name%/}" ;; *) run_scripts "$name" ;; esac
     done
 }
 lane() { # SCRIPT...: these, then patient ones

@@ -87,10 +87,12 @@ void tma_store_2d(const EmuTensorMap *map, const void *shared, int column, int r
         s.tile.insert(s.tile.end(), p, p + n);
     });
     if (settings.async_early) write_matrix(s, s.stamp);
+    current->is_async = true;
     if (current->stores.empty()) current->stores.emplace_back();
     current->stores.back().push_back(std::move(s));
 }
 void bulk_commit() {
+    current->is_async = true;
     if (current->stores.empty()) current->stores.emplace_back();
     bool now = settings.schedule == RANDOM && engine.random() % 2;
     for (BulkStore &s : current->stores.back())
@@ -115,6 +117,7 @@ bool bulk_unread(const Fiber &f) {
 }
 void bulk_finish_block() {
     for (int i = 0; i < engine.threads; i++) {
+        if (!engine.fibers[i].is_async) continue;
         InBlock there(engine.fibers[i].rank);
         for (auto &group : engine.fibers[i].stores)
             for (BulkStore &s : group) write_matrix(s, s.stamp);

@@ -84,17 +84,16 @@ void warpgroup_collective(const char *name, void (*f)(int group, void *argument)
     bool whole = engine.launch->cluster == 1 || engine.block_threads % LANES == 0;
     if (!whole || engine.threads < (group + 1) * LANES) fail_at(file, line, "%s needs a full warpgroup of 128 threads", name);
     std::vector<Fiber *> &waiting = engine.warpgroup_waiting[group];
-    for (const Fiber *other : waiting) {
-        if (!same_place(other->file, other->line, file, line))
-            fail_at(file, line, "divergent warpgroup: %s while thread %d waits in %s at %s:%d", name, other->index, other->name,
-                    other->file, other->line);
-    }
+    const Fiber *other = waiting.empty() ? nullptr : waiting[0]; /* the others wait where it does */
+    if (other && !same_place(other->file, other->line, file, line))
+        fail_at(file, line, "divergent warpgroup: %s while thread %d waits in %s at %s:%d", name, other->index, other->name, other->file,
+                other->line);
     if (waiting.size() < LANES - 1) {
         waiting.push_back(current);
         return fiber_wait(WARPGROUP, name, file, line);
     }
     f(group, argument);
-    for (Fiber *other : waiting) fiber_ready(other);
+    for (Fiber *each : waiting) fiber_ready(each);
     waiting.clear();
 }
 

@@ -87,18 +87,23 @@ template <class T> using Groups = std::deque<std::vector<T>>;
 
 enum State : uint8_t { READY, WAITING, DONE };
 
-struct Fiber {
-    void *stack_pointer, *asan_stack;
-    char *stack; /* lowest address */
-    uint3 thread, block;
-    int   index, lane, warp, rank; /* index and warp count through the cluster; rank: the block's in it */
-    State state;
-    /* its wait: the operation and its place */
-    Kind        kind;
+/* What each switch and each block touch lies in front, in one cache line. */
+struct alignas(64) Fiber {
+    void    *stack_pointer, *asan_stack;
+    char    *stack;                   /* lowest address */
+    void    *argument;                /* of the operation that it waits in */
+    int      index, lane, warp, rank; /* index and warp count through the cluster; rank: the block's in it */
+    State    state;
+    Kind     kind;       /* of its wait: the operation, and its place */
+    bool     is_async;   /* it has used what only asynchronous instructions use, from `copies` to `written` */
+    bool     awaited;    /* the kernels before: at once, unless the launch is early */
+    unsigned mask;
+    int      line, result;
+    uint3    thread, block;
     const char *name, *file;
-    int         line, result;
-    unsigned    mask;
-    void       *argument;
+
+    bool     at_cluster_barrier; /* arrived, and has not waited */
+    unsigned cluster_phase;      /* when it arrived */
 
     Groups<CopyAsync> copies;
     Groups<WgmmaOp>   wgmma;
@@ -109,10 +114,6 @@ struct Fiber {
     std::vector<std::pair<const char *, size_t>> held; /* registers of a that products in flight may read */
 
     std::vector<std::pair<const char *, size_t>> written; /* of its stack, since the fence; the race checker notes it */
-
-    bool     awaited;            /* the kernels before: at once, unless the launch is early */
-    bool     at_cluster_barrier; /* arrived, and has not waited */
-    unsigned cluster_phase;      /* when it arrived */
 };
 
 /* Lanes that gather for one warp operation. */
@@ -224,7 +225,8 @@ struct Settings {
 };
 extern const Settings settings;
 
-void  fiber_reset(Fiber &f, int index, dim3 block);
+void  fiber_place(Fiber &f, int index, dim3 block); /* in a launch */
+void  fiber_reset(Fiber &f, uint3 block);           /* for a block that begins */
 void  fiber_start_all();                                                /* returns when every thread of the block has ended */
 void  fiber_ready(Fiber *f);
 void  fiber_wait(Kind kind, const char *name, const char *file, int line); /* until somebody calls fiber_ready */

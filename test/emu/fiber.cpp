@@ -271,10 +271,12 @@ void fiber_wait(Kind kind, const char *name, const char *file, int line) {
 
 /* A thread may not leave others waiting for it: on the hardware they hang, or the barrier changes its meaning. */
 static void check_exit(const Fiber &f, const Warp &w) {
-    bool copies_left = f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty());
-    if (copies_left) fail("thread exits with cp.async copies that it never waited for");
-    if (bulk_unread(f)) fail("thread exits before its TMA stores have read their tiles: it never waited for them");
-    if (!f.accumulators.empty()) fail("thread exits with products of wgmma that it never waited for");
+    if (f.is_async) {
+        bool copies_left = f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty());
+        if (copies_left) fail("thread exits with cp.async copies that it never waited for");
+        if (bulk_unread(f)) fail("thread exits before its TMA stores have read their tiles: it never waited for them");
+        if (!f.accumulators.empty()) fail("thread exits with products of wgmma that it never waited for");
+    }
     for (int i = 0; i < w.gatherings; i++) {
         const Gathering &g = w.gathering[i];
         if (g.wanted >> f.lane & 1)
@@ -303,25 +305,27 @@ extern "C" __attribute__((no_sanitize("address", "undefined"))) void emu_fiber_m
     __builtin_trap();
 }
 
-void fiber_reset(Fiber &f, int index, dim3 block) {
-    unsigned i = (unsigned)index;
+void fiber_place(Fiber &f, int index, dim3 block) {
+    unsigned i = (unsigned)index % (unsigned)engine.block_threads;
     f.index = index, f.lane = index % WARP_LANES, f.warp = index / WARP_LANES, f.rank = index / engine.block_threads;
-    i %= (unsigned)engine.block_threads;
-    dim3     grid = engine.launch->grid;
-    unsigned b = engine.block + (unsigned)f.rank;
-    f.block = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
     f.thread = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+}
+void fiber_reset(Fiber &f, uint3 block) {
+    f.block = block;
     f.state = READY, f.kind = NONE, f.file = nullptr, f.asan_stack = nullptr;
-    f.copies.clear();
-    f.wgmma.clear();
-    f.stores.clear();
-    f.accumulators.clear();
-    f.held.clear();
-    f.written.clear();
-    f.wgmma_fenced = f.at_cluster_barrier = false;
+    if (f.is_async) {
+        f.copies.clear();
+        f.wgmma.clear();
+        f.stores.clear();
+        f.accumulators.clear();
+        f.held.clear();
+        f.written.clear();
+        f.is_async = f.wgmma_fenced = false;
+    }
+    f.at_cluster_barrier = false;
     f.awaited = !engine.launch->early;
     /* Tops of stacks at different cache sets: all at the same offset of a large power of two would evict each other. */
-    void **top = (void **)(f.stack + STACK_BYTES - 64 - index * 7 % 64 * 64) - FRAME_WORDS;
+    void **top = (void **)(f.stack + STACK_BYTES - 64 - f.index * 7 % 64 * 64) - FRAME_WORDS;
     memset(top, 0, FRAME_WORDS * sizeof *top);
     top[FRAME_RETURN] = (void *)emu_entry;
     f.stack_pointer = top;

@@ -119,7 +119,12 @@ static void run_block(unsigned index) {
         engine.warps[w].gatherings = 0;
         engine.ready_warps |= 1u << w;
     }
-    for (int i = 0; i < engine.threads; i++) fiber_reset(engine.fibers[i], i, l.block);
+    for (int rank = 0; rank < (int)l.cluster; rank++) {
+        unsigned b = index + (unsigned)rank;
+        uint3    place = {b % l.grid.x, b / l.grid.x % l.grid.y, b / l.grid.x / l.grid.y};
+        Fiber   *first = &engine.fibers[rank * engine.block_threads];
+        for (Fiber *f = first; f < first + engine.block_threads; f++) fiber_reset(*f, place);
+    }
     fiber_start_all();
     bulk_finish_block();
     if (counts) count_block_end();
@@ -136,6 +141,7 @@ void launch_run(Launch launch) {
     blockDim = {launch.block.x, launch.block.y, launch.block.z};
     gridDim = {launch.grid.x, launch.grid.y, launch.grid.z};
     unsigned blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+    for (int i = 0; i < engine.threads; i++) fiber_place(engine.fibers[i], i, launch.block);
 
     race_new_launch();
     count_launch(launch);

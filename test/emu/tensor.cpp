@@ -132,10 +132,12 @@ void cp_async(void *shared, const void *global, int bytes, int source_bytes, con
     CopyAsync c = {shared, global, bytes, source_bytes, file, line};
     if (settings.async_early) return copy_now(c);
     race_pending(shared, (size_t)bytes, file, line);
+    current->is_async = true;
     if (current->copies.empty()) current->copies.emplace_back();
     current->copies.back().push_back(c);
 }
 void cp_async_commit() {
+    current->is_async = true;
     if (current->copies.empty()) current->copies.emplace_back();
     current->copies.emplace_back();
 }

@@ -124,10 +124,12 @@ static void multiply_now(int warpgroup, size_t i) {
     multiply(product, a, b, op.n, depth(op));
     for (int t = 0; t < WARPGROUP_THREADS; t++) {
         Accumulator &x = *accumulator_at(threads[t], threads[t].wgmma[0][i].d);
-        for (int e = 0; e < op.n / 2; e++) {
-            int   row = t / 32 * 16 + t % 32 / 4 + (e >> 1 & 1) * 8, column = e / 4 * 8 + t % 4 * 2 + (e & 1);
-            float sum = product[row][column / 8][column % 8];
-            x.value[e] = op.accumulate ? x.value[e] + sum : sum;
+        int          row = t / 32 * 16 + t % 32 / 4; /* two columns of it and two of row + 8, and so on every 8 columns */
+        const float *above = (const float *)product[row] + t % 4 * 2, *below = (const float *)product[row + 8] + t % 4 * 2;
+        float       *value = x.value.data();
+        for (int c = 0; c < op.n; c += 8, value += 4) {
+            const float sums[4] = {above[c], above[c + 1], below[c], below[c + 1]};
+            for (int e = 0; e < 4; e++) value[e] = op.accumulate ? value[e] + sums[e] : sums[e];
         }
         x.in_flight--;
     }
@@ -170,7 +172,7 @@ static void issued(int warpgroup, void *) {
 }
 
 void wgmma_fence() {
-    current->wgmma_fenced = true;
+    current->is_async = current->wgmma_fenced = true;
     current->written.clear();
 }
 /* Registers that the program wrote behind the fence are not yet there for a product. */
@@ -182,6 +184,7 @@ static void expect_fenced(const void *registers, size_t n, const char *file, int
 
 void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const uint32_t *a_registers, uint64_t b, int accumulate,
            bool a_transposed, bool b_transposed, const char *file, int line) {
+    current->is_async = true;
     Accumulator *x = accumulator_at(*current, d);
     if (!current->wgmma_fenced && (!x || a_registers))
         fail_at(file, line, "wgmma without a wgmma_fence since the program could touch its registers");
@@ -204,6 +207,7 @@ void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const ui
     warpgroup_collective("wgmma", issued, nullptr, file, line);
 }
 void wgmma_commit() {
+    current->is_async = true;
     if (current->wgmma.empty()) current->wgmma.emplace_back();
     current->wgmma.emplace_back();
 }
