@@ -19,7 +19,7 @@ enum {
     SHARD_HEADER_BYTES = 1024,
     SHARD_START_BYTES = 65536, /* read to find out whether a file without a header is text */
     SHARD_INDEX_BYTES = 34,    /* length of the start of a Megatron index */
-    SHARD_FAULT_CHARS = 256
+    SHARD_FAULT_CHARS = 640
 };
 
 typedef struct {

@@ -186,6 +186,75 @@ static void other_widths_are_refused_with_their_size(void **state) {
     }
 }
 
+/* Writes the bits of a number as so many bytes. */
+static void put_bits(uint8_t *out, uint64_t bits, int bytes, int is_big) {
+    for (int k = 0; k < bytes; k++) out[is_big ? bytes - 1 - k : k] = (uint8_t)(bits >> 8 * k);
+}
+
+static uint64_t float_bits(int64_t id, char form) {
+    float    single = (float)id;
+    double   wide = (double)id;
+    uint64_t bits = 0;
+    uint32_t low;
+    memcpy(&low, &single, 4);
+    if (form == 'd') return memcpy(&bits, &wide, 8), bits;
+    if (form == 'b') return low >> 16;
+    if (form == 'f' || id == 0) return low; /* float16: sign, exponent and the ten places that are left */
+    return (low >> 31) << 15 | ((((low >> 23) & 255) - 112) << 10) | ((low >> 13) & 1023);
+}
+
+/* Ids as a text has them, small ones often, in every type that arrays have. */
+static void other_types_are_refused_by_name(void **state) {
+    (void)state;
+    static const struct { const char *name; int bytes, is_big; char form; } types[] = {
+        {"64-bit", 8, 0, 'i'},  {"big-endian 64-bit", 8, 1, 'i'},  {"uint32", 4, 0, 'i'},   {"big-endian uint32", 4, 1, 'i'},
+        {"float64", 8, 0, 'd'}, {"big-endian float64", 8, 1, 'd'}, {"float32", 4, 0, 'f'},  {"big-endian float32", 4, 1, 'f'},
+        {"float16", 2, 0, 'h'}, {"big-endian float16", 2, 1, 'h'}, {"bfloat16", 2, 0, 'b'}, {"big-endian bfloat16", 2, 1, 'b'},
+        {"of 3 bytes", 3, 0, 'i'}, {"big-endian numbers of 3 bytes", 3, 1, 'i'}, {"big-endian uint16", 2, 1, 'i'}, {"bytes", 1, 0, 'i'}};
+    enum { N = 12000 };
+    static uint8_t file[8 * N];
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int labels = 0; labels < 2; labels++)
+            for (int64_t vocab_size = 50257; vocab_size <= 100514; vocab_size += 15279) {
+                srand(11);
+                int is_integer = types[i].form == 'i', bytes = types[i].bytes, most = vocab_size > 65536 || bytes < 4 ? 50257 : 65536;
+                for (int k = 0; k < N; k++) {
+                    int64_t id = rand() % most >> rand() % 12;
+                    if (labels && rand() % 7 == 0) id = -100;
+                    put_bits(file + k * bytes, is_integer ? (uint64_t)id : float_bits(id, types[i].form), bytes, types[i].is_big);
+                }
+                if ((labels && bytes < 4 && is_integer) || (!labels && i == 2 && vocab_size > 65536)) continue;
+                const char *said = parse_for(vocab_size, file, (size_t)(N * bytes));
+                const char *due = labels && i == 2 ? "int32" : types[i].name, *cure = labels ? "labels" : strchr("hb", types[i].form) ? "lost" : "python3";
+                if (!strstr(said, due) || !strstr(said, cure) || strlen(said) + 1 >= SHARD_FAULT_CHARS)
+                    fail_msg("\"%s\" and \"%s\" are due, not \"%s\"", due, cure, said);
+            }
+    uint8_t start[1024];
+    put_header(start, 20240801, 7, 3);
+    for (int i = 0; i < 12; i += 4) put_bits(start + i, (uint64_t)(start[i] | start[i + 1] << 8 | start[i + 2] << 16 | start[i + 3] << 24), 4, 1);
+    assert_fault(start, 1024, 1036, "llm.c token shard in big-endian order");
+}
+
+/* uint16 tokens of vocabularies of every size, any share of padding, frequent ids anywhere. */
+static void no_uint16_tokens_are_refused(void **state) {
+    (void)state;
+    static uint16_t ids[20000], name[65536];
+    static const int VOCABULARIES[] = {2, 16, 100, 256, 300, 1000, 32000, 50257, 64000, 65536};
+    srand(7);
+    for (int i = 0; i < 65536; i++) name[i] = (uint16_t)i;
+    for (int draw = 0; draw < 600; draw++) {
+        int ends = VOCABULARIES[draw % 10], count = draw % 6 ? 16 + rand() % 500 : 20000, padding = draw % 3 ? 0 : rand() % 101, small = rand() % 12;
+        for (int i = ends - 1; i > 0 && draw % 2; i--) {
+            int      k = rand() % (i + 1);
+            uint16_t other = name[k];
+            name[k] = name[i], name[i] = other;
+        }
+        for (int i = 0; i < count; i++) ids[i] = rand() % 100 < padding ? 0 : name[(rand() % ends) >> (small ? rand() % small : 0)];
+        const char *said = parse_for(65535, ids, 2 * (size_t)count);
+        if (strstr(said, "has no header and holds")) fail_msg("draw %d of %d ids below %d: %s", draw, count, ends, said);
+    }
+}
+
 /* No bytes make the parser accept tokens outside the file. */
 static void random_headers_never_point_outside(void **state) {
     (void)state;
@@ -498,6 +567,8 @@ int main(void) {
         cmocka_unit_test(text_is_told_from_tokens),
         cmocka_unit_test(wide_text_is_told_from_tokens),
         cmocka_unit_test(other_widths_are_refused_with_their_size),
+        cmocka_unit_test(other_types_are_refused_by_name),
+        cmocka_unit_test(no_uint16_tokens_are_refused),
         cmocka_unit_test(random_headers_never_point_outside),
         IN_FOLDER(tokens_are_read),
         IN_FOLDER(bad_files_end_the_program_with_a_sentence),
