@@ -268,8 +268,49 @@ static void watch_bus_errors(void) {
 
 #define SAY(exit_code, ...) return snprintf(sentence, SHARD_SENTENCE_CHARS, __VA_ARGS__), exit_code
 
-/* Reads the index beside NAME.bin; *found is 1 if there is one. Its last sequence must end where the file ends. If not,
- * one of the two was cut or belongs to another file. Returns as shard_look. */
+/* Checks the lengths, pointers and borders of an index against each other and the file. Returns 0; 1 with the fault, worded
+ * to follow the name of the index; or -errno. The whole index is read, in blocks. */
+static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint64_t file_bytes, char fault[SHARD_FAULT_CHARS]) {
+#define WRONG(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), 1
+    enum { BLOCK = 8192 };
+    static _Thread_local struct { int32_t length[BLOCK]; int64_t place[BLOCK]; } block;
+    const uint64_t sequences = (uint64_t)h->sequences, places = SHARD_INDEX_BYTES + 4 * sequences, borders = places + 8 * sequences;
+    uint64_t       due = 0, border = 0;
+    for (uint64_t at = 0, n; at < sequences; at += n) {
+        n = sequences - at < BLOCK ? sequences - at : BLOCK;
+        int rc = io_pread(fd, block.length, 4 * n, SHARD_INDEX_BYTES + 4 * at);
+        if (rc == 0) rc = io_pread(fd, block.place, 8 * n, places + 8 * at);
+        if (rc < 0) return rc;
+        for (uint64_t i = 0; i < n; i++) {
+            const unsigned long long number = (unsigned long long)(at + i);
+            if (block.length[i] < 0) WRONG("gives sequence %llu a length of %d", number, block.length[i]);
+            if (block.place[i] < 0 || (uint64_t)block.place[i] != due)
+                WRONG("says that sequence %llu begins at byte %lld, and the sequences before it end at %llu", number, (long long)block.place[i],
+                      (unsigned long long)due);
+            due += (uint64_t)block.length[i] * (uint64_t)h->token_bytes;
+            if (due > file_bytes)
+                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number, (unsigned long long)due,
+                      (unsigned long long)file_bytes);
+        }
+    }
+    for (uint64_t at = borders, n; at < index_bytes; at += 8 * n) {
+        n = (index_bytes - at) / 8 < BLOCK ? (index_bytes - at) / 8 : BLOCK;
+        int rc = io_pread(fd, block.place, 8 * n, at);
+        if (rc < 0) return rc;
+        for (uint64_t i = 0; i < n; border = (uint64_t)block.place[i++])
+            if (block.place[i] < (int64_t)border || (uint64_t)block.place[i] > sequences)
+                WRONG("has a border of documents at sequence %lld, after %llu, of %llu", (long long)block.place[i], (unsigned long long)border,
+                      (unsigned long long)sequences);
+    }
+    if (due < file_bytes)
+        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut", (unsigned long long)due,
+              (unsigned long long)file_bytes);
+    return 0;
+#undef WRONG
+}
+
+/* Reads the index beside NAME.bin; *found is 1 if there is one. An index that does not describe the file was damaged, or
+ * belongs to another one. Returns as shard_look. */
 static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header, int *found, char *sentence) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
@@ -278,32 +319,27 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     *found = 0;
     if (stem >= sizeof name - 4 || strcmp(path + stem, ".bin") != 0) return 0;
     snprintf(name, sizeof name, "%.*s.idx", (int)stem, path);
+    if (stat(name, &st) < 0 && errno == ENOENT) return 0;
     if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s %s", name, io_error_text(io_kind(st.st_mode)));
     int64_t bytes = io_file_bytes(name);
-    if (bytes < (int64_t)sizeof MEGATRON_MAGIC) return 0;
-    size_t start_bytes = bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
-    int    fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
-    int    is_index = rc >= 0 && shard_is_index(start, start_bytes), is_good = 0;
-    int32_t  length = 0;
-    uint64_t offset = 0;
+    size_t  start_bytes = bytes < 0 ? 0 : bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
+    int     fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
+    int     is_index = rc >= 0 && shard_is_index(start, start_bytes), is_good = 0, is_wrong = 0;
     if (is_index) is_good = shard_parse_index(start, start_bytes, (uint64_t)bytes, file_bytes, header, fault) == 0;
-    uint64_t last = (uint64_t)header->sequences - 1;
-    if (is_good) rc = io_pread(fd, &length, sizeof length, SHARD_INDEX_BYTES + 4 * last);
-    if (is_good && rc == 0) rc = io_pread(fd, &offset, sizeof offset, SHARD_INDEX_BYTES + 4 * (last + 1) + 8 * last);
+    if (is_good) is_wrong = check_index(fd, header, (uint64_t)bytes, file_bytes, fault);
+    if (is_wrong < 0) rc = is_wrong;
     if (fd >= 0) io_close(fd);
     if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, io_error_text(rc));
-    if (rc == 0 && start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
+    if (start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
         SAY(EXIT_DATA,
             "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make both again with its present tools, or, if "
             "the tokens are uint16, move the index away",
             path, name);
-    if (!is_index) return 0;
+    if (!is_index)
+        SAY(EXIT_DATA, "%s lies where a Megatron index of %s would, and is none%s: copy or make it again, or, if the tokens are uint16 "
+            "without an index, give it another name", name, path, bytes == 0 ? ", it is empty" : "");
     if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
-    if (length < 0 || offset > file_bytes || file_bytes - offset != (uint64_t)length * (uint64_t)header->token_bytes)
-        SAY(EXIT_DATA,
-            "%s holds %llu bytes and does not end where the last sequence of its index does (%s): one of the two is "
-            "truncated, or they do not belong together; copy or make both again",
-            path, (unsigned long long)file_bytes, name);
+    if (is_wrong) SAY(EXIT_DATA, "%s %s: it is damaged, or not that of %s; copy or make both again", name, fault, path);
     *found = 1;
     return 0;
 }

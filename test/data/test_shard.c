@@ -372,7 +372,9 @@ static void megatron_files_are_read_with_their_index(void **state) {
     write_megatron("odd", 4, 2, narrow, 6, 4);
     assert_ends(EXIT_DATA, open_shard, "odd.bin", "holds 6 bytes, no whole number of its index's int32", NULL);
     write_megatron("cut", 8, 2, narrow, 6, 2);
-    assert_ends(EXIT_DATA, open_shard, "cut.bin", "holds 6 bytes and does not end where the last sequence of its index does", NULL);
+    assert_ends(EXIT_DATA, open_shard, "cut.bin", "cut.idx says that sequence 1 ends at byte 8, and the tokens hold 6 bytes", NULL);
+    write_megatron("more", 8, 2, wide, sizeof wide, 2);
+    assert_ends(EXIT_DATA, open_shard, "more.bin", "more.idx ends its last sequence at byte 8, and the tokens hold 16 bytes", NULL);
     write_megatron("void", 8, 0, narrow, 6, 2);
     assert_ends(EXIT_DATA, open_shard, "void.bin", "holds no sequence", NULL);
     assert_int_equal(truncate("narrow.idx", 50), 0);
@@ -383,10 +385,48 @@ static void megatron_files_are_read_with_their_index(void **state) {
     write_file("narrow.idx", "TNTIDX\0\0................", 24);
     assert_ends(EXIT_DATA, open_shard, "narrow.bin", "narrow.bin has an index of an older Megatron (narrow.idx, TNTIDX)", NULL);
     assert_ends(EXIT_DATA, open_shard, "narrow.idx", "index of an older Megatron", NULL);
-    write_file("narrow.idx", "a note", 6); /* anybody's */
-    s = shard_open("narrow.bin", 0);
-    assert_int_equal(s.header.tokens, 4);
-    shard_close(&s);
+    static const char *const OTHERS[] = {"a note", "", "MMIDIDX"};
+    for (int i = 0; i < 3; i++) {
+        write_file("narrow.idx", OTHERS[i], strlen(OTHERS[i]));
+        assert_ends(EXIT_DATA, open_shard, "narrow.bin", "narrow.idx lies where a Megatron index of narrow.bin would, and is none", NULL);
+    }
+}
+
+/* An index of more sequences than are read at once, with one number changed anywhere in it. */
+static void a_damaged_index_is_refused(void **state) {
+    (void)state;
+    enum { N = 10000, BYTES = 34 + 12 * N + 16 };
+    static uint8_t  index[BYTES];
+    static uint16_t tokens[2 * N];
+    const uint64_t  one = 1, count = N, two = 2, zero = 0;
+    memcpy(index, "MMIDIDX\0\0", 9), memcpy(index + 9, &one, 8), memcpy(index + 18, &count, 8), memcpy(index + 26, &two, 8);
+    index[17] = 8;
+    for (int32_t i = 0; i < N; i++) {
+        memcpy(index + 34 + 4 * i, &(int32_t){i % 2 ? 4 : 0}, 4); /* empty documents are none's fault */
+        memcpy(index + 34 + 4 * N + 8 * i, &(int64_t){8 * (i / 2)}, 8);
+    }
+    memcpy(index + BYTES - 16, &zero, 8), memcpy(index + BYTES - 8, &count, 8);
+    write_file("m.bin", tokens, sizeof tokens);
+    write_file("m.idx", index, BYTES);
+    assert_ends(0, open_shard, "m.bin", NULL);
+    const struct { size_t at; int64_t value; size_t bytes; const char *why; } cases[] = {
+        {34 + 4 * 5, -5, 4, "m.idx gives sequence 5 a length of -5"},
+        {34 + 4 * 9001, INT32_MAX, 4, "says that sequence 9001 ends at byte"},
+        {34 + 4 * 7, 3, 4, "says that sequence 8 begins at byte 32, and the sequences before it end at 30"},
+        {34 + 4 * (N - 1), 3, 4, "ends its last sequence at byte 39998, and the tokens hold 40000 bytes"},
+        {34 + 4 * N + 8 * 4, 1000000000, 8, "says that sequence 4 begins at byte 1000000000, and the sequences before it end at 16"},
+        {34 + 4 * N + 8 * 9000, 0, 8, "says that sequence 9000 begins at byte 0"},
+        {34 + 4 * N + 8 * 3, -8, 8, "says that sequence 3 begins at byte -8"},
+        {BYTES - 8, N + 1, 8, "has a border of documents at sequence 10001"},
+        {BYTES - 16, -1, 8, "has a border of documents at sequence -1"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t kept[8];
+        memcpy(kept, index + cases[i].at, 8);
+        memcpy(index + cases[i].at, &cases[i].value, cases[i].bytes);
+        write_file("m.idx", index, BYTES);
+        memcpy(index + cases[i].at, kept, 8);
+        assert_ends(EXIT_DATA, open_shard, "m.bin", cases[i].why, "copy or make both again", NULL);
+    }
 }
 
 static void open_on_a_bad_disk(const void *path) {
@@ -573,6 +613,7 @@ int main(void) {
         IN_FOLDER(tokens_are_read),
         IN_FOLDER(bad_files_end_the_program_with_a_sentence),
         IN_FOLDER(megatron_files_are_read_with_their_index),
+        IN_FOLDER(a_damaged_index_is_refused),
         IN_FOLDER(files_that_cannot_be_read_are_named),
         IN_FOLDER(other_bus_errors_are_not_ours),
         IN_FOLDER(foreign_tokens_are_found_wherever_they_are),
