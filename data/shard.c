@@ -469,3 +469,20 @@ int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
     while (shard_token(shard, bad_block) < vocab_size) bad_block++;
     return bad_block;
 }
+
+int64_t shard_zero_tail(const Shard *shard) {
+    enum { BLOCK = 1 << 16 };
+    const uint8_t *tokens = shard->map + shard->header.data_offset;
+    const size_t   width = (size_t)shard->header.token_bytes;
+    int64_t        end = shard->header.tokens;
+    for (int64_t at = end; at > 0;) {
+        int64_t count = at < BLOCK ? at : BLOCK, n = 0;
+        at -= count;
+        reading = shard;
+        for (size_t i = (size_t)count * width; i > 0 && tokens[(size_t)at * width + i - 1] == 0; i--) n++;
+        reading = NULL;
+        drop_pages(shard, at, count);
+        if (n < count * (int64_t)width) return end - at - count + n / (int64_t)width;
+    }
+    return end;
+}

@@ -72,6 +72,9 @@ void     shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *t
 /* Returns the index of the first token >= vocab_size, or -1. Reads the whole shard, on all threads. */
 int64_t  shard_find_foreign(const Shard *shard, int64_t vocab_size);
 
+/* Returns the number of tokens at the end of the shard that are 0, one after another. Reads no more than these. */
+int64_t  shard_zero_tail(const Shard *shard);
+
 /* Writer of llm.c shards: v1 for vocabularies up to 65536, v7 above. Calls return 0 or -errno. */
 typedef struct ShardWriter ShardWriter;
 int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size); /* writes path.tmp */

@@ -519,6 +519,20 @@ static void offsets_beyond_four_gib_are_right(void **state) {
     shard_close(&s);
 }
 
+static void zeros_at_the_end_are_counted(void **state) {
+    (void)state;
+    enum { N = 200000 };
+    static const int64_t zeros[] = {0, 1, 65535, 65536, 65537, 131073, N - 1, N};
+    static uint16_t      tokens[N];
+    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
+        for (int64_t k = 0; k < N; k++) tokens[k] = (uint16_t)(k < N - zeros[i] ? 256 + k % 3 : 0); /* 256: its low byte is 0 */
+        write_file("z", tokens, sizeof tokens);
+        Shard s = shard_open("z", 0);
+        assert_int_equal(shard_zero_tail(&s), zeros[i]);
+        shard_close(&s);
+    }
+}
+
 static void put_all(ShardWriter *w, int64_t count, int32_t modulo) {
     for (int64_t i = 0; i < count;) {
         int32_t part[777];
@@ -618,6 +632,7 @@ int main(void) {
         IN_FOLDER(other_bus_errors_are_not_ours),
         IN_FOLDER(foreign_tokens_are_found_wherever_they_are),
         IN_FOLDER(offsets_beyond_four_gib_are_right),
+        IN_FOLDER(zeros_at_the_end_are_counted),
         IN_FOLDER(what_is_written_is_read_back),
         IN_FOLDER(a_full_disk_leaves_nothing),
         IN_FOLDER(threads_find_the_first),
