@@ -90,7 +90,7 @@ slurm_hosts() { # SLURM_TASKS_PER_NODE as 2(x3),1
 list_hosts() {
     local found
     if [ -n "$hosts" ] && [ -x "$hosts" ]; then found=$(timeout 30 "$(realpath "$hosts")" </dev/null)
-    elif [ -n "$hosts" ] && ! tr -d '\000' <"$hosts" | cmp -s - "$hosts"; then
+    elif [ -n "$hosts" ] && [ "$(tr -d '\000' <"$hosts" | wc -c)" -ne "$(wc -c <"$hosts")" ]; then
         echo "$hosts is no UTF-8 text: iconv -f utf-16 -t utf-8 ${hosts@Q} > NEW makes one of UTF-16" >&2
         return 64
     elif [ -n "$hosts" ]; then found=$(cat "$hosts")

@@ -24,7 +24,7 @@ printf '\377\376n\0o\0d\0e\0\n\0' > "$WORK/bad"
 expect "a file in UTF-16: 64, and one line" exits 64 "$WORK/bad is no UTF-8 text: iconv -f utf-16" elastic hosts="$WORK/bad"
 expect "  and nothing of the shell" quiet [ "$(grep -vc '^elastic.sh: no start' "$WORK/err")" = 0 ]
 mkdir "$WORK/odd"; echo '{"model": ' > "$WORK/odd/tokenizer.json"; echo '[]' > "$WORK/odd/tokens.json"
-expect "nothing is looked for beside data that are not given" exits 0 '' eval "(cd '$WORK/odd' && '$TRAIN' check '$WORK/tiny.json' data.train=- data.val= sample.every=2 sample.prompt=a data.document_mask=true model.vocab_size=300)"
+expect "nothing is looked for beside data that are not given" quiet eval "(cd '$WORK/odd' && '$TRAIN' check '$WORK/tiny.json' data.train=- data.val= sample.every=2 sample.prompt=a data.document_mask=true model.vocab_size=300)"
 # Two slots, however the file is written: a third stage has no rank.
 for text in 'localhost slots=2\r\n' '\357\273\277localhost slots=2\n' 'localhost slots = 2 max_slots=4\n' 'localhost slots=2 max-slots=8 # big\n' 'localhost:1\r\n\r\nlocalhost\r\n'; do
     printf "$text" > "$WORK/slots"
@@ -93,7 +93,7 @@ printf '#!/bin/sh\necho >> "%s"; [ $(wc -l < "%s") -eq 2 ] || echo localhost:2\n
 words="hosts=$WORK/discover" expect "no host answers after a loss: the end, with its code" ends_with 137 1 137 0
 rm "$WORK/asked"
 PATIENCE=60 words="hosts=$WORK/discover" expect "or a wait for hosts" ends_with 0 2 137 0
-expect "as a line says" grep -q '^elastic.sh: waits up to 60 s for hosts: no host answers$' "$WORK/err"
+expect "as a line says" grep -q '^elastic.sh: waits up to 60 s for hosts: .*/discover lists no host: ' "$WORK/err"
 
 # One slot at the first question, then two.
 printf '#!/bin/sh\nif [ -e "%s" ]; then echo localhost:2; else touch "%s"; echo localhost:1; fi\n' "$WORK/two" "$WORK/two" > "$WORK/discover"

@@ -14,7 +14,7 @@ static const BadValue BAD_VALUES[] = {
     {"run.dir", "\"~/x\"", "only a shell expands ~", "write the whole path, or ./~"},
     {"run.dir", "\"runs/$USER/x\"", "only a shell expands $NAME", "write the whole path"},
     {"run.dir", "\"//\"", "run.dir is the root of the file system", "as runs/mine"},
-    {"run.dir", "\"a\\nb\"", "run.dir holds the control character 10", "write it without"},
+    {"run.dir", "\"a\\nb\"", "run.dir holds a newline", "write it without"},
     {"data.train", "[\"a.bin\", \"~/b.bin\"]", "\"~/b.bin\"", "only a shell expands ~"},
     {"data.tokenizer", "\"${HOME}/t\"", "data.tokenizer is \"${HOME}/t\"", "only a shell expands $NAME"},
     {"run.steps", "\"600\"", "must be an integer from 1 to 9007199254740992", "not the string \"600\""},
