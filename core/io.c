@@ -100,8 +100,8 @@ const char *io_error_text(int error) {
     }
 }
 
-void io_expect_file(const char *path, int64_t error) {
-    int code = (int)(error < 0 ? -error : error);
+void io_expect_file(const char *path, int64_t bytes) {
+    int code = bytes < 0 ? (int)-bytes : 0;
     if (code == EISDIR || (code >= IO_IS_FIFO && code <= IO_IS_LINK))
         fail(EXIT_IO, "%s %s: move it away", path, io_error_text(code));
 }

@@ -26,8 +26,9 @@ enum { IO_IS_FIFO = 1001, IO_IS_SOCKET, IO_IS_CHARACTER_DEVICE, IO_IS_BLOCK_DEVI
 int         io_kind(unsigned mode);
 /* Returns the text of an error code, of either sign: "is a FIFO, not a file", or that of strerror(). */
 const char *io_error_text(int error);
-/* Exit 74 if the error is of these codes, with path and kind; else returns. For files that may be missing or damaged. */
-void        io_expect_file(const char *path, int64_t error);
+/* Takes the number of bytes that a call has read, or its -code. Exit 74 if it is one of these codes, with path and kind;
+ * else returns. For files that may be missing or damaged. */
+void        io_expect_file(const char *path, int64_t bytes);
 
 /* Opens /dev/null in place of a closed standard input, output or error. Else the next file opened would take that
  * number, and receive the program's output. */

@@ -164,6 +164,16 @@ NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, i
                "tokens, give model.vocab_size 65536 or less; text becomes shards by ./train_gpt tokenize");
 }
 
+/* A file that was made at its full size before its bytes came ends in zeros if they did not. */
+static void warn_of_zeros(const Shard *shard, const char *key) {
+    enum { LEAST = 1024 };
+    char    number[32];
+    int64_t zeros = shard_zero_tail(shard);
+    if (zeros < LEAST) return;
+    warn("%s: %s: its %s%s tokens are all 0: a copy or download that broke off ends so; compare it with its source", key, shard->path,
+         zeros < shard->header.tokens ? "last " : "", grouped_text(zeros, number));
+}
+
 /* Sets the first sample of each source of a blend. Source i has the next files[i] files. */
 static void take_sources(Dataset *d, const char *key, const char *const *source, const int *files) {
     d->first_of_source = calloc((size_t)d->blend->sources + 1, sizeof *d->first_of_source);
@@ -211,6 +221,7 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
         d.shard[i] = shard_open(list.path[i], vocab_size);
         int64_t foreign = shard_find_foreign(&d.shard[i], vocab_size);
         if (foreign >= 0) refuse_foreign_token(&d.shard[i], key, foreign, vocab_size);
+        warn_of_zeros(&d.shard[i], key);
         sample_count_add(&count_of, d.shard[i].header.tokens, seq_len);
         d.first_sample[i + 1] = count_of.samples;
     }
@@ -231,15 +242,17 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
     return d;
 }
 
-const char *dataset_shared_file(const Dataset *a, const Dataset *b) {
-    for (int i = 0; i < a->shards; i++)
-        for (int k = 0; k < b->shards; k++) {
+void dataset_warn_shared(const Dataset *val, const Dataset *train) {
+    for (int i = 0; i < val->shards; i++)
+        for (int k = 0; k < train->shards; k++) {
             struct stat x, y;
-            if (a->shard[i].file_bytes == b->shard[k].file_bytes && stat(a->shard[i].path, &x) == 0 &&
-                stat(b->shard[k].path, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino)
-                return a->shard[i].path;
+            if (val->shard[i].file_bytes != train->shard[k].file_bytes || stat(val->shard[i].path, &x) != 0 ||
+                stat(train->shard[k].path, &y) != 0 || x.st_dev != y.st_dev || x.st_ino != y.st_ino)
+                continue;
+            warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
+                 val->shard[i].path);
+            return;
         }
-    return NULL;
 }
 
 void dataset_close(Dataset *d) {

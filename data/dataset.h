@@ -66,8 +66,8 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
  * blend. Exit 65 as dataset_open, and if a source holds no whole sample. */
 Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
                            int64_t vocab_size);
-/* Returns the path of a file of `a` that is also in b, under any name, or NULL. */
-const char *dataset_shared_file(const Dataset *a, const Dataset *b);
+/* Warns if a file is in both, under any name. */
+void    dataset_warn_shared(const Dataset *val, const Dataset *train);
 void    dataset_close(Dataset *d);
 SampleCount dataset_count(const Dataset *d);
 /* Returns how many samples an evaluation over the first `tokens` tokens reads: whole ones, at least one. 0 tokens:

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/shell_word.h"
+#include "data/number_type.h"
 #include "data/text_file.h"
 
 /* Magic numbers of the llm.c family; token_bytes 0 = holds no tokens to train on. */
@@ -88,27 +89,39 @@ int shard_is_llmc(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-/* Returns the type of numbers that tokens without a header look like, if it is not uint16: "uint32", "64-bit" or
- * "float32"; else NULL. Every second half of a uint32 is 0 or small, three of four quarters of a 64-bit number are 0.
- * Whole numbers as float32 have an exponent from 1 to 2^20, and no bits after the point. None of it is true of uint16
- * tokens of a text. */
-static const char *wide_type(const uint8_t *data, size_t bytes) {
-    enum { LEAST = 8 };
-    uint16_t low = 0, high = 0, odd = 0;
-    size_t   count = (bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES) / 4, wholes = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint16_t half[2];
-        float    value;
-        memcpy(half, data + 4 * i, sizeof half), memcpy(&value, data + 4 * i, sizeof value);
-        if (half[0] > low) low = half[0];
-        if (half[1] > high) high = half[1];
-        if (i % 2) odd |= half[0] | half[1];
-        wholes += value == 0 || (value >= 1 && value < 1 << 20 && value == (float)(int32_t)value);
-    }
-    if (count < LEAST) return NULL;
-    if (odd == 0 && high < 16 && low > 0 && count >= 2 * LEAST) return "64-bit";
-    if (high == 0 ? low > 0 : high < 16 && low > 255) return "uint32";
-    return wholes == count && high > 0 ? "float32" : NULL;
+/* Writes the command that turns numbers of a type into tokens of the width that the vocabulary has. Ids that do not fit
+ * end it. */
+enum { CONVERSION_CHARS = 256 };
+static const char *conversion(const NumberType *t, int64_t vocab_size, char out[CONVERSION_CHARS]) {
+    const int is_wide = vocab_size > UINT16_MAX + 1;
+    snprintf(out, CONVERSION_CHARS,
+             "python3 -c 'import sys,numpy as n;x=n.fromfile(sys.argv[1],\"%s\")%s;assert 0<=x.min()<=x.max()<%s;"
+             "x.astype(\"<u%d\").tofile(sys.argv[2])' FILE NEW.bin writes it as uint%d",
+             t->numpy, t->bytes != 3 ? "" : t->is_big ? ".reshape(-1,3)@[65536,256,1]" : ".reshape(-1,3)@[1,256,65536]",
+             is_wide ? "2**32" : "65536", is_wide ? 4 : 2, is_wide ? 32 : 16);
+    return out;
+}
+
+/* Refuses numbers that are neither uint16 nor uint32, or uint32 where uint16 is read. Returns as shard_parse_header, 0
+ * if nothing is wrong. */
+static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_size, char fault[SHARD_FAULT_CHARS]) {
+    char cure[CONVERSION_CHARS];
+    if (!t || (number_type_is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
+    if (has_negatives)
+        return snprintf(fault, SHARD_FAULT_CHARS,
+                        "has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves a token out; name the "
+                        "file of the input ids, as uint16, or as uint32 for a vocabulary over 65,536", *t->name == 'u' ? "int32 numbers" : t->name), -1;
+    if (!t->numpy)
+        return snprintf(fault, SHARD_FAULT_CHARS,
+                        "has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are lost; write "
+                        "uint16 numbers from the text again", t->name, strstr(t->name, "bf") ? 256 : 2048), -1;
+    if (number_type_is_uint32(t, 0))
+        return snprintf(fault, SHARD_FAULT_CHARS,
+                        "has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every "
+                        "second half is 0 or small; write it as uint16, or set model.vocab_size to the size of its tokenizer (%s)",
+                        (long long)vocab_size, conversion(t, vocab_size, cure)), -1;
+    return snprintf(fault, SHARD_FAULT_CHARS, "has no header and holds %s, not tokens of uint16 or uint32: %s", t->name,
+                    conversion(t, vocab_size, cure)), -1;
 }
 
 /* Returns 1 if all uint16 numbers are below `most`. */
@@ -146,6 +159,12 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
         *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2], 0};
         return 0;
     }
+    for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++)
+        if (bytes >= 4 && (uint32_t)llmc_files[i].magic == __builtin_bswap32((uint32_t)start[0]))
+            FAULT("is an %s in big-endian order, and only little-endian ones are read: python3 -c 'import sys,numpy as n;"
+                  "b=open(sys.argv[1],\"rb\").read();open(sys.argv[2],\"wb\").write(n.frombuffer(b[:1024],\">i4\").astype(\"<i4\").tobytes()+"
+                  "n.frombuffer(b[1024:],\">u%d\").astype(\"<u%d\").tobytes())' FILE NEW.bin turns it round",
+                  llmc_files[i].what, llmc_files[i].token_bytes == 4 ? 4 : 2, llmc_files[i].token_bytes == 4 ? 4 : 2);
     for (size_t i = 0; i < sizeof foreign_files / sizeof *foreign_files; i++)
         if (bytes >= foreign_files[i].bytes && memcmp(data, foreign_files[i].start, foreign_files[i].bytes) == 0)
             FAULT("is %s %s", strchr("aeiou", foreign_files[i].what[0]) ? "an" : "a", foreign_files[i].what);
@@ -159,19 +178,14 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
         FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards of it%s",
               TEXT_ENCODINGS[encoding - 1], TEXT_ENCODINGS[encoding - 1],
               may_be_bytes ? "; if its tokens are bytes as uint16, give model.vocab_size 256" : "");
-    const char *wide = wide_type(data, bytes);
-    int         is_wide = wide && strcmp(wide, "uint32") == 0;
-    int         token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : is_wide) ? 4 : 2;
-    if (wide && !is_wide)
-        FAULT("has no header and holds %s numbers, not tokens of uint16 or uint32: write it as uint16, or as uint32 for a "
-              "vocabulary over 65,536", wide);
+    int               has_negatives;
+    const NumberType *type = number_type_find(data, bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES, &has_negatives);
+    int               is_wide = type && number_type_is_uint32(type, has_negatives);
+    int               token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : is_wide) ? 4 : 2;
     if (is_wide && file_bytes % 4)
         FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a multiple "
               "of 4: it was cut, or bytes were added; copy or make it again", (unsigned long long)file_bytes);
-    if (token_bytes == 2 && is_wide)
-        FAULT("has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every second "
-              "half is 0 or small; write it as uint16, or set model.vocab_size to the size of its tokenizer",
-              (long long)vocab_size);
+    if (refuse_type(type, has_negatives, vocab_size, fault)) return -1;
     if (file_bytes % 2 && token_bytes == 2)
         FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu)",
               (unsigned long long)file_bytes);
@@ -254,8 +268,49 @@ static void watch_bus_errors(void) {
 
 #define SAY(exit_code, ...) return snprintf(sentence, SHARD_SENTENCE_CHARS, __VA_ARGS__), exit_code
 
-/* Reads the index beside NAME.bin; *found is 1 if there is one. Its last sequence must end where the file ends. If not,
- * one of the two was cut or belongs to another file. Returns as shard_look. */
+/* Checks the lengths, pointers and borders of an index against each other and the file. Returns 0; 1 with the fault, worded
+ * to follow the name of the index; or -errno. The whole index is read, in blocks. */
+static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint64_t file_bytes, char fault[SHARD_FAULT_CHARS]) {
+#define WRONG(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), 1
+    enum { BLOCK = 8192 };
+    static _Thread_local struct { int32_t length[BLOCK]; int64_t place[BLOCK]; } block;
+    const uint64_t sequences = (uint64_t)h->sequences, places = SHARD_INDEX_BYTES + 4 * sequences, borders = places + 8 * sequences;
+    uint64_t       due = 0, border = 0;
+    for (uint64_t at = 0, n; at < sequences; at += n) {
+        n = sequences - at < BLOCK ? sequences - at : BLOCK;
+        int rc = io_pread(fd, block.length, 4 * n, SHARD_INDEX_BYTES + 4 * at);
+        if (rc == 0) rc = io_pread(fd, block.place, 8 * n, places + 8 * at);
+        if (rc < 0) return rc;
+        for (uint64_t i = 0; i < n; i++) {
+            const unsigned long long number = (unsigned long long)(at + i);
+            if (block.length[i] < 0) WRONG("gives sequence %llu a length of %d", number, block.length[i]);
+            if (block.place[i] < 0 || (uint64_t)block.place[i] != due)
+                WRONG("says that sequence %llu begins at byte %lld, and the sequences before it end at %llu", number, (long long)block.place[i],
+                      (unsigned long long)due);
+            due += (uint64_t)block.length[i] * (uint64_t)h->token_bytes;
+            if (due > file_bytes)
+                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number, (unsigned long long)due,
+                      (unsigned long long)file_bytes);
+        }
+    }
+    for (uint64_t at = borders, n; at < index_bytes; at += 8 * n) {
+        n = (index_bytes - at) / 8 < BLOCK ? (index_bytes - at) / 8 : BLOCK;
+        int rc = io_pread(fd, block.place, 8 * n, at);
+        if (rc < 0) return rc;
+        for (uint64_t i = 0; i < n; border = (uint64_t)block.place[i++])
+            if (block.place[i] < (int64_t)border || (uint64_t)block.place[i] > sequences)
+                WRONG("has a border of documents at sequence %lld, after %llu, of %llu", (long long)block.place[i], (unsigned long long)border,
+                      (unsigned long long)sequences);
+    }
+    if (due < file_bytes)
+        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut", (unsigned long long)due,
+              (unsigned long long)file_bytes);
+    return 0;
+#undef WRONG
+}
+
+/* Reads the index beside NAME.bin; *found is 1 if there is one. An index that does not describe the file was damaged, or
+ * belongs to another one. Returns as shard_look. */
 static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header, int *found, char *sentence) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
@@ -264,32 +319,27 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     *found = 0;
     if (stem >= sizeof name - 4 || strcmp(path + stem, ".bin") != 0) return 0;
     snprintf(name, sizeof name, "%.*s.idx", (int)stem, path);
+    if (stat(name, &st) < 0 && errno == ENOENT) return 0;
     if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s %s", name, io_error_text(io_kind(st.st_mode)));
     int64_t bytes = io_file_bytes(name);
-    if (bytes < (int64_t)sizeof MEGATRON_MAGIC) return 0;
-    size_t start_bytes = bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
-    int    fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
-    int    is_index = rc >= 0 && shard_is_index(start, start_bytes), is_good = 0;
-    int32_t  length = 0;
-    uint64_t offset = 0;
+    size_t  start_bytes = bytes < 0 ? 0 : bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
+    int     fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
+    int     is_index = rc >= 0 && shard_is_index(start, start_bytes), is_good = 0, is_wrong = 0;
     if (is_index) is_good = shard_parse_index(start, start_bytes, (uint64_t)bytes, file_bytes, header, fault) == 0;
-    uint64_t last = (uint64_t)header->sequences - 1;
-    if (is_good) rc = io_pread(fd, &length, sizeof length, SHARD_INDEX_BYTES + 4 * last);
-    if (is_good && rc == 0) rc = io_pread(fd, &offset, sizeof offset, SHARD_INDEX_BYTES + 4 * (last + 1) + 8 * last);
+    if (is_good) is_wrong = check_index(fd, header, (uint64_t)bytes, file_bytes, fault);
+    if (is_wrong < 0) rc = is_wrong;
     if (fd >= 0) io_close(fd);
     if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, io_error_text(rc));
-    if (rc == 0 && start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
+    if (start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
         SAY(EXIT_DATA,
             "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make both again with its present tools, or, if "
             "the tokens are uint16, move the index away",
             path, name);
-    if (!is_index) return 0;
+    if (!is_index)
+        SAY(EXIT_DATA, "%s lies where a Megatron index of %s would, and is none%s: copy or make it again, or, if the tokens are uint16 "
+            "without an index, give it another name", name, path, bytes == 0 ? ", it is empty" : "");
     if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
-    if (length < 0 || offset > file_bytes || file_bytes - offset != (uint64_t)length * (uint64_t)header->token_bytes)
-        SAY(EXIT_DATA,
-            "%s holds %llu bytes and does not end where the last sequence of its index does (%s): one of the two is "
-            "truncated, or they do not belong together; copy or make both again",
-            path, (unsigned long long)file_bytes, name);
+    if (is_wrong) SAY(EXIT_DATA, "%s %s: it is damaged, or not that of %s; copy or make both again", name, fault, path);
     *found = 1;
     return 0;
 }
@@ -418,4 +468,21 @@ int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
     if (bad_block == INT64_MAX) return -1;
     while (shard_token(shard, bad_block) < vocab_size) bad_block++;
     return bad_block;
+}
+
+int64_t shard_zero_tail(const Shard *shard) {
+    enum { BLOCK = 1 << 16 };
+    const uint8_t *tokens = shard->map + shard->header.data_offset;
+    const size_t   width = (size_t)shard->header.token_bytes;
+    int64_t        end = shard->header.tokens;
+    for (int64_t at = end; at > 0;) {
+        int64_t count = at < BLOCK ? at : BLOCK, n = 0;
+        at -= count;
+        reading = shard;
+        for (size_t i = (size_t)count * width; i > 0 && tokens[(size_t)at * width + i - 1] == 0; i--) n++;
+        reading = NULL;
+        drop_pages(shard, at, count);
+        if (n < count * (int64_t)width) return end - at - count + n / (int64_t)width;
+    }
+    return end;
 }

@@ -19,7 +19,7 @@ enum {
     SHARD_HEADER_BYTES = 1024,
     SHARD_START_BYTES = 65536, /* read to find out whether a file without a header is text */
     SHARD_INDEX_BYTES = 34,    /* length of the start of a Megatron index */
-    SHARD_FAULT_CHARS = 256
+    SHARD_FAULT_CHARS = 640
 };
 
 typedef struct {
@@ -71,6 +71,9 @@ uint32_t shard_token(const Shard *shard, int64_t i);
 void     shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens);
 /* Returns the index of the first token >= vocab_size, or -1. Reads the whole shard, on all threads. */
 int64_t  shard_find_foreign(const Shard *shard, int64_t vocab_size);
+
+/* Returns the number of tokens at the end of the shard that are 0, one after another. Reads no more than these. */
+int64_t  shard_zero_tail(const Shard *shard);
 
 /* Writer of llm.c shards: v1 for vocabularies up to 65536, v7 above. Calls return 0 or -errno. */
 typedef struct ShardWriter ShardWriter;

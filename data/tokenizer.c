@@ -215,6 +215,7 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
     snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *beside ? "" : "a vocabulary of bytes", is_given ? path : beside);
     for (int64_t i = 0, noted = -1; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
+        tokens_json_check(file[i]);
         tokenizer_refuse_other(&t, name, file[i], "the data", cure);
         if (t.kind == TOKENIZER_IDS && noted >= 0) refuse_other_notes(file[noted], file[i]);
         if (tokens_json_vocab_size(file[i]) > 0 && noted < 0) noted = i;

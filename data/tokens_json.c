@@ -1,6 +1,8 @@
 /* tokens_json.c - see tokens_json.h. */
 #include "data/tokens_json.h"
 
+#include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,8 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
+#include "core/shell_word.h"
+#include "data/shard.h"
 
 static int is_link(const char *path) {
     struct stat st;
@@ -42,30 +47,94 @@ int tokens_json_is_same(const char *a, const char *b) {
     return n == m && memcmp(a, b, n) == 0 && !is_link(a) && !is_link(b);
 }
 
-/* A number above 0; NaN: there is none. */
-static double number_beside(const char *shard, const char *key) {
-    char      path[4200], *text;
-    Json      json;
-    JsonFault fault;
-    double    found = NAN;
+/* Refuses notes that cannot be read: a training on their shards would go on without their checks. */
+NORETURN static void refuse(const char *path, const char *why) {
+    fail(EXIT_DATA, "%s %s: rm %s trains on its shards without checks; or do that, and make them again: ./train_gpt tokenize TEXT out=FOLDER",
+         path, why, shell_word(path).text);
+}
+
+typedef struct { double vocab_size, train_tokens, val_tokens, bytes, bytes_per_token; } Notes; /* NaN: not in the file */
+
+/* Returns the number under a key, NaN if the key is missing. Refuses any other value. */
+static double number_of(const Json *json, const char *path, const char *key, double least, double most, int is_whole) {
+    const cJSON *member = json_member(json->root, key);
+    char         why[160];
+    double       v = member ? member->valuedouble : NAN;
+    if (!member || (cJSON_IsNumber(member) && v >= least && v <= most && (!is_whole || v == floor(v)))) return v;
+    snprintf(why, sizeof why, "is damaged: its %s is no %s of at least %g", key, is_whole ? "whole number" : "number", least);
+    refuse(path, why);
+}
+
+/* Reads the notes of a shard. Returns 0 if there are none. */
+static int read_notes(const char *shard, Notes *notes) {
+    const double WHOLE = 9007199254740992.0; /* 2^53 */
+    char         path[4200], why[320], *text;
+    struct stat  st;
+    Json         json;
+    JsonFault    fault;
     tokens_json_path(shard, path, sizeof path);
     int64_t bytes = io_read_file(path, TOKENS_JSON_BYTES, &text);
     io_expect_file(path, bytes);
-    if (bytes < 0) return NAN;
-    if (json_parse(text, (size_t)bytes, TOKENS_JSON_BYTES, &json, &fault)) {
-        const cJSON *member = json_member(json.root, key);
-        if (cJSON_IsNumber(member) && member->valuedouble > 0) found = member->valuedouble;
-        json_free(&json);
+    if (bytes < 0 && lstat(path, &st) < 0) return 0;
+    snprintf(why, sizeof why, "cannot be read: %s", bytes < 0 ? io_error_text((int)bytes) : "");
+    if (bytes == -EIO || bytes == -ENOMEM) fail(bytes == -EIO ? EXIT_IO : EXIT_MEMORY, "%s %s", path, why);
+    if (bytes < 0) refuse(path, why);
+    if (!json_parse(text, (size_t)bytes, TOKENS_JSON_BYTES, &json, &fault)) {
+        snprintf(why, sizeof why, "is damaged: line %d: %.240s", fault.at.line, fault.text);
+        refuse(path, why);
     }
+    if (!cJSON_IsObject(json.root)) refuse(path, "is damaged: it is no JSON object");
+    *notes = (Notes){number_of(&json, path, "vocab_size", 1, INT32_MAX, 1), number_of(&json, path, "train_tokens", 0, WHOLE, 1),
+                     number_of(&json, path, "val_tokens", 0, WHOLE, 1), number_of(&json, path, "bytes", 0, WHOLE, 1),
+                     number_of(&json, path, "bytes_per_token", DBL_MIN, 1e9, 0)};
+    json_free(&json);
     free(text);
-    return found;
+    return 1;
 }
 
-double tokens_json_bytes_per_token(const char *shard) { return number_beside(shard, "bytes_per_token"); }
+double tokens_json_bytes_per_token(const char *shard) {
+    Notes notes;
+    return read_notes(shard, &notes) ? notes.bytes_per_token : NAN;
+}
 
 int64_t tokens_json_vocab_size(const char *shard) {
-    double size = number_beside(shard, "vocab_size");
-    return size <= INT32_MAX ? (int64_t)size : 0;
+    Notes notes;
+    return read_notes(shard, &notes) && !isnan(notes.vocab_size) ? (int64_t)notes.vocab_size : 0;
+}
+
+/* Returns the tokens in FOLDER/SPLIT_000000.bin and the files that follow it, -1 if one of them is no llm.c shard. */
+static int64_t tokens_of(const char *notes_path, const char *split) {
+    int64_t     tokens = 0;
+    const char *slash = strrchr(notes_path, '/');
+    for (int i = 0;; i++) {
+        char        path[4300], fault[SHARD_FAULT_CHARS];
+        uint8_t     start[16];
+        ShardHeader header;
+        snprintf(path, sizeof path, "%.*s%s_%06d.bin", slash ? (int)(slash - notes_path) + 1 : 0, notes_path, split, i);
+        int64_t bytes = io_file_bytes(path);
+        if (bytes < 0) return tokens;
+        int fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, sizeof start, 0);
+        if (fd >= 0) io_close(fd);
+        if (rc < 0 || !shard_is_llmc(start, sizeof start) || shard_parse_header(start, sizeof start, (uint64_t)bytes, 0, &header, fault) < 0)
+            return -1;
+        tokens += header.tokens;
+    }
+}
+
+void tokens_json_check(const char *shard) {
+    Notes notes;
+    char  path[4200], why[200];
+    if (!read_notes(shard, &notes)) return;
+    tokens_json_path(shard, path, sizeof path);
+    for (int is_val = 0; is_val < 2; is_val++) {
+        const char *split = is_val ? "val" : "train";
+        double      noted = is_val ? notes.val_tokens : notes.train_tokens;
+        int64_t     there = isnan(noted) ? 0 : tokens_of(path, split);
+        if (there <= 0 || (double)there == noted) continue;
+        snprintf(why, sizeof why, "says %s_tokens %.0f, and the shards beside it hold %lld", split, noted, (long long)there);
+        if ((double)there > noted) refuse(path, why);
+        warn("%s %s: some are missing; copy or make them again, unless you left them out", path, why);
+    }
 }
 
 double bits_per_byte(double loss, double bytes_per_token) { return loss / 0.69314718055994530942 / bytes_per_token; }

@@ -51,10 +51,7 @@ static void open_inputs(Run *r) {
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
     open_tasks(r);
-    const char *shared = dataset_shared_file(&r->val, &r->train);
-    if (shared)
-        warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
-             shared);
+    dataset_warn_shared(&r->val, &r->train);
     r->bytes_per_token = r->val.shards ? dataset_bytes_per_token(&r->val, &r->tokenizer, dataset_first_samples(&r->val, c->eval.tokens))
                                        : dataset_bytes_per_token(&r->train, &r->tokenizer, r->train.samples);
     r->train.tokenizer = tokenizer_fingerprint(&r->tokenizer);

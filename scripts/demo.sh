@@ -62,7 +62,7 @@ say "where everything lies"
 echo "text and tokens   $data/"
 echo "loss curve        $picture"
 echo "metrics           $run/metrics.jsonl"
-echo "checkpoint        $(printf '%s\n' "$run"/checkpoints/step_* | tail -n 1)  (loads in Hugging Face transformers)"
+echo "checkpoint        $(printf '%s\n' "$run"/checkpoints/step_*[0-9] | tail -n 1)  (loads in Hugging Face transformers)"
 echo "more text         $program sample $run prompt='$prompt' temperature=0.8"
 echo "your own text     docs/quickstart.md"
 sed -n 's/^{"kind":"eval","step":\([0-9]*\),"loss":\([0-9.e+-]*\)[,}].*$/\1 \2/p' "$run/metrics.jsonl" | tail -n 1 |

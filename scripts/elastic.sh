@@ -90,16 +90,20 @@ slurm_hosts() { # SLURM_TASKS_PER_NODE as 2(x3),1
 list_hosts() {
     local found
     if [ -n "$hosts" ] && [ -x "$hosts" ]; then found=$(timeout 30 "$(realpath "$hosts")" </dev/null)
+    elif [ -n "$hosts" ] && [ "$(tr -d '\000' <"$hosts" | wc -c)" -ne "$(wc -c <"$hosts")" ]; then
+        echo "$hosts is no UTF-8 text: iconv -f utf-16 -t utf-8 ${hosts@Q} > NEW makes one of UTF-16" >&2
+        return 64
     elif [ -n "$hosts" ]; then found=$(cat "$hosts")
     elif [ -n "${SLURM_JOB_NODELIST:-}" ]; then found=$(slurm_hosts)
     else found=localhost:${np:-$(slots_here)}
     fi || { echo "no list of hosts from ${hosts:-SLURM}" >&2; return 64; }
-    awk 'function refuse(why) { gsub(/[\001-\010\013-\037\177]/, "?", line); bad = 1
-             print "hosts: line " NR ", \"" line "\": " why > "/dev/stderr"; exit }
+    NAME=${hosts:-the hosts of the SLURM job} awk 'function refuse(why) { gsub(/[\001-\010\013-\037\177]/, "?", line); bad = 1
+             print ENVIRON["NAME"] ": line " NR ", \"" line "\": " why > "/dev/stderr"; exit }
          { line = $0; sub(/\r$/, ""); if (NR == 1) sub(/^\357\273\277/, ""); sub(/#.*/, ""); gsub(/[ \t]*=[ \t]*/, "=") }
          NF == 0 { next }
          { host = $1; count = 1; given = 0 }
          host ~ /@/ { refuse("a user before @ is not supported: write the host alone, and its user in ~/.ssh/config") }
+         host ~ /^\[[^:]*$/ { refuse("a group of hosts is not supported: write one host a line, and no heading") }
          host ~ /^\[|:.*:/ { refuse("an IPv6 address is not supported: write the name of the host") }
          host ~ /:/ { count = host; sub(/^[^:]*:/, "", count); sub(/:.*/, "", host); given = 1 }
          host !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ { refuse("\"host\", \"host:slots\" or \"host slots=N\" is expected") }
@@ -110,6 +114,7 @@ list_hosts() {
          count !~ /^[1-9][0-9]*$/ || count > 65536 { refuse("a number of slots from 1 to 65536 is expected") }
          { if (!(host in slots)) order[++n] = host; slots[host] += count }
          END { if (bad) exit 64
+               if (n == 0) { print ENVIRON["NAME"] " lists no host: write one a line, as nodeA slots=8" > "/dev/stderr"; exit 64 }
                for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
 }
 

@@ -10,11 +10,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/error.h"
 #include "core/io.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint.h"
 
 #define TRASH ".trash-"
+#define ASIDE ".passed-over"
 
 Path path_of(const char *fmt, ...) {
     Path    path;
@@ -183,6 +185,52 @@ int folder_trash(const char *checkpoints, const char *name) {
     return error ? error : remove_any(to.text);
 }
 
+int folder_set_aside(const char *checkpoints, const char *name, Path *to) {
+    struct stat st;
+    Path        from = path_of("%s/%s", checkpoints, name);
+    *to = path_of("%s" ASIDE, from.text);
+    for (int i = 2; lstat(to->text, &st) == 0; i++) *to = path_of("%s" ASIDE "-%d", from.text, i);
+    int error = io_rename(from.text, to->text);
+    return error ? error : io_fsync_dir(checkpoints);
+}
+
+int folder_is_own_file(const char *name) {
+    size_t length = strlen(name);
+    for (int f = 0; f <= MANIFEST_FILES; f++) {
+        const char *ours = f < MANIFEST_FILES ? manifest_file_name[f] : MANIFEST_NAME;
+        size_t      n = strlen(ours);
+        if (strncmp(name, ours, n) == 0 && (length == n || strcmp(name + n, ".tmp") == 0)) return 1;
+    }
+    return 0;
+}
+
+/* Removes the files of a save from its folder, then the folder. -ENOTEMPTY: there is something else in it, which
+ * stays. */
+static int remove_own(const char *path) {
+    struct stat st;
+    DIR        *folder = lstat(path, &st) < 0 || S_ISDIR(st.st_mode) ? opendir(path) : NULL;
+    if (!folder) return errno == ENOENT ? 0 : S_ISDIR(st.st_mode) ? -errno : -ENOTEMPTY;
+    int            error = 0, others = 0;
+    struct dirent *entry;
+    while (!error && (entry = readdir(folder))) {
+        Path file = path_of("%s/%s", path, entry->d_name);
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        if (folder_is_own_file(entry->d_name) && lstat(file.text, &st) == 0 && !S_ISDIR(st.st_mode)) error = io_unlink(file.text);
+        else others++;
+    }
+    closedir(folder);
+    return error ? error : others ? -ENOTEMPTY : io_remove_tree(path);
+}
+
+int folder_drop(const char *checkpoints, const char *name) {
+    Path to, path = path_of("%s/%s", checkpoints, name);
+    int  error = remove_own(path.text);
+    if (error != -ENOTEMPTY) return error;
+    error = folder_set_aside(checkpoints, name, &to);
+    if (!error) warn("%s holds files that no checkpoint has: they are kept in %s", path.text, to.text);
+    return error;
+}
+
 /* "step_00000050.tmp" or ".trash-step_00000050", and nothing else that may lie here. */
 static int is_leftover(const char *name) {
     char   stem[40];
@@ -200,7 +248,7 @@ int folders_sweep(const char *checkpoints) {
     DIR           *folder = opendir(checkpoints);
     if (!folder) return -errno;
     while (!error && (entry = readdir(folder)))
-        if (is_leftover(entry->d_name)) error = remove_any(path_of("%s/%s", checkpoints, entry->d_name).text);
+        if (is_leftover(entry->d_name)) error = folder_drop(checkpoints, entry->d_name);
     closedir(folder);
     return error;
 }
@@ -208,6 +256,12 @@ int folders_sweep(const char *checkpoints) {
 static void remove_folder(const char *checkpoints, const char *name) {
     int error = folder_trash(checkpoints, name);
     if (error) warn("cannot remove the old checkpoint %s/%s: %s", checkpoints, name, strerror(-error));
+}
+
+static void set_aside(const char *checkpoints, const char *name) {
+    Path to;
+    int  error = folder_set_aside(checkpoints, name, &to);
+    if (error) warn("cannot rename %s/%s to %s: %s", checkpoints, name, to.text, strerror(-error));
 }
 
 static int stays(FoldersKept kept, int64_t step) {
@@ -225,15 +279,21 @@ void folders_prune(const char *checkpoints, int64_t step, FoldersKept wanted, _A
     for (int64_t i = 0; i < count; i++) {
         StepFolder at = list[i];
         if (at.step == step || (at.step < step && older < keep)) continue;
-        int is_spare = at.step > step || kept >= keep;
-        if (is_spare && at.step < step && stays(wanted, at.step)) continue;
+        if (at.step > step) {
+            set_aside(checkpoints, at.name);
+            continue;
+        }
+        int is_spare = kept >= keep;
+        if (is_spare && stays(wanted, at.step)) continue;
         if (is_spare) {
             remove_folder(checkpoints, at.name);
             continue;
         }
         Path folder = path_of("%s/%s", checkpoints, at.name);
-        if (kept == 1 && folder_verify(NULL, folder.text, at.step, moved, &m, fault) != MANIFEST_GOOD) {
+        ManifestStatus status = kept == 1 ? folder_verify(NULL, folder.text, at.step, moved, &m, fault) : MANIFEST_GOOD;
+        if (status != MANIFEST_GOOD) {
             folder_warn(&warned, "%s does not count as a checkpoint to fall back to, an older one stays: %s", folder.text, fault);
+            if (status == MANIFEST_BROKEN) set_aside(checkpoints, at.name);
             continue;
         }
         if (kept == 1) manifest_free(&m);

@@ -3,6 +3,7 @@
  * step_00000050        a checkpoint: complete, by its name
  * step_00000050.tmp    being written, or left by a save that was cut off
  * .trash-step_00000050 being removed
+ * step_00000050.passed-over  a step folder that did not verify, kept for the user
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_FOLDERS_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_FOLDERS_H
@@ -46,12 +47,21 @@ void folder_warn_rest(int64_t warned, const char *what_happened); /* "3 more fol
  * -errno. */
 int folder_trash(const char *checkpoints, const char *name);
 
+/* Renames a step folder, or a link in its place, to NAME.passed-over; -2 and so on if that is there. *to is the new path.
+ * Returns 0 or -errno. */
+int folder_set_aside(const char *checkpoints, const char *name, Path *to);
+/* Returns 1 for the name of a file that a save writes. */
+int folder_is_own_file(const char *name);
+/* Removes what a save has written into a folder. Files of other names are kept by folder_set_aside, with a warning.
+ * Returns 0 or -errno. */
+int folder_drop(const char *checkpoints, const char *name);
+
 /* Removes the leftovers of cut-off saves and removals. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
 /* After step was saved: keeps it and the newest-1 older ones, at least one. Older ones
- * are verified from the newest down until one passes; those that fail stay, uncounted. Removes the rest but for milestones
- * and the best, and those newer than step: the resume that led here found them broken. By one process. */
+ * are verified from the newest down until one passes; those that fail are set aside, and so are those newer than step: the
+ * resume that led here found them broken. Removes the rest but for milestones and the best. By one process. */
 enum { FOLDERS_LEAST = 2 };
 typedef struct {
     int64_t newest;      /* checkpoint.keep */

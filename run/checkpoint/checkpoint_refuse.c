@@ -35,6 +35,23 @@ void refuse_no_checkpoint(const char *checkpoints) {
     fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints);
 }
 
+void refuse_lost_checkpoints(const char *run_dir) {
+    static const char SAVE[] = "{\"kind\":\"event\",\"event\":\"save\",\"step\":";
+    Path    metrics = path_of("%s/metrics.jsonl", run_dir);
+    FILE   *lines = io_open_stream(metrics.text, IO_READ);
+    char   *line = NULL;
+    size_t  room = 0;
+    int64_t saved = -1;
+    while (lines && getline(&line, &room, lines) > 0)
+        if (strncmp(line, SAVE, strlen(SAVE)) == 0) saved = strtoll(line + strlen(SAVE), NULL, 10);
+    free(line);
+    if (lines) fclose(lines);
+    if (saved < 0) return;
+    fail(EXIT_DATA,
+         "%s says that step %" PRId64 " was saved, and %s/checkpoints holds no checkpoint: put its folders back to go on from there; to begin "
+         "anew take another run.dir, or type rm %s", metrics.text, saved, run_dir, shell_word(metrics.text).text);
+}
+
 /* --- may it continue ---------------------------------------------------------------------------------------------- */
 
 static int may_change_data(const Config *config) {

@@ -37,8 +37,8 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         if (status == MANIFEST_GOOD) return 1;
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* keeps a newer program's steps */
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
-        folder_warn(&warned, "%s is passed over: %s; move it away to keep it, the next checkpoint takes its place",
-                    folder.text, why);
+        folder_warn(&warned, "%s is passed over: %s; a later save renames it to %s.passed-over, and nothing removes it but you",
+                    folder.text, why, at->name);
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }
     folder_warn_rest(warned, "are passed over");
@@ -78,6 +78,7 @@ static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifes
     }
     if (!found) refuse_broken(checkpoints.text, count, fault);
     if (!found && config->run.resume == RESUME_MUST) refuse_no_checkpoint(checkpoints.text);
+    if (!found && comm_rank(state->comm) == 0) refuse_lost_checkpoints(config->run.dir);
     return found;
 }
 

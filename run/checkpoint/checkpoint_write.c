@@ -91,6 +91,7 @@ static int saved_already(Save *s) {
     char        why[MANIFEST_FAULT_BYTES];
     if (lstat(s->final.text, &st) != 0) return 0;
     ManifestStatus status = folder_verify(NULL, s->final.text, s->step, &s->progress, &m, why);
+    s->is_bad = status != MANIFEST_GOOD;
     if (status == MANIFEST_UNKNOWN) manifest_fault(s->fault, "%s is there: %.800s", s->final.text, why);
     if (status != MANIFEST_GOOD) return 0;
     int ours = strcmp(m.run_id, s->state->train_state->run_id) == 0 && m.tokens == s->position.tokens &&
@@ -124,7 +125,7 @@ void save_make_folder(Save *s) {
     if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
 }
 
-void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* the next save sweeps any rest */
+void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->name).text); } /* the next save sweeps any rest */
 
 /* --- hashed runs -------------------------------------------------------------------------------------------------- */
 
@@ -419,13 +420,16 @@ static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     read_back(s);
 }
 
-/* Renames the complete folder into place; a broken one of this very step goes first. */
+/* Renames the complete folder into place. What has its name goes first: out of the way if it does not verify, away if
+ * it is this run's from before a rollback. */
 static void put_in_place(Save *s) {
     struct stat st;
+    Path        aside;
     if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
     if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* `checkpoints` itself may be new */
     if (!s->fault[0] && lstat(s->final.text, &st) == 0)
-        note(s, "remove the broken", &s->final, folder_trash(s->checkpoints.text, s->name));
+        note(s, "make way for", &s->final,
+             s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside) : folder_trash(s->checkpoints.text, s->name));
     if (!s->fault[0]) note(s, "rename to", &s->final, io_rename(s->tmp.text, s->final.text));
     if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
 }

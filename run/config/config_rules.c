@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/device.h"
 #include "core/json_scan.h"
@@ -522,6 +523,45 @@ static void rule_allow_change(ConfigLoad *load) {
     }
 }
 
+/* Returns the place in a path that only a shell replaces, ~ at its beginning or $NAME; NULL if there is none. */
+static const char *shell_part(const char *path) {
+    if (*path == '~') return path;
+    for (const char *c = strchr(path, '$'); c; c = strchr(c + 1, '$'))
+        if (c[1] == '{' || c[1] == '_' || (c[1] >= 'A' && c[1] <= 'Z') || (c[1] >= 'a' && c[1] <= 'z')) return c;
+    return NULL;
+}
+
+/* Refuses a path that a shell was to complete. A file or folder that is there under this name is no fault. */
+static void rule_path(ConfigLoad *load, const char *key, const char *path) {
+    Keys        keys = {key, NULL};
+    char        typed[SHOWN_BYTES];
+    const char *part = path ? shell_part(path) : NULL;
+    if (!part || !rule_usable(load, keys) || access(path, F_OK) == 0) return;
+    faults_add(&load->faults, rule_where(load, keys), "%s is %s, and only a shell expands %s, outside of quotes: write the whole path%s", key,
+               json_quote_short(typed, sizeof typed, path), *part == '~' ? "~" : "$NAME",
+               *part == '~' ? ", or ./~ for a name that begins so" : "");
+}
+
+static void rule_paths(ConfigLoad *load) {
+    const Config *c = load->config;
+    const struct { const char *key, *path; } paths[] = {{"run.dir", config_given(load, "run.dir")->given ? c->run.dir : NULL},
+                                                        {"model.init_from", c->model.init_from},
+                                                        {"data.tokenizer", c->data.tokenizer},
+                                                        {"outer.key", c->outer.key},
+                                                        {"checkpoint.memory_dir", c->checkpoint.memory_dir}};
+    const struct { const char *key; const StringList *list; } lists[] = {
+        {"data.train", &c->data.train}, {"data.val", &c->data.val}, {"eval.tasks", &c->eval.tasks}};
+    Keys keys = {"run.dir", NULL};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) rule_path(load, paths[i].key, paths[i].path);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (int k = 0; k < lists[i].list->count; k++) rule_path(load, lists[i].key, lists[i].list->item[k]);
+    if (!c->run.dir || !rule_usable(load, keys)) return;
+    if (*c->run.dir && c->run.dir[strspn(c->run.dir, "/")] == 0)
+        faults_add(&load->faults, rule_where(load, keys), "run.dir is the root of the file system: name a folder for this run alone, as runs/mine");
+    if (strchr(c->run.dir, '\n') && access(c->run.dir, F_OK) != 0)
+        faults_add(&load->faults, rule_where(load, keys), "run.dir holds a newline, which scripts that read a line at a time cut: write it without");
+}
+
 void config_rules_of_shape(ConfigLoad *load) {
     rule_heads(load);
     rule_sizes(load);
@@ -532,6 +572,7 @@ void config_rules_of_shape(ConfigLoad *load) {
 
 void config_rules(ConfigLoad *load, int ranks) {
     rule_allow_change(load);
+    rule_paths(load);
     rule_blend(load);
     config_rules_of_shape(load);
     rule_seq_len(load);

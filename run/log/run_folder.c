@@ -14,7 +14,6 @@
 #include "core/shell_word.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/checkpoint/manifest.h"
 #include "run/log/svg.h"
 
 static int is_same_file(const char *a, const char *b) {
@@ -86,16 +85,6 @@ static void check_file(const Config *c, int i) {
 
 static int is_event_file(const char *name) { return strncmp(name, "events.out.tfevents.", 20) == 0; }
 
-static int is_checkpoint_file(const char *name) {
-    size_t length = strlen(name);
-    for (int f = 0; f <= MANIFEST_FILES; f++) {
-        const char *ours = f < MANIFEST_FILES ? manifest_file_name[f] : MANIFEST_NAME;
-        size_t      n = strlen(ours);
-        if (strncmp(name, ours, n) == 0 && (length == n || strcmp(name + n, ".tmp") == 0)) return 1;
-    }
-    return 0;
-}
-
 /* Refuses a folder with an entry whose name is_ours() does not accept. */
 static void check_names(const Config *c, const char *path, int (*is_ours)(const char *)) {
     struct stat    st;
@@ -125,7 +114,7 @@ void run_folder_check(const Config *c) {
     check_names(c, path_in_run(c, "tb").text, is_event_file);
     Path checkpoints = path_in_run(c, "checkpoints");
     int  count = folders_list(checkpoints.text, &list);
-    for (int i = 0; i < count; i++) check_names(c, path_of("%s/%s", checkpoints.text, list[i].name).text, is_checkpoint_file);
+    for (int i = 0; i < count; i++) check_names(c, path_of("%s/%s", checkpoints.text, list[i].name).text, folder_is_own_file);
     free(list);
 }
 

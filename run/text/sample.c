@@ -22,19 +22,21 @@
 
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
+int sample_has_no_data(const Config *c) { return c->data.train.count == 1 && strcmp(c->data.train.item[0], "-") == 0; }
+
 Tokenizer sample_tokenizer(const Config *c) {
     IoPaths files = {NULL, 0};
     int64_t vocab_size = c->model.shape.vocab_size, most = c->model.init_from[0] ? BPE_MOST_IDS : vocab_size;
     for (int i = 0; i < c->data.train.count; i++) dataset_files(c->data.train.item[i], &files);
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
-    Tokenizer t =
-        files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
-                    : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* before the data */
+    Tokenizer t = sample_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
+                  : files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
+                                : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* before the data */
     io_paths_free(&files);
     if (t.kind == TOKENIZER_IDS) t = tokenizer_create("", vocab_size);
     t.vocab_size =
         vocab_size; /* a model of others may have fewer ids than its tokenizer: what uses the rest is refused */
-    if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0])
+    if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0] && !sample_has_no_data(c))
         fail(EXIT_CONFIG,
              "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
              (long long)c->model.shape.vocab_size);

@@ -51,6 +51,8 @@ typedef struct {
     int     left_off; /* leave() said so   */
 } Sampled;
 
+/* Returns 1 if data.train is "-": the config is looked at without its data, and nothing is looked for beside them. */
+int sample_has_no_data(const Config *config);
 /* Returns the tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes
  * or ids only. Exit 65 if some files have another one beside them. Exit 64 if sample.prompt is text and tokens are ids
  * only. */

@@ -54,13 +54,13 @@ static void check_sources(const Dataset *data, const Config *c) {
     for (int i = 0; i < sources; i++) line("", "%s", use[i].text);
 }
 
-/* Opens existing data as a run would (exit 65). Missing data is no fault: it may come later. */
-static void check_data(const char *key, const StringList *globs, const Config *c) {
+/* Opens existing data as a run would (exit 65), and returns them. Missing data is no fault: it may come later. */
+static Dataset check_data(const char *key, const StringList *globs, const Config *c) {
     char tokens[32], samples[32], read[32], unread[SAMPLE_COUNT_CHARS], use[64];
-    if (globs->count == 0) return;
+    if (globs->count == 0 || strcmp(globs->item[0], "-") == 0) return (Dataset){0};
     if (!any_match(globs)) {
         line(key, "no file matches \"%s\"%s yet", globs->item[0], globs->count > 1 ? " and the others" : "");
-        return;
+        return (Dataset){0};
     }
     Dataset data = dataset_open_blend(key, globs->item, globs->share, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
     SampleCount count = dataset_count(&data);
@@ -73,7 +73,7 @@ static void check_data(const char *key, const StringList *globs, const Config *c
     line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, data.shards > 1 ? "s" : "", grouped_text(data.tokens, tokens),
          grouped_text(data.samples, samples), data.samples == 1 ? "" : "s", use, sample_count_unread(&count, data.seq_len, "; ", unread));
     if (data.blend) check_sources(&data, c);
-    dataset_close(&data);
+    return data;
 }
 
 static void print_understood(const Config *c, int ranks) {
@@ -127,12 +127,15 @@ int verb_check(int argc, char **argv) {
         return EXIT_CONFIG;
     }
     Tokenizer tokenizer = sample_tokenizer(&config);
-    sample_documents(&config, &tokenizer);
+    int is_alone = sample_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS; /* no tokenizer is known */
+    if (!is_alone) sample_documents(&config, &tokenizer);
     checkpoint_precheck_source(&config, &tokenizer);
     print_understood(&config, ranks);
-    check_data("data.train", &config.data.train, &config);
-    check_data("data.val", &config.data.val, &config);
-    check_tasks(&config, &tokenizer);
+    Dataset train = check_data("data.train", &config.data.train, &config), val = check_data("data.val", &config.data.val, &config);
+    dataset_warn_shared(&val, &train);
+    if (train.shards) dataset_close(&train);
+    if (val.shards) dataset_close(&val);
+    if (!is_alone) check_tasks(&config, &tokenizer);
     tokenizer_destroy(&tokenizer);
     config_free(&config);
     return EXIT_DONE;

@@ -8,6 +8,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/json_text.h"
+#include "data/number_type.h"
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "run/verbs/inspect.h"
@@ -225,9 +226,15 @@ int inspect_other(Inspect *in, const char *path) {
     else if (text)
         report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s", text,
                     encoding != ENCODING_FOUND ? " encoding=" : "", encoding != ENCODING_FOUND ? text : "");
-    else
+    else if (!has_ending(path, ".bin"))
         report_text(r, "kind",
                     "none of this program's files, of no form that is known here; bare uint16 tokens are named .bin");
+    else {
+        int               has_negatives;
+        const NumberType *type = number_type_find(start.byte, given, &has_negatives);
+        report_text(r, "kind", "none of this program's files: %s; tokens without a header are uint16 or uint32",
+                    type ? type->name : "of no form that is known here");
+    }
     report_number(r, "bytes", (double)bytes, "%lld", (long long)bytes);
     return EXIT_DATA;
 }

@@ -36,7 +36,7 @@ static Losses read_losses(const char *run, int64_t last_step) {
     MetricsLine line;
     Path        path = path_of("%s/metrics.jsonl", run ? run : "");
     FILE       *in = run ? io_open_stream(path.text, IO_READ) : NULL;
-    if (run && !in) io_expect_file(path.text, errno);
+    if (run && !in) io_expect_file(path.text, -errno);
     while (in && metrics_line_next(in, &line) != LINE_OTHER)
         if (line.step <= last_step && isfinite(line.loss)) take_line(&l, &line);
     if (in) fclose(in);

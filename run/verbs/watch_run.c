@@ -59,7 +59,7 @@ static void read_log(WatchRun *w) {
     MetricsLine line;
     Path        path = path_of("%s/metrics.jsonl", w->dir);
     FILE       *f = io_open_stream(path.text, IO_READ);
-    if (!f) io_expect_file(path.text, errno);
+    if (!f) io_expect_file(path.text, -errno);
     if (!f || !is_as_before(w, f)) begin_log(w);
     if (!f) return;
     fseeko(f, w->at, SEEK_SET);

@@ -186,6 +186,75 @@ static void other_widths_are_refused_with_their_size(void **state) {
     }
 }
 
+/* Writes the bits of a number as so many bytes. */
+static void put_bits(uint8_t *out, uint64_t bits, int bytes, int is_big) {
+    for (int k = 0; k < bytes; k++) out[is_big ? bytes - 1 - k : k] = (uint8_t)(bits >> 8 * k);
+}
+
+static uint64_t float_bits(int64_t id, char form) {
+    float    single = (float)id;
+    double   wide = (double)id;
+    uint64_t bits = 0;
+    uint32_t low;
+    memcpy(&low, &single, 4);
+    if (form == 'd') return memcpy(&bits, &wide, 8), bits;
+    if (form == 'b') return low >> 16;
+    if (form == 'f' || id == 0) return low; /* float16: sign, exponent and the ten places that are left */
+    return (low >> 31) << 15 | ((((low >> 23) & 255) - 112) << 10) | ((low >> 13) & 1023);
+}
+
+/* Ids as a text has them, small ones often, in every type that arrays have. */
+static void other_types_are_refused_by_name(void **state) {
+    (void)state;
+    static const struct { const char *name; int bytes, is_big; char form; } types[] = {
+        {"64-bit", 8, 0, 'i'},  {"big-endian 64-bit", 8, 1, 'i'},  {"uint32", 4, 0, 'i'},   {"big-endian uint32", 4, 1, 'i'},
+        {"float64", 8, 0, 'd'}, {"big-endian float64", 8, 1, 'd'}, {"float32", 4, 0, 'f'},  {"big-endian float32", 4, 1, 'f'},
+        {"float16", 2, 0, 'h'}, {"big-endian float16", 2, 1, 'h'}, {"bfloat16", 2, 0, 'b'}, {"big-endian bfloat16", 2, 1, 'b'},
+        {"of 3 bytes", 3, 0, 'i'}, {"big-endian numbers of 3 bytes", 3, 1, 'i'}, {"big-endian uint16", 2, 1, 'i'}, {"bytes", 1, 0, 'i'}};
+    enum { N = 12000 };
+    static uint8_t file[8 * N];
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int labels = 0; labels < 2; labels++)
+            for (int64_t vocab_size = 50257; vocab_size <= 100514; vocab_size += 15279) {
+                srand(11);
+                int is_integer = types[i].form == 'i', bytes = types[i].bytes, most = vocab_size > 65536 || bytes < 4 ? 50257 : 65536;
+                for (int k = 0; k < N; k++) {
+                    int64_t id = rand() % most >> rand() % 12;
+                    if (labels && rand() % 7 == 0) id = -100;
+                    put_bits(file + k * bytes, is_integer ? (uint64_t)id : float_bits(id, types[i].form), bytes, types[i].is_big);
+                }
+                if ((labels && bytes < 4 && is_integer) || (!labels && i == 2 && vocab_size > 65536)) continue;
+                const char *said = parse_for(vocab_size, file, (size_t)(N * bytes));
+                const char *due = labels && i == 2 ? "int32" : types[i].name, *cure = labels ? "labels" : strchr("hb", types[i].form) ? "lost" : "python3";
+                if (!strstr(said, due) || !strstr(said, cure) || strlen(said) + 1 >= SHARD_FAULT_CHARS)
+                    fail_msg("\"%s\" and \"%s\" are due, not \"%s\"", due, cure, said);
+            }
+    uint8_t start[1024];
+    put_header(start, 20240801, 7, 3);
+    for (int i = 0; i < 12; i += 4) put_bits(start + i, (uint64_t)(start[i] | start[i + 1] << 8 | start[i + 2] << 16 | start[i + 3] << 24), 4, 1);
+    assert_fault(start, 1024, 1036, "llm.c token shard in big-endian order");
+}
+
+/* uint16 tokens of vocabularies of every size, any share of padding, frequent ids anywhere. */
+static void no_uint16_tokens_are_refused(void **state) {
+    (void)state;
+    static uint16_t ids[20000], name[65536];
+    static const int VOCABULARIES[] = {2, 16, 100, 256, 300, 1000, 32000, 50257, 64000, 65536};
+    srand(7);
+    for (int i = 0; i < 65536; i++) name[i] = (uint16_t)i;
+    for (int draw = 0; draw < 600; draw++) {
+        int ends = VOCABULARIES[draw % 10], count = draw % 6 ? 16 + rand() % 500 : 20000, padding = draw % 3 ? 0 : rand() % 101, small = rand() % 12;
+        for (int i = ends - 1; i > 0 && draw % 2; i--) {
+            int      k = rand() % (i + 1);
+            uint16_t other = name[k];
+            name[k] = name[i], name[i] = other;
+        }
+        for (int i = 0; i < count; i++) ids[i] = rand() % 100 < padding ? 0 : name[(rand() % ends) >> (small ? rand() % small : 0)];
+        const char *said = parse_for(65535, ids, 2 * (size_t)count);
+        if (strstr(said, "has no header and holds")) fail_msg("draw %d of %d ids below %d: %s", draw, count, ends, said);
+    }
+}
+
 /* No bytes make the parser accept tokens outside the file. */
 static void random_headers_never_point_outside(void **state) {
     (void)state;
@@ -303,7 +372,9 @@ static void megatron_files_are_read_with_their_index(void **state) {
     write_megatron("odd", 4, 2, narrow, 6, 4);
     assert_ends(EXIT_DATA, open_shard, "odd.bin", "holds 6 bytes, no whole number of its index's int32", NULL);
     write_megatron("cut", 8, 2, narrow, 6, 2);
-    assert_ends(EXIT_DATA, open_shard, "cut.bin", "holds 6 bytes and does not end where the last sequence of its index does", NULL);
+    assert_ends(EXIT_DATA, open_shard, "cut.bin", "cut.idx says that sequence 1 ends at byte 8, and the tokens hold 6 bytes", NULL);
+    write_megatron("more", 8, 2, wide, sizeof wide, 2);
+    assert_ends(EXIT_DATA, open_shard, "more.bin", "more.idx ends its last sequence at byte 8, and the tokens hold 16 bytes", NULL);
     write_megatron("void", 8, 0, narrow, 6, 2);
     assert_ends(EXIT_DATA, open_shard, "void.bin", "holds no sequence", NULL);
     assert_int_equal(truncate("narrow.idx", 50), 0);
@@ -314,10 +385,48 @@ static void megatron_files_are_read_with_their_index(void **state) {
     write_file("narrow.idx", "TNTIDX\0\0................", 24);
     assert_ends(EXIT_DATA, open_shard, "narrow.bin", "narrow.bin has an index of an older Megatron (narrow.idx, TNTIDX)", NULL);
     assert_ends(EXIT_DATA, open_shard, "narrow.idx", "index of an older Megatron", NULL);
-    write_file("narrow.idx", "a note", 6); /* anybody's */
-    s = shard_open("narrow.bin", 0);
-    assert_int_equal(s.header.tokens, 4);
-    shard_close(&s);
+    static const char *const OTHERS[] = {"a note", "", "MMIDIDX"};
+    for (int i = 0; i < 3; i++) {
+        write_file("narrow.idx", OTHERS[i], strlen(OTHERS[i]));
+        assert_ends(EXIT_DATA, open_shard, "narrow.bin", "narrow.idx lies where a Megatron index of narrow.bin would, and is none", NULL);
+    }
+}
+
+/* An index of more sequences than are read at once, with one number changed anywhere in it. */
+static void a_damaged_index_is_refused(void **state) {
+    (void)state;
+    enum { N = 10000, BYTES = 34 + 12 * N + 16 };
+    static uint8_t  index[BYTES];
+    static uint16_t tokens[2 * N];
+    const uint64_t  one = 1, count = N, two = 2, zero = 0;
+    memcpy(index, "MMIDIDX\0\0", 9), memcpy(index + 9, &one, 8), memcpy(index + 18, &count, 8), memcpy(index + 26, &two, 8);
+    index[17] = 8;
+    for (int32_t i = 0; i < N; i++) {
+        memcpy(index + 34 + 4 * i, &(int32_t){i % 2 ? 4 : 0}, 4); /* empty documents are none's fault */
+        memcpy(index + 34 + 4 * N + 8 * i, &(int64_t){8 * (i / 2)}, 8);
+    }
+    memcpy(index + BYTES - 16, &zero, 8), memcpy(index + BYTES - 8, &count, 8);
+    write_file("m.bin", tokens, sizeof tokens);
+    write_file("m.idx", index, BYTES);
+    assert_ends(0, open_shard, "m.bin", NULL);
+    const struct { size_t at; int64_t value; size_t bytes; const char *why; } cases[] = {
+        {34 + 4 * 5, -5, 4, "m.idx gives sequence 5 a length of -5"},
+        {34 + 4 * 9001, INT32_MAX, 4, "says that sequence 9001 ends at byte"},
+        {34 + 4 * 7, 3, 4, "says that sequence 8 begins at byte 32, and the sequences before it end at 30"},
+        {34 + 4 * (N - 1), 3, 4, "ends its last sequence at byte 39998, and the tokens hold 40000 bytes"},
+        {34 + 4 * N + 8 * 4, 1000000000, 8, "says that sequence 4 begins at byte 1000000000, and the sequences before it end at 16"},
+        {34 + 4 * N + 8 * 9000, 0, 8, "says that sequence 9000 begins at byte 0"},
+        {34 + 4 * N + 8 * 3, -8, 8, "says that sequence 3 begins at byte -8"},
+        {BYTES - 8, N + 1, 8, "has a border of documents at sequence 10001"},
+        {BYTES - 16, -1, 8, "has a border of documents at sequence -1"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t kept[8];
+        memcpy(kept, index + cases[i].at, 8);
+        memcpy(index + cases[i].at, &cases[i].value, cases[i].bytes);
+        write_file("m.idx", index, BYTES);
+        memcpy(index + cases[i].at, kept, 8);
+        assert_ends(EXIT_DATA, open_shard, "m.bin", cases[i].why, "copy or make both again", NULL);
+    }
 }
 
 static void open_on_a_bad_disk(const void *path) {
@@ -410,6 +519,20 @@ static void offsets_beyond_four_gib_are_right(void **state) {
     shard_close(&s);
 }
 
+static void zeros_at_the_end_are_counted(void **state) {
+    (void)state;
+    enum { N = 200000 };
+    static const int64_t zeros[] = {0, 1, 65535, 65536, 65537, 131073, N - 1, N};
+    static uint16_t      tokens[N];
+    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
+        for (int64_t k = 0; k < N; k++) tokens[k] = (uint16_t)(k < N - zeros[i] ? 256 + k % 3 : 0); /* 256: its low byte is 0 */
+        write_file("z", tokens, sizeof tokens);
+        Shard s = shard_open("z", 0);
+        assert_int_equal(shard_zero_tail(&s), zeros[i]);
+        shard_close(&s);
+    }
+}
+
 static void put_all(ShardWriter *w, int64_t count, int32_t modulo) {
     for (int64_t i = 0; i < count;) {
         int32_t part[777];
@@ -498,14 +621,18 @@ int main(void) {
         cmocka_unit_test(text_is_told_from_tokens),
         cmocka_unit_test(wide_text_is_told_from_tokens),
         cmocka_unit_test(other_widths_are_refused_with_their_size),
+        cmocka_unit_test(other_types_are_refused_by_name),
+        cmocka_unit_test(no_uint16_tokens_are_refused),
         cmocka_unit_test(random_headers_never_point_outside),
         IN_FOLDER(tokens_are_read),
         IN_FOLDER(bad_files_end_the_program_with_a_sentence),
         IN_FOLDER(megatron_files_are_read_with_their_index),
+        IN_FOLDER(a_damaged_index_is_refused),
         IN_FOLDER(files_that_cannot_be_read_are_named),
         IN_FOLDER(other_bus_errors_are_not_ours),
         IN_FOLDER(foreign_tokens_are_found_wherever_they_are),
         IN_FOLDER(offsets_beyond_four_gib_are_right),
+        IN_FOLDER(zeros_at_the_end_are_counted),
         IN_FOLDER(what_is_written_is_read_back),
         IN_FOLDER(a_full_disk_leaves_nothing),
         IN_FOLDER(threads_find_the_first),

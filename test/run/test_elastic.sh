@@ -12,12 +12,19 @@ expect "an unknown key: 64" exits 64 'model\.n_layers' elastic model.n_layers=3
 expect "np= that is no number: 64" exits 64 'np=x ' elastic np=x
 expect "a hosts file that is not there: 64" exits 64 "hosts=$WORK/none" elastic hosts="$WORK/none"
 # Each line is refused by its number, with what to write, before any host is asked.
-for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2" "fe80::2" "\[::1\]:2" "::1 slots=2" "me@nodeB slots=2" "nodeA slots=2 port=22" "nodeA:2 slots=2" "nodeA max_slots=0" "nodeA:99999"; do
+for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2" "fe80::2" "\[::1\]:2" "::1 slots=2" "me@nodeB slots=2" "nodeA slots=2 port=22" "nodeA:2 slots=2" "nodeA max_slots=0" "nodeA:99999" "\[gpus\]"; do
     { echo '# a comment'; echo "${line//\\/}"; } > "$WORK/bad"
-    expect "a line of hosts, \"$line\": 64" exits 64 "hosts: line 2, \"$line\": .*(expected|not supported)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
+    expect "a line of hosts, \"$line\": 64" exits 64 "$WORK/bad: line 2, \"$line\": .*(expected|not supported)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
 done
 printf 'node\033[31mA\n' > "$WORK/bad"
-expect "a control character is not printed: 64" exits 64 'hosts: line 1, "node[?].31mA"' elastic hosts="$WORK/bad"
+expect "a control character is not printed: 64" exits 64 'bad: line 1, "node[?].31mA"' elastic hosts="$WORK/bad"
+printf '# none\n\n' > "$WORK/bad"
+expect "a file without a host: 64" exits 64 "no start: $WORK/bad lists no host: write one a line" elastic hosts="$WORK/bad"
+printf '\377\376n\0o\0d\0e\0\n\0' > "$WORK/bad"
+expect "a file in UTF-16: 64, and one line" exits 64 "$WORK/bad is no UTF-8 text: iconv -f utf-16" elastic hosts="$WORK/bad"
+expect "  and nothing of the shell" quiet [ "$(grep -vc '^elastic.sh: no start' "$WORK/err")" = 0 ]
+mkdir "$WORK/odd"; echo '{"model": ' > "$WORK/odd/tokenizer.json"; echo '[]' > "$WORK/odd/tokens.json"
+expect "nothing is looked for beside data that are not given" quiet eval "(cd '$WORK/odd' && '$TRAIN' check '$WORK/tiny.json' data.train=- data.val= sample.every=2 sample.prompt=a data.document_mask=true model.vocab_size=300)"
 # Two slots, however the file is written: a third stage has no rank.
 for text in 'localhost slots=2\r\n' '\357\273\277localhost slots=2\n' 'localhost slots = 2 max_slots=4\n' 'localhost slots=2 max-slots=8 # big\n' 'localhost:1\r\n\r\nlocalhost\r\n'; do
     printf "$text" > "$WORK/slots"
@@ -86,7 +93,7 @@ printf '#!/bin/sh\necho >> "%s"; [ $(wc -l < "%s") -eq 2 ] || echo localhost:2\n
 words="hosts=$WORK/discover" expect "no host answers after a loss: the end, with its code" ends_with 137 1 137 0
 rm "$WORK/asked"
 PATIENCE=60 words="hosts=$WORK/discover" expect "or a wait for hosts" ends_with 0 2 137 0
-expect "as a line says" grep -q '^elastic.sh: waits up to 60 s for hosts: no host answers$' "$WORK/err"
+expect "as a line says" grep -q '^elastic.sh: waits up to 60 s for hosts: .*/discover lists no host: ' "$WORK/err"
 
 # One slot at the first question, then two.
 printf '#!/bin/sh\nif [ -e "%s" ]; then echo localhost:2; else touch "%s"; echo localhost:1; fi\n' "$WORK/two" "$WORK/two" > "$WORK/discover"

@@ -21,7 +21,7 @@ for pattern in 'd/*e/*_*.bin' 'd/[mno]ne/*_*.bin' './/d/on?//*_*.bin'; do
     rm -rf again; small run.dir=again data.train="${pattern/\*_/train_}" data.val="${pattern/\*_/val_}" > out 2>&1; ok $? "the same by $pattern"
     expect "to the same losses, bits per byte and files" same_run r again
 done
-weird=$'runs/-a "b" [c]*?=d\n\'e\''
+weird=$'runs/-a "b" [c]*?=d\t\'e\''
 small run.dir="$weird" data.train="$odd/train_*.bin" data.val="$odd/val_*.bin" > out 2>&1; ok $? "data in a folder with wildcards, run.dir with all that a name can hold"
 expect "as of other folders" same_run r "$weird"
 small run.dir="$weird" data.train="$odd/train_*.bin" data.val="$odd/val_*.bin" run.steps=4 run.resume=must > out 2>&1; ok $? "it resumes"

@@ -208,6 +208,27 @@ static void test_resume_words(void **state) {
     }
 }
 
+/* The folder of checkpoints was moved away: a new run would replace the metrics of the old one. */
+static void test_lost_checkpoints(void **state) {
+    (void)state;
+    static const char LINES[] = "{\"kind\":\"train\",\"step\":4}\n{\"kind\":\"event\",\"event\":\"save\",\"step\":4,\"time\":1.5,\"ms\":2}\n"
+                                "{\"kind\":\"train\",\"step\":5}\n";
+    Path metrics = path_of("%s/metrics.jsonl", dir);
+    SAVE(4);
+    assert_int_equal(io_replace_file(metrics.text, LINES, strlen(LINES)), 0);
+    assert_int_equal(resume("", 4).code, 0);
+    rename(path_of("%s/checkpoints", dir).text, path_of("%s/elsewhere", dir).text);
+    expect_refusal("", EXIT_DATA, "metrics.jsonl says that step 4 was saved, and ");
+    expect_refusal("", EXIT_DATA, "put its folders back to go on from there; to begin anew take another run.dir, or type rm ");
+    rename(path_of("%s/elsewhere", dir).text, path_of("%s/checkpoints", dir).text);
+    assert_int_equal(resume("", 4).code, 0);
+    rename(path_of("%s/checkpoints", dir).text, path_of("%s/elsewhere", dir).text);
+    assert_int_equal(io_replace_file(metrics.text, LINES, strcspn(LINES, "\n") + 1), 0); /* killed before its first checkpoint */
+    assert_int_equal(resume("", 0).code, 0);
+    assert_int_equal(unlink(metrics.text), 0);
+    assert_int_equal(resume("", 0).code, 0);
+}
+
 /* state.json with another version, and its hash put right. */
 static void set_version(const char *version) {
     char   *text;
@@ -334,9 +355,9 @@ static void test_never_prunes_below_what_verifies(void **state) {
     SAVE(1, 2);
     flip_bit("step_00000002/model.safetensors", -5);
     SAVE(3);
-    assert_string_equal(listing(), "step_00000001 step_00000002 step_00000003 "); /* 2 is broken: 3 can fall back to 1 */
+    assert_string_equal(listing(), "step_00000001 step_00000002.passed-over step_00000003 "); /* 2 is broken: 3 can fall back to 1 */
     SAVE(4);
-    assert_string_equal(listing(), "step_00000003 step_00000004 ");
+    assert_string_equal(listing(), "step_00000002.passed-over step_00000003 step_00000004 ");
 }
 
 /* A checkpoint that was whole may be broken by now: every save reads its fallback again. */
@@ -350,9 +371,9 @@ static void test_an_older_one_breaks_while_the_run_goes_on(void **state) {
         saver_start(s, step, NULL);
         saver_finish(s);
         if (step == 2) flip_bit("step_00000002/model.safetensors", -5);
-        if (step == 3) assert_string_equal(listing(), "step_00000001 step_00000002 step_00000003 ");
+        if (step == 3) assert_string_equal(listing(), "step_00000001 step_00000002.passed-over step_00000003 ");
     }
-    assert_string_equal(listing(), "step_00000003 step_00000004 ");
+    assert_string_equal(listing(), "step_00000002.passed-over step_00000003 step_00000004 ");
     saver_destroy(s);
     fixture_destroy(&f);
 }
@@ -372,15 +393,59 @@ static void test_leftovers_go_and_strangers_stay(void **state) {
     assert_string_equal(listing(), "best step_00000001.old step_00000002 step_00000003 step_1 ");
 }
 
-/* A run that fell back goes its own way: the broken checkpoint that it passed over does not come back. */
-static void test_passed_over_steps_go(void **state) {
+/* Of a folder that a save has left only the files of a save go. */
+static void test_files_of_others_stay(void **state) {
+    (void)state;
+    char  *text;
+    SAVE(1);
+    mkdir(path_of("%s/checkpoints/step_00000002.tmp", dir).text, 0777);
+    fclose(fopen(path_of("%s/checkpoints/step_00000002.tmp/model.safetensors", dir).text, "w"));
+    assert_int_equal(io_replace_file(path_of("%s/checkpoints/step_00000002.tmp/mine", dir).text, "my", 2), 0);
+    SAVE(2);
+    assert_string_equal(listing(), "step_00000001 step_00000002 step_00000002.tmp.passed-over ");
+    assert_int_equal(access(path_of("%s/checkpoints/step_00000002.tmp.passed-over/model.safetensors", dir).text, F_OK), -1);
+    assert_int_equal(io_read_file(path_of("%s/checkpoints/step_00000002.tmp.passed-over/mine", dir).text, 9, &text), 2);
+    free(text);
+    assert_int_equal(symlink("step_00000001", path_of("%s/checkpoints/step_00000003.tmp", dir).text), 0);
+    SAVE(3);
+    assert_string_equal(listing(), "step_00000002 step_00000002.tmp.passed-over step_00000003 step_00000003.tmp.passed-over ");
+    assert_int_equal(resume("", 3).code, 0);
+}
+
+/* A run that fell back goes its own way: the broken checkpoint that it passed over does not come back, and stays. */
+static void test_passed_over_steps_go_out_of_the_way(void **state) {
     (void)state;
     SAVE(10, 20);
     flip_bit("step_00000020/model.safetensors", -5);
     SAVE(15);
-    assert_string_equal(listing(), "step_00000010 step_00000015 ");
+    assert_string_equal(listing(), "step_00000010 step_00000015 step_00000020.passed-over ");
     SAVE(20);
     assert_int_equal(resume("", 20).code, 0);
+    flip_bit("step_00000020/model.safetensors", -5);
+    SAVE(21);
+    assert_string_equal(listing(), "step_00000015 step_00000020.passed-over step_00000020.passed-over-2 step_00000021 ");
+}
+
+/* A checkpoint under the name of another step, and a link, are the user's. */
+static void test_renamed_and_linked_steps_stay(void **state) {
+    (void)state;
+    struct stat st;
+    SAVE(4);
+    save_steps((const int64_t[]){6, 0}, "", F32);
+    rename(path_of("%s/checkpoints/step_00000006", dir).text, path_of("%s/checkpoints/step_00000008", dir).text);
+    assert_int_equal(symlink("step_00000004", path_of("%s/checkpoints/step_00000010", dir).text), 0);
+    Child c = resume("", 4);
+    assert_int_equal(c.code, 0);
+    assert_non_null(strstr(c.said, "step_00000010 is passed over: it is not a folder; a later save renames it to step_00000010.passed-over"));
+    assert_non_null(strstr(c.said, "step_00000008 is passed over: state.json is that of step 6"));
+    SAVE(8);
+    assert_string_equal(listing(), "step_00000004 step_00000008 step_00000008.passed-over step_00000010.passed-over ");
+    assert_true(lstat(path_of("%s/checkpoints/step_00000010.passed-over", dir).text, &st) == 0 && S_ISLNK(st.st_mode));
+    assert_int_equal(resume("", 8).code, 0);
+    assert_int_equal(symlink("step_00000004", path_of("%s/checkpoints/step_00000010", dir).text), 0);
+    SAVE(10);
+    assert_string_equal(listing(), "step_00000008 step_00000008.passed-over step_00000010 step_00000010.passed-over step_00000010.passed-over-2 ");
+    assert_int_equal(access(path_of("%s/checkpoints/step_00000008.passed-over/state.json", dir).text, F_OK), 0);
 }
 
 static void test_saving_a_step_again(void **state) {
@@ -395,7 +460,7 @@ static void test_saving_a_step_again(void **state) {
     flip_bit("step_00000020/model.safetensors", -5);
     SAVE(20);
     stat(file.text, &after);
-    assert_string_equal(listing(), "step_00000010 step_00000020 ");
+    assert_string_equal(listing(), "step_00000010 step_00000020 step_00000020.passed-over ");
     assert_int_equal(resume("", 20).code, 0);
 }
 
@@ -470,8 +535,8 @@ int main(void) {
         CASE(test_a_prune_that_never_came),
         CASE(test_never_prunes_below_what_verifies),
         CASE(test_an_older_one_breaks_while_the_run_goes_on),
-        CASE(test_leftovers_go_and_strangers_stay),
-        CASE(test_passed_over_steps_go),
+        CASE(test_lost_checkpoints), CASE(test_leftovers_go_and_strangers_stay),
+        CASE(test_files_of_others_stay), CASE(test_renamed_and_linked_steps_stay), CASE(test_passed_over_steps_go_out_of_the_way),
         CASE(test_saving_a_step_again),
         CASE(test_saving_a_step_after_a_rollback),
         CASE(test_rolling_back),
