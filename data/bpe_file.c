@@ -239,8 +239,10 @@ static int read_merges(Reading *r, const BpeText *file) {
         end = line + strcspn(line, "\n");
         if (*end) *end++ = 0;
         char *cr = strchr(line, '\r');
-        if (cr && cr[1])
-            return refuse(r, " has a carriage return within a line: tr '\\r' '\\n' < FILE > NEW makes lines of them");
+        if (cr && cr[1]) {
+            refuse(r, " has a carriage return within a line: $ tr '\\r' '\\n' < FILE > NEW makes lines of them");
+            return shell_read_file(r->fault, BPE_FAULT_CHARS, (ShellFile){.path = r->path, .unpack = file->unpack}), 0;
+        }
         if (cr) *cr = 0;
         char *space = strchr(line, ' ');
         if (!*line || strncmp(line, "#version", 8) == 0) continue;
@@ -695,17 +697,15 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
         return say(fault, EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path,
                    FILE_LIMIT >> 20);
     if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
-    read->path = path, read->bytes = (size_t)n;
+    read->path = path, read->bytes = (size_t)n, read->unpack = unpack_command(unpack_kind(read->text, (size_t)n));
     if (is_sentencepiece(path, read->text, read->bytes)) {
         free(read->text), read->text = NULL;
         return say(fault, EXIT_DATA, "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON, path);
     }
-    int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, why);
+    int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, path, why);
     if (!exit_code) return 0;
     free(read->text), read->text = NULL;
-    say(fault, exit_code, "the tokenizer's file %s %s", path, why);
-    shell_name_file(fault, BPE_FAULT_CHARS, path);
-    return exit_code;
+    return say(fault, exit_code, "the tokenizer's file %s %s", path, why);
 }
 
 /* --- tokenizer_config.json and special_tokens_map.json ------------------------------------------------------------ */
@@ -813,7 +813,7 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
 
 /* Returns as read_text. */
 static int read_files(BpeKind kind, const char *first, const char *second, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
-    BpeText text[2] = {{NULL, NULL, 0}, {NULL, NULL, 0}};
+    BpeText text[2] = {{NULL, NULL, 0, NULL}, {NULL, NULL, 0, NULL}};
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);

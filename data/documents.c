@@ -45,6 +45,7 @@ typedef struct {
     Packing        packing;
     char          *note;       /* a remark for the user, if the format may be unexpected; else NULL; owned */
     int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
+    int            is_unnamed; /* no path gives its bytes again: standard input, a pipe */
     int            is_pipe;    /* can be read only once; its format is detected when it is opened */
     int            is_named;   /* named by the user, not found in a folder */
     int64_t        documents, bytes, invalid, controls; /* counted by documents_read */
@@ -117,13 +118,23 @@ static const char *base_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
+/* Puts the file into the commands of a sentence, so that they read it as this program does. */
+static void name_source(const Source *s, char *sentence, size_t capacity) {
+    int is_wide = s->encoding > ENCODING_UTF8 && s->encoding < ENCODING_LATIN1;
+    char decode[64];
+    snprintf(decode, sizeof decode, "iconv -f %s -t utf-8", is_wide ? TEXT_ENCODINGS[s->encoding - 1] : "");
+    shell_read_file(sentence, capacity, (ShellFile){.path = s->is_unnamed ? NULL : s->typed, .unpack = unpack_command(s->packing),
+                                                    .decode = is_wide && s->format != FORMAT_TEXT ? decode : NULL});
+}
+
 /* Puts the file's own path into the commands of a message, and adds the skip= that leaves a file of a folder out.
  * Returns exit_code. */
 static int with_cure(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
     char        glob[2 * NAME_MAX + 8] = "skip=";
     const char *base = base_of(s->typed);
     size_t      used, n = strlen(glob);
-    if (exit_code == EXIT_DATA && !s->is_pipe) shell_name_file(fault, DOCUMENT_FAULT_CHARS, s->typed);
+    size_t name = strlen(s->name) < NAME_CHARS && strncmp(fault, s->name, strlen(s->name)) == 0 ? strlen(s->name) : 0;
+    if (exit_code == EXIT_DATA || exit_code == EXIT_MEMORY) name_source(s, fault + name, DOCUMENT_FAULT_CHARS - name);
     if ((exit_code != EXIT_DATA && exit_code != EXIT_IO) || s->is_named) return exit_code;
     for (; *base && n + 2 < sizeof glob; glob[n++] = *base++)
         if (strchr("*?[]\\", *base)) glob[n++] = '\\';
@@ -337,8 +348,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
     if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET; /* parquet_open refuses other files */
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
-        return fault_is(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it",
-                        unpack_name(s->packing));
+        return fault_is(fault, EXIT_DATA, s->name, " is a packed parquet file: $ %s < PACKED > NEW.parquet unpacks it",
+                        unpack_command(s->packing));
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
@@ -365,8 +376,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
         s->note = copy_of(holds_two_objects(stream)
-                              ? "several JSON values on a line, not rows (jq -c . FILE > NEW.jsonl makes rows of them)"
-                              : "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)");
+                              ? "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)"
+                              : "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of it)");
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream))) {
         const char *first = stream->held + strspn(stream->held, " \t\r\n");
         const char *rows = json_line_array_rows(first, stream->helds - (size_t)(first - stream->held));
@@ -443,6 +454,7 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
     Source source = {.path = copy_of(path),
                      .typed = copy_of(typed),
                      .name = shown_name(typed),
+                     .is_unnamed = !S_ISREG(st->st_mode) || strcmp(path, "/dev/stdin") == 0,
                      .is_pipe = !S_ISREG(st->st_mode) || hides_bytes(path, st),
                      .due_documents = -1,
                      .due_bytes = -1};
@@ -670,7 +682,7 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
     if (s->encoding == ENCODING_LATIN1)
         return fault_is(fault, EXIT_DATA, s->name,
                         ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at most 1 %% may be: give "
-                   "the encoding it has, or leave encoding= out (for Windows-1252: iconv -f CP1252 -t UTF-8 FILE > "
+                   "the encoding it has, or leave encoding= out (for Windows-1252: $ iconv -f CP1252 -t UTF-8 < FILE > "
                         "NEW)",
                         (long long)s->invalid, (long long)of, (long long)first);
     if (s->format == FORMAT_PARQUET)
@@ -679,8 +691,8 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                         (long long)s->invalid, (long long)of);
     return fault_is(fault, EXIT_DATA, s->name,
                     ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may be: give the "
-               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for another: iconv -f "
-                    "NAME -t utf-8 FILE > NEW); format=text keeps the bytes as they are",
+               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for another: $ iconv -f "
+                    "NAME -t utf-8 < FILE > NEW); format=text keeps the bytes as they are",
                     (long long)s->invalid, (long long)of, (long long)first);
 }
 
@@ -866,7 +878,7 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
 /* --- what was read ------------------------------------------------------------------------------------------------ */
 
 /* Writes how a file was read, such as "JSON Lines, utf-8, gzip". Returns out. */
-static const char *kind_of(const Source *s, char out[NAME_CHARS]) {
+static char *kind_of(const Source *s, char out[NAME_CHARS]) {
     snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format],
              s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1],
              s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? unpack_name(s->packing) : "",
@@ -913,7 +925,8 @@ static void print_kinds(const Documents *d, FILE *out) {
     char  kind[NAME_CHARS];
     for (int64_t i = 0; i < d->sources; i++) {
         const Source *s = &d->source[i];
-        Kind         *k = kind_named(&read, kind_of(s, kind));
+        shell_read_file(kind_of(s, kind), sizeof kind, (ShellFile){.path = "FILE", .unpack = unpack_command(s->packing)});
+        Kind *k = kind_named(&read, kind);
         count_file(k, s->name);
         k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
     }
@@ -945,7 +958,8 @@ void documents_print(const Documents *d, FILE *out) {
     }
     for (int64_t i = 0; i < d->sources; i++) {
         const Source *s = &d->source[i];
-        print_plain(out, "  read     %s: %s", s->name, kind_of(s, kind));
+        name_source(s, kind_of(s, kind), sizeof kind);
+        print_plain(out, "  read     %s: %s", s->name, kind);
         print_counts(s->documents, s->bytes, s->invalid, out);
         fputc('\n', out);
     }

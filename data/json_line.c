@@ -204,12 +204,12 @@ static const char *other_than_text(const Reader *r) {
 }
 
 #define COMMA_BEHIND \
-    "has a comma after its object, which JSON Lines has not (sed 's/,[[:space:]]*$//' FILE > NEW.jsonl takes it away)"
+    "has a comma after its object, which JSON Lines has not ($ sed 's/,[[:space:]]*$//' < FILE > NEW.jsonl takes it away)"
 #define COMMA_BETWEEN \
-    "has several objects with commas between, and JSON Lines has one a line (sed '1s/^/[/; $s/,*[[:space:]]*$/]/' FILE | jq -c " \
+    "has several objects with commas between, and JSON Lines has one a line ($ sed '1s/^/[/; $s/,*[[:space:]]*$/]/' < FILE | jq -c " \
     "'.[]' > NEW.jsonl writes them so)"
 #define PYTHON \
-    "is a Python dict, not JSON (python3 -c 'import ast, json, sys; [print(json.dumps(ast.literal_eval(l))) for l in sys.stdin " \
+    "is a Python dict, not JSON ($ python3 -c 'import ast, json, sys; [print(json.dumps(ast.literal_eval(l))) for l in sys.stdin " \
     "if l.strip()]' < FILE > NEW.jsonl writes JSON)"
 
 /* Reads one object and finds the string under `field` (NULL to find none). Returns as json_line_text, but with the
@@ -243,10 +243,10 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         r->is_open = 0; /* the value itself is whole */
     }
     if (!r->wrong && r->at < r->end)
-        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind)) ? "has two objects, and JSON Lines has one a line (jq -c . FILE > NEW.jsonl writes them so)"
+        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind)) ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
                  : memchr(behind, '\r', (size_t)(r->at - behind))
                      ? "has text after a carriage return: a line must end in LF or CR LF "
-                       "(tr '\\r' '\\n' < FILE > NEW makes lines of it)"
+                       "($ tr '\\r' '\\n' < FILE > NEW makes lines of it)"
                      : "has text after its object");
     return r->wrong ? -1 : found;
 }
@@ -273,10 +273,10 @@ const char *json_line_array_rows(const char *text, size_t bytes) {
     int is_nested = memchr(text + 1, '[', at - 1) != NULL;
     if (at < bytes && text[at] == '\'') return "a list of Python, not JSON: write it with json.dumps, a value a line";
     if (at < bytes && text[at] == '"')
-        return is_nested ? "jq -c '.[][] | {text: .}' FILE > NEW.jsonl makes objects of its strings"
-                         : "jq -c '.[] | {text: .}' FILE > NEW.jsonl makes objects of its strings";
-    return is_nested ? "jq -c '.[][]' FILE > NEW.jsonl makes lines of the objects in it"
-                     : "jq -c '.[]' FILE > NEW.jsonl makes lines of the objects in an array";
+        return is_nested ? "$ jq -c '.[][] | {text: .}' < FILE > NEW.jsonl makes objects of its strings"
+                         : "$ jq -c '.[] | {text: .}' < FILE > NEW.jsonl makes objects of its strings";
+    return is_nested ? "$ jq -c '.[][]' < FILE > NEW.jsonl makes lines of the objects in it"
+                     : "$ jq -c '.[]' < FILE > NEW.jsonl makes lines of the objects in an array";
 }
 
 int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
@@ -297,7 +297,7 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
         if (rows) snprintf(fault, JSON_LINE_FAULT_CHARS, "is an array; each line must be an object (%s)", rows);
         else if (*r.at == '"')
             snprintf(fault, JSON_LINE_FAULT_CHARS,
-                     "is a string; each line must be an object (jq -c '{text: .}' FILE > NEW.jsonl makes objects of strings)");
+                     "is a string; each line must be an object ($ jq -c '{text: .}' < FILE > NEW.jsonl makes objects of strings)");
         else snprintf(fault, JSON_LINE_FAULT_CHARS, "is not a JSON object (format=text reads the file as text)");
         return -1;
     }
@@ -310,7 +310,7 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
     else if (r.wrong && r.is_open)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
                  "%s (column %zu): its value spans several lines or was cut off, and JSON Lines has one value a line "
-                 "(jq -c . FILE > NEW.jsonl writes it so; format=text reads the file as text)",
+                 "($ jq -c . < FILE > NEW.jsonl writes it so; format=text reads the file as text)",
                  r.wrong, r.column);
     else if (r.wrong) snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column);
     else if (found == -2)

@@ -73,8 +73,8 @@ int64_t text_controls(const char *text, size_t bytes);
 
 /* Turns a whole file in memory, *text [*bytes], into clean UTF-8: unpacked, without its mark, with a NUL after it.
  * Replaces the malloc'ed *text. Over `limit` clean bytes are a fault. Returns as text_file_open; after a fault *text is
- * unchanged. */
-int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FAULT_CHARS]);
+ * unchanged. path is the file's, for commands in the message; NULL for standard input. */
+int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char fault[TEXT_FILE_FAULT_CHARS]);
 
 #ifdef __cplusplus
 }

@@ -390,7 +390,7 @@ static void copy_beside(const Job *job, const char *from, const char *name) {
     int64_t read = io_read_file(from, COPIED_BYTES, &text);
     size_t  bytes = read < 0 ? 0 : (size_t)read;
     snprintf(to, sizeof to, "%s/%s", job->out, name);
-    int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, fault);
+    int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, from, fault);
     if (exit_code) give_up(job, exit_code, "%s %s", from, fault);
     int rc = read < 0 ? (int)read : io_replace_file(to, text, bytes);
     free(text);

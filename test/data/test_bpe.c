@@ -391,7 +391,7 @@ static void hostile_files_are_refused(void **state) {
         size_t each = strlen(CASES[i].again), at = (size_t)sprintf(text, "%s", CASES[i].begin);
         for (int k = 0; k < MANY && each > 0; k++, at += each) memcpy(text + at, CASES[i].again, each);
         at += (size_t)sprintf(text + at, "%s", CASES[i].end);
-        BpeText file[2] = {{"gpt2.tiktoken", text, at}, {NULL, NULL, 0}};
+        BpeText file[2] = {{"gpt2.tiktoken", text, at, NULL}, {NULL, NULL, 0, NULL}};
         assert_int_equal(bpe_file_parse(CASES[i].kind, file, &f, fault), 0);
         if (!strstr(fault, CASES[i].says)) fail_msg("\"%s\" is missing in: %s", CASES[i].says, fault);
     }
@@ -404,11 +404,11 @@ static void hostile_files_are_refused(void **state) {
         }
         strcat(vocabulary, "\"ab\":256,\"cd\":257}");
         strcpy(merges, RETURNS[i]);
-        BpeText file[2] = {{"vocab.json", vocabulary, strlen(vocabulary)}, {"merges.txt", merges, strlen(merges)}};
+        BpeText file[2] = {{"vocab.json", vocabulary, strlen(vocabulary), NULL}, {"merges.txt", merges, strlen(merges), NULL}};
         assert_int_equal(bpe_file_parse(BPE_VOCAB_AND_MERGES, file, &f, fault), 0);
         assert_non_null(strstr(fault, "merges.txt has a carriage return within a line"));
     }
-    BpeText zero[2] = {{"vocab.json", memcpy(text, "{}\0", 4), 3}, {"merges.txt", text, 3}};
+    BpeText zero[2] = {{"vocab.json", memcpy(text, "{}\0", 4), 3, NULL}, {"merges.txt", text, 3, NULL}};
     for (BpeKind kind = BPE_TOKENIZER_JSON; kind <= BPE_TIKTOKEN; kind++) {
         assert_int_equal(bpe_file_parse(kind, zero, &f, fault), 0);
         assert_non_null(strstr(fault, "is not text"));

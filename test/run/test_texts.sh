@@ -114,7 +114,7 @@ expect "  and once" eval 'gzip -dc < twice.gz > once.gz; tokenize once.gz out=tr
 for packer in bzip2 lz4; do
     if ! command -v $packer > /dev/null; then echo "skip $packer is not there"; continue; fi
     $packer -c < rows.txt > "packed.$packer"
-    expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc packed.$packer > NEW unpacks it" tokenize "packed.$packer" out=new
+    expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc < packed.$packer > NEW unpacks it" tokenize "packed.$packer" out=new
     expect "  works" eval '$packer -dc "packed.$packer" > new.txt; tokenize new.txt out=unpacked val=0 > /dev/null; cmp unpacked/train_000000.bin plain/train_000000.bin'
 done
 printf '\050\265\057\375\000\250\031\000\000hi\n' > wide.zst # a window of 2 GiB, as of zstd --long=31
@@ -126,12 +126,12 @@ tar -czf folder.tar.gz folder
 expect "a packed tar archive" exits 65 'folder.tar.gz is a tar archive: tar -xf folder.tar.gz unpacks it' tokenize folder.tar.gz out=new
 expect "a line without the field" exits 65 'missing.jsonl: line 2 has no field "text"; its fields are url, body: give field=NAME' tokenize missing.jsonl out=new
 expect "a field that no line has" exits 65 'rows.jsonl: line 1 has no field "body"' tokenize rows.jsonl field=body out=new
-expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' array.json > NEW.jsonl" tokenize array.json field=text out=new
+expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' < array.json > NEW.jsonl" tokenize array.json field=text out=new
 expect "a JSON array that nobody calls rows is text, and that is said" eval 'tokenize array.json out=tree val=0 > said; grep -q "read .*array.json: text, utf-8, a JSON array, not rows" said && text_of tree/train_*.bin | cmp - array.json'
 expect "one value over several lines, too" eval 'tokenize pretty.json out=tree val=0 > said; grep -q "read .*pretty.json: text, utf-8, one JSON value over several lines" said'
 cp pretty.json book.ipynb; printf '[Verse 1]\n{ int a; }\n' > song
 expect "  by any name, unless it only looks so" eval 'tokenize book.ipynb song out=tree val=0 > said; grep -q "book.ipynb: text, utf-8, one JSON value over" said && grep -q "song: text, utf-8, 1 document" said'
-expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . pretty.jsonl > NEW.jsonl' tokenize pretty.jsonl out=new
+expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . < pretty.jsonl > NEW.jsonl' tokenize pretty.jsonl out=new
 if command -v jq > /dev/null; then
     jq -c . pretty.jsonl > NEW.jsonl; jq -c '.[]' array.json >> NEW.jsonl
     expect "  and its cure works, as that of an array" eval 'tokenize NEW.jsonl out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "a a b " ]'
@@ -205,13 +205,26 @@ expect "an empty folder" exits 65 'nothing is a folder without files' tokenize n
 expect "a line without an end" exits 65 'long.jsonl: line 1 is longer than 256 MiB' tokenize long.jsonl out=new
 # --- cures, typed as they are printed: the command of a message about a name with spaces and quotes, then the same file again
 mkdir 'my "odd" it'"'"'s'; odd='my "odd" it'"'"'s'
-# cures NAME FILE COMMAND READ WORDS: the message has the command, and what it makes reads as these words
+# cures NAME FILE COMMAND READ WORDS: the message has the command, and what it makes reads as these words. So does the message
+# about the same file packed, and about the same bytes from standard input, plain and packed.
 cures() {
-    local name=$1 file=$odd/$2 pattern=$3 new=$4 words=$5 said
-    said=$("$TRAIN" tokenize "$file" out=new 2>&1); rm -f NEW NEW.jsonl
-    local command; command=$(grep -oE -- "$pattern" <<< "$said" | head -1)
-    expect "$name: a command that names the file" [ -n "$command" ] || { echo "$said"; return; }
-    eval "$command" 2> cure.err; ok $? "  which works" || cat cure.err
+    local name=$1 plain=$odd/$2 pattern=$3 new=$4 words=$5 file
+    cure_of "$name" "$plain"
+    for packer in gzip zstd xz; do
+        case $packer in gzip) file=$plain.gz ;; zstd) file=$plain.zst ;; *) file=$plain.xz ;; esac
+        if command -v $packer > /dev/null; then $packer -c < "$plain" > "$file"; cure_of "  packed by $packer" "$file"; fi
+    done
+    cure_of "  from standard input" - "$plain"; cure_of "  packed" - "$plain.gz"
+}
+# cure_of NAME FILE [INPUT]: one of them; INPUT is what a - reads
+cure_of() {
+    local name=$1 file=$2 input=${3:-/dev/null} said command
+    local format=(); case $input in *.jsonl*) format=(format=jsonl) ;; esac # which its name said
+    said=$("$TRAIN" tokenize "$file" "${format[@]}" out=new val=0 2>&1 < "$input"); rm -f NEW NEW.*
+    command=$(grep -oE -- "((\.\.\.|(gzip|zstd|xz) -dc( --long=31)?( <[^|]*)?) \| )*$pattern" <<< "$said" | head -1)
+    expect "$name: a command that reads the file" [ -n "$command" ] || { echo "$said"; return; }
+    command=${command/#.../cat '"$input"'}
+    eval "$command" 2> cure.err; ok $? "  which works" || { echo "$command"; cat cure.err; }
     tokenize "$new" out=tree val=0 > said; expect "  and what it makes is read" [ "$(text_of tree/train_*.bin | tr '\n' ' ')" = "$words" ]
 }
 python3 - "$odd" <<'PY'
@@ -226,6 +239,10 @@ put("strings.jsonl", '"a"\n"b"\n')
 put("words.jsonl", '["a", "b"]\n["c"]\n')
 put("lists.jsonl", '[[{"text": "a"}], [{"text": "b"}]]\n')
 put("twice.gz", gzip.compress(gzip.compress(b"text\n")))
+put("mac.jsonl", '{"text":"a"}\r{"text":"b"}\r')
+put("wide.jsonl", '{"text":"a"}\r{"text":"b"}\r'.encode("utf-16"))
+put("jis", "\u65e5\u672c\n".encode("iso2022_jp"))
+put("latin", "caf\u00e9 ".encode("latin-1") * 9)
 PY
 if command -v jq > /dev/null; then
     cures "rows joined on one line" joined.jsonl 'jq -c \. .*NEW\.jsonl' NEW.jsonl "a b "
@@ -236,14 +253,25 @@ if command -v jq > /dev/null; then
 else echo "skip cures by jq: it is not installed"; fi
 cures "dicts of Python" python.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl "it's b "
 cures "commas behind rows" commas.jsonl 'sed .*NEW\.jsonl' NEW.jsonl "a b "
-cures "packed twice" twice.gz 'gzip -dc < .*> NEW' NEW "text "
+pattern='gzip -dc < .*> NEW' new=NEW words="text "; cure_of "packed twice" "$odd/twice.gz"; pattern='gzip -dc > NEW'; cure_of "  from standard input" - "$odd/twice.gz"
+cures "lines that end in CR alone" mac.jsonl 'tr .*> NEW' NEW "a b "
+if command -v iconv > /dev/null; then
+    pattern='iconv -f utf-16le .*tr .*> NEW' new=NEW words="a b "; cure_of "  in UTF-16" "$odd/wide.jsonl"
+    cures "text of seven bits" jis 'iconv -f ISO-2022-JP .*> NEW' NEW "日本 "
+    said=$(tokenize - out=new val=0 2>&1 < "$odd/latin")
+    expect "text in another encoding, from standard input" grep -qF "(for another: ... | iconv -f NAME -t utf-8 > NEW)" <<< "$said"
+fi
+if command -v sqlite3 > /dev/null; then
+    sqlite3 "$odd/base" 'create table t(text)'
+    cures "a program that needs a file of its own" base '(cat > NEW|(gzip|zstd|xz) -dc( --long=31)? (< .*)?> NEW)?( && )?sqlite3 .* \.dump > NEW\.sql' NEW.sql "PRAGMA foreign_keys=OFF; BEGIN TRANSACTION; CREATE TABLE t(text); COMMIT; "
+fi
 printf '["a", "b"]\n' > strings.json
-expect "an array of strings, which is text: its note names the other command" eval 'tokenize strings.json out=tree val=0 | grep -qF "a JSON array, not rows (jq -c '"'.[] | {text: .}'"' FILE"'
+expect "an array of strings, which is text: its note names the other command" eval 'tokenize strings.json out=tree val=0 | grep -qF "a JSON array, not rows (jq -c '"'.[] | {text: .}'"' < strings.json"'
 expect "a shard that is text" exits 65 "is UTF-8 text, not tokens: ./train_gpt tokenize '$odd/note' 'out=datasets/note' makes|tokenize 'my \"odd\" it'.*/note' out=datasets/note makes" \
     eval 'echo some text > "$odd/note"; train data.train="$odd/note" data.val= run.dir=x'
 
 printf '{"text": "a"} {"text": "b"}' > row.json
-expect "several values on a line are called that" eval 'tokenize row.json out=tree val=0 | grep -qF "several JSON values on a line, not rows (jq -c . FILE"'
+expect "several values on a line are called that" eval 'tokenize row.json out=tree val=0 | grep -qF "several JSON values on a line, not rows (jq -c . < row.json"'
 printf '{"text": "a\nb"}\n' > broken.jsonl
 expect "a line end within a text" exits 65 'broken.jsonl: line 1 ends in the middle of a string .column 1[12].: a line end in a text is written .n in JSON' tokenize broken.jsonl out=new
 printf 'id,text\n1,"a, b"\n' > table.csv; gzip -c table.csv > table.tsv.gz; printf '<p>a</p>\n' > page.html
