@@ -315,6 +315,8 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
     if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
     if (*reason) return EXIT_DATA;
+    if (kind == TEXT_SHARD && s->packing != PACKED_NOT)
+        return fault_is(fault, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes NEW.bin", what, unpack_command(s->packing));
     return fault_is(fault, EXIT_DATA, s->name, " is %s%s", what,
                kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32" : "");
 }

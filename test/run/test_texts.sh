@@ -270,6 +270,16 @@ expect "an array of strings, which is text: its note names the other command" ev
 expect "a shard that is text" exits 65 "is UTF-8 text, not tokens: ./train_gpt tokenize '$odd/note' 'out=datasets/note' makes|tokenize 'my \"odd\" it'.*/note' out=datasets/note makes" \
     eval 'echo some text > "$odd/note"; train data.train="$odd/note" data.val= run.dir=x'
 
+for packer in gzip zstd xz; do
+    if ! command -v $packer > /dev/null; then continue; fi
+    $packer -c < plain/train_000000.bin > "$odd/shard.bin"; rm -f NEW.bin
+    expect "a shard packed by $packer" exits 65 "is packed by $packer and holds no text: $packer -dc" train data.train="$odd/shard.bin" data.val= run.dir=x
+    command=$(train data.train="$odd/shard.bin" data.val= run.dir=x 2>&1 | grep -oE "$packer -dc.* > NEW.bin")
+    expect "  and its cure" eval 'eval "$command"; cmp NEW.bin plain/train_000000.bin; rm NEW.bin'
+    command=$("$TRAIN" tokenize "$odd/shard.bin" out=new 2>&1 | grep -oE "$packer -dc.* > NEW.bin")
+    expect "  of tokenize, too" eval 'eval "$command"; cmp NEW.bin plain/train_000000.bin; rm NEW.bin'
+done
+
 printf '{"text": "a"} {"text": "b"}' > row.json
 expect "several values on a line are called that" eval 'tokenize row.json out=tree val=0 | grep -qF "several JSON values on a line, not rows (jq -c . < row.json"'
 printf '{"text": "a\nb"}\n' > broken.jsonl
