@@ -42,23 +42,42 @@ int tokens_json_is_same(const char *a, const char *b) {
     return n == m && memcmp(a, b, n) == 0 && !is_link(a) && !is_link(b);
 }
 
-/* A number above 0; NaN: there is none. */
-static double number_beside(const char *shard, const char *key) {
+/* Reads numbers of the notes of a shard; each that is missing or below 0 becomes NaN. */
+static void numbers_beside(const char *shard, const char *const *key, int keys, double *found) {
     char      path[4200], *text;
     Json      json;
     JsonFault fault;
-    double    found = NAN;
+    for (int i = 0; i < keys; i++) found[i] = NAN;
     tokens_json_path(shard, path, sizeof path);
     int64_t bytes = io_read_file(path, TOKENS_JSON_BYTES, &text);
     io_expect_file(path, bytes);
-    if (bytes < 0) return NAN;
+    if (bytes < 0) return;
     if (json_parse(text, (size_t)bytes, TOKENS_JSON_BYTES, &json, &fault)) {
-        const cJSON *member = json_member(json.root, key);
-        if (cJSON_IsNumber(member) && member->valuedouble > 0) found = member->valuedouble;
+        for (int i = 0; i < keys; i++) {
+            const cJSON *member = json_member(json.root, key[i]);
+            if (cJSON_IsNumber(member) && member->valuedouble >= 0) found[i] = member->valuedouble;
+        }
         json_free(&json);
     }
     free(text);
-    return found;
+}
+
+/* Returns a number above 0; NaN if there is none. */
+static double number_beside(const char *shard, const char *key) {
+    double found;
+    numbers_beside(shard, &key, 1, &found);
+    return found > 0 ? found : NAN;
+}
+
+int tokens_json_counts(const char *shard, int64_t tokens[2]) {
+    static const char *const KEYS[] = {"train_tokens", "val_tokens", "vocab_size", "bytes", "bytes_per_token"};
+    enum { KEYS_COUNT = sizeof KEYS / sizeof *KEYS };
+    double found[KEYS_COUNT];
+    numbers_beside(shard, KEYS, KEYS_COUNT, found);
+    for (int i = 0; i < KEYS_COUNT; i++)
+        if (!(found[i] < 0x1p53)) return 0;
+    tokens[0] = (int64_t)found[0], tokens[1] = (int64_t)found[1];
+    return 1;
 }
 
 double tokens_json_bytes_per_token(const char *shard) { return number_beside(shard, "bytes_per_token"); }

@@ -27,6 +27,8 @@ int     tokens_json_is_same(const char *a, const char *b);
 /* Return the number in the notes of a shard, or NaN and 0 if there are no notes or the number is missing. */
 double  tokens_json_bytes_per_token(const char *shard);
 int64_t tokens_json_vocab_size(const char *shard);
+/* Returns 1 if `tokenize` wrote the notes of a shard, with the tokens of the training and the validation shards. */
+int     tokens_json_counts(const char *shard, int64_t tokens[2]);
 
 /* Converts a mean loss in nats per token; NaN if bytes_per_token is NaN. */
 double bits_per_byte(double loss, double bytes_per_token);
