@@ -29,7 +29,7 @@ enum {
     SHOWN_NAMES = 5,  /* names printed for a rarer kind */
     NAME_CHARS = 1024,
     REFUSED_CHARS = 800,
-    TRIAL_BYTES = 1 << 20, /* read of each of these files after a refusal, to name others that are refused, too */
+    TRIAL_BYTES = 1 << 20, /* read of a pipe before it is judged, and of each of these files after a refusal, to name others */
     TRIAL_FILES = 1000
 };
 
@@ -489,6 +489,8 @@ static int add_file(Documents *d, const char *path, const char *typed, const str
                     char fault[DOCUMENT_FAULT_CHARS]) {
     const char *reason = NULL;
     if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device"), 0;
+    if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && strcmp(path, "/dev/stdin") != 0)
+        return fault_is(fault, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard input");
     Source *s = add_source(d, path, typed, st);
     s->is_named = is_named;
     int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason, fault);
@@ -618,17 +620,32 @@ int documents_are_empty(const Documents *d) {
 
 /* --- pipes -------------------------------------------------------------------------------------------------------- */
 
-static int copy_bytes(int from, int to, int (*is_stopped)(void)) {
+/* Copies the bytes of a pipe to its end, or at least `bytes` of them. Returns 0 at the end, 1 before it, or an error. */
+static int copy_bytes(int from, int to, int64_t bytes, int (*is_stopped)(void)) {
     char          chunk[CHUNK_BYTES];
     struct pollfd input = {.fd = from, .events = POLLIN};
-    for (;;) {
+    while (bytes > 0) {
         int     ready = poll(&input, 1, STOP_CHECK_MS);
         ssize_t n = ready > 0 ? read(from, chunk, sizeof chunk) : ready;
         if (is_stopped && is_stopped()) return -ECANCELED;
         if (ready == 0 || (n < 0 && errno == EINTR)) continue;
         int rc = n < 0 ? -errno : io_write(to, chunk, (size_t)n);
         if (rc < 0 || n == 0) return rc;
+        bytes -= n;
     }
+    return 1;
+}
+
+/* Refuses a pipe whose first bytes, in s->path, are of no kind that is read, because its writer may never end. What
+ * cannot be opened without its end, such as a packed file, is judged when all of it is there. */
+static int judge_start(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
+    Stream      stream;
+    const char *reason;
+    Source      trial = *s;
+    int         exit_code = open_source(d, &trial, &stream, &reason, fault);
+    if (exit_code == 0) stream_close(&stream);
+    free(trial.note);
+    return trial.encoding == ENCODING_FOUND ? 0 : exit_code;
 }
 
 int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -638,14 +655,20 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         if (!s->is_pipe) continue;
         if (asprintf(&copy, "%s/input_%lld", folder, (long long)i) < 0) fail(EXIT_MEMORY, "no memory for the names of the texts");
         int from = io_open(s->path, IO_READ_ANY), to = from < 0 ? -1 : io_open(copy, IO_CREATE), rc = from < 0 ? from : to;
+        int exit_code = 0;
         if (to >= 0) {
-            rc = copy_bytes(from, to, d->options.is_stopped);
+            rc = copy_bytes(from, to, TRIAL_BYTES, d->options.is_stopped);
+            Source start = *s;
+            start.path = copy;
+            if (rc > 0) exit_code = judge_start(d, &start, fault);
+            if (rc > 0 && exit_code == 0) rc = copy_bytes(from, to, INT64_MAX, d->options.is_stopped);
             int closed = io_close(to);
             if (rc == 0) rc = closed;
         }
         if (from >= 0) io_close(from);
         else snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s->name, io_error_text(from));
         if (from < 0) return free(copy), EXIT_DATA;
+        if (exit_code) return free(copy), exit_code;
         free(s->path);
         s->path = copy, s->is_pipe = 0;
         if (rc == -ECANCELED) return fault_is(fault, EXIT_STOPPED, s->name, " " STOPPED);
@@ -653,7 +676,7 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         if (rc < 0) return EXIT_IO;
         s->plain_bytes = io_file_bytes(copy);
         const char *reason;
-        int         exit_code = look_into(d, s, &reason, fault);
+        exit_code = look_into(d, s, &reason, fault);
         if (exit_code) return exit_code;
     }
     return 0;

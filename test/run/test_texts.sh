@@ -181,6 +181,10 @@ expect "the long list of before is gone" [ ! -e tree/tokens.inputs.jsonl ]
 expect "a zip" exits 65 'zip is a zip archive' tokenize zip out=new
 head -c 3000 /dev/zero > zeros
 expect "a binary file, where tokens are no bytes" exits 65 'zeros is binary .*not text' tokenize zeros out=new tokenizer=own
+expect "an endless stream is judged by its start" exits 65 'standard input is binary .*not text' timeout 60 "$TRAIN" tokenize - out=new < <(exec cat /dev/zero 2> /dev/null)
+expect "  a packed one by its first bytes" exits 65 'standard input is binary .*not text' timeout 60 "$TRAIN" tokenize - out=new < <(exec gzip -c < /dev/zero 2> /dev/null)
+expect "  which may be text" eval 'for i in $(seq 40); do cat text.txt; done > longer; cat longer | tokenize - out=tree val=0 > said; text_of tree/train_*.bin | cmp - longer; cat longer | gzip | tokenize - out=tree val=0 > said; text_of tree/train_*.bin | cmp - longer'
+expect "a device" exits 65 '/dev/zero is a device, not a file of text: name a file, or - for standard input' timeout 60 "$TRAIN" tokenize /dev/zero out=new
 expect "  and where they are" exits 65 'zeros is binary .*not text: format=text reads its bytes' tokenize zeros out=new
 expect "shards of bytes beside a byte-pair tokenizer" exits 64 'ids/tokenizer.json differs from the tokenizer of this command' tokenize rows.jsonl out=ids
 "$TRAIN" train-tokenizer text.txt out=other vocab_size=280 > /dev/null
