@@ -48,11 +48,12 @@ typedef struct {
     int            is_unnamed; /* no path gives its bytes again: standard input, a pipe */
     int            is_pipe;    /* can be read only once; its format is detected when it is opened */
     int            is_named;   /* named by the user, not found in a folder */
-    int64_t        documents, bytes, invalid, controls; /* counted by documents_read */
+    int64_t        documents, bytes, invalid; /* counted by documents_read */
+    TextControls   controls;   /* counted by documents_read */
     int64_t        due_documents, due_bytes;    /* counted by documents_measure; -1 if it was not called */
 } Source;
 
-typedef struct { char *typed, *name, *reason; } LeftOut; /* owned */
+typedef struct { char *typed, *name, *reason; /* owned */ Packing packing; } LeftOut;
 
 /* Refusals of several files: the first sentence, and the names of the next ones. */
 typedef struct { char fault[DOCUMENT_FAULT_CHARS], names[REFUSED_CHARS]; int exit_code; int64_t count, named; } Refusals;
@@ -318,7 +319,8 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
     if (kind == TEXT_SHARD && s->packing != PACKED_NOT)
         return fault_is(fault, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes NEW.bin", what, unpack_command(s->packing));
     return fault_is(fault, EXIT_DATA, s->name, " is %s%s", what,
-               kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32" : "");
+                    kind != TEXT_BINARY ? "" : strstr(what, "$ ") ? "; format=text reads its bytes all the same"
+                                        : ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32");
 }
 
 /* Texts of a form that other programs would read otherwise, by their names, with a remark. */
@@ -408,6 +410,16 @@ static int open_source(const Documents *d, Source *s, Stream *stream, const char
 
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
+/* Returns 1 if a text has white space and nothing else. Reads the stream up to the first other character. */
+static int holds_only_space(Stream *s) {
+    char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
+    int64_t all = 0;
+    for (int64_t n; (n = stream_read(s, chunk, sizeof chunk, why)) != 0; all += n)
+        for (int64_t i = 0; i < n || n < 0; i++)
+            if (n < 0 || !(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0; /* a fault is met again later */
+    return all > 0;
+}
+
 /* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 with
  * *reason set. */
 static int look_into(const Documents *d, Source *s, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -418,7 +430,10 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
     if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8)
         s->plain_bytes -= text_file_mark(stream.file);
     else s->plain_bytes = -1;
+    int is_blank = s->format == FORMAT_TEXT && d->options.format != FORMAT_TEXT && holds_only_space(&stream);
     stream_close(&stream);
+    if (is_blank && !s->is_named) return *reason = "nothing but white space", 0;
+    if (is_blank) return fault_is(fault, EXIT_DATA, s->name, " holds nothing but white space: name a file with text; format=text reads its bytes all the same");
     if (s->format != FORMAT_PARQUET) return 0;
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
@@ -428,13 +443,20 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
     return 0;
 }
 
-static void leave_out(Documents *d, const char *path, const char *reason) {
+static void leave_out(Documents *d, const char *path, const char *reason, Packing packing) {
     if (d->lefts == d->left_room) {
         d->left_room = d->left_room ? 2 * d->left_room : 16;
         d->left_out = (LeftOut *)realloc(d->left_out, sizeof *d->left_out * (size_t)d->left_room);
         if (!d->left_out) fail(EXIT_MEMORY, "no memory for the names of the texts");
     }
-    d->left_out[d->lefts++] = (LeftOut){copy_of(path), shown_name(path), copy_of(reason)};
+    d->left_out[d->lefts++] = (LeftOut){copy_of(path), shown_name(path), copy_of(reason), packing};
+}
+
+/* Writes why a file was left out. Commands in it read `path`. Returns out. */
+static const char *reason_of(const LeftOut *l, const char *path, char out[NAME_CHARS]) {
+    snprintf(out, NAME_CHARS, "%s", l->reason);
+    shell_read_file(out, NAME_CHARS, (ShellFile){.path = path, .unpack = unpack_command(l->packing)});
+    return out;
 }
 
 /* Returns 1 for a plain file that says it has 0 bytes and gives some, as those of /proc do. It is read like a pipe. */
@@ -475,7 +497,7 @@ static int is_skipped(Documents *d, const char *path, size_t root) {
         if (fnmatch(d->options.skip[i], base_of(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0)
             continue;
         snprintf(reason, sizeof reason, "skip=%.900s", d->options.skip[i]);
-        leave_out(d, path, reason);
+        leave_out(d, path, reason, PACKED_NOT);
         d->skipped[i]++;
         return 1;
     }
@@ -488,14 +510,14 @@ typedef struct Above { const struct Above *above; dev_t device; ino_t inode; int
 static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named,
                     char fault[DOCUMENT_FAULT_CHARS]) {
     const char *reason = NULL;
-    if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device"), 0;
+    if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device", PACKED_NOT), 0;
     if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && strcmp(path, "/dev/stdin") != 0)
         return fault_is(fault, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard input");
     Source *s = add_source(d, path, typed, st);
     s->is_named = is_named;
     int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason, fault);
     if (!reason) return exit_code;
-    leave_out(d, path, reason);
+    leave_out(d, path, reason, s->packing);
     free_source(&d->source[--d->sources]);
     return 0;
 }
@@ -511,7 +533,7 @@ static int add_entry(Documents *d, const char *path, const char *entry, const Ab
     if (snprintf(inside, sizeof inside, "%s%s%s", path, slash, entry) >= (int)sizeof inside)
         return fault_is(fault, EXIT_DATA, path,
                         " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
-    if (entry[0] == '.') return leave_out(d, inside, "hidden"), 0;
+    if (entry[0] == '.') return leave_out(d, inside, "hidden", PACKED_NOT), 0;
     int exit_code = is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
     return exit_code ? refuse_later(&d->refused, inside, exit_code, fault) : 0;
 }
@@ -532,7 +554,7 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
                   above ? above->root : strlen(path) + (path[strlen(path) - 1] != '/')};
     for (const Above *a = above; a; a = a->above)
         if (a->device == st.st_dev && a->inode == st.st_ino)
-            return leave_out(d, path, "a link to a folder above it"), 0;
+            return leave_out(d, path, "a link to a folder above it", PACKED_NOT), 0;
     struct dirent **entry = NULL;
     int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
     if (entries < 0)
@@ -573,6 +595,7 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
     int exit_code = check_options(options, fault);
     for (int i = 0; i < count && exit_code == 0; i++) {
         int64_t before = d->sources + d->refused.count, lefts = d->lefts;
+        char    reason[NAME_CHARS];
         exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]),
                              NULL, fault);
         int is_empty = exit_code == 0 && d->sources + d->refused.count == before;
@@ -580,7 +603,7 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
         else if (is_empty)
             exit_code = fault_is(fault, EXIT_DATA, names[i],
                             " is a folder without a file that can be read: %lld left out, the first %s (%s)",
-                            (long long)(d->lefts - lefts), d->left_out[lefts].name, d->left_out[lefts].reason);
+                            (long long)(d->lefts - lefts), d->left_out[lefts].name, reason_of(&d->left_out[lefts], d->left_out[lefts].typed, reason));
         if (exit_code) exit_code = refuse_later(&d->refused, documents_input_name(names[i]), exit_code, fault);
     }
     if (exit_code == 0) exit_code = refusals_say(&d->refused, fault);
@@ -692,7 +715,7 @@ static void counted_begin(const Counted *c, int is_row) {
 }
 static void counted_text(const Counted *c, const char *text, size_t bytes) {
     c->source->bytes += (int64_t)bytes;
-    if (c->source->format == FORMAT_TEXT) c->source->controls += text_controls(text, bytes);
+    if (c->source->format == FORMAT_TEXT) text_count_controls(&c->source->controls, text, bytes);
     if (c->sink.text) c->sink.text(c->sink.with, text, bytes);
 }
 static void counted_end(const Counted *c) {
@@ -723,11 +746,13 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
 
 /* The start looked like text; what follows it does not. Text in another encoding than is given is such, too. */
 static int refuse_controls(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
-    if (s->controls * 100 <= s->bytes || d->options.format == FORMAT_TEXT) return 0;
+    const char *cure = text_controls_cure(&s->controls);
+    if (!text_is_binary(&s->controls, s->bytes) || d->options.format == FORMAT_TEXT) return 0;
     return fault_is(fault, EXIT_DATA, s->name,
                ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text holds: "
-                    "damaged, no text, or in another encoding (encoding=); format=text reads its bytes all the same",
-                    (long long)s->controls, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1]);
+                    "%s; format=text reads its bytes all the same",
+                    (long long)s->controls.all, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1],
+                    cure ? cure : "damaged, no text, or in another encoding (encoding=)");
 }
 
 static int read_text(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -841,7 +866,7 @@ static int read_source(const Documents *d, Source *s, DocumentSink sink, char fa
     Stream      stream;
     Counted     counted = {sink, s};
     const char *reason;
-    s->documents = s->bytes = s->invalid = s->controls = 0;
+    s->documents = s->bytes = s->invalid = 0, s->controls = (TextControls){0, 0, 0};
     int exit_code = open_source(d, s, &stream, &reason, fault);
     if (exit_code) return exit_code;
     error_set_input(s->name);
@@ -955,7 +980,7 @@ static void print_kinds(const Documents *d, FILE *out) {
         count_file(k, s->name);
         k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
     }
-    for (int64_t i = 0; i < d->lefts; i++) count_file(kind_named(&left, d->left_out[i].reason), d->left_out[i].name);
+    for (int64_t i = 0; i < d->lefts; i++) count_file(kind_named(&left, reason_of(&d->left_out[i], "FILE", kind)), d->left_out[i].name);
     int64_t most = 0;
     for (int64_t i = 1; i < read.kinds; i++)
         if (read.kind[i].files > read.kind[most].files) most = i;
@@ -989,7 +1014,7 @@ void documents_print(const Documents *d, FILE *out) {
         fputc('\n', out);
     }
     for (int64_t i = 0; i < d->lefts; i++)
-        print_plain(out, "  left out %s (%s)\n", d->left_out[i].name, d->left_out[i].reason);
+        print_plain(out, "  left out %s (%s)\n", d->left_out[i].name, reason_of(&d->left_out[i], d->left_out[i].typed, kind));
 }
 
 static void write_string(const char *name, const char *value, FILE *out) {
@@ -1012,12 +1037,13 @@ static void write_path(const char *path, FILE *out) {
 
 int64_t documents_write_json(const Documents *d, DocumentList which, const char *between, FILE *out) {
     int64_t count = which == DOCUMENTS_READ ? d->sources : d->lefts;
+    char    reason[NAME_CHARS];
     for (int64_t i = 0; i < count; i++) {
         fprintf(out, "%s{", i ? between : "");
         if (which == DOCUMENTS_LEFT_OUT) {
             write_path(d->left_out[i].typed, out);
             fputs(", ", out);
-            write_string("left_out", d->left_out[i].reason, out);
+            write_string("left_out", reason_of(&d->left_out[i], d->left_out[i].typed, reason), out);
         } else {
             const Source *s = &d->source[i];
             write_path(s->typed, out);

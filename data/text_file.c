@@ -393,16 +393,28 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"BIN.TOK\n", 8, 0, IF_BINARY, TEXT_SHARD, "a file of llmq tokens already"},
 };
 
-static int is_control(unsigned char c) { return (c < 32 && !(c >= 8 && c <= 13) && c != 27) || c == 127; }
+static int is_control(unsigned char c) { return (c < 32 && !(c >= 9 && c <= 13)) || c == 127; }
 
-int64_t text_controls(const char *text, size_t bytes) {
+void text_count_controls(TextControls *c, const char *text, size_t bytes) {
     int64_t controls = 0;
     for (size_t i = 0; i < bytes; i++) controls += is_control((unsigned char)text[i]);
-    return controls;
+    c->all += controls;
+    for (size_t i = 0; i < bytes && controls > 0; i++) c->escapes += text[i] == 27, c->backspaces += text[i] == 8;
 }
 
-/* Returns 1 if over 1 % of the bytes are control bytes. */
-static int is_binary(const char *text, size_t count) { return text_controls(text, count) * 100 > (int64_t)count; }
+int text_is_binary(const TextControls *c, int64_t bytes) { return c->all * 100 > bytes; }
+
+const char *text_controls_cure(const TextControls *c) {
+    if (c->escapes * 2 > c->all) return "text with colours of a terminal (escape characters): $ sed 's/\\x1b\\[[0-9;?]*[A-Za-z]//g' < FILE > NEW takes them away";
+    if (c->backspaces * 2 > c->all) return "text with backspaces, as manual pages have: $ col -bx < FILE > NEW takes them away";
+    return NULL;
+}
+
+static int is_binary(const char *text, size_t count, TextControls *c) {
+    *c = (TextControls){0, 0, 0};
+    text_count_controls(c, text, count);
+    return text_is_binary(c, (int64_t)count);
+}
 
 /* Returns 1 for a tar archive. Those written before 1988 are recognised only by the checksum of the first block. */
 static int is_tar(const TextFile *f) {
@@ -439,8 +451,9 @@ const char *text_other_kind(const uint8_t *start, size_t bytes) {
 
 TextKind text_file_kind(const TextFile *f, const char **what) {
     int is_wide = unit_bytes(f->encoding) > 1;
-    int looks_binary =
-        is_binary(f->start, f->starts) || is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK);
+    TextControls controls;
+    int looks_binary = is_binary(f->start, f->starts, &controls) ||
+                       is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK, &controls);
     *what = NULL;
     if (is_wide && f->mark) return TEXT_PLAIN; /* single bytes of wide characters say less than the mark */
     if (begins_with(f, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
@@ -465,9 +478,10 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
 #undef ISO_2022
     for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
         if (memmem(f->start, f->starts, SHIFTS[i].escape, strlen(SHIFTS[i].escape))) return *what = SHIFTS[i].what, TEXT_ENCODED;
-    if (!is_wide && looks_binary)
-        return *what = "binary (over 1 % of its first bytes are control characters)", TEXT_BINARY;
-    return TEXT_PLAIN;
+    if (is_wide || !looks_binary) return TEXT_PLAIN;
+    *what = text_controls_cure(&controls);
+    if (!*what) *what = "binary (over 1 % of its first bytes are control characters)";
+    return TEXT_BINARY;
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */

@@ -191,7 +191,7 @@ static void what_is_no_text_has_a_name(void **state) {
         {"\x40\0\0\0\0\0\0\0{\"a\"", 12, TEXT_OTHER, "safetensors"}, {"\x93NUMPY\1\0", 8, TEXT_OTHER, "NumPy"}, {"PAR1\x15\0", 6, TEXT_PARQUET, ""},
         {"a\1b\2c\3d\4e", 9, TEXT_BINARY, "over 1 % of its first bytes"}, {"\x88\xd8\x34\x01", 4, TEXT_SHARD, "shard of tokens"},
         {"BM is a start, as MZ, OTTO, ORC, FORM and ID3 are", 49, TEXT_PLAIN, ""}, {"RIFF of a guitar, WAVE", 22, TEXT_PLAIN, ""},
-        {"ORCs\xe9", 5, TEXT_PLAIN, ""}, {"\x1b$B8@8l\x1b(B", 10, TEXT_ENCODED, "iconv -f ISO-2022-JP"}, {"\xff\xfe" "BM\0\0", 6, TEXT_PLAIN, ""}, {"", 0, TEXT_PLAIN, ""}, {"\x1b[1mbold\x1b[0m\ttab\f", 17, TEXT_PLAIN, ""}};
+        {"ORCs\xe9", 5, TEXT_PLAIN, ""}, {"\x1b$B8@8l\x1b(B", 10, TEXT_ENCODED, "iconv -f ISO-2022-JP"}, {"\xff\xfe" "BM\0\0", 6, TEXT_PLAIN, ""}, {"", 0, TEXT_PLAIN, ""}, {"\x1b[1mbold\x1b[0m\ttab\f", 17, TEXT_BINARY, "colours of a terminal"}, {"N\bNA\bAM\bM", 9, TEXT_BINARY, "$ col -bx < FILE"}};
     char what[TEXT_FILE_FAULT_CHARS];
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         TextKind kind = kind_of(CASES[i].start, CASES[i].bytes, what, sizeof what);

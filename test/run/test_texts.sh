@@ -258,6 +258,17 @@ else echo "skip cures by jq: it is not installed"; fi
 cures "dicts of Python" python.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl "it's b "
 cures "commas behind rows" commas.jsonl 'sed .*NEW\.jsonl' NEW.jsonl "a b "
 pattern='gzip -dc < .*> NEW' new=NEW words="text "; cure_of "packed twice" "$odd/twice.gz"; pattern='gzip -dc > NEW'; cure_of "  from standard input" - "$odd/twice.gz"
+printf '\033[1;31mred\033[0m and plain\n' > "$odd/colours.txt"; printf 'N\bNA\bAM\bME\bE\n' > "$odd/name.1"
+cures "colours of a terminal" colours.txt 'sed .*> NEW' NEW "red and plain "
+if command -v col > /dev/null; then cures "a manual page with backspaces" name.1 'col -bx .*> NEW' NEW "NAME "; fi
+(for i in $(seq 9000); do echo "a plain line"; done; for i in $(seq 4000); do echo $'\033[31mred'; done) > "$odd/later.txt"
+cure=$(tokenize "$odd/later.txt" out=new val=0 2>&1 | grep -oE 'sed .*> NEW')
+expect "  also far behind the start" eval 'eval "$cure"; tokenize NEW out=tree val=0 > said; ! text_of tree/train_*.bin | grep -q $'"'\033'"
+printf ' \t\n' > "$odd/blank"
+expect "a text of white space" exits 65 "blank holds nothing but white space: name a file with text" tokenize "$odd/blank" out=new
+expect "  packed, from a pipe" exits 65 "standard input holds nothing but white space" eval 'gzip -c "$odd/blank" | tokenize - out=new'
+mkdir blanks; cp "$odd/blank" blanks/a.txt; echo text > blanks/b.txt; cp "$odd/colours.txt" blanks/c.txt; gzip blanks/c.txt
+expect "  in a folder it is left out, and colours are" eval 'tokenize blanks out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = text ] && grep -qF "left out blanks/a.txt (nothing but white space)" said && grep -qF "blanks/c.txt.gz (text with colours of a terminal (escape characters): gzip -dc < blanks/c.txt.gz | sed" said'
 cures "lines that end in CR alone" mac.jsonl 'tr .*> NEW' NEW "a b "
 if command -v iconv > /dev/null; then
     pattern='iconv -f utf-16le .*tr .*> NEW' new=NEW words="a b "; cure_of "  in UTF-16" "$odd/wide.jsonl"
