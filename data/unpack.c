@@ -104,19 +104,15 @@ static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)b
 
 /* --- gzip --------------------------------------------------------------------------------------------------------- */
 
-/* Begins the next member. Returns 1, 0 if none follows, or minus an exit code. Zeros after the last member are padding
- * (tapes, disk blocks). */
+/* Begins the next member. Returns 1, 0 if none follows, or minus an exit code. */
 static int64_t begin_gzip(Unpack *u, char *fault) {
-    int64_t zeros = 0, n;
-    while ((n = refill(u, 1, fault)) > 0 && u->in[u->at] == 0 && u->member > 0) use(u, 1), zeros++;
+    int64_t n = refill(u, 2, fault);
     if (n < 0) return n;
     if (n == 0 && u->member > 0) return 0;
-    n = refill(u, 2, fault);
-    if (n < 0) return n;
     if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
         return fault_is(fault, EXIT_DATA,
                         "has bytes after gzip member %d, from byte %lld on, that are not gzip: it is damaged, or "
-                        "something was appended; copy or download it again",
+                        "something was appended; copy or download it again ($ gzip -dc < PACKED > NEW keeps what is before them)",
                         u->member, (long long)u->used);
     u->member++;
     if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text");
@@ -195,7 +191,7 @@ static int64_t begin_zstd(Unpack *u, char *fault) {
         if (n < 4 && u->is_at_end && memcmp(u->in + u->at, "\x28\xb5\x2f", (size_t)n) == 0) return is_cut(u, fault);
         return fault_is(fault, EXIT_DATA,
                         "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is damaged, or "
-                        "something was appended; copy or download it again",
+                        "something was appended; copy or download it again ($ zstd -dc --long=31 < PACKED > NEW keeps what is before them)",
                         u->member - 1, (long long)u->used);
     }
     u->is_between = 0;

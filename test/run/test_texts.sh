@@ -108,6 +108,9 @@ for packed in short.gz short.zst short.xz; do
     expect "$packed, cut short" exits 65 "$packed cannot be unpacked to its end.*was cut off.*copy or make it again" tokenize $packed out=new
 done
 expect "a wrong checksum" exits 65 'crc.gz is damaged before byte [0-9]* .gzip, member 1.: incorrect data check' tokenize crc.gz out=new
+(cat packed.gz; head -c 512 /dev/zero) > padded.gz
+expect "zeros behind the last member" exits 65 'padded.gz has bytes after gzip member 1, from byte [0-9]* on.*gzip -dc < padded.gz > NEW keeps what is before them' tokenize padded.gz out=new
+expect "  and the cure" eval 'gzip -dc < padded.gz > NEW 2> err; cmp NEW text.txt'
 expect "packed twice" exits 65 'twice.gz is packed twice: gzip -dc < twice.gz > NEW' tokenize twice.gz out=new
 expect "  in two ways" exits 65 'mixed.gz is packed twice: gzip -dc < mixed.gz > NEW' tokenize mixed.gz out=new
 expect "  and once" eval 'gzip -dc < twice.gz > once.gz; tokenize once.gz out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = text ]'
