@@ -131,20 +131,35 @@ static int begin(Reading *r, const BpeText *file) {
     return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes");
 }
 
+/* Refuses what is no JSON, at the place where a strict reader stops. Returns 0. */
+static int refuse_json(const Reading *r, const BpeText *file) {
+    Json        json;
+    JsonFault   fault;
+    size_t      bytes = file->bytes;
+    const char *at = file->text;
+    if (json_parse_all(file->text, file->bytes, file->bytes + 1, "", &json, &fault)) {
+        json_free(&json);
+        return refuse(r, ": not the JSON object of a tokenizer: download it again");
+    }
+    for (int line = 1; line < fault.at.line; line++) at = strchr(at, '\n') + 1;
+    while (bytes > 0 && strchr(" \t\r\n", file->text[bytes - 1])) bytes--;
+    at += fault.at.column - 1;
+    int is_in_string = *at == '"' && !strchr(at + 1, '"'); /* a string that does not end is a fault where it begins */
+    if (at >= file->text + bytes || is_in_string)
+        return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", fault.at.line);
+    return refuse(r, ":%d: column %d: %s: it was changed by hand or damaged; correct it there, or download it again", fault.at.line, fault.at.column, fault.text);
+}
+
 static cJSON *json_of(Reading *r, const BpeText *file) {
-    const char *end = NULL;
-    int         line = 1;
     if (!begin(r, file)) return NULL;
-    cJSON *json = json_of_others(file->text, file->bytes, file->path, &end);
+    cJSON *json = json_of_others(file->text, file->bytes, file->path, NULL);
     if (cJSON_IsObject(json)) return json;
-    for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
     const char *first = file->text + strspn(file->text, " \t\r\n");
     cJSON_Delete(json);
     if (!*first) refuse(r, " is empty: download it again");
     else if (*first == '<') refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
-    else if (*first == '{' && end && end >= file->text + file->bytes)
-        refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", line);
-    else refuse(r, ":%d: not the JSON object of a tokenizer", line);
+    else if (*first == '{') refuse_json(r, file);
+    else refuse(r, ": not the JSON object of a tokenizer: name tokenizer.json of Hugging Face tokenizers, or download it again");
     return NULL;
 }
 
@@ -152,7 +167,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
-        return refuse(r, ": %.*s has no id from 0 to %d", SHOWN, what, BPE_MOST_IDS - 1), -1;
+        return refuse(r, ": \"%.*s\" has no id, a whole number from 0 to %d; download the file again", SHOWN, what, BPE_MOST_IDS - 1), -1;
     return (int32_t)item->valuedouble;
 }
 
@@ -455,7 +470,7 @@ static int take_begin(Reading *r, const cJSON *ids, int is_behind) {
     const cJSON *id;
     cJSON_ArrayForEach(id, ids) {
         size_t  bytes;
-        int32_t own = take_id(r, id, "a token of the post_processor");
+        int32_t own = take_id(r, id, "post_processor");
         if (own < 0) return 0;
         if (!bpe_bytes(r->bpe, own, &bytes))
             return refuse(r, ": its post_processor adds the id %d, which no token has", own);
