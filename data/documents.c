@@ -47,6 +47,9 @@ typedef struct {
     int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
     int            is_unnamed; /* no path gives its bytes again: standard input, a pipe */
     int            is_pipe;    /* can be read only once; its format is detected when it is opened */
+    dev_t          device;     /* with inode: which file it is */
+    ino_t          inode;
+    int            is_again;   /* the same file as an earlier source */
     int            is_named;   /* named by the user, not found in a folder */
     int64_t        documents, bytes, invalid; /* counted by documents_read */
     TextControls   controls;   /* counted by documents_read */
@@ -478,6 +481,8 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
     Source source = {.path = copy_of(path),
                      .typed = copy_of(typed),
                      .name = shown_name(typed),
+                     .device = st->st_dev,
+                     .inode = st->st_ino,
                      .is_unnamed = !S_ISREG(st->st_mode) || strcmp(path, "/dev/stdin") == 0,
                      .is_pipe = !S_ISREG(st->st_mode) || hides_bytes(path, st),
                      .due_documents = -1,
@@ -488,6 +493,15 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
 }
 
 static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name), free(s->note); }
+
+/* Returns 1 for the names that editors and downloads give to unfinished and spare files. */
+static int is_unfinished(const char *name) {
+    static const char *const ENDINGS[] = {".part", ".partial", ".crdownload", ".download", ".tmp", ".swp", ".bak", "~"};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
+        if (ends_in(name, length, ENDINGS[i])) return 1;
+    return length > 2 && name[0] == '#' && name[length - 1] == '#';
+}
 
 /* Leaves this file or folder out if a glob of skip= matches its last part, or its path within the folder that the user
  * named. Returns 1 if so. */
@@ -534,13 +548,14 @@ static int add_entry(Documents *d, const char *path, const char *entry, const Ab
         return fault_is(fault, EXIT_DATA, path,
                         " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
     if (entry[0] == '.') return leave_out(d, inside, "hidden", PACKED_NOT), 0;
+    if (is_unfinished(entry)) return leave_out(d, inside, "by its name unfinished or a spare copy", PACKED_NOT), 0;
     int exit_code = is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
     return exit_code ? refuse_later(&d->refused, inside, exit_code, fault) : 0;
 }
 
 static int add_path(Documents *d, const char *path, const char *typed, const Above *above,
                     char fault[DOCUMENT_FAULT_CHARS]) {
-    struct stat st;
+    struct stat st, out;
     if (stat(path, &st) < 0 || access(path, R_OK) < 0) {
         const char *error = io_error_text(errno);
         Source      s = {.typed = (char *)typed, .name = shown_name(typed), .is_named = !above};
@@ -555,6 +570,8 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
     for (const Above *a = above; a; a = a->above)
         if (a->device == st.st_dev && a->inode == st.st_ino)
             return leave_out(d, path, "a link to a folder above it", PACKED_NOT), 0;
+    if (above && d->options.out && stat(d->options.out, &out) == 0 && out.st_dev == st.st_dev && out.st_ino == st.st_ino)
+        return leave_out(d, path, "the folder of out=", PACKED_NOT), 0;
     struct dirent **entry = NULL;
     int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
     if (entries < 0)
@@ -567,6 +584,35 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
     }
     free(entry);
     return exit_code;
+}
+
+static int compare_files(const void *a, const void *b) {
+    const Source *const *x = (const Source *const *)a, *const *y = (const Source *const *)b;
+    if ((*x)->device != (*y)->device) return (*x)->device < (*y)->device ? -1 : 1;
+    if ((*x)->inode != (*y)->inode) return (*x)->inode < (*y)->inode ? -1 : 1;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* Leaves out each file that is there before, by the same or another name. */
+static void leave_out_again(Documents *d) {
+    char     reason[NAME_CHARS];
+    int64_t  kept = 0;
+    Source **by_file = (Source **)malloc(sizeof *by_file * (size_t)(d->sources + 1));
+    if (!by_file) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    for (int64_t i = 0; i < d->sources; i++) by_file[i] = &d->source[i];
+    qsort(by_file, (size_t)d->sources, sizeof *by_file, compare_files);
+    for (int64_t i = 1, first = 0; i < d->sources; i++) {
+        if (by_file[i]->device != by_file[first]->device || by_file[i]->inode != by_file[first]->inode) first = i;
+        if (i == first) continue;
+        snprintf(reason, sizeof reason, "the same file as %s", by_file[first]->typed);
+        leave_out(d, by_file[i]->typed, reason, PACKED_NOT);
+        by_file[i]->is_again = 1;
+    }
+    for (int64_t i = 0; i < d->sources; i++)
+        if (d->source[i].is_again) free_source(&d->source[i]);
+        else d->source[kept++] = d->source[i];
+    d->sources = kept;
+    free(by_file);
 }
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
@@ -607,6 +653,7 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
         if (exit_code) exit_code = refuse_later(&d->refused, documents_input_name(names[i]), exit_code, fault);
     }
     if (exit_code == 0) exit_code = refusals_say(&d->refused, fault);
+    if (exit_code == 0) leave_out_again(d);
     for (int i = 0; i < options->skips && exit_code == 0; i++)
         if (d->skipped[i] == 0) {
             snprintf(fault, DOCUMENT_FAULT_CHARS,

@@ -143,6 +143,7 @@ static const char *first_input(const Job *job) { return documents_input_name(job
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
     job->inputs.is_stopped = signals_stop;
+    job->inputs.out = job->out;
     int exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))

@@ -270,6 +270,13 @@ expect "  also far behind the start" eval 'eval "$cure"; tokenize NEW out=tree v
 printf ' \t\n' > "$odd/blank"
 expect "a text of white space" exits 65 "blank holds nothing but white space: name a file with text" tokenize "$odd/blank" out=new
 expect "  packed, from a pipe" exits 65 "standard input holds nothing but white space" eval 'gzip -c "$odd/blank" | tokenize - out=new'
+mkdir spare; for name in a.txt b.txt.part c.jsonl.crdownload d.tmp e.txt~ '#f.txt#' g.swp h.bak i.partial j.download; do echo "${name:0:1}" > "spare/$name"; done
+mkdir spare/x.tmp; echo x > spare/x.tmp/x.txt
+expect "names of unfinished and spare files are left out of a folder" eval 'tokenize spare out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = a ] && [ "$(grep -c "left out spare/.* (by its name unfinished or a spare copy)" said)" = 10 ]'
+expect "  and read if they are named" eval 'tokenize spare/b.txt.part "spare/#f.txt#" out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "b # " ]'
+mkdir same; echo one > same/a.txt; ln same/a.txt same/b.txt; ln -s a.txt same/c.txt; echo one > same/d.txt
+expect "a file is read once" eval 'tokenize same/a.txt same ./same/a.txt same/d.txt out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "one one " ] && grep -qxF "  left out same/b.txt (the same file as same/a.txt)" said && grep -qxF "  left out ./same/a.txt (the same file as same/a.txt)" said && [ "$(grep -c "same file as" said)" = 5 ]'
+expect "the output within the folder that is read" eval 'tokenize same out=same/out val=0 > said; tokenize same out=same/out val=0 > said; [ "$(text_of same/out/train_*.bin | tr "\n" " ")" = "one one " ] && grep -qxF "  left out same/out (the folder of out=)" said'
 mkdir blanks; cp "$odd/blank" blanks/a.txt; echo text > blanks/b.txt; cp "$odd/colours.txt" blanks/c.txt; gzip blanks/c.txt
 expect "  in a folder it is left out, and colours are" eval 'tokenize blanks out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = text ] && grep -qF "left out blanks/a.txt (nothing but white space)" said && grep -qF "blanks/c.txt.gz (text with colours of a terminal (escape characters): gzip -dc < blanks/c.txt.gz | sed" said'
 cures "lines that end in CR alone" mac.jsonl 'tr .*> NEW' NEW "a b "
