@@ -246,6 +246,15 @@ put("strings.jsonl", '"a"\n"b"\n')
 put("words.jsonl", '["a", "b"]\n["c"]\n')
 put("lists.jsonl", '[[{"text": "a"}], [{"text": "b"}]]\n')
 put("twice.gz", gzip.compress(gzip.compress(b"text\n")))
+put("half.jsonl", '{"text":"a\\ud800b"}\n')
+put("escape.jsonl", '{"text":"a\\xb \\\\ \\u0041"}\n')
+put("tab.jsonl", '{"text":"a\tb"}\n')
+put("comma.jsonl", '{"text":"a,}",}\n')
+put("comment.jsonl", '{"text":"} // a"} // b\n')
+put("number.jsonl", '{"text":7}\n')
+put("list.jsonl", '{"text":["a","b"]}\n')
+put("object.jsonl", '{"text":{"text":"a"}}\n')
+put("sequence", '\x1e{"text":"a"}\n\x1e{"text":"b"}\n')
 put("mac.jsonl", '{"text":"a"}\r{"text":"b"}\r')
 put("wide.jsonl", '{"text":"a"}\r{"text":"b"}\r'.encode("utf-16"))
 put("jis", "\u65e5\u672c\n".encode("iso2022_jp"))
@@ -257,7 +266,16 @@ if command -v jq > /dev/null; then
     cures "strings" strings.jsonl "jq -c '\{text.*NEW\.jsonl" NEW.jsonl "a b "
     cures "lists of strings" words.jsonl "jq -c '\.\[\].*NEW\.jsonl" NEW.jsonl "a b c "
     cures "a list of lists" lists.jsonl "jq -c '\.\[\].*NEW\.jsonl" NEW.jsonl "a b "
+    cures "a number in the field" number.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "7 "
+    cures "a list" list.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "a b "
+    cures "an object" object.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "a "
 else echo "skip cures by jq: it is not installed"; fi
+if command -v perl > /dev/null; then cures "a backslash that begins no escape" escape.jsonl 'perl .*NEW\.jsonl' NEW.jsonl 'a\xb \ A '; fi
+cures "half of a surrogate pair" half.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl $'a\xef\xbf\xbdb '
+cures "a tab in a string" tab.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl $'a\tb '
+cures "a comma before the last brace" comma.jsonl 'sed .*NEW\.jsonl' NEW.jsonl "a,} "
+cures "a comment behind an object" comment.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl "} // a "
+cures "a sequence of JSON texts" sequence "tr -d .*NEW\.jsonl" NEW.jsonl "a b "
 cures "dicts of Python" python.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl "it's b "
 cures "commas behind rows" commas.jsonl 'sed .*NEW\.jsonl' NEW.jsonl "a b "
 pattern='gzip -dc < .*> NEW' new=NEW words="text "; cure_of "packed twice" "$odd/twice.gz"; pattern='gzip -dc > NEW'; cure_of "  from standard input" - "$odd/twice.gz"
