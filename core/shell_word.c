@@ -2,6 +2,7 @@
 #include "core/shell_word.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 ShellWord shell_word(const char *word) {
@@ -27,17 +28,84 @@ ShellWord shell_word(const char *word) {
     return w;
 }
 
-void shell_name_file(char *sentence, size_t capacity, const char *path) {
-    ShellWord w = shell_word(path);
-    size_t    bytes = strlen(w.text);
-    int       is_dashed = path[0] == '-';
-    for (char *at = sentence; (at = strstr(at, " FILE")); at += 5) {
-        size_t tail = strlen(at + 5) + 1, added = bytes + 1 + (is_dashed ? 2 : 0);
-        if (at[5] && strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", at[5])) continue;
-        if ((size_t)(at - sentence) + added + tail > capacity) return;
-        memmove(at + added, at + 5, tail);
-        if (is_dashed) memcpy(at + 1, "./", 2);
-        memcpy(at + added - bytes, w.text, bytes);
-        at += added - 5;
+/* Appends to a text [capacity], which stays within it. Returns the new length. */
+static size_t append(char *out, size_t capacity, size_t used, const char *text, size_t bytes) {
+    if (used + bytes >= capacity) return capacity;
+    memcpy(out + used, text, bytes);
+    out[used + bytes] = 0;
+    return used + bytes;
+}
+static size_t append_text(char *out, size_t capacity, size_t used, const char *text) { return append(out, capacity, used, text, strlen(text)); }
+
+/* Returns the next placeholder of a sentence as a word of its own, with the space before it; NULL if there is none. */
+static const char *next_place(const char *sentence, size_t *length) {
+    static const char *const PLACES[] = {" FILE", " PACKED"};
+    const char *first = NULL;
+    for (int i = 0; i < 2; i++)
+        for (const char *at = sentence; (at = strstr(at, PLACES[i])); at++) {
+            size_t n = strlen(PLACES[i]);
+            if (at[n] && strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", at[n])) continue;
+            if (!first || at < first) first = at, *length = n;
+            break;
+        }
+    return first;
+}
+
+/* Returns the first "$ " of a sentence that begins a command; NULL if there is none. */
+static const char *next_command(const char *sentence) {
+    const char *at = sentence;
+    while ((at = strstr(at, "$ ")) && at > sentence && at[-1] != ' ' && at[-1] != '(') at++;
+    return at;
+}
+
+/* Appends a command, from `command` to its placeholder at place [length]. */
+static size_t append_command(char *out, size_t capacity, size_t used, const char *command, const char *place, size_t length,
+                             ShellFile file) {
+    int       is_packed = length == strlen(" PACKED"), is_filter = place > command && place[-1] == '<', is_dashed = file.path && file.path[0] == '-';
+    ShellWord word = shell_word(file.path ? file.path : "");
+    const char *stage[] = {is_packed ? NULL : file.unpack, is_packed ? NULL : file.decode};
+    size_t      bytes = (size_t)(place - command);
+    if (file.path && !stage[0] && !stage[1]) {
+        used = append(out, capacity, used, command, bytes + 1);
+        if (is_dashed) used = append_text(out, capacity, used, "./");
+        return append_text(out, capacity, used, word.text);
     }
+    if (!file.path) used = append_text(out, capacity, used, "... | ");
+    for (int i = 0, stages = 0; i < 2; i++) {
+        if (!stage[i]) continue;
+        if (stages > 0) used = append_text(out, capacity, used, " | ");
+        used = append_text(out, capacity, used, stage[i]);
+        if (stages++ > 0 || !file.path) continue;
+        used = append_text(out, capacity, used, is_dashed ? " < ./" : " < ");
+        used = append_text(out, capacity, used, word.text);
+    }
+    if (is_filter) {
+        if (stage[0] || stage[1]) used = append_text(out, capacity, used, " | ");
+        return append(out, capacity, used, command, bytes - strlen(" <"));
+    }
+    used = append_text(out, capacity, used, stage[0] || stage[1] ? " > NEW && " : "cat > NEW && ");
+    used = append(out, capacity, used, command, bytes);
+    return append_text(out, capacity, used, " NEW");
+}
+
+void shell_read_file(char *sentence, size_t capacity, ShellFile file) {
+    size_t      used = 0, length;
+    char       *out = malloc(capacity);
+    const char *at = sentence, *place, *command;
+    if (!out) return;
+    for (out[0] = 0; (place = next_place(at, &length)); at = place + length) {
+        const char *last = NULL;
+        for (const char *next = at; (next = next_command(next)) && next < place; next += 2) last = next;
+        command = last ? last + 2 : NULL;
+        used = append(out, capacity, used, at, (size_t)((last ? last : place) - at));
+        if (command) used = append_command(out, capacity, used, command, place, length, file);
+        else used = append_command(out, capacity, used, place, place, length, (ShellFile){.path = file.path ? file.path : "FILE"});
+    }
+    used = append_text(out, capacity, used, at);
+    if (used < capacity) memcpy(sentence, out, used + 1);
+    free(out);
+}
+
+void shell_name_file(char *sentence, size_t capacity, const char *path) {
+    shell_read_file(sentence, capacity, (ShellFile){.path = path});
 }

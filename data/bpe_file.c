@@ -133,22 +133,37 @@ static int begin(Reading *r, const BpeText *file) {
     return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes");
 }
 
+/* Refuses what is no JSON, at the place where a strict reader stops. Returns 0. */
+static int refuse_json(const Reading *r, const BpeText *file) {
+    Json        json;
+    JsonFault   fault;
+    size_t      bytes = file->bytes;
+    const char *at = file->text;
+    if (json_parse_all(file->text, file->bytes, file->bytes + 1, "", &json, &fault)) {
+        json_free(&json);
+        return refuse(r, ": not the JSON object of a tokenizer: download it again");
+    }
+    for (int line = 1; line < fault.at.line; line++) at = strchr(at, '\n') + 1;
+    while (bytes > 0 && strchr(" \t\r\n", file->text[bytes - 1])) bytes--;
+    at += fault.at.column - 1;
+    int is_in_string = *at == '"' && !strchr(at + 1, '"'); /* a string that does not end is a fault where it begins */
+    if (at >= file->text + bytes || is_in_string)
+        return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", fault.at.line);
+    return refuse(r, ":%d: column %d: %s: it was changed by hand or damaged; correct it there, or download it again", fault.at.line, fault.at.column, fault.text);
+}
+
 static cJSON *json_of(Reading *r, const BpeText *file) {
-    const char *end = NULL;
-    int         line = 1;
     if (!begin(r, file)) return NULL;
-    cJSON *json = json_of_others(file->text, file->bytes, file->path, &end);
+    cJSON *json = json_of_others(file->text, file->bytes, file->path, NULL);
     if (cJSON_IsObject(json)) return json;
-    for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
     const char *first = file->text + strspn(file->text, " \t\r\n");
     cJSON_Delete(json);
     if (!*first) refuse(r, " is empty: download it again");
     else if (*first == '<') refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
-    else if (*first == '{' && end && end >= file->text + file->bytes)
-        refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", line);
+    else if (*first == '{') refuse_json(r, file);
     else if (strncmp(first, "[PAD]", 5) == 0 || strstr(first, "\n[UNK]") || strstr(first, "\n[CLS]"))
         refuse(r, " is a vocabulary of WordPiece, as BERT has it, which is not read: " HELP_JSON);
-    else refuse(r, ":%d: not the JSON object of a tokenizer: " HELP_JSON, line);
+    else refuse(r, ": not the JSON object of a tokenizer: " HELP_JSON);
     return NULL;
 }
 
@@ -156,7 +171,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
-        return refuse(r, ": %.*s has no id from 0 to %d", SHOWN, what, BPE_MOST_IDS - 1), -1;
+        return refuse(r, ": \"%.*s\" has no id, a whole number from 0 to %d; download the file again", SHOWN, what, BPE_MOST_IDS - 1), -1;
     return (int32_t)item->valuedouble;
 }
 
@@ -243,8 +258,10 @@ static int read_merges(Reading *r, const BpeText *file) {
         end = line + strcspn(line, "\n");
         if (*end) *end++ = 0;
         char *cr = strchr(line, '\r');
-        if (cr && cr[1])
-            return refuse(r, " has a carriage return within a line: tr '\\r' '\\n' < FILE > NEW makes lines of them");
+        if (cr && cr[1]) {
+            refuse(r, " has a carriage return within a line: $ tr '\\r' '\\n' < FILE > NEW makes lines of them");
+            return shell_read_file(r->fault, BPE_FAULT_CHARS, (ShellFile){.path = r->path, .unpack = file->unpack}), 0;
+        }
         if (cr) *cr = 0;
         char *space = strchr(line, ' ');
         if (!*line || strncmp(line, "#version", 8) == 0) continue;
@@ -457,7 +474,7 @@ static int take_begin(Reading *r, const cJSON *ids, int is_behind) {
     const cJSON *id;
     cJSON_ArrayForEach(id, ids) {
         size_t  bytes;
-        int32_t own = take_id(r, id, "a token of the post_processor");
+        int32_t own = take_id(r, id, "post_processor");
         if (own < 0) return 0;
         if (!bpe_bytes(r->bpe, own, &bytes))
             return refuse(r, ": its post_processor adds the id %d, which no token has", own);
@@ -697,17 +714,15 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
         return say(fault, EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path,
                    FILE_LIMIT >> 20);
     if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
-    read->path = path, read->bytes = (size_t)n;
+    read->path = path, read->bytes = (size_t)n, read->unpack = unpack_command(unpack_kind(read->text, (size_t)n));
     if (is_sentencepiece(path, read->text, read->bytes)) {
         free(read->text), read->text = NULL;
         return say(fault, EXIT_DATA, "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON, path);
     }
-    int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, why);
+    int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, path, why);
     if (!exit_code) return 0;
     free(read->text), read->text = NULL;
-    say(fault, exit_code, "the tokenizer's file %s %s", path, why);
-    shell_name_file(fault, BPE_FAULT_CHARS, path);
-    return exit_code;
+    return say(fault, exit_code, "the tokenizer's file %s %s", path, why);
 }
 
 /* --- tokenizer_config.json and special_tokens_map.json ------------------------------------------------------------ */
@@ -814,7 +829,7 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
 
 /* Returns as read_text. */
 static int read_files(BpeKind kind, const char *first, const char *second, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
-    BpeText text[2] = {{NULL, NULL, 0}, {NULL, NULL, 0}};
+    BpeText text[2] = {{NULL, NULL, 0, NULL}, {NULL, NULL, 0, NULL}};
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);

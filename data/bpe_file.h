@@ -28,8 +28,8 @@ typedef struct {
 } BpeFile;
 
 /* A file in memory: text [bytes], followed by a NUL. Parsing changes the text. The name of a .tiktoken file selects its
- * split pattern. */
-typedef struct { const char *path; char *text; size_t bytes; } BpeText;
+ * split pattern. unpack is the command that has unpacked it, for messages; NULL if it was not packed. */
+typedef struct { const char *path; char *text; size_t bytes; const char *unpack; } BpeText;
 typedef enum { BPE_TOKENIZER_JSON, BPE_VOCAB_AND_MERGES, BPE_TIKTOKEN } BpeKind;
 enum { BPE_FAULT_CHARS = 4096, BPE_CONFIG_LIMIT = 1 << 26 /* bytes of tokenizer_config.json */ };
 

@@ -29,7 +29,7 @@ enum {
     SHOWN_NAMES = 5,  /* names printed for a rarer kind */
     NAME_CHARS = 1024,
     REFUSED_CHARS = 800,
-    TRIAL_BYTES = 1 << 20, /* read of each of these files after a refusal, to name others that are refused, too */
+    TRIAL_BYTES = 1 << 20, /* read of a pipe before it is judged, and of each of these files after a refusal, to name others */
     TRIAL_FILES = 1000
 };
 
@@ -45,13 +45,18 @@ typedef struct {
     Packing        packing;
     char          *note;       /* a remark for the user, if the format may be unexpected; else NULL; owned */
     int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
+    int            is_unnamed; /* no path gives its bytes again: standard input, a pipe */
     int            is_pipe;    /* can be read only once; its format is detected when it is opened */
+    dev_t          device;     /* with inode: which file it is */
+    ino_t          inode;
+    int            is_again;   /* the same file as an earlier source */
     int            is_named;   /* named by the user, not found in a folder */
-    int64_t        documents, bytes, invalid, controls; /* counted by documents_read */
+    int64_t        documents, bytes, invalid; /* counted by documents_read */
+    TextControls   controls;   /* counted by documents_read */
     int64_t        due_documents, due_bytes;    /* counted by documents_measure; -1 if it was not called */
 } Source;
 
-typedef struct { char *typed, *name, *reason; } LeftOut; /* owned */
+typedef struct { char *typed, *name, *reason; /* owned */ Packing packing; } LeftOut;
 
 /* Refusals of several files: the first sentence, and the names of the next ones. */
 typedef struct { char fault[DOCUMENT_FAULT_CHARS], names[REFUSED_CHARS]; int exit_code; int64_t count, named; } Refusals;
@@ -117,13 +122,23 @@ static const char *base_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
+/* Puts the file into the commands of a sentence, so that they read it as this program does. */
+static void name_source(const Source *s, char *sentence, size_t capacity) {
+    int is_wide = s->encoding > ENCODING_UTF8 && s->encoding < ENCODING_LATIN1;
+    char decode[64];
+    snprintf(decode, sizeof decode, "iconv -f %s -t utf-8", is_wide ? TEXT_ENCODINGS[s->encoding - 1] : "");
+    shell_read_file(sentence, capacity, (ShellFile){.path = s->is_unnamed ? NULL : s->typed, .unpack = unpack_command(s->packing),
+                                                    .decode = is_wide && s->format != FORMAT_TEXT ? decode : NULL});
+}
+
 /* Puts the file's own path into the commands of a message, and adds the skip= that leaves a file of a folder out.
  * Returns exit_code. */
 static int with_cure(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
     char        glob[2 * NAME_MAX + 8] = "skip=";
     const char *base = base_of(s->typed);
     size_t      used, n = strlen(glob);
-    if (exit_code == EXIT_DATA && !s->is_pipe) shell_name_file(fault, DOCUMENT_FAULT_CHARS, s->typed);
+    size_t name = strlen(s->name) < NAME_CHARS && strncmp(fault, s->name, strlen(s->name)) == 0 ? strlen(s->name) : 0;
+    if (exit_code == EXIT_DATA || exit_code == EXIT_MEMORY) name_source(s, fault + name, DOCUMENT_FAULT_CHARS - name);
     if ((exit_code != EXIT_DATA && exit_code != EXIT_IO) || s->is_named) return exit_code;
     for (; *base && n + 2 < sizeof glob; glob[n++] = *base++)
         if (strchr("*?[]\\", *base)) glob[n++] = '\\';
@@ -304,8 +319,11 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
     if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
     if (*reason) return EXIT_DATA;
+    if (kind == TEXT_SHARD && s->packing != PACKED_NOT)
+        return fault_is(fault, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes NEW.bin", what, unpack_command(s->packing));
     return fault_is(fault, EXIT_DATA, s->name, " is %s%s", what,
-               kind == TEXT_BINARY ? ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32" : "");
+                    kind != TEXT_BINARY ? "" : strstr(what, "$ ") ? "; format=text reads its bytes all the same"
+                                        : ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32");
 }
 
 /* Texts of a form that other programs would read otherwise, by their names, with a remark. */
@@ -337,8 +355,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
     if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET; /* parquet_open refuses other files */
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
-        return fault_is(fault, EXIT_DATA, s->name, " is a packed parquet file: %s -dc FILE > NEW.parquet unpacks it",
-                        unpack_name(s->packing));
+        return fault_is(fault, EXIT_DATA, s->name, " is a packed parquet file: $ %s < PACKED > NEW.parquet unpacks it",
+                        unpack_command(s->packing));
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
@@ -365,8 +383,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
         s->note = copy_of(holds_two_objects(stream)
-                              ? "several JSON values on a line, not rows (jq -c . FILE > NEW.jsonl makes rows of them)"
-                              : "one JSON value over several lines, not rows (jq -c . FILE > NEW.jsonl makes a row of it)");
+                              ? "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)"
+                              : "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of it)");
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream))) {
         const char *first = stream->held + strspn(stream->held, " \t\r\n");
         const char *rows = json_line_array_rows(first, stream->helds - (size_t)(first - stream->held));
@@ -395,6 +413,16 @@ static int open_source(const Documents *d, Source *s, Stream *stream, const char
 
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
+/* Returns 1 if a text has white space and nothing else. Reads the stream up to the first other character. */
+static int holds_only_space(Stream *s) {
+    char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
+    int64_t all = 0;
+    for (int64_t n; (n = stream_read(s, chunk, sizeof chunk, why)) != 0; all += n)
+        for (int64_t i = 0; i < n || n < 0; i++)
+            if (n < 0 || !(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0; /* a fault is met again later */
+    return all > 0;
+}
+
 /* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 with
  * *reason set. */
 static int look_into(const Documents *d, Source *s, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -405,7 +433,10 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
     if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8)
         s->plain_bytes -= text_file_mark(stream.file);
     else s->plain_bytes = -1;
+    int is_blank = s->format == FORMAT_TEXT && d->options.format != FORMAT_TEXT && holds_only_space(&stream);
     stream_close(&stream);
+    if (is_blank && !s->is_named) return *reason = "nothing but white space", 0;
+    if (is_blank) return fault_is(fault, EXIT_DATA, s->name, " holds nothing but white space: name a file with text; format=text reads its bytes all the same");
     if (s->format != FORMAT_PARQUET) return 0;
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
@@ -415,13 +446,20 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
     return 0;
 }
 
-static void leave_out(Documents *d, const char *path, const char *reason) {
+static void leave_out(Documents *d, const char *path, const char *reason, Packing packing) {
     if (d->lefts == d->left_room) {
         d->left_room = d->left_room ? 2 * d->left_room : 16;
         d->left_out = (LeftOut *)realloc(d->left_out, sizeof *d->left_out * (size_t)d->left_room);
         if (!d->left_out) fail(EXIT_MEMORY, "no memory for the names of the texts");
     }
-    d->left_out[d->lefts++] = (LeftOut){copy_of(path), shown_name(path), copy_of(reason)};
+    d->left_out[d->lefts++] = (LeftOut){copy_of(path), shown_name(path), copy_of(reason), packing};
+}
+
+/* Writes why a file was left out. Commands in it read `path`. Returns out. */
+static const char *reason_of(const LeftOut *l, const char *path, char out[NAME_CHARS]) {
+    snprintf(out, NAME_CHARS, "%s", l->reason);
+    shell_read_file(out, NAME_CHARS, (ShellFile){.path = path, .unpack = unpack_command(l->packing)});
+    return out;
 }
 
 /* Returns 1 for a plain file that says it has 0 bytes and gives some, as those of /proc do. It is read like a pipe. */
@@ -443,6 +481,9 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
     Source source = {.path = copy_of(path),
                      .typed = copy_of(typed),
                      .name = shown_name(typed),
+                     .device = st->st_dev,
+                     .inode = st->st_ino,
+                     .is_unnamed = !S_ISREG(st->st_mode) || strcmp(path, "/dev/stdin") == 0,
                      .is_pipe = !S_ISREG(st->st_mode) || hides_bytes(path, st),
                      .due_documents = -1,
                      .due_bytes = -1};
@@ -453,6 +494,15 @@ static Source *add_source(Documents *d, const char *path, const char *typed, con
 
 static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name), free(s->note); }
 
+/* Returns 1 for the names that editors and downloads give to unfinished and spare files. */
+static int is_unfinished(const char *name) {
+    static const char *const ENDINGS[] = {".part", ".partial", ".crdownload", ".download", ".tmp", ".swp", ".bak", "~"};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
+        if (ends_in(name, length, ENDINGS[i])) return 1;
+    return length > 2 && name[0] == '#' && name[length - 1] == '#';
+}
+
 /* Leaves this file or folder out if a glob of skip= matches its last part, or its path within the folder that the user
  * named. Returns 1 if so. */
 static int is_skipped(Documents *d, const char *path, size_t root) {
@@ -461,7 +511,7 @@ static int is_skipped(Documents *d, const char *path, size_t root) {
         if (fnmatch(d->options.skip[i], base_of(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0)
             continue;
         snprintf(reason, sizeof reason, "skip=%.900s", d->options.skip[i]);
-        leave_out(d, path, reason);
+        leave_out(d, path, reason, PACKED_NOT);
         d->skipped[i]++;
         return 1;
     }
@@ -474,12 +524,14 @@ typedef struct Above { const struct Above *above; dev_t device; ino_t inode; int
 static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named,
                     char fault[DOCUMENT_FAULT_CHARS]) {
     const char *reason = NULL;
-    if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device"), 0;
+    if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device", PACKED_NOT), 0;
+    if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && strcmp(path, "/dev/stdin") != 0)
+        return fault_is(fault, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard input");
     Source *s = add_source(d, path, typed, st);
     s->is_named = is_named;
     int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason, fault);
     if (!reason) return exit_code;
-    leave_out(d, path, reason);
+    leave_out(d, path, reason, s->packing);
     free_source(&d->source[--d->sources]);
     return 0;
 }
@@ -495,14 +547,15 @@ static int add_entry(Documents *d, const char *path, const char *entry, const Ab
     if (snprintf(inside, sizeof inside, "%s%s%s", path, slash, entry) >= (int)sizeof inside)
         return fault_is(fault, EXIT_DATA, path,
                         " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
-    if (entry[0] == '.') return leave_out(d, inside, "hidden"), 0;
+    if (entry[0] == '.') return leave_out(d, inside, "hidden", PACKED_NOT), 0;
+    if (is_unfinished(entry)) return leave_out(d, inside, "by its name unfinished or a spare copy", PACKED_NOT), 0;
     int exit_code = is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
     return exit_code ? refuse_later(&d->refused, inside, exit_code, fault) : 0;
 }
 
 static int add_path(Documents *d, const char *path, const char *typed, const Above *above,
                     char fault[DOCUMENT_FAULT_CHARS]) {
-    struct stat st;
+    struct stat st, out;
     if (stat(path, &st) < 0 || access(path, R_OK) < 0) {
         const char *error = io_error_text(errno);
         Source      s = {.typed = (char *)typed, .name = shown_name(typed), .is_named = !above};
@@ -516,7 +569,9 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
                   above ? above->root : strlen(path) + (path[strlen(path) - 1] != '/')};
     for (const Above *a = above; a; a = a->above)
         if (a->device == st.st_dev && a->inode == st.st_ino)
-            return leave_out(d, path, "a link to a folder above it"), 0;
+            return leave_out(d, path, "a link to a folder above it", PACKED_NOT), 0;
+    if (above && d->options.out && stat(d->options.out, &out) == 0 && out.st_dev == st.st_dev && out.st_ino == st.st_ino)
+        return leave_out(d, path, "the folder of out=", PACKED_NOT), 0;
     struct dirent **entry = NULL;
     int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
     if (entries < 0)
@@ -529,6 +584,35 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
     }
     free(entry);
     return exit_code;
+}
+
+static int compare_files(const void *a, const void *b) {
+    const Source *const *x = (const Source *const *)a, *const *y = (const Source *const *)b;
+    if ((*x)->device != (*y)->device) return (*x)->device < (*y)->device ? -1 : 1;
+    if ((*x)->inode != (*y)->inode) return (*x)->inode < (*y)->inode ? -1 : 1;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* Leaves out each file that is there before, by the same or another name. */
+static void leave_out_again(Documents *d) {
+    char     reason[NAME_CHARS];
+    int64_t  kept = 0;
+    Source **by_file = (Source **)malloc(sizeof *by_file * (size_t)(d->sources + 1));
+    if (!by_file) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    for (int64_t i = 0; i < d->sources; i++) by_file[i] = &d->source[i];
+    qsort(by_file, (size_t)d->sources, sizeof *by_file, compare_files);
+    for (int64_t i = 1, first = 0; i < d->sources; i++) {
+        if (by_file[i]->device != by_file[first]->device || by_file[i]->inode != by_file[first]->inode) first = i;
+        if (i == first) continue;
+        snprintf(reason, sizeof reason, "the same file as %s", by_file[first]->typed);
+        leave_out(d, by_file[i]->typed, reason, PACKED_NOT);
+        by_file[i]->is_again = 1;
+    }
+    for (int64_t i = 0; i < d->sources; i++)
+        if (d->source[i].is_again) free_source(&d->source[i]);
+        else d->source[kept++] = d->source[i];
+    d->sources = kept;
+    free(by_file);
 }
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
@@ -557,6 +641,7 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
     int exit_code = check_options(options, fault);
     for (int i = 0; i < count && exit_code == 0; i++) {
         int64_t before = d->sources + d->refused.count, lefts = d->lefts;
+        char    reason[NAME_CHARS];
         exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]),
                              NULL, fault);
         int is_empty = exit_code == 0 && d->sources + d->refused.count == before;
@@ -564,10 +649,11 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
         else if (is_empty)
             exit_code = fault_is(fault, EXIT_DATA, names[i],
                             " is a folder without a file that can be read: %lld left out, the first %s (%s)",
-                            (long long)(d->lefts - lefts), d->left_out[lefts].name, d->left_out[lefts].reason);
+                            (long long)(d->lefts - lefts), d->left_out[lefts].name, reason_of(&d->left_out[lefts], d->left_out[lefts].typed, reason));
         if (exit_code) exit_code = refuse_later(&d->refused, documents_input_name(names[i]), exit_code, fault);
     }
     if (exit_code == 0) exit_code = refusals_say(&d->refused, fault);
+    if (exit_code == 0) leave_out_again(d);
     for (int i = 0; i < options->skips && exit_code == 0; i++)
         if (d->skipped[i] == 0) {
             snprintf(fault, DOCUMENT_FAULT_CHARS,
@@ -604,17 +690,32 @@ int documents_are_empty(const Documents *d) {
 
 /* --- pipes -------------------------------------------------------------------------------------------------------- */
 
-static int copy_bytes(int from, int to, int (*is_stopped)(void)) {
+/* Copies the bytes of a pipe to its end, or at least `bytes` of them. Returns 0 at the end, 1 before it, or an error. */
+static int copy_bytes(int from, int to, int64_t bytes, int (*is_stopped)(void)) {
     char          chunk[CHUNK_BYTES];
     struct pollfd input = {.fd = from, .events = POLLIN};
-    for (;;) {
+    while (bytes > 0) {
         int     ready = poll(&input, 1, STOP_CHECK_MS);
         ssize_t n = ready > 0 ? read(from, chunk, sizeof chunk) : ready;
         if (is_stopped && is_stopped()) return -ECANCELED;
         if (ready == 0 || (n < 0 && errno == EINTR)) continue;
         int rc = n < 0 ? -errno : io_write(to, chunk, (size_t)n);
         if (rc < 0 || n == 0) return rc;
+        bytes -= n;
     }
+    return 1;
+}
+
+/* Refuses a pipe whose first bytes, in s->path, are of no kind that is read, because its writer may never end. What
+ * cannot be opened without its end, such as a packed file, is judged when all of it is there. */
+static int judge_start(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
+    Stream      stream;
+    const char *reason;
+    Source      trial = *s;
+    int         exit_code = open_source(d, &trial, &stream, &reason, fault);
+    if (exit_code == 0) stream_close(&stream);
+    free(trial.note);
+    return trial.encoding == ENCODING_FOUND ? 0 : exit_code;
 }
 
 int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -624,14 +725,20 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         if (!s->is_pipe) continue;
         if (asprintf(&copy, "%s/input_%lld", folder, (long long)i) < 0) fail(EXIT_MEMORY, "no memory for the names of the texts");
         int from = io_open(s->path, IO_READ_ANY), to = from < 0 ? -1 : io_open(copy, IO_CREATE), rc = from < 0 ? from : to;
+        int exit_code = 0;
         if (to >= 0) {
-            rc = copy_bytes(from, to, d->options.is_stopped);
+            rc = copy_bytes(from, to, TRIAL_BYTES, d->options.is_stopped);
+            Source start = *s;
+            start.path = copy;
+            if (rc > 0) exit_code = judge_start(d, &start, fault);
+            if (rc > 0 && exit_code == 0) rc = copy_bytes(from, to, INT64_MAX, d->options.is_stopped);
             int closed = io_close(to);
             if (rc == 0) rc = closed;
         }
         if (from >= 0) io_close(from);
         else snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s->name, io_error_text(from));
         if (from < 0) return free(copy), EXIT_DATA;
+        if (exit_code) return free(copy), exit_code;
         free(s->path);
         s->path = copy, s->is_pipe = 0;
         if (rc == -ECANCELED) return fault_is(fault, EXIT_STOPPED, s->name, " " STOPPED);
@@ -639,7 +746,7 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         if (rc < 0) return EXIT_IO;
         s->plain_bytes = io_file_bytes(copy);
         const char *reason;
-        int         exit_code = look_into(d, s, &reason, fault);
+        exit_code = look_into(d, s, &reason, fault);
         if (exit_code) return exit_code;
     }
     return 0;
@@ -655,7 +762,7 @@ static void counted_begin(const Counted *c, int is_row) {
 }
 static void counted_text(const Counted *c, const char *text, size_t bytes) {
     c->source->bytes += (int64_t)bytes;
-    if (c->source->format == FORMAT_TEXT) c->source->controls += text_controls(text, bytes);
+    if (c->source->format == FORMAT_TEXT) text_count_controls(&c->source->controls, text, bytes);
     if (c->sink.text) c->sink.text(c->sink.with, text, bytes);
 }
 static void counted_end(const Counted *c) {
@@ -670,7 +777,7 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
     if (s->encoding == ENCODING_LATIN1)
         return fault_is(fault, EXIT_DATA, s->name,
                         ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at most 1 %% may be: give "
-                   "the encoding it has, or leave encoding= out (for Windows-1252: iconv -f CP1252 -t UTF-8 FILE > "
+                   "the encoding it has, or leave encoding= out (for Windows-1252: $ iconv -f CP1252 -t UTF-8 < FILE > "
                         "NEW)",
                         (long long)s->invalid, (long long)of, (long long)first);
     if (s->format == FORMAT_PARQUET)
@@ -679,18 +786,20 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                         (long long)s->invalid, (long long)of);
     return fault_is(fault, EXIT_DATA, s->name,
                     ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may be: give the "
-               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for another: iconv -f "
-                    "NAME -t utf-8 FILE > NEW); format=text keeps the bytes as they are",
+               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for another: $ iconv -f "
+                    "NAME -t utf-8 < FILE > NEW); format=text keeps the bytes as they are",
                     (long long)s->invalid, (long long)of, (long long)first);
 }
 
 /* The start looked like text; what follows it does not. Text in another encoding than is given is such, too. */
 static int refuse_controls(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
-    if (s->controls * 100 <= s->bytes || d->options.format == FORMAT_TEXT) return 0;
+    const char *cure = text_controls_cure(&s->controls);
+    if (!text_is_binary(&s->controls, s->bytes) || d->options.format == FORMAT_TEXT) return 0;
     return fault_is(fault, EXIT_DATA, s->name,
                ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text holds: "
-                    "damaged, no text, or in another encoding (encoding=); format=text reads its bytes all the same",
-                    (long long)s->controls, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1]);
+                    "%s; format=text reads its bytes all the same",
+                    (long long)s->controls.all, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1],
+                    cure ? cure : "damaged, no text, or in another encoding (encoding=)");
 }
 
 static int read_text(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -804,7 +913,7 @@ static int read_source(const Documents *d, Source *s, DocumentSink sink, char fa
     Stream      stream;
     Counted     counted = {sink, s};
     const char *reason;
-    s->documents = s->bytes = s->invalid = s->controls = 0;
+    s->documents = s->bytes = s->invalid = 0, s->controls = (TextControls){0, 0, 0};
     int exit_code = open_source(d, s, &stream, &reason, fault);
     if (exit_code) return exit_code;
     error_set_input(s->name);
@@ -866,7 +975,7 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
 /* --- what was read ------------------------------------------------------------------------------------------------ */
 
 /* Writes how a file was read, such as "JSON Lines, utf-8, gzip". Returns out. */
-static const char *kind_of(const Source *s, char out[NAME_CHARS]) {
+static char *kind_of(const Source *s, char out[NAME_CHARS]) {
     snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format],
              s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1],
              s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? unpack_name(s->packing) : "",
@@ -913,11 +1022,12 @@ static void print_kinds(const Documents *d, FILE *out) {
     char  kind[NAME_CHARS];
     for (int64_t i = 0; i < d->sources; i++) {
         const Source *s = &d->source[i];
-        Kind         *k = kind_named(&read, kind_of(s, kind));
+        shell_read_file(kind_of(s, kind), sizeof kind, (ShellFile){.path = "FILE", .unpack = unpack_command(s->packing)});
+        Kind *k = kind_named(&read, kind);
         count_file(k, s->name);
         k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
     }
-    for (int64_t i = 0; i < d->lefts; i++) count_file(kind_named(&left, d->left_out[i].reason), d->left_out[i].name);
+    for (int64_t i = 0; i < d->lefts; i++) count_file(kind_named(&left, reason_of(&d->left_out[i], "FILE", kind)), d->left_out[i].name);
     int64_t most = 0;
     for (int64_t i = 1; i < read.kinds; i++)
         if (read.kind[i].files > read.kind[most].files) most = i;
@@ -945,12 +1055,13 @@ void documents_print(const Documents *d, FILE *out) {
     }
     for (int64_t i = 0; i < d->sources; i++) {
         const Source *s = &d->source[i];
-        print_plain(out, "  read     %s: %s", s->name, kind_of(s, kind));
+        name_source(s, kind_of(s, kind), sizeof kind);
+        print_plain(out, "  read     %s: %s", s->name, kind);
         print_counts(s->documents, s->bytes, s->invalid, out);
         fputc('\n', out);
     }
     for (int64_t i = 0; i < d->lefts; i++)
-        print_plain(out, "  left out %s (%s)\n", d->left_out[i].name, d->left_out[i].reason);
+        print_plain(out, "  left out %s (%s)\n", d->left_out[i].name, reason_of(&d->left_out[i], d->left_out[i].typed, kind));
 }
 
 static void write_string(const char *name, const char *value, FILE *out) {
@@ -973,12 +1084,13 @@ static void write_path(const char *path, FILE *out) {
 
 int64_t documents_write_json(const Documents *d, DocumentList which, const char *between, FILE *out) {
     int64_t count = which == DOCUMENTS_READ ? d->sources : d->lefts;
+    char    reason[NAME_CHARS];
     for (int64_t i = 0; i < count; i++) {
         fprintf(out, "%s{", i ? between : "");
         if (which == DOCUMENTS_LEFT_OUT) {
             write_path(d->left_out[i].typed, out);
             fputs(", ", out);
-            write_string("left_out", d->left_out[i].reason, out);
+            write_string("left_out", reason_of(&d->left_out[i], d->left_out[i].typed, reason), out);
         } else {
             const Source *s = &d->source[i];
             write_path(s->typed, out);

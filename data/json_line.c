@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/json_scan.h"
+#include "core/shell_word.h"
 
 enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
@@ -69,6 +70,16 @@ static char *put_utf8(char *out, unsigned c) {
     return out;
 }
 
+/* A program of Python that reads a row as `value` of its line l and writes it. It reads what this reader refuses. */
+#define BY_PYTHON(value) "($ python3 -c 'import json, sys; [print(json.dumps(" value ")) for l in sys.stdin if l.strip()]' < FILE > NEW.jsonl "
+static const char ESCAPE[] = "holds a backslash that begins no escape ($ perl -pe 's/\\\\(u[0-9a-fA-F]{4}|[\"\\\\\\/bfnrt])|\\\\/$1 ? $& : "
+                             "\"\\\\\\\\\"/ge' < FILE > NEW.jsonl writes it twice, as JSON does)";
+static const char HALF[] = "holds half of a surrogate pair, which is no character " BY_PYTHON("json.loads(json.dumps(json.loads(l), ensure_ascii=False).encode(\"utf-16\", \"surrogatepass\").decode(\"utf-16\", \"replace\"))")
+                           "puts U+FFFD in its place)";
+static const char CONTROL[] = "holds a control character in a string " BY_PYTHON("json.loads(l, strict=False)") "writes it as an escape)";
+static const char BEHIND[] = "has text after its object " BY_PYTHON("json.JSONDecoder().raw_decode(l.strip())[0]") "takes it away)";
+static const char COMMA_LAST[] = "has a comma before its } ($ sed 's/,[[:space:]]*}[[:space:]]*$/}/' < FILE > NEW.jsonl takes it away at the end of a line)";
+
 /* After the backslash. An escape is never shorter than what it stands for. */
 static char *escape(Reader *r, char *out) {
     static const char FROM[] = "\"\\/bfnrt", TO[] = "\"\\/\b\f\n\r\t";
@@ -78,7 +89,7 @@ static char *escape(Reader *r, char *out) {
     if (plain) return *out = TO[plain - FROM], out + 1;
     int code = c == 'u' ? hex4(r->at, r->end) : -1;
     if (code < 0 && r->is_lenient) return out;
-    if (code < 0) return fails(r, "holds an invalid escape"), out;
+    if (code < 0) return r->at--, fails(r, ESCAPE), out;
     r->at += 4;
     if (code >= 0xD800 && code < 0xDC00 && r->end - r->at >= 6 && r->at[0] == '\\' && r->at[1] == 'u') {
         int low = hex4(r->at + 2, r->end);
@@ -87,7 +98,9 @@ static char *escape(Reader *r, char *out) {
             return put_utf8(out, 0x10000u + ((unsigned)(code - 0xD800) << 10) + (unsigned)(low - 0xDC00));
         }
     }
-    return put_utf8(out, code >= 0xD800 && code < 0xE000 ? 0xFFFDu : (unsigned)code);
+    int is_half = code >= 0xD800 && code < 0xE000;
+    if (is_half && !r->is_lenient) return r->at -= 6, fails(r, HALF), out;
+    return put_utf8(out, is_half ? 0xFFFDu : (unsigned)code);
 }
 
 /* A string behind its quote, decoded in its place. */
@@ -100,7 +113,7 @@ static int string(Reader *r, char **text, size_t *length) {
         memmove(out, run, (size_t)(r->at - run));
         out += r->at - run;
         if (r->at == r->end) return fails(r, IN_STRING);
-        if ((unsigned char)*r->at < 0x20 && !r->is_lenient) return fails(r, "holds a control character in a string");
+        if ((unsigned char)*r->at < 0x20 && !r->is_lenient) return fails(r, CONTROL);
         if (*r->at++ == '"') return *length = (size_t)(out - *text), 1;
         out = escape(r, out);
     }
@@ -151,6 +164,8 @@ static int is_not_finite(Reader *r) {
 
 static const char TOO_DEEP[] = "is nested too deeply: the limit is 64 levels";
 
+static const char NO_NAME[] = "has no name in quotes where one is expected";
+
 static int value(Reader *r, int depth);
 
 static int members(Reader *r, int depth, char close) {
@@ -159,7 +174,7 @@ static int members(Reader *r, int depth, char close) {
     do {
         char  *key;
         size_t length;
-        if (close == '}' && !takes(r, '"')) return fails(r, "has no name in quotes where one is expected");
+        if (close == '}' && !takes(r, '"')) return fails(r, NO_NAME);
         if (close == '}' && (!string(r, &key, &length) || !takes(r, ':'))) return fails(r, "has no : after a name");
         if (!value(r, depth + 1)) return 0;
     } while (takes(r, ','));
@@ -191,25 +206,34 @@ static void add_name(Names *n, const char *name, size_t length) {
                                 (int)length, name);
 }
 
-/* Returns the fault of a value that is not a string, by its first character. */
+/* Faults of a value that is not a string, by its first character. */
+static const char OBJECT[] = "has an object", LIST[] = "has a list", BOOLEAN[] = "has true or false", OTHER[] = "has a number or another word";
 static const char *other_than_text(const Reader *r) {
     if (r->at == r->end) return "ends before a value";
     switch (*r->at) {
-    case '{': return "has an object in its field, not a string";
-    case '[': return "has a list in its field, not a string";
-    case 't': case 'f': return "has true or false in its field, not a string";
+    case '{': return OBJECT;
+    case '[': return LIST;
+    case 't': case 'f': return BOOLEAN;
     case 'N': case 'I': return NOT_FINITE;
-    default:  return "has something else than a string in its field";
+    default:  return OTHER;
     }
 }
 
+/* Returns what jq does to a row with such a value in its field, and what comes of it; NULL for any other fault. */
+static const char *jq_of(const char *wrong, const char **makes) {
+    *makes = "writes it as a string";
+    if (wrong == BOOLEAN || wrong == OTHER) return ".[$f] |= tostring";
+    if (wrong == LIST) return *makes = "joins its strings by line ends", ".[$f] |= join(\"\\n\")";
+    return *makes = "makes rows of the objects, and field= names the text in them", wrong == OBJECT ? ".[$f]" : NULL;
+}
+
 #define COMMA_BEHIND \
-    "has a comma after its object, which JSON Lines has not (sed 's/,[[:space:]]*$//' FILE > NEW.jsonl takes it away)"
+    "has a comma after its object, which JSON Lines has not ($ sed 's/,[[:space:]]*$//' < FILE > NEW.jsonl takes it away)"
 #define COMMA_BETWEEN \
-    "has several objects with commas between, and JSON Lines has one a line (sed '1s/^/[/; $s/,*[[:space:]]*$/]/' FILE | jq -c " \
+    "has several objects with commas between, and JSON Lines has one a line ($ sed '1s/^/[/; $s/,*[[:space:]]*$/]/' < FILE | jq -c " \
     "'.[]' > NEW.jsonl writes them so)"
 #define PYTHON \
-    "is a Python dict, not JSON (python3 -c 'import ast, json, sys; [print(json.dumps(ast.literal_eval(l))) for l in sys.stdin " \
+    "is a Python dict, not JSON ($ python3 -c 'import ast, json, sys; [print(json.dumps(ast.literal_eval(l))) for l in sys.stdin " \
     "if l.strip()]' < FILE > NEW.jsonl writes JSON)"
 
 /* Reads one object and finds the string under `field` (NULL to find none). Returns as json_line_text, but with the
@@ -222,7 +246,8 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     while (is_open) {
         char  *key;
         size_t key_length;
-        if (!takes(r, '"')) fails(r, r->at < r->end && *r->at == '\'' ? PYTHON : "has no name in quotes where one is expected");
+        if (!takes(r, '"'))
+            fails(r, r->at == r->end ? NO_NAME : *r->at == '\'' ? PYTHON : *r->at == '}' ? COMMA_LAST : NO_NAME);
         else if (string(r, &key, &key_length) && !takes(r, ':')) fails(r, "has no : after a name");
         if (r->wrong) break;
         skip_space(r);
@@ -239,15 +264,15 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     skip_space(r);
     if (!r->wrong && r->at < r->end && *r->at == ',') {
         for (r->at++; r->at < r->end && strchr(" \t\r\n", *r->at); r->at++) {}
-        fails(r, r->at == r->end ? COMMA_BEHIND : *r->at == '{' ? COMMA_BETWEEN : "has text after its object");
+        fails(r, r->at == r->end ? COMMA_BEHIND : *r->at == '{' ? COMMA_BETWEEN : BEHIND);
         r->is_open = 0; /* the value itself is whole */
     }
     if (!r->wrong && r->at < r->end)
-        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind)) ? "has two objects, and JSON Lines has one a line (jq -c . FILE > NEW.jsonl writes them so)"
+        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind)) ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
                  : memchr(behind, '\r', (size_t)(r->at - behind))
                      ? "has text after a carriage return: a line must end in LF or CR LF "
-                       "(tr '\\r' '\\n' < FILE > NEW makes lines of it)"
-                     : "has text after its object");
+                       "($ tr '\\r' '\\n' < FILE > NEW makes lines of it)"
+                     : BEHIND);
     return r->wrong ? -1 : found;
 }
 
@@ -273,10 +298,10 @@ const char *json_line_array_rows(const char *text, size_t bytes) {
     int is_nested = memchr(text + 1, '[', at - 1) != NULL;
     if (at < bytes && text[at] == '\'') return "a list of Python, not JSON: write it with json.dumps, a value a line";
     if (at < bytes && text[at] == '"')
-        return is_nested ? "jq -c '.[][] | {text: .}' FILE > NEW.jsonl makes objects of its strings"
-                         : "jq -c '.[] | {text: .}' FILE > NEW.jsonl makes objects of its strings";
-    return is_nested ? "jq -c '.[][]' FILE > NEW.jsonl makes lines of the objects in it"
-                     : "jq -c '.[]' FILE > NEW.jsonl makes lines of the objects in an array";
+        return is_nested ? "$ jq -c '.[][] | {text: .}' < FILE > NEW.jsonl makes objects of its strings"
+                         : "$ jq -c '.[] | {text: .}' < FILE > NEW.jsonl makes objects of its strings";
+    return is_nested ? "$ jq -c '.[][]' < FILE > NEW.jsonl makes lines of the objects in it"
+                     : "$ jq -c '.[]' < FILE > NEW.jsonl makes lines of the objects in an array";
 }
 
 int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
@@ -297,12 +322,16 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
         if (rows) snprintf(fault, JSON_LINE_FAULT_CHARS, "is an array; each line must be an object (%s)", rows);
         else if (*r.at == '"')
             snprintf(fault, JSON_LINE_FAULT_CHARS,
-                     "is a string; each line must be an object (jq -c '{text: .}' FILE > NEW.jsonl makes objects of strings)");
+                     "is a string; each line must be an object ($ jq -c '{text: .}' < FILE > NEW.jsonl makes objects of strings)");
         else snprintf(fault, JSON_LINE_FAULT_CHARS, "is not a JSON object (format=text reads the file as text)");
         return -1;
     }
     int found = read_object(&r, field, &names, text, length);
-    if (r.wrong == IN_STRING)
+    const char *makes, *jq = r.wrong ? jq_of(r.wrong, &makes) : NULL;
+    if (jq)
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s in its field \"%.60s\", not a string (column %zu): $ jq -c --arg f %.120s '%s' < FILE > NEW.jsonl %s",
+                 r.wrong, field, r.column, shell_word(field).text, jq, makes);
+    else if (r.wrong == IN_STRING)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
                  "%s (column %zu): a line end in a text is written \\n in JSON; write the rows by a program for JSON, or copy the file "
                  "again if it was cut off (format=text reads the file as text)",
@@ -310,7 +339,7 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
     else if (r.wrong && r.is_open)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
                  "%s (column %zu): its value spans several lines or was cut off, and JSON Lines has one value a line "
-                 "(jq -c . FILE > NEW.jsonl writes it so; format=text reads the file as text)",
+                 "($ jq -c . < FILE > NEW.jsonl writes it so; format=text reads the file as text)",
                  r.wrong, r.column);
     else if (r.wrong) snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column);
     else if (found == -2)

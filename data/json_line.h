@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-enum { JSON_LINE_FAULT_CHARS = 500 };
+enum { JSON_LINE_FAULT_CHARS = 900 };
 
 /* Returns the words that say how rows are made of a JSON array, which text [bytes] begins with; NULL if it is none. */
 const char *json_line_array_rows(const char *text, size_t bytes);
@@ -18,7 +18,7 @@ const char *json_line_array_rows(const char *text, size_t bytes);
  * *text and *length (the text may hold zero bytes), or 0 if the field is null or the line blank. On a fault returns -1
  * with the reason in fault, worded to follow "line 12".
  *
- * A byte-order mark before the object is ignored. A byte that is not UTF-8 is a fault. A lone surrogate becomes U+FFFD.
+ * A byte-order mark before the object is ignored. A byte that is not UTF-8 is a fault, and so is a lone surrogate.
  * If a key occurs twice, the last one counts. */
 int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]);
 /* Returns 1 if the line is one whole object, -1 if it is blank, else 0. Control characters, NaN and bytes that are not

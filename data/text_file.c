@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json_scan.h"
+#include "core/shell_word.h"
 #include "data/shard.h"
 
 enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
@@ -282,32 +283,32 @@ TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
 
 /* A command that makes parquet of a table. */
 #define TO_PARQUET(module, table)                                                                                       \
-    "python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' FILE "     \
+    "$ python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' FILE "     \
     "makes parquet of it"
 
 /* IF_BINARY: a text could begin with these bytes, so they count only if the start has too many control bytes for a
  * text. */
 enum { ALWAYS, IF_BINARY };
 static const struct { const char *start; size_t bytes, at; int when; TextKind kind; const char *what; } OTHERS[] = {
-    {"1AY&SY", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, which is not read: bzip2 -dc FILE > NEW unpacks it"},
+    {"1AY&SY", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, which is not read: $ bzip2 -dc < FILE > NEW unpacks it"},
     {"\x17\x72\x45\x38\x50\x90", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, and empty"},
-    {"\x04\x22\x4d\x18", 4, 0, ALWAYS, TEXT_PACKED, "packed by lz4, which is not read: lz4 -dc FILE > NEW unpacks it"},
-    {"\x02\x21\x4c\x18", 4, 0, ALWAYS, TEXT_PACKED, "packed by lz4, which is not read: lz4 -dc FILE > NEW unpacks it"},
-    {"LZIP", 4, 0, IF_BINARY, TEXT_PACKED, "packed by lzip, which is not read: lzip -dc FILE > NEW unpacks it"},
-    {"\x89LZO\0\r\n\x1a\n", 9, 0, ALWAYS, TEXT_PACKED, "packed by lzop, which is not read: lzop -dc FILE > NEW unpacks it"},
-    {"\x1f\x9d", 2, 0, ALWAYS, TEXT_PACKED, "packed by compress, which is not read: gzip -dc < FILE > NEW unpacks it"},
-    {"\x1f\xa0", 2, 0, ALWAYS, TEXT_PACKED, "packed by compress, which is not read: gzip -dc < FILE > NEW unpacks it"},
-    {"\x5d\0\0", 3, 0, ALWAYS, TEXT_PACKED, "packed by lzma, which is not read: xz --format=lzma -dc FILE > NEW unpacks it"},
+    {"\x04\x22\x4d\x18", 4, 0, ALWAYS, TEXT_PACKED, "packed by lz4, which is not read: $ lz4 -dc < FILE > NEW unpacks it"},
+    {"\x02\x21\x4c\x18", 4, 0, ALWAYS, TEXT_PACKED, "packed by lz4, which is not read: $ lz4 -dc < FILE > NEW unpacks it"},
+    {"LZIP", 4, 0, IF_BINARY, TEXT_PACKED, "packed by lzip, which is not read: $ lzip -dc < FILE > NEW unpacks it"},
+    {"\x89LZO\0\r\n\x1a\n", 9, 0, ALWAYS, TEXT_PACKED, "packed by lzop, which is not read: $ lzop -dc < FILE > NEW unpacks it"},
+    {"\x1f\x9d", 2, 0, ALWAYS, TEXT_PACKED, "packed by compress, which is not read: $ gzip -dc < FILE > NEW unpacks it"},
+    {"\x1f\xa0", 2, 0, ALWAYS, TEXT_PACKED, "packed by compress, which is not read: $ gzip -dc < FILE > NEW unpacks it"},
+    {"\x5d\0\0", 3, 0, ALWAYS, TEXT_PACKED, "packed by lzma, which is not read: $ xz --format=lzma -dc < FILE > NEW unpacks it"},
     {"\xff\x06\0\0sNaPpY", 10, 0, ALWAYS, TEXT_PACKED, "packed by snappy, which is not read: unpack it first"},
-    {"\x37\x7a\xbc\xaf\x27\x1c", 6, 0, ALWAYS, TEXT_OTHER, "a 7z archive: 7z x FILE unpacks it"},
-    {"Rar!\x1a\x07", 6, 0, ALWAYS, TEXT_OTHER, "a rar archive: unrar x FILE unpacks it"},
-    {"PK\3\4", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive, or a document, book or weights packed as one: unzip FILE unpacks it"},
+    {"\x37\x7a\xbc\xaf\x27\x1c", 6, 0, ALWAYS, TEXT_OTHER, "a 7z archive: $ 7z x FILE unpacks it"},
+    {"Rar!\x1a\x07", 6, 0, ALWAYS, TEXT_OTHER, "a rar archive: $ unrar x FILE unpacks it"},
+    {"PK\3\4", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive, or a document, book or weights packed as one: $ unzip FILE unpacks it"},
     {"PK\5\6", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive without files"},
-    {"PK\7\x08", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive in parts: unzip FILE unpacks it"},
-    {"ustar", 5, 257, ALWAYS, TEXT_OTHER, "a tar archive: tar -xf FILE unpacks it"},
-    {"!<arch>\n", 8, 0, ALWAYS, TEXT_OTHER, "an ar archive, a library or a Debian package: ar x FILE unpacks it"},
-    {"07070", 5, 0, IF_BINARY, TEXT_OTHER, "a cpio archive: cpio -i < FILE unpacks it"},
-    {"\xc7\x71", 2, 0, ALWAYS, TEXT_OTHER, "a cpio archive: cpio -i < FILE unpacks it"},
+    {"PK\7\x08", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive in parts: $ unzip FILE unpacks it"},
+    {"ustar", 5, 257, ALWAYS, TEXT_OTHER, "a tar archive: $ tar -xf PACKED unpacks it"},
+    {"!<arch>\n", 8, 0, ALWAYS, TEXT_OTHER, "an ar archive, a library or a Debian package: $ ar x FILE unpacks it"},
+    {"07070", 5, 0, IF_BINARY, TEXT_OTHER, "a cpio archive: $ cpio -i < FILE unpacks it"},
+    {"\xc7\x71", 2, 0, ALWAYS, TEXT_OTHER, "a cpio archive: $ cpio -i < FILE unpacks it"},
     {"xar!", 4, 0, IF_BINARY, TEXT_OTHER, "a xar archive"},
     {"MSCF", 4, 0, IF_BINARY, TEXT_OTHER, "a cabinet archive"},
     {"hsqs", 4, 0, IF_BINARY, TEXT_OTHER, "a squashfs image"},
@@ -357,8 +358,8 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"\x1bLua", 4, 0, ALWAYS, TEXT_OTHER, "compiled Lua"},
     {"version https://git-lfs.github.com/spec/", 40, 0, ALWAYS, TEXT_PACKED,
      "a pointer of Git LFS in place of a file: git lfs pull, or download the file itself"},
-    {"%PDF-", 5, 0, ALWAYS, TEXT_OTHER, "a PDF: pdftotext FILE NEW.txt takes its text out"},
-    {"%!PS-Adobe", 10, 0, ALWAYS, TEXT_OTHER, "a PostScript document: ps2ascii FILE NEW.txt takes its text out"},
+    {"%PDF-", 5, 0, ALWAYS, TEXT_OTHER, "a PDF: $ pdftotext FILE NEW.txt takes its text out"},
+    {"%!PS-Adobe", 10, 0, ALWAYS, TEXT_OTHER, "a PostScript document: $ ps2ascii FILE NEW.txt takes its text out"},
     {"{\\rtf", 5, 0, ALWAYS, TEXT_OTHER, "an RTF document: save it as plain text"},
     {"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", 8, 0, ALWAYS, TEXT_OTHER, "an old Office document: save it as plain text"},
     {"OTTO", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
@@ -366,8 +367,11 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"ttcf", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
     {"wOFF", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
     {"wOF2", 4, 0, IF_BINARY, TEXT_OTHER, "a font"},
-    {"SQLite format 3", 16, 0, ALWAYS, TEXT_OTHER, "an SQLite database: sqlite3 FILE .dump writes it as text"},
-    {"\x93NUMPY", 6, 0, ALWAYS, TEXT_OTHER, "an array of NumPy"},
+    {"SQLite format 3", 16, 0, ALWAYS, TEXT_OTHER, "an SQLite database: $ sqlite3 FILE .dump > NEW.sql writes it as text"},
+    {"\x1e{", 2, 0, ALWAYS, TEXT_ENCODED, "a sequence of JSON texts (RFC 7464): $ tr -d '\\036' < FILE > NEW.jsonl makes JSON Lines of it"},
+    {"\x93NUMPY", 6, 0, ALWAYS, TEXT_OTHER,
+     "an array of NumPy: if it has ids below 65,536, $ python3 -c 'import sys, numpy; numpy.load(sys.argv[1]).astype(\"uint16\").tofile(\"NEW.bin\")' "
+     "FILE makes a file for data.train of it"},
     {"ARROW1", 6, 0, IF_BINARY, TEXT_OTHER, "an Arrow file: " TO_PARQUET("pyarrow.feather", "a.read_table(sys.argv[1])")},
     {"\xff\xff\xff\xff", 4, 0, ALWAYS, TEXT_OTHER,
      "an Arrow stream, or damaged: " TO_PARQUET("pyarrow", "a.ipc.open_stream(sys.argv[1]).read_all()")},
@@ -381,10 +385,10 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"GGUF", 4, 0, IF_BINARY, TEXT_OTHER, "weights of a model (GGUF)"},
     {"lmgg", 4, 0, IF_BINARY, TEXT_OTHER, "weights of a model (GGML)"},
     {"tjgg", 4, 0, IF_BINARY, TEXT_OTHER, "weights of a model (GGML)"},
-    {"\x80\2", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python, perhaps weights of PyTorch"},
-    {"\x80\3", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python, perhaps weights of PyTorch"},
-    {"\x80\4", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python"},
-    {"\x80\5", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python"},
+    {"\x80\2", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python, perhaps weights of PyTorch: load it in Python, and write its texts by json.dumps, a line each"},
+    {"\x80\3", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python, perhaps weights of PyTorch: load it in Python, and write its texts by json.dumps, a line each"},
+    {"\x80\4", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python: load it in Python, and write its texts by json.dumps, a line each"},
+    {"\x80\5", 2, 0, ALWAYS, TEXT_OTHER, "a pickle of Python: load it in Python, and write its texts by json.dumps, a line each"},
     {"MATLAB 5.0 MAT", 14, 0, IF_BINARY, TEXT_OTHER, "a MATLAB file"},
     {"REDIS", 5, 0, IF_BINARY, TEXT_OTHER, "a database of Redis"},
     {"\xd4\xc3\xb2\xa1", 4, 0, ALWAYS, TEXT_OTHER, "a capture of a network"},
@@ -392,16 +396,28 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"BIN.TOK\n", 8, 0, IF_BINARY, TEXT_SHARD, "a file of llmq tokens already"},
 };
 
-static int is_control(unsigned char c) { return (c < 32 && !(c >= 8 && c <= 13) && c != 27) || c == 127; }
+static int is_control(unsigned char c) { return (c < 32 && !(c >= 9 && c <= 13)) || c == 127; }
 
-int64_t text_controls(const char *text, size_t bytes) {
+void text_count_controls(TextControls *c, const char *text, size_t bytes) {
     int64_t controls = 0;
     for (size_t i = 0; i < bytes; i++) controls += is_control((unsigned char)text[i]);
-    return controls;
+    c->all += controls;
+    for (size_t i = 0; i < bytes && controls > 0; i++) c->escapes += text[i] == 27, c->backspaces += text[i] == 8;
 }
 
-/* Returns 1 if over 1 % of the bytes are control bytes. */
-static int is_binary(const char *text, size_t count) { return text_controls(text, count) * 100 > (int64_t)count; }
+int text_is_binary(const TextControls *c, int64_t bytes) { return c->all * 100 > bytes; }
+
+const char *text_controls_cure(const TextControls *c) {
+    if (c->escapes * 2 > c->all) return "text with colours of a terminal (escape characters): $ sed 's/\\x1b\\[[0-9;?]*[A-Za-z]//g' < FILE > NEW takes them away";
+    if (c->backspaces * 2 > c->all) return "text with backspaces, as manual pages have: $ col -bx < FILE > NEW takes them away";
+    return NULL;
+}
+
+static int is_binary(const char *text, size_t count, TextControls *c) {
+    *c = (TextControls){0, 0, 0};
+    text_count_controls(c, text, count);
+    return text_is_binary(c, (int64_t)count);
+}
 
 /* Returns 1 for a tar archive. Those written before 1988 are recognised only by the checksum of the first block. */
 static int is_tar(const TextFile *f) {
@@ -424,7 +440,7 @@ const char *text_other_kind(const uint8_t *start, size_t bytes) {
     if (!f) fail(EXIT_MEMORY, "no memory to look at a file");
     f->starts = bytes < sizeof f->start ? bytes : sizeof f->start;
     memcpy(f->start, start, f->starts);
-    if (is_tar(f)) what = "a tar archive: tar -xf FILE unpacks it";
+    if (is_tar(f)) what = "a tar archive: $ tar -xf PACKED unpacks it";
     if (is_safetensors(f)) what = "weights of a model (safetensors)";
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS && !what; i++) {
         size_t marks = 0; /* zero bytes are common among tokens */
@@ -438,14 +454,15 @@ const char *text_other_kind(const uint8_t *start, size_t bytes) {
 
 TextKind text_file_kind(const TextFile *f, const char **what) {
     int is_wide = unit_bytes(f->encoding) > 1;
-    int looks_binary =
-        is_binary(f->start, f->starts) || is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK);
+    TextControls controls;
+    int looks_binary = is_binary(f->start, f->starts, &controls) ||
+                       is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK, &controls);
     *what = NULL;
     if (is_wide && f->mark) return TEXT_PLAIN; /* single bytes of wide characters say less than the mark */
     if (begins_with(f, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
     if (shard_is_llmc((const uint8_t *)f->start, f->starts))
         return *what = "a shard of tokens already, or another file of llm.c, not text", TEXT_SHARD;
-    if (is_tar(f)) return *what = "a tar archive: tar -xf FILE unpacks it", TEXT_OTHER;
+    if (is_tar(f)) return *what = "a tar archive: $ tar -xf PACKED unpacks it", TEXT_OTHER;
     if (is_safetensors(f)) return *what = "weights of a model (safetensors)", TEXT_OTHER;
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
         if (begins_with(f, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at) &&
@@ -453,22 +470,21 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
             (OTHERS[i].bytes > 2 || !is_wide)) /* two bytes are a character of UTF-16 */
             return *what = OTHERS[i].what, OTHERS[i].kind;
     if (f->packing != PACKED_NOT && unpack_kind(f->start, f->starts) != PACKED_NOT) {
-        static const char *const ONCE[] = {[PACKED_GZIP] = "packed twice: gzip -dc < FILE > NEW unpacks it once",
-                                           [PACKED_ZSTD] = "packed twice: zstd -dc < FILE > NEW unpacks it once",
-                                           [PACKED_XZ] = "packed twice: xz -dc < FILE > NEW unpacks it once"};
+        static const char *const ONCE[] = {[PACKED_GZIP] = "packed twice: $ gzip -dc < PACKED > NEW unpacks it once",
+                                           [PACKED_ZSTD] = "packed twice: $ zstd -dc --long=31 < PACKED > NEW unpacks it once",
+                                           [PACKED_XZ] = "packed twice: $ xz -dc < PACKED > NEW unpacks it once"};
         return *what = ONCE[f->packing], TEXT_PACKED;
     }
-    static const char *const SHIFTS[] = {"\x1b$B", "\x1b$@", "\x1b$)C",
-                                         "\x1b$)A"}; /* escapes that announce 7-bit characters */
+#define ISO_2022(country) "text in ISO-2022, which is not read: $ iconv -f ISO-2022-" country " -t utf-8 < FILE > NEW makes UTF-8 of it"
+    static const struct { const char *escape, *what; } SHIFTS[] = {/* escapes that announce 7-bit characters */
+        {"\x1b$B", ISO_2022("JP")}, {"\x1b$@", ISO_2022("JP")}, {"\x1b$)C", ISO_2022("KR")}, {"\x1b$)A", ISO_2022("CN")}};
+#undef ISO_2022
     for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
-        if (memmem(f->start, f->starts, SHIFTS[i], strlen(SHIFTS[i])))
-            return *what =
-                       "text in ISO-2022, which is not read: iconv -f ISO-2022-JP (or -KR, -CN) -t utf-8 FILE > NEW "
-                       "makes UTF-8 of it",
-                   TEXT_ENCODED;
-    if (!is_wide && looks_binary)
-        return *what = "binary (over 1 % of its first bytes are control characters)", TEXT_BINARY;
-    return TEXT_PLAIN;
+        if (memmem(f->start, f->starts, SHIFTS[i].escape, strlen(SHIFTS[i].escape))) return *what = SHIFTS[i].what, TEXT_ENCODED;
+    if (is_wide || !looks_binary) return TEXT_PLAIN;
+    *what = text_controls_cure(&controls);
+    if (!*what) *what = "binary (over 1 % of its first bytes are control characters)";
+    return TEXT_BINARY;
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
@@ -490,7 +506,7 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     if (found == ENCODING_FOUND) return 0;
     if (f->is_memory)
         return fault_is(fault, EXIT_DATA,
-                        "looks like %s without a byte-order mark: iconv -f %s -t utf-8 FILE > NEW makes UTF-8 of it",
+                        "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > NEW makes UTF-8 of it",
                         found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
     return fault_is(fault, EXIT_DATA,
                     "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its bytes as "
@@ -595,7 +611,7 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
 
 /* --- a file in memory --------------------------------------------------------------------------------------------- */
 
-int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FAULT_CHARS]) {
+int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char fault[TEXT_FILE_FAULT_CHARS]) {
     TextFile   *f = create();
     const char *what;
     char       *clean = NULL;
@@ -620,6 +636,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FA
                 fault_is(fault, EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
     }
     if (n < 0) exit_code = (int)-n;
+    if (exit_code) shell_read_file(fault, TEXT_FILE_FAULT_CHARS, (ShellFile){.path = path, .unpack = unpack_command(f->packing)});
     text_file_close(f);
     if (exit_code) return free(clean), exit_code;
     clean[used] = 0;

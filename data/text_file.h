@@ -67,14 +67,18 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
  * file. For Latin-1 it counts 0x80 to 0x9F, where Windows-1252 has letters and Latin-1 has none. */
 int64_t text_file_invalid(const TextFile *f, int64_t *first);
 
-/* Returns the number of control characters that a text does not hold: all but backspace to carriage return, and
- * escape. */
-int64_t text_controls(const char *text, size_t bytes);
+/* Control characters that a text does not hold: all but tab to carriage return. escapes and backspaces are among them. */
+typedef struct { int64_t all, escapes, backspaces; } TextControls;
+void text_count_controls(TextControls *c, const char *text, size_t bytes); /* adds those of a text */
+/* Returns 1 if over 1 % of the bytes of a text are such characters. */
+int  text_is_binary(const TextControls *c, int64_t bytes);
+/* Returns what most of them make of a text, with the command that takes them away, worded to follow "is"; else NULL. */
+const char *text_controls_cure(const TextControls *c);
 
 /* Turns a whole file in memory, *text [*bytes], into clean UTF-8: unpacked, without its mark, with a NUL after it.
  * Replaces the malloc'ed *text. Over `limit` clean bytes are a fault. Returns as text_file_open; after a fault *text is
- * unchanged. */
-int text_clean(char **text, size_t *bytes, size_t limit, char fault[TEXT_FILE_FAULT_CHARS]);
+ * unchanged. path is the file's, for commands in the message; NULL for standard input. */
+int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char fault[TEXT_FILE_FAULT_CHARS]);
 
 #ifdef __cplusplus
 }

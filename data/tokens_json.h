@@ -30,6 +30,8 @@ double  tokens_json_bytes_per_token(const char *shard);
 int64_t tokens_json_vocab_size(const char *shard);
 /* Exit 65 also if the shards in the folder of the notes hold more tokens than the notes say. Warns if they hold fewer. */
 void    tokens_json_check(const char *shard);
+/* Returns 1 if `tokenize` wrote the notes of a shard, with the tokens of the training and the validation shards. */
+int     tokens_json_counts(const char *shard, int64_t tokens[2]);
 
 /* Converts a mean loss in nats per token; NaN if bytes_per_token is NaN. */
 double bits_per_byte(double loss, double bytes_per_token);

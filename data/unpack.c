@@ -59,6 +59,11 @@ const char *unpack_name(Packing packing) {
     return NAMES[packing];
 }
 
+const char *unpack_command(Packing packing) {
+    static const char *const COMMANDS[] = {NULL, "gzip -dc", "zstd -dc --long=31", "xz -dc"};
+    return COMMANDS[packing];
+}
+
 static int64_t fault_is(char *fault, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 static int64_t fault_is(char *fault, int exit_code, const char *fmt, ...) {
     va_list args;
@@ -99,19 +104,15 @@ static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)b
 
 /* --- gzip --------------------------------------------------------------------------------------------------------- */
 
-/* Begins the next member. Returns 1, 0 if none follows, or minus an exit code. Zeros after the last member are padding
- * (tapes, disk blocks). */
+/* Begins the next member. Returns 1, 0 if none follows, or minus an exit code. */
 static int64_t begin_gzip(Unpack *u, char *fault) {
-    int64_t zeros = 0, n;
-    while ((n = refill(u, 1, fault)) > 0 && u->in[u->at] == 0 && u->member > 0) use(u, 1), zeros++;
+    int64_t n = refill(u, 2, fault);
     if (n < 0) return n;
     if (n == 0 && u->member > 0) return 0;
-    n = refill(u, 2, fault);
-    if (n < 0) return n;
     if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
         return fault_is(fault, EXIT_DATA,
                         "has bytes after gzip member %d, from byte %lld on, that are not gzip: it is damaged, or "
-                        "something was appended; copy or download it again",
+                        "something was appended; copy or download it again ($ gzip -dc < PACKED > NEW keeps what is before them)",
                         u->member, (long long)u->used);
     u->member++;
     if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text");
@@ -172,7 +173,7 @@ static int64_t is_too_wide(const Unpack *u, char *fault) {
                         (double)u->window / mib);
     return fault_is(fault, EXIT_MEMORY,
                     "was packed by zstd with a window of %.0f MiB (zstd --long=31) and needs as much memory to unpack; "
-                    "this machine has %.0f MiB left: unpack it on another one by zstd -dc --long=31 FILE > NEW",
+                    "this machine has %.0f MiB left: unpack it on another one by $ zstd -dc --long=31 < PACKED > NEW",
                     (double)u->window / mib, there);
 }
 
@@ -185,12 +186,12 @@ static int64_t begin_zstd(Unpack *u, char *fault) {
     if (u->window > (uint64_t)1 << 27 && u->window > memory_there()) return is_too_wide(u, fault);
     if (u->window > (uint64_t)1 << ZSTD_MOST) return is_too_wide(u, fault);
     if (n >= 4 && memcmp(u->in + u->at, "\x04\x22\x4d\x18", 4) == 0)
-        return fault_is(fault, EXIT_DATA, "is packed by lz4, which is not read: lz4 -dc FILE > NEW unpacks it");
+        return fault_is(fault, EXIT_DATA, "is packed by lz4, which is not read: $ lz4 -dc < PACKED > NEW unpacks it");
     if (u->member > 1 && unpack_kind(u->in + u->at, (size_t)n) != PACKED_ZSTD) {
         if (n < 4 && u->is_at_end && memcmp(u->in + u->at, "\x28\xb5\x2f", (size_t)n) == 0) return is_cut(u, fault);
         return fault_is(fault, EXIT_DATA,
                         "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is damaged, or "
-                        "something was appended; copy or download it again",
+                        "something was appended; copy or download it again ($ zstd -dc --long=31 < PACKED > NEW keeps what is before them)",
                         u->member - 1, (long long)u->used);
     }
     u->is_between = 0;
@@ -204,7 +205,7 @@ static int64_t zstd_fault(const Unpack *u, size_t status, char *fault) {
     case ZSTD_error_dictionary_wrong:
     case ZSTD_error_dictionary_corrupted:
         return fault_is(fault, EXIT_DATA,
-                        "was packed by zstd with a dictionary, which is not read: zstd -dc -D DICTIONARY FILE > NEW "
+                        "was packed by zstd with a dictionary, which is not read: $ zstd -dc -D DICTIONARY < PACKED > NEW "
                         "unpacks it");
     default: return is_damaged(u, ZSTD_getErrorName(status), fault);
     }
@@ -271,7 +272,7 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
     if (strstr(why, "emory")) /* the words of libarchive if there is no memory for the dictionary */
         return fault_is(fault, EXIT_MEMORY,
                         "was packed by xz with a dictionary for which there is no memory: unpack it on a machine with "
-                        "more, by xz -dc FILE > NEW");
+                        "more, by $ xz -dc < PACKED > NEW");
     const char *colon = strrchr(why, ':'); /* "Lzma library error: Corrupted input data" */
     return fault_is(fault, EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
@@ -288,7 +289,7 @@ static int64_t open_xz(Unpack *u, char *fault) {
     if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
     if (status != ARCHIVE_OK && status != ARCHIVE_EOF) return xz_fault(u, fault);
     if (archive_filter_count(u->xz) > 2)
-        return fault_is(fault, EXIT_DATA, "is packed twice: xz -dc < FILE > NEW unpacks it once");
+        return fault_is(fault, EXIT_DATA, "is packed twice: $ xz -dc < PACKED > NEW unpacks it once");
     return status == ARCHIVE_EOF ? 0 : 1;
 }
 

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 typedef enum { PACKED_NOT, PACKED_GZIP, PACKED_ZSTD, PACKED_XZ } Packing;
-enum { UNPACK_FAULT_CHARS = 600 };
+enum { UNPACK_FAULT_CHARS = 1200 };
 
 /* Reads up to `bytes` of the packed file. Returns how many, 0 at its end, or minus the exit code with the reason in
  * fault. */
@@ -25,6 +25,7 @@ typedef struct Unpack Unpack;
 /* Returns the packing, detected from the first bytes of a file. */
 Packing     unpack_kind(const char *data, size_t bytes);
 const char *unpack_name(Packing packing); /* returns "gzip", ...; "none" for PACKED_NOT */
+const char *unpack_command(Packing packing); /* returns the filter that unpacks it in a shell; NULL for PACKED_NOT */
 /* Creates a stream; source must begin at the first byte of the packed file. `with` is borrowed until unpack_destroy. */
 Unpack     *unpack_create(Packing packing, UnpackSource *source, void *with);
 /* Reads the next unpacked bytes. Returns their number, 0 at the end, or minus the exit code (65, 71, 74) with the

@@ -109,7 +109,7 @@ Task task_read(const char *path, TaskReader reader) {
     if (!task_is_hellaswag(data, (size_t)bytes)) {
         char   why[TEXT_FILE_FAULT_CHARS];
         size_t clean = (size_t)bytes;
-        int    exit_code = text_clean(&data, &clean, FILE_LIMIT, why);
+        int    exit_code = text_clean(&data, &clean, FILE_LIMIT, path, why);
         if (exit_code) fail(exit_code, "%s %s", path, why);
         read_lines(&t, reader, data, clean);
     } else if (!task_parse_hellaswag(&t, reader, data, (size_t)bytes, fault)) fail(EXIT_DATA, "%s: %s", path, fault);

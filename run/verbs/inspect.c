@@ -55,7 +55,7 @@ cJSON *inspect_read_json(const char *path) {
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
     char   fault[TEXT_FILE_FAULT_CHARS];
     size_t clean = (size_t)bytes;
-    cJSON *json = text_clean(&text, &clean, JSON_MOST, fault) ? NULL : json_of_others(text, clean, path, NULL);
+    cJSON *json = text_clean(&text, &clean, JSON_MOST, path, fault) ? NULL : json_of_others(text, clean, path, NULL);
     free(text);
     return json;
 }

@@ -8,6 +8,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/json_text.h"
+#include "core/shell_word.h"
 #include "data/number_type.h"
 #include "data/shard.h"
 #include "data/text_file.h"
@@ -222,7 +223,12 @@ int inspect_other(Inspect *in, const char *path) {
     if (!text && encoding != ENCODING_FOUND) text = TEXT_ENCODINGS[encoding - 1];
     if (!text && !looks) looks = text_other_kind(start.byte, given);
     if (bytes == 0) report_text(r, "kind", "none of this program's files: it is empty");
-    else if (looks) report_text(r, "kind", "none of this program's files: %s", looks);
+    else if (looks) {
+        char what[SHARD_SENTENCE_CHARS];
+        snprintf(what, sizeof what, "%s", looks);
+        shell_name_file(what, sizeof what, path);
+        report_text(r, "kind", "none of this program's files: %s", what);
+    }
     else if (text)
         report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s", text,
                     encoding != ENCODING_FOUND ? " encoding=" : "", encoding != ENCODING_FOUND ? text : "");

@@ -65,7 +65,7 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
             fail(exit_of(*bytes), "sample: the prompt in %s cannot be read: %s", name, io_error_text((int)*bytes));
         char   fault[TEXT_FILE_FAULT_CHARS];
         size_t clean = (size_t)*bytes;
-        int    exit_code = text_clean(&text, &clean, PROMPT_LIMIT, fault);
+        int    exit_code = text_clean(&text, &clean, PROMPT_LIMIT, is_input ? NULL : name, fault);
         if (exit_code) fail(exit_code, "sample: the prompt in %s %s", name, fault);
         *bytes = (int64_t)clean;
     }

@@ -143,6 +143,7 @@ static const char *first_input(const Job *job) { return documents_input_name(job
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
     job->inputs.is_stopped = signals_stop;
+    job->inputs.out = job->out;
     int exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))
@@ -167,47 +168,85 @@ static int64_t shard_number(const char *name, const char *split) {
     return strcmp(name, again) == 0 ? number : -1;
 }
 
-/* Whether the file is a shard of this verb, or empty. vocab_size: as the notes beside it say; bytes are looked at one
- * by one. */
-static int is_own_shard(const char *path, int64_t vocab_size) {
+/* Returns the tokens of a shard of this verb, 0 for an empty file, or -1 for any other file. vocab_size: as the notes
+ * beside it say; bytes are looked at one by one. */
+static int64_t own_tokens(const char *path, int64_t vocab_size) {
     uint8_t     start[SHARD_HEADER_BYTES];
     char        fault[SHARD_FAULT_CHARS];
     ShardHeader header;
     int64_t     bytes = io_file_bytes(path);
-    if (bytes == 0) return 1;
+    if (bytes == 0) return 0;
     int         fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ);
     int         read = fd >= 0 && io_pread(fd, start, sizeof start, 0) == 0;
     if (fd >= 0) io_close(fd);
     if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, 0, &header, fault) < 0 ||
         header.data_offset == 0 || (header.token_bytes != 2 && vocab_size == 256))
-        return 0;
-    if (vocab_size != 256) return 1;
+        return -1;
+    if (vocab_size != 256) return header.tokens;
     Shard shard = shard_open(path, 0);
     int   is_bytes = shard_find_foreign(&shard, 256) < 0;
     shard_close(&shard);
-    return is_bytes;
+    return is_bytes ? header.tokens : -1;
 }
 
-/* Refuses a shard's name on another's file: the verb replaces or removes only its own. Returns their number. */
-static int64_t refuse_others_files(const Job *job) {
-    int64_t        count = 0;
+static DIR *open_folder(const char *path) {
+    DIR *folder = opendir(path);
+    if (!folder) fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", path, io_error_text(errno));
+    return folder;
+}
+
+/* Ends the verb because its output would replace or remove a file that is not its own. */
+NORETURN static void refuse_folder(const Job *job, const char *what, const char *name, const char *why) {
+    char        other[PATH_MAX];
+    struct stat st;
+    for (int i = 2; i < 10000; i++) {
+        snprintf(other, sizeof other, "%s-%d", job->out, i);
+        if (lstat(other, &st) < 0) break;
+    }
+    fail(EXIT_CONFIG, "tokenize: %s%s%s is in the way: %s; take another folder, out=%s, or move it away", what, *name ? "/" : "", name, why,
+         shell_word(other).text);
+}
+
+/* Refuses an out/tokenize.tmp with anything but the files of a killed run. Returns 1 if there is one. */
+static int refuse_others_folder(const Job *job) {
+    struct stat    st;
     struct dirent *entry;
-    DIR           *folder = opendir(job->out);
-    if (!folder)
-        fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", job->out,
-             io_error_text(errno));
+    if (lstat(job->tmp, &st) < 0) return 0;
+    if (!S_ISDIR(st.st_mode)) refuse_folder(job, job->tmp, "", "it is no folder, and tokenize needs the name");
+    DIR *folder = open_folder(job->tmp);
     while ((entry = readdir(folder))) {
-        char path[PATH_MAX];
-        if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
-        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
-        int64_t vocab_size = tokens_json_vocab_size(path);
-        if (!is_own_shard(path, vocab_size > 0 ? vocab_size : 256))
-            fail(EXIT_CONFIG,
-                 "tokenize: %s is in the way: it is no whole shard of text as tokenize writes them; move it away, or take another out=",
-                 path);
-        count++;
+        char   name[NAME_MAX + 1];
+        size_t length = strlen(strcpy(name, entry->d_name));
+        if (length > 4 && strcmp(name + length - 4, ".tmp") == 0) name[length - 4] = 0;
+        int is_input = strncmp(name, "input_", 6) == 0 && name[6] && strspn(name + 6, "0123456789") == strlen(name + 6);
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 && shard_number(name, "val") < 0)
+            refuse_folder(job, job->tmp, entry->d_name, "no tokenize made it, and tokenize empties this folder");
     }
     closedir(folder);
+    return 1;
+}
+
+/* Refuses a shard's name on another's file: the verb replaces or removes only its own, which the notes beside them
+ * count. A run that was killed while it moved its shards has left other counts. Returns their number. */
+static int64_t refuse_others_files(const Job *job) {
+    int64_t        count = 0, tokens[2] = {0, 0}, noted[2];
+    char           path[PATH_MAX];
+    struct dirent *entry;
+    int            was_killed = refuse_others_folder(job);
+    DIR           *folder = open_folder(job->out);
+    while ((entry = readdir(folder))) {
+        int is_val = shard_number(entry->d_name, "val") >= 0;
+        if (!is_val && shard_number(entry->d_name, "train") < 0) continue;
+        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
+        int64_t vocab_size = tokens_json_vocab_size(path), own = own_tokens(path, vocab_size > 0 ? vocab_size : 256);
+        if (own < 0) refuse_folder(job, path, "", "it is no whole shard of text as tokenize writes them");
+        tokens[is_val] += own, count++;
+    }
+    closedir(folder);
+    if (count == 0) return 0;
+    if (!tokens_json_counts(path, noted)) refuse_folder(job, path, "", "no tokens.json of tokenize says that an earlier run wrote it");
+    if (!was_killed && (noted[0] != tokens[0] || noted[1] != tokens[1]))
+        refuse_folder(job, path, "", "the tokens.json beside it counts other tokens than the shards here hold, so other programs wrote some of them");
     return count;
 }
 
@@ -390,7 +429,7 @@ static void copy_beside(const Job *job, const char *from, const char *name) {
     int64_t read = io_read_file(from, COPIED_BYTES, &text);
     size_t  bytes = read < 0 ? 0 : (size_t)read;
     snprintf(to, sizeof to, "%s/%s", job->out, name);
-    int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, fault);
+    int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, from, fault);
     if (exit_code) give_up(job, exit_code, "%s %s", from, fault);
     int rc = read < 0 ? (int)read : io_replace_file(to, text, bytes);
     free(text);

@@ -156,6 +156,7 @@ int verb_train_tokenizer(int argc, char **argv) {
     Asked       a = take_arguments(argc, argv);
     RunLock    *lock = lock_output("train-tokenizer", "out", a.out, LOCK_INTO);
     refuse_to_write_over(a.out);
+    a.inputs.out = a.out;
     const char *pattern = split_named(a.pattern) ? split_named(a.pattern) : a.pattern;
     char        fault[SPLIT_FAULT_CHARS], path[4200];
     Counting    counting = {.trainer = bpe_trainer_create((size_t)(a.memory_bytes / COUNTED_PART))};

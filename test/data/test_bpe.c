@@ -309,7 +309,7 @@ static void faults_are_named(void **state) {
          {256, TAIL, "[\"h x\"]", PLAIN, LEVEL, "merge 0, \"h x\", makes no token"},
          {256, TAIL, "[\"hx\"]", PLAIN, LEVEL, "merge 0 is no pair"},
          {256, ",\"he\":17", "[]", PLAIN, LEVEL, "the token \"he\", or its id 17, stands twice"},
-         {256, ",\"he\":-1", "[]", PLAIN, LEVEL, "he has no id"},
+         {256, ",\"he\":-1", "[]", PLAIN, LEVEL, "\"he\" has no id"},
          {256, ",\"a b\":300", "[]", PLAIN, LEVEL, "\"a b\" is not of byte-level BPE"},
          {256, TAIL, MERGES, "\"type\":\"Unigram\",", LEVEL, "its model, Unigram, is not supported"},
          {256, TAIL, MERGES, "\"type\":\"BPE\",\"byte_fallback\":true,", LEVEL, "its model, byte_fallback"},
@@ -375,14 +375,16 @@ static void hostile_files_are_refused(void **state) {
     (void)state;
     enum { MANY = 1 << 20 };
     static const struct { BpeKind kind; const char *begin, *again, *end, *says; } CASES[] = {
-        {BPE_TOKENIZER_JSON, "{\"model\":", "[", "", "not the JSON object"},
-        {BPE_TOKENIZER_JSON, "{\"model\":", "{\"a\":", "", "not the JSON object"},
+        {BPE_TOKENIZER_JSON, "{\"model\":", "[", "", "nested"},
+        {BPE_TOKENIZER_JSON, "{\"model\":", "{\"a\":", "", "nested"},
         {BPE_TOKENIZER_JSON, "", "", "", "is empty: download it again"},
         {BPE_TOKENIZER_JSON, " \n<!DOCTYPE html>", "", "", "is a web page, not the JSON of a tokenizer"},
         {BPE_TOKENIZER_JSON, "{\"model\": {\"type\": \"BPE\",\n", "", "", ":2: the file ends in the middle of its JSON"},
         {BPE_TOKENIZER_JSON, "{\"a\": 0, \"b\": 1}", "", "", "has no object \"model\": it is no tokenizer.json"},
         {BPE_TOKENIZER_JSON, "[", "", "]", "not the JSON object"},
-        {BPE_TOKENIZER_JSON, "{\"model\":{}}", "", "\n}", ":2: not the JSON object"},
+        {BPE_TOKENIZER_JSON, "{\"model\":{}}", "", "\n}", ":2: column 1: expected nothing after the end of the value"},
+        {BPE_TOKENIZER_JSON, "{\"model\":{},", "", "\n}\n", ":1: column 12: a comma before '}'"},
+        {BPE_TOKENIZER_JSON, "{\"model\":{\n\"a", "", "", ":2: the file ends in the middle of its JSON"},
         {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"", "x", "\"}}", "its model, xxxxxxxx"},
         {BPE_TOKENIZER_JSON,
          "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\","
@@ -392,7 +394,7 @@ static void hostile_files_are_refused(void **state) {
          "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
          "\"added_tokens\":[{\"content\":\"a\",\"id\":1048576}",
          "", "]}",
-         "a has no id from 0 to 1048575"},
+         "\"a\" has no id, a whole number from 0 to 1048575"},
         {BPE_TIKTOKEN, "", "YWFh", " 0\n", ":1: a token of 3145728 bytes; the limit is 1024"},
         {BPE_TIKTOKEN, "YQ== 0 1\n", "", "", ":1: a token in base64"},
         {BPE_TIKTOKEN, "YQ== 1048576\n", "", "", ":1: a token in base64"},
@@ -404,7 +406,7 @@ static void hostile_files_are_refused(void **state) {
         size_t each = strlen(CASES[i].again), at = (size_t)sprintf(text, "%s", CASES[i].begin);
         for (int k = 0; k < MANY && each > 0; k++, at += each) memcpy(text + at, CASES[i].again, each);
         at += (size_t)sprintf(text + at, "%s", CASES[i].end);
-        BpeText file[2] = {{"gpt2.tiktoken", text, at}, {NULL, NULL, 0}};
+        BpeText file[2] = {{"gpt2.tiktoken", text, at, NULL}, {NULL, NULL, 0, NULL}};
         assert_int_equal(bpe_file_parse(CASES[i].kind, file, &f, fault), 0);
         if (!strstr(fault, CASES[i].says)) fail_msg("\"%s\" is missing in: %s", CASES[i].says, fault);
     }
@@ -417,11 +419,11 @@ static void hostile_files_are_refused(void **state) {
         }
         strcat(vocabulary, "\"ab\":256,\"cd\":257}");
         strcpy(merges, RETURNS[i]);
-        BpeText file[2] = {{"vocab.json", vocabulary, strlen(vocabulary)}, {"merges.txt", merges, strlen(merges)}};
+        BpeText file[2] = {{"vocab.json", vocabulary, strlen(vocabulary), NULL}, {"merges.txt", merges, strlen(merges), NULL}};
         assert_int_equal(bpe_file_parse(BPE_VOCAB_AND_MERGES, file, &f, fault), 0);
         assert_non_null(strstr(fault, "merges.txt has a carriage return within a line"));
     }
-    BpeText zero[2] = {{"vocab.json", memcpy(text, "{}\0", 4), 3}, {"merges.txt", text, 3}};
+    BpeText zero[2] = {{"vocab.json", memcpy(text, "{}\0", 4), 3, NULL}, {"merges.txt", text, 3, NULL}};
     for (BpeKind kind = BPE_TOKENIZER_JSON; kind <= BPE_TIKTOKEN; kind++) {
         assert_int_equal(bpe_file_parse(kind, zero, &f, fault), 0);
         assert_non_null(strstr(fault, "is not text"));

@@ -186,12 +186,12 @@ static void what_is_no_text_has_a_name(void **state) {
         {"\x89PNG\r\n\x1a\n", 8, TEXT_OTHER, "PNG"}, {"GIF89a\1\0\1\0\0\0\0;", 14, TEXT_OTHER, "GIF"}, {"\xff\xd8\xff\xe0", 4, TEXT_OTHER, "JPEG"},
         {"%PDF-1.7\n", 9, TEXT_OTHER, "PDF"}, {"\x7f" "ELF\2\1\1", 7, TEXT_OTHER, "ELF"}, {"MZ\x90\0\3\0\0\0", 8, TEXT_OTHER, "Windows"},
         {"PK\3\4", 4, TEXT_OTHER, "unzip FILE"}, {"Rar!\x1a\7\1\0", 8, TEXT_OTHER, "unrar x FILE"}, {"\x37\x7a\xbc\xaf\x27\x1c", 6, TEXT_OTHER, "7z x FILE"},
-        {"BZh91AY&SY", 10, TEXT_PACKED, "bzip2 -dc FILE"}, {"\x04\x22\x4d\x18", 4, TEXT_PACKED, "lz4 -dc FILE"}, {"\x80\4\x95", 3, TEXT_OTHER, "pickle"},
+        {"BZh91AY&SY", 10, TEXT_PACKED, "$ bzip2 -dc < FILE"}, {"\x04\x22\x4d\x18", 4, TEXT_PACKED, "$ lz4 -dc < FILE"}, {"\x80\4\x95", 3, TEXT_OTHER, "pickle"},
         {"SQLite format 3\0", 16, TEXT_OTHER, "SQLite"}, {"GGUF\3\0\0\0", 8, TEXT_OTHER, "GGUF"}, {"ORC\n\1\2\3", 7, TEXT_OTHER, "ORC"},
         {"\x40\0\0\0\0\0\0\0{\"a\"", 12, TEXT_OTHER, "safetensors"}, {"\x93NUMPY\1\0", 8, TEXT_OTHER, "NumPy"}, {"PAR1\x15\0", 6, TEXT_PARQUET, ""},
         {"a\1b\2c\3d\4e", 9, TEXT_BINARY, "over 1 % of its first bytes"}, {"\x88\xd8\x34\x01", 4, TEXT_SHARD, "shard of tokens"},
         {"BM is a start, as MZ, OTTO, ORC, FORM and ID3 are", 49, TEXT_PLAIN, ""}, {"RIFF of a guitar, WAVE", 22, TEXT_PLAIN, ""},
-        {"ORCs\xe9", 5, TEXT_PLAIN, ""}, {"\x1b$B8@8l\x1b(B", 10, TEXT_ENCODED, "iconv -f ISO-2022-JP"}, {"\xff\xfe" "BM\0\0", 6, TEXT_PLAIN, ""}, {"", 0, TEXT_PLAIN, ""}, {"\x1b[1mbold\x1b[0m\ttab\f", 17, TEXT_PLAIN, ""}};
+        {"ORCs\xe9", 5, TEXT_PLAIN, ""}, {"\x1b$B8@8l\x1b(B", 10, TEXT_ENCODED, "iconv -f ISO-2022-JP"}, {"\xff\xfe" "BM\0\0", 6, TEXT_PLAIN, ""}, {"", 0, TEXT_PLAIN, ""}, {"\x1b[1mbold\x1b[0m\ttab\f", 17, TEXT_BINARY, "colours of a terminal"}, {"N\bNA\bAM\bM", 9, TEXT_BINARY, "$ col -bx < FILE"}};
     char what[TEXT_FILE_FAULT_CHARS];
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         TextKind kind = kind_of(CASES[i].start, CASES[i].bytes, what, sizeof what);
@@ -204,7 +204,7 @@ static void what_is_no_text_has_a_name(void **state) {
     for (int i = 0; i < 148; i++) sum += (unsigned char)tar[i];
     snprintf(tar + 148, 8, "%06o", sum);
     assert_int_equal(kind_of(tar, sizeof tar, what, sizeof what), TEXT_OTHER);
-    assert_non_null(strstr(what, "tar -xf FILE"));
+    assert_non_null(strstr(what, "$ tar -xf PACKED"));
     tar[0] = 'N'; /* now the checksum is wrong */
     assert_int_equal(kind_of(tar, sizeof tar, what, sizeof what), TEXT_BINARY);
     srand(9);
@@ -222,27 +222,27 @@ static void a_file_in_memory_is_cleaned(void **state) {
     (void)state;
     char  fault[TEXT_FILE_FAULT_CHARS] = "", *text = strdup("\xef\xbb\xbf#version: 0.2\r\n");
     size_t bytes = strlen(text);
-    assert_int_equal(text_clean(&text, &bytes, 100, fault), 0);
+    assert_int_equal(text_clean(&text, &bytes, 100, "x.txt", fault), 0);
     assert_int_equal(bytes, 15);
     assert_string_equal(text, "#version: 0.2\r\n");
     unsigned char *wide = malloc(4000);
     bytes = encode(ENCODING_UTF16BE, 1, 20, wide);
     free(text), text = (char *)wide;
-    assert_int_equal(text_clean(&text, &bytes, 4000, fault), 0);
+    assert_int_equal(text_clean(&text, &bytes, 4000, "x.txt", fault), 0);
     assert_int_equal(bytes, 20 * (sizeof TEXT - 1));
     assert_int_equal(text[bytes], 0);
-    assert_int_equal(text_clean(&text, &bytes, 100, fault), EXIT_DATA);
+    assert_int_equal(text_clean(&text, &bytes, 100, "x.txt", fault), EXIT_DATA);
     assert_non_null(strstr(fault, "the most that is read"));
     assert_memory_equal(text, TEXT, sizeof TEXT - 1); /* what was given stays */
     memcpy(text, "\x89PNG", 4);
-    assert_int_equal(text_clean(&text, &bytes, 4000, fault), EXIT_DATA);
+    assert_int_equal(text_clean(&text, &bytes, 4000, "x.txt", fault), EXIT_DATA);
     assert_non_null(strstr(fault, "is a PNG picture"));
     bytes = encode(ENCODING_UTF16LE, 0, 20, (unsigned char *)text);
-    assert_int_equal(text_clean(&text, &bytes, 4000, fault), EXIT_DATA);
-    assert_non_null(strstr(fault, "without a byte-order mark: iconv -f utf-16le -t utf-8 FILE > NEW"));
+    assert_int_equal(text_clean(&text, &bytes, 4000, "x.txt", fault), EXIT_DATA);
+    assert_non_null(strstr(fault, "without a byte-order mark: iconv -f utf-16le -t utf-8 < x.txt > NEW"));
     free(text);
     text = strdup(""), bytes = 0;
-    assert_int_equal(text_clean(&text, &bytes, 0, fault), 0);
+    assert_int_equal(text_clean(&text, &bytes, 0, "x.txt", fault), 0);
     assert_int_equal(bytes, 0);
     assert_int_equal(text[0], 0);
     free(text);

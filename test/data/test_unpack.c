@@ -96,7 +96,7 @@ static void assert_fault(int exit_code, const char *phrase) {
 
 static void parts_follow_each_other(void **state) {
     (void)state;
-    static const char EMPTY[] = "\x50\x2a\x4d\x18\0\0\0\0", SKIPPED[] = "\x5f\x2a\x4d\x18\3\0\0\0abc", ZEROS[20] = "";
+    static const char EMPTY[] = "\x50\x2a\x4d\x18\0\0\0\0", SKIPPED[] = "\x5f\x2a\x4d\x18\3\0\0\0abc";
     for (Packing packing = PACKED_GZIP; packing <= PACKED_ZSTD; packing++)
         for (size_t step = 1; step < 300; step = 3 * step + 1)
             two_parts(packing, &in), assert_whole(step, unpack_name(packing));
@@ -107,12 +107,6 @@ static void parts_follow_each_other(void **state) {
     append_zstd(&in, SECOND, sizeof SECOND - 1);
     append(&in, SKIPPED, sizeof SKIPPED - 1);
     assert_whole(1, "skippable frames"), assert_whole(1000, "skippable frames");
-    in.bytes = 0;
-    append_gzip(&in, FIRST, sizeof FIRST - 1);
-    append(&in, ZEROS, sizeof ZEROS);
-    append_gzip(&in, SECOND, sizeof SECOND - 1);
-    append(&in, ZEROS, sizeof ZEROS);
-    assert_whole(1, "zeros between members"), assert_whole(1000, "zeros between members");
     in.bytes = 0;
     append_gzip(&in, "", 0);
     append_gzip(&in, FIRST, sizeof FIRST - 1);
@@ -183,6 +177,8 @@ static void damage_is_seen(void **state) {
     in = whole, in.data[first] = 'x';
     assert_fault(EXIT_DATA, "bytes after gzip member 1");
     in = whole, append(&in, "more", 4);
+    assert_fault(EXIT_DATA, "bytes after gzip member 2");
+    in = whole, append(&in, "\0", 1); /* gzip -dc ignores zeros, and every member behind them */
     assert_fault(EXIT_DATA, "bytes after gzip member 2");
     two_parts(PACKED_ZSTD, &in);
     append(&in, "more", 4);

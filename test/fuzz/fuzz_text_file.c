@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (!text || unpack_kind((const char *)data, bytes) > PACKED_GZIP) return free(text), 0;
     memcpy(text, data, bytes);
     text[bytes] = 0;
-    if (text_clean(&text, &clean, LIMIT, fault) == 0) {
+    if (text_clean(&text, &clean, LIMIT, "FILE", fault) == 0) {
         if (clean > LIMIT || text[clean] != 0) abort();
     } else if (!fault[0] || !memchr(fault, 0, sizeof fault) || memcmp(text, data, bytes) != 0) {
         abort();

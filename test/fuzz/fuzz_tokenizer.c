@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     text[bytes - 1] = 0;
     size_t first = kind == BPE_VOCAB_AND_MERGES ? strlen(text) : bytes - 1;
     size_t second = first < bytes - 1 ? first + 1 : first; /* without a byte of zero there are no merges */
-    BpeText file[2] = {{"gpt2.tiktoken", text, first}, {"merges.txt", text + second, bytes - 1 - second}};
+    BpeText file[2] = {{"gpt2.tiktoken", text, first, NULL}, {"merges.txt", text + second, bytes - 1 - second, NULL}};
     if (bpe_file_parse(kind, file, &f, fault)) {
         if (bpe_missing_byte(f.bpe) >= 0 || f.end_of_text >= bpe_ids(f.bpe)) abort();
         encode(f.bpe, "hello the lot");

@@ -108,13 +108,16 @@ for packed in short.gz short.zst short.xz; do
     expect "$packed, cut short" exits 65 "$packed cannot be unpacked to its end.*was cut off.*copy or make it again" tokenize $packed out=new
 done
 expect "a wrong checksum" exits 65 'crc.gz is damaged before byte [0-9]* .gzip, member 1.: incorrect data check' tokenize crc.gz out=new
+(cat packed.gz; head -c 512 /dev/zero) > padded.gz
+expect "zeros behind the last member" exits 65 'padded.gz has bytes after gzip member 1, from byte [0-9]* on.*gzip -dc < padded.gz > NEW keeps what is before them' tokenize padded.gz out=new
+expect "  and the cure" eval 'gzip -dc < padded.gz > NEW 2> err; cmp NEW text.txt'
 expect "packed twice" exits 65 'twice.gz is packed twice: gzip -dc < twice.gz > NEW' tokenize twice.gz out=new
 expect "  in two ways" exits 65 'mixed.gz is packed twice: gzip -dc < mixed.gz > NEW' tokenize mixed.gz out=new
 expect "  and once" eval 'gzip -dc < twice.gz > once.gz; tokenize once.gz out=tree val=0 > /dev/null; [ "$(text_of tree/train_*.bin)" = text ]'
 for packer in bzip2 lz4; do
     if ! command -v $packer > /dev/null; then echo "skip $packer is not there"; continue; fi
     $packer -c < rows.txt > "packed.$packer"
-    expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc packed.$packer > NEW unpacks it" tokenize "packed.$packer" out=new
+    expect "$packer, and its cure" exits 65 "packed.$packer is packed by $packer, which is not read: $packer -dc < packed.$packer > NEW unpacks it" tokenize "packed.$packer" out=new
     expect "  works" eval '$packer -dc "packed.$packer" > new.txt; tokenize new.txt out=unpacked val=0 > /dev/null; cmp unpacked/train_000000.bin plain/train_000000.bin'
 done
 printf '\050\265\057\375\000\250\031\000\000hi\n' > wide.zst # a window of 2 GiB, as of zstd --long=31
@@ -126,12 +129,12 @@ tar -czf folder.tar.gz folder
 expect "a packed tar archive" exits 65 'folder.tar.gz is a tar archive: tar -xf folder.tar.gz unpacks it' tokenize folder.tar.gz out=new
 expect "a line without the field" exits 65 'missing.jsonl: line 2 has no field "text"; its fields are url, body: give field=NAME' tokenize missing.jsonl out=new
 expect "a field that no line has" exits 65 'rows.jsonl: line 1 has no field "body"' tokenize rows.jsonl field=body out=new
-expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' array.json > NEW.jsonl" tokenize array.json field=text out=new
+expect "a JSON array that is to be rows" exits 65 "array.json: line 1 is an array.*jq -c '.*' < array.json > NEW.jsonl" tokenize array.json field=text out=new
 expect "a JSON array that nobody calls rows is text, and that is said" eval 'tokenize array.json out=tree val=0 > said; grep -q "read .*array.json: text, utf-8, a JSON array, not rows" said && text_of tree/train_*.bin | cmp - array.json'
 expect "one value over several lines, too" eval 'tokenize pretty.json out=tree val=0 > said; grep -q "read .*pretty.json: text, utf-8, one JSON value over several lines" said'
 cp pretty.json book.ipynb; printf '[Verse 1]\n{ int a; }\n' > song
 expect "  by any name, unless it only looks so" eval 'tokenize book.ipynb song out=tree val=0 > said; grep -q "book.ipynb: text, utf-8, one JSON value over" said && grep -q "song: text, utf-8, 1 document" said'
-expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . pretty.jsonl > NEW.jsonl' tokenize pretty.jsonl out=new
+expect "  which is no JSON Lines" exits 65 'pretty.jsonl: line 1 .*several lines.*jq -c . < pretty.jsonl > NEW.jsonl' tokenize pretty.jsonl out=new
 if command -v jq > /dev/null; then
     jq -c . pretty.jsonl > NEW.jsonl; jq -c '.[]' array.json >> NEW.jsonl
     expect "  and its cure works, as that of an array" eval 'tokenize NEW.jsonl out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "a a b " ]'
@@ -181,6 +184,10 @@ expect "the long list of before is gone" [ ! -e tree/tokens.inputs.jsonl ]
 expect "a zip" exits 65 'zip is a zip archive' tokenize zip out=new
 head -c 3000 /dev/zero > zeros
 expect "a binary file, where tokens are no bytes" exits 65 'zeros is binary .*not text' tokenize zeros out=new tokenizer=own
+expect "an endless stream is judged by its start" exits 65 'standard input is binary .*not text' timeout 60 "$TRAIN" tokenize - out=new < <(exec cat /dev/zero 2> /dev/null)
+expect "  a packed one by its first bytes" exits 65 'standard input is binary .*not text' timeout 60 "$TRAIN" tokenize - out=new < <(exec gzip -c < /dev/zero 2> /dev/null)
+expect "  which may be text" eval 'for i in $(seq 40); do cat text.txt; done > longer; cat longer | tokenize - out=tree val=0 > said; text_of tree/train_*.bin | cmp - longer; cat longer | gzip | tokenize - out=tree val=0 > said; text_of tree/train_*.bin | cmp - longer'
+expect "a device" exits 65 '/dev/zero is a device, not a file of text: name a file, or - for standard input' timeout 60 "$TRAIN" tokenize /dev/zero out=new
 expect "  and where they are" exits 65 'zeros is binary .*not text: format=text reads its bytes' tokenize zeros out=new
 expect "shards of bytes beside a byte-pair tokenizer" exits 64 'ids/tokenizer.json differs from the tokenizer of this command' tokenize rows.jsonl out=ids
 "$TRAIN" train-tokenizer text.txt out=other vocab_size=280 > /dev/null
@@ -205,13 +212,26 @@ expect "an empty folder" exits 65 'nothing is a folder without files' tokenize n
 expect "a line without an end" exits 65 'long.jsonl: line 1 is longer than 256 MiB' tokenize long.jsonl out=new
 # --- cures, typed as they are printed: the command of a message about a name with spaces and quotes, then the same file again
 mkdir 'my "odd" it'"'"'s'; odd='my "odd" it'"'"'s'
-# cures NAME FILE COMMAND READ WORDS: the message has the command, and what it makes reads as these words
+# cures NAME FILE COMMAND READ WORDS: the message has the command, and what it makes reads as these words. So does the message
+# about the same file packed, and about the same bytes from standard input, plain and packed.
 cures() {
-    local name=$1 file=$odd/$2 pattern=$3 new=$4 words=$5 said
-    said=$("$TRAIN" tokenize "$file" out=new 2>&1); rm -f NEW NEW.jsonl
-    local command; command=$(grep -oE -- "$pattern" <<< "$said" | head -1)
-    expect "$name: a command that names the file" [ -n "$command" ] || { echo "$said"; return; }
-    eval "$command" 2> cure.err; ok $? "  which works" || cat cure.err
+    local name=$1 plain=$odd/$2 pattern=$3 new=$4 words=$5 file
+    cure_of "$name" "$plain"
+    for packer in gzip zstd xz; do
+        case $packer in gzip) file=$plain.gz ;; zstd) file=$plain.zst ;; *) file=$plain.xz ;; esac
+        if command -v $packer > /dev/null; then $packer -c < "$plain" > "$file"; cure_of "  packed by $packer" "$file"; fi
+    done
+    cure_of "  from standard input" - "$plain"; cure_of "  packed" - "$plain.gz"
+}
+# cure_of NAME FILE [INPUT]: one of them; INPUT is what a - reads
+cure_of() {
+    local name=$1 file=$2 input=${3:-/dev/null} said command
+    local format=(); case $input in *.jsonl*) format=(format=jsonl) ;; esac # which its name said
+    said=$("$TRAIN" tokenize "$file" "${format[@]}" out=new val=0 2>&1 < "$input"); rm -f NEW NEW.*
+    command=$(grep -oE -- "((\.\.\.|(gzip|zstd|xz) -dc( --long=31)?( <[^|]*)?) \| )*$pattern" <<< "$said" | head -1)
+    expect "$name: a command that reads the file" [ -n "$command" ] || { echo "$said"; return; }
+    command=${command/#.../cat '"$input"'}
+    eval "$command" 2> cure.err; ok $? "  which works" || { echo "$command"; cat cure.err; }
     tokenize "$new" out=tree val=0 > said; expect "  and what it makes is read" [ "$(text_of tree/train_*.bin | tr '\n' ' ')" = "$words" ]
 }
 python3 - "$odd" <<'PY'
@@ -226,6 +246,19 @@ put("strings.jsonl", '"a"\n"b"\n')
 put("words.jsonl", '["a", "b"]\n["c"]\n')
 put("lists.jsonl", '[[{"text": "a"}], [{"text": "b"}]]\n')
 put("twice.gz", gzip.compress(gzip.compress(b"text\n")))
+put("half.jsonl", '{"text":"a\\ud800b"}\n')
+put("escape.jsonl", '{"text":"a\\xb \\\\ \\u0041"}\n')
+put("tab.jsonl", '{"text":"a\tb"}\n')
+put("comma.jsonl", '{"text":"a,}",}\n')
+put("comment.jsonl", '{"text":"} // a"} // b\n')
+put("number.jsonl", '{"text":7}\n')
+put("list.jsonl", '{"text":["a","b"]}\n')
+put("object.jsonl", '{"text":{"text":"a"}}\n')
+put("sequence", '\x1e{"text":"a"}\n\x1e{"text":"b"}\n')
+put("mac.jsonl", '{"text":"a"}\r{"text":"b"}\r')
+put("wide.jsonl", '{"text":"a"}\r{"text":"b"}\r'.encode("utf-16"))
+put("jis", "\u65e5\u672c\n".encode("iso2022_jp"))
+put("latin", "caf\u00e9 ".encode("latin-1") * 9)
 PY
 if command -v jq > /dev/null; then
     cures "rows joined on one line" joined.jsonl 'jq -c \. .*NEW\.jsonl' NEW.jsonl "a b "
@@ -233,17 +266,65 @@ if command -v jq > /dev/null; then
     cures "strings" strings.jsonl "jq -c '\{text.*NEW\.jsonl" NEW.jsonl "a b "
     cures "lists of strings" words.jsonl "jq -c '\.\[\].*NEW\.jsonl" NEW.jsonl "a b c "
     cures "a list of lists" lists.jsonl "jq -c '\.\[\].*NEW\.jsonl" NEW.jsonl "a b "
+    cures "a number in the field" number.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "7 "
+    cures "a list" list.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "a b "
+    cures "an object" object.jsonl 'jq -c .*NEW\.jsonl' NEW.jsonl "a "
 else echo "skip cures by jq: it is not installed"; fi
+if command -v perl > /dev/null; then cures "a backslash that begins no escape" escape.jsonl 'perl .*NEW\.jsonl' NEW.jsonl 'a\xb \ A '; fi
+cures "half of a surrogate pair" half.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl $'a\xef\xbf\xbdb '
+cures "a tab in a string" tab.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl $'a\tb '
+cures "a comma before the last brace" comma.jsonl 'sed .*NEW\.jsonl' NEW.jsonl "a,} "
+cures "a comment behind an object" comment.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl "} // a "
+cures "a sequence of JSON texts" sequence "tr -d .*NEW\.jsonl" NEW.jsonl "a b "
 cures "dicts of Python" python.jsonl 'python3 -c .*NEW\.jsonl' NEW.jsonl "it's b "
 cures "commas behind rows" commas.jsonl 'sed .*NEW\.jsonl' NEW.jsonl "a b "
-cures "packed twice" twice.gz 'gzip -dc < .*> NEW' NEW "text "
+pattern='gzip -dc < .*> NEW' new=NEW words="text "; cure_of "packed twice" "$odd/twice.gz"; pattern='gzip -dc > NEW'; cure_of "  from standard input" - "$odd/twice.gz"
+printf '\033[1;31mred\033[0m and plain\n' > "$odd/colours.txt"; printf 'N\bNA\bAM\bME\bE\n' > "$odd/name.1"
+cures "colours of a terminal" colours.txt 'sed .*> NEW' NEW "red and plain "
+if command -v col > /dev/null; then cures "a manual page with backspaces" name.1 'col -bx .*> NEW' NEW "NAME "; fi
+(for i in $(seq 9000); do echo "a plain line"; done; for i in $(seq 4000); do echo $'\033[31mred'; done) > "$odd/later.txt"
+cure=$(tokenize "$odd/later.txt" out=new val=0 2>&1 | grep -oE 'sed .*> NEW')
+expect "  also far behind the start" eval 'eval "$cure"; tokenize NEW out=tree val=0 > said; ! text_of tree/train_*.bin | grep -q $'"'\033'"
+printf ' \t\n' > "$odd/blank"
+expect "a text of white space" exits 65 "blank holds nothing but white space: name a file with text" tokenize "$odd/blank" out=new
+expect "  packed, from a pipe" exits 65 "standard input holds nothing but white space" eval 'gzip -c "$odd/blank" | tokenize - out=new'
+mkdir spare; for name in a.txt b.txt.part c.jsonl.crdownload d.tmp e.txt~ '#f.txt#' g.swp h.bak i.partial j.download; do echo "${name:0:1}" > "spare/$name"; done
+mkdir spare/x.tmp; echo x > spare/x.tmp/x.txt
+expect "names of unfinished and spare files are left out of a folder" eval 'tokenize spare out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = a ] && [ "$(grep -c "left out spare/.* (by its name unfinished or a spare copy)" said)" = 10 ]'
+expect "  and read if they are named" eval 'tokenize spare/b.txt.part "spare/#f.txt#" out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "b # " ]'
+mkdir same; echo one > same/a.txt; ln same/a.txt same/b.txt; ln -s a.txt same/c.txt; echo one > same/d.txt
+expect "a file is read once" eval 'tokenize same/a.txt same ./same/a.txt same/d.txt out=tree val=0 > said; [ "$(text_of tree/train_*.bin | tr "\n" " ")" = "one one " ] && grep -qxF "  left out same/b.txt (the same file as same/a.txt)" said && grep -qxF "  left out ./same/a.txt (the same file as same/a.txt)" said && [ "$(grep -c "same file as" said)" = 5 ]'
+expect "the output within the folder that is read" eval 'tokenize same out=same/out val=0 > said; tokenize same out=same/out val=0 > said; [ "$(text_of same/out/train_*.bin | tr "\n" " ")" = "one one " ] && grep -qxF "  left out same/out (the folder of out=)" said'
+mkdir blanks; cp "$odd/blank" blanks/a.txt; echo text > blanks/b.txt; cp "$odd/colours.txt" blanks/c.txt; gzip blanks/c.txt
+expect "  in a folder it is left out, and colours are" eval 'tokenize blanks out=tree val=0 > said; [ "$(text_of tree/train_*.bin)" = text ] && grep -qF "left out blanks/a.txt (nothing but white space)" said && grep -qF "blanks/c.txt.gz (text with colours of a terminal (escape characters): gzip -dc < blanks/c.txt.gz | sed" said'
+cures "lines that end in CR alone" mac.jsonl 'tr .*> NEW' NEW "a b "
+if command -v iconv > /dev/null; then
+    pattern='iconv -f utf-16le .*tr .*> NEW' new=NEW words="a b "; cure_of "  in UTF-16" "$odd/wide.jsonl"
+    cures "text of seven bits" jis 'iconv -f ISO-2022-JP .*> NEW' NEW "日本 "
+    said=$(tokenize - out=new val=0 2>&1 < "$odd/latin")
+    expect "text in another encoding, from standard input" grep -qF "(for another: ... | iconv -f NAME -t utf-8 > NEW)" <<< "$said"
+fi
+if command -v sqlite3 > /dev/null; then
+    sqlite3 "$odd/base" 'create table t(text)'
+    cures "a program that needs a file of its own" base '(cat > NEW|(gzip|zstd|xz) -dc( --long=31)? (< .*)?> NEW)?( && )?sqlite3 .* \.dump > NEW\.sql' NEW.sql "PRAGMA foreign_keys=OFF; BEGIN TRANSACTION; CREATE TABLE t(text); COMMIT; "
+fi
 printf '["a", "b"]\n' > strings.json
-expect "an array of strings, which is text: its note names the other command" eval 'tokenize strings.json out=tree val=0 | grep -qF "a JSON array, not rows (jq -c '"'.[] | {text: .}'"' FILE"'
+expect "an array of strings, which is text: its note names the other command" eval 'tokenize strings.json out=tree val=0 | grep -qF "a JSON array, not rows (jq -c '"'.[] | {text: .}'"' < strings.json"'
 expect "a shard that is text" exits 65 "is UTF-8 text, not tokens: ./train_gpt tokenize '$odd/note' 'out=datasets/note' makes|tokenize 'my \"odd\" it'.*/note' out=datasets/note makes" \
     eval 'echo some text > "$odd/note"; train data.train="$odd/note" data.val= run.dir=x'
 
+for packer in gzip zstd xz; do
+    if ! command -v $packer > /dev/null; then continue; fi
+    $packer -c < plain/train_000000.bin > "$odd/shard.bin"; rm -f NEW.bin
+    expect "a shard packed by $packer" exits 65 "is packed by $packer and holds no text: $packer -dc" train data.train="$odd/shard.bin" data.val= run.dir=x
+    command=$(train data.train="$odd/shard.bin" data.val= run.dir=x 2>&1 | grep -oE "$packer -dc.* > NEW.bin")
+    expect "  and its cure" eval 'eval "$command"; cmp NEW.bin plain/train_000000.bin; rm NEW.bin'
+    command=$("$TRAIN" tokenize "$odd/shard.bin" out=new 2>&1 | grep -oE "$packer -dc.* > NEW.bin")
+    expect "  of tokenize, too" eval 'eval "$command"; cmp NEW.bin plain/train_000000.bin; rm NEW.bin'
+done
+
 printf '{"text": "a"} {"text": "b"}' > row.json
-expect "several values on a line are called that" eval 'tokenize row.json out=tree val=0 | grep -qF "several JSON values on a line, not rows (jq -c . FILE"'
+expect "several values on a line are called that" eval 'tokenize row.json out=tree val=0 | grep -qF "several JSON values on a line, not rows (jq -c . < row.json"'
 printf '{"text": "a\nb"}\n' > broken.jsonl
 expect "a line end within a text" exits 65 'broken.jsonl: line 1 ends in the middle of a string .column 1[12].: a line end in a text is written .n in JSON' tokenize broken.jsonl out=new
 printf 'id,text\n1,"a, b"\n' > table.csv; gzip -c table.csv > table.tsv.gz; printf '<p>a</p>\n' > page.html

@@ -1,0 +1,53 @@
+/* test_shell_word.c - the commands of messages, with the file that they read: plain, packed, in another encoding, and
+ * standard input. */
+#include "core/shell_word.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void commands_read_the_file(void **state) {
+    (void)state;
+    static const struct { const char *sentence; ShellFile file; const char *due; } CASES[] = {
+        {"($ jq -c . < FILE > NEW makes rows)", {"a.json", NULL, NULL}, "(jq -c . < a.json > NEW makes rows)"},
+        {"$ jq -c . < FILE > NEW", {"-a b", NULL, NULL}, "jq -c . < ./'-a b' > NEW"},
+        {"$ jq -c . < FILE > NEW", {"a.gz", "gzip -dc", NULL}, "gzip -dc < a.gz | jq -c . > NEW"},
+        {"$ jq -c . < FILE > NEW", {"a", NULL, "iconv -f utf-16"}, "iconv -f utf-16 < a | jq -c . > NEW"},
+        {"$ jq -c . < FILE > NEW", {"-a", "xz -dc", "iconv -f utf-16"}, "xz -dc < ./-a | iconv -f utf-16 | jq -c . > NEW"},
+        {"$ jq -c . < FILE > NEW", {NULL, NULL, NULL}, "... | jq -c . > NEW"},
+        {"$ jq -c . < FILE > NEW", {NULL, "xz -dc", "iconv -f utf-16"}, "... | xz -dc | iconv -f utf-16 | jq -c . > NEW"},
+        {"$ sed '$s/a/b/' < FILE | jq . > NEW", {"a", "xz -dc", NULL}, "xz -dc < a | sed '$s/a/b/' | jq . > NEW"},
+        {"$ unzip FILE unpacks it", {"a.zip", NULL, NULL}, "unzip a.zip unpacks it"},
+        {"$ unzip FILE unpacks it", {"a.gz", "gzip -dc", NULL}, "gzip -dc < a.gz > NEW && unzip NEW unpacks it"},
+        {"$ unzip FILE unpacks it", {NULL, NULL, NULL}, "... | cat > NEW && unzip NEW unpacks it"},
+        {"$ unzip FILE unpacks it", {NULL, "gzip -dc", NULL}, "... | gzip -dc > NEW && unzip NEW unpacks it"},
+        {"$ gzip -dc < PACKED > NEW", {"a.gz", "gzip -dc", NULL}, "gzip -dc < a.gz > NEW"},
+        {"$ gzip -dc < PACKED > NEW", {NULL, "gzip -dc", NULL}, "... | gzip -dc > NEW"},
+        {"$ tar -xf PACKED", {"a.gz", "gzip -dc", NULL}, "tar -xf a.gz"},
+        {"one, $ a < FILE, or $ b FILE", {"x", "xz -dc", NULL}, "one, xz -dc < x | a, or xz -dc < x > NEW && b NEW"},
+        {"tail FILE of FILE_OR_FOLDER FILES", {"x", "xz -dc", NULL}, "tail x of FILE_OR_FOLDER FILES"},
+        {"costs 5$ a FILE", {"x", "xz -dc", NULL}, "costs 5$ a x"},
+        {" FILE", {NULL, NULL, NULL}, " FILE"},
+        {"no file", {"x", "xz -dc", NULL}, "no file"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char sentence[200];
+        strcpy(sentence, CASES[i].sentence);
+        shell_read_file(sentence, sizeof sentence, CASES[i].file);
+        assert_string_equal(sentence, CASES[i].due);
+        for (size_t capacity = strlen(CASES[i].sentence) + 1; capacity <= strlen(CASES[i].due); capacity++) {
+            strcpy(sentence, CASES[i].sentence);
+            shell_read_file(sentence, capacity, CASES[i].file);
+            assert_string_equal(sentence, CASES[i].sentence);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(commands_read_the_file)};
+    return cmocka_run_group_tests_name("shell_word", tests, NULL, NULL);
+}
