@@ -63,6 +63,9 @@ const char *world_host(const World *w, int rank);
 typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
 ProcessState world_neighbour(const World *w, int local);
 int          world_neighbour_is_gone(const World *w); /* any of them */
+/* Tells the other ranks of this host that this one ends the job after an error that it has reported. SIGCONT carries
+ * its local rank. */
+void         world_tell_neighbours(void);
 const char *world_library(void);               /* "Open MPI 4.1.4", "MPICH 4.0.2", "none" */
 const char *world_nccl(void);                  /* "NCCL 2.27.3", "none" */
 
