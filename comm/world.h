@@ -29,8 +29,10 @@ Launch launch_detect(void);
 /* Returns 1 if mpirun started the processes, which are then one job. Returns 0 if srun did, because its tasks may have
  * different arguments. */
 int    launch_is_mpirun(Launch launch);
-/* Warns of a launcher's variables without their launcher, and of SLURM tasks that this one process leaves idle. */
+/* Warns of a launcher's variables without their launcher. */
 void   launch_explain_alone(void);
+/* Warns of SLURM tasks that a training of one process leaves idle. Other verbs need one process. */
+void   launch_explain_tasks(void);
 /* Returns the id of the Open MPI launcher on this host that started this process, maybe through scripts, with its name
  * in name [16]; 0 if there is none. */
 long   launch_process(char *name);
