@@ -26,7 +26,7 @@ static const char *answer_to(int signal_number) {
         return "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
     if (signal_number != SIGTERM) return "train_gpt: stops after this step and saves\n";
     if (launcher && clock_ms() - continued_ms < LAUNCHER_MS)
-        return "train_gpt: mpirun ends the job in a second: what is not saved by then is lost. It resumes from its newest\n"
+        return "train_gpt: mpirun kills its ranks 2 s after Ctrl-C, a second from now. The run resumes from the newest\n"
                "           checkpoint. kill -USR1 on mpirun, or touch RUN/STOP, leaves the save as long as it takes\n";
     return "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
 }
