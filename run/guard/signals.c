@@ -139,6 +139,8 @@ void signals_answer(Launch launch) {
     answers = 1;
 }
 
+void signals_answer_end(void) { answers = 0; }
+
 /* --- files that a signal must not leave behind -------------------------------------------------------------------- */
 
 enum { MOST_TEMPORARY = 4 };
