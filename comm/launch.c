@@ -76,6 +76,9 @@ void launch_explain_alone(void) {
         warn("%s=%s is set, but no launcher of that job answers: this process works alone; `unset %s` silences this "
              "line", stale, getenv(stale), stale);
     stale = NULL; /* once */
+}
+
+void launch_explain_tasks(void) {
     int tasks = has("SLURM_JOB_ID") && !has("SLURM_STEP_ID") ? number("SLURM_NTASKS", 1) : 1;
     if (tasks > 1)
         warn("SLURM gave this job %d tasks, and this is one process: put mpirun or srun before it (scripts/train.sbatch does)",

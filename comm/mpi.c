@@ -96,6 +96,7 @@ enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for a launcher that a cut link ma
 static void abort_job(int exit_code) {
     join_job();
     error_end_within(ABORT_SECONDS, exit_code);
+    world_tell_neighbours();
     usleep(50000); /* at its end hydra drops output that it has not forwarded yet */
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     _exit(exit_code);

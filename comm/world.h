@@ -29,8 +29,10 @@ Launch launch_detect(void);
 /* Returns 1 if mpirun started the processes, which are then one job. Returns 0 if srun did, because its tasks may have
  * different arguments. */
 int    launch_is_mpirun(Launch launch);
-/* Warns of a launcher's variables without their launcher, and of SLURM tasks that this one process leaves idle. */
+/* Warns of a launcher's variables without their launcher. */
 void   launch_explain_alone(void);
+/* Warns of SLURM tasks that a training of one process leaves idle. Other verbs need one process. */
+void   launch_explain_tasks(void);
 /* Returns the id of the Open MPI launcher on this host that started this process, maybe through scripts, with its name
  * in name [16]; 0 if there is none. */
 long   launch_process(char *name);
@@ -63,6 +65,9 @@ const char *world_host(const World *w, int rank);
 typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
 ProcessState world_neighbour(const World *w, int local);
 int          world_neighbour_is_gone(const World *w); /* any of them */
+/* Tells the other ranks of this host that this one ends the job after an error that it has reported. SIGCONT carries
+ * its local rank. */
+void         world_tell_neighbours(void);
 const char *world_library(void);               /* "Open MPI 4.1.4", "MPICH 4.0.2", "none" */
 const char *world_nccl(void);                  /* "NCCL 2.27.3", "none" */
 

@@ -142,6 +142,7 @@ static void refuse_fp8(const Config *c) {
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
     r->watchdog = watchdog_create(c->run.watchdog_seconds, launch);
+    if (!launch.launched) launch_explain_tasks();
     World *w = world_join(launch);
     r->comm = world_all(w);
     watchdog_tick(r->watchdog, "the start of the device");

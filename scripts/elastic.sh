@@ -142,13 +142,21 @@ fit() {
     return "${PIPESTATUS[0]}"
 }
 
-# The hostfile of the next start, and ranks. But for the first start it waits for enough hosts.
+# The hostfile of the next start, and ranks. The first start does not wait for enough hosts.
 choose() {
-    list_hosts >"$work/listed" && answering "$work/listed" /dev/null >"$work/hosts" && ranks=$(fit "$work/hosts")
+    : >"$work/silent"
+    list_hosts >"$work/listed" && answering "$work/listed" /dev/null >"$work/hosts" || return
+    grep -vxFf "$work/hosts" "$work/listed" >"$work/silent"
+    ranks=$(fit "$work/hosts")
+}
+name_silent() {
+    local host
+    while read -r host _; do say "$host does not answer: ${agent[*]} $host true"; done <"$work/silent"
 }
 gather() {
     local waited=0 patience=${PATIENCE:-600}
     until choose 2>"$work/why"; code=$?; [ $code -eq 0 ]; do
+        if [ $waited -eq 0 ]; then name_silent; fi
         if [ -z "$begun" ] || [ $waited -ge "$patience" ]; then
             end "${lost:-$code}" "no start: $(cat "$work/why")"
         fi
@@ -157,6 +165,7 @@ gather() {
         if [ -n "$stopping" ]; then return; fi
         waited=$((waited + 2))
     done
+    name_silent
 }
 
 # A watcher's rest, which ends with the watcher.
@@ -241,6 +250,7 @@ after_loss() {
     losses=$((losses + 1))
     if [ $losses -ge $TRIES ]; then
         say "exit code $code: $losses losses in a row at step $step, so no further start"
+        if [ -n "${LOSSES:-}" ]; then echo $losses >"$LOSSES"; fi # train.sbatch then ends its job, too
         end "$code" "repair the fault above, then start again"
     fi
     if [ $losses -gt 1 ]; then seconds=$((${BACKOFF:-5} * 4 ** (losses - 2))); fi
@@ -276,6 +286,7 @@ train() {
     done
 }
 
+case ${1:-} in -h | --help) awk 'NR == 1 { next } !/^#/ { exit } { sub(/^# ?/, ""); print }' "$0"; exit 0 ;; esac
 words=()
 for word in "$@"; do
     case $word in

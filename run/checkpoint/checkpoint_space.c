@@ -23,8 +23,7 @@ size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimize
     return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * runs + (tokenizer > SMALL_FILES_BYTES ? tokenizer : 0);
 }
 
-/* Bytes of the files of a checkpoint folder. */
-static int64_t folder_bytes(const char *checkpoints, const char *name) {
+int64_t folder_bytes(const char *checkpoints, const char *name) {
     int64_t sum = 0;
     for (int f = 0; f < MANIFEST_FILES; f++) {
         int64_t bytes = io_file_bytes(path_of("%s/%s/%s", checkpoints, name, manifest_file_name[f]).text);

@@ -127,4 +127,5 @@ int requests_agree(Requests *q) {
 
 void requests_end(Requests *q) {
     if (comm_rank(q->comm) == 0) take(q, STOP), take(q, SAVE);
+    signals_answer_end();
 }

@@ -15,6 +15,8 @@
 static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 static volatile sig_atomic_t answers;
+enum { MOST_NEIGHBOURS = 1024 };
+static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS]; /* by local rank: it ends the job after a message of its own */
 static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
 static const double LAUNCHER_MS = 5000.0; /* a launcher's SIGCONT comes at most so long before its TERM */
 
@@ -24,7 +26,7 @@ static const char *answer_to(int signal_number) {
         return "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
     if (signal_number != SIGTERM) return "train_gpt: stops after this step and saves\n";
     if (launcher && clock_ms() - continued_ms < LAUNCHER_MS)
-        return "train_gpt: mpirun ends the job in a second: what is not saved by then is lost. It resumes from its newest\n"
+        return "train_gpt: mpirun kills its ranks 2 s after Ctrl-C, a second from now. The run resumes from the newest\n"
                "           checkpoint. kill -USR1 on mpirun, or touch RUN/STOP, leaves the save as long as it takes\n";
     return "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
 }
@@ -56,6 +58,11 @@ static void on_save(int signal_number) {
  * with the first. A CONT from anyone else ends a stop, by SIGSTOP or a debugger. */
 static void on_continue(int signal_number, siginfo_t *info, void *context) {
     (void)signal_number, (void)context;
+    if (info->si_code == SI_QUEUE) { /* from a rank of this host: world_tell_neighbours() */
+        int local = info->si_value.sival_int;
+        if (local >= 0 && local < MOST_NEIGHBOURS) has_reported[local] = 1;
+        return;
+    }
     continued_ms = clock_ms();
     if (launcher && info->si_pid == launcher) stop_flag = 1;
 }
@@ -132,6 +139,8 @@ void signals_answer(Launch launch) {
     answers = 1;
 }
 
+void signals_answer_end(void) { answers = 0; }
+
 /* --- files that a signal must not leave behind -------------------------------------------------------------------- */
 
 enum { MOST_TEMPORARY = 4 };
@@ -175,6 +184,7 @@ int signals_stop(void) { return stop_flag; }
 
 double signals_ended_ms(void) { return ended_ms; }
 double signals_continued_ms(void) { return continued_ms; }
+int    signals_reported(int local) { return local < MOST_NEIGHBOURS && has_reported[local]; }
 
 int signals_take_save(void) {
     if (!save_flag) return 0; /* cleared only where it was set: a signal between the two is not lost */

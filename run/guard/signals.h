@@ -2,7 +2,8 @@
  *
  *   SIGUSR1, SIGTERM, SIGINT, SIGHUP   stop, saved; a second TERM or INT ends it at once; HUP ignored by nohup stays so
  *   SIGUSR2                            save and go on
- *   SIGCONT                            from mpirun: stop, as above; TERM follows a second later, KILL after another: watchdog.c
+ *   SIGCONT                            from mpirun: stop, as above; TERM follows a second later, KILL after another: watchdog.c.
+ *                                      From a rank of this host, by sigqueue(): that rank ends the job after its own message
  */
 #ifndef TRAIN_GPT_RUN_GUARD_SIGNALS_H
 #define TRAIN_GPT_RUN_GUARD_SIGNALS_H
@@ -28,12 +29,15 @@ void signals_keep(const char *path);
 /* This process answers signals at once, with a line that says what will happen: rank 0's, once it knows its
  * launcher. */
 void signals_answer(Launch launch);
+void signals_answer_end(void); /* the run is saved: what a signal would do is no news any more */
 
 int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */
 int signals_take_save(void); /* it has been asked to save since the last call */
 /* clock_ms() of the last SIGCONT, and of the first TERM or INT; -INFINITY: none came. Any thread may ask. */
 double signals_continued_ms(void);
 double signals_ended_ms(void);
+/* Returns 1 if this local rank has ended the job with an error that it reported. Any thread may ask. */
+int signals_reported(int local);
 
 #ifdef __cplusplus
 }

@@ -131,14 +131,14 @@ static void describe_collective(const Comm *comm, char *out, size_t room) {
     else snprintf(out, room, "collective %s is in flight since %.1f s", name, (clock_ms() - call.since_ms) * 1e-3);
 }
 
-/* Names the ranks of this host whose processes are in this state; a host's ranks follow each other. Returns how
- * many. */
+/* Names the ranks of this host whose processes are in this state; a host's ranks follow each other. A rank that ended
+ * the job with an error has said why itself. Returns how many. */
 static int name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
     const World *world = comm_world(comm);
     int          named = 0, first = world_rank(world) - world_local_rank(world);
     for (int r = 0; r < world_local_size(world); r++) {
         char place[MESH_TEXT];
-        if (world_neighbour(world, r) != state) continue;
+        if (world_neighbour(world, r) != state || (state == PROCESS_GONE && signals_reported(r))) continue;
         mesh_place_text(w->mesh, first + r, place);
         report_line("train_gpt: rank %d of %d on %s (%s) %s\n", first + r, comm_size(comm), w->host, place, what);
         named++;

@@ -1,4 +1,4 @@
-/* doctor.c - `train_gpt doctor [run.dir=FOLDER]`: a line for each thing that training needs of this machine: ok, or the
+/* doctor.c - `train_gpt doctor [FOLDER]`: a line for each thing that training needs of this machine: ok, or the
  * cure. Other programs are only asked for their versions, for a few seconds at most.
  *
  *   ok     as it should be
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "core/simd.h"
 #include "core/terminal.h"
 #include "core/thread.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/plan/plan.h"
 #include "run/verbs/probe.h"
 #include "run/verbs/report.h"
@@ -138,11 +140,22 @@ static void check_shared_memory(Visit *v) {
          room < 0.25 * GIB ? ": ranks of this machine need more; docker run --shm-size=1g" : "");
 }
 
+/* Bytes of the newest checkpoint of a run; without one, those of a small model. */
+static double checkpoint_bytes(const char *dir) {
+    static const double SMALL = 16 << 20;
+    StepFolder         *list = NULL;
+    Path                checkpoints = path_of("%s/checkpoints", dir);
+    double              bytes = folders_list(checkpoints.text, &list) > 0 ? (double)folder_bytes(checkpoints.text, list[0].name) : SMALL;
+    free(list);
+    return bytes;
+}
+
 /* The nearest folder that exists: a run makes the others. */
 static void check_disk(Visit *v, const char *dir) {
     char           path[4096];
     struct statvfs fs;
-    PlanText       free_text;
+    PlanText       free_text, one_text;
+    double         one = checkpoint_bytes(dir);
     snprintf(path, sizeof path, "%s", dir);
     while (access(path, F_OK) != 0 && strrchr(path, '/') && strrchr(path, '/') != path) *strrchr(path, '/') = 0;
     if (access(path, F_OK) != 0) snprintf(path, sizeof path, "%s", path[0] == '/' ? "/" : ".");
@@ -152,6 +165,11 @@ static void check_disk(Visit *v, const char *dir) {
     }
     if (statvfs(path, &fs) != 0) return;
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
+    if (room < one) {
+        tell(v, MEND, "disk", "%s free under %s, and a checkpoint takes %s: make room; run.dir=FOLDER takes another", size_of(room, &free_text),
+             path, size_of(one, &one_text));
+        return;
+    }
     tell(v, room < GIB ? WARN : FINE, "disk", "%s free under %s%s", size_of(room, &free_text), path,
          room < GIB ? ": `plan` says what checkpoints take" : "");
 }
@@ -250,6 +268,9 @@ int verb_doctor(int argc, char **argv) {
     const char *dir = ".";
     Visit       v = {FINE};
     for (int i = 1; i < argc; i++) {
+        struct stat st;
+        dir = argv[i];
+        if (stat(dir, &st) == 0 && S_ISDIR(st.st_mode)) continue;
         VerbArgument a = verb_key_only("doctor", argv[i]);
         dir = verb_text(&a);
     }

@@ -68,7 +68,7 @@ const Verb VERBS[] = {
     {"diff", "A B [tensors=true]", "where two runs, checkpoints or configs differ",
      "Compares two runs, checkpoints, configs or files of weights. Exit 0: nothing differs; 1: something does.",
      DIFF_KEYS, "./train_gpt diff runs/a runs/b", verb_diff},
-    {"doctor", "[run.dir=FOLDER]", "what this machine has for training: ok, or the cure",
+    {"doctor", "[FOLDER]", "what this machine has for training: ok, or the cure",
      "Looks at processor, memory, GPU, MPI and disk. Exit 69 where something must be mended first.", DOCTOR_KEYS,
      "./train_gpt doctor", verb_doctor},
     {"schema", "", "JSON Schema of the config, for editors",

@@ -43,6 +43,7 @@ static const struct {
     [WATCH_EMPTY] = {"no step yet", "2"}, [WATCH_STARTING] = {"starting", "32"},
     [WATCH_RUNNING] = {"running", "32"},  [WATCH_STOPPED] = {"stopped", "33"},
     [WATCH_DONE] = {"done", "2"},         [WATCH_LOST] = {"ended without a word", "31"},
+    [WATCH_FAILED] = {"ended with a message", "31"},
 };
 
 static const char *colour(const Screen *s, const char *code, char out[16]) {
@@ -138,6 +139,15 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
     put_pieces(out, s, piece, 6);
 }
 
+/* A terminal that is redrawn gets as much of it as fits in a line. */
+static void put_message(FILE *out, const Screen *s, const WatchRun *w) {
+    char shown[sizeof w->message];
+    if (w->state != WATCH_FAILED) return;
+    fputs("  ", out);
+    put_fitting(out, terminal_plain(shown, sizeof shown, w->message), s->columns - 2);
+    fputc('\n', out);
+}
+
 /* --- the curve ---------------------------------------------------------------------------------------------------- */
 
 /* The mean loss of column x of n; NaN: it has none. */
@@ -211,7 +221,7 @@ static Screen screen_now(int runs, int once) {
     Screen         s = {terminal_columns(stdout), ROWS_ONCE, terminal_has_colour(stdout)};
     if (s.columns > MOST_COLUMNS) s.columns = MOST_COLUMNS;
     if (s.columns < LEAST_COLUMNS) s.columns = LEAST_COLUMNS;
-    if (!once && is_sized && size.ws_row > 0) s.rows = (size.ws_row - 1) / runs - 3;
+    if (!once && is_sized && size.ws_row > 0) s.rows = (size.ws_row - 1) / runs - 4;
     s.rows = s.rows < 2 ? 0 : s.rows > MOST_ROWS ? MOST_ROWS : s.rows;
     return s;
 }
@@ -223,6 +233,7 @@ static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
         if (i > 0) fputc('\n', out);
         put_head(out, s, &run[i]);
         put_numbers(out, s, &run[i], now);
+        put_message(out, s, &run[i]);
         put_curve(out, s, &run[i].curve);
     }
 }

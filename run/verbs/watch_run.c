@@ -108,6 +108,24 @@ static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, c
     return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS; /* the wall clock may jump between two looks */
 }
 
+/* Stores the last message of log.txt if nothing but its own further lines, which are indented, follows it. */
+static void read_message(WatchRun *w) {
+    enum { END_BYTES = 8192 };
+    static const char MARK[] = "train_gpt: ", WARNING[] = "train_gpt: warning:";
+    char   text[END_BYTES + 1], *line = NULL;
+    FILE  *f = io_open_stream(path_of("%s/log.txt", w->dir).text, IO_READ);
+    w->message[0] = 0;
+    if (!f) return;
+    if (fseeko(f, -END_BYTES, SEEK_END) != 0) rewind(f); /* it is shorter */
+    text[fread(text, 1, END_BYTES, f)] = 0;
+    fclose(f);
+    for (char *at = text; at && *at; at = strchr(at, '\n'), at = at ? at + 1 : NULL)
+        if (*at != ' ' && *at != '\n') line = at;
+    if (!line || strncmp(line, MARK, strlen(MARK)) != 0 || strncmp(line, WARNING, strlen(WARNING)) == 0) return;
+    line += strlen(MARK);
+    snprintf(w->message, sizeof w->message, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
 static void judge(WatchRun *w, double now) {
     LockHolder holder;
     char      *text = NULL;
@@ -121,6 +139,8 @@ static void judge(WatchRun *w, double now) {
     else if (is_there) w->state = WATCH_RUNNING;
     else if (is_at_end) w->state = WATCH_DONE;
     else w->state = is_signed ? WATCH_LOST : WATCH_STOPPED;
+    if (w->state == WATCH_LOST) read_message(w);
+    if (w->state == WATCH_LOST && w->message[0]) w->state = WATCH_FAILED;
     w->lock[0] = 0;
     if (bytes > 0) strncat(w->lock, text, sizeof w->lock - 1);
     free(text);

@@ -115,6 +115,8 @@ static const Advice ONE_CORE[] = {
 
 static void start_alone(void *core) {
     if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
+    launch_explain_alone(); /* as a verb does; no word of tasks */
+    launch_explain_tasks();
     Comm *c = world_all(world_join(launch_detect()));
     world_threads(comm_world(c));
     world_leave(comm_world(c));

@@ -35,6 +35,9 @@ expect "a rank with a slow disk holds up no step, and no checkpoint is named bef
     quiet env TRAIN_GPT_FAIL="io.fsync@1+:slow,rank=1" TRAIN_GPT_FAIL_LOG="$WORK/slowed" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/slow"
 expect "its writes were slow" grep -q 'io.fsync@1:slow,rank=1' "$WORK/slowed"
 
+expect "a rank that ends the job with its own message is not called lost by the others" \
+    exits 74 "step 20, the last, .*: .*No space left|is gone" run_ranks 2 env TRAIN_GPT_FAIL="io.pwrite@2+:ENOSPC" "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=0 eval.every=0 run.dir="$WORK/spoken"
+
 # --- a disk that fills between two renames: the files before it stay as they are, and nothing half-made is taken for a file
 for n in 2 8 14; do
     rm -f "$WORK/struck"

@@ -20,6 +20,10 @@ if [ "$(nproc)" -gt 1 ]; then
     expect "too few threads" line threads "^warn .*idle" env OMP_NUM_THREADS=1 "$TRAIN" doctor
 fi
 expect "a folder for the run that does not exist yet" line disk "^ok .*GiB free under $WORK" "$TRAIN" doctor run.dir="$WORK/a/b/c"
+expect "a folder alone is that of the run" line disk "^ok .*GiB free under $WORK/data$" "$TRAIN" doctor "$WORK/data"
+mkdir -p "$WORK/large/checkpoints/step_00000005" && truncate -s 2T "$WORK/large/checkpoints/step_00000005/optimizer.safetensors"
+no_room() { doctor "$WORK/large" > "$WORK/said"; [ $? -eq 69 ] && grep -qE '^mend +disk .* free under .*, and a checkpoint takes 2048.* GiB: make room' "$WORK/said"; }
+expect "a disk without room for one more checkpoint: exit 69" no_room
 cannot() { doctor run.dir=/proc/self/nowhere > "$WORK/said"; [ $? -eq 69 ] && grep -qE '^mend +disk .*cannot be written' "$WORK/said"; }
 expect "a folder that cannot be written: exit 69" cannot
 

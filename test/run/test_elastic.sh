@@ -7,6 +7,7 @@ run=$WORK/run
 
 # --- faults of the user: 64 at once, and no run ---------------------------------------------------------------------------------------------------
 
+expect "--help prints the head comment, and starts nothing" eval 'scripts/elastic.sh --help > "$WORK/out" 2>&1 && grep -q "^elastic.sh - trains on the hosts" "$WORK/out" && ! grep -q "ranks on" "$WORK/out"'
 expect "no config: 64" exits 64 'elastic.sh: no config: ' scripts/elastic.sh
 expect "an unknown key: 64" exits 64 'model\.n_layers' elastic model.n_layers=3
 expect "np= that is no number: 64" exits 64 'np=x ' elastic np=x
@@ -16,6 +17,8 @@ for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2" "fe80::2
     { echo '# a comment'; echo "${line//\\/}"; } > "$WORK/bad"
     expect "a line of hosts, \"$line\": 64" exits 64 "$WORK/bad: line 2, \"$line\": .*(expected|not supported)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
 done
+printf 'nodeX\nnodeY:2\n' > "$WORK/bad"
+expect "no host answers: 77, and each is named" eval 'exits 77 "no start: no host answers" env AGENT="false --" scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad" && [ "$(grep -cE "^elastic.sh: node[XY] does not answer: false -- node[XY] true$" "$WORK/err")" -eq 2 ]'
 printf 'node\033[31mA\n' > "$WORK/bad"
 expect "a control character is not printed: 64" exits 64 'bad: line 1, "node[?].31mA"' elastic hosts="$WORK/bad"
 printf '# none\n\n' > "$WORK/bad"
@@ -75,6 +78,7 @@ for code in 1 14 77 134 137 139 205; do expect "$code: again" ends_with 0 2 $cod
 expect "the next start may resume, whatever run.resume is" grep -q 'run.resume=auto$' "$run/calls"
 expect "three losses at one step: the end, with its code" ends_with 137 4 "step 7 77" "step 9 137" "step 9 137" "step 8 137"
 expect "and a clear line" grep -qE '^elastic.sh: exit code 137: 3 losses in a row at step 9, so no further start' "$WORK/err"
+expect "noted for train.sbatch" eval 'LOSSES=$WORK/losses ends_with 77 3 77 77 77 && [ "$(cat "$WORK/losses")" = 3 ]'
 expect "losses with steps between them go on" ends_with 0 6 "step 1 137" "step 2 77" "step 3 1" "step 4 139" "step 5 137" 0
 mkdir -p "$WORK/kept" && cp "$run/elastic.log" "$WORK/kept"
 expect "the log has every line, with its time" [ "$(sed -E 's/^[0-9-]+ [0-9:]+ /elastic.sh: /' "$WORK/kept/elastic.log")" = "$(cat "$WORK/err")" ]
@@ -108,6 +112,7 @@ printf '#!/bin/sh\nprintf "n%%s\\n" 1 2 3 4\n' > "$WORK/bin/scontrol"; printf '#
 chmod +x "$WORK"/bin/*
 export SLURM_JOB_NODELIST='n[1-4]' SLURM_TASKS_PER_NODE='2,1(x2),3'
 expect "in a SLURM job: its nodes that answer" eval 'rm -r "$run"; echo 0 > "$ENDS"; PATH=$WORK/bin:$PATH quiet elastic 2> "$WORK/err"'
+expect "the one that does not answer is named, with the command that asked it" grep -qE '^elastic.sh: n2 does not answer: srun --overlap .*--nodelist n2 true$' "$WORK/err"
 expect "with a rank for each task" [ "$(tr '\n' ' ' < "$run/hostfile")" = "n1 slots=2 n3 slots=1 n4 slots=3 " ]
 unset SLURM_JOB_NODELIST SLURM_TASKS_PER_NODE
 

@@ -28,6 +28,7 @@ case $what in
 save) mkdir -p "$(sed -n 's/.*run\.dir=\([^ ]*\).*/\1/p' <<<"$*")/checkpoints/step_$(printf %08d "$a")"; exit "$b" ;;
 step) dir=$(sed -n 's/.*run\.dir=\([^ ]*\).*/\1/p' <<<"$*"); mkdir -p "$dir"; echo "{\"kind\":\"train\",\"step\":$a,\"loss\":1}" >> "$dir/metrics.jsonl"; exit "$b" ;;
 await) trap "exit $b" "$a"; touch started; while :; do /bin/sleep 0.02; done ;;
+lost) echo 3 > "$LOSSES"; exit "$a" ;;
 die) kill -s "$a" $$ ;;
 *) exit "$what" ;;
 esac
@@ -69,8 +70,8 @@ anew "save 12 0"; is "a run that is saved to its end is done there, too" 0 1 0
 rm version
 anew 75; is "75 is requeued" 75 1 1
 ok "by the job's id" grep -q '^scontrol requeue 7$' calls
-for code in 14 77 134 137; do anew $code; is "$code is requeued and not counted" $code 1 1; ok "$code leaves no count" [ ! -e r/failures ]; done
-for code in 1 64 69 73 127; do anew $code; is "$code is the end" $code 1 0; done
+for code in 1 14 77 134 137 139; do anew $code; is "$code is requeued" $code 1 1; ok "$code is counted" grep -q "^7 -1 1 $code$" r/failures; done
+for code in 64 69 73 127; do anew $code; is "$code is the end" $code 1 0; done
 
 for code in 70 74 76; do anew $code $code $code 0; is "a crash loop of exit code $code ends with it" $code 3 0; done
 for code in 65 71; do
@@ -89,12 +90,17 @@ ok "done leaves no count" [ ! -e r/failures ]
 anew 74 "save 4 65" 70 "save 8 74" 70 70 0; is "only failures at one step make a loop" 70 6 0
 ok "the message has the step" grep -q 'exit code 70: 3 failures .*step 8,' said
 
-anew 74 70 77; is "a lost peer between failures is requeued" 77 3 1
-job 137; job 75; job 74 0; is "and the count outlasts requeues" 74 1 0
+anew 74 77; is "a lost peer after a failure is requeued" 77 2 1
+ok "with the count in the message" grep -q 'exit code 77, failure 2 of 3 at the start; the job is requeued' said
+job 75; job 74 0; is "the count outlasts requeues" 74 1 0
+anew 139; job 139; job 139; is "a crash at every start ends with the third" 139 1 0
+ok "its message has the code and the place" grep -q 'exit code 139: 3 failures .*at the start' said
+anew "step 3 137"; job "step 5 77"; job "step 5 137"; is "a new step begins the count anew" 137 1 1
+job "step 4 1"; is "a loss before the furthest step does not" 1 1 0
 SLURM_JOB_ID=8 job 74 0; is "another job counts anew" 0 2 0
 anew 70 70 75; echo "7 -1 tw" > r/failures; job 70 0; is "a torn count is none" 0 2 0
 anew 70 70 75; mkdir -p r/checkpoints/step_00000004.tmp r/checkpoints/.trash-3; job 70; is "half a checkpoint is no progress" 70 1 0
-anew 70 70 75; mkdir -p r/checkpoints/step_100000000 r/checkpoints/step_00000004; job 70 0; is "a checkpoint is progress" 0 2 0
+anew 70 70 75; mkdir -p r/checkpoints/step_100000000; job 70 0; is "a checkpoint is progress" 0 2 0
 rm -rf r; echo > r; job 74 74 74 0; is "a loop ends where no count can be written" 74 3 0
 ok "with a message" grep -q 'r/failures ' said
 rm r
@@ -137,13 +143,17 @@ echo 2026-11-21T06:00:00 > end; TZ=UTC anew 0; ok "the job's own end, not the su
 echo NONE > end; anew 0; ok "a job without an end" [ "$(cat told_end)" = "" ]
 unset SLURM_JOB_END_TIME
 
+(unset SLURM_JOB_ID; bash "$script" --help > told)
+ok "--help prints the head comment, without SLURM" [ "$(grep -cE '^train.sbatch - trains on a SLURM cluster|eight models, four at a time' told)" -eq 2 ]
+
 # Launchers, and missing programs.
 LAUNCH=srun SLURM_CPUS_PER_TASK=3 OPTIONS="--exact -v" anew 0
 ok "srun gets PMIx and the cores" grep -q '^srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --exact -v .*config.json' calls
 mkdir scripts; ln -s ../bin/mpirun scripts/elastic.sh
 anew 0; ok "one node: mpirun itself" grep -q '^mpirun ' calls
 export SLURM_JOB_NUM_NODES=2
-anew 137; is "several nodes: elastic.sh; when it gives up, the job is requeued" 137 0 1
+anew 137; is "several nodes: elastic.sh; where no host answers the job is requeued" 137 0 1
+anew "lost 137"; is "after three losses that it saw the job ends" 137 0 0
 ok "elastic.sh gets the words alone, the rest by the environment" grep -q '^elastic.sh config.json run.dir=r$' calls
 anew 70 74 0; ok "its failures are tried again" [ "$status $(grep -c '^elastic.sh ' calls)" = "0 3" ]
 LAUNCH=mpirun anew 0; ok "another LAUNCH is taken" grep -q '^mpirun ' calls

@@ -66,6 +66,7 @@ says "--version names the backend" 0 '^backend +(cpu|cuda|emu)$' "$TRAIN" --vers
 says "no argument" 64 '^usage: train_gpt config.json' "$TRAIN"
 says "usage is on stderr" 64 '^$' bash -c "'$TRAIN' 2>/dev/null; s=\$?; echo; exit \$s"
 says "check" 0 'good.json: ok' "$TRAIN" check good.json
+says "check in a batch script of many tasks prints no warning" 0 '^$' bash -c "SLURM_JOB_ID=5 SLURM_NTASKS=8 '$TRAIN' check good.json 2>&1 >/dev/null; echo"
 says "check counts parameters" 0 '1,878,144 parameters' "$TRAIN" check good.json
 says "check with ranks" 0 'on 3 ranks' "$TRAIN" check good.json ranks=3
 says "check names data that is not there" 0 'data.train +no file .*"nowhere/train_\*.bin"' "$TRAIN" check good.json

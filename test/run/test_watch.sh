@@ -17,6 +17,11 @@ expect "one that reached its end" seen "^whole +done · step 12/12 · 100 %$"
 expect "with its losses" seen "^  loss $(printf '%.4f' "$(values "$WORK/whole" train loss | tail -1)")   val $(printf '%.4f' "$(values "$WORK/whole" eval loss | tail -1)")   best"
 expect "one that was stopped" seen "^half +stopped · step 7/12 · 58 %$"
 expect "one that was killed" seen "^lost +ended without a word · step"
+cp -r "$WORK/lost" "$WORK/failed"; printf 'train_gpt: step 9 is not saved: No space left\n           mend that\n' >> "$WORK/failed/log.txt"; watch "$WORK/failed"
+expect "one that an error ended, with the message" eval 'seen "^failed +ended with a message · step" && seen "^  step 9 is not saved: No space left$"'
+echo 'step 10/12' >> "$WORK/failed/log.txt"; watch "$WORK/failed"
+expect "but not with an older message" seen "^failed +ended without a word"
+COLUMNS=70 watch "$WORK/whole" "$WORK/half" "$WORK/lost" once=true
 expect "each with a curve of four rows" [ "$(LC_ALL=C grep -c $'\xe2[\xa0-\xa3]' "$WORK/seen")" -eq 12 ]
 for columns in 30 40 80 100 200; do
     COLUMNS=$columns watch "$WORK/whole" "$WORK/half" "$WORK/lost"

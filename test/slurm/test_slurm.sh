@@ -150,7 +150,7 @@ expect "to the end" whole loop 24
 job=$(submit -- run.dir=killed $long run.steps=$steps)
 until_true 120 stepped killed; kill -9 "$(pgrep -f "^$TRAIN tiny.json run.dir=killed" | tail -n 1)"
 expect "a rank killed: requeued, done" ends "$job" COMPLETED 0
-expect "which is no failure" logged "$job" 'exit code 137; .*requeued'
+expect "which is counted" logged "$job" 'exit code 137, failure 1 of 3 .*requeued'
 expect "the same bits" same_final killed short $steps
 
 job=$(submit -- run.dir=ended $long run.steps=$steps)
