@@ -133,7 +133,7 @@ static void test_bf16(void **state) {
     Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     double u = 0.42 * 0x1p-8, gradient_allowed = u * sqrt(70.0), loss_allowed = 4.0 * u * sqrt(35.0) / sqrt(160.0),
            worst_loss = 0.0;
-    for (int64_t step = 0; step < (stage_is_slow() ? STEPS / 4 : STEPS); step++) {
+    for (int64_t step = 0; step < (stage_is_slow() ? STEPS_EMULATED : STEPS); step++) {
         double loss = gradients(m, step, 2);
         worst_loss = fmax(worst_loss, fabs(loss - record_value(record_find(&m->records, "loss"), step)));
         if (step == 0) {
