@@ -22,14 +22,18 @@ int json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json
     int64_t   bytes = io_read_file(path, limit, &text);
     if (bytes < 0) {
         snprintf(fault, JSON_FILE_FAULT_CHARS, "%s cannot be read: %s", path, io_error_text((int)bytes));
-        return bytes == -ENOENT ? -ENOENT : bytes == -ENOMEM ? EXIT_MEMORY : bytes == -EIO || bytes == -EACCES ? EXIT_IO : EXIT_DATA;
+        if (bytes == -ENOENT) return -ENOENT;
+        int is_other = bytes <= -IO_IS_FIFO || bytes == -EFBIG || bytes == -EISDIR || bytes == -ENOTDIR || bytes == -ELOOP;
+        return bytes == -ENOMEM ? EXIT_MEMORY : is_other ? EXIT_DATA : EXIT_IO;
     }
     int is_read = json_parse_all(text, (size_t)bytes, limit, "", json, &wrong);
     free(text);
     const JsonFault *first = is_read ? soft_fault(json, keeps_numbers) : &wrong;
     if (!first) return 0;
-    snprintf(fault, JSON_FILE_FAULT_CHARS, "%s:%d:%d: %s", path, first->at.line, first->at.column, first->text);
-    shell_name_file(fault, JSON_FILE_FAULT_CHARS, path);
+    int at = snprintf(fault, JSON_FILE_FAULT_CHARS, "%s:%d:%d: ", path, first->at.line, first->at.column);
+    if (at >= JSON_FILE_FAULT_CHARS) at = 0; /* a path that long has no room for more */
+    snprintf(fault + at, (size_t)(JSON_FILE_FAULT_CHARS - at), "%s", first->text);
+    shell_name_file(fault + at, (size_t)(JSON_FILE_FAULT_CHARS - at), path);
     if (is_read) json_free(json);
     return EXIT_DATA;
 }

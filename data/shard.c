@@ -120,8 +120,9 @@ static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_siz
                         "has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every "
                         "second half is 0 or small; write it as uint16, or set model.vocab_size to the size of its tokenizer (%s)",
                         (long long)vocab_size, conversion(t, vocab_size, cure)), -1;
-    return snprintf(fault, SHARD_FAULT_CHARS, "has no header and holds %s, not tokens of uint16 or uint32: %s", t->name,
-                    conversion(t, vocab_size, cure)), -1;
+    return snprintf(fault, SHARD_FAULT_CHARS, "has no header and holds %s, not tokens of uint16 or uint32: %s%s", t->name,
+                    conversion(t, vocab_size, cure),
+                    t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md" : ""), -1;
 }
 
 /* Returns 1 if all uint16 numbers are below `most`. */

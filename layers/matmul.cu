@@ -437,7 +437,8 @@ static int product(Stream *s, Call c, const Rest *rest) {
     if (dtype_bytes(p->a.type) == 1)
         types_fit = (p->a.type == E4M3 || p->b.type == E4M3) && dtype_bytes(p->b.type) == 1 && p->a.order == PLAIN &&
                     p->b.order == TRANSPOSED && (p->c.type == BF16 || p->c.type == F32);
-    CHECK(types_fit && p->c.order == PLAIN && (p->write == MATMUL_SET || (p->c.type == F32 && !p->bias)),
+    CHECK(types_fit && p->c.order == PLAIN && (p->write == MATMUL_SET || (p->c.type == F32 && !p->bias)) &&
+          (!p->bias || dtype_bytes(p->a.type) != 2 || p->c.type == p->a.type),
           "a product of %s and %s into %s", dtype_name(p->a.type), dtype_name(p->b.type), dtype_name(p->c.type));
     size_t mark = arena_mark(&s->scratch);
     void  *workspace = arena_take(&s->scratch, workspace_bytes());

@@ -28,7 +28,8 @@ fi
 # is_stopped RUN DATA: RUN trains on this text, as DATA has it, and its last step is not saved yet.
 is_stopped() {
     local steps; steps=$(grep -oE '"steps":[[:space:]]*[0-9]+' "$1/config.json" 2> /dev/null | head -n 1 | grep -o '[0-9]*$')
-    [ -n "$steps" ] && [ -e "$2/tokens.json" ] && cmp -s "$text" "$2/text.txt" && [ ! -e "$1/checkpoints/step_$(printf %08d "$steps")" ]
+    [ -n "$steps" ] && [ -e "$2/tokens.json" ] && cmp -s "$text" "$2/text.txt" && [ ! -e "$1/checkpoints/step_$(printf %08d "$steps")" ] &&
+        { [ ! -e "$1/lock" ] || flock -n "$1/lock" true; } # nobody trains in it
 }
 words=() number=1 tail='' prompt='In the beginning' stopped=''
 until is_free $run$tail && is_free $data$tail; do
@@ -62,7 +63,7 @@ say "where everything lies"
 echo "text and tokens   $data/"
 echo "loss curve        $picture"
 echo "metrics           $run/metrics.jsonl"
-echo "checkpoint        $(printf '%s\n' "$run"/checkpoints/step_*[0-9] | tail -n 1)  (loads in Hugging Face transformers)"
+echo "checkpoint        $(printf '%s\n' "$run"/checkpoints/step_* | grep -E '/step_[0-9]+$' | tail -n 1)  (loads in Hugging Face transformers)"
 echo "more text         $program sample $run prompt='$prompt' temperature=0.8"
 echo "your own text     docs/quickstart.md"
 sed -n 's/^{"kind":"eval","step":\([0-9]*\),"loss":\([0-9.e+-]*\)[,}].*$/\1 \2/p' "$run/metrics.jsonl" | tail -n 1 |

@@ -208,8 +208,10 @@ int folder_is_own_file(const char *name) {
  * stays. */
 static int remove_own(const char *path) {
     struct stat st;
-    DIR        *folder = lstat(path, &st) < 0 || S_ISDIR(st.st_mode) ? opendir(path) : NULL;
-    if (!folder) return errno == ENOENT ? 0 : S_ISDIR(st.st_mode) ? -errno : -ENOTEMPTY;
+    if (lstat(path, &st) < 0) return errno == ENOENT ? 0 : -errno;
+    if (!S_ISDIR(st.st_mode)) return -ENOTEMPTY;
+    DIR *folder = opendir(path);
+    if (!folder) return -errno;
     int            error = 0, others = 0;
     struct dirent *entry;
     while (!error && (entry = readdir(folder))) {

@@ -35,7 +35,7 @@ void refuse_no_checkpoint(const char *checkpoints) {
     fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints);
 }
 
-void refuse_lost_checkpoints(const char *run_dir) {
+void keep_lost_metrics(const char *run_dir) {
     static const char SAVE[] = "{\"kind\":\"event\",\"event\":\"save\",\"step\":";
     Path    metrics = path_of("%s/metrics.jsonl", run_dir);
     FILE   *lines = io_open_stream(metrics.text, IO_READ);
@@ -47,9 +47,13 @@ void refuse_lost_checkpoints(const char *run_dir) {
     free(line);
     if (lines) fclose(lines);
     if (saved < 0) return;
-    fail(EXIT_DATA,
-         "%s says that step %" PRId64 " was saved, and %s/checkpoints holds no checkpoint: put its folders back to go on from there; to begin "
-         "anew take another run.dir, or type rm %s", metrics.text, saved, run_dir, shell_word(metrics.text).text);
+    struct stat st;
+    Path        kept = path_of("%s.passed-over", metrics.text);
+    for (int i = 2; lstat(kept.text, &st) == 0; i++) kept = path_of("%s.passed-over-%d", metrics.text, i);
+    int error = io_rename(metrics.text, kept.text);
+    if (error) fail(EXIT_IO, "%s: cannot be renamed to %s: %s", metrics.text, kept.text, io_error_text(error));
+    warn("%s says that step %" PRId64 " was saved, and %s/checkpoints holds no checkpoint: the run begins anew, and the lines so far are kept "
+         "in %s. To go on from that step instead, stop this run and put the folders back", metrics.text, saved, run_dir, kept.text);
 }
 
 /* --- may it continue ---------------------------------------------------------------------------------------------- */

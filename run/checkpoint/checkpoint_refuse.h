@@ -19,8 +19,9 @@ void refuse_used_folder(const char *run_dir, int checkpoints);
 /* With run.resume = "must". */
 NORETURN void refuse_no_checkpoint(const char *checkpoints);
 
-/* Exit 65 if the metrics of a run folder without checkpoints say that some were saved. A new run would replace them. */
-void refuse_lost_checkpoints(const char *run_dir);
+/* For a run folder without checkpoints whose metrics say that some were saved: renames metrics.jsonl to
+ * metrics.jsonl.passed-over (then -2 and so on) and warns, so that the run that begins anew replaces no lines. Rank 0's. */
+void keep_lost_metrics(const char *run_dir);
 
 /* Refuses keys or training shards that differ from the checkpoint's and may not change: each with both values. */
 void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);

@@ -78,7 +78,7 @@ static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifes
     }
     if (!found) refuse_broken(checkpoints.text, count, fault);
     if (!found && config->run.resume == RESUME_MUST) refuse_no_checkpoint(checkpoints.text);
-    if (!found && comm_rank(state->comm) == 0) refuse_lost_checkpoints(config->run.dir);
+    if (!found && comm_rank(state->comm) == 0) keep_lost_metrics(config->run.dir);
     return found;
 }
 

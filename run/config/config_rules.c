@@ -536,7 +536,10 @@ static void rule_path(ConfigLoad *load, const char *key, const char *path) {
     Keys        keys = {key, NULL};
     char        typed[SHOWN_BYTES];
     const char *part = path ? shell_part(path) : NULL;
-    if (!part || !rule_usable(load, keys) || access(path, F_OK) == 0) return;
+    char        begin[4096];
+    int         bytes = part ? (int)(part - path) + (int)strcspn(part, "/") : 0; /* up to the end of the name that has the $ or ~ */
+    if (!part || !rule_usable(load, keys)) return;
+    if (snprintf(begin, sizeof begin, "%.*s", bytes, path) < (int)sizeof begin && access(begin, F_OK) == 0) return;
     faults_add(&load->faults, rule_where(load, keys), "%s is %s, and only a shell expands %s, outside of quotes: write the whole path%s", key,
                json_quote_short(typed, sizeof typed, path), *part == '~' ? "~" : "$NAME",
                *part == '~' ? ", or ./~ for a name that begins so" : "");

@@ -245,8 +245,8 @@ static int64_t refuse_others_files(const Job *job) {
     closedir(folder);
     if (count == 0) return 0;
     if (!tokens_json_counts(path, noted)) refuse_folder(job, path, "", "no tokens.json of tokenize says that an earlier run wrote it");
-    if (!was_killed && (noted[0] != tokens[0] || noted[1] != tokens[1]))
-        refuse_folder(job, path, "", "the tokens.json beside it counts other tokens than the shards here hold, so other programs wrote some of them");
+    if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
+        refuse_folder(job, path, "", "the shards here hold more tokens than the tokens.json beside it counts, so another program wrote some of them");
     return count;
 }
 

@@ -251,7 +251,7 @@ static void no_uint16_tokens_are_refused(void **state) {
         }
         for (int i = 0; i < count; i++) ids[i] = rand() % 100 < padding ? 0 : name[(rand() % ends) >> (small ? rand() % small : 0)];
         const char *said = parse_for(65535, ids, 2 * (size_t)count);
-        if (strstr(said, "has no header and holds")) fail_msg("draw %d of %d ids below %d: %s", draw, count, ends, said);
+        if (strstr(said, "has no header and")) fail_msg("draw %d of %d ids below %d: %s", draw, count, ends, said);
     }
 }
 

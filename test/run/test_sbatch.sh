@@ -70,7 +70,7 @@ anew "save 12 0"; is "a run that is saved to its end is done there, too" 0 1 0
 rm version
 anew 75; is "75 is requeued" 75 1 1
 ok "by the job's id" grep -q '^scontrol requeue 7$' calls
-for code in 1 14 77 134 137 139; do anew $code; is "$code is requeued" $code 1 1; ok "$code is counted" grep -q "^7 -1 1 $code$" r/failures; done
+for code in 1 14 77 134 137 139; do anew $code; is "$code is requeued" $code 1 1; ok "$code is counted" grep -q "^7 -1 1 $code -1$" r/failures; done
 for code in 64 69 73 127; do anew $code; is "$code is the end" $code 1 0; done
 
 for code in 70 74 76; do anew $code $code $code 0; is "a crash loop of exit code $code ends with it" $code 3 0; done
@@ -97,6 +97,7 @@ anew 139; job 139; job 139; is "a crash at every start ends with the third" 139 
 ok "its message has the code and the place" grep -q 'exit code 139: 3 failures .*at the start' said
 anew "step 3 137"; job "step 5 77"; job "step 5 137"; is "a new step begins the count anew" 137 1 1
 job "step 4 1"; is "a loss before the furthest step does not" 1 1 0
+anew "step 19 137"; job "step 16 137"; job "save 16 137"; is "a newer checkpoint below the furthest step begins it anew, too" 137 1 1
 SLURM_JOB_ID=8 job 74 0; is "another job counts anew" 0 2 0
 anew 70 70 75; echo "7 -1 tw" > r/failures; job 70 0; is "a torn count is none" 0 2 0
 anew 70 70 75; mkdir -p r/checkpoints/step_00000004.tmp r/checkpoints/.trash-3; job 70; is "half a checkpoint is no progress" 70 1 0
@@ -115,7 +116,7 @@ signal() { # SIGNAL END...
 }
 signal USR1 "await USR1 75"; is "USR1 reaches the ranks; 75 is requeued" 75 1 1
 signal USR1 "await USR1 65" 0; is "a failure after USR1 is requeued" 65 1 1
-ok "and counted" grep -q '^7 -1 1 65$' r/failures
+ok "and counted" grep -q '^7 -1 1 65 -1$' r/failures
 signal USR2 "await USR2 0"; is "USR2 is handed on" 0 1 0
 signal TERM "await USR1 75"; is "TERM saves, and is not requeued" 75 1 0
 signal TERM "await USR1 65" 0; is "nor tried again" 65 1 0
