@@ -11,15 +11,21 @@ CPU=$PWD/build/cpu/train_gpt
 # Two layers, six steps, two ranks' worth of sequences; an even width, as tensor cores have it, and an odd vocabulary in the tests of ops.
 SMALL="run.steps=6 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkpoint.every=3 eval.every=6 eval.tokens=80"
 
-TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_fp32" > /dev/null
-TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_bf16" precision=bf16 > /dev/null
+# Four steps where no run goes on from the middle of another.
+FOUR="run.steps=4 checkpoint.every=4 eval.every=4"
+
+for precision in fp32 bf16; do
+    TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_$precision" precision=$precision > /dev/null
+    TRAIN=$CPU train $SMALL $FOUR run.dir="$WORK/cpu_four.$precision" precision=$precision > /dev/null
+done
 # In fp8 micro-batches of 32 rows: norms, activations and their gradients write 8 bits at once, but in the first step.
 EIGHT="precision=fp8 batch.seq_len=32 batch.global_tokens=64 eval.tokens=64"
 TRAIN=$CPU train $SMALL $EIGHT run.dir="$WORK/cpu_fp8" > /dev/null
+TRAIN=$CPU train $SMALL $EIGHT $FOUR run.dir="$WORK/cpu_four.fp8" > /dev/null
 # A llama, with two heads that share keys; and a qwen3, whose heads are wider together than the stream.
-LLAMA="$SMALL model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 model.rope_factor=8 model.rope_original_positions=64"
-QWEN3="$SMALL model.arch=qwen3 model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=32 model.n_inner=96"
-MOE="$SMALL model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 moe.experts=4 moe.top_k=2 moe.n_inner=48
+LLAMA="$SMALL $FOUR model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 model.rope_factor=8 model.rope_original_positions=64"
+QWEN3="$SMALL $FOUR model.arch=qwen3 model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=32 model.n_inner=96"
+MOE="$SMALL $FOUR model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 moe.experts=4 moe.top_k=2 moe.n_inner=48
      moe.balance=bias moe.balance_rate=0.01"
 TRAIN=$CPU train $LLAMA $EIGHT run.dir="$WORK/cpu_llama.fp8" > /dev/null
 for precision in fp32 bf16; do
@@ -68,7 +74,7 @@ beside experts 4 $MOE precision=bf16 parallel.expert=2 moe.capacity=0.4 parallel
 for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
 EMU_KERNELS=$WORK/kernels beside fp8 1 $SMALL $EIGHT
 EMU_KERNELS=$WORK/kernels beside llama.fp8 1 $LLAMA $EIGHT
-beside fp8.nccl 2 $SMALL $EIGHT parallel.comm=nccl
+beside fp8.nccl 2 $SMALL $EIGHT $FOUR parallel.comm=nccl
 # The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
 for recompute in none block; do TRAIN_GPT_GEMM=own beside own.$recompute 1 $WIDE precision=bf16 memory.recompute=$recompute; done
 TRAIN_GPT_GEMM=own beside llama.own 1 $LLAMA precision=bf16
@@ -81,10 +87,10 @@ beside stages.ring 2 $GRID precision=bf16 parallel.pipeline=2 parallel.comm=ring
 beside tensor.stages 4 $GRID precision=bf16 parallel.tensor=2 parallel.pipeline=2 parallel.zero_stage=2 parallel.comm=nccl
 beside tensor.slots 4 $GRID precision=bf16 parallel.tensor=2 parallel.zero_stage=3 parallel.comm=nccl
 beside context 2 $LONG precision=bf16 parallel.context=2 parallel.comm=nccl
-for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL precision=${run%.*} parallel.comm=${run#*.}; done
+for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL $FOUR precision=${run%.*} parallel.comm=${run#*.}; done
 # One table of algorithms, one order of additions: the number of ranks changes no bit. Four micro-batches a step.
 ORDERED="$SMALL batch.global_tokens=160 run.steps=3 precision=bf16 parallel.deterministic=true"
-beside ordered.one 2 $SMALL precision=bf16 parallel.deterministic=true parallel.comm=ring # one micro-batch for each
+beside ordered.one 2 $SMALL $FOUR precision=bf16 parallel.deterministic=true parallel.comm=ring # one micro-batch for each
 beside ordered 1 $ORDERED
 wait
 # The products' algorithms are chosen by timing: the table is part of a run.
@@ -100,9 +106,10 @@ for fault in stuck stuck-abort; do EMU_NCCL_FAULT=$fault beside $fault 2 $SMALL 
 wait
 
 for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl fp8 fp8.nccl; do
-    precision=${run%.*}
+    precision=${run%.*} like=cpu_${run/fp16/fp32}
+    case $run in *.*) like=cpu_four.${precision/fp16/fp32} ;; esac
     expect "$run trains" ended $run
-    expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
+    expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/$like" "$(allowed $precision)"
 done
 for run in own.none own.block llama.own stages.own; do
     case $run in own.*) like=cpu_wide ;; llama.own) like=cpu_llama.bf16 ;; *) like=cpu_grid ;; esac
