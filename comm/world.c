@@ -24,7 +24,7 @@ static int set_to_one(const char *variable) {
     return value && strcmp(value, "1") == 0;
 }
 
-/* The function that ends the job takes no argument but the exit code. */
+/* The world of this process, NULL before world_join. It stands here because the function that ends the job receives the exit code alone. */
 static const World *joined;
 
 void world_tell_neighbours(void) {

@@ -122,7 +122,7 @@ static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
 
 /* --- how bytes are spread ----------------------------------------------------------------------------------------- */
 
-typedef struct { double count[2][256]; double numbers; } Spread; /* of the first and second bytes of 16-bit numbers */
+typedef struct { double count[2][256]; double numbers; } Spread; /* counts of the first and the second bytes of 16-bit numbers */
 
 /* Counts the numbers that are not 0: padding would make a vocabulary look uneven. */
 static Spread spread_of(const uint8_t *data, size_t count) {

@@ -14,7 +14,7 @@ extern "C" {
 typedef struct {
     const char *name;     /* for a message: "64-bit numbers" */
     const char *numpy;    /* dtype that reads them; NULL: the numbers no longer hold the ids */
-    int         bytes;    /* of one number */
+    int         bytes;    /* bytes of one number */
     int         is_big;   /* big-endian */
     int         form;     /* which test of number_type.c it is */
 } NumberType;

@@ -164,7 +164,7 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
         if (bytes >= 4 && (uint32_t)llmc_files[i].magic == __builtin_bswap32((uint32_t)start[0]))
             FAULT("is an %s in big-endian order, and only little-endian ones are read: python3 -c 'import sys,numpy as n;"
                   "b=open(sys.argv[1],\"rb\").read();open(sys.argv[2],\"wb\").write(n.frombuffer(b[:1024],\">i4\").astype(\"<i4\").tobytes()+"
-                  "n.frombuffer(b[1024:],\">u%d\").astype(\"<u%d\").tobytes())' FILE NEW.bin turns it round",
+                  "n.frombuffer(b[1024:],\">u%d\").astype(\"<u%d\").tobytes())' FILE NEW.bin converts it to little-endian",
                   llmc_files[i].what, llmc_files[i].token_bytes == 4 ? 4 : 2, llmc_files[i].token_bytes == 4 ? 4 : 2);
     for (size_t i = 0; i < sizeof foreign_files / sizeof *foreign_files; i++)
         if (bytes >= foreign_files[i].bytes && memcmp(data, foreign_files[i].start, foreign_files[i].bytes) == 0)

@@ -28,7 +28,7 @@ void folder_name(char out[32], int64_t step);            /* "step_00000050" */
 /* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none, -errno when it cannot be
  * read. */
 int folders_list(const char *checkpoints, StepFolder **list);
-int64_t folder_bytes(const char *checkpoints, const char *name); /* of the files of one */
+int64_t folder_bytes(const char *checkpoints, const char *name); /* returns the bytes of the files of one checkpoint */
 
 /* Collective over c (NULL: this process alone). Reads and checks the manifest, then every byte, each rank its share.
  * step is the name's, -1 = any. moved counts the pieces checked (NULL: no counter). On MANIFEST_GOOD *m is filled

@@ -54,7 +54,8 @@ static Need need_of(const CheckpointState *state, const char *checkpoints) {
     int64_t       to_come = saves_to_come(c, state->train_state->start.step), count = to_come + (there > 0 ? there : 0);
     if (count >= most) count = most;
     double one = (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind), bytes = (double)count * one;
-    for (int64_t i = 0; i < there; i++) bytes -= (double)folder_bytes(checkpoints, list[i].name);
+    for (int64_t i = 0; i < there; i++) /* a later one is passed over, and stays */
+        if (list[i].step <= state->train_state->start.step) bytes -= (double)folder_bytes(checkpoints, list[i].name);
     free(list);
     if (to_come > 0 && bytes < one) bytes = one;
     return (Need){count, bytes};

@@ -420,8 +420,8 @@ static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     read_back(s);
 }
 
-/* Renames the complete folder into place. What has its name goes first: out of the way if it does not verify, away if
- * it is this run's from before a rollback. */
+/* Renames the complete folder into place. A folder that has this name already is renamed to NAME.passed-over if it does
+ * not verify, and removed if this run wrote it before a rollback. */
 static void put_in_place(Save *s) {
     struct stat st;
     Path        aside;

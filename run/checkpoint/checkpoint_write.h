@@ -53,7 +53,7 @@ typedef struct {
     size_t       written_count, written_room;
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* the fault: the state holds a NaN or an infinity */
-    int          is_bad;                    /* rank 0: what has this step's name does not verify */
+    int          is_bad;                    /* rank 0: a folder with the name of this step exists and does not verify */
     int          there;                     /* rank 0: this run has saved this step already, and it verifies */
 } Save;
 

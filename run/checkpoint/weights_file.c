@@ -138,7 +138,7 @@ void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t e
     if (t->type == SAFE_F64) /* it may be finite in the file */
         (void)!io_pread(w->fd, &value, sizeof value, w->header.data_offset + t->begin + 8 * (uint64_t)element);
     if (t->type == SAFE_F64 && isfinite(value))
-        fail(EXIT_DATA, "%s: tensor %s holds %g at element %" PRId64 ", which fp32 cannot hold: the model has no use for it, take other weights",
+        fail(EXIT_DATA, "%s: tensor %s holds %g at element %" PRId64 ", which fp32 cannot hold: take other weights",
              w->path, t->name, value, element);
     fail(EXIT_DATA, "%s: tensor %s holds a value that is not finite at element %" PRId64 ": take other weights, or an older checkpoint of them",
          w->path, t->name, element);

@@ -29,7 +29,7 @@ void signals_keep(const char *path);
 /* This process answers signals at once, with a line that says what will happen: rank 0's, once it knows its
  * launcher. */
 void signals_answer(Launch launch);
-void signals_answer_end(void); /* the run is saved: what a signal would do is no news any more */
+void signals_answer_end(void); /* ends the answers: the run is saved */
 
 int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */
 int signals_take_save(void); /* it has been asked to save since the last call */
