@@ -416,7 +416,7 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
-template <typename T> KERNEL bias_rows_kernel(T *c, int64_t ld, int64_t m, int64_t n, const T *bias) {
+KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uint16_t *bias) { /* of either type, as it is */
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
 }
@@ -424,7 +424,7 @@ template <typename T> KERNEL bias_rows_kernel(T *c, int64_t ld, int64_t m, int64
 /* The bias is written to c first, and the product added to it before it is rounded. */
 static Matmul with_bias_in_c(Stream *s, Matmul p) {
     unsigned blocks = (unsigned)blocks_for(p.m * p.n, BIAS_THREADS);
-    LAUNCH(bias_rows_kernel<uint16_t>, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n, (const uint16_t *)p.bias);
+    LAUNCH(bias_rows_kernel, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n, (const uint16_t *)p.bias);
     p.bias = NULL, p.write = MATMUL_ADD;
     return p;
 }

@@ -32,7 +32,7 @@ CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -fno-s
            -include test/emu/cuda_emu.h
 ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))
 # The engine's inner loops are most of the time, and it has no undefined behaviour to look for in them.
-$(ENGINE): CXXFLAGS += -O2 $(if $(ASAN),-fno-sanitize=undefined)
+$(ENGINE): CXXFLAGS += -O3 $(if $(ASAN),-fno-sanitize=undefined)
 endif
 # Every CUDA source for each supported architecture, an object folder each; `skip` where there is no nvcc.
 SUPPORTED := 80 90a 100
