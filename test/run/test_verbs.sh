@@ -131,6 +131,7 @@ for key, value, says in (map(json.loads, row) for row in rows):
     section, _, name = key.rpartition(".")
     (config.setdefault(section, {}) if section else config)[name] = json.loads(value)
     if key == "run.allow_change" and "string" not in says or "global_tokens =" in says: continue   # rules, not types
+    if key in ("run.dir", "data.train", "data.tokenizer") and any(mark in value for mark in ("~", "$", "//", "\\n")): continue
     assert not check.is_valid(config), (key, value)
 PY
 says "schema against bad values" 0 '^$' bash -c "python3 -W ignore agree.py '$ROOT/test/run/config/bad_configs.h' && echo"
