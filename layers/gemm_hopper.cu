@@ -157,7 +157,7 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
         GemmWay way = {tiles_along(p->m) > 1 ? 2 : 1, parts};
         double  share = filled(p, way);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
-        if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || share < best + 0.02) continue;
+        if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue; /* a small product fills under 2 % */
         best = share;
         count = count < GEMM_WAYS / 2 ? count + 1 : GEMM_WAYS / 2;
         memmove(&ways[1], ways, (size_t)(count - 1) * sizeof *ways);

@@ -249,7 +249,9 @@ static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
 }
 
 /* For a bias beside one row or column of 16-bit numbers cuBLASLt has no algorithm, or one that leaves the bias out (13.1 on an H200). */
-static int lt_takes_bias(const Matmul *p) { return !p->bias || (p->m > 1 && p->n > 1) || dtype_bytes(p->a.type) != 2; }
+static int lt_takes_bias(const Matmul *p) { 
+    return !p->bias || dtype_bytes(p->a.type) != 2 || (p->m > 1 && p->n > 1 && p->a.ld % 8 == 0 && p->b.ld % 8 == 0 && p->c.ld % 8 == 0);
+}
 
 /* The proposals of cuBLASLt that repeat their bits, best guess first. */
 static int lt_candidates(const Entry *e, Algorithm *found) {
