@@ -91,8 +91,8 @@ const char *fault_of_epilogue(const Problem &p) {
         if ((p.op.bias_type != -1 || bias_type(p) != p.d.type) && p.op.bias_type != (int32_t)bias_type(p))
             return "the bias vector has D's type, with fp8 bf16";
         if ((uintptr_t)p.op.bias % (uintptr_t)bytes_of(bias_type(p))) return "a bias vector between elements";
-        if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS && (p.m == 1 || p.n == 1) && bytes_of(p.a.type) == 2)
-            return "a bias beside one row or column of 16-bit numbers: 13.1 has no algorithm on an H200, or one that leaves the bias out";
+        if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS && bytes_of(p.a.type) == 2 && (p.a.ld % 8 || p.b.ld % 8 || p.d.ld % 8))
+            return "a bias beside rows of 16-bit numbers that are not aligned to 16 bytes: 13.1 rounds the product before it adds the bias";
         return nullptr;
     case CUBLASLT_EPILOGUE_DGELU:
         if (p.a.type == CUDA_R_32F) return "13.1's GELU gradient is not exact to f32";
