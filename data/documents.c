@@ -49,7 +49,7 @@ typedef struct {
     int            is_pipe;    /* can be read only once; its format is detected when it is opened */
     dev_t          device;     /* with inode: which file it is */
     ino_t          inode;
-    int            is_again;   /* the same file as an earlier source */
+    int            is_again;   /* whether an earlier source is the same file */
     int            is_named;   /* named by the user, not found in a folder */
     int64_t        documents, bytes, invalid; /* counted by documents_read */
     TextControls   controls;   /* counted by documents_read */

@@ -350,7 +350,7 @@ static Packing packing_of_tokens(const char *path) {
     TextFile   *file;
     const char *what;
     char        why[TEXT_FILE_FAULT_CHARS];
-    if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why)) return PACKED_NOT; /* damaged: tokenize tells where */
+    if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why)) return PACKED_NOT; /* a damaged file: tokenize prints the place */
     TextKind kind = text_file_kind(file, &what);
     Packing  packing = kind == TEXT_SHARD || kind == TEXT_BINARY ? text_file_packing(file) : PACKED_NOT;
     text_file_close(file);

@@ -172,7 +172,7 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
-    if (key.is_fp8) describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0); /* sums in all of f32 */
+    if (key.is_fp8) describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0); /* partial sums go to f32 early; an H100 keeps some 14 bits of them before (arXiv:2412.19437, section 3.3.2) */
     if (key.has_bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
     if (key.epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
     if (key.epilogue == EPILOGUE_GELU_BACKWARD) {

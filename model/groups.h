@@ -25,7 +25,7 @@ typedef struct {
     /* Its neighbours, in a ring: the stream of activations goes forward, that of gradients back. NULL: none on this side. */
     Comm *forward_in, *forward_out, *backward_in, *backward_out;
     Comm *twin_up, *twin_down; /* the tied embedding's gradient, from the last stage to the first; its weights, back */
-    Comm *pair[MOST_PAIRS]; /* those of the six above that are not NULL, in the order in which all ranks made them */
+    Comm *pair[MOST_PAIRS]; /* groups among the six above that are not NULL, in the order in which all ranks made them */
     int   pairs;
     Comm *experts;  /* ranks that divide the experts; NULL: each has all                            */
     Comm *expert_state; /* ranks that share the state of the same experts; NULL where experts is    */

@@ -39,7 +39,7 @@ Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt);
 void     pipeline_destroy(Pipeline *p);
 /* Makes the graphs of all blocks, and loads their kernels, by forwards and backwards of this rank alone. A GPU may make or load one only
  * once everything that is queued has ended. In a step that can be a message that another rank has not sent yet, so both are done before the
- * first step. What the gradients hold afterwards means nothing. */
+ * first step. Afterwards the gradients hold no result. */
 void     pipeline_warm_up(Pipeline *p, Stream *s, Batch batch);
 
 /* From the next step on; without stages only, which would keep other tapes. */

@@ -18,8 +18,8 @@ typedef enum {
     WATCH_RUNNING,
     WATCH_STOPPED,   /* ended before run.steps, in order                */
     WATCH_DONE,      /* at run.steps                                    */
-    WATCH_LOST,      /* its holder ended without a word: killed, crashed, cut off */
-    WATCH_FAILED     /* its holder ended with a message, the last in log.txt      */
+    WATCH_LOST,      /* ended without a message: killed, crashed or cut off        */
+    WATCH_FAILED     /* ended with a message, which is the last one in log.txt     */
 } WatchState;
 
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct {
     int64_t     at;                    /* bytes of the log that were read: whole lines */
     char        tail[WATCH_TAIL];      /* the last of them, by which a log that was cut is known */
     char        lock[1024];            /* its text at the last look */
-    char        message[512];          /* of WATCH_FAILED */
+    char        message[512];          /* last message of a run that is WATCH_FAILED */
     double      still_since_ms;        /* when the lock's text last changed, or was written, on clock_ms() */
 } WatchRun;
 

@@ -68,7 +68,8 @@ static void times_come_from_the_gpu(void **state) {
     comm_finish(world);
     device_sync(&stream); /* it waits for the collective, so its end is there to be read */
     CommTimes times = comm_times(world), after = comm_times(world);
-    EXPECT_ON_ALL(times.comm_ms > 0 && times.sends == 0 && times.exposed_ms >= 0);
+    EXPECT_ON_ALL(times.comm_ms > 0 || comm_size(world) == 1); /* for one rank NCCL may queue nothing */
+    EXPECT_ON_ALL(times.comm_ms >= 0 && times.sends == 0 && times.exposed_ms >= 0);
     EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0);
     if (comm_size(world) > 1)
         EXPECT_ON_ALL(world_trace(comm_world(world), &trace, 1) == 1 && trace.first_send_ms >= trace.start_ms &&

@@ -87,7 +87,7 @@ template <class T> using Groups = std::deque<std::vector<T>>;
 
 enum State : uint8_t { READY, WAITING, DONE };
 
-/* What each switch and each block touch lies in front, in one cache line. */
+/* The first fields are those that each switch and each block read: together they fill one cache line. */
 struct alignas(64) Fiber {
     void    *stack_pointer, *asan_stack;
     char    *stack;                   /* lowest address */
