@@ -199,8 +199,13 @@ void comm_forget_times(Comm *c) {
 
 typedef struct { double begin_ms, counted_ms; Failpoint test; } Blocking;
 
-/* The time that collectives over buckets count so far. */
-static double counted(const Comm *c, double now) { return c->times.comm_ms + (c->begun > 0 ? now - c->busy_since_ms : 0); }
+double comm_counted_ms(const Comm *c, double now) { return c->times.comm_ms + (c->begun > 0 ? now - c->busy_since_ms : 0); }
+
+void comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms) {
+    double now = clock_ms(), ms = now - begin_ms, rest = ms - (comm_counted_ms(c, now) - counted_ms);
+    times->exposed_ms += ms;
+    if (rest > 0) times->comm_ms += rest;
+}
 
 static Blocking enter(Comm *c, const char *name, const char *point) {
     World   *w = c->world;
@@ -209,14 +214,11 @@ static Blocking enter(Comm *c, const char *name, const char *point) {
     w->blocking = call;
     Failpoint test = queue_obey_test(w, point);
     double    now = clock_ms();
-    return (Blocking){now, counted(c, now), test};
+    return (Blocking){now, comm_counted_ms(c, now), test};
 }
 
-/* A collective in flight counts a part of this time already. */
 static void leave(Comm *c, Blocking b) {
-    double now = clock_ms(), ms = now - b.begin_ms, rest = ms - (counted(c, now) - b.counted_ms);
-    c->waits.exposed_ms += ms;
-    if (rest > 0) c->waits.comm_ms += rest;
+    comm_count_wait(c, &c->waits, b.begin_ms, b.counted_ms);
     c->world->blocking.has_ended = 1;
     failpoint_done(b.test);
 }

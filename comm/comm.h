@@ -148,8 +148,8 @@ size_t comm_library_bytes(CommKind kind, int ranks, CommUse use);
 int comm_library_blocks(CommKind kind, CommUse use);
 
 /* Times of collectives, by kind:
- *   ring, MPI   on the host's clock. On a GPU from a bucket's arrival in host memory; exposed_ms from the end of the
- *               followed stream's other work
+ *   ring, MPI   on the host's clock. On a GPU from a bucket's arrival in host memory, or from the end of the followed
+ *               stream's other work where that is earlier and a call waits; exposed_ms from that end
  *   NCCL        by events on the GPU, read without waiting: a later call counts collectives still in flight
  * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The last
  * step's gather counts for none. */

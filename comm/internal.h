@@ -146,6 +146,11 @@ void        world_unlist(World *w, Comm *c);
 
 /* comm.c */
 Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
+/* The milliseconds of collectives over buckets so far, those in flight among them. */
+double comm_counted_ms(const Comm *c, double now);
+/* Adds to times a wait since begin_ms: all of it is exposed; it is communication where no collective in flight counts it
+ * already. counted_ms: comm_counted_ms at its begin. */
+void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
 void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* a group of ranks that are not there */
 /* A collective has nothing to do: this rank is alone in the group, or the world is dry. That notes it, and the bytes
  * that this rank would send: of small things the mean over the ranks, (W-1)/W of `bytes`, `times` over. */

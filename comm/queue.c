@@ -284,10 +284,10 @@ void queue_turn(World *w, double *moved_ms) {
 
 /* Time in which the stream still computes is not exposed. */
 static void wait_until(Comm *c, int64_t number) {
-    double begin = 0, moved = clock_ms();
+    double begin = 0, counted = 0, moved = clock_ms();
     for (int idle = 0; is_waited_for(c, number); queue_turn(c->world, &moved))
-        if (!idle && (idle = staging_stream_is_idle(c->world))) begin = clock_ms();
-    if (begin > 0) c->times.exposed_ms += clock_ms() - begin;
+        if (!idle && (idle = staging_stream_is_idle(c->world))) begin = clock_ms(), counted = comm_counted_ms(c, begin);
+    if (begin > 0) comm_count_wait(c, &c->times, begin, counted);
 }
 
 int64_t comm_next(const Comm *c) { return c->started; }

@@ -451,6 +451,11 @@ static int match_rest(const char *path, size_t folder, IoPaths *found) {
     return rc < 0 ? rc : 0;
 }
 
+int has_ending(const char *path, const char *ending) {
+    size_t length = strlen(path), end = strlen(ending);
+    return length >= end && strcmp(path + length - end, ending) == 0;
+}
+
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 int io_match(const char *name, IoPaths *found) {

@@ -76,6 +76,8 @@ int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
 int64_t io_file_bytes(const char *path);                 /* or -errno (-EISDIR for a folder) */
 int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
 
+int     has_ending(const char *path, const char *ending); /* by letters as they are: .BIN is not .bin */
+
 typedef struct { char **path; size_t count; } IoPaths; /* owned, as are its strings */
 /* Finds the files that match a name, sorted by byte, and adds them to *found. A part of the name between slashes is
  * taken literally if such a file or folder exists, even if it holds *, ? or [. Any other part is a pattern of glob(3).

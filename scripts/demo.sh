@@ -42,7 +42,7 @@ run+=$tail data+=$tail
 if [ -n "$tail" ]; then words=("run.dir=$run" "data.train=$data/train_*.bin" "data.val=$data/val_*.bin"); fi
 if [ -n "$original" ]; then words+=("sample.prompt=") prompt=$(head -c 200 "$text" | tr -cs 'A-Za-z' ' ' | cut -d' ' -f1-3); fi # the config's are of the Bible
 mkdir -p "$data" || die "cannot make $data"
-if [ -z "$stopped" ]; then cp -- "$text" "$data/text.txt" || die "cannot copy $text"; fi
+if [ -z "$stopped" ]; then cat -- "$text" > "$data/text.txt" || die "cannot copy $text"; fi
 echo "$(wc -c <"$data/text.txt") bytes, $(wc -l <"$data/text.txt") lines in $data/text.txt; it begins"
 head -n 2 "$data/text.txt" | cut -c 1-110 | sed 's/^/    /'
 [ -n "$stopped" ] || "$program" tokenize "$data/text.txt" out="$data" val=0.05 || exit
@@ -51,7 +51,11 @@ command="$program $config"
 for word in "${words[@]}"; do case $word in *\**) command+=" '$word'" ;; *) command+=" $word" ;; esac; done
 say "training: $command"
 started=$SECONDS
-"$program" "$config" "${words[@]}" || exit
+"$program" "$config" "${words[@]}" || {
+    status=$?
+    if [ -n "$stopped" ] && [ $status -eq 64 ]; then echo "demo: to begin anew: mv $run $run.old" >&2; fi # the config is not the one it began with
+    exit $status
+}
 echo "start, training, evals and checkpoint took $((SECONDS - started)) s"
 
 say "a sample: $program sample $run tokens=400"

@@ -29,11 +29,6 @@ static int exists(Path path) {
     return stat(path.text, &st) == 0;
 }
 
-static int ends_with(const char *text, const char *end) {
-    size_t bytes = strlen(text), tail = strlen(end);
-    return bytes >= tail && strcmp(text + bytes - tail, end) == 0;
-}
-
 /* NAME or ORGANISATION/NAME in the hub's letters. A path into a folder that is there is none. */
 static int is_hub_name(const char *name) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
@@ -152,7 +147,7 @@ static int find_ending(const char *folder, const char *end, char *name) {
     DIR           *d = opendir(folder);
     *name = 0;
     while (d && (entry = readdir(d)))
-        if (ends_with(entry->d_name, end) && entry->d_name[0] != '.' && (!*name || strcmp(entry->d_name, name) < 0))
+        if (has_ending(entry->d_name, end) && entry->d_name[0] != '.' && (!*name || strcmp(entry->d_name, name) < 0))
             snprintf(name, 300, "%.299s", entry->d_name);
     if (d) closedir(d);
     return *name != 0;
@@ -324,15 +319,15 @@ static void open_parts(WeightsSet *set) {
 WeightsSet weights_set_open(const char *path) {
     WeightsSet  set = {.path = copy_of(path_in(path).text)};
     const char *slash = strrchr(set.path, '/'), *name = slash ? slash + 1 : set.path;
-    int         is_index = ends_with(name, ".index.json");
+    int         is_index = has_ending(name, ".index.json");
     struct stat st;
     if (stat(set.path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        if (ends_with(name, ".safetensors") && !has_parts(set.path))
+        if (has_ending(name, ".safetensors") && !has_parts(set.path))
             fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
         open_parts(&set);
         return set;
     }
-    int         is_misnamed = stat(path, &st) == 0 && S_ISDIR(st.st_mode) && ends_with(name, ".safetensors") && strcmp(name, WEIGHTS_SINGLE) != 0;
+    int         is_misnamed = stat(path, &st) == 0 && S_ISDIR(st.st_mode) && has_ending(name, ".safetensors") && strcmp(name, WEIGHTS_SINGLE) != 0;
     if (is_index || is_misnamed || strcmp(name, WEIGHTS_SINGLE) == 0)
         set.folder = copy_of(slash == set.path ? "/" : slash ? path_of("%.*s", (int)(slash - set.path), set.path).text : ".");
     if (is_index) {
@@ -615,7 +610,7 @@ static int is_zero(WeightsTensor t) {
 /* A folder's only file fits the model but for its own name, which other programs would not find either. */
 static void refuse_misnamed(const WeightsSet *set) {
     const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
-    if (!set->folder || set->index.tensors > 0 || !ends_with(name, ".safetensors") || strcmp(name, WEIGHTS_SINGLE) == 0) return;
+    if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors") || strcmp(name, WEIGHTS_SINGLE) == 0) return;
     if (strcmp(set->folder, set->path) == 0) return; /* a folder of numbered files */
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", set->folder, name,
          shell_word(set->path).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, set->folder).text).text);

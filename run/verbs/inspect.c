@@ -21,11 +21,6 @@
 
 enum { JSON_MOST = 1 << 28, PATH_ROOM = 4200 };
 
-int has_ending(const char *path, const char *ending) {
-    size_t length = strlen(path), end = strlen(ending);
-    return length >= end && strcmp(path + length - end, ending) == 0;
-}
-
 static int holds(const char *folder, const char *pattern) {
     IoPaths found = {NULL, 0};
     int     is_found = io_match(path_of("%s/%s", folder, pattern).text, &found) == 0 && found.count > 0;

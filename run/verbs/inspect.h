@@ -27,7 +27,6 @@ typedef enum {
     PATH_FOLDER       /* any other                                             */
 } PathKind;
 PathKind path_kind(const char *path); /* exit 65 where there is nothing, 74 where it cannot be looked at */
-int      has_ending(const char *path, const char *ending);
 
 /* A JSON file of at most 256 MiB, for the caller to delete; NULL where it is none. Exit 74 where it cannot be read. */
 cJSON *inspect_read_json(const char *path);

@@ -91,6 +91,14 @@ static double *turned(Stage *s, const double *w, int64_t rows, int64_t columns) 
     return t;
 }
 
+/* A sum of products of 8 bits. A Hopper GPU truncates the products of an instruction to some 14 bits of the largest, before they
+ * join the f32 sum (arXiv:2412.19437, section 3.3.2; test/emu/compare_calibration.py measures it). The CPU and the emulator do not. */
+static Bound bound_fp8(int64_t terms) {
+    Bound b = bound_sum(terms);
+    if (strcmp(device_backend(), "cuda") == 0) b.inner = 0x1p-14 / unit_roundoff(BF16);
+    return b;
+}
+
 /* y, dx, dw and db of two steps, w as [K,M], and turned as head has it. dw begins with values, or fresh. */
 static void compare(int64_t N, int64_t K, int64_t M, int uses_own, int is_fresh) {
     static const int exponent[FP8_TENSORS] = {8, 2, 14}; /* x saturates, w loses its smallest */
@@ -127,12 +135,12 @@ static void compare(int64_t N, int64_t K, int64_t M, int uses_own, int is_fresh)
     fp8_head_backward(&s.stream, dxt, dwt, dy, x, wt, of_head);
     dwt.is_fresh = 0;
     fp8_head_backward(&s.stream, dxt, dwt, dy, x, wt, of_head);
-    assert_close(y, y64, BF16, bound_sum(K + 1));
-    assert_close(yt, plain64, BF16, bound_sum(K));
-    assert_close(dx, dx64, BF16, bound_sum(M));
-    assert_close(dxt, dx64, BF16, bound_sum(M));
-    assert_close(dw, dw64, BF16, bound_sum(2 * N));
-    assert_close(dwt, turned(&s, dwt64, K, M), BF16, bound_sum(2 * N));
+    assert_close(y, y64, BF16, bound_fp8(K + 1));
+    assert_close(yt, plain64, BF16, bound_fp8(K));
+    assert_close(dx, dx64, BF16, bound_fp8(M));
+    assert_close(dxt, dx64, BF16, bound_fp8(M));
+    assert_close(dw, dw64, BF16, bound_fp8(2 * N));
+    assert_close(dwt, turned(&s, dwt64, K, M), BF16, bound_fp8(2 * N));
     assert_close(db, db64, BF16, bound_sum(2 * N));
     for (int k = 0; k < FP8_TENSORS; k++) {
         assert_noted(f, k, r.of[k], k == FP8_DY ? 2 : 1);

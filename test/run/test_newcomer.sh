@@ -114,7 +114,7 @@ expect "no data of another name" exits 65 "tokenize TEXT out=datasets/climbmixed
 mkdir "$WORK/tree"; ln -s "$PWD/configs" "$PWD/scripts" "$WORK/tree"
 cat > "$WORK/tree/short" <<SH
 #!/usr/bin/env bash
-case \$1 in configs/*) exec "$TRAIN" "\$@" run.steps=\${STEPS:-2} eval.every=0 sample.every=0 ;; *) exec "$TRAIN" "\$@" ;; esac
+case \$1 in configs/*) exec "$TRAIN" "\$@" run.steps=\${STEPS:-2} eval.every=0 sample.every=0 \${MORE:-} ;; *) exec "$TRAIN" "\$@" ;; esac
 SH
 chmod +x "$WORK/tree/short"; ln -s short "$WORK/tree/train_gpt"
 demo() { TRAIN_GPT=./short "$WORK/tree/scripts/demo.sh" "$@" > "$WORK/out" 2> "$WORK/err"; }
@@ -131,6 +131,20 @@ sed -i -E 's/("steps":[[:space:]]*)2/\13/' "$WORK/tree/runs/demo-2/config.json" 
 expect "a demo that was stopped goes on" eval 'STEPS=3 demo "$WORK/text.txt" && grep -q "an earlier demo of this text was stopped: it goes on in runs/demo-2 with datasets/demo-2" "$WORK/out"'
 expect "  to its end" [ -e "$WORK/tree/runs/demo-2/checkpoints/step_00000003" ]
 expect "a folder of data is as good as a run: the third takes 4" eval 'demo "$WORK/text.txt" && [ -e "$WORK/tree/runs/demo-4/config.json" -a -z "$(ls "$WORK/tree/datasets/demo-3" | grep -v kept)" ]'
+expect "others can read the demo's text as they can any file of this user" [ "$(stat -c %a "$WORK/tree/datasets/demo-4/text.txt")" = "$(printf %o $((0666 & ~$(umask))))" ]
+sed -i -E 's/("steps":[[:space:]]*)2/\13/' "$WORK/tree/runs/demo-4/config.json" # demo-4 is stopped at step 2, and this shell has its lock
+exec 8<> "$WORK/tree/runs/demo-4/lock"; flock 8
+contents runs/demo-4 datasets/demo-4 > "$WORK/first"
+expect "a demo that is at work is left to itself" eval 'demo "$WORK/text.txt" && [ -e "$WORK/tree/runs/demo-5/checkpoints/step_00000002" ]'
+expect "  and nothing of it changes" eval 'contents runs/demo-4 datasets/demo-4 | cmp - "$WORK/first"'
+exec 8<&-
+contents runs/demo-4 datasets/demo-4 > "$WORK/first"
+STEPS=3 MORE=model.n_embd=64 demo "$WORK/text.txt"
+expect "a stopped demo of another model ends with the program's refusal" [ $? -eq 64 ]
+expect "  and with what to type" grep -q "demo: to begin anew: mv runs/demo-4 runs/demo-4.old" "$WORK/err"
+expect "  and nothing of it changes" eval 'contents runs/demo-4 datasets/demo-4 | cmp - "$WORK/first"'
+mv "$WORK/tree/runs/demo-4" "$WORK/tree/runs/demo-4.old"
+expect "what it says to type helps" eval 'MORE=model.n_embd=64 demo "$WORK/text.txt"'
 
 # ./train_gpt is the build that was asked for last. Only the goal `all` sets it, and never to the emulator or a sanitizer.
 mkdir -p "$WORK/cuda/bin"; printf '#!/bin/sh\n' > "$WORK/cuda/bin/nvcc"; chmod +x "$WORK/cuda/bin/nvcc"
