@@ -247,7 +247,7 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
         return refuse(fault, "is encrypted (PARE); write it without encryption");
     if (memcmp(head, "PAR1", 4) != 0) return refuse(fault, "is no parquet file: it does not begin with PAR1");
     if (memcmp(tail + 4, "PAR1", 4) != 0)
-        return refuse(fault, "is truncated: its end, with the footer, is missing; copy or download it again");
+        return refuse(fault, "does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; copy or download it again");
     if (bytes <= end - MAGIC_BYTES && bytes > PAGE_LIMIT)
         return refuse(fault, "has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files",
                       bytes);
