@@ -11,6 +11,10 @@ import sys
 BEGIN, END = "<!-- step: made by scripts/performance_page.py -->", "<!-- end of step -->"
 ASKED = ["configs/gpt2-124m.json", "batch.global_tokens=65536", "gpu=h100", "kernels=true"]
 LEAST_MS = 0.3  # shorter rows share one
+MEASURED = "test/results/bench_gpu.jsonl"
+# Products by the names that test/bench/bench_kernels.c gives them; other operations have one name in both.
+PRODUCTS = {"linear_forward:qkv": ("matmul", "65536 x 2304 x 768"), "linear_forward:attproj": ("matmul", "65536 x 768 x 768"),
+            "linear_forward:fcproj": ("matmul", "65536 x 768 x 3072"), "head_forward": ("matmul", "9472 x 50304 x 768")}
 
 
 def row(words, align=""):
@@ -23,6 +27,20 @@ def figures(one):
 
 def added(ones):
     return {key: sum(one[key] for one in ones) for key in ("calls", "launches", "ms", "limit_ms")}
+
+
+def measured(kernels):
+    """A table of the estimates beside the last call of each operation that was timed on an H100."""
+    with open(MEASURED, encoding="utf-8") as lines:
+        timed = {one["op"]: one for one in map(json.loads, lines) if "H100" in one["gpu"] and one.get("what") == "kernel of GPT-2 124m, B=64, T=1024"}
+    out = [row(["operation", "sizes", "estimate, ms a call", "measured, ms a call", "measured / estimate", "commit"]), "|---" * 6 + "|"]
+    for op, one in timed.items():
+        name, sizes = PRODUCTS.get(op, (op, None))
+        same = [k for k in kernels if k["operation"] == name and sizes in (None, k["sizes"])]
+        estimate = same[0]["ms"] / same[0]["calls"] if same else 0
+        if estimate > 0.01:  # a shorter one is the time of its launch
+            out.append(row([name, same[0]["sizes"], f"{estimate:.3f}", f"{one['ms']:.3f}", f"{one['ms'] / estimate:.2f}", one["commit"]]))
+    return out
 
 
 def table(program):
@@ -53,7 +71,8 @@ def table(program):
             f"The goal of this project, {plan['goal_tokens_per_s']:,.0f} tokens/s or 55 % of the peak, is {goal_ms:.1f} ms a step: {abs(plan['step_ms'] - goal_ms):.1f} ms "
             + ("to go." if plan["step_ms"] > goal_ms else "below it."),
             f"With GELU, its gradient, attention's delta and the stream's sums in the own product's epilogues, hidden behind multiplications: "
-            f"{plan['step_ms'] - apart_ms:.1f} ms, {65536 / (plan['step_ms'] - apart_ms) * 1e3:,.0f} tokens/s."]
+            f"{plan['step_ms'] - apart_ms:.1f} ms, {65536 / (plan['step_ms'] - apart_ms) * 1e3:,.0f} tokens/s.",
+            "", "Single operations, as an NVIDIA H100 80GB HBM3 then took them:", ""] + measured(kernels)
     return "\n".join(out)
 
 
@@ -67,7 +86,7 @@ def main(arguments):
         open(page, "w", encoding="utf-8").write(before + BEGIN + "\n" + new + "\n" + END + after)
     elif new != old:
         sys.exit(f"{page}: the step is no longer what the program says: make performance")
-    print(f"{page}: {new.splitlines()[-2]}")
+    print(f"{page}: {next(line for line in new.splitlines() if line.startswith('Estimate'))}")
 
 
 if __name__ == "__main__":
