@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Same bits as another commit: builds BASE in build/same/, trains the same small runs with it and with this tree, and compares every number of
 # metrics.jsonl but times, and the files of the last checkpoint. Prints "same", or the runs that differ.
-#   scripts/same.sh BASE [FILTER]     FULL=1: every combination, half an hour; else each option with each other at least once
+#   scripts/same.sh BASE [FILTER]     FULL=1: every combination, an hour; else each option with each other at least once. NO_EMU=1: the CPU's runs
 # BASE's results are kept in build/same/ for the next comparison on this machine.
 set -u
 . "$(dirname "$0")/env.sh"
@@ -21,6 +21,10 @@ done
 awk 'BEGIN { srand(11); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
              for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$work/text.txt"
 "$tree/build/cpu/train_gpt" tokenize "$work/text.txt" out="$work/data" val=0.1 > /dev/null || exit 1
+# Documents of one to nine words, for the masks: most sequences hold several, and some documents lie in two.
+sed 's/\.$//' "$work/text.txt" | awk '{ for (i = 1; i <= NF; i += n) { n = 1 + (NR * 5 + i * 3) % 9; line = ""; for (k = i; k < i + n && k <= NF; k++) line = line $k " "; print "{\"text\": \"" line "\"}" } }' > "$work/texts.jsonl"
+{ "$tree/build/cpu/train_gpt" train-tokenizer "$work/text.txt" out="$work/bpe" vocab_size=280 &&
+    "$tree/build/cpu/train_gpt" tokenize "$work/texts.jsonl" out="$work/documents" tokenizer="$work/bpe" val=0.1; } > /dev/null || exit 1
 cat > "$work/tiny.json" <<JSON
 { "run": {"steps": 8, "dir": "$work/run", "verify_every": 3},
   "model": {"n_layer": 2, "n_head": 3, "n_embd": 42, "n_positions": 40, "vocab_size": 256},
@@ -60,12 +64,59 @@ cases() { # TREE
             precision=$precision parallel.zero_stage=$zero parallel.deterministic=$det memory.recompute=$recompute model.vocab_size=$vocabulary
     done; done; done; done; done; done; done
     run "$1" "one rank, larger micro-batches, MPI" cpu 2 0 precision=fp32 batch.micro_batch=3 parallel.comm=mpi
+    kinds "$1" cpu 1 "" 4
     [ -z "${NO_EMU:-}" ] || return
     local short="run.steps=3 checkpoint.every=0 eval.every=0 sample.every=0 batch.global_tokens=160 run.verify_every=2"
     run "$1" "emu fp32 1 rank" emu-plain 1 0 precision=fp32 $short
     run "$1" "emu bf16 2 ranks, NCCL" emu-plain 2 0 precision=bf16 parallel.comm=nccl model.vocab_size=389 $short
     run "$1" "emu fp16 1 rank, zero 0" emu-plain 1 0 precision=fp16 parallel.zero_stage=0 $short
     run "$1" "emu fp32 2 ranks, ring, det" emu-plain 2 0 precision=fp32 parallel.deterministic=true memory.recompute=block $short
+    kinds "$1" emu-plain 0 "$short" 2
+}
+
+# kinds TREE BACKEND RESUME KEYS RANKS: each kind of model, optimizer and layout, in fp32 and in bf16 (FULL=1; else in turns). RANKS: data ranks of
+# the grids with ZeRO. RESUME=1: runs that are stopped and resumed.
+kinds() {
+    local wide="model.n_embd=64 model.n_head=4" precisions=(fp32 bf16) n=0 kind model precision layout
+    local gpt2="$wide" llama="$wide model.arch=llama model.n_kv_head=2 model.n_inner=96"
+    local qwen3="$wide model.arch=qwen3 model.n_kv_head=2 model.head_dim=32 model.n_inner=96"
+    local moe="$wide model.arch=qwen3-moe model.n_kv_head=2 moe.experts=4 moe.top_k=2 moe.n_inner=48 moe.balance=bias moe.balance_rate=0.01"
+    local documents="model.vocab_size=280 data.document_mask=true data.train=$work/documents/train_*.bin data.val=$work/documents/val_*.bin"
+    local long="model.n_positions=256 batch.seq_len=256 batch.global_tokens=512"
+    for kind in gpt2 llama qwen3 moe; do
+        model=${!kind}
+        for precision in fp32 bf16; do
+            one() { # LAYOUT RANKS KEY=VALUE...
+                local name=$1 ranks=$2; shift 2
+                n=$((n + 1))
+                [ -n "${FULL:-}" ] || [ ${precisions[n % 2]} = $precision ] || return
+                # shellcheck disable=SC2086
+                run "$tree_of_kinds" "$backend_of_kinds $kind $precision, $name" "$backend_of_kinds" "$ranks" "$resumed" $model precision=$precision $keys "$@"
+            }
+            local tree_of_kinds=$1 backend_of_kinds=$2 resumed=$3 keys=$4
+            one "adamw" 1
+            one "muon" 1 optimizer.name=muon
+            one "normuon, 2 ranks, ZeRO 2" 2 optimizer.name=muon optimizer.normuon=true optimizer.newton_schulz=polar_express parallel.zero_stage=2
+            one "documents" 1 $documents
+            one "stages, documents" 2 $documents parallel.pipeline=2
+            one "context" 2 $long parallel.context=2
+            one "ZeRO 2" "$5" parallel.zero_stage=2
+            one "ZeRO 3" "$5" parallel.zero_stage=3
+            if [ $kind = moe ]; then
+                one "experts divided" 2 parallel.expert=2
+            else
+                one "tensor" 2 parallel.tensor=2
+                one "muon, tensor, ZeRO 3" "$5" parallel.tensor=2 parallel.zero_stage=3 optimizer.name=muon
+            fi
+        done
+        [ $kind = moe ] || one_fp8 "$1" "$2" "$3" "$4" $kind "$model"
+    done
+}
+one_fp8() { # TREE BACKEND RESUME KEYS KIND MODEL
+    # shellcheck disable=SC2086
+    run "$1" "$2 $5 fp8" "$2" 1 "$3" $6 precision=fp8 $4 batch.seq_len=32 batch.global_tokens=64
+    # shellcheck disable=SC2086
+    run "$1" "$2 $5 fp8, muon, 2 ranks" "$2" 2 "$3" $6 precision=fp8 $4 batch.seq_len=32 batch.global_tokens=128 optimizer.name=muon
 }
 
 key=$base-$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1 | tr -cd 'A-Za-z0-9')-${FULL:-0}${NO_EMU:-}-$(cksum < scripts/same.sh | cut -d' ' -f1)
