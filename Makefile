@@ -27,7 +27,7 @@ ifeq ($(DEPS)$(findstring n,$(LETTERS))$(findstring q,$(LETTERS))$(if $(FOR_GOAL
 $(if $(shell MPI='$(MPI)' BACKEND=$(BACKEND) CC='$(CC)' EXTRA_CFLAGS='$(EXTRA_CFLAGS)' scripts/deps.sh $(FOR_GOALS) >&2 || echo no),$(error packages are missing: see above))
 endif
 
-WARN    := -Wall -Wextra -Wno-psabi $(if $(WERROR),-Werror)
+WARN    := -Wall -Wextra -Wno-psabi -Wno-missing-field-initializers $(if $(WERROR),-Werror)
 # The emulator's debug information is lines alone: it compiles in two thirds of the time.
 OPT     := $(if $(ASAN),-O1 -fno-omit-frame-pointer $(ASAN),$(if $(filter emu,$(BACKEND)),-O2,-O3)) $(if $(filter emu,$(BACKEND)),-g1,-g)
 # No -ffast-math: isfinite(NaN) must stay false. Without errno and traps sqrtf and comparisons vectorise.

@@ -178,9 +178,10 @@ static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
 static int add_rule(Reading *r, const char *pattern, SplitBehavior behavior, int is_inverted) {
     if (r->rules == SPLIT_RULES) return refuse_part(r, "pre_tokenizer", "of too many parts");
     if (strlen(pattern) > PATTERN_LIMIT) return refuse_part(r, "pre_tokenizer", "Split with too long a pattern");
-    char *own = strdup(pattern);
-    if (!own) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
-    r->rule[r->rules++] = (SplitRule){own, behavior, is_inverted};
+    SplitRule *rule = &r->rule[r->rules];
+    *rule = (SplitRule){strdup(pattern), behavior, is_inverted};
+    if (!rule->pattern) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    r->rules++;
     return 1;
 }
 

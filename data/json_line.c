@@ -353,8 +353,10 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
 int json_line_is_object(char *line, size_t bytes) {
     Reader r = {.at = line, .end = line + bytes, .from = line, .is_lenient = 1};
     Names  names = {.used = 0};
+    char  *text;
+    size_t length;
     pass_mark(&r);
     skip_space(&r);
     if (r.at == r.end) return -1;
-    return *r.at == '{' && (read_object(&r, NULL, &names, NULL, NULL) == 0 || r.wrong == TOO_DEEP);
+    return *r.at == '{' && (read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP);
 }

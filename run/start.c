@@ -14,22 +14,27 @@
 static const rlim_t STACK_WANTED = 8 << 20, STACK_LEAST = 1 << 20;
 #define MARK "TRAIN_GPT_STARTED"
 
-/* The stack of new threads has the size that the limit had when the program was loaded. */
-static int raise_stack_limit(void) {
+static int is_stack_raised;
+
+/* Constructors of libraries already need a stack: UCX's, which Open MPI 5 loads, some 100 KiB. The loader runs .preinit_array before
+ * them. The main thread's stack can grow at once; new threads have stacks of the limit that the program was loaded with. */
+__attribute__((no_sanitize("address", "thread"))) static void raise_stack_limit(void) {
     struct rlimit stack;
-    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= STACK_WANTED) return 0;
-    rlim_t now = stack.rlim_cur;
-    stack.rlim_cur = stack.rlim_max < STACK_WANTED ? stack.rlim_max : STACK_WANTED;
-    if (stack.rlim_cur > now && setrlimit(RLIMIT_STACK, &stack) == 0) return 1;
-    stack.rlim_cur = stack.rlim_max = STACK_WANTED; /* root may */
-    if (setrlimit(RLIMIT_STACK, &stack) == 0) return 1;
-    if (now < STACK_LEAST)
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= STACK_WANTED) return;
+    rlim_t now = stack.rlim_cur, most = stack.rlim_max;
+    stack.rlim_cur = STACK_WANTED;
+    if (most < STACK_WANTED) stack.rlim_max = STACK_WANTED; /* root may */
+    is_stack_raised = setrlimit(RLIMIT_STACK, &stack) == 0;
+    if (is_stack_raised) return;
+    stack.rlim_cur = stack.rlim_max = most;
+    is_stack_raised = most > now && setrlimit(RLIMIT_STACK, &stack) == 0;
+    if (most < STACK_LEAST)
         fail(EXIT_MEMORY,
              "the stack may not grow past %lld KiB (ulimit -s), and the program needs %lld: type ulimit -s 8192 before it, "
              "or raise the hard limit",
-             (long long)(now >> 10), (long long)(STACK_LEAST >> 10));
-    return 0;
+             (long long)(most >> 10), (long long)(STACK_LEAST >> 10));
 }
+__attribute__((section(".preinit_array"), used)) static void (*raise_first)(void) = raise_stack_limit;
 
 static int calm_threads(void) {
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return 0;
@@ -41,8 +46,7 @@ void start_process(char **argv) {
     const char *mark = getenv(MARK);
     snprintf(pid, sizeof pid, "%ld", (long)getpid());
     if (mark && strcmp(mark, pid) == 0) return;
-    int changed = raise_stack_limit();
-    changed |= calm_threads();
+    int changed = is_stack_raised | calm_threads();
     if (!changed || setenv(MARK, pid, 1) != 0) return;
     execv("/proc/self/exe", argv); /* where that fails the run is slower on a busy machine, and goes on */
 }

@@ -36,7 +36,7 @@ JSON
 
 # One hash of a run's reproducible part: metrics without times and events, then weights, moments and the model's description.
 digest() {
-    { sed -E '/"kind":"event"/d; s/,"(tokens_per_s|mfu|ms|comm_ms|comm_exposed_ms|time|hours|epoch|bpb|memory_bytes|gpu_[a-z_]*)":[^,}]*//g' "$1/metrics.jsonl"
+    { sed -E '/"kind":"event"/d; s/,"(tokens_per_s|mfu|[a-z_]*ms|time|hours|epoch|bpb|memory_bytes|gpu_[a-z_]*)":[^,}]*//g' "$1/metrics.jsonl"
       cd "$1/checkpoints" && cat "$(ls | grep -E '^step_[0-9]+$' | tail -1)"/{model.safetensors,optimizer.safetensors,config.json}; } 2>&1 | sha256sum | cut -c1-16
 }
 # run TREE NAME BACKEND RANKS RESUME KEY=VALUE...: trains and prints "NAME: digest".

@@ -426,7 +426,7 @@ static RowName *row_names(const Layout *layout) {
 
 /* Returns the row of this plain name, or -1. */
 static int find_row(const RowName *names, int count, const char *plain) {
-    RowName key;
+    RowName key = {.param = -1};
     if (strlen(plain) >= sizeof key.plain) return -1;
     strcpy(key.plain, plain);
     const RowName *found = (const RowName *)bsearch(&key, names, (size_t)count, sizeof key, by_plain);
@@ -591,7 +591,7 @@ WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, We
 /* Returns 1 if a tensor holds nothing but zeros. Of most tensors a few values are read. */
 static int is_zero(WeightsTensor t) {
     enum { MOST = 1 << 16 };
-    float   value[256], *more = NULL;
+    float   value[256] = {0}, *more = NULL;
     int64_t elems = (int64_t)((t.tensor->end - t.tensor->begin) / safetensors_type_bytes(t.tensor->type)), at = 0, n = 0, k;
     for (;; at += n) {
         float *block = at == 0 ? value : more;

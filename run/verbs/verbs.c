@@ -166,8 +166,8 @@ static void refuse_twice(const Verb *verb, int argc, char **argv) {
 }
 
 static int do_verb(const Verb *verb, int argc, char **argv) {
-    if (is_one_of(argv[1], HELP_WORDS)) return verb_help(argc - 2, argv + 2);
     if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
+    if (!verb) return verb_help(argc - 2, argv + 2); /* the word is one of HELP_WORDS */
     if (asks_for_help(argc, argv)) return verb_help(1, argv + 1);
     refuse_twice(verb, argc, argv);
     return verb->main(argc - 1, argv + 1);

@@ -138,8 +138,8 @@ expect "to the same bits" same_weights "$WORK/term" "$WORK/two" step_00000060
 # Ctrl-C: mpirun sends CONT at once, and KILL two seconds later. Quick steps are saved by then; the banner says what saves others.
 interrupts() { exec timeout -s INT -k 30 300 mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" "$@"; }
 begins interrupts run.dir="$WORK/interrupted" $forever
-await '^step '; kill -INT "$(pgrep -f "^mpirun .*$WORK/interrupted")"; wait $job
-expect "Ctrl-C under mpirun: saved" eval 'grep -q "^stopped at step .* saved" "$WORK/out" && ends_saved "$WORK/interrupted"'
+await '^step '; kill -INT "$(pgrep -P $job)"; wait $job
+expect "Ctrl-C under mpirun: saved" eval 'grep -q "stopped at step .* saved" "$WORK/interrupted/log.txt" && ends_saved "$WORK/interrupted"'
 expect "the banner of several ranks says how to stop" grep -q "^stop  *touch $WORK/interrupted/STOP (mpirun kills" "$WORK/out"
 expect "that of one rank does not" eval '! train run.dir="$WORK/alone" run.steps=1 eval.every=0 | grep -q "^stop "'
 # A save here takes several seconds. elastic.sh hands Ctrl-C on as USR1, which leaves the save as long as it takes.

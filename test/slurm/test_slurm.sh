@@ -179,7 +179,7 @@ expect "a node is lost, and SLURM knows it" until_true 60 is_down n3
 expect "the job is not ended by that" [ "$(state "$job")" = RUNNING ]
 expect "a lost node: the job goes on with the others, in its allocation" ends "$job" COMPLETED 0
 expect "it was not requeued" [ "$(starts "$job") $(field "$job" Restarts)" = "1 0" ]
-expect "three ranks, then two" [ "$(grep -oE '^elastic.sh: [0-9] ranks on .*' "$job.log" | tr '\n' ';')" = "elastic.sh: 3 ranks on n1 n2 n3;elastic.sh: 2 ranks on n1 n2;" ]
+expect "three ranks, then two" [ "$(grep -aoE '^elastic.sh: [0-9] ranks on .*' "$job.log" | tr '\n' ';')" = "elastic.sh: 3 ranks on n1 n2 n3;elastic.sh: 2 ranks on n1 n2;" ]
 expect "every step was logged, once" whole nodes $steps
 quiet train run.dir=whole $long parallel.deterministic=true run.steps=$steps
 expect "the same bits as one rank's" same_final nodes whole $steps
