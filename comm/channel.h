@@ -22,10 +22,6 @@
 #include "comm/frame.h"
 #include "comm/key.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     CHANNEL_PROTOCOL = 2, /* 2: WELCOME says whether the server has changes. Raise it when a frame or a message changes */
     CHANNEL_OPENING_MS = 5000, /* a peer has this long for its opening */
@@ -105,7 +101,4 @@ uint64_t    channel_received_bytes(const Channel *c);
 /* Closes at once: what was not sent is lost (channel_flush, channel_end). NULL is fine. */
 void channel_close(Channel *c);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

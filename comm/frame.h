@@ -14,10 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { FRAME_HEADER_BYTES = 48, FRAME_PAYLOAD_LIMIT = 4 << 20, FRAME_FAULT_BYTES = 200 };
 
 /* FRAME_INT8: an f32 scale, then up to INT8_BLOCK values as int8; again and again. value = scale * int8. */
@@ -48,7 +44,4 @@ int64_t frame_value_bytes(FrameType type, int64_t elems);
 void frame_pack(FrameType type, void *payload, const float *values, int64_t elems);
 void frame_unpack(FrameType type, float *values, const void *payload, int64_t elems);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

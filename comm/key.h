@@ -10,10 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { KEY_BYTES = 32, NONCE_BYTES = 32, SEAL_BYTES = 32, KEY_FAULT_BYTES = 1024 };
 
 typedef struct { uint8_t bytes[KEY_BYTES]; } Key;
@@ -44,7 +40,4 @@ Seal seal_of(const Key *direction, const void *header, size_t header_bytes, cons
 /* In constant time. */
 int  seal_equal(const Seal *a, const void *b);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

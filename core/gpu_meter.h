@@ -6,10 +6,6 @@
 #ifndef TRAIN_GPT_CORE_GPU_METER_H
 #define TRAIN_GPT_CORE_GPU_METER_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { GPU_USE, GPU_POWER, GPU_MEMORY, GPU_TEMPERATURE, GPU_READINGS } GpuReadingKind;
 typedef struct {
     unsigned has;                 /* bit kind: that value is known */
@@ -27,7 +23,4 @@ void       gpu_meter_close(GpuMeter *m);
 
 const char *gpu_reading_key(GpuReadingKind kind); /* as metrics.jsonl has it: "gpu_use", ... */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,15 +14,8 @@
 
 #include "core/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* gradients, just zeroed */
 double inject_loss(double tokens);                               /* to be added to the sum of `tokens` losses */
 void   inject_flip(Stream *s, const char *name, Tensor x);       /* a bit, anywhere in x */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

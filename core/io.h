@@ -10,10 +10,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum {
     IO_CREATE, IO_APPEND, IO_SHARED /* made if absent, kept if there: several write into it */,
     IO_SECRET /* mode 600; -EEXIST where there is one */, IO_READ,
@@ -86,7 +82,4 @@ int  io_match(const char *name, IoPaths *found);
 int  io_paths_add(IoPaths *list, const char *path);      /* adds a copy; returns 0 or -ENOMEM */
 void io_paths_free(IoPaths *list);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include <cjson/cJSON.h>
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { JSON_LIMIT = 1 << 20, JSON_DEPTH = 32 };
 
 typedef struct { int line, column; } JsonPlace; /* 1-based; columns count bytes */
@@ -66,7 +62,4 @@ int    json_reads_as(const char *read, const char *text);
 /* A string node of text, with U+FFFD for each byte that is no UTF-8. NULL: no memory. */
 cJSON *json_string(const char *text);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

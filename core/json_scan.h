@@ -6,10 +6,6 @@
 
 #include "core/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Longest path of a value ("data.train[1]"): bounds the memory that the list of entries takes for a hostile file. */
 enum { JSON_PATH_BYTES = 255 };
 /* Longest number in characters: libcjson copies a number into a buffer of 64 and would split a longer one. */
@@ -33,7 +29,4 @@ int json_utf8(const char *text, size_t bytes);
  * Returns out. */
 char *json_quote_short(char *out, size_t capacity, const char *text);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

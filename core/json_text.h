@@ -5,10 +5,6 @@
 #include <cjson/cJSON.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { SHOWN_BYTES = 160 }; /* a value or range in a message */
 
 /* Writes the shortest decimal that this program's own JSON reader reads back as value. Returns out [SHOWN_BYTES]. */
@@ -24,7 +20,4 @@ double number_value(const cJSON *number); /* of a node from number_json() or the
 /* To standard output, with a newline; frees it. Ends the program where there is no memory. */
 void json_print(cJSON *json);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

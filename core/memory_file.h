@@ -8,15 +8,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* NULL without memory. After each fflush() and after fclose() *text holds the *bytes written so far and a NUL:
  * malloc'ed, the caller's to free in any case. fclose() returns EOF when something that was written is not there. */
 FILE *memory_file_open(char **text, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

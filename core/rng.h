@@ -7,10 +7,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The use of a stream of numbers: streams of one seed never overlap. */
 typedef enum { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SAMPLE = 3, RNG_TEST = 4, RNG_TIMING = 5 } RngUse;
 
@@ -28,7 +24,4 @@ double rng_uniform(uint64_t seed, RngUse use, uint64_t counter);
  * 2002). O(1) memory. */
 uint64_t rng_permute(uint64_t i, uint64_t n, uint64_t seed, uint64_t epoch);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

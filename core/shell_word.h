@@ -4,10 +4,6 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A word of a command that a message offers, as a shell takes it: in quotes if it has spaces or other marks. */
 typedef struct { char text[4352]; } ShellWord;
 ShellWord shell_word(const char *word);
@@ -25,7 +21,4 @@ void shell_read_file(char *sentence, size_t capacity, ShellFile file);
 /* As shell_read_file, for a file without filters. */
 void shell_name_file(char *sentence, size_t capacity, const char *path);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "core/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define DIM    "\033[2m"
 #define BOLD   "\033[1m"
 #define GREEN  "\033[32m"
@@ -63,7 +59,4 @@ void say_prepare(void);
 void say_from_signal(const char *line);
 void say_in_log(const char *line);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -2,14 +2,7 @@
 #ifndef TRAIN_GPT_CORE_VERSION_H
 #define TRAIN_GPT_CORE_VERSION_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 const char *program_version(void); /* "0.1.0 (commit 1a2b3c4)" */
 const char *program_commit(void);  /* that this program was built of */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

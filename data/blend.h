@@ -15,10 +15,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { BLEND_SOURCES = 32, BLEND_SHARES = 128 };
 
 typedef struct {
@@ -56,7 +52,4 @@ typedef struct { int source; int64_t index; } BlendPlace; /* index: samples that
 BlendPlace blend_at(const Blend *b, int64_t g);               /* of global index g */
 void       blend_count(const Blend *b, int64_t g, int64_t *count); /* [sources]: samples of each before global index g */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

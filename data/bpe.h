@@ -7,10 +7,6 @@
 
 #include "data/split.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Bpe Bpe;
 enum { BPE_MOST_IDS = 1 << 20 }; /* published vocabularies have at most 262,144 */
 
@@ -64,7 +60,4 @@ typedef enum { BPE_VERBATIM, BPE_NORMALIZED } BpeForm;
 int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count, SplitEnd end, size_t *at,
                      size_t *bytes, int32_t *id);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 #include "data/bpe.h"
 #include "data/split.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { BPE_MOST_FORMS = 8, BPE_MOST_BEGIN = 8 };
 typedef struct {
     Bpe    *bpe;
@@ -54,7 +50,4 @@ char   *bpe_file_normalized(const BpeFile *f, const char *text, size_t bytes, si
 /* Writes the character, as UTF-8, that represents a byte in these files. */
 void bpe_character(int byte, char out[4]);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

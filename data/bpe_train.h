@@ -8,10 +8,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct BpeTrainer BpeTrainer;
 
 /* Words are counted in at most so many bytes of memory; where these are too few, words met once only are forgotten. */
@@ -24,7 +20,4 @@ int64_t     bpe_trainer_forgotten(const BpeTrainer *t); /* words */
  * right[i], which have room for `most`. Returns how many there are: fewer where no pair is there twice. Once. */
 int32_t bpe_trainer_learn(BpeTrainer *t, int32_t most, int32_t *left, int32_t *right);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "data/shard.h"
 #include "data/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     Shard   *shard;           /* owned */
     int      shards;
@@ -92,7 +88,4 @@ int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g);
  * number of sources, 0 if it is no blend. */
 int dataset_source_tokens(const Dataset *d, int64_t g, int64_t *tokens);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 
 #include "data/text_file.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Documents Documents;
 enum { DOCUMENT_FAULT_CHARS = 2048, DOCUMENT_LONGEST_LINE = 1 << 28 /* bytes of a line of JSON */ };
 
@@ -70,7 +66,4 @@ void documents_print(const Documents *d, FILE *out);
 typedef enum { DOCUMENTS_READ, DOCUMENTS_LEFT_OUT } DocumentList;
 int64_t documents_write_json(const Documents *d, DocumentList which, const char *between, FILE *out);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

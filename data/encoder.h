@@ -6,10 +6,6 @@
 
 #include "data/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Limits in bytes. ENCODER_LONGEST: text kept back because a pattern must see it whole or matches it as one piece.
  * ENCODER_LONGEST_PIECE: one piece to encode, which needs 60 times its memory. */
 enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE = 1 << 26 };
@@ -52,7 +48,4 @@ size_t  tokenizer_most(const Tokenizer *t, size_t bytes);
  * as <|endoftext|> become their ids. Bytes that are not UTF-8 become tokens of bytes. Not for two threads at once. */
 int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -6,10 +6,6 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { JSON_LINE_FAULT_CHARS = 900 };
 
 /* Returns the words that say how rows are made of a JSON array, which text [bytes] begins with; NULL if it is none. */
@@ -25,7 +21,4 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
  * UTF-8 are allowed, because a line with such a fault is still a row. The line is overwritten. */
 int json_line_is_object(char *line, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "core/device.h"
 #include "data/dataset.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Loader Loader;
 
 typedef struct {
@@ -46,7 +42,4 @@ void    loader_share(Loader *l, int64_t first, int64_t count, int64_t first_samp
 size_t  loader_bytes(int64_t B, int64_t T, int64_t batches, int documents); /* arena bytes it will take, and of host memory: */
 size_t  loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int documents);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -7,10 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     const char *name;     /* for a message: "64-bit numbers" */
     const char *numpy;    /* dtype that reads them; NULL: the numbers no longer hold the ids */
@@ -25,7 +21,4 @@ const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_n
 /* Returns 1 for uint32, little-endian and without negatives: the type of a vocabulary over 65,536. */
 int               number_type_is_uint32(const NumberType *type, int has_negatives);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

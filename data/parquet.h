@@ -12,10 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Parquet Parquet;
 enum { PARQUET_FAULT_CHARS = 400 };
 
@@ -29,7 +25,4 @@ int64_t parquet_rows(const Parquet *p);
 int     parquet_next(Parquet *p, const char **text, size_t *bytes, char fault[PARQUET_FAULT_CHARS]);
 void    parquet_close(Parquet *p);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -5,10 +5,6 @@
 
 #include "data/parquet.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Of a group of rows: the column's pages, one after another. */
 typedef struct {
     uint64_t offset, bytes;
@@ -29,7 +25,4 @@ int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, c
                          char fault[PARQUET_FAULT_CHARS]);
 void parquet_footer_free(ParquetColumn *column);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -6,10 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { PAGE_DATA, PAGE_INDEX, PAGE_DICTIONARY, PAGE_DATA_V2 } PageKind;
 enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT_PACKED, ENCODING_DICTIONARY = 8 };
 enum { PAGE_LIMIT = 1 << 30, PAGE_HEADER_LIMIT = 16 << 20 }; /* bytes; a header holds the least and the greatest text */
@@ -50,7 +46,4 @@ typedef struct {
 
 int64_t page_runs_next(PageRuns *r); /* -1: there is none, or the bytes are no runs */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

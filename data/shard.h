@@ -11,10 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     SHARD_HEADER_BYTES = 1024,
     SHARD_START_BYTES = 65536, /* read to find out whether a file without a header is text */
@@ -82,7 +78,4 @@ int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);     
 int shard_writer_finish(ShardWriter *w);       /* header, fsync, rename to path; frees w, and on an error nothing is left */
 void shard_writer_destroy(ShardWriter *w);     /* in place of finish: nothing is left */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The pattern of GPT-2, as in its published encoder. */
 extern const char *const SPLIT_GPT2;
 /* Returns the pattern of a published vocabulary by its name ("gpt2", "cl100k_base" ...), or NULL if the name is
@@ -64,7 +60,4 @@ void   split_place(Split *split, int64_t byte);
  * *invalid. With SPLIT_MORE a character that the end of the text cuts counts as neither: both are 0. */
 size_t split_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "core/io.h"
 #include "data/unpack.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct TextFile TextFile;
 enum { TEXT_FILE_FAULT_CHARS = UNPACK_FAULT_CHARS, TEXT_FILE_START = 65536 };
 
@@ -80,7 +76,4 @@ const char *text_controls_cure(const TextControls *c);
  * unchanged. path is the file's, for commands in the message; NULL for standard input. */
 int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char fault[TEXT_FILE_FAULT_CHARS]);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end before */, THRIFT_BAD } ThriftState;
 
 typedef struct {
@@ -40,7 +36,4 @@ void           thrift_struct(Thrift *t, int type);        /* is it one? Its fiel
 void           thrift_skip(Thrift *t, int type);          /* a field */
 void           thrift_skip_element(Thrift *t, int type);  /* an element of a list */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

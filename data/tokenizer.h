@@ -12,10 +12,6 @@
 
 #include "data/bpe_file.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { TOKENIZER_IDS, TOKENIZER_BYTES, TOKENIZER_BPE } TokenizerKind;
 typedef struct {
     TokenizerKind kind;
@@ -60,7 +56,4 @@ int32_t   tokenizer_start(const Tokenizer *t);
  * Returns how many. They precede prompts and evaluated texts, not the documents of training data. */
 int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

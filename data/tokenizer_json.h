@@ -4,10 +4,6 @@
 
 #include "data/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The file's text, malloc'ed, *bytes of it. Of a tokenizer.json it is that file as it was read; of bytes a vocabulary of 256
  * with each byte its own id. NULL for TOKENIZER_IDS. */
 char *tokenizer_json(const Tokenizer *t, size_t *bytes);
@@ -15,7 +11,4 @@ char *tokenizer_json(const Tokenizer *t, size_t *bytes);
 /* Of a vocabulary and its merges; pattern splits text first, NULL: text is one piece. */
 char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

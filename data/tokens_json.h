@@ -7,10 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The largest tokens.json, in bytes. Older programs refuse a larger one, so a long list of inputs goes to a file
  * beside it. */
 enum { TOKENS_JSON_BYTES = 1 << 16 };
@@ -36,7 +32,4 @@ int     tokens_json_counts(const char *shard, int64_t tokens[2]);
 /* Converts a mean loss in nats per token; NaN if bytes_per_token is NaN. */
 double bits_per_byte(double loss, double bytes_per_token);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

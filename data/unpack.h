@@ -9,10 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { PACKED_NOT, PACKED_GZIP, PACKED_ZSTD, PACKED_XZ } Packing;
 enum { UNPACK_FAULT_CHARS = 1200 };
 
@@ -33,7 +29,4 @@ Unpack     *unpack_create(Packing packing, UnpackSource *source, void *with);
 int64_t     unpack_read(Unpack *u, char *data, size_t bytes, char fault[UNPACK_FAULT_CHARS]);
 void        unpack_destroy(Unpack *u);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -7,16 +7,9 @@
 
 #include "layers/layers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { NOTED, NOT_NOTED } Noting;
 
 /* y = fp8(s x) / s, both bf16; y may be x. which: FP8_X, FP8_W or FP8_DY, whose scale f has, and whose maximum and counts it takes. */
 void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,16 +4,9 @@
 
 #include "layers/matmul.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
 
 int  matmul_has_native_bf16(void);                   /* oneDNN multiplies bf16 here, not panels of f32 */
 void matmul_by(Stream *s, Matmul product, Way way);  /* BY_SGEMM or BY_PRIMITIVE                      */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 #include "comm/comm.h"
 #include "model/gpt.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define ALGORITHMS_NAME "gemm.json"
 
 /* The table, with the GPU and library that it was chosen on; caller deletes. */
@@ -34,7 +30,4 @@ int    algorithms_from_json(const cJSON *json, const char *where);
  *   3. rank 0 gathers these products, stores a changed table and gives it to all ranks; then it is frozen */
 void algorithms_settle(const char *dir, Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -7,15 +7,8 @@
 
 #include "model/optimizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* After optimizer_update, before the weights are published. counts [n_layer * E]: of the step, over all ranks; NULL in a dry run. Does
  * nothing in models whose balance is not a bias. */
 void experts_balance(Optimizer *o, Stream *s, const int64_t *counts);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "model/hf_gpt2.h"
 #include "model/params.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_BLOCK } Recompute;
 /* GPT_SAMPLING is inference that keeps the keys and values of all blocks, from token to token. */
 typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
@@ -170,7 +166,4 @@ int block_keeps_past(GptUse use, Recompute recompute);
 /* Block l's of them, of a micro-batch, which may be smaller than the memory, into out [act_bytes]. */
 void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "model/experts.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ExpertRanks {
     Comm        *comm;              /* borrowed */
     int64_t      experts, room;     /* E; rows  */
@@ -42,7 +38,4 @@ void expert_ranks_output(const BlockRun *r, const ExpertActs *x, const ExpertPar
 /* x->out, the gradient of the experts' output, becomes that of x->rows, their input; x->dweight is set. */
 void expert_ranks_backward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 
 #include "model/block.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* gate, up and down are those of this rank's first expert; the others' follow at equal distances. */
 typedef struct {
     Tensor router, bias;             /* [E,C] [E]: bias to the choice alone, where balance is one */
@@ -51,7 +47,4 @@ void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const
 int64_t expert_stride(const BlockRun *r);
 Tensor  expert_gate_up(const ExpertParams *w);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

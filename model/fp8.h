@@ -18,10 +18,6 @@
 #include "layers/layers.h"
 #include "model/step_sums.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The products of a block whose operands become fp8: queries, keys and values; the projection after attention; into the
  * MLP; out of it. Each has FP8_TENSORS tensors, and each of these a cell. */
 typedef enum { PRODUCT_QKV, PRODUCT_ATTENTION, PRODUCT_UP, PRODUCT_DOWN, PRODUCTS } BlockProduct;
@@ -56,7 +52,4 @@ Fp8Scales fp8_scales_create(int64_t n_layer, Arena *a);
 Fp8       fp8_of_block(const Fp8Scales *f, const StepSums *sums, int64_t l);
 void      fp8_scales_set(Fp8Scales *f, Stream *s, const Fp8History *h);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include "model/expert_ranks.h"
 #include "model/shards.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Operations of a block, recorded when they run the second time: the first time products choose their algorithms and
  * kernels are loaded. has_joined: BlockRun's, as recorded. */
 typedef struct { Graph graph; int runs, has_joined; } BlockGraph;
@@ -135,7 +131,4 @@ int64_t gpt_token_rows(const Gpt *g);  /* rows that such a token costs: tensor r
  * memory, out [vocab_size]. */
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -5,10 +5,6 @@
 
 #include "model/gpt.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 void gpt_take_frequencies(Gpt *g, Stream *s);              /* once: of rotary positions           */
 void gpt_take_balance(Gpt *g, Stream *s, float grad_scale); /* the balance loss joins each token's, with this factor */
 
@@ -16,7 +12,4 @@ void gpt_take_balance(Gpt *g, Stream *s, float grad_scale); /* the balance loss 
  * or the last norm, has them. */
 Tensor gpt_sums_at(const Gpt *g, const GptPart *part, int64_t l);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

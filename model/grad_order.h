@@ -13,10 +13,6 @@
 #include "core/layout.h"
 #include "layers/layers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int64_t   leaves;              /* micro-batches of a step, of all ranks; 0: not in this mode     */
     int64_t   leaf;                /* the one whose gradients come next                              */
@@ -38,7 +34,4 @@ void grad_order_keep(GradOrder *t, Stream *s);
 void grad_order_join(const GradOrder *t, Stream *s, Bucket bucket);
 void grad_order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -5,10 +5,6 @@
 #include "comm/comm.h"
 #include "core/mesh.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define GROUP_OF_EXPERTS "expert" /* names in ledgers */
 #define GROUP_OF_EXPERT_STATE "expert shard"
 
@@ -60,7 +56,4 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts);
 typedef struct { int experts, has_matrices, has_tree; /* of groups_add_experts, groups_add_matrices, groups_add_tree */ } GroupsUse;
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "core/error.h"
 #include "model/params.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { HF_CONFIG_BYTES = 2048 };
 /* config.json of a kind of model (BlockKind.files), written and read. */
 typedef struct {
@@ -59,8 +55,4 @@ int64_t hf_size_of(const cJSON *config, const char *key, const char *path);
 /* Exit 65 if config.json says that the head is not the embedding and the weights hold no head. */
 void    hf_expect_head(const char *path, int is_tied, int has_head);
 
-
-#ifdef __cplusplus
-}
-#endif
 #endif

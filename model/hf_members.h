@@ -7,10 +7,6 @@
 
 #include "core/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Checks a config.json. Exit 65 naming a member with a value that this kind of model (Arch) does not support. Warns, in
  * one line, of members that are not on the list. */
 void hf_members_check(const cJSON *config, const char *path, int arch);
@@ -35,7 +31,4 @@ int hf_flag_of(const cJSON *config, const char *key, int fallback, const char *p
 /* Ends with exit 65 and the message "FILE: key is VALUE; " followed by `ours`, which says what is supported. */
 NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

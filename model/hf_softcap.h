@@ -9,10 +9,6 @@
 
 #include "model/params.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Turns the text of a plain model's config.json, of `bytes` in HF_CONFIG_BYTES, into one with a cap. Returns its bytes. */
 int    hf_softcap_text(char *text, int bytes, double softcap);
 /* The cap of a config.json; 0: none. Exit 65 where its type has one, and the key no number above 0. */
@@ -20,7 +16,4 @@ double hf_softcap_of(const cJSON *config, const char *path);
 /* Whether model_type is `plain`, with a cap or without. */
 int    hf_is_type(const cJSON *config, const char *plain);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

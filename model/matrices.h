@@ -18,10 +18,6 @@
 
 #include "model/shards.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct { int param, owner, turn; } WholeMatrix;
 
 typedef struct {
@@ -53,7 +49,4 @@ typedef struct {
 /* All ranks call it together. Takes scratch. */
 void matrices_each(Matrices *m, Stream *s, MatrixWork w);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

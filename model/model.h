@@ -9,10 +9,6 @@
 #include "model/optimizer.h"
 #include "model/pipeline.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     ShardsSpec shards;
     const OptimizerKind *optimizer;      /* NULL for inference                                         */
@@ -73,7 +69,4 @@ void       model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx),
 /* The same of masters that no model is made for. */
 void       masters_init(Optimizer *o, Stream *s, uint64_t seed, void (*ticks)(void *ctx), void *ctx);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 
 #include "model/params.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     double init;      /* of the first values: mean and standard deviation                                        */
     double rate;      /* of AdamW's learning rate; rate x decay stays as it is                                    */
@@ -33,7 +29,4 @@ MupFactors mup_factors(ModelShape shape, int bucket, const ParamRow *row);
 /* Whether attention's factor has rows to lie in, in blocks of this kind. */
 int        mup_knows_attention(ModelShape shape);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

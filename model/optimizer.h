@@ -9,10 +9,6 @@
 #include "layers/layers.h"
 #include "model/matrices.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { OPTIMIZER_STATES = 2 };
 typedef struct Optimizer Optimizer;
 
@@ -94,7 +90,4 @@ typedef enum { ADAMW_ALL, ADAMW_BUT_MATRICES } AdamWOf;
 void optimizer_adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, AdamWOf of);
 void muon_step(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

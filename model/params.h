@@ -8,10 +8,6 @@
 
 #include "core/layout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN3_MOE, ARCH_COUNT } Arch;
 /* How experts come to equal shares of the tokens: a bias to the choice, moved after each step; a loss; not at all. */
 typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
@@ -109,7 +105,4 @@ ShapeText model_shape_text(ModelShape shape);
 /* First values of elements of row p from global offset `offset` on, as fp32: a function of (seed, offset) alone. */
 void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems, uint64_t seed);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "model/gpt.h"
 #include "model/work.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int     stages, stage, parts; /* parts: of this stage, parallel.interleave                   */
     int64_t micro_batches;        /* of a step, on each stage; may be more at a call             */
@@ -58,7 +54,4 @@ void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *ou
  * last one's logits. The model has to keep these others (gpt_keeps_past). */
 void pipeline_token_logits(Pipeline *p, Stream *s, Batch batch, int64_t past, float *out);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -5,10 +5,6 @@
 
 #include "core/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The option's words. */
 typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16, PRECISION_FP8 } Precision;
 
@@ -37,7 +33,4 @@ void      loss_scale_keep(LossScale *s, DType act);
 /* The step overflowed; returns 0 when the scale cannot get smaller: then the fault is not the scale's. */
 int       loss_scale_lower(LossScale *s);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

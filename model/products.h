@@ -8,10 +8,6 @@
 
 #include "model/block.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* linear_forward, linear_gelu_forward, linear_backward, linear_delta_backward (delta may be none), head_forward and head_backward; x is
  * what an op below has written. */
 void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
@@ -42,7 +38,4 @@ void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
 /* swiglu_backward, and head_backward of PRODUCT_UP; gate_up may become its gradient. */
 void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x, Tensor w);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

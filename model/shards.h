@@ -42,10 +42,6 @@
 #include "model/grad_order.h"
 #include "model/step_sums.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { SHARDS_SLOTS = 2 };
 
 typedef struct {
@@ -143,7 +139,4 @@ void    shards_hash_whole(const Shards *z, Stream *s, Tensor hash);   /* the sam
 void    shards_hash_pieces(const Shards *z, Stream *s, Tensor hash);  /* stage 3: of the blocks' weights, this rank's    */
 void    shards_hash_grads(const Shards *z, Stream *s, Tensor hash); /* of the sums that this rank updates with; hash [1] i64 out(+=) */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -5,10 +5,6 @@
 
 #include "model/shards.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* --- which buckets ------------------------------------------------------------------------------------------------ */
 
 /* The final norm's; those of experts come after it. */
@@ -92,7 +88,4 @@ static inline Tensor piece_among(const Shards *z, Tensor pieces, int b) {
 /* The blocks' pieces follow each other. */
 static inline int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_bucket(z)].shard - z->layout.bucket[1].shard; }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

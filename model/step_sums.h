@@ -7,10 +7,6 @@
 #include "core/device.h"
 #include "core/exact.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The rows' losses; the squares of the reduced gradients that this rank answers for; SUM_RANK_CHECK: see shards.h. */
 enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
 /* Hashes (hash_words): of the memory that all ranks hold alike; of a rank's own gradients; of the sums it updates
@@ -37,7 +33,4 @@ void     step_sums_fp8(StepSums *n, Arena *arena, int64_t cells);
 /* Waits for the stream. */
 StepValues step_sums_fetch(const StepSums *n, Stream *s);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { WORK_FORWARD, WORK_BACKWARD } WorkKind;
 typedef struct {
     WorkKind kind;
@@ -42,7 +38,4 @@ double   work_idle(int stages, int parts, int64_t micro_batches);
 typedef struct { int64_t first, end; } BlockRange;
 BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 
 #include "run/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* From the milliseconds that each of `datas` ranks took for its micro-batches: new numbers of them, in proportion to
  * speed, with the same sum, at least 1 each. Returns whether the slowest would take less than BALANCE_GAIN of its time
  * now; else micro stays. The same on every rank for the same ms. */
@@ -23,7 +19,4 @@ int balance_shares(const double *ms, int64_t *micro, int datas);
  * step the ranks exchange their times and, if that helps, change their numbers of micro-batches from step `step` on. */
 void balance_note(Run *r, int64_t step);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -5,16 +5,9 @@
 
 #include "run/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Collective: hosts are gathered; rank 0 prints. */
 void banner_print(const Run *r);
 /* Rank 0 prints what to type after a run that is done. */
 void banner_next(const Run *r);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,10 +4,6 @@
 
 #include "run/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The two parts of an evaluation; several are their sum. */
 enum { EVAL_LOSS = 1, EVAL_TASKS = 2 };
 
@@ -24,7 +20,4 @@ int evaluate(Run *r, int64_t step, int parts);
  * evaluated, or checkpoint.keep_best is off. Rank 0. */
 int64_t eval_best_saved(const Run *r, int64_t step);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

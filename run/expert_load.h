@@ -8,10 +8,6 @@
 #include "comm/comm.h"
 #include "model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int64_t *counts;          /* owned [n_layer * experts]: assignments of the step, over all ranks; NULL: a model without experts */
     double   busiest;         /* the largest share of a block's assignments that one expert had */
@@ -27,7 +23,4 @@ void expert_load_drop(ExpertLoad *l);
 typedef struct { double busiest, entropy, effective; int64_t expert; } ExpertShares;
 ExpertShares expert_shares(const int64_t *counts, int64_t n);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

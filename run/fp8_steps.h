@@ -6,10 +6,6 @@
 #include "comm/comm.h"
 #include "model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     Fp8History history;
     int64_t   *amax;             /* owned [cells]: of the last step that was computed, over all ranks; NULL: not in fp8 */
@@ -24,7 +20,4 @@ void     fp8_steps_take(Fp8Steps *f, Model *m, Comm *all);
 /* The step that was taken last counts: the next one has the scales that it gives. */
 void     fp8_steps_accept(Fp8Steps *f, Model *m);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

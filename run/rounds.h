@@ -5,10 +5,6 @@
 
 #include "run/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Joins, and takes the server's weights and first lease. Returns the completed steps: those that the lease begins at.
  * Sets r->between.stop where it was asked to stop meanwhile, or has found no server. */
 int64_t rounds_begin(Run *r, int64_t step);
@@ -29,7 +25,4 @@ void rounds_leave(Run *r, int64_t step);
 /* When all is saved: exit 77 where the server is lost. */
 void rounds_end(Run *r);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

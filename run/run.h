@@ -28,10 +28,6 @@
 #include "run/guard/requests.h"
 #include "run/guard/watchdog.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The requests all ranks agreed on, for the time after the step; main() reads them. */
 typedef struct {
     int    stop, save;  /* asked of any rank; they stay set while a step is computed again    */
@@ -126,7 +122,4 @@ int run_await_batches(Run *r);
  * The data goes on after `step`: the batches that led here are left out. Returns the number of completed steps. */
 int64_t run_roll_back(Run *r, int64_t step);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

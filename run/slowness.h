@@ -2,10 +2,6 @@
 #ifndef TRAIN_GPT_RUN_SLOWNESS_H
 #define TRAIN_GPT_RUN_SLOWNESS_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { SLOW_STEPS = 10, SLOW_FACTOR = 5 };
 
 typedef struct {
@@ -19,7 +15,4 @@ int slowness_note(Slowness *s, double ms);
 /* Prints that line, with the machine's load. */
 void slowness_warn(const Slowness *s, double ms);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

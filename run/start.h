@@ -4,10 +4,6 @@
 #ifndef TRAIN_GPT_RUN_START_H
 #define TRAIN_GPT_RUN_START_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* First thing in main(). Executes the program again where it had to set one of these, else returns:
  *   GOMP_SPINCOUNT=1000, unless it or OMP_WAIT_POLICY is set. libgomp's threads otherwise spin at every barrier: on two
  *   cores with two other busy processes a step of 37 ms then took 5 to 15 s (250 ms with it, and 36 ms on a quiet
@@ -20,7 +16,4 @@ void start_process(char **argv);
  * exit 64 where it names no instruction set. Starts OpenMP's threads (thread_start_team). */
 void start_computing(void);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,14 +4,7 @@
 
 #include "run/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Collective, after compute_gradients. Waits for the stream. Sets r->between. */
 StepNumbers reduce_numbers(Run *r, int64_t step);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 #include "comm/comm.h"
 #include "run/log/metrics.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A rank is slow when its speed is less than 0.75 of the best. Two windows in a row must agree: one may have met a
  * pause of the machine. */
 enum { STRAGGLER_STEPS = 25, STRAGGLER_WARN_EVERY = 100, STRAGGLER_TEXT = 512 };
@@ -37,7 +33,4 @@ Pace stragglers_median(const Stragglers *s);
  * any of them computes; else 0. */
 int stragglers_find(const Pace *pace, int ranks, int has_hosts);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "run/guard/lock.h"
 #include "run/guard/watchdog.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The parts of a checkpoint; all borrowed. */
 typedef struct {
     const Config    *config;
@@ -117,7 +113,4 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
 /* The same into this rank's masters (model.init_from). */
 void checkpoint_init_from(const char *path, CheckpointState *state);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

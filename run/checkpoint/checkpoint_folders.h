@@ -11,10 +11,6 @@
 #include "comm/comm.h"
 #include "run/checkpoint/manifest.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct { char text[4608]; } Path;
 Path path_of(const char *fmt, ...) PRINTF_LIKE(1, 2);    /* exit 64 when it is too long */
 
@@ -74,7 +70,4 @@ void folders_prune(const char *checkpoints, int64_t step, FoldersKept kept, _Ato
 /* Collective. Whether any rank has a fault (fault[0] != 0). If so all ranks then hold the lowest such rank's text. */
 int any_fault(Comm *c, char *fault);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include "run/config/config.h"
 #include "run/checkpoint/manifest.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* With run.resume = "never": refuses a folder with checkpoints (their number), or with lines of metrics. */
 void refuse_used_folder(const char *run_dir, int checkpoints);
 
@@ -29,7 +25,4 @@ void refuse_other_settings(const Config *config, const Dataset *train, const cha
  * run.allow_change names data.train. */
 void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char *folder);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/exchange.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     uint32_t    file; /* ManifestFileKind */
     uint32_t    pad;
@@ -69,7 +65,4 @@ void save_close(Save *s);                                          /* every rank
 void save_commit(Save *s, WrittenExtent *all, size_t count);          /* rank 0, last: all ranks' runs, which it sorts */
 void save_drop(Save *s);                                           /* rank 0, after a fault: removes the folder */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

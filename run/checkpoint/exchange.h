@@ -10,10 +10,6 @@
 
 #include "model/shards.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     FileRun *run;    /* owned, in the order of the copied elements */
     int64_t  runs, room;
@@ -37,7 +33,4 @@ int64_t exchange_rows_elems(const Shards *z, Span span); /* how many, without an
 int64_t exchange_most_elems(const Layout *layout);
 int64_t exchange_scratch_elems(const Layout *layout);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

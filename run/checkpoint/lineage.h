@@ -8,15 +8,8 @@
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_LINEAGE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_LINEAGE_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Whether the folder `from` is another than run_dir, and holds the run `run_id`. from: as state.json names it; 0 where
  * that is NULL or "". */
 int lineage_is_copy(const char *run_dir, const char *from, const char *run_id);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

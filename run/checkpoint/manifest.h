@@ -23,10 +23,6 @@
 #include "core/mesh.h"
 #include "run/guard/guard.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define MANIFEST_NAME "state.json"
 /* At most MANIFEST_VALUES values in MANIFEST_LIMIT bytes: reading takes up to 240 MiB for a hostile one, 100 MiB for
  * ours. A run is four values. Runs grow with their file, so that its length takes MANIFEST_RUNS of them at most; half of
@@ -131,7 +127,4 @@ int manifest_verify(const Manifest *m, const char *folder, int part, int parts, 
 
 void manifest_free(Manifest *m);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

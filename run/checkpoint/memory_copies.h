@@ -10,10 +10,6 @@
 
 #include "run/checkpoint/checkpoint.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct MemoryCopies MemoryCopies; /* NULL: there are none, and every call does nothing */
 
 /* Collective, once, before the first step; takes all memory there will be, and removes what an earlier job has left.
@@ -40,7 +36,4 @@ const char *memory_copies_folder(const MemoryCopies *m); /* of this host */
 /* Of the files of a rank's copies: two slots of its own, and two of a neighbour's where there is another host. */
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 
 #include "run/checkpoint/checkpoint_write.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { MEMORY_SLOTS = 2, MEMORY_PAGE = 4096 };
 
 typedef struct {
@@ -73,7 +69,4 @@ int  memory_each_run(const char *path, const MemoryCopy *copy, void (*put)(void 
 int memory_write_run_id(const char *run_dir, const char *run_id);  /* 0 or -errno */
 int memory_read_run_id(const char *run_dir, char run_id[40]);      /* 1, or 0: there is none */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "core/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     SAFETENSORS_DIMS         = 8,
     SAFETENSORS_HEADER_LIMIT = 100000000, /* the reference reader's own */
@@ -77,7 +73,4 @@ void safetensors_shape(char *out, size_t capacity, const SafeTensor *t);
  * multiple of 8 bytes: malloc'ed, *bytes of it. Fills begin and end. The same rows give the same bytes. */
 char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

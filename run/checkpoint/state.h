@@ -9,10 +9,6 @@
 #include "run/config/config.h"
 #include "run/guard/guard.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* After `step` steps: the tokens of the run's steps, and the global index of the sample that comes next. After a
  * rollback that is more than the steps have taken. */
 typedef struct { int64_t step, tokens, samples; } Position;
@@ -34,7 +30,4 @@ static inline Position position_after(Position p, const Config *c, int64_t step)
     return after;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

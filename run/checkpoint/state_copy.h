@@ -6,15 +6,8 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/exchange.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Collective over the tensor ranks. The elements of runs: masters, then each state, to `to`; scratch has room for
  * exchange_scratch_elems. Returns when they are there. */
 void state_copy(const CheckpointState *state, const FileRuns *runs, float *to, float *scratch);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

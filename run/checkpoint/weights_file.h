@@ -9,10 +9,6 @@
 #include "core/layout.h"
 #include "run/checkpoint/safetensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { WEIGHTS_BLOCK = 1 << 22 };  /* elements read at a time: 16 MiB of fp32 */
 
 typedef struct {
@@ -42,7 +38,4 @@ NORETURN void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, 
 int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
                           const Span *span, int64_t at, float *values, float *block);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "core/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { WEIGHTS_INDEX_LIMIT = 16 << 20, WEIGHTS_INDEX_FAULT_BYTES = 480 };
 
 typedef struct {
@@ -44,7 +40,4 @@ int weights_index_find(const WeightsIndex *index, const char *name); /* number i
  * text. */
 char *weights_index_text(const IndexedTensor *tensor, int tensors, const char *const *file, uint64_t total_bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

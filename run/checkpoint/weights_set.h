@@ -8,10 +8,6 @@
 #include "run/checkpoint/weights_file.h"
 #include "run/checkpoint/weights_index.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define WEIGHTS_SINGLE "model.safetensors"
 #define WEIGHTS_INDEX  "model.safetensors.index.json"
 
@@ -76,7 +72,4 @@ WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, We
  * has another name than WEIGHTS_SINGLE. tensor_of is what weights_set_match has returned. */
 void weights_set_check_values(const WeightsSet *set, const Layout *layout, const WeightsTensor *tensor_of);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

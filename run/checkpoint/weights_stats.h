@@ -6,10 +6,6 @@
 
 #include "run/checkpoint/weights_file.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int64_t elems, nans, infs;
     double  squares, least, most; /* of the finite values; least > most: there are none */
@@ -37,7 +33,4 @@ typedef struct {
 WeightsDiff weights_diff(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b);
 double      weights_diff_relative(const WeightsDiff *d);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include "data/blend.h"
 #include "model/params.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int               count;
     const char      **item;
@@ -161,7 +157,4 @@ int  config_print_topic(FILE *out, const char *topic, int columns);
 void config_print_markdown(FILE *out);
 void config_print_schema(FILE *out);    /* JSON Schema 2020-12 */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,10 +4,6 @@
 
 #include <cjson/cJSON.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* NULL is the same as NULL alone. */
 int config_same_value(const cJSON *a, const cJSON *b);
 
@@ -17,7 +13,4 @@ int config_same_value(const cJSON *a, const cJSON *b);
 typedef void ConfigDiffers(void *ctx, const char *key, const cJSON *a, const cJSON *b);
 int config_diff(const cJSON *a, const cJSON *b, ConfigDiffers *tell, void *ctx);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -6,10 +6,6 @@
 #include "run/config/faults.h"
 #include "run/config/options.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int   given;    /* by the file or an override                                                         */
     int   faulty;   /* has no usable value: a fault about it is in the list, rules that need it are skipped */
@@ -65,7 +61,4 @@ Where rule_where(ConfigLoad *load, const Keys keys);
 /* "500 and 1000": the multiples of `of` around value, the one above if there is none below. Returns out. */
 const char *nearest_multiples(char out[64], int64_t value, int64_t of);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

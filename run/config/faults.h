@@ -5,10 +5,6 @@
 #include "core/error.h"
 #include "core/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { FAULTS_SHOWN = 100 }; /* more are only counted */
 
 /* Where a value came from; all NULL: nowhere that has a name (config_from_json, a default). */
@@ -29,7 +25,4 @@ void  faults_add(Faults *faults, Where where, const char *fmt, ...) PRINTF_LIKE(
 /* The text, malloc'ed and handed over, NULL if there was no fault. */
 char *faults_take(Faults *faults);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -2,10 +2,6 @@
 #ifndef TRAIN_GPT_RUN_CONFIG_NEAREST_H
 #define TRAIN_GPT_RUN_CONFIG_NEAREST_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     const char *word;  /* the nearest; NULL if there was nothing to choose from */
     int         sure;  /* near enough to ask "did you mean"                     */
@@ -24,7 +20,4 @@ typedef enum { NEAREST_OPTION, NEAREST_SECTION } NearestKind;
  * that other programs give the same thing. */
 Nearest nearest_key(const char *path, NearestKind kind);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 #include "core/json_text.h"
 #include "run/config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum {
     OPTION_IGNORED, /* any string; not kept                                  */
     OPTION_TEXT,    /* const char *; max = longest in bytes, min = shortest  */
@@ -75,7 +71,4 @@ const Preset *preset_find(const char *name);      /* NULL if there is none */
 const char *config_keep(Config *config, const char *text);
 void       *config_keep_bytes(Config *config, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

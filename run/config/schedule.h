@@ -4,10 +4,6 @@
 
 #include "run/config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Learning rate of 0-based step s; lr = optimizer.learning_rate, w = schedule.warmup_steps, N = run.steps, f =
  * schedule.final_lr_fraction, p = (s-w)/(N-w). s < w: lr (s+1)/w. Then
  *   cosine lr (f + (1-f)(1+cos(pi p))/2)    linear lr (1 - (1-f) p)    constant lr
@@ -26,7 +22,4 @@ int64_t schedule_last_step(const Config *config);
 /* min(1, grad_clip/norm), no epsilon; 1 when grad_clip is 0. */
 double clip_scale(double norm, double grad_clip);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

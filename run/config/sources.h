@@ -4,10 +4,6 @@
 
 #include "run/config/options.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 int sources_are_blend(const cJSON *value); /* a list that begins with an object */
 
 /* As option_set, of a blend: entries are read one by one; sources_check looks at all together. */
@@ -24,7 +20,4 @@ int sources_check(const char *key, const StringList *list, char *fault, size_t c
  * ...". "" = no blend. malloc'ed; exit 71 without memory. */
 char *sources_text(const cJSON *train);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "run/config/config.h"
 #include "run/guard/spikes.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     Spikes  spikes;
     int64_t skips;     /* steps left out in a row */
@@ -78,7 +74,4 @@ int  guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks);
  * same on all ranks. */
 char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

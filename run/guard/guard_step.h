@@ -15,10 +15,6 @@
 #include "model/precision.h"
 #include "run/guard/guard.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* How a step is computed once more, from the same batches. */
 typedef struct {
     void      (*rewind)(void *ctx, int64_t step);
@@ -39,7 +35,4 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act, const Config *c, Comm
  * exit 76. replicas: the hash of everything that all ranks hold alike. */
 int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments, char said[GUARD_SAID]);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "comm/comm.h"
 #include "run/guard/watchdog.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LOCK_BEAT_MS = 10000 };
 
 typedef struct RunLock RunLock; /* rank 0's; NULL elsewhere, where every call does nothing */
@@ -49,7 +45,4 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
 /* Exit 73 when another host has taken the folder or output over. Called before files get their final names. */
 void lock_keep(RunLock *lock);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -5,10 +5,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The identity of a process: its number is given again, but not with the same start on the same boot. */
 typedef struct {
     char     host[256];   /* from gethostname */
@@ -48,7 +44,4 @@ typedef enum { LOCK_TAKE, LOCK_WAIT, LOCK_REFUSE } LockDecision;
 enum { LOCK_BEATS_MISSED = 3 };
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

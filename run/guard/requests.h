@@ -15,10 +15,6 @@
 
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* When this process has to be gone; all on clock_ms(), so that a wall clock that jumps does not matter. */
 typedef struct {
     const char *name;       /* of its key or variable */
@@ -64,7 +60,4 @@ void requests_end(Requests *q);
  * stops. */
 const char *requests_limit(const Requests *q, double *away_ms, double *reserve_ms);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

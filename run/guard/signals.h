@@ -10,10 +10,6 @@
 
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Installs the handlers of a run. Called first in a run; an earlier signal ends the process at once. Called again after
  * MPI and NCCL have started, because a library may install handlers late (NCCL 2.14: SIGUSR1). */
 void signals_install(void);
@@ -39,7 +35,4 @@ double signals_ended_ms(void);
 /* Returns 1 if this local rank has ended the job with an error that it reported. Any thread may ask. */
 int signals_reported(int local);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,10 +4,6 @@
 #ifndef TRAIN_GPT_RUN_GUARD_SPIKES_H
 #define TRAIN_GPT_RUN_GUARD_SPIKES_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { SPIKES_WINDOW = 128, SPIKES_LEAST = 32 }; /* losses remembered; the fewest that give a limit */
 
 typedef struct {
@@ -22,7 +18,4 @@ double spikes_limit(const Spikes *s, double threshold);
 double spikes_median(const Spikes *s);           /* NaN of none */
 void   spikes_add(Spikes *s, double loss);       /* a loss that is not finite is not remembered */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "comm/comm.h"
 #include "core/mesh.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Watchdog Watchdog;
 
 /* limit_seconds 0: see watchdog_limit. The rank and its host are printed as the launcher has them. */
@@ -43,7 +39,4 @@ void watchdog_started(Watchdog *w);
 /* The end has come: from here on other ranks may be gone. */
 void watchdog_ends(Watchdog *w);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { CURVE_SLOTS = 1024, CURVE_EVALS = 256, CURVE_MARKS = 64 };
 
 typedef struct { int64_t step, tokens; double loss, lr, grad_norm; } CurveStep; /* tokens -1, NaN: not known */
@@ -57,7 +53,4 @@ typedef struct { const char *title, *commit; int64_t parameters; } CurveTitle;
 /* The picture as SVG text, malloc'ed; *bytes its length. NULL when there is no memory for it. */
 char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

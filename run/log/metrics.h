@@ -13,10 +13,6 @@
 #include "run/log/metrics_line.h"
 #include "run/text/task_scores.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int64_t step;          /* completed optimizer steps, 1-based */
     int64_t tokens;        /* consumed since step 0              */
@@ -96,7 +92,4 @@ int      metrics_fd(const Metrics *m);
 void     metrics_draw(Metrics *m);       /* <dir>/loss.svg from everything so far */
 void     metrics_close(Metrics *m);      /* exit 74 when lines are left that cannot be written */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

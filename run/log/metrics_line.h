@@ -9,10 +9,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { LINE_OTHER, LINE_TRAIN, LINE_EVAL, LINE_TASK, LINE_EVENT, LINE_OUTER } LineKind;
 
 typedef struct {
@@ -34,7 +30,4 @@ LineKind metrics_line_next(FILE *f, MetricsLine *out);
 /* The next line of a kind; 0: there is no other. */
 int      metrics_line_find(FILE *f, LineKind kind, MetricsLine *out);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "run/log/metrics.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* of a line in a file */ };
 
 typedef struct {
@@ -51,7 +47,4 @@ void progress_note(const char *fmt, ...) __attribute__((format(printf, 1, 2))); 
 /* "8s", "2m08s", "1h47m", "3d04h" into out; "?" when ms is no time. */
 void progress_duration(char out[32], double ms);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -6,10 +6,6 @@
 #include <cjson/cJSON.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int64_t step, tokens;                          /* tokens -1: not known */
     double  time, hours, loss, lr, grad_norm, bpb; /* NaN: not known       */
@@ -31,7 +27,4 @@ void   run_log_free(RunLog *log);
 cJSON *run_log_config(const char *dir);
 void   run_log_name(const char *dir, char name[256]); /* the last part of its path */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

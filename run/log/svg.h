@@ -9,10 +9,6 @@
 
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { SVG_COLOURS = 8 };  /* classes c0 to c7: an element takes one by class, and draws in currentColor */
 
 /* A rectangle of the picture, in pixels, and the values at its edges. */
@@ -46,7 +42,4 @@ void   svg_frame(FILE *out, const SvgPanel *p);     /* the left and the lower ed
 void   svg_below(FILE *out, const SvgPanel *p, int whole, const char *name);
 void   svg_beside(FILE *out, const SvgPanel *p, SvgSide side, const char *name); /* upwards, beside the values */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

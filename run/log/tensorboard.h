@@ -9,10 +9,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct TensorBoard TensorBoard;
 typedef struct { const char *tag; double value; } TensorBoardScalar; /* one that is not finite is left out */
 
@@ -23,7 +19,4 @@ void tensorboard_forget(TensorBoard *t, int64_t step, double time); /* points af
 void tensorboard_add(TensorBoard *t, int64_t step, double time, const TensorBoardScalar *scalar, int scalars);
 void tensorboard_close(TensorBoard *t);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

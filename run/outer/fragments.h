@@ -11,10 +11,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { FRAGMENTS_AHEAD = 3 /* under way at a time: one goes up, one comes down, one waits */ };
 enum { FRAGMENTS_MOST = 16, FRAGMENT_UNIT = 4096 /* its ends are multiples of it, but for the model's */ };
 
@@ -47,7 +43,4 @@ int  arriving_end(Arriving *a, int rank, int ranks);
 /* It has been begun, and all ranks have said that theirs has come. */
 int  arriving_is_whole(const Arriving *a, int ranks);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 #include "run/config/config.h"
 #include "run/outer/messages.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     FrameType type;          /* of the changes */
     int64_t   first, elems;  /* of the server's part */
@@ -38,7 +34,4 @@ int  held_is_whole(const HeldWeights *h);
 /* These elements of x go as a change: payload [frame_value_bytes]. x [elems] is used up. */
 void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *payload);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -5,15 +5,8 @@
 #include "data/dataset.h"
 #include "run/outer/messages.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* In their order, [train->shards]: names without folder, borrowed; each with the fingerprint of all of them
  * (dataset_fingerprint). For free(). Ends the program when there is no memory. */
 HelloData *hello_data(const Dataset *train);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -21,10 +21,6 @@
 #include "run/guard/watchdog.h"
 #include "run/outer/messages.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* What an island is made of; all borrowed. */
 typedef struct {
     const Config  *config;
@@ -94,7 +90,4 @@ int64_t               island_peer_updates(const Island *s); /* updates of moment
 int                   island_fragments(const Island *s); /* outer.stream: of a round; else 0 */
 const char           *island_lost(const Island *s);      /* of ISLAND_LOST: a sentence that names the address */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

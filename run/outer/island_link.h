@@ -10,10 +10,6 @@
 #include "run/outer/messages.h"
 #include "run/outer/round_copy.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* x or moments on their way, of the server's part or a fragment: pieces of MESSAGE_ELEMS, which ranks fetch in turn. */
 typedef struct {
     MessageKind get;      /* GET, GET_CHANGE, GET_M, GET_V */
@@ -114,7 +110,4 @@ int      link_takes_changes(const Link *l); /* a fragment's new x comes by how m
 /* Piece n of a range: rank n % ranks fetches it. */
 Fragment link_piece(Fragment range, int64_t n);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

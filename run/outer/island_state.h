@@ -8,10 +8,6 @@
 #include "run/outer/island.h"
 #include "run/outer/link_pump.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* outer.stream: there is one server. */
 typedef struct {
     int      is_on;                  /* outer.stream is true: else nothing below is */
@@ -82,7 +78,4 @@ Awaited turns_finish(Island *s);
 /* Collective. The steps that no turn has sent: before the END of the last round, or of an island that leaves. */
 Awaited turns_send_rest(Island *s);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

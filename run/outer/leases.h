@@ -14,10 +14,6 @@
 
 #include "run/outer/messages.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct { int64_t first, samples; } SampleRange;
 
 typedef struct {
@@ -52,7 +48,4 @@ void   leases_done(Leases *l, int64_t number, int64_t used, int64_t round);
 void   leases_return(Leases *l, int64_t number);
 void   leases_sync(Leases *l); /* to the disk, if there are new lines. Exit 74 */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

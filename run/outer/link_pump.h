@@ -7,10 +7,6 @@
 #include "core/thread.h"
 #include "run/outer/island_link.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     Thread thread;
     Link  *link;    /* borrowed */
@@ -28,7 +24,4 @@ int  pump_is_on(LinkPump *p);
 int  pump_has_x(LinkPump *p);
 void pump_halt(LinkPump *p);   /* off, wherever it stands */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "run/outer/held_weights.h"
 #include "run/outer/leases.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { MEMBER_GONE, MEMBER_GATHERS, MEMBER_WAITS, MEMBER_TRAINS, MEMBER_ENDED } MemberState;
 enum { TURNS_AHEAD = FRAGMENTS_AHEAD }; /* fragments that an island sends before it has the first one's x */
 enum { MEMBERS_MOST = 1 << 16, MEMBER_FAULT_BYTES = 320 };
@@ -118,7 +114,4 @@ int64_t members_staleness(const Members *ms, const Member *m); /* wait=none: in 
 /* One that has been silent for longer, and is not GONE; NULL: none. */
 Member *members_silent(const Members *ms, double now_ms, double patience_ms);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

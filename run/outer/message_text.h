@@ -10,10 +10,6 @@
 #include "core/json_text.h"
 #include "run/outer/messages.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns the bytes of the text, which must have room. */
 size_t message_text(char out[MESSAGE_TEXT], const char *fmt, ...) PRINTF_LIKE(2, 3);
 
@@ -47,7 +43,4 @@ int          read_flag(Reading *r, const cJSON *object, const char *key);
 /* One of words [count]. */
 int          read_choice(Reading *r, const cJSON *object, const char *key, const char *const *words, int count);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -55,10 +55,6 @@
 #include "core/json.h"
 #include "run/outer/fragments.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum {
     MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_REFUSE, MESSAGE_OPEN, MESSAGE_GET, MESSAGE_X, MESSAGE_DELTA,
     MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_M, MESSAGE_V, MESSAGE_GIVEN, MESSAGE_MOMENTS,
@@ -256,7 +252,4 @@ typedef struct { int code; /* EXIT_DONE or EXIT_STOPPED */ } Over;
 size_t over_write(const Over *m, char out[MESSAGE_TEXT]);
 int    over_read(const char *text, size_t bytes, Over *m, char fault[MESSAGE_FAULT_BYTES]);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

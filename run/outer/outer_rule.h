@@ -13,10 +13,6 @@
 
 #include "core/exact.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct { double learning_rate, momentum; } OuterRule;
 
 /* mean [elems] may be one of the deltas. */
@@ -40,7 +36,4 @@ void outer_squares(const float *d, int64_t elems, Exact *sum);
 /* The first of a model's elements that server `part` of `parts` has: a multiple of OUTER_BLOCK; elems for part = parts. */
 int64_t outer_part_begin(int64_t elems, int part, int parts);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include "run/config/config.h"
 #include "run/outer/server_weights.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     FrameType type;          /* FRAME_F32: there are no changes, and nothing below is */
     int64_t   first, elems;  /* of the part */
@@ -50,7 +46,4 @@ const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t ele
 /* What both sides do with a change: x += change. In fp32, so that both have the same bits. */
 void round_change_add(float *x, const float *change, int64_t elems);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

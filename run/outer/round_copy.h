@@ -19,10 +19,6 @@
 #include "run/checkpoint/exchange.h"
 #include "run/outer/messages.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* x - master, the gradients, or state k of the optimizer: SOURCE_STATE + k. */
 typedef enum { SOURCE_DELTAS, SOURCE_GRADIENTS, SOURCE_STATE } RoundSource;
 
@@ -75,7 +71,4 @@ void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_
 /* Collective, after the last of them: masters to the working copies of all ranks. */
 void round_copy_show(RoundCopy *c);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "data/dataset.h"
 #include "run/outer/server_peers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     const Config    *config;    /* all borrowed */
     const Dataset   *train;
@@ -69,7 +65,4 @@ int     server_is_done(const Server *s);   /* run.steps is reached: islands are 
 int     server_fragments(const Server *s); /* outer.stream; else 0 */
 int     server_islands(const Server *s);   /* that are there */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

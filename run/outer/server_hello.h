@@ -6,10 +6,6 @@
 #include "run/config/config.h"
 #include "run/outer/messages.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns 0, or the exit code for the island, with the sentence, which has both values, in why [bytes]. elems: of the
  * server's model. train NULL: a follower does not look at data. */
 int hello_refuse(const Hello *hello, const Config *config, const Dataset *train, int64_t elems, char *why, size_t bytes);
@@ -20,7 +16,4 @@ int follow_refuse(const Follow *follow, const Config *config, int parts, int64_t
 /* Whether the island's config has outer.compress. */
 int hello_takes_changes(const Hello *hello);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

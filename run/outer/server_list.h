@@ -2,17 +2,10 @@
 #ifndef TRAIN_GPT_RUN_OUTER_SERVER_LIST_H
 #define TRAIN_GPT_RUN_OUTER_SERVER_LIST_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { OUTER_ADDRESS_BYTES = 4096 };
 
 int         outer_servers(const char *list); /* how many; "" has one */
 /* The entry, from 0, in out [OUTER_ADDRESS_BYTES], which is returned. */
 const char *outer_server(const char *list, int entry, char *out);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

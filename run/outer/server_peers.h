@@ -7,10 +7,6 @@
 #include "run/outer/members.h"
 #include "run/outer/round_change.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     PEERS_MOST = 8192,
     PEERS_UNPROVEN = 64,     /* of these, that have not proven the key: anybody can open them */
@@ -65,7 +61,4 @@ int   peer_ask(Peer *p, PeerGet get);
 /* Sends what has room. Frames of values have the GET's round. */
 void  peer_send(Peer *p, PeerValues values);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 #include "comm/key.h"
 #include "run/outer/server.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The moments of one island, for those that take them (outer.moments=peer). Memory is held for as long. */
 typedef struct {
     Member *giver;                       /* borrowed; NULL: nobody is to give, or all has come */
@@ -149,7 +145,4 @@ double server_end_turns(Server *s, int islands);
 /* A GET_CHANGE of what has changed in this round: of all, or of a fragment that has had its turn. */
 int    server_has_change(const Server *s, const FrameHeader *h);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

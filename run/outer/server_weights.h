@@ -11,10 +11,6 @@
 #include "run/outer/messages.h"
 #include "run/outer/outer_rule.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* As optimizer_tensor counts. */
 typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } ServerTensor;
 
@@ -49,7 +45,4 @@ void server_weights_step(const ServerWeights *w, const Step *step, Fragment f, f
 /* outer.stream: steps that came in no turn, of the whole part (outer_rest). d [elems]. */
 void server_weights_rest(const ServerWeights *w, const float *d, double share);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

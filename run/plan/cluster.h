@@ -8,10 +8,6 @@
 #include "core/mesh.h"
 #include "core/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { CLUSTER_LINKS = 4, CLUSTER_NAME = 64 };
 
 /* A GPU's own link to others of a block of `ranks` neighbouring ranks; 0: all. */
@@ -66,7 +62,4 @@ Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* of a message
 double cluster_collective_seconds(const Cluster *c, Reach r, double bytes, int rounds);
 double cluster_message_seconds(const Cluster *c, Reach r, double bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

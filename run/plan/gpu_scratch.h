@@ -4,15 +4,8 @@
 
 #include "model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns bytes that a CUDA build's scratch does not exceed, the same on every build: the sizes of what its operations take, as if all
  * took theirs at once. */
 size_t gpu_scratch_bytes(const ModelSpec *spec);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -6,10 +6,6 @@
 #include "run/plan/cluster.h"
 #include "run/plan/plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum {
     PASSAGE_COMPUTE,  /* seconds of operations                                          */
     PASSAGE_BLOCKS,   /* seconds of a collective that keeps the rank from computing     */
@@ -63,7 +59,4 @@ History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d);
 void    history_free(History *h);
 const Chapter *history_work(const History *h, const WorkList *list, int64_t at, int64_t micro_batches); /* of list->work[at] */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -7,10 +7,6 @@
 
 #include "run/plan/cluster.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { RATES_MOST = 48, RATES_SOURCE = 128 };
 
 typedef enum { FAMILY_PRODUCT, FAMILY_ATTENTION, FAMILY_NORM, FAMILY_POINTWISE, FAMILY_BIAS, FAMILY_CLASSIFIER,
@@ -46,7 +42,4 @@ double            kernel_rate_now(const KernelRate *rate, const LedgerEntry *e);
 const char       *kernel_rate_source(const KernelRate *rate, const LedgerEntry *e);
 const char       *kernel_family_name(KernelFamily family);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

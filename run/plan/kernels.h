@@ -10,10 +10,6 @@
 #include "run/plan/kernel_rates.h"
 #include "run/plan/plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* All calls of one operation and shape in a step. */
 typedef struct {
     const LedgerEntry *entry;    /* borrowed from the ledger */
@@ -44,7 +40,4 @@ typedef struct { const char *gpu; int nodes; const char *rates; int json; } Kern
  * rates. */
 void kernels_plan(const Config *config, int ranks, KernelsAsked asked);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include "model/model.h"
 #include "run/config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The ranks that share the work. */
 typedef struct {
     int      count;
@@ -80,7 +76,4 @@ char *plan_memory_advice(const Config *config, const Plan *plan);
  * micro-batch; 0 = not asked. */
 void plan_print(const Config *config, const Plan *plan, double matmul_flops, size_t memory_bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

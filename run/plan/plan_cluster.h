@@ -6,10 +6,6 @@
 
 #include "run/plan/search.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
     const char *gpu;          /* in its place: a card's short name, with what its run takes */
@@ -25,7 +21,4 @@ typedef struct {
  * "simulated". Exit 64 for a faulty cluster, 71 where a stage has no room in its memory. */
 void plan_cluster(const Config *config, ClusterPlan asked);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,10 +4,6 @@
 
 #include "run/plan/plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* "1.88 M", "12.3 k"; below ten thousand a plain number. */
 PlanText plan_count_text(double value);
 
@@ -18,7 +14,4 @@ void plan_print_data(const Config *config);
 typedef enum { DISK_HERE, DISK_ELSEWHERE } PlanDisk;
 void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk where);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,10 +4,6 @@
 
 #include "run/plan/plan_cluster.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The largest batch.micro_batch that has room in the cluster's memory, of those that the rest of the config allows on
  * so many ranks; 0: none. */
 typedef struct { int64_t micro_batch; double memory_bytes; } LargestBatch;
@@ -20,7 +16,4 @@ void plan_gpu_print(const Config *config, DType act, const ClusterPlan *asked, c
 void plan_gpu_json(cJSON *object, const Config *config, DType act, const ClusterPlan *asked, const Cluster *cluster,
                    const Simulated *s);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

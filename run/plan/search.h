@@ -4,10 +4,6 @@
 
 #include "run/plan/simulate.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { SEARCH_BEST = 10 };
 
 typedef struct {
@@ -46,7 +42,4 @@ int search_room(const Config *config, DType act, int ranks, const Cluster *clust
 /* The most ranks, at most `ranks`, that the config allows with its own grid and batch; 0: none. */
 int search_fit(const Config *config, int ranks);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

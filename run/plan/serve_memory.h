@@ -7,10 +7,6 @@
 #include "model/optimizer.h"
 #include "run/config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* x and its states (run/outer/server_weights.h): of the server that leads, the whole model's in an optimizer of one rank
  * in host memory; of another, its part's in memory of its own. */
 typedef struct {
@@ -37,7 +33,4 @@ typedef struct {
 } ServeBytes;
 ServeBytes serve_bytes(const Config *config, int part);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "run/plan/cluster.h"
 #include "run/plan/plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     Mesh    mesh;
     int     parts, expert_ranks, zero_stage;
@@ -54,7 +50,4 @@ double simulate_least_s(const Config *config, DType act, int ranks, const Cluste
 typedef struct { double save_s, write_s, interval_s, goodput; } Goodput;
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

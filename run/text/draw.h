@@ -4,10 +4,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The probabilities of a rule are those of the logits divided by the temperature, over the tokens that the rules before
  * it left. Equal logits stay, or go, together. NaN never stays. */
 typedef struct {
@@ -20,7 +16,4 @@ typedef struct {
 /* Draws one token from logits [vocab] given a uniform u in [0,1). weight [vocab]: room. */
 int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, double *weight);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "run/text/draw.h"
 #include "run/guard/watchdog.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Ids of a prompt, after those that the tokenizer puts before each text. An empty prompt has the one id of
  * tokenizer_start. */
 typedef struct {
@@ -70,7 +66,4 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
 char *sample_of_run(const Config *config, Pipeline *p, Stream *s, const Tokenizer *tokenizer, int64_t step,
                     Tensor window, Watchdog *watchdog, int (*leave)(void *ctx), void *ctx);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

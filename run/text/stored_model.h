@@ -6,10 +6,6 @@
 #include "data/tokenizer.h"
 #include "model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns the shape in the config.json of a checkpoint folder, which has the names of Hugging Face. Checks it against
  * the limits of a config and against the header of the weights, before any memory is allocated. Exit 65 naming file and
  * key. A stored head is used even if config.json calls it tied. Then the shape has a head of its own, and a line on
@@ -44,7 +40,4 @@ int64_t    stored_room(int64_t positions, int64_t tokens, int is_doubled, const 
 /* The model in fp32, for B sequences of T tokens at most. groups NULL: one rank. */
 ModelSpec  stored_spec(GptUse use, ModelShape shape, int64_t B, int64_t T, const Groups *groups);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "run/guard/watchdog.h"
 #include "run/text/tasks.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     Pipeline *pipeline;           /* borrowed, like all of these */
     Stream   *stream;
@@ -46,7 +42,4 @@ int    task_sums(const Scorer *s, const Task *t, double *log_p, double *missed);
 /* The mean of the centered scores; NaN where none of the tasks is of CORE. */
 double task_core(const TaskScores *scores, int tasks);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 
 #include "data/encoder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskKind; /* open: no question yet */
 
 /* A text whose last `scored` tokens are weighed. It starts with `shared` tokens of its question's first text. */
@@ -71,7 +67,4 @@ int task_is_hellaswag(const void *data, size_t bytes);
 void task_add_question(Task *t, int32_t gold);
 void task_add_text(Task *t, const int32_t *tokens, int64_t count, int64_t scored, double length, int64_t keep);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

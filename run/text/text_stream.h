@@ -8,10 +8,6 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct { char *bytes; size_t count, room; } TextBytes;
 
 typedef struct {
@@ -30,7 +26,4 @@ void       text_stream_add(TextStream *t, const char *bytes, size_t count);
 /* Passes on what waited, and frees its memory. */
 void       text_stream_end(TextStream *t);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 #include "data/documents.h"
 #include "run/guard/lock.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { VERB_PATH = -1 };
 typedef struct {
     const char *verb, *name, *value; /* "plot", "x", "hours"       */
@@ -73,7 +69,4 @@ void          verb_put(const char *verb, const char *path, RunLock *lock, const 
 /* "VERB: ...", and how it is called. */
 NORETURN void verb_misused(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/verbs/report.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     Report report;
     int    lists_tensors;
@@ -50,7 +46,4 @@ int  inspect_json(Inspect *in, const char *path, const cJSON *json);
 int  inspect_lines(Inspect *in, const char *path); /* JSON Lines */
 int  inspect_other(Inspect *in, const char *path);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -6,10 +6,6 @@
 
 #include "run/checkpoint/manifest.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     const Manifest *manifest;
     const char *run;           /* the run's folder; NULL: only the checkpoint is there */
@@ -23,7 +19,4 @@ typedef struct {
 /* malloc'ed, *bytes of it. */
 char *model_card_text(const ModelCard *card, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

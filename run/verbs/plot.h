@@ -6,10 +6,6 @@
 
 #include "run/log/run_log.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { PLOT_TOKENS, PLOT_STEPS, PLOT_HOURS } PlotX;
 
 typedef struct {
@@ -36,7 +32,4 @@ void plot_label(PlotRun *run, int runs);
 /* The picture, malloc'ed; *bytes its length. NULL when there is no memory for it. */
 char *plot_svg(const Plot *p, size_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

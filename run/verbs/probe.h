@@ -4,17 +4,10 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { PROBE_ABSENT = -1, PROBE_HANGS = -2 }; /* not in PATH; killed, with what it had started, after its time */
 
 /* Runs argv[0] of PATH. The first bytes of its output and errors go to out [room]. Returns its exit code, 128 + the
  * signal that ended it, or one of the above. */
 int probe(const char *const *argv, double seconds, char *out, size_t room);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

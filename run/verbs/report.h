@@ -6,10 +6,6 @@
 
 #include "core/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct { cJSON *json; /* owned; NULL: lines, printed at once */ } Report;
 
 Report report_begin(int as_json);
@@ -29,7 +25,4 @@ cJSON *report_copy(const cJSON *value); /* with all digits of a number */
 enum { REPORT_VALUE = 64 };
 char *report_value(const cJSON *value, char out[REPORT_VALUE]);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

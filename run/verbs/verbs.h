@@ -7,10 +7,6 @@
 #ifndef TRAIN_GPT_RUN_VERBS_VERBS_H
 #define TRAIN_GPT_RUN_VERBS_VERBS_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A key of a verb; a table of them ends with a row without a name. */
 typedef struct {
     const char *name, *example; /* "tokens", "400"                          */
@@ -60,7 +56,4 @@ int verb_plot(int argc, char **argv);       /* plot.c         */
 int verb_watch(int argc, char **argv);      /* watch.c        */
 int verb_serve(int argc, char **argv);      /* serve.c        */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

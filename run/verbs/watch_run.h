@@ -6,10 +6,6 @@
 #include "run/log/curve.h"
 #include "run/log/metrics_line.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { WATCH_RECENT = 20, WATCH_TAIL = 64 };
 
 typedef enum {
@@ -42,7 +38,4 @@ void   watch_run_begin(WatchRun *w, const char *dir);    /* exit 65: there is no
 void   watch_run_look(WatchRun *w, double now);          /* now: seconds since 1970 */
 double watch_run_median_ms(const WatchRun *w);           /* of the recent steps; NaN: there are none */
 
-#ifdef __cplusplus
-}
-#endif
 #endif
