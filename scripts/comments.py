@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Comments of the tree, for a reader who judges them, and a count of those that begin without a subject.
+
+    comments.py --sample N SEED [PATH...]    prints N comments drawn at random, each with its place and the line it belongs to
+    comments.py --count [PATH...]            prints comments that begin with a forbidden word, and their number; fails if there is one
+
+PATH: files or folders; without one, all C, CUDA, Python and shell sources and the Makefile. A comment that goes on over several lines is one.
+"""
+import random
+import re
+import subprocess
+import sys
+
+FORBIDDEN = re.compile(r"(of|that|the same|else|as|its|their|these|whether)\b", re.IGNORECASE)
+C_ENDINGS = (".c", ".h", ".cu", ".cuh", ".cpp")
+HASH_ENDINGS = (".py", ".sh", ".mk", ".sbatch", "Makefile")
+C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+
+
+def line_of(text, at):
+    return text.count("\n", 0, at) + 1
+
+
+def c_comments(text):
+    """Yields (place, words, code): words of a comment, and the code on its line or, where there is none, on the next lines."""
+    for token in C_TOKEN.finditer(text):
+        if token.group()[0] != "/":
+            continue
+        words = re.sub(r"\n\s*\*? ?", " ", token.group()[2:].removesuffix("*/")).strip(" *")
+        begin = text.rfind("\n", 0, token.start()) + 1
+        code = text[begin:token.start()].strip()
+        if not code:
+            code = " ".join(text[token.end():].lstrip("\n").split("\n")[:2]).strip()
+        yield line_of(text, token.start()), words, code
+
+
+def hash_comments(text):
+    """The same for comments that begin with #: lines of comments that follow each other are one."""
+    lines, at = text.split("\n"), 0
+    while at < len(lines):
+        whole = re.match(r"\s*#(?!!)\s?(.*)", lines[at])
+        if whole:
+            first, words = at, []
+            while at < len(lines) and (more := re.match(r"\s*#(?!!)\s?(.*)", lines[at])):
+                words.append(more.group(1).strip())
+                at += 1
+            yield first + 1, " ".join(words).strip(), lines[at].strip() if at < len(lines) else ""
+            continue
+        behind = re.match(r"([^\"'#$\\]+?)\s+#\s(.*)", lines[at])
+        if behind:
+            yield at + 1, behind.group(2).strip(), behind.group(1).strip()
+        at += 1
+
+
+def comments(paths):
+    listed = subprocess.run(["git", "ls-files", "--", *paths], check=True, capture_output=True, text=True).stdout.split("\n")
+    for path in listed:
+        read = c_comments if path.endswith(C_ENDINGS) else hash_comments if path.endswith(HASH_ENDINGS) else None
+        if not read:
+            continue
+        with open(path, encoding="utf-8") as file:
+            for line, words, code in read(file.read()):
+                if re.search("[a-z]{2}", words) and not re.match(r"-{2,}|={2,}|shellcheck|clang-format|NOLINT|cppcheck", words):
+                    yield path, line, words, code
+
+
+def main(arguments):
+    if arguments[:1] == ["--sample"] and len(arguments) >= 3:
+        found = sorted(comments(arguments[3:]))
+        for path, line, words, code in random.Random(arguments[2]).sample(found, min(int(arguments[1]), len(found))):
+            print(f"{path}:{line}\n    {code}\n    -- {words}\n")
+    elif arguments[:1] == ["--count"]:
+        bad = [one for one in comments(arguments[1:]) if FORBIDDEN.match(one[2])]
+        for path, line, words, _ in bad:
+            print(f"{path}:{line}: {words[:100]}")
+        print(f"comments: {len(bad)} begin without their subject")
+        return bool(bad)
+    else:
+        sys.exit(__doc__)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
