@@ -1,13 +1,13 @@
-/* expert_ranks.h - a block's experts divided among ranks (parallel.expert): Lepikhin et al., "GShard", arXiv:2006.16668. For
- * experts.c.
+/* expert_ranks.h - the experts of a block, divided among ranks (parallel.expert). Lepikhin et al., "GShard",
+ * arXiv:2006.16668. Only experts.c uses this file.
  *
- * Of `ranks` neighbours each holds E/ranks experts. A row travels to the rank of its expert and its output comes back; in
- * backward the row and its output's gradient travel there, and the row's gradient back. The ranks first exchange how many rows
- * each has for each expert, so all of them know all messages.
+ * `ranks` adjacent ranks hold E/ranks experts each. In forward a row is sent to the rank of its expert, and the output
+ * is sent back. In backward the row and the gradient of its output are sent there, and the gradient of the row is sent
+ * back. The ranks first exchange how many rows each has for each expert, so every rank knows all messages.
  *
- * Nothing is dropped: a rank has room for `room` rows, and where more come they take further rounds. The rows that a rank is
- * sent are in the order of its experts, of one expert in the order of the ranks; round k is rows [k room, (k+1) room) of them.
- * Backward finds round 0 as forward has left it and computes the others again.
+ * No row is dropped. A rank computes `room` rows at once; more rows take further rounds. The rows sent to a rank are
+ * sorted by expert, and for one expert by sending rank. Round k computes rows [k room, (k+1) room) of this order.
+ * Backward uses the activations of round 0 that forward has left, and computes the other rounds again.
  */
 #ifndef TRAIN_GPT_MODEL_EXPERT_RANKS_H
 #define TRAIN_GPT_MODEL_EXPERT_RANKS_H
@@ -16,26 +16,28 @@
 
 typedef struct ExpertRanks {
     Comm        *comm;              /* borrowed */
-    int64_t      experts, room;     /* E; rows  */
-    CommMessage *message;           /* owned: of one exchange */
+    int64_t      experts, room;     /* E; rows that a rank computes in a round */
+    CommMessage *message;           /* owned: the messages of one exchange */
     int          messages;
-    int32_t     *first;             /* owned [E+1] */
-    int          is_offline;        /* nothing travels: gpt_set_offline */
-    int          rounds;            /* the most that a backward has taken since somebody set it to 0 */
+    int32_t     *first;             /* owned [E+1]: the first row of each expert, in host memory */
+    int          is_offline;        /* no communication, see gpt_set_offline */
+    int          rounds;            /* largest number of rounds of a backward since the caller set it to 0 */
 } ExpertRanks;
 
-/* Rows that a rank has room for: capacity of the even share, and never more than all `ranks` can bring. */
+/* Returns the rows that a rank computes at once: `capacity` times the even share, but at most what all `ranks` can
+ * send. */
 int64_t      expert_room(int64_t even, double capacity, int64_t ranks);
-/* capacity: the room, of the even share of `rows` rows, which each rank has at most for all experts. */
+/* rows: the most rows that one rank has for all experts together. room becomes `capacity` times `rows`
+ * (expert_room). */
 ExpertRanks *expert_ranks_create(Comm *comm, int64_t experts, int64_t rows, double capacity);
-void         expert_ranks_destroy(ExpertRanks *p); /* NULL: nothing */
+void         expert_ranks_destroy(ExpertRanks *p); /* does nothing if p is NULL */
 
-/* From x->rows, of this rank's tokens, to x->swiglu, of this rank's experts: round 0's. The other rounds of EXPERTS_ALL leave
- * their output in x->out. */
+/* Computes from x->rows, the rows of this rank's tokens, to x->swiglu of this rank's experts in round 0. With
+ * EXPERTS_ALL the other rounds are computed first and leave their output in x->out. */
 void expert_ranks_forward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, ExpertPass pass);
-/* From x->swiglu to x->out, which has all rounds' rows then. */
+/* Computes from x->swiglu of round 0 to x->out, which then holds the rows of all rounds. */
 void expert_ranks_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w);
-/* x->out, the gradient of the experts' output, becomes that of x->rows, their input; x->dweight is set. */
+/* Turns x->out from the gradient of the experts' output into the gradient of x->rows, their input. Sets x->dweight. */
 void expert_ranks_backward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d);
 
 #endif

@@ -1,10 +1,10 @@
-/* gpt.h - the model over its blocks: forward, loss, backward. Names no backend; model/shards.h brings the weights and
- * takes the gradients.
+/* gpt.h - the model over its blocks: forward, loss, backward. It names no backend. model/shards.h provides the weights
+ * and collects the gradients.
  *
- * A training micro-step is gpt_forward then gpt_backward: the classifier runs in backward, chunk by chunk over rows, so
- * that B*T*V logits never exist whole. On a GPU each block's forward and backward are recorded once and then launched
- * as one graph: at small batches the host cannot queue their kernels as fast as the GPU runs them. Collectives stay
- * outside of the graphs.
+ * A training micro-step is gpt_forward, then gpt_backward. The classifier runs in backward, on one chunk of rows at a
+ * time, because all B*T*V logits would not fit in memory. On a GPU each block's forward and backward are recorded once
+ * and then launched as one graph: at small batches the host cannot queue their kernels as fast as the GPU runs them.
+ * Collectives are not part of the graphs.
  */
 #ifndef TRAIN_GPT_MODEL_GPT_H
 #define TRAIN_GPT_MODEL_GPT_H
@@ -15,23 +15,26 @@
 #include "model/expert_ranks.h"
 #include "model/shards.h"
 
-/* Operations of a block, recorded when they run the second time: the first time products choose their algorithms and
- * kernels are loaded. has_joined: BlockRun's, as recorded. */
+/* Operations of a block. They are recorded the second time they run, because the first time products choose their
+ * algorithms and kernels are loaded. has_joined: value of BlockRun.has_joined after the recorded operations. */
 typedef struct { Graph graph; int runs, has_joined; } BlockGraph;
-/* A block has one of each: in backward, products set gradients of matrices in one micro-batch and add to them in another. */
+/* A block has one graph of each kind. Backward has two, because its products set the gradients of matrices in one
+ * micro-batch and add to them in another. */
 typedef enum { GRAPH_FORWARD, GRAPH_SETS, GRAPH_ADDS, GRAPHS } GraphKind;
 
-/* A run of the model's blocks. A model without a pipeline has one part, of all blocks. */
+/* A range of the model's blocks. A model without a pipeline has one part with all blocks. */
 typedef struct {
     int64_t    first, end;           /* blocks [first, end)                                   */
-    int        embeds, classifies;   /* begins with the embedding; ends with the head         */
-    int        tapes;                /* micro-batches whose activations it keeps              */
-    void     **acts;                 /* owned [tapes]: [end - first] of the kind's structs    */
+    int        embeds, classifies;   /* the part begins with the embedding; ends with the head */
+    int        tapes;                /* micro-batches whose activations the part keeps        */
+    void     **acts;                 /* owned [tapes]: arrays [end - first] of the kind's structs */
     BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]                    */
-    int64_t    *expert_rows;         /* owned [tapes][end - first][ranks][E]: BlockRun's; NULL: no ranks divide the experts */
+    /* owned [tapes][end - first][ranks][E]: BlockRun.expert_rows; NULL: no ranks divide the experts */
+    int64_t    *expert_rows;
 } GptPart;
 
-/* How a stage of a pipeline divides its blocks, in order: model/work.h. */
+/* One part of a pipeline stage: blocks [first, end), and the micro-batches whose activations it keeps
+ * (model/work.h). */
 typedef struct { int64_t first, end; int tapes; } GptPartSpec;
 
 typedef struct {
@@ -40,47 +43,56 @@ typedef struct {
     Recompute  recompute;
     GptUse     use;
     DType      act;
-    int64_t    B, T;                 /* largest micro-batch, T tokens of a sequence on this rank */
+    int64_t    B, T;                 /* largest micro-batch: B sequences, T tokens of each on this rank */
     int64_t    head_rows;            /* rows of a classifier chunk                            */
-    Comm      *tensor, *context;     /* borrowed: the shards', and ranks with other tokens of the same sequences; NULL: one rank */
-    ExpertRanks *experts;            /* owned: ranks that divide the experts; NULL: each has all */
+    /* borrowed: tensor ranks, as in the shards; ranks with other tokens of the same sequences; NULL: one rank */
+    Comm      *tensor, *context;
+    ExpertRanks *experts;            /* owned: ranks that divide the experts; NULL: each rank has all */
     Shards    *shards;               /* borrowed: weights and gradients                       */
-    StepSums   sums;                 /* SUM_LOSS is added to                                  */
-    Fp8Scales  fp8;                  /* none where products are of act                        */
-    int64_t    past;                 /* tokens before the batch: 0 but in pipeline_token_logits()                    */
+    StepSums   sums;                 /* forward and backward add to SUM_LOSS                  */
+    Fp8Scales  fp8;                  /* none if products are of type act                      */
+    int64_t    past;                 /* tokens before the batch; 0 outside of pipeline_token_logits()                */
 
     GptPart   *part;                 /* owned [parts]                                         */
     int        parts;
-    void      *one_block;            /* owned: one block's, for the current micro-batch       */
-    /* pipeline: [n,C] act, the stream and its gradient as they come from a neighbour and go to one */
+    void      *one_block;            /* owned: the struct of one block, in the shapes of the current micro-batch */
+    /* pipeline: [n,C] act, the stream and its gradient, received from (in) and sent to (out) a neighbouring stage */
     Tensor     forward_in, forward_out, backward_in, backward_out;
-    /* n = N/t rows of the stream, of t tensor ranks */
+    /* n = N/t rows of the stream on each of t tensor ranks */
     Tensor     update;               /* [N,C] act  a branch's output before it joins the stream */
     Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd; /* [n,C] act, act; [n] f32, f32    */
     Tensor     logits;               /* [head_rows,V'/t] act */
     Tensor     losses;               /* [N] f32 */
-    Tensor     delta;                /* [H/t,N] f32  of one block; none: no kind for it, or the host */
-    Tensor     dresidual_sums;       /* [C] f32  column sums of dresidual between two blocks; none: no kind for it, or tensor ranks */
-    Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
-    Tensor     keys, dkeys;          /* context ranks: [ranks*N,2KV/t] act, those of all of them        */
-    Tensor     starts;               /* [B,T] i32: of the current micro-batch's documents, where graphs find them; none: sequences are not divided */
+    /* [H/t,N] f32  BlockRun.delta of one block; none if the kind has none, or on the CPU */
+    Tensor     delta;
+    /* [C] f32  column sums of dresidual between two blocks; none if the kind has none, or with tensor ranks */
+    Tensor     dresidual_sums;
+    Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients of the stream, and of a branch */
+    Tensor     keys, dkeys;          /* [ranks*N,2KV/t] act: keys and values of all context ranks, and gradients */
+    /* [B,T] i32: starts of the current micro-batch's documents, at the address that graphs read; none: no document
+     * mask */
+    Tensor     starts;
     Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
-    int        has_frequencies;      /* they are there                                            */
-    Tensor     balance;              /* [1] f32, where experts are balanced by a loss: its factor           */
-    float      balance_there;        /* the value that is there                                   */
-    Tensor     tokens;               /* tensor ranks: [N] i32, tokens or targets by this rank's part of the vocabulary */
-    Tensor     most, part_sums;      /* [head_rows], [2 head_rows] f32 of the classifier: over tensor ranks, and of token losses */
+    int        has_frequencies;      /* frequencies are computed                                  */
+    Tensor     balance;              /* [1] f32: factor of the loss that balances experts; none without one */
+    float      balance_there;        /* the value in balance                                      */
+    /* with tensor ranks: [N] i32, tokens or targets counted from this rank's first row of the vocabulary */
+    Tensor     tokens;
+    /* [head_rows], [2 head_rows] f32: the classifier's maxima and sums, with tensor ranks and in gpt_token_losses */
+    Tensor     most, part_sums;
 } Gpt;
 
-/* Rows of logits at once, of N: within the bytes of a chunk, and never the whole micro-batch unless it is tiny. */
+/* Returns the rows of a chunk of logits, of N rows. They fit in the bytes of a chunk, and are fewer than N unless the
+ * micro-batch is tiny. */
 int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
 
-/* The chunk of logits, and what is kept beside it: as this build has them; in a plan, as the CPU's or a GPU's on every build. */
+/* The device for which memory is computed: the chunk of logits, and what is kept with it. SIZES_HERE: this build's own.
+ * A plan computes for the CPU or a GPU on every build. */
 typedef enum { SIZES_HERE, SIZES_OF_CPU, SIZES_OF_GPU } GptSizes;
 
-/* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
- * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. document_mask: batches may
- * have starts. experts: NULL where each rank has all; capacity: ExpertRanks'. */
+/* Arguments of gpt_create. B: the most sequences of a batch. T: tokens of each on this rank. context: NULL if this rank
+ * has all tokens. part: [parts] parts of this rank; NULL: one part with all blocks. document_mask: batches may have
+ * starts. experts: NULL if each rank has all experts. capacity: as in expert_ranks_create. */
 typedef struct {
     int64_t B, T;
     Comm   *context;
@@ -93,42 +105,44 @@ typedef struct {
     int     fp8;
     GptSizes sizes;
 } GptSpec;
+/* Carves the activations out of the arena. Their data are NULL in a dry run. */
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
-/* A part's forward and backward of a micro-batch, whose activations a tape keeps between them. A part that does not embed
- * takes the stream from forward_in (gpt_take, which frees it again), one that does not classify leaves it in
- * forward_out; gradients likewise from backward_in and in backward_out. */
+/* Forward and backward of a part for a micro-batch. The tape keeps the activations between the two. A part without the
+ * embedding reads the stream from forward_in: gpt_take_forward copies it, so that forward_in is free again. A part
+ * without the head leaves the stream in forward_out. Gradients use backward_in and backward_out in the same way. */
 void gpt_take_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
 void gpt_take_backward(Gpt *g, Stream *s, Batch batch);
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which);
 
-/* Of the whole model on one rank: */
-void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last norm; batch [B',T'], B' <= B, T' <= T     */
+/* The functions from here on work on a rank that has the whole model. */
+/* up to the final norm; batch [B',T'], B' <= B, T' <= T     */
+void gpt_forward(Gpt *g, Stream *s, Batch batch);
 void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
-/* After gpt_forward: of each row its loss, the largest logit and the target's: out [3][rows] in host memory. */
+/* After gpt_forward: writes each row's loss, largest logit and logit of the target to out [3][rows] in host memory. */
 void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);
-/* After gpt_forward: losses as gpt_loss; gradients of grad_scale * (sum of losses) are added to those of the shards.
- * Buckets are done from the last to the first. */
+/* After gpt_forward: adds losses as gpt_loss does, and adds the gradients of grad_scale * (sum of losses) to those of
+ * the shards. Buckets are completed from the last to the first. */
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which);
 
-/* While is_offline nothing travels between ranks: for one that computes without the others, to time it. */
+/* While is_offline this rank does not communicate. For timing a rank that computes without the others. */
 void gpt_set_offline(Gpt *g, int is_offline);
 
-/* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes
- * through. */
+/* Sampling computes sequences whose length is a multiple of SAMPLE_STEP tokens, or T. So there are few shapes, and a
+ * dry run can try them all. */
 enum { SAMPLE_STEP = 32 };
-int64_t gpt_sample_step(const Gpt *g); /* or of so many, where tensor or context ranks share the rows */
-/* Scored texts (gpt_token_losses) are computed, B at once, at the shortest of these lengths that holds them: a step of
- * samples, twice that, and so on up to all T. Of whole sequences, as `tokens` is. */
+int64_t gpt_sample_step(const Gpt *g); /* returns SAMPLE_STEP, or more if tensor or context ranks share the rows */
+/* Returns the length at which texts of `tokens` tokens are scored (gpt_token_losses), B at once. It is the shortest of
+ * gpt_sample_step, twice that, four times that and so on up to T. Both lengths count whole sequences over all ranks. */
 int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
-/* Whether a forward leaves each block's keys and values where the next finds them: a token then costs the rows of one.
- * Not of context ranks, nor where blocks are computed again (memory.recompute=block). */
+/* Returns whether a forward leaves each block's keys and values for the next forward. A new token then costs
+ * gpt_token_rows rows. Not with context ranks, nor if blocks are computed again (memory.recompute=block). */
 int     gpt_keeps_past(const Gpt *g);
-int64_t gpt_token_rows(const Gpt *g);  /* rows that such a token costs: tensor ranks share them, so each has one */
-/* After gpt_forward of this batch: logits, after a soft cap, of a row of its sequences, all ranks' tokens, to host
- * memory, out [vocab_size]. */
+int64_t gpt_token_rows(const Gpt *g);  /* returns the rows that such a token costs: one for each tensor rank */
+/* After gpt_forward of this batch: writes the logits of one row, after the soft cap, to out [vocab_size] in host
+ * memory. row counts the tokens of the batch's whole sequences, over all context ranks. */
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
 
 #endif

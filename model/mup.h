@@ -7,10 +7,10 @@
  *   attention            scores x sqrt(D_base) / D, not 1 / sqrt(D)
  * Embeddings, a head of its own, gains and biases are as at the base.
  *
- * A factor of a result is one of the weights before it: first values and Adam's rate times f train f times those weights, on
- * the same path. So logits take theirs from the last norm's gain and bias, x 1/m, and scores theirs from q, k and v, each x
- * b = (D_base / D)^(1/4), with the projection after attention x 1/b. Nothing else of the program sees the width: the
- * weights are those of a plain model, in every file.
+ * A factor f of a result is applied through the weights before it. If their first values and Adam's rate are multiplied
+ * by f, training follows the same path with f times those weights. Logits get their factor from the final norm's gain
+ * and bias, x 1/m. Scores get theirs from q, k and v, each x b = (D_base / D)^(1/4); the projection after attention is
+ * x 1/b. No other code depends on the base width, and files hold the weights of a plain model.
  */
 #ifndef TRAIN_GPT_MODEL_MUP_H
 #define TRAIN_GPT_MODEL_MUP_H
@@ -18,15 +18,15 @@
 #include "model/params.h"
 
 typedef struct {
-    double init;      /* of the first values: mean and standard deviation                                        */
-    double rate;      /* of AdamW's learning rate; rate x decay stays as it is                                    */
-    double muon_rate; /* of Muon's: 1/sqrt(m) where AdamW has 1/m, since 0.2 sqrt(max(R,M)) grows with the width
-                         (spectral norms of updates stay: Yang, Simon & Bernstein, arXiv:2310.17813)             */
+    double init;      /* factor of the first values: of their mean and standard deviation                        */
+    double rate;      /* factor of AdamW's learning rate; rate x decay is unchanged                               */
+    double muon_rate; /* factor of Muon's learning rate: 1/sqrt(m) instead of 1/m, since 0.2 sqrt(max(R,M)) grows with the width
+                         (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
 } MupFactors;
 
-/* Of a row of `bucket`. All are exactly 1 where mup_base_n_embd is 0, or the width itself. */
+/* Returns the factors of a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
 MupFactors mup_factors(ModelShape shape, int bucket, const ParamRow *row);
-/* Whether attention's factor has rows to lie in, in blocks of this kind. */
+/* Returns whether blocks of this kind have rows that can hold attention's factor. */
 int        mup_knows_attention(ModelShape shape);
 
 #endif
