@@ -43,7 +43,7 @@ void   groups_free(Groups *g);
 void   groups_add_experts(Groups *g, int ranks);
 /* Sets g->matrices. Call it before groups_set_kind; all ranks call it together. */
 void   groups_add_matrices(Groups *g);
-/* Adds sums over g->state in the order of a tree (parallel.deterministic). Call it before groups_set_kind. */
+/* Prepares g->state for sums in the order of a tree (parallel.deterministic). Call it before groups_set_kind. */
 void   groups_add_tree(Groups *g);
 /* Sets the CommKind of all groups, and of the job (comm_set_kind), and reserves multiprocessors for NCCL's kernels. */
 void   groups_set_kind(const Groups *g, CommKind kind);

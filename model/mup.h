@@ -20,7 +20,7 @@
 typedef struct {
     double init;      /* factor of the first values: of their mean and standard deviation                        */
     double rate;      /* factor of AdamW's learning rate; rate x decay is unchanged                               */
-    double muon_rate; /* factor of Muon's learning rate: 1/sqrt(m) instead of 1/m, since 0.2 sqrt(max(R,M)) grows with the width
+    double muon_rate; /* factor of Muon's rate: 1/sqrt(m), not 1/m, since 0.2 sqrt(max(R,M)) grows with the width
                          (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
 } MupFactors;
 

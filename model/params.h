@@ -1,5 +1,5 @@
-/* params.h - the parameters of a model as rows: each tensor's name, shape, first values, group and cut. Memory, the
- * views of blocks, decay, buckets, names in files and the plan follow from the rows.
+/* params.h - the parameters of a model as table rows: name, shape, first values, group and cut of each tensor. Memory,
+ * the views of blocks, weight decay, buckets, names in files and the plan are computed from the rows.
  */
 #ifndef TRAIN_GPT_MODEL_PARAMS_H
 #define TRAIN_GPT_MODEL_PARAMS_H
@@ -9,31 +9,33 @@
 #include "core/layout.h"
 
 typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN3_MOE, ARCH_COUNT } Arch;
-/* How experts come to equal shares of the tokens: a bias to the choice, moved after each step; a loss; not at all. */
+/* How experts get equal shares of the tokens. BALANCE_NONE: not at all. BALANCE_BIAS: a bias added for the choice and
+ * moved after each step. BALANCE_SWITCH: a loss. */
 typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
 
-/* Sizes, and what else makes a model of its kind, under Hugging Face's names. gpt2 has the first five alone: all others
- * are unused, and may be zero. */
+/* Sizes of a model and the properties that its kind allows, under Hugging Face's names where there are such names. gpt2
+ * needs only the first five; the others may be zero. */
 typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
     int     arch;              /* Arch                                                            */
     int     tie_embeddings;    /* the head is the embedding                                       */
     int     own_head;          /* 1 for a gpt2 file whose head is not the embedding: only sample and eval read it */
-    int64_t n_kv_head;         /* heads of keys and values, which n_head shares; 0: n_head        */
+    int64_t n_kv_head;         /* heads of keys and values, shared by n_head query heads; 0: n_head */
     int64_t n_inner;           /* width of the MLP; 0: 4 n_embd                                   */
     double  norm_eps, rope_theta;
     double  rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* Llama 3's scaling; rope_factor 0: none */
     int64_t rope_original_positions;
     int64_t head_dim;          /* channels of a head; 0: n_embd / n_head                          */
-    int64_t n_experts, top_k;  /* of qwen3-moe: experts of a block; those of a token              */
+    int64_t n_experts, top_k;  /* qwen3-moe: experts of a block; experts chosen for a token       */
     int64_t n_expert_inner;    /* width of an expert's MLP                                        */
     int     norm_top_k;        /* the weights of a token's experts are divided by their sum       */
     int     balance;           /* ExpertBalance                                                   */
-    double  balance_rate;      /* of the bias a step; the loss' factor                            */
-    int64_t mup_base_n_embd, mup_base_head_dim; /* model/mup.h; 0: no µP; 0: heads of the base have this model's size */
-    double  logit_softcap;     /* logits become c tanh(logit / c); 0: they stay                   */
-    double  z_loss;            /* of training's gradients, not of the loss: layers.h, LossTerms   */
-    double  init_std;          /* of first weights; 0: 0.02                                       */
+    double  balance_rate;      /* change of the bias in a step; or the factor of the loss         */
+    /* width (0: no µP) and head size (0: this model's) of the base model of model/mup.h */
+    int64_t mup_base_n_embd, mup_base_head_dim;
+    double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
+    double  z_loss;            /* factor of a term that changes gradients, not the loss (LossTerms in layers.h) */
+    double  init_std;          /* standard deviation of first weights; 0: 0.02                    */
 } ModelShape;
 
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
@@ -43,53 +45,56 @@ static inline double  shape_init_std(ModelShape s) { return s.init_std > 0.0 ? s
 static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv_head : s.n_head; }
 static inline int64_t shape_head_dim(ModelShape s) { return s.head_dim ? s.head_dim : s.n_embd / s.n_head; }
 
-enum { VOCAB_PAD = 128 }; /* rows of wte in memory are a multiple, on each tensor rank: whole tiles for the products */
+/* the rows of wte on each tensor rank are padded to a multiple of this: whole tiles for the products */
+enum { VOCAB_PAD = 128 };
 
 /* Symbols for the dimensions of a parameter: V vocabulary, P positions, C = n_embd, D = head_dim, Q and KV = columns of
  * queries and of keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;
 /* Distribution of first weights. INIT_NORMAL: N(0, std) with std = init_std, default 0.02. INIT_RESIDUAL, for
- * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. Both times the factors
- * of model/mup.h. */
+ * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. Both are multiplied by
+ * MupFactors.init (model/mup.h). */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
 typedef struct {
-    /* Name in files after the prefix of its block: "attn.c_attn.weight". Adjacent rows with a * are repeated for each
-     * expert, with its number for the *; `field` is that of the first expert. */
+    /* Name in files, after the prefix of the block: "attn.c_attn.weight". Adjacent rows with a * are repeated for each
+     * expert, and the expert's number replaces the *. `field` belongs to the first expert. */
     const char *name;
-    size_t      field;  /* offset of its Tensor in the struct that blocks work with       */
-    Dim         dim[2]; /* DIM_NONE as the second: a vector                               */
+    size_t      field;  /* offset of the Tensor in the struct that blocks read            */
+    Dim         dim[2]; /* a vector has DIM_NONE as its second                            */
     Init        init;
-    ParamGroup  group;  /* decides decay and optimizer                                    */
+    ParamGroup  group;  /* decides weight decay and optimizer                             */
     Cut         cut;
 } ParamRow;
 
 typedef struct {
     const ParamRow *row;
     int             rows;
-    size_t          view_bytes; /* of the struct of Tensors */
+    size_t          view_bytes; /* bytes of the struct of Tensors */
 } ParamTable;
-#define NO_FIELD ((size_t)-1) /* a Param's that no view shows */
+#define NO_FIELD ((size_t)-1) /* `field` of a Param that is in no view */
 
 int64_t dim_size(Dim dim, ModelShape shape);
 const char *dim_option(Dim dim); /* returns the config keys that set it: "model.n_embd" */
 
-enum { MODEL_MOST_ROWS = 120000 }; /* tensors of a model: about as many as the header of a .safetensors file may name */
+/* most tensors of a model: about as many as the header of a .safetensors file may name */
+enum { MODEL_MOST_ROWS = 120000 };
 
-/* The whole model's rows, in the order of files: bucket 0 holds the embedding's, 1 + l block l's, the last the final
- * norm's. malloc'ed, *count of them. */
+/* Returns the rows of the whole model in the order of files, malloc'ed, and their number in *count. Bucket 0 has the
+ * rows of the embedding, bucket 1 + l those of block l, the last bucket those of the final norm. */
 Param *model_params(ModelShape shape, int *count);
 /* Returns the number of rows that model_params makes. */
 int64_t model_rows(ModelShape shape);
-/* Writes the number of parameters; returns 0 where it does not fit in 64 bits. */
+/* Writes the number of parameters. Returns 0 if it does not fit in 64 bits. */
 int    model_parameters(ModelShape shape, int64_t *parameters);
-/* The struct of Tensors of a bucket's rows. */
+/* Returns the bytes of the struct of Tensors for the rows of a bucket. */
 size_t model_view_bytes(ModelShape shape, int bucket);
 /* Returns the layout of the model. With place.expert_ranks > 1 the experts of block l are in bucket
  * model_expert_bucket(shape, 1 + l), after all others. */
 Layout model_layout(ModelShape shape, LayoutPlace place);
 static inline int model_final_bucket(ModelShape s) { return 1 + (int)s.n_layer; }
 static inline int model_expert_bucket(ModelShape s, int block) { return model_final_bucket(s) + block; }
-/* The bucket whose view (model_view_bytes) shows the rows of this one: a block's, for its experts. */
+/* Returns the bucket whose view (model_view_bytes) has the rows of this bucket. For a bucket of experts it is the
+ * bucket of their block. */
 static inline int model_view_bucket(ModelShape s, int bucket) {
     int final = model_final_bucket(s);
     return bucket > final ? bucket - final : bucket;
@@ -102,7 +107,8 @@ double model_flops_per_token(ModelShape shape, int64_t T);
 typedef struct { char text[320]; } ShapeText;
 ShapeText model_shape_text(ModelShape shape);
 
-/* First values of elements of row p from global offset `offset` on, as fp32: a function of (seed, offset) alone. */
+/* Writes fp32 first values of `elems` elements of row p to out, from the element at global offset `offset`. They depend
+ * only on seed and offset. */
 void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems, uint64_t seed);
 
 #endif

@@ -7,7 +7,7 @@
 
 /* --- which buckets ------------------------------------------------------------------------------------------------ */
 
-/* The final norm's; those of experts come after it. */
+/* Returns the bucket of the final norm. The buckets of experts come after it. */
 static inline int last_bucket(const Shards *z) {
     int b = z->layout.buckets - 1;
     while (layout_is_of_experts(&z->layout, b)) b--;
@@ -19,7 +19,7 @@ static inline int experts_of(const Shards *z, int b) { return last_bucket(z) + b
 static inline int is_here(const Shards *z, int b) { return z->layout.bucket[b].hold != BUCKET_ELSEWHERE; }
 static inline int is_twin(const Shards *z, int b) { return z->layout.bucket[b].hold == BUCKET_TWIN; }
 static inline int has_twin(const Shards *z, int b) { return b == 0 && z->spec.twin_up && !is_twin(z, 0); }
-/* The bucket whose backward ends a micro-batch on this rank. */
+/* Returns the bucket whose backward ends a micro-batch on this rank. */
 static inline int first_own(const Shards *z) {
     int b = 0;
     while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
@@ -30,7 +30,7 @@ static inline int last_here(const Shards *z) {
     while (!is_here(z, b)) b--;
     return b;
 }
-/* The i-th block here. Neighbours have different slots. */
+/* Returns the bucket of the i-th block of this rank. Adjacent blocks have different slots. */
 static inline int block_here(const Shards *z, int i) {
     for (int b = 1; b < last_bucket(z); b++)
         if (is_here(z, b) && i-- == 0) return b;
@@ -49,7 +49,7 @@ static inline int has_grad_slots(const Shards *z) { return z->stage >= 2; }
 static inline int has_param_slots(const Shards *z) { return z->stage == 3; }
 static inline int is_in_slot(const Shards *z, int b) { return has_grad_slots(z) && is_block(z, b); }
 
-/* With slots the first bucket and the last one come first, then the slots, then experts. Blocks have one size. */
+/* With slots the order in memory is: first bucket, last bucket, slots, experts. All blocks have the same size. */
 static inline int64_t end_of_slots(const Shards *z) {
     const Bucket *bucket = z->layout.bucket;
     return bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems;
@@ -73,11 +73,12 @@ static inline Tensor grads_of(const Shards *z, int b) {
     return tensor_slice(z->grads, place_of(z, has_grad_slots(z), b), z->layout.bucket[b].elems);
 }
 
-/* The ranks that share a bucket, and the number of a rank's piece of it. */
+/* comm_of returns the ranks that share a bucket. piece_number returns the number of a rank's piece of it. */
 static inline Comm *comm_of(const Shards *z, int b) { return layout_is_of_experts(&z->layout, b) ? z->spec.expert_state : z->spec.comm; }
 static inline int   piece_number(const Shards *z, int b, int rank) { return rank / (z->layout.ranks / z->layout.bucket[b].ranks); }
 
-/* This rank's piece: of a bucket; of a block among `pieces`. */
+/* Return this rank's piece. piece_of: inside a bucket. piece_among: of block b in `pieces`, the pieces of all
+ * blocks. */
 static inline Tensor piece_of(const Shards *z, Tensor bucket, int b) {
     int64_t q = z->layout.bucket[b].piece_elems;
     return tensor_slice(bucket, piece_number(z, b, z->spec.rank) * q, q);
@@ -85,7 +86,7 @@ static inline Tensor piece_of(const Shards *z, Tensor bucket, int b) {
 static inline Tensor piece_among(const Shards *z, Tensor pieces, int b) {
     return tensor_slice(pieces, z->layout.bucket[b].shard - z->layout.bucket[1].shard, z->layout.bucket[b].piece_elems);
 }
-/* The blocks' pieces follow each other. */
+/* Returns the elements of this rank's pieces of all blocks, which are adjacent. */
 static inline int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_bucket(z)].shard - z->layout.bucket[1].shard; }
 
 #endif
