@@ -14,7 +14,7 @@
 
 enum { NUMBERS = 1 + ALGORITHM_WORDS };
 
-/* The GPU, capability and library that the records were chosen on. */
+/* One of the three properties of the machine that records depend on: GPU, capability, library. */
 enum { MAKERS = 3 };
 typedef struct { const char *key, *what, *here; } Maker;
 
@@ -63,7 +63,8 @@ static int refuse_table(const char *where) {
     return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0;
 }
 
-/* Another machine's table may name algorithms for the same sizes that run here, but are slow. */
+/* Returns whether a table was chosen on this machine's GPU and library. Algorithms of another machine may run here, but
+ * slowly. */
 static int is_from_here(const cJSON *json, const char *where) {
     Maker made[MAKERS];
     makers(made);
@@ -96,15 +97,15 @@ int algorithms_from_json(const cJSON *json, const char *where) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the table is now the file's. Warns of a file without a table, or with another machine's: it is
- * replaced. */
+/* Reads the table from a file and returns 1. Warns of a file without a table, or with the table of another machine;
+ * such a file is replaced later. */
 static int read_file(const char *path) {
     char     *text = NULL;
     Json      json;
     JsonFault fault;
     int64_t   bytes = io_read_file(path, JSON_LIMIT, &text);
     int       taken = 0;
-    if (bytes < 0) return 0; /* none yet */
+    if (bytes < 0) return 0; /* there is no file yet */
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
         warn("%s:%d:%d: %s; the algorithms of matrix products are chosen anew", path, fault.at.line, fault.at.column, fault.text);
     } else {
@@ -126,7 +127,7 @@ static void write_file(const char *path) {
 
 /* --- all ranks ---------------------------------------------------------------------------------------------------- */
 
-/* Rank 0's table becomes every rank's. */
+/* Sends rank 0's table to all ranks. */
 static void share(Comm *comm) {
     int64_t count = matmul_algorithms_count();
     comm_broadcast(comm, &count, sizeof count, 0);
@@ -140,7 +141,7 @@ static void share(Comm *comm) {
     }
 }
 
-/* Rank 0's table gets the records of other ranks that it lacks, in the order of ranks. */
+/* Adds to rank 0's table the records of other ranks that it lacks, in the order of ranks. */
 static void collect(Comm *comm) {
     int              count = matmul_algorithms_count();
     MatmulAlgorithm *own = (MatmulAlgorithm *)calloc((size_t)count + 1, sizeof *own);
@@ -159,14 +160,15 @@ static void collect(Comm *comm) {
     free(all), free(bytes);
 }
 
-/* Ranks come here after each part of the timing, so that no watchdog of those that wait takes it for a hang. */
+/* Lets all ranks wait for each other after each part of the timing, so that no watchdog of a waiting rank reports a
+ * hang. */
 static void go_on(Comm *comm) {
     comm_barrier(comm);
     world_moved(comm_world(comm));
 }
 
-/* Tokens of all the vocabulary: zeros, or one token alone, would take less power than training does, and so another
- * clock. */
+/* Fills `tokens` with random tokens of the whole vocabulary. Zeros, or a single token, would use less power than
+ * training, so the GPU would run at another clock. */
 static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint64_t seed) {
     int64_t  n = tensor_elems(tokens);
     int32_t *ids = (int32_t *)malloc((size_t)n * sizeof *ids);
@@ -178,7 +180,7 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
     free(ids);
 }
 
-/* Fills what another stage would send with numbers from -scale to scale. */
+/* Fills a tensor that another stage would send with random numbers from -scale to scale. */
 static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) {
     int64_t n = tensor_elems(x);
     char   *values = (char *)malloc((size_t)n * sizeof(float));
@@ -193,7 +195,8 @@ static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) 
     free(values);
 }
 
-/* A step's first micro-batch sets gradients that others add to. */
+/* Times the products. A step's first micro-batch sets gradients; the others add to them, so a second backward is
+ * timed. */
 static void time_products(Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
     enum { TOKENS = 1, TARGETS, ACTIVATIONS, GRADIENTS };
     if (times) {

@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
-/* The steps by which elements [first, first + n) of a block's bias move after a step. */
+/* Writes to out [n] the changes of elements [first, first + n) of a block's bias after a step. */
 static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_t first, int64_t n) {
     int64_t all = 0;
     for (int64_t e = 0; e < shape.n_experts; e++) all += counts[e];
     for (int64_t i = 0; i < n; i++) {
-        __int128 over = (__int128)counts[first + i] * shape.n_experts - all; /* of the mean, E times */
+        __int128 over = (__int128)counts[first + i] * shape.n_experts - all; /* E times the difference from the mean */
         out[i] = (float)shape.balance_rate * (float)((over < 0) - (over > 0));
     }
 }

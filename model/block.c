@@ -1,4 +1,4 @@
-/* block.c - see block.h: memory of activations, from a kind's table. */
+/* block.c - see block.h. Memory of activations, from the table of a kind; tensor ranks; context ranks. */
 #include "model/block.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ const BlockKind *block_kind(ModelShape shape) {
 
 static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((char *)acts + field); }
 
-/* Whether all blocks have the memory of the first for this row. */
+/* Returns whether all blocks use the memory of the first block for this tensor. */
 static int is_shared(Keep keep, GptUse use, Recompute recompute) {
     if (keep == KEEP_WORK) return 1;
     if (use == GPT_SAMPLING && keep == KEEP_CACHE) return 0;
@@ -27,7 +27,7 @@ static int is_shared(Keep keep, GptUse use, Recompute recompute) {
     return recompute == RECOMPUTE_BLOCK || (recompute == RECOMPUTE_LIGHT && keep == KEEP_CHEAP);
 }
 
-/* Rows that this rank's experts compute at once. */
+/* Returns the rows that this rank's experts compute at once. */
 static int64_t expert_rows(ModelShape m, Extent e) { return e.room ? e.room : e.N * m.top_k; }
 
 static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
@@ -128,10 +128,10 @@ HeadShape heads_of(const BlockRun *r) {
     return (HeadShape){r->shape.n_head / tensor, shape_kv_heads(r->shape) / tensor, shape_head_dim(r->shape)};
 }
 
-/* Columns of qkv before those of k and v. */
+/* Returns the columns of qkv before those of k and v. */
 static int64_t query_columns(const BlockRun *r) { return heads_of(r).query * heads_of(r).size; }
 
-/* This rank's rows of all ranks' keys. */
+/* Returns this rank's rows of the keys of all context ranks. */
 static Tensor own_keys(const BlockRun *r, Tensor keys) { return tensor_rows(keys, comm_rank(r->context) * r->e.N, r->e.N); }
 
 Tensor batch_rows(const BlockRun *r, Tensor qkv) { return tensor_rows(qkv, r->e.past, r->e.N); }

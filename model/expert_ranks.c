@@ -6,7 +6,7 @@
 
 #include "layers/layers.h"
 
-enum { MOST_TENSORS = 3 }; /* of one exchange */
+enum { MOST_TENSORS = 3 }; /* most tensors of one exchange */
 
 int64_t expert_room(int64_t even, double capacity, int64_t ranks) {
     double room = ceil(capacity * (double)even);
@@ -17,7 +17,7 @@ ExpertRanks *expert_ranks_create(Comm *comm, int64_t experts, int64_t rows, doub
     ExpertRanks *p = (ExpertRanks *)calloc(1, sizeof *p);
     if (!p) fail(EXIT_MEMORY, "no memory for ranks that divide %lld experts", (long long)experts);
     *p = (ExpertRanks){.comm = comm, .experts = experts, .room = expert_room(rows, capacity, comm_size(comm))};
-    /* Of one tensor: this rank's rows for each expert, and each rank's for this one's experts. */
+    /* Messages of one tensor: this rank's rows for each expert, and the rows of each rank for this rank's experts. */
     p->message = (CommMessage *)malloc(sizeof *p->message * (size_t)(MOST_TENSORS * 2 * experts));
     p->first = (int32_t *)malloc(sizeof *p->first * (size_t)(experts + 1));
     if (!p->message || !p->first) fail(EXIT_MEMORY, "no memory for the messages of %lld experts", (long long)experts);
@@ -31,17 +31,18 @@ void expert_ranks_destroy(ExpertRanks *p) {
     free(p);
 }
 
-/* --- who has how many rows for whom ------------------------------------------------------------------------------- */
+/* --- numbers of rows of each rank for each expert ----------------------------------------------------------------- */
 
 static int64_t experts_each(const ExpertRanks *p) { return p->experts / comm_size(p->comm); }
 
-/* A plan, and a rank that computes without the others, take what they cannot know: even shares; the others' as its own. */
+/* Gives all ranks this rank's counts. For a plan, whose own counts are even shares, and for a rank that computes
+ * without the others: neither can know the counts. */
 static void fill_rows(const ExpertRanks *p, int64_t *rows, const int64_t *own) {
     for (int i = 0; i < comm_size(p->comm); i++)
         for (int64_t e = 0; e < p->experts; e++) rows[i * p->experts + e] = own[e];
 }
 
-/* The host waits here for the counts of this rank, then for the others'. */
+/* Counts the rows of each rank for each expert. The host waits for this rank's counts, then for those of the others. */
 static void count_rows(const BlockRun *r, const ExpertActs *x) {
     ExpertRanks *p = r->experts;
     int64_t      E = p->experts, ranks = comm_size(p->comm), R = x->order.dim[0];
@@ -53,7 +54,7 @@ static void count_rows(const BlockRun *r, const ExpertActs *x) {
     if (p->is_offline || r->s->ledger) fill_rows(p, r->expert_rows, own);
 }
 
-/* Rows that come to a rank's experts, in all rounds. */
+/* Returns the rows that a rank's experts receive in all rounds. */
 static int64_t arriving(const BlockRun *r, int rank) {
     const ExpertRanks *p = r->experts;
     int64_t            each = experts_each(p), all = 0;
@@ -70,7 +71,7 @@ static int rounds_of(const BlockRun *r) {
     return (int)((most + p->room - 1) / p->room);
 }
 
-/* Of a round, rows that this rank computes. */
+/* Returns the rows that this rank computes in a round. */
 static int64_t rows_in(const BlockRun *r, int round) {
     int64_t left = arriving(r, comm_rank(r->experts->comm)) - round * r->experts->room;
     return left < 0 ? 0 : left < r->experts->room ? left : r->experts->room;
@@ -78,7 +79,8 @@ static int64_t rows_in(const BlockRun *r, int round) {
 
 /* --- one exchange ------------------------------------------------------------------------------------------------- */
 
-/* Of one tensor: rows of this rank's tokens, [R,...] in the order of experts, and rows of this rank's experts, [X,...]. */
+/* The two sides of an exchange of one tensor. of_tokens: rows of this rank's tokens, [R,...], sorted by expert.
+ * of_experts: rows of this rank's experts, [X,...]. */
 typedef enum { TO_EXPERTS, FROM_EXPERTS } Way;
 typedef struct { Tensor of_tokens, of_experts; } Ends;
 
@@ -86,7 +88,8 @@ static Tensor rows_of(Tensor t, int64_t first, int64_t rows) {
     return tensor_slice(t, first * (t.dims > 1 ? t.dim[1] : 1), rows * (t.dims > 1 ? t.dim[1] : 1));
 }
 
-/* Adds the message of `rows` rows between the rank `from` of tokens and the rank `to` of their expert, one of which is this. */
+/* Adds the message of `rows` rows between rank `from`, which has the tokens, and rank `to`, which has their expert. One
+ * of the two is this rank. */
 static void add_message(const BlockRun *r, Ends t, Way way, int from, int to, int64_t token_row, int64_t expert_row, int64_t rows) {
     ExpertRanks *p = r->experts;
     int          rank = comm_rank(p->comm);
@@ -100,14 +103,14 @@ static void add_message(const BlockRun *r, Ends t, Way way, int from, int to, in
                                               from == rank ? to : from, part};
 }
 
-/* Adds those of a round, in one order on all ranks: by expert, then by rank of tokens. */
+/* Adds the messages of a round, in the same order on all ranks: by expert, then by rank of tokens. */
 static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     const ExpertRanks *p = r->experts;
     int64_t            each = experts_each(p), begin = round * p->room, end = begin + p->room, token_row = 0, at = 0;
     int                ranks = comm_size(p->comm), rank = comm_rank(p->comm);
     for (int64_t e = 0; e < p->experts; e++) {
         int to = (int)(e / each);
-        if (e % each == 0) at = 0; /* among the rows that come to this expert's rank */
+        if (e % each == 0) at = 0; /* place among the rows that this expert's rank receives */
         for (int from = 0; from < ranks; from++) {
             int64_t rows = r->expert_rows[from * p->experts + e], first = at > begin ? at : begin, last = at + rows < end ? at + rows : end;
             if (first < last && (from == rank || to == rank))
@@ -118,7 +121,7 @@ static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     }
 }
 
-/* Ranks wait here for each other. */
+/* Exchanges the rows of a round. Ranks wait here for each other. */
 static void travel(const BlockRun *r, const Ends *t, int tensors, Way way, int round) {
     ExpertRanks *p = r->experts;
     p->messages = 0;
@@ -129,7 +132,7 @@ static void travel(const BlockRun *r, const Ends *t, int tensors, Way way, int r
 
 /* --- the experts' work on a round's rows -------------------------------------------------------------------------- */
 
-/* first_here: where the rows of each of this rank's experts begin. */
+/* Writes the first row of each of this rank's experts to first_here, for one round. */
 static Tensor take_first(const BlockRun *r, const ExpertActs *x, int round) {
     ExpertRanks *p = r->experts;
     int64_t      each = experts_each(p), from = comm_rank(p->comm) * each, at = -round * p->room, n = rows_in(r, round);
@@ -156,7 +159,7 @@ static void down(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, 
     expert_linear_forward(r->s, tensor_rows(x->out_here, 0, n), tensor_rows(x->swiglu, 0, n), w->down, expert_stride(r), first_of(r, x));
 }
 
-/* out_here, the gradient of the output, becomes that of rows_here. */
+/* Turns out_here from the gradient of the output into the gradient of rows_here. */
 static void mlps_backward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d, int64_t n) {
     Tensor  dswiglu = tensor_rows(x->dswiglu, 0, n), gate_up = tensor_rows(x->gate_up, 0, n), out = tensor_rows(x->out_here, 0, n);
     int64_t stride = expert_stride(r);
@@ -166,7 +169,8 @@ static void mlps_backward(const BlockRun *r, const ExpertActs *x, const ExpertPa
                            first_of(r, x));
 }
 
-/* A dry run has even shares; products of all the room take most scratch. */
+/* Runs the products with the most rows in a dry run, because they use the most scratch memory. The dry run itself has
+ * even shares. */
 static void measure_largest(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d) {
     int64_t times = r->s->ledger->times;
     r->s->ledger->times = -1;
@@ -175,7 +179,7 @@ static void measure_largest(const BlockRun *r, const ExpertActs *x, const Expert
     r->s->ledger->times = times;
 }
 
-/* Brings rows and weights of a round to their experts, as far as swiglu. */
+/* Sends the rows and weights of a round to their experts, and computes up to swiglu. */
 static void begin_round(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, int round) {
     Ends    ends[] = {{x->rows, x->rows_here}, {x->weight_rows, x->weight_here}};
     int64_t n = rows_in(r, round);
@@ -193,13 +197,13 @@ static void end_round(const BlockRun *r, const ExpertActs *x, const ExpertParams
     travel(r, &ends, 1, FROM_EXPERTS, round);
 }
 
-/* By rows, or back to assignments. */
+/* Copies weights from the order of assignments to the order of rows, or back. */
 static void order_weights(const BlockRun *r, Tensor to, Tensor from, Tensor index) {
     int64_t R = index.dim[0];
     rows_dispatch(r->s, weights_of(to, R), weights_of(from, R), index);
 }
 
-/* The last round first, so that round 0's tensors stay. */
+/* The rounds run from last to first, so that the tensors of round 0 remain for backward. */
 void expert_ranks_forward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, ExpertPass pass) {
     if (pass == EXPERTS_LIGHT) {
         if (rows_in(r, 0)) swiglu(r, x, rows_in(r, 0));
@@ -216,13 +220,13 @@ void expert_ranks_forward(const BlockRun *r, const ExpertActs *x, const ExpertPa
 
 void expert_ranks_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w) { end_round(r, x, w, 0); }
 
-/* A round's gradients return to where its rows came from: those of x->out have been sent by then. weight_rows holds weights of
- * the rounds to come, and gradients of those that were. */
+/* The gradients of a round's rows overwrite the rows of x->out that this round has already sent. weight_rows holds
+ * weights for the next rounds and gradients for the previous ones. */
 void expert_ranks_backward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d) {
     ExpertRanks *p = r->experts;
     int          rounds = rounds_of(r);
     Ends         gradient = {x->out, x->out_here}, rows = {x->rows, x->rows_here}, weight = {x->weight_rows, x->dweight_here};
-    ExpertParams sums = *d; /* which the first round sets, where they are fresh, also without rows */
+    ExpertParams sums = *d; /* the first round sets fresh gradients, even without rows; the others add */
     if (rounds > p->rounds) p->rounds = rounds;
     if (r->s->ledger) measure_largest(r, x, w, d);
     order_weights(r, x->weight_rows, x->weight, x->order);

@@ -6,7 +6,7 @@
 
 static RouterWeights weights_of(const BlockRun *r) { return r->shape.norm_top_k ? WEIGHTS_NORMED : WEIGHTS_PLAIN; }
 
-/* Three rows, each of whole packs. */
+/* gate, up and down of an expert, each padded to whole packs. */
 int64_t expert_stride(const BlockRun *r) {
     int64_t elems = r->shape.n_expert_inner * r->shape.n_embd;
     return 3 * ((elems + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN);
@@ -43,7 +43,7 @@ void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *
     rows_combine(r->s, r->update, x->out, x->place);
 }
 
-/* x->out, the gradient of the experts' output, becomes that of x->rows, their input. */
+/* Turns x->out from the gradient of the experts' output into the gradient of x->rows, their input. */
 static void mlps_backward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d) {
     int64_t stride = expert_stride(r);
     expert_linear_backward(r->s, x->dswiglu, d->down, x->out, x->swiglu, w->down, stride, x->first);

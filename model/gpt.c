@@ -30,7 +30,7 @@ static Tensor first_rows(Tensor t, int64_t rows) {
     return t;
 }
 
-/* Where a part's blocks are, of one micro-batch. */
+/* A part, and the place where it keeps the activations of one micro-batch. */
 typedef struct { GptPart *part; int tape; } Tape;
 static Tape tape_of(const Gpt *g, int part, int tape) { return (Tape){&g->part[part], tape}; }
 
@@ -39,18 +39,19 @@ static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
     return g->one_block;
 }
 
-/* Of this micro-batch's documents. */
+/* Returns the starts of documents in the shape of this micro-batch, or none. */
 static Tensor batch_starts(const Gpt *g, Extent e) {
     return tensor_is_none(g->starts) ? g->starts : tensor_2d(g->starts.data, I32, e.B, e.T);
 }
 
-/* Brings them to where the blocks' graphs look. */
+/* Copies the starts of documents to the address that the blocks' graphs read. */
 static void take_starts(Gpt *g, Stream *s, Extent e, Batch batch) {
     Tensor here = batch_starts(g, e);
     CHECK(!tensor_is_none(here) || !batch.starts.data, "documents in a batch of a model without a mask");
     if (tensor_is_none(here)) return;
     here = tensor_1d(here.data, I32, e.N);
-    if (batch.starts.data) tokens_own(s, here, tensor_1d(batch.starts.data, I32, e.N), 0, INT32_MAX); /* a copy: each is its own */
+    /* used as a copy: with this range no number changes */
+    if (batch.starts.data) tokens_own(s, here, tensor_1d(batch.starts.data, I32, e.N), 0, INT32_MAX);
     else device_zero(s, here);
 }
 
@@ -77,7 +78,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .dkeys = first_rows(g->dkeys, context_part(g->context).ranks * e.N)};
 }
 
-/* The residual stream entering block l, and the one that leaves it but for its last branch. */
+/* entry_of returns the residual stream before block l. mid_of returns the stream after it without its last branch. */
 static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) {
     return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->entry);
 }
@@ -88,10 +89,10 @@ static Tensor flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Elements of a block's BlockRun.expert_rows. */
+/* Returns the elements of BlockRun.expert_rows of one block. */
 static int64_t expert_table(const Gpt *g) { return g->experts ? comm_size(g->experts->comm) * g->shape.n_experts : 0; }
 
-/* Rows that are not kept have the memory of the first block of all. */
+/* Tensors that are not kept use the memory of the first block of the first part. */
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;
@@ -139,7 +140,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (!g.one_block || !g.part) fail(EXIT_MEMORY, "no memory for the tables of a model");
     for (int p = 0; p < g.parts; p++) create_part(&g, p, spec.part ? spec.part[p] : whole, e, a);
     create_borders(&g, e, a);
-    int64_t heads = dim_size(DIM_Q, shape) / e.tensor; /* whose gradient takes the room of update, too */
+    /* the gradient of attention's output uses the memory of update, too */
+    int64_t heads = dim_size(DIM_Q, shape) / e.tensor;
     g.update = arena_tensor(a, act, 2, N, trains && heads > C ? heads : C, 1);
     g.update.dim[1] = C;
     if (g.part[g.parts - 1].classifies) {
@@ -151,12 +153,12 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.head_rows      = gpt_head_rows(N, padded, act, on_gpu);
-        if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits has the whole vocabulary's in them */
+        if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits gathers the logits of all tensor ranks here */
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
     g.dresidual_sums = trains && g.kind->has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
-    /* On the host attention's backward finds it at no cost, from rows that it has in hand. */
+    /* On the CPU attention's backward computes delta at no cost, from rows that it has loaded. */
     g.delta = trains && g.kind->has_delta && on_gpu ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1) : tensor_none();
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
@@ -214,14 +216,15 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
     r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
-    r->fp8.counts = tensor_none(); /* of elements that forward has counted */
+    r->fp8.counts = tensor_none(); /* forward has counted these elements already */
     g->kind->recompute(r, x, w);
     r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
     g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
-/* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes differ.
- * Nor have tensor, context and expert ranks: their blocks exchange rows; nor fp8's first step, whose scales are found apart. */
+/* Queues the operations of a block. The second time they are recorded; from then on the graph is launched. There is no
+ * graph for smaller micro-batches, whose shapes differ; with tensor, context or expert ranks, whose blocks exchange
+ * rows; and in the first step with fp8, which computes its scales itself. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, BlockOps *ops) {
     BlockGraph *b = &t.part->graph[kind * t.part->tapes * (t.part->end - t.part->first) + number_of(t, l)];
     int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context && !g->experts &&
@@ -244,9 +247,10 @@ void gpt_set_offline(Gpt *g, int is_offline) {
     if (g->experts) comm_set_offline(g->experts->comm, g->experts->is_offline = is_offline);
 }
 
-/* --- embedding: tensor ranks have a part of the vocabulary each ---------------------------------------------------- */
+/* --- embedding: each tensor rank has a slice of the vocabulary
+ * ----------------------------------------------------- */
 
-/* Tokens, or targets, in numbers of this rank's rows of wte, or of the head. */
+/* Returns tokens, or targets, counted from this rank's first row of wte, or of the head. */
 static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
     Tensor all = tensor_1d(tokens.data, I32, tensor_elems(tokens)), own = first_rows(g->tokens, all.dim[0]);
     tokens_own(s, own, all, comm_rank(g->tensor) * wte.dim[0], wte.dim[0]);
@@ -286,7 +290,8 @@ static FinalActs final_acts(const Gpt *g, Extent e) {
                        first_rows(g->ln_f_rstd, e.own)};
 }
 
-/* Where the stream goes behind block l: the next entry, the last norm's, or a neighbour's. */
+/* Returns the tensor for the stream after block l: the entry of the next block, of the final norm, or of another
+ * stage. */
 static Tensor exit_of(Gpt *g, Tape t, int64_t l, Extent e) {
     if (l + 1 < t.part->end) return entry_of(g, t, l + 1, e);
     return first_rows(t.part->classifies ? g->residual_final : g->forward_out, e.own);
@@ -300,7 +305,7 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     Tape     t = tape_of(g, part, tape);
     if (t.part->embeds) embed(g, &r, t, batch, (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET));
     for (int64_t l = t.part->first; l < t.part->end; l++) {
-        shards_need(g->shards, s, block_bucket(l)); /* comes before the block's graph */
+        shards_need(g->shards, s, block_bucket(l)); /* waits here, because a graph cannot contain the wait */
         if (l + 1 < t.part->end) shards_prefetch(g->shards, s, block_bucket(l + 1));
         r.exit = exit_of(g, t, l, e);
         device_range_begin("block forward");
@@ -326,7 +331,7 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-/* The head's matrix [V',C]: the embedding's where they are tied. */
+/* Returns the matrix of the head [V',C]. It is the embedding if they are tied. */
 static Tensor head_of(const Gpt *g, Stream *s) {
     if (g->kind->has_own_head) return ((const FinalParams *)shards_need(g->shards, s, final_bucket(g)))->head;
     return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte;
@@ -339,7 +344,7 @@ static Tensor head_gradient(const Gpt *g, Stream *s) {
 
 static LossTerms loss_terms(const Gpt *g) { return (LossTerms){(float)g->shape.logit_softcap, (float)g->shape.z_loss}; }
 
-/* The losses of rows whose logits lie on several ranks, or whose parts are asked for. */
+/* Computes the losses of rows if tensor ranks divide the logits, or if the caller reads g->most and g->part_sums. */
 static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tensor targets, float grad_scale) {
     int64_t n = logits.dim[0], columns = logits.dim[1], V = g->shape.vocab_size - (g->tensor ? comm_rank(g->tensor) : 0) * columns;
     Tensor  most = first_rows(g->most, n), sums = first_rows(g->part_sums, 2 * n), two = tensor_2d(sums.data, F32, 2, n);
@@ -353,8 +358,9 @@ static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tens
 
 typedef enum { LOSS_ONLY, WITH_GRADIENT } HeadPass;
 
-/* The rows' losses, chunk by chunk. WITH_GRADIENT the logits also become their gradients: the head's is set or added to, by the
- * chunks after the first added to, and the gradient of ln_f's output set, all rows' in dbranch. */
+/* Computes the losses of all rows, one chunk of rows at a time. WITH_GRADIENT also turns the logits into their
+ * gradients. The first chunk sets the head's gradient if it is fresh, and all others add to it. The gradients of the
+ * rows of ln_f's output are set in dbranch. */
 static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float grad_scale) {
     Stream *s = r->s;
     int64_t N = r->e.N, V = g->shape.vocab_size;
@@ -399,7 +405,7 @@ void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
     }
 }
 
-/* Of all the vocabulary, on every tensor rank. */
+/* Returns the logits of a row for the whole vocabulary, on every tensor rank. */
 static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     int64_t  ranks = tensor_ranks(g), columns = g->logits.dim[1];
@@ -410,7 +416,8 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     return all;
 }
 
-/* The context rank that has a row of whole sequences; *row becomes its row there. T: a rank's tokens of a sequence. */
+/* Returns the context rank that has row *row of the whole sequences. Sets *row to its number on that rank. T: tokens of
+ * a sequence on one rank. */
 static int owner_of(const Gpt *g, int64_t T, int64_t *row) {
     int64_t ranks = context_part(g->context).ranks, sequence = *row / (ranks * T), position = *row % (ranks * T);
     for (int rank = 0; rank < ranks; rank++) {
@@ -448,7 +455,7 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* The head, and the last norm. */
+/* Runs backward of the head and of the final norm. */
 static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale, MicroBatch which) {
     Stream *s = r->s;
     Extent  e = r->e;
@@ -474,9 +481,10 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
     Tape     t = tape_of(g, part, tape);
     gpt_take_balance(g, s, grad_scale);
     if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
-    if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which); /* the head's part of it */
+    /* the head's share of the tied embedding */
+    if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
     for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {
-        shards_need(g->shards, s, block_bucket(l)); /* these, too */
+        shards_need(g->shards, s, block_bucket(l)); /* waits outside of the graph, as in forward */
         if (l > t.part->first) shards_prefetch(g->shards, s, block_bucket(l - 1));
         shards_grads(g->shards, s, block_bucket(l));
         r.entry_sums = gpt_sums_at(g, t.part, l), r.exit_sums = gpt_sums_at(g, t.part, l + 1);

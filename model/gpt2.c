@@ -1,8 +1,8 @@
 /* gpt2.c - GPT-2's block: Radford et al., "Language models are unsupervised multitask learners", 2019. Pre-layernorm,
  * tanh GELU.
  *
- * A block is two branches off the residual stream, each opened by a layernorm that is fused with the joining of the
- * branch before it:
+ * A block has two branches from the residual stream. Each begins with a layernorm, fused with the addition of the
+ * previous branch to the stream:
  *   (+) residual -> ln_1 -> qkv -> attention -> proj -> (+) residual_mid -> ln_2 -> fc -> gelu -> proj -> (+) residual
  *   of the next block
  */
@@ -17,11 +17,11 @@ typedef struct {
     Tensor ln_2_w, ln_2_b, c_fc_w, c_fc_b, mlp_proj_w, mlp_proj_b;       /* [C] [C] [C,4C] [4C] [4C,C] [C] */
 } BlockParams;
 
-/* N = B*T rows; with t tensor ranks n = N/t of them in the stream, and H/t heads. */
+/* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads. */
 typedef struct {
     Tensor residual;                    /* [n,C]  act  the stream entering the block         */
     Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [n,C] act, [n] f32, [n] f32                       */
-    Tensor qkv;                         /* [past+N,3C/t] act: sampling keeps those of tokens before */
+    Tensor qkv;                         /* [past+N,3C/t] act: sampling keeps the past tokens' rows */
     Tensor attention, lse;              /* [N,C/t]  act, [B*H/t,T] f32                       */
     Tensor residual_mid;                /* [n,C]  act  after attention                       */
     Tensor ln_2, ln_2_mean, ln_2_rstd;
@@ -30,7 +30,7 @@ typedef struct {
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
-/* wpe stays last: every element of its gradient is checked for this rank's faults (model/shards.h). */
+/* wpe must be last: shards_done checks every element of its gradient to find a faulty rank (model/shards.h). */
 static const ParamRow EMBEDDING_ROWS[] = {
     {"wte.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
     {"wpe.weight", PARAM(EmbeddingParams, wpe), {DIM_P, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_NONE},
@@ -49,8 +49,8 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.c_proj.weight", PARAM(BlockParams, mlp_proj_w), {DIM_FC, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_ROWS},
     {"mlp.c_proj.bias", PARAM(BlockParams, mlp_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
 };
-/* The head stands last: BLOCK_GPT2 leaves it out. No file is written with it, so its name need not be that of a
- * file. */
+/* The head is last, because BLOCK_GPT2 leaves it out. No file is written with it, so its name need not be a name in
+ * files. */
 static const ParamRow FINAL_ROWS[] = {
     {"ln_f.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"ln_f.bias", PARAM(FinalParams, norm_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
@@ -76,7 +76,7 @@ static const ActRow ACT_ROWS[] = {
     {ACT(dfc), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
 
-/* Computes, from ln_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
+/* Computes all tensors of the block after ln_1 that backward needs. The projection of the MLP is not among them. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     product_forward(r, PRODUCT_QKV, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
     attend(r, x->attention, x->lse, x->qkv);
@@ -96,7 +96,7 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
         product_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b)));
 }
 
-/* The same ops on the same inputs. */
+/* Computes again the tensors that were not kept, by the same ops on the same inputs. */
 static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
@@ -112,17 +112,19 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     }
 }
 
-/* The last norm's backward, and that of a block's first norm, add the gradient of the bias before them. With tensor
- * ranks, whose rows of the stream are a part, biases add the gathered rows themselves. */
+/* The backward of the final norm and of a block's first norm also computes the gradient of the bias before it. Not with
+ * tensor ranks, which have only some rows of the stream: there the gradients of biases are summed over gathered
+ * rows. */
 static Tensor entry_sums(const BlockRun *r) {
-    if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1); /* a kernel: the one behind it may start early, in graphs, too */
+    /* a kernel, so that the next kernel may start early, also in graphs */
+    if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1);
     return r->entry_sums;
 }
 
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
-    Tensor             dattention = x->attention; /* in the room of update, which is free between its uses below */
+    Tensor             dattention = x->attention; /* in the memory of update, which is free between its uses below */
     dattention.data = r->update.data;
     int                is_summed = !tensor_is_none(r->exit_sums);
     if (is_summed) add_forward(r->s, d->mlp_proj_b, r->exit_sums);
@@ -147,7 +149,7 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* flows past the last norm */
+    Tensor nothing = r->dresidual; /* no gradient bypasses the final norm */
     nothing.data = NULL;
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean, x.rstd);
 }

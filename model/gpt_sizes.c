@@ -1,9 +1,11 @@
-/* gpt_sizes.c - sizes of gpt.h's that follow from a model's shape and ranks. */
+/* gpt_sizes.c - the functions of gpt.h that compute sizes from a model's shape and ranks. */
 #include "model/gpt.h"
 
-enum { HEAD_TILE = 128 };                 /* rows of a large chunk are a multiple: no tile of the product is half empty */
-/* Logits of a classifier chunk, so large that reading and writing dwte, fp32, is little beside the chunk's products. A
- * GPU multiplies faster in proportion to its memory: at 124M, 128 MiB would move dwte 47 times a micro-batch of 64. */
+/* the rows of a large chunk are a multiple, so that all tiles of the product are full */
+enum { HEAD_TILE = 128 };
+/* Bytes of logits in a classifier chunk. A chunk is so large that reading and writing dwte, fp32, costs little compared
+ * with the chunk's products. A GPU's products are faster relative to its memory: at 124M parameters, 128 MiB would read
+ * and write dwte 47 times in a micro-batch of 64. */
 static const int64_t LOGITS_BYTES_CPU = 128 << 20, LOGITS_BYTES_GPU = 1 << 30;
 
 static int64_t tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) : 1; }
@@ -29,7 +31,8 @@ int64_t gpt_token_rows(const Gpt *g) { return tensor_ranks(g); }
 
 int64_t gpt_sample_step(const Gpt *g) {
     int64_t step = SAMPLE_STEP;
-    if (g->context) step = 4 * SAMPLE_STEP * comm_size(g->context); /* a chunk is whole tiles of attention */
+    /* a rank's share of a sequence is whole tiles of attention */
+    if (g->context) step = 4 * SAMPLE_STEP * comm_size(g->context);
     for (int64_t least = step; step / context_part(g->context).ranks % tensor_ranks(g);) step += least;
     return step;
 }

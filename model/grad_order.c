@@ -12,9 +12,9 @@ void grad_order_begin(GradOrder *t, int64_t first_leaf) {
     t->nodes.count = 0;
 }
 
-/* a + b has the bits of b + a: sums may be left in either half's memory. */
+/* Either half's memory may hold the sum, because a + b has the bits of b + a. */
 void grad_order_keep(GradOrder *t, Stream *s) {
-    if (t->buffers == 0) return; /* one micro-batch a step: this one only times products */
+    if (t->buffers == 0) return; /* a step has one micro-batch, and this one only times products */
     int at = t->nodes.count, joined = tree_push(&t->nodes, (TreeNode){t->leaf++, 1});
     if (joined == 0) cast_forward(s, t->buffer[at], t->grads);
     for (Tensor sum = t->grads; joined > 0; joined--, sum = t->buffer[at]) add_forward(s, t->buffer[--at], sum);
@@ -22,7 +22,7 @@ void grad_order_keep(GradOrder *t, Stream *s) {
 
 static Tensor of_bucket(Tensor flat, Bucket bucket) { return tensor_slice(flat, bucket.memory, bucket.elems); }
 
-/* The number of nodes that wait in buffers once the last micro-batch has joined its halves. */
+/* Returns the number of nodes that still wait in buffers after the last micro-batch has been added to its halves. */
 static int waiting(const GradOrder *t) {
     TreeNodes nodes = t->nodes;
     return t->nodes.count - tree_push(&nodes, (TreeNode){t->leaf, 1});

@@ -11,7 +11,7 @@ static int ranks_with(Mesh m, unsigned axes) {
     return ranks;
 }
 
-/* A group of all ranks is the job itself. */
+/* Returns a group along the axes, or the job itself if that is all ranks. */
 static Comm *group_or_job(Comm *job, Mesh mesh, unsigned axes, const char *name) {
     return ranks_with(mesh, axes) < mesh_ranks(mesh) ? comm_group(job, mesh, axes, name) : job;
 }
@@ -19,7 +19,7 @@ static Comm *group_or_none(Comm *job, Mesh mesh, unsigned axes, const char *name
     return ranks_with(mesh, axes) > 1 ? comm_group(job, mesh, axes, name) : NULL;
 }
 
-/* The messages of stage `from` to stage `to`, where this rank has a part in them. */
+/* Makes the pair for messages from stage `from` to stage `to`, if this rank belongs to it. */
 static void make_pair(Groups *g, int from, int to, Comm **out, Comm **in) {
     Comm *pair = comm_pair(g->stages, from, to, "stage");
     if (!pair) return;
@@ -37,7 +37,7 @@ static void make_pairs(Groups *g, int is_ring) {
     make_pair(g, 0, stages - 1, &g->twin_down, &g->twin_down);
 }
 
-/* In the order of the axes: all ranks make the same groups in it. */
+/* All ranks make the groups in the same order, that of the axes. */
 Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     MeshPlace place = mesh_place(mesh, comm_rank(job));
     Groups    g = {.mesh = mesh, .job = job};
@@ -55,7 +55,7 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     return g;
 }
 
-/* Of the groups that are there, the one of just these ranks does. */
+/* Uses an existing group if it has exactly these ranks. */
 void groups_add_matrices(Groups *g) {
     int stage_ranks = ranks_with(g->mesh, WITH_TENSOR | WITH_WEIGHTS);
     if (stage_ranks == mesh_ranks(g->mesh)) g->matrices = g->job;
@@ -76,7 +76,7 @@ void groups_add_experts(Groups *g, int ranks) {
 void groups_add_tree(Groups *g) { comm_set_exchanges(g->state); }
 
 enum { MOST = 16 };
-/* Each once; returns how many. axis: whose times and bytes they count for. */
+/* Lists each group once and returns their number. axis: the axis for which a group's times and bytes count. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
     Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights, g->stages,
                          g->pair[0], g->pair[1], g->pair[2], g->pair[3], g->pair[4], g->pair[5], g->matrices, g->experts, g->expert_state};
@@ -91,7 +91,7 @@ static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
     return count;
 }
 
-/* The newest first: pairs end in one order on all ranks, so that none waits for another's. */
+/* Frees the newest group first. Pairs end in the same order on all ranks, so no rank waits for another pair. */
 void groups_free(Groups *g) {
     Comm *all[MOST];
     Axis  axis[MOST];
@@ -99,16 +99,16 @@ void groups_free(Groups *g) {
     *g = (Groups){0};
 }
 
-/* The multiprocessors that NCCL's kernels beside the computation hold: one of the groups that share a stream at a time, and the
- * receives of pairs, which are posted ahead and wait. */
+/* Returns the multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one
+ * runs at a time. The receives of pairs are posted in advance and wait. */
 static int blocks_beside(const Groups *g, CommKind kind) {
     int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
     for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
     return (is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) + receives * comm_library_blocks(kind, COMM_FOR_PAIR);
 }
 
-/* The groups of weights and of stages make small calls only, which are MPI's. TRAIN_GPT_PAIRS=host: messages go by way of
- * host memory, to find a fault or where ranks share a GPU. */
+/* The groups of weights and of stages make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends messages through host
+ * memory, to find a fault, or if ranks share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
     Comm       *all[MOST];
     Axis        axis[MOST];
@@ -127,10 +127,11 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
                  comm_buffer_bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
     if (state < all) sum += comm_buffer_bytes(kind, state);
     if (mesh.size[AXIS_STAGE] > 1) sum += 4 * comm_buffer_bytes(kind, 2);
-    return sum + (experts > 1 ? comm_buffer_bytes(kind, state / experts) : 0); /* rows travel as messages, without buffers */
+    /* rows are sent as messages, without buffers */
+    return sum + (experts > 1 ? comm_buffer_bytes(kind, state / experts) : 0);
 }
 
-/* As groups_create and the groups_add_ functions make them. */
+/* Counts the groups that groups_create and the groups_add_ functions make. */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use) {
     int     all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE), stage = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS), of_matrices = 0;
     CommUse of_all = COMM_FOR_BUCKETS, of_state = use.has_tree ? COMM_FOR_MESSAGES : COMM_FOR_BUCKETS;

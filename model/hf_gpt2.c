@@ -17,7 +17,7 @@
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* An id, or null: transformers takes GPT-2's 50256 where a key is missing. */
+/* Writes an id, or null if there is none. A key must not be missing: transformers would use GPT-2's 50256. */
 enum { ID_CHARS = 16 };
 static const char *id_text(int32_t id, char out[ID_CHARS]) {
     snprintf(out, ID_CHARS, id < 0 ? "null" : "%d", id);
@@ -73,7 +73,7 @@ int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {
     return (int64_t)n->valuedouble;
 }
 
-/* Returns a size that has two names in transformers. Exit 65 if both are there and differ. */
+/* Returns a size that has two names in transformers. Exits with 65 if both are there and differ. */
 static int64_t size_of_either(const cJSON *config, const char *name, const char *other, const char *path) {
     if (!json_member(config, other)) return hf_size_of(config, name, path);
     if (!json_member(config, name)) return hf_size_of(config, other, path);
@@ -97,8 +97,8 @@ static ModelShape gpt2_shape(const cJSON *config, const char *path) {
     return shape;
 }
 
-/* Refuses architectures that name the language model of another kind: programs that go by it would compute another
- * model. Names of other classes are not looked at. */
+/* Refuses `architectures` that name the language model of another kind, because programs that read it would compute
+ * another model. Names of other classes are ignored. */
 static void expect_architecture(const cJSON *config, const char *path, int arch) {
     static const char *const stems[ARCH_COUNT] = {"GPT2", "Llama", "Qwen3", "Qwen3Moe"}, *const ends[] = {"LMHeadModel", "ForCausalLM"};
     const cJSON *all = json_member(config, "architectures"), *type = json_member(config, "model_type"), *one;
@@ -136,7 +136,7 @@ ModelShape hf_config_shape(const cJSON *config, const char *path) {
 
 int hf_is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
 
-/* The names that transformers has for GELU by tanh. */
+/* Returns whether value is one of transformers' names for GELU by tanh. */
 static int is_gelu_by_tanh(const cJSON *value) {
     static const char *const names[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate",
                                         "gelu_python_tanh"};
@@ -195,7 +195,7 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, in
 static const char *const PREFIXES[] = {"module.", "model.", "transformer.", "language_model."};
 static const char *const WRAPPERS[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
 
-/* Returns the length of the one of `parts` that text begins with, or 0. */
+/* Returns the length of the first of `parts` that text begins with, or 0. */
 static size_t begins_with(const char *text, const char *const *parts, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (strncmp(text, parts[i], strlen(parts[i])) == 0) return strlen(parts[i]);

@@ -18,7 +18,7 @@ typedef struct {
     Arch        arch;
     const char *type, *name;
     int64_t     positions, n_kv_head, head_dim;
-    const char *rest; /* keys of this class alone, as text */
+    const char *rest; /* keys that only this class has, as text */
 } HfClass;
 static const HfClass CLASSES[] = {
     {ARCH_LLAMA, "llama", "LlamaForCausalLM", 2048, 0, 0, "\"mlp_bias\": false"},
@@ -34,7 +34,7 @@ static const HfClass *class_of(int arch) {
     return c;
 }
 
-/* NULL: another's. */
+/* Returns the class that a config.json names, NULL if it is of another kind. */
 static const HfClass *class_of_config(const cJSON *config) {
     for (int i = 0; i < CLASS_COUNT; i++)
         if (hf_is_type(config, CLASSES[i].type)) return &CLASSES[i];
@@ -43,10 +43,10 @@ static const HfClass *class_of_config(const cJSON *config) {
 
 static int llama_reads(const cJSON *config) { return class_of_config(config) != NULL; }
 
-/* DeepSeek-V3's word for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
+/* DeepSeek-V3's value of topk_method for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
 static const char WITH_BIAS[] = "noaux_tc";
 
-/* Every block has experts. intermediate_size is of blocks without: it means nothing here. */
+/* Writes the keys of experts. Every block has experts, so intermediate_size, the width in blocks without, is unused. */
 static void experts_text(ModelShape g, char *text, size_t room) {
     snprintf(text, room,
              ",\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"num_experts\": %" PRId64
@@ -82,7 +82,7 @@ static int llama_text(ModelShape g, const char *end, const char *dtype, char *te
 
 /* --- read --------------------------------------------------------------------------------------------------------- */
 
-/* A number above 0, `fallback` where the key is missing or null. */
+/* Returns a number above 0, or `fallback` if the key is missing or null. */
 static double real_of(const cJSON *config, const char *key, double fallback, const char *path) {
     const cJSON *n = json_member(config, key);
     if (!n || cJSON_IsNull(n)) return fallback;
@@ -95,8 +95,8 @@ static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, c
     return !n || cJSON_IsNull(n) ? fallback : hf_size_of(config, key, path);
 }
 
-/* Returns the object with the rotary parameters, or NULL. As in transformers 5 it is rope_scaling if that is not empty,
- * else rope_parameters. With `warns` it warns if the two differ, and of unknown members. */
+/* Returns the object with the rotary parameters, or NULL. As in transformers 5 it is rope_scaling, or rope_parameters
+ * if rope_scaling is empty. With `warns` it warns if the two differ, and of unknown members. */
 static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
     const cJSON *rope = NULL;
@@ -155,7 +155,8 @@ static void refuse_window(const cJSON *config, const char *path, ModelShape shap
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
     const cJSON *method = json_member(config, "topk_method");
     shape->n_inner = 0;
-    const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts"; /* transformers 5, and 4 */
+    /* in transformers 5, and in 4 */
+    const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts";
     shape->n_experts = hf_size_of(config, count, path);
     if (json_member(config, "num_experts") && hf_size_of(config, "num_experts", path) != shape->n_experts)
         fail(EXIT_DATA,

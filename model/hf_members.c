@@ -44,13 +44,14 @@ static const Member MEMBERS[] = {
     {"scale_attn_by_inverse_layer_idx", G, NULL, "false",
      "attention divided by the number of the layer is not supported"},
     {"add_cross_attention", G, NULL, "false", "attention to another model is not supported"},
-    {"reorder_and_upcast_attn", G, NULL, NULL, NULL}, /* another order of the same product, in fp32, as here */
+    /* only another order of the product, in fp32, as in this program */
+    {"reorder_and_upcast_attn", G, NULL, NULL, NULL},
     {"n_ctx", G, NULL, NULL, NULL},                   /* no longer read by transformers: n_positions counts */
     {"embd_pdrop", G, NULL, NULL, NULL}, {"attn_pdrop", G, NULL, NULL, NULL}, {"resid_pdrop", G, NULL, NULL, NULL},
     {"summary_type", G, NULL, NULL, NULL}, {"summary_use_proj", G, NULL, NULL, NULL}, {"summary_activation", G, NULL, NULL, NULL},
     {"summary_proj_to_labels", G, NULL, NULL, NULL}, {"summary_first_dropout", G, NULL, NULL, NULL},
 
-    {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL}, /* gpt2 allows these four as second names of its own */
+    {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL}, /* gpt2 accepts these four as second names */
     {"num_attention_heads", ALL, "model.n_head", NULL, NULL},
     {"hidden_size", ALL, "model.n_embd", NULL, NULL},
     {"max_position_embeddings", ALL, "model.n_positions", NULL, NULL},
@@ -71,7 +72,7 @@ static const Member MEMBERS[] = {
     {"original_max_position_embeddings", LQM, "", NULL, NULL},
     {"layer_types", LQM, NULL, "[\"full_attention\"]", "only \"full_attention\" is supported, for each layer"},
     {"attention_dropout", LQM, NULL, NULL, NULL},
-    {"pretraining_tp", L, NULL, NULL, NULL}, /* number of parts in which a product was computed: the sum is the same */
+    {"pretraining_tp", L, NULL, NULL, NULL}, /* number of slices in which a product was computed; the sum is the same */
 
     {"num_experts", M, "moe.experts", NULL, NULL},
     {"num_local_experts", M, "moe.experts", NULL, NULL},
@@ -81,7 +82,8 @@ static const Member MEMBERS[] = {
     {"topk_method", M, "", NULL, NULL},
     {"decoder_sparse_step", M, NULL, "1", "only 1 is supported: every block has experts"},
     {"mlp_only_layers", M, NULL, "[]", "only [] is supported: every block has experts"},
-    {"output_router_logits", M, NULL, NULL, NULL}, {"router_aux_loss_coef", M, NULL, NULL, NULL}, /* a loss of training */
+    /* a loss in training only */
+    {"output_router_logits", M, NULL, NULL, NULL}, {"router_aux_loss_coef", M, NULL, NULL, NULL},
 
     {"quantization_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},
     {"compression_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},

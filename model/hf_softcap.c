@@ -21,7 +21,7 @@ int hf_softcap_text(char *text, int bytes, double softcap) {
                     "%.*s" SUFFIX "\",\n  \"final_logit_softcapping\": %.15g%s", before, plain, softcap, plain + before + 1);
 }
 
-/* The length of a type without the suffix; -1: it has none, or is no word. */
+/* Returns the length of a model_type without the suffix, -1 if it has no suffix or is not a string. */
 static int capped_type(const cJSON *type) {
     if (!cJSON_IsString(type)) return -1;
     int length = (int)(strlen(type->valuestring) - strlen(SUFFIX));

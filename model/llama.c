@@ -1,14 +1,14 @@
 /* llama.c - Llama's block: Touvron et al., arXiv:2302.13971; Grattafiori et al., arXiv:2407.21783. RMSNorm, rotary
- * positions, heads that share keys and values, SwiGLU, no biases. And Qwen3's: Yang et al., arXiv:2505.09388, which adds
- * an RMSNorm of each head of q and k; with experts for the MLP (model/experts.c) it is qwen3-moe.
+ * positions, heads that share keys and values, SwiGLU, no biases. Also Qwen3's block: Yang et al., arXiv:2505.09388,
+ * which adds an RMSNorm of each head of q and k. With experts instead of the MLP (model/experts.c) it is qwen3-moe.
  *
- * A block is two branches off the residual stream, each opened by a norm that is fused with the joining of the branch
- * before it:
+ * A block has two branches from the residual stream. Each begins with a norm, fused with the addition of the previous
+ * branch to the stream:
  *   (+) residual -> norm -> qkv -> [norms of heads ->] rope -> attention -> o -> (+) residual_mid -> norm -> gate, up ->
  *   swiglu -> down -> (+) residual of the next block
  *
- * Matrices are [out,in], as Hugging Face's files have them: products are those of the head. The rows of q, k and v are
- * neighbours in memory and are read as one matrix, and so are those of gate and up.
+ * Matrices are [out,in], as in the files of Hugging Face, so products are the ops of the head. The rows of q, k and v
+ * are adjacent in memory and are read as one matrix; gate and up likewise.
  */
 #include "layers/layers.h"
 #include "model/block.h"
@@ -16,33 +16,35 @@
 #include "model/products.h"
 
 typedef struct {
-    Tensor q_norm, k_norm;            /* [D] [D]: Qwen3's               */
+    Tensor q_norm, k_norm;            /* [D] [D]: only in Qwen3         */
     Tensor norm_1, q, k, v, o;        /* [C] [Q,C] [KV,C] [KV,C] [C,Q]  */
     Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F]          */
-    ExpertParams experts;             /* qwen3-moe's, for gate, up and down */
+    ExpertParams experts;             /* in qwen3-moe instead of gate, up and down */
 } BlockParams;
 
-/* N = B*T rows; with t tensor ranks n = N/t of them in the stream, and H/t heads of D channels, Q = H*D; F = n_inner. */
+/* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads of D channels. Q = H*D, F =
+ * n_inner. */
 typedef struct {
-    Tensor products, q_rstd, k_rstd;  /* Qwen3's: [N,QKV/t] act, qkv before the norms of heads; [N,H/t] [N,KEYS/t] f32 */
+    /* only in Qwen3: [N,QKV/t] act, qkv before the norms of heads; [N,H/t] [N,KEYS/t] f32 */
+    Tensor products, q_rstd, k_rstd;
     Tensor residual;                  /* [n,C]  act  the stream entering the block           */
     Tensor norm_1, rstd_1;            /* [n,C] act, [n] f32                                  */
-    Tensor qkv;                       /* [past+N,QKV/t] act, q and k turned: sampling keeps those of tokens before */
+    Tensor qkv;                       /* [past+N,QKV/t] act, q and k rotated; sampling keeps the past tokens' rows */
     Tensor attention, lse;            /* [N,Q/t]  act, [B*H/t,T] f32                         */
     Tensor residual_mid;              /* [n,C]  act  after attention                         */
     Tensor norm_2, rstd_2;
-    Tensor gate_up;                   /* [N,2F/t] act; in backward it becomes its gradient   */
+    Tensor gate_up;                   /* [N,2F/t] act; in backward its own gradient          */
     Tensor swiglu;                    /* [N,F/t] act                                         */
     Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] act                               */
-    ExpertActs experts;               /* qwen3-moe's, for gate_up, swiglu and dswiglu        */
+    ExpertActs experts;               /* in qwen3-moe instead of gate_up, swiglu and dswiglu */
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
 static const ParamRow EMBEDDING_ROWS[] = {
     {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
 };
-/* A kind has a part of each table: the rows of experts, if it has them, those of norms of heads, what all have, and the rows of one MLP
- * if it has no experts. */
+/* The tables have rows in this order: experts, norms of heads, rows of all kinds, one MLP. Each kind uses an adjacent
+ * range: a kind with experts begins at the first row and leaves out the MLP, the others begin later. */
 enum { EXPERT_ROWS = 5, EXPERT_ACTS = 21, HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3, MLP_ROWS = 3, MLP_ACTS = 3 };
 #define EXPERT(field) (offsetof(BlockParams, experts) + offsetof(ExpertParams, field))
 static const ParamRow BLOCK_ROWS[] = {
@@ -63,7 +65,7 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.up_proj.weight", PARAM(BlockParams, up), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
     {"mlp.down_proj.weight", PARAM(BlockParams, down), {DIM_C, DIM_FC}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS},
 };
-/* The norm comes last: one element of its gradient is what tests spoil (model/shards.h). A tied head has no row. */
+/* The norm must be last, because tests damage one element of its gradient (model/shards.h). A tied head has no row. */
 static const ParamRow FINAL_ROWS[] = {
     {"lm_head.weight", PARAM(FinalParams, head), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
     {"model.norm.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
@@ -111,7 +113,7 @@ static const ActRow ACT_ROWS[] = {
     {ACT(dswiglu), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
 
-/* Matrices that are neighbours in memory, from `first` to `last`, as one with `rows` rows. */
+/* Returns adjacent matrices, from `first` to `last`, as one matrix with `rows` rows. */
 static Tensor joined(Tensor first, Tensor last, int64_t rows) {
     Tensor all = first;
     all.dim[0] = rows;
@@ -125,7 +127,7 @@ static Tensor gate_up_of(const BlockParams *w) { return joined(w->gate, w->up, 2
 static float eps_of(const BlockRun *r) { return (float)r->shape.norm_eps; }
 static int has_head_norms(const BlockRun *r) { return r->shape.arch != ARCH_LLAMA; }
 
-/* rows: q and k normed and turned, and v, of rows of norm_1's output. */
+/* Computes qkv from norm_1's output: q and k normalized and rotated, and v. */
 static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     HeadShape h = heads_of(r);
     Tensor    rows = batch_rows(r, x->qkv), products = has_head_norms(r) ? x->products : rows;
@@ -139,7 +141,8 @@ static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
     rope_forward(r->s, rows, r->frequencies, h, r->e.T, r->e.past, context_part(r->context));
 }
 
-/* dqkv, of q and k normed and turned, becomes that of the products, and adds theirs to dbranch. */
+/* Turns dqkv from the gradient of normalized and rotated q and k into the gradient of the products. Writes the gradient
+ * of their input to dbranch. */
 static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
     HeadShape h = heads_of(r);
     rope_backward(r->s, x->dqkv, r->frequencies, h, r->e.T, 0, context_part(r->context));
@@ -152,7 +155,7 @@ static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w
 
 static int has_experts(const BlockRun *r) { return r->shape.arch == ARCH_QWEN3_MOE; }
 
-/* From norm_2's output to the input of the projection that ends the block. */
+/* Computes from norm_2's output to the input of the projection that ends the block. */
 static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     if (has_experts(r)) {
         experts_forward(r, &x->experts, x->norm_2, &w->experts, pass);
@@ -162,7 +165,7 @@ static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, E
     product_swiglu(r, x->swiglu, x->gate_up);
 }
 
-/* dbranch: the gradient of norm_2's output. */
+/* Writes the gradient of norm_2's output to dbranch. */
 static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
     if (has_experts(r)) {
         experts_backward(r, &x->experts, x->norm_2, &w->experts, &d->experts);
@@ -172,7 +175,7 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
     product_swiglu_backward(r, r->dbranch, gate_up_of(d), x->dswiglu, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
 }
 
-/* Computes, from norm_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
+/* Computes all tensors of the block after norm_1 that backward needs. The projection of the MLP is not among them. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
@@ -190,7 +193,7 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
     else r->has_joined = tensor_is_none(product_head_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->swiglu, w->down));
 }
 
-/* The same ops on the same inputs. */
+/* Computes again the tensors that were not kept, by the same ops on the same inputs. */
 static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
@@ -207,7 +210,7 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
-    Tensor             dattention = x->attention; /* in the room of update, which is free between its uses below */
+    Tensor             dattention = x->attention; /* in the memory of update, which is free between its uses below */
     dattention.data = r->update.data;
     mlp_backward(r, x, w, d);
     rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2, x->rstd_2);
@@ -225,14 +228,15 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* flows past the last norm */
+    Tensor nothing = r->dresidual; /* no gradient bypasses the final norm */
     nothing.data = NULL;
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }
 
 #define COUNT_FROM(rows, from) (sizeof (rows) / sizeof *(rows) - (from))
 #define TABLE(rows, from, without, type) {(rows) + (from), COUNT_FROM(rows, from) - (without), sizeof(type)}
-/* Each table from its row of that number on; with experts without the rows of one MLP at its end. */
+/* Arguments *_from: the first row of each table that the kind uses. A kind with experts leaves out the MLP at the
+ * end. */
 #define KIND(kind_name, block_from, act_from, final_from, experts) \
     {                                                           \
         .name = kind_name,                                      \

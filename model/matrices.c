@@ -7,15 +7,15 @@
 
 static int at_least_1(int n) { return n > 1 ? n : 1; }
 
-/* --- who has which ------------------------------------------------------------------------------------------------ */
+/* --- owners ------------------------------------------------------------------------------------------------------- */
 
-/* FLOPs of a Newton-Schulz round, but for what all have alike. */
+/* Returns the FLOPs of a Newton-Schulz iteration, up to a factor that is the same for all matrices. */
 static double cost_of(const Param *p) {
     double R = (double)p->dim[0], M = (double)p->dim[1] / layout_parts(p), k = R < M ? R : M, l = R < M ? M : R;
     return layout_parts(p) * (4.0 * k * k * l + 2.0 * k * k * k);
 }
 
-/* For qsort, which has no context. */
+/* A matrix with its cost, because the compare function of qsort has no context. */
 typedef struct { int param; double cost; } Priced;
 static int dearest_first(const void *a, const void *b) {
     const Priced *x = (const Priced *)a, *y = (const Priced *)b;
@@ -38,10 +38,11 @@ static void give_away(Matrices *m, const Priced *priced, int ranks) {
     free(turns);
 }
 
-/* A part of a matrix begins at a multiple of LAYOUT_ALIGN elements, for NCCL. */
+/* Returns the elements of memory for a slice of a matrix. Slices begin at multiples of LAYOUT_ALIGN elements, for
+ * NCCL. */
 static int64_t room_of(int64_t elems) { return (elems + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN; }
 static int     is_cut(const Matrices *m, const Param *p) { return m->tensor > 1 && p->cut != CUT_NONE; }
-/* The parts, one after another, are the matrix. */
+/* Returns whether the slices of all tensor ranks, one after another, are the whole matrix. */
 static int     parts_are_whole(const Matrices *m, const Param *p) {
     return !is_cut(m, p) || (p->cut == CUT_ROWS && p->local_elems == room_of(p->local_elems));
 }
@@ -51,7 +52,7 @@ static void measure(Matrices *m, const Param *p) {
     if (!parts_are_whole(m, p) && p->elems > m->whole_elems) m->whole_elems = p->elems;
 }
 
-/* The ranks that share them out, and this one's place. */
+/* Returns Matrices with the ranks that compute the matrices, and this rank's place. */
 static Matrices matrices_among(const Shards *z, MatricesOf of) {
     int      replicas = at_least_1(z->spec.replicas), ranks = z->layout.ranks, experts = z->layout.expert_ranks;
     Matrices m = {.shards = z, .comm = z->spec.matrices, .tensor = z->layout.tensor_ranks};
@@ -79,7 +80,7 @@ Matrices matrices_create(const Shards *z, MatricesOf of) {
         measure(&m, p);
     }
     m.matrix = (WholeMatrix *)malloc(sizeof *m.matrix * (size_t)(m.count + 1));
-    /* Of a turn this rank's own goes to all others, and each other's has a message for it. */
+    /* In a round this rank exchanges its own matrix with all others, and a slice of each other rank's matrix. */
     m.message = (CommMessage *)malloc(sizeof *m.message * (size_t)(2 * ranks * MATRIX_FIELDS));
     if (!priced || !m.matrix || !m.message) fail(EXIT_MEMORY, "no memory for a table of matrices among %d ranks", ranks);
     qsort(priced, (size_t)m.count, sizeof *priced, dearest_first);
@@ -94,9 +95,9 @@ void matrices_destroy(Matrices *m) {
     m->matrix = NULL, m->message = NULL;
 }
 
-/* --- a turn ------------------------------------------------------------------------------------------------------- */
+/* --- a round ------------------------------------------------------------------------------------------------------ */
 
-/* Finds the span of this rank's part of a matrix that lies in piece `piece`; returns 0 where there is none. */
+/* Finds the span of this rank's slice of a matrix that is in piece `piece`. Returns 0 if there is none. */
 static int span_of(const Matrices *m, int param, int piece, Span *out) {
     const Param  *p = &m->shards->layout.param[param];
     const Bucket *b = &m->shards->layout.bucket[p->bucket];
@@ -107,7 +108,7 @@ static int span_of(const Matrices *m, int param, int piece, Span *out) {
     return from < end;
 }
 
-/* The parts of a turn's matrix come one after another, for each field; behind them is room to join them. */
+/* The buffers of a round, for each field: the slices of the matrix, one after another, and the joined matrix. */
 typedef struct { Tensor parts[MATRIX_FIELDS], whole[MATRIX_FIELDS]; } Desk;
 
 static Tensor place_of(const Matrices *m, const Desk *d, int field, int part, Span span) {
@@ -117,7 +118,7 @@ static Tensor place_of(const Matrices *m, const Desk *d, int field, int part, Sp
 
 typedef enum { TO_OWNER, FROM_OWNER } Way;
 
-/* Of one matrix, between its owner and one holder of a piece of a part. */
+/* Adds the messages for one matrix between its owner and one holder of a piece of a slice. */
 static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x, int holder, int part,
                         Span span) {
     int is_mine = x->owner == m->rank;
@@ -135,7 +136,8 @@ static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way
     }
 }
 
-/* To the owner come the pieces of its own copy; a row that no tensor rank cuts comes from its own tensor place alone. */
+/* Lists the messages for one matrix. The owner receives the pieces of its own copy of the state. It receives a matrix
+ * that no tensor rank cuts only from ranks with its own place among tensor ranks. */
 static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x) {
     int  cut = is_cut(m, &m->shards->layout.param[x->param]), own_copy = x->owner / (m->pieces * m->tensor);
     Span span;
@@ -150,7 +152,7 @@ static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way
     }
 }
 
-/* Starts the exchange of a turn; returns its number. */
+/* Starts the exchange of a round and returns its number. */
 static int64_t travel(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, int turn) {
     int64_t number = comm_next(m->comm);
     m->messages = 0;
@@ -160,7 +162,8 @@ static int64_t travel(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way w
     return number;
 }
 
-/* Between parts and the whole: rows follow each other; of columns, each of q, k and v is cut by itself. */
+/* Copies between the slices and the whole matrix. Slices by rows are adjacent. Of slices by columns, q, k and v are
+ * each cut on their own. */
 static void join(const Matrices *m, Stream *s, const Param *p, Tensor whole, Tensor parts, Way way) {
     int64_t of = layout_parts(p), width = p->local[1] / of;
     for (int i = 0; i < m->tensor; i++) {
@@ -193,7 +196,7 @@ static void compute(const Matrices *m, Stream *s, const Desk *d, MatrixWork w, i
     }
 }
 
-/* A rank alone has whole matrices in their places. */
+/* With one rank the matrices are whole, and are computed in place. */
 static void each_in_place(Matrices *m, Stream *s, MatrixWork w) {
     for (int i = 0; i < m->count; i++) {
         const Param *p = &m->shards->layout.param[m->matrix[i].param];
@@ -222,7 +225,7 @@ void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
     for (int turn = -1; turn < m->turns; turn++) {
         int now = turn & 1, next = !now;
         if (turn + 1 < m->turns) {
-            if (left[next] >= 0) comm_wait(m->comm, left[next]); /* its desk is free */
+            if (left[next] >= 0) comm_wait(m->comm, left[next]); /* frees these buffers */
             came[next] = travel(m, s, &desk[next], w, TO_OWNER, turn + 1);
         }
         if (turn < 0) continue;

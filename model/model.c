@@ -15,7 +15,7 @@ static PipelineSpec pipeline_of(const ModelSpec *spec) {
     return p;
 }
 
-/* The experts of a block are where the block is. */
+/* Extends `hold` by the buckets of experts. The experts of a block are on the stage of the block. */
 static BucketHold *hold_experts(BucketHold *hold, ModelShape shape) {
     hold = (BucketHold *)realloc(hold, sizeof *hold * (size_t)(model_expert_bucket(shape, (int)shape.n_layer) + 1));
     if (!hold) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
@@ -34,8 +34,8 @@ Layout model_spec_layout(const ModelSpec *spec) {
     return layout;
 }
 
-/* The groups of the grid that the spec describes, of ranks that are not there. Context ranks are neighbours among those
- * that share a state. */
+/* Makes the groups of the grid that the spec describes, with simulated ranks. Context ranks are adjacent among the
+ * ranks that share a state. */
 static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     ShardsSpec s = spec->shards;
     int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks), replicas = at_least_1(s.replicas);
@@ -107,15 +107,16 @@ static Batch dry_batch(int64_t B, int64_t T) {
 
 static Batch same_batch(void *batch) { return *(Batch *)batch; }
 
-/* Micro-batches from the second to the last but one have the same operations: one runs and counts for all. Ordered sums
- * differ between micro-batches: then each runs; and with stages, or for a ledger in order, the work list does. */
+/* Runs a step dry. Micro-batches from the second to the last but one have the same operations, so one is run and
+ * counted for all. With ordered sums they differ, and each is run. With stages, or for a ledger in order, the work list
+ * is run. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
     AdamW            h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T / at_least_1(spec->context_ranks));
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
     int              runs_list = m->pipeline.spec.stages > 1 || m->stream.ledger->in_order;
-    m->stream.ledger->times = -1; /* the step before has sent its weights on their way */
+    m->stream.ledger->times = -1; /* not counted: the previous step has started these gathers */
     shards_publish(m->shards, &m->stream);
     m->stream.ledger->times = 1;
     step_sums_zero(&m->sums, &m->stream);
@@ -143,7 +144,7 @@ static void dry_step(Model *m, int64_t micro_batches) {
     shards_publish(m->shards, &m->stream);
 }
 
-/* A step of another kind, for the scratch that it takes. */
+/* Runs a step with other micro_batches dry, only to measure its scratch memory. */
 static void dry_step_beside(Model *m, int64_t micro_batches) {
     Ledger beside = {0}, *step = m->stream.ledger;
     m->stream.ledger = &beside;
@@ -162,7 +163,7 @@ int64_t model_batch(int64_t B, int64_t left) {
     return size;
 }
 
-/* Other shapes than a step's: a library may want more scratch for fewer rows. */
+/* Runs the shapes of evaluation and sampling dry. A library may need more scratch memory for fewer rows. */
 static void dry_other_batches(Model *m) {
     Ledger  beside = {.times = -1}, *step = m->stream.ledger;
     int64_t B = m->spec.B, ranks = at_least_1(m->spec.context_ranks), T = m->spec.T / ranks;
@@ -172,7 +173,7 @@ static void dry_other_batches(Model *m) {
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(b, T));
         pipeline_loss(&m->pipeline, &m->stream, dry_batch(b, T));
     }
-    for (int64_t t = 0; t < T;) { /* of scored texts */
+    for (int64_t t = 0; t < T;) { /* lengths of scored texts */
         t = gpt_scored_length(&m->gpt, t * ranks + 1) / ranks;
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(B, t));
         pipeline_token_losses(&m->pipeline, &m->stream, dry_batch(B, t), NULL);
@@ -205,10 +206,11 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     m.stream.any_threads = spec.any_threads;
     carve(&m);
     int trains = spec.optimizer && micro_batches > 0;
-    m.gpt.fp8.uses_own = spec.fp8; /* in the first step scales are not known: its casts take scratch */
+    m.gpt.fp8.uses_own = spec.fp8; /* in the first step scales are unknown, and its casts use scratch memory */
     if (trains && spec.fp8) dry_step_beside(&m, micro_batches);
     m.gpt.fp8.uses_own = spec.fp8_casts;
-    if (trains && micro_batches == 1 && !m.stream.ledger->is_elsewhere) dry_step_beside(&m, 2); /* where shares change (run/balance.h), products add to gradients */
+    /* if shares change (run/balance.h), a step may have two, and products add to gradients */
+    if (trains && micro_batches == 1 && !m.stream.ledger->is_elsewhere) dry_step_beside(&m, 2);
     if (trains) dry_step(&m, micro_batches);
     if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes,

@@ -1,4 +1,4 @@
-/* muon.c - Muon for the matrices of blocks, AdamW for all else: see optimizer.h. */
+/* muon.c - Muon for the matrices of blocks, AdamW for all other parameters: see optimizer.h. */
 #include <math.h>
 
 #include "model/block.h"
@@ -8,13 +8,14 @@ static const double MUON_SCALE = 0.2; /* AdamW's updates have about this root me
 
 typedef struct { const Optimizer *optimizer; double beta2; } MuonWork;
 
-/* Gradients, which hold the momentum's direction by now; NorMuon's second moments. */
+/* Returns field 0, the gradients, which hold the direction of the momentum by now; or field 1, NorMuon's second
+ * moments. */
 static Tensor muon_field(const void *ctx, int field, Span span) {
     const Optimizer *o = ((const MuonWork *)ctx)->optimizer;
     return field == 0 ? shards_grad(o->shards, span) : optimizer_state(o, 1, span);
 }
 
-/* A neuron is an output. */
+/* Returns the side of a matrix that has one entry for each neuron. A neuron is an output of the matrix. */
 static NeuronSide neurons_of(const Shards *z) { return block_kind(z->spec.shape)->neurons; }
 
 static void muon_direction(const void *ctx, Stream *s, int param, const Tensor whole[MATRIX_FIELDS]) {

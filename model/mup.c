@@ -6,12 +6,13 @@
 
 #include "model/block.h"
 
-/* Rows of blocks that are b^power of their size at the base. */
+/* Parameters of blocks that are multiplied by b^power (model/mup.h). */
 static const struct { const char *name; int power; } ATTENTION[] = {
     {"attn.c_attn.weight", 1},      {"attn.c_attn.bias", 1},        {"attn.c_proj.weight", -1},
     {"self_attn.q_proj.weight", 1}, {"self_attn.k_proj.weight", 1}, {"self_attn.v_proj.weight", 1},
     {"self_attn.o_proj.weight", -1},
-    {"self_attn.q_norm.weight", 1}, {"self_attn.k_norm.weight", 1}, /* behind these the sizes of q and k do not matter */
+    /* with these norms the sizes of q and k do not matter */
+    {"self_attn.q_norm.weight", 1}, {"self_attn.k_norm.weight", 1},
 };
 
 static int attention_power(const ParamRow *row) {

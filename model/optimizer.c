@@ -9,7 +9,8 @@
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 
 static void make_pages(Optimizer *o, Arena *arena) {
-    int64_t elems = (shards_state_elems(o->shards) / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN; /* small ones have several, too */
+    /* a small model has several pages, too */
+    int64_t elems = (shards_state_elems(o->shards) / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
     if (elems > PAGE_MOST) elems = PAGE_MOST;
     for (int k = 0; k < 2; k++) {
         o->grad_page[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
@@ -17,7 +18,7 @@ static void make_pages(Optimizer *o, Arena *arena) {
     }
 }
 
-/* Whole packs of 64, so that what follows stays aligned. */
+/* Fills left_out. Matrices are left out in whole packs of 64 elements, so that the next span stays aligned. */
 static void leave_out_matrices(Optimizer *o) {
     const Shards *z = o->shards;
     o->left_out = (int64_t *)calloc((size_t)z->spans + 1, sizeof *o->left_out);
@@ -27,7 +28,7 @@ static void leave_out_matrices(Optimizer *o) {
             o->left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
 }
 
-/* The last of this rank's spans that begins at the given one or before. */
+/* Returns the number of the last of this rank's spans that begins at `span` or before it. */
 static int number_of(const Shards *z, Span span) {
     int low = 0, high = z->spans;
     while (high - low > 1) {
@@ -88,7 +89,7 @@ void optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part)
     else device_to_host_queued(s, to, part);
 }
 
-/* A part of a span that fits in a page. */
+/* A slice of a span that fits in a page. */
 typedef struct { int span; int64_t at, elems; } Part;
 static int next_part(const Optimizer *o, Part *p) {
     const Shards *z = o->shards;
@@ -101,7 +102,7 @@ static int next_part(const Optimizer *o, Part *p) {
 }
 static Tensor part_of(Tensor span, Part p) { return tensor_slice(span, p.at, p.elems); }
 
-/* The page of the working copy goes to the device; an fp32 one straight from the master. */
+/* Copies a page of the working copy to the device. An fp32 one is copied directly from the master. */
 static void send_weights(Optimizer *o, Stream *s, Part p, int turn) {
     Span   span = o->shards->span[p.span];
     Tensor weights = part_of(shards_weight(o->shards, span), p);
@@ -174,8 +175,8 @@ static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
     event_record(o->grads_in[turn], s);
 }
 
-/* The gradients of the next part come while this one is updated. They come behind the weights that leave from its page,
- * so whoever has them may write to that page. */
+/* The gradients of the next slice are copied while this one is updated. Their copy is queued after the copy of the
+ * weights from the same page. So once the gradients have arrived, that page may be overwritten. */
 static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     Part p = {0}, next = {0};
     int  more = next_part(o, &next);

@@ -67,7 +67,7 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
-/* Rows that repeat for each expert stand together. */
+/* Returns how often row i is repeated: once for each expert, or once. Rows that repeat are adjacent. */
 static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
 static int64_t rows_of(const ParamTable *t, ModelShape s) {
@@ -81,7 +81,7 @@ int64_t model_rows(ModelShape s) {
     return kind->embedding.rows + s.n_layer * rows_of(&kind->block, s) + kind->final.rows;
 }
 
-/* Appends the table's rows at p; returns how many. */
+/* Appends the rows of a table at p. Returns their number. */
 static int append_rows(Param *p, const ParamTable *t, const char *prefix, int bucket, ModelShape s) {
     int at = 0;
     for (int i = 0, end; i < t->rows; i = end) {
@@ -121,7 +121,7 @@ Param *model_params(ModelShape s, int *count) {
     return p;
 }
 
-/* Each size is below 2^31: 128 bits hold it all. experts: how many of a block count. */
+/* Counts parameters with `experts` experts in each block. Each size is below 2^31, so 128 bits are enough. */
 static int count_parameters(ModelShape s, int64_t experts, int64_t *parameters) {
     const BlockKind  *kind = block_kind(s);
     const ParamTable *tables[] = {&kind->embedding, &kind->block, &kind->final};
@@ -154,7 +154,7 @@ Layout model_layout(ModelShape s, LayoutPlace place) {
 double model_flops_per_token(ModelShape s, int64_t T) {
     int64_t P;
     count_parameters(s, s.top_k, &P);
-    if (block_kind(s)->has_own_head) P -= s.vocab_size * s.n_embd; /* wte is looked up, and multiplies nothing */
+    if (block_kind(s)->has_own_head) P -= s.vocab_size * s.n_embd; /* wte is only looked up; no product reads it */
     return 6.0 * (double)P + 6.0 * (double)s.n_layer * (double)dim_size(DIM_Q, s) * (double)T;
 }
 

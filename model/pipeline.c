@@ -5,7 +5,7 @@
 
 /* --- which blocks ------------------------------------------------------------------------------------------------- */
 
-/* The head costs 2 V C a row, a block 24 C^2 and attention. */
+/* Returns the cost of the head in blocks. For a row the head costs 2 V C, a block 24 C^2 plus attention. */
 static double head_blocks(ModelShape shape) { return (double)shape.vocab_size / (12.0 * (double)shape.n_embd); }
 
 static BlockRange blocks_of(ModelShape shape, PipelineSpec s, int part) {
@@ -70,7 +70,7 @@ Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt) {
     return (Pipeline){.spec = spec, .gpt = gpt, .list = work_list(spec.stages, spec.parts, spec.micro_batches, spec.stage)};
 }
 
-/* Messages of a forward alone may still be on their way. */
+/* Waits for sends of a forward without backward. */
 static void finish_sends(const Pipeline *p) {
     if (p->spec.forward_out) comm_finish(p->spec.forward_out);
     if (p->spec.backward_out) comm_finish(p->spec.backward_out);
@@ -92,7 +92,7 @@ void pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches) {
 
 static const GptPart *part_of(const Pipeline *p, Work w) { return &p->gpt->part[w.part]; }
 
-/* The connection from which a work receives its input, and the one to which it sends its output. NULL: it has none. */
+/* The pairs of ranks by which an item of work receives its input and sends its output. NULL if it has none. */
 static Comm *takes(const Pipeline *p, Work w) {
     if (w.kind == WORK_FORWARD) return part_of(p, w)->embeds ? NULL : p->spec.forward_in;
     return part_of(p, w)->classifies ? NULL : p->spec.backward_in;
@@ -102,7 +102,7 @@ static Comm *gives(const Pipeline *p, Work w) {
     return part_of(p, w)->embeds ? NULL : p->spec.backward_out;
 }
 
-/* A message has the rows of its micro-batch. */
+/* Returns the rows of `room` that belong to a micro-batch: the contents of a message. */
 static Tensor message(Tensor room, const Gpt *g, Batch batch) {
     int64_t ranks = g->tensor ? comm_size(g->tensor) : 1;
     return tensor_slice(room, 0, tensor_elems(batch.inputs) / ranks * g->shape.n_embd);
@@ -129,7 +129,7 @@ static void take(const Pipeline *p, Stream *s, Work w, Batch batch) {
     if (from && w.kind == WORK_BACKWARD) gpt_take_backward(p->gpt, s, batch);
 }
 
-/* Its result waits in the buffer that the message before has left. */
+/* Computes an item of work. Its result is written to the send buffer, so the previous message must have been sent. */
 static void compute(const Pipeline *p, Stream *s, Work w, Batch batch, float grad_scale) {
     MicroBatch which = w.micro == p->spec.micro_batches - 1 ? MICRO_LAST : MICRO_EARLIER;
     if (gives(p, w)) comm_finish(gives(p, w));
@@ -156,7 +156,7 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
 
 /* --- before the first message ------------------------------------------------------------------------------------- */
 
-/* Whether a backward adds to the gradients of a micro-batch before it, on this tape; or sets them. */
+/* Returns whether the list has a backward of this part and tape that adds to gradients (adds = 1), or sets them (0). */
 static int has_backward(const WorkList *list, int part, int tape, int adds) {
     for (int64_t i = 0; i < list->count; i++) {
         Work w = list->work[i];
@@ -165,13 +165,13 @@ static int has_backward(const WorkList *list, int part, int tape, int adds) {
     return 0;
 }
 
-/* Twice each: the second run is recorded. */
+/* Runs each graph's operations twice, because the second time they are recorded. */
 void pipeline_warm_up(Pipeline *p, Stream *s, Batch batch) {
     const WorkList *list = &p->list;
     Gpt            *g = p->gpt;
     int             uses_own = g->fp8.uses_own;
-    device_sync(s); /* and with it the gather of the weights */
-    g->fp8.uses_own = 0; /* the graphs are those of steps that know their scales */
+    device_sync(s); /* also ends the gather of the weights */
+    g->fp8.uses_own = 0; /* record the graphs of steps whose scales are known */
     gpt_set_offline(g, 1);
     for (int part = 0; part < g->parts; part++)
         for (int tape = 0; tape < g->part[part].tapes; tape++)

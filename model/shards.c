@@ -5,23 +5,24 @@
 
 #include "core/injection.h"
 
-/* Of the embedding and the first block. NCCL starts a thread at each call and the host waits for it: the GPU, with the update
- * done, would stand still until the last bucket's gather has started. */
+/* The gathers that start at once after an update: those of the embedding and the first block. NCCL starts a thread at
+ * each call and the host waits for it. With all gathers at once the GPU would be idle until the last one has
+ * started. */
 enum { FIRST_GATHERS = 2 };
 
-/* Nobody shares this rank's copy of the state. */
+/* Returns whether this rank has a whole copy of the state. */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor || z->spec.twin_up; }
 
 /* --- gradients that products set ---------------------------------------------------------------------------------- */
 
-/* Whether products alone write a row's gradient, in each micro-batch all of it: a matrix, and a head of its own. Another embedding's rows
- * of tokens are added to it, too. */
+/* Returns whether only products write a row's gradient, and each micro-batch writes all of it. This holds for matrices
+ * and for a head of its own. It does not hold for an embedding: the gradients of its tokens are added row by row. */
 static int is_of_products(const Shards *z, const Param *p) {
     return p->group == GROUP_MATRIX || (p->group == GROUP_EMBEDDING && p->bucket == last_bucket(z));
 }
 
-/* The next products add to a bucket's rows, or set them. */
+/* Decides whether the next products add to the rows of a bucket, or set them. */
 static void set_adds(Shards *z, int b, int adds) {
     char *view = (char *)z->grad_view[model_view_bucket(z->spec.shape, b)];
     z->adds[b] = adds;
@@ -33,12 +34,13 @@ static void set_adds(Shards *z, int b, int adds) {
 
 int shards_adds(const Shards *z, int bucket) { return z->adds[bucket]; }
 
-/* After a micro-batch's products: the next one's add, but in a slot and with ordered sums, where each starts anew. */
+/* Call it after the products of a micro-batch. The products of the next one add, except in a slot and with ordered
+ * sums, where each micro-batch begins with empty gradients. */
 static void pile_up(Shards *z, int b) {
     if (!is_in_slot(z, b) && !z->order.leaves) set_adds(z, b, 1);
 }
 
-/* Appends the stretch [from, to) of a bucket's memory to z->rest, of `runs`; returns how many there are. */
+/* Appends elements [from, to) of a bucket to z->rest, a list of `runs` ranges. Returns the new number of ranges. */
 static int add_run(Shards *z, Tensor bucket, int64_t from, int64_t to, int runs) {
     Tensor run = tensor_slice(bucket, from, to - from), *last = runs ? &z->rest[runs - 1] : NULL;
     if (from == to) return runs;
@@ -47,7 +49,7 @@ static int add_run(Shards *z, Tensor bucket, int64_t from, int64_t to, int runs)
     return runs;
 }
 
-/* Appends the memory of a bucket that products do not set: vectors, embeddings, padding. */
+/* Appends the memory of a bucket that products do not set to z->rest: vectors, embeddings, padding. */
 static int list_rest(Shards *z, int b, int runs) {
     const Bucket *bucket = &z->layout.bucket[b];
     int64_t       at = 0;
@@ -60,7 +62,7 @@ static int list_rest(Shards *z, int b, int runs) {
     return add_run(z, grads_of(z, b), at, bucket->elems, runs);
 }
 
-/* Nothing of a step is in the gradients. Blocks that take turns in a slot have their rows in the same places. */
+/* Empties the gradients. One block of each slot is enough, because all blocks have their rows at the same places. */
 void shards_empty(Shards *z, Stream *s) {
     int runs = 0;
     for (int b = 0; b < z->layout.buckets; b++) {
@@ -73,7 +75,7 @@ void shards_empty(Shards *z, Stream *s) {
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* This rank's part of a row as a tensor inside its bucket, with its padding rows. */
+/* Returns this rank's slice of a parameter as a tensor inside its bucket, with padding rows. */
 static Tensor row_view(Tensor bucket, const Param *p, int64_t first) {
     Tensor t = tensor_of(NULL, bucket.type, p->dims, p->local[0], p->local[1], 1, 1);
     if (bucket.data) t.data = (char *)bucket.data + (size_t)(p->memory - first) * dtype_bytes(bucket.type);
@@ -96,7 +98,7 @@ static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, i
     return view;
 }
 
-/* Stage 0 updates the pieces of all ranks. */
+/* Lists the spans that this rank updates. In stage 0 these are the pieces of all ranks. */
 static void list_spans(Shards *z) {
     const Layout *l = &z->layout;
     z->span = (Span *)malloc(sizeof *z->span * (size_t)l->params * (size_t)((z->stage ? 1 : l->ranks) + 1));
@@ -107,7 +109,7 @@ static void list_spans(Shards *z) {
     }
 }
 
-/* The spans of this rank's pieces whose rows every tensor rank has whole, into span; returns how many. */
+/* Writes the spans of this rank's piece whose rows no tensor rank cuts to span. Returns their number. */
 static int whole_spans(const Shards *z, int b, Span *span) {
     int count = layout_spans(&z->layout, b, piece_number(z, b, z->spec.rank), span), whole = 0;
     for (int i = 0; i < count; i++)
@@ -116,7 +118,7 @@ static int whole_spans(const Shards *z, int b, Span *span) {
 }
 
 static int64_t whole_elems(const Shards *z) {
-    Span   *span = z->span + z->spans; /* room for one bucket more */
+    Span   *span = z->span + z->spans; /* memory after the list, enough for the spans of one bucket */
     int64_t elems = 0;
     for (int b = 0; b < z->layout.buckets; b++)
         for (int i = whole_spans(z, b, span); i-- > 0;) elems += span[i].elems;
@@ -144,7 +146,8 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     z->due = z->layout.buckets;
     list_spans(z);
-    for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0); /* the arena's memory is zero */
+    /* products set; the arena's memory is zero already */
+    for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
     if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING) z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
@@ -177,10 +180,10 @@ static void gather(Shards *z, int b) {
     comm_all_gather_start(comm_of(z, b), weights_of(z, b));
 }
 
-/* At stage 0 every rank has updated all of them. */
+/* Returns whether the weights of a bucket must be gathered. In stage 0 every rank has updated all weights. */
 static int is_gathered(const Shards *z, int b) { return is_here(z, b) && (z->stage || is_twin(z, b)); }
 
-/* Starts as many of the gathers that are due, those that forward wants first. */
+/* Starts up to `most` of the gathers that are due, in the order in which forward needs them. */
 static void gather_due(Shards *z, int most, GatherOrder order) {
     Tensor list[GATHERS_MOST];
     int    count = 0;
@@ -194,7 +197,7 @@ static void gather_due(Shards *z, int most, GatherOrder order) {
     comm_all_gathers_start(z->spec.comm, list, count, order);
 }
 
-/* Nothing where they are there already. */
+/* Waits for the weights of a bucket, if their gather has not been waited for. */
 static void await_weights(Shards *z, int b) {
     while (z->due <= b) gather_due(z, GATHERS_MOST, GATHERS_BEHIND);
     if (b > z->wanted) z->wanted = b;
@@ -202,7 +205,7 @@ static void await_weights(Shards *z, int b) {
     z->gather[b] = -1;
 }
 
-/* Stage 3: a block's weights start on their way into its slot, whose block of before has been queued. */
+/* Stage 3: starts the gather of a block's weights into its slot. All work on the slot's previous block is queued. */
 static void fetch(Shards *z, Stream *s, int b) {
     int *in = &z->weights_in[slot_of(z, b)];
     if (*in == b || z->is_offline) return;
@@ -230,7 +233,7 @@ void shards_need_all(Shards *z) {
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
 }
 
-/* The first stage's piece of the tied embedding, to the last stage's rank with the same piece. */
+/* Sends the first stage's piece of the tied embedding to the rank of the last stage with the same piece. */
 static void send_to_twin(Shards *z) {
     if (!z->spec.twin_down) return;
     if (has_twin(z, 0)) comm_send_start(z->spec.twin_down, piece_of(z, weights_of(z, 0), 0));
@@ -269,8 +272,9 @@ static Tensor last_row(const Shards *z, int bucket) {
     return tensor_slice(grads_of(z, bucket), p->memory - b->memory, p->local_elems);
 }
 
-/* Of the gradients that backward completes last: a NaN anywhere before shows in them. The whole of the last row of the
- * embedding, of positions; in a later stage the first row of a block, its norm's. */
+/* Returns the parameter's gradient that backward completes last: a NaN from anywhere in backward is visible in it. On
+ * the first stage it is the last parameter of bucket 0 (positions, if there are any), on a later stage the first
+ * parameter of a block, its norm. */
 static Tensor check_row(const Shards *z) {
     int           first = first_own(z);
     const Bucket *b = &z->layout.bucket[first];
@@ -285,8 +289,8 @@ void shards_begin(Shards *z, Stream *s) {
     if (z->order.leaves) grad_order_begin(&z->order, z->spec.micro_batches * z->spec.rank);
 }
 
-/* The sum over the ranks of a micro-batch's gradients is in the slot: this rank's piece joins those of the
- * micro-batches before, and the slot is free. */
+/* Waits for the sum over the ranks in a slot, and adds this rank's piece to the sum of the earlier micro-batches. The
+ * slot is free afterwards. */
 static void take_sum(Shards *z, Stream *s, int slot) {
     int b = z->grads_in[slot];
     if (!b) return;
@@ -303,7 +307,8 @@ const void *shards_grads(Shards *z, Stream *s, int bucket) {
     return z->grad_view[bucket];
 }
 
-/* The gradients of this rank are complete: their check and hash before the sum, then their sum over the ranks. */
+/* Starts the sum of a bucket's gradients over the ranks, when they are complete on this rank. Before that, adds their
+ * check and their hash. */
 static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Tensor grads = grads_of(z, bucket);
     Bucket at = z->layout.bucket[bucket];
@@ -327,13 +332,13 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
         comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), comm_of(z, bucket));
 }
 
-/* With ordered sums each micro-batch starts anew. */
+/* With ordered sums: takes the gradients of a micro-batch away, so that the next one begins with empty gradients. */
 static void keep_micro_batch(Shards *z, Stream *s) {
     grad_order_keep(&z->order, s);
     shards_empty(z, s);
 }
 
-/* Work on what the last gathers brought is queued: the next ones start beside it, twice as many. */
+/* When the weights of the last gathers are in use, starts the next gathers, twice as many, so that both overlap. */
 void shards_poll(Shards *z) {
     if (!z->spec.comm) return;
     if (z->due < z->layout.buckets && z->wanted >= z->due_since) gather_due(z, 2 * z->due_size, GATHERS_BEHIND);
@@ -352,7 +357,7 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     shards_poll(z);
 }
 
-/* The twin's part of the tied embedding's gradient joins the first stage's own; then both are added over the copies. */
+/* Adds the twin's gradient of the tied embedding to that of the first stage. The sum is then added over the copies. */
 static void join_twin(Shards *z, Stream *s) {
     Tensor piece = piece_of(z, grads_of(z, 0), 0);
     if (!has_twin(z, 0)) {
@@ -366,7 +371,7 @@ static void join_twin(Shards *z, Stream *s) {
     if (z->spec.across) comm_all_reduce(z->spec.across, piece);
 }
 
-/* Between whole_grads and the gradients themselves. */
+/* Copies rows that no tensor rank cuts between whole_grads and the gradients. */
 static void copy_whole(Shards *z, Stream *s, int to_grads) {
     Span   *span = z->span + z->spans;
     int64_t at = 0;
@@ -379,7 +384,7 @@ static void copy_whole(Shards *z, Stream *s, int to_grads) {
     }
 }
 
-/* Ring and NCCL give all ranks the same bits, so the rows stay the same on all. */
+/* Sums rows that no tensor rank cuts. Ring and NCCL give all ranks equal bits, so the rows stay equal on all ranks. */
 static void sum_whole(Shards *z, Stream *s) {
     copy_whole(z, s, 0);
     comm_all_reduce(z->spec.tensor, z->whole_grads);
@@ -402,12 +407,12 @@ void shards_finish(Shards *z, Stream *s) {
     inject_flip(s, "guard.weight", z->params);
 }
 
-/* Most of a GPU's step is spent here. */
+/* The host spends most of a GPU's step here. */
 void shards_await(Shards *z, Stream *s) {
-    if (!z->computed.handle) z->computed = event_create(); /* not before: a plan needs no device */
+    if (!z->computed.handle) z->computed = event_create(); /* created late, because a plan has no device */
     event_record(z->computed, s);
     for (int is_past = 0; !is_past;) {
         is_past = event_is_past(z->computed);
-        if (z->spec.comm) comm_poll(z->spec.comm); /* behind the event: it passes, too, where a collective was aborted */
+        if (z->spec.comm) comm_poll(z->spec.comm); /* after the event, which also passes if a collective was aborted */
     }
 }

@@ -81,7 +81,7 @@ typedef struct {
     int           spans;
     StepSums      sums;
     GradOrder     order;
-    Event         computed;        /* of shards_await, created at its first use                                */
+    Event         computed;        /* used by shards_await, created at the first use                           */
     /* owned [buckets]: number of the collective that gathers the weights; -1: it has ended */
     int64_t      *gather;
     /* first bucket whose gather has not started; first bucket and number of the last gathers started */
@@ -95,7 +95,7 @@ typedef struct {
     /* bucket in each slot, and bucket whose sum is under way; 0: none */
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS];
     int64_t       sum_number[SHARDS_SLOTS];  /* number of the collective that computes that sum                */
-    int           sum_is_last[SHARDS_SLOTS]; /* that sum is the step's last for the bucket                     */
+    int           sum_is_last[SHARDS_SLOTS]; /* is the sum the step's last for the bucket?                     */
     int           is_offline;      /* no communication, see shards_set_offline                                 */
     int           hashes_own;      /* shards_done adds HASH_OWN_GRADS, of this rank's gradients before their sum */
 } Shards;

@@ -1,4 +1,4 @@
-/* shards_state.c - what shards.h has for the optimizer: masters, states and hashes of the pieces. */
+/* shards_state.c - the functions of shards.h for the optimizer: places of masters and states, and hashes. */
 #include "model/shards_places.h"
 
 int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
@@ -7,7 +7,7 @@ Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
     return tensor_slice(state, shards_state_at(z, span), span.elems);
 }
 static int64_t matrix_elems_of(const Shards *z, int rank) {
-    Span   *span = z->span + z->spans; /* room for one bucket more */
+    Span   *span = z->span + z->spans; /* memory after the list, enough for the spans of one bucket */
     int64_t elems = 0;
     for (int b = 0; b < z->layout.buckets; b++)
         for (int i = layout_spans(&z->layout, b, piece_number(z, b, rank), span); i-- > 0;)
@@ -38,7 +38,7 @@ int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
     return layout_spans(&z->layout, bucket, piece_number(z, bucket, z->spec.rank), spans);
 }
 
-/* A span lies in its bucket or, of a block that has a slot, among the pieces. */
+/* Returns the tensor of a span. It is in `pieces` for a block if blocks have slots, otherwise in `bucket`. */
 static Tensor span_of(const Shards *z, int slots, Tensor bucket, Tensor pieces, int b, Span span) {
     if (slots && is_block(z, b)) return tensor_slice(pieces, span.shard - z->layout.bucket[1].shard, span.elems);
     return tensor_slice(bucket, span.memory - z->layout.bucket[b].memory, span.elems);

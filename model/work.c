@@ -7,7 +7,7 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The k-th forward of a stage: the parts in turn, P micro-batches each. */
+/* Returns the k-th forward of a stage. Each part in order computes P micro-batches, then the first part the next P. */
 static Work forward_at(int64_t P, int64_t V, int64_t k) {
     return (Work){WORK_FORWARD, (int)(k % (P * V) / P), 0, V == 1 ? k : k / (P * V) * P + k % P};
 }
@@ -16,12 +16,12 @@ static Work backward_at(int64_t P, int64_t V, int64_t k) {
     return (Work){WORK_BACKWARD, (int)(V - 1 - w.part), 0, w.micro};
 }
 
-/* Forwards before the first backward. */
+/* Returns the number of forwards before the first backward. */
 static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
     return V == 1 ? least(M, P - 1 - p) : least(M * V, 2 * (P - p - 1) + (V - 1) * P);
 }
 
-/* A forward takes the lowest free tape of its part, its backward gives it back. */
+/* Assigns tapes. A forward uses the lowest free tape of its part; its backward frees it. */
 static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
     int *tape_of = (int *)malloc(sizeof *tape_of * (size_t)(parts * micro_batches));
     char *taken = (char *)calloc((size_t)(parts * micro_batches), 1);
@@ -38,7 +38,8 @@ static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
             if (one->part == 0 && one->micro >= begun) begun = one->micro + 1;
         } else {
             mine[*tape] = 0;
-            if (one->part == 0) ended = one->micro + 1; /* the last backward of a micro-batch, in their order */
+            /* the last backward of a micro-batch; micro-batches end in order */
+            if (one->part == 0) ended = one->micro + 1;
         }
         one->tape = *tape;
         if (begun - ended > w->micros) w->micros = begun - ended;
