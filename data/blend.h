@@ -1,14 +1,15 @@
-/* blend.h - which source of a blend each sample of the global order comes from.
+/* blend.h - computes from which source of a blend each sample of the global order is read.
  *
- * A blend is a list of shares: a source, its weight, and the tokens until which it holds. Shares with the same end are a
- * stage; stages follow each other, and the weights of each sum to 1. The rule is a function of the global index alone,
- * so that any grid, any resume and any island see the same.
+ * A blend is a list of shares: a source, its weight, and the number of tokens until which the share holds. Shares with
+ * the same end are a stage. Stages follow each other, and the weights of each stage sum to 1. The rule depends only on
+ * the global index, so every grid, every resume and every island gets the same samples.
  *
- * The sources of a stage are the leaves of a Huffman tree of their weights. Of the first k samples that reach a node
- * round(k f) go left, where f is the left side's part of the node's weight. So a sample's way down needs no sample
- * before it, and no table. Each node rounds by at most half a sample, and the tree's shape (an inner node weighs at most
- * 2/3 of its parent) keeps these from adding up: of the first k samples of a stage a source of weight w gives w k within
- * less than 2, of two sources within 1/2. Largest deficit would give w k within 1, but needs all samples before.
+ * The sources of a stage are the leaves of a Huffman tree of their weights. Of the first k samples that reach a node,
+ * round(k f) go left, where f is the left side's share of the node's weight. So the source of a sample is computed
+ * without the earlier samples and without a table. Each node rounds by at most half a sample. An inner node weighs at
+ * most 2/3 of its parent, which keeps these errors from adding up. Of the first k samples of a stage, a source of
+ * weight w gives w k with an error below 2; with two sources the error is at most 1/2. The rule of the largest deficit
+ * has an error of at most 1, but needs all earlier samples.
  */
 #ifndef TRAIN_GPT_DATA_BLEND_H
 #define TRAIN_GPT_DATA_BLEND_H
@@ -19,19 +20,19 @@ enum { BLEND_SOURCES = 32, BLEND_SHARES = 128 };
 
 typedef struct {
     double  weight;       /* above 0 */
-    int64_t until_tokens; /* of the run; 0: to its end */
+    int64_t until_tokens; /* tokens of the run at which the share ends; 0: the end of the run */
 } BlendShare;
 
 typedef struct {
     uint64_t left_part;   /* f in units of 2^-62 */
-    int      side[2];     /* left and right: a node of the stage, or ~source */
+    int      side[2];     /* left and right child: number of a node of the stage, or ~source */
 } BlendNode;
 
 typedef struct {
-    int64_t   first;                 /* global index of its first sample */
-    int64_t   before[BLEND_SOURCES]; /* samples that each source gave before it */
-    int       root, nodes;           /* root ~source: there is but one */
-    BlendNode node[BLEND_SOURCES];   /* parents after their children */
+    int64_t   first;                 /* global index of the stage's first sample */
+    int64_t   before[BLEND_SOURCES]; /* samples that each source gave in earlier stages */
+    int       root, nodes;           /* root: number of a node, or ~source if there is one source */
+    BlendNode node[BLEND_SOURCES];   /* children come before their parents */
 } BlendStage;
 
 typedef struct {
@@ -39,17 +40,18 @@ typedef struct {
     BlendStage stage[BLEND_SHARES];
 } Blend;
 
-/* The source of share i: the number of different paths before the first that is path[i]. */
+/* Returns the source of share i: the number of different paths before the first one equal to path[i]. */
 int blend_source(const char *const *path, int i);
-int blend_sources(const char *const *path, int count); /* how many there are */
+int blend_sources(const char *const *path, int count); /* returns the number of sources */
 
-/* count shares of paths, stages in order. A stage begins with the first sample of seq_len tokens that lies behind the
- * end of the one before. */
+/* Makes a blend of `count` shares, stages in order; path[i] is the source of share[i]. A stage begins with the first
+ * sample of seq_len tokens after the end of the previous stage. */
 void blend_make(Blend *b, const char *const *path, const BlendShare *share, int count, int64_t seq_len);
 
-typedef struct { int source; int64_t index; } BlendPlace; /* index: samples that this source gave before */
+typedef struct { int source; int64_t index; } BlendPlace; /* index: samples that the source gave before this one */
 
-BlendPlace blend_at(const Blend *b, int64_t g);               /* of global index g */
-void       blend_count(const Blend *b, int64_t g, int64_t *count); /* [sources]: samples of each before global index g */
+BlendPlace blend_at(const Blend *b, int64_t g);               /* returns the place of the sample with global index g */
+/* writes the samples of each source before global index g to count [sources] */
+void       blend_count(const Blend *b, int64_t g, int64_t *count);
 
 #endif

@@ -11,12 +11,12 @@ typedef struct { size_t at; uint32_t bytes; int is_there, is_special; } Token;
 typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special; /* the text is pool[at, at + bytes) */
 typedef struct { uint64_t pair; int32_t rank, id; } Merge; /* pair: left << 32 | right; rank -1: free */
 
-/* Pieces met before, one in each place: most of a text is a few thousand words. */
+/* Cache of pieces and their ids, one in each place. Most of a text consists of a few thousand words. */
 enum { WORDS = 1 << 17, WORD_BYTES = 24, WORD_IDS = 8 };
 typedef struct { uint8_t bytes, ids; char text[WORD_BYTES]; int32_t id[WORD_IDS]; } Word;
 
 struct Bpe {
-    char    *pool;                                   /* owned: the tokens' bytes */
+    char    *pool;                                   /* owned: bytes of the tokens */
     size_t   pool_bytes, pool_room;
     Token   *token;                                  /* owned [room] */
     int32_t  ids, room;
@@ -29,7 +29,7 @@ struct Bpe {
     uint8_t  starts_special[2][256];                 /* [form][first byte]: 1 if an added token begins so */
     size_t   longest_special[2];
     Word    *word;                                   /* owned [WORDS]; NULL before the first piece */
-    int32_t *links;                                  /* owned: of the piece that is being encoded */
+    int32_t *links;                                  /* owned: lists for the piece that is being encoded */
     size_t   links_room;
 };
 
@@ -55,7 +55,7 @@ void bpe_destroy(Bpe *b) {
 
 static uint64_t hash_of(const void *bytes, size_t count) { return XXH3_64bits(bytes, count); }
 
-/* The place of these bytes, or the free one where they belong. */
+/* Returns the place of these bytes in by_text, or the free place where they belong. */
 static size_t place_of(const Bpe *b, const void *bytes, size_t count) {
     size_t at = hash_of(bytes, count) & (b->places - 1);
     for (; b->by_text[at]; at = (at + 1) & (b->places - 1)) {
@@ -96,7 +96,8 @@ static size_t put_bytes(Bpe *b, const void *bytes, size_t count) {
 static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
     if (id >= b->room) {
         int32_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * id : BPE_MOST_IDS;
-        Token  *token = (Token *)calloc((size_t)room, sizeof *token); /* of ids far apart only their pages are touched */
+        /* if ids are far apart, only the pages of used ids are touched */
+        Token  *token = (Token *)calloc((size_t)room, sizeof *token);
         if (!token) fail(EXIT_MEMORY, "no memory for a tokenizer");
         if (b->room > 0) memcpy(token, b->token, sizeof *token * (size_t)b->room);
         free(b->token);
@@ -244,8 +245,8 @@ int64_t bpe_merges(const Bpe *b, int32_t **pair) {
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
-/* Of a piece: symbol i is id[i], with neighbours before[i] and after[i], -1 at the ends; id -1: it went into the one
- * before. A heap has the merges that can be made, by rank and then by place. */
+/* A piece that is being merged. Symbol i is id[i]; its neighbours are before[i] and after[i], -1 at the ends. id -1:
+ * the symbol was joined to the one before. The heap has the possible merges, by rank and then by place. */
 typedef struct { uint64_t order; int32_t right; } Candidate; /* order: rank << 32 | place */
 typedef struct { int32_t *id, *before, *after; Candidate *heap; size_t heaped; } Piece;
 

@@ -1,6 +1,6 @@
-/* bpe.h - byte-pair encoding: a piece of text starts as its bytes, and the pair of neighbours whose merge was learnt
- * first is joined, until no pair can be (Sennrich et al., arXiv:1508.07909; over bytes: Radford et al. 2019).
- * data/bpe_file.c reads the vocabulary and its merges.
+/* bpe.h - byte-pair encoding (Sennrich et al., arXiv:1508.07909; over bytes: Radford et al. 2019). A piece of text
+ * begins as its bytes. Again and again the adjacent pair whose merge was learnt first is joined, until no pair has a
+ * merge. data/bpe_file.c reads the vocabulary and its merges.
  */
 #ifndef TRAIN_GPT_DATA_BPE_H
 #define TRAIN_GPT_DATA_BPE_H
@@ -15,13 +15,13 @@ void bpe_destroy(Bpe *b);
 
 /* Adds a token: an id and its bytes. Returns 1, or 0 if the id has bytes already or another id has these bytes. */
 int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count);
-/* Adds a merge: the neighbours left and right become id. Merges of lower rank are applied first. A pair that is added
- * again keeps its first rank. */
+/* Adds a merge: adjacent left and right become id. Merges of lower rank are applied first. A pair that is added again
+ * keeps its first rank. */
 void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 /* Allows every merge of two tokens whose bytes together are a third token. Its rank is the id of the third, as in a
  * .tiktoken file. */
 void bpe_merge_all(Bpe *b);
-/* A piece that is a token as a whole is that token, whatever its merges are ("ignore_merges"). */
+/* Makes each piece that is a whole token that token, without regard to merges ("ignore_merges"). */
 void bpe_take_whole(Bpe *b);
 /* Adds a special text, such as <|endoftext|>: it becomes this id wherever it occurs, before text is split. Returns 0 if
  * the id is another token. */
@@ -43,7 +43,7 @@ int         bpe_takes_whole(const Bpe *b);
  * number of merges. */
 int64_t     bpe_merges(const Bpe *b, int32_t **pair);
 /* Returns a hash of the merges that can happen, in their order: those that turn the text of a token into that token.
- * Other pairs with the same text never become neighbours. With bpe_take_whole() it includes tokens that no merges make.
+ * Other pairs with the same text never become adjacent. With bpe_take_whole() it includes tokens that no merges make.
  * Not for two threads at once. */
 uint64_t    bpe_merges_hash(Bpe *b);
 /* Returns a hash of the special ids, whatever order they were added in, and of their forms if text is normalized. */

@@ -28,8 +28,8 @@ static const char END_OF_TEXT[] = "<|endoftext|>";
 
 /* --- bytes as characters ------------------------------------------------------------------------------------------ */
 
-/* Files of text cannot hold any byte: the 188 printable ones of Latin-1 stand for themselves, the others, in order, for
- * U+0100 and on (openai/gpt-2, encoder.py). */
+/* Returns whether a byte represents itself in these files, as the 188 printable ones of Latin-1 do. The other bytes are
+ * represented, in order, by U+0100 and the next characters (openai/gpt-2, encoder.py). */
 static int is_printable(int byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174; }
 
 static int byte_of(unsigned character) {
@@ -60,7 +60,7 @@ static int64_t to_bytes(char *text, size_t count) {
     while (at < end) {
         unsigned c = *at++;
         if (c >= 0x80) {
-            if (c < 0xC2 || c > 0xDF || at == end || (*at & 0xC0) != 0x80) return -1; /* no UTF-8, or over U+07FF */
+            if (c < 0xC2 || c > 0xDF || at == end || (*at & 0xC0) != 0x80) return -1; /* not UTF-8, or over U+07FF */
             c = (c & 0x1F) << 6 | (*at++ & 0x3F);
         }
         if (c >= 512 || table[c] < 0) return -1;
@@ -127,13 +127,13 @@ static int is_set(const cJSON *object, const char *name) { /* neither absent, nu
     return item && !cJSON_IsNull(item) && !cJSON_IsFalse(item) && !(cJSON_IsString(item) && !item->valuestring[0]);
 }
 
-/* Begins a file: messages name it from here on. */
+/* Begins a file. Messages name this file from now on. */
 static int begin(Reading *r, const BpeText *file) {
     r->path = file->path;
     return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes");
 }
 
-/* Refuses what is no JSON, at the place where a strict reader stops. Returns 0. */
+/* Refuses text that is not JSON, with the place where a strict parser stops. Returns 0. */
 static int refuse_json(const Reading *r, const BpeText *file) {
     Json        json;
     JsonFault   fault;
@@ -192,7 +192,7 @@ static int has_all_bytes(const Reading *r) {
     return missing < 0 || refuse(r, ": no token is the byte 0x%02x alone, so not every text could be encoded", missing);
 }
 
-/* {"!": 0, "\"": 1, ...} */
+/* Reads the vocabulary: {"!": 0, "\"": 1, ...} */
 static int take_vocabulary(Reading *r, const cJSON *vocab) {
     if (!cJSON_IsObject(vocab)) return refuse(r, ": no vocabulary, an object of tokens and their ids");
     for (cJSON *item = vocab->child; item; item = item->next) {
@@ -235,7 +235,7 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
     return 1;
 }
 
-/* Notes tokens that no merge makes, as after a download that was cut: no text would ever have them. */
+/* Notes tokens that no merge makes. No text would ever contain them. A download that was cut off leaves such tokens. */
 static void note_unmade(const Reading *r) {
     int32_t *pair, unmade = 0;
     int64_t  merges = bpe_merges(r->bpe, &pair);
@@ -603,7 +603,7 @@ static int sextet(char c) {
     return at ? (int)(at - DIGITS) : -1;
 }
 
-/* In place; -1: it is no base64. */
+/* Decodes base64 in place. Returns the number of bytes, -1 if it is not base64. */
 static int64_t from_base64(char *text, size_t count) {
     char    *to = text;
     unsigned bits = 0;

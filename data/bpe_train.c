@@ -7,29 +7,30 @@
 
 #include "core/error.h"
 
-/* Longer words are counted in parts: none becomes a token. */
+/* Bytes of a word. A longer word is counted in slices, so it cannot become a token. */
 enum { LONGEST_WORD = 256 };
 
 typedef struct { size_t at; uint32_t bytes; int64_t count; } Word;
 
-/* A pair of neighbours: how often it is there now, and the words in which it was put, of which it may have gone. */
+/* An adjacent pair: how often it occurs now, and the words in which it has occurred. It may be gone from some of
+ * them. */
 typedef struct { uint64_t pair; int64_t count; int32_t *word; int32_t words, room; } Pair;
 typedef struct { int64_t count; uint64_t pair; } Candidate;
 
 struct BpeTrainer {
     size_t   memory_bytes;
-    char    *pool;             /* owned: the words' bytes */
+    char    *pool;             /* owned: bytes of the words */
     size_t   pool_bytes, pool_room;
     Word    *word;             /* owned */
     int32_t *place;            /* owned [places]: word + 1, by a hash of its bytes */
     size_t   words, word_room, places;
     int64_t  forgotten;
-    int32_t *symbol;           /* owned: of all words, each as long as it was in bytes */
+    int32_t *symbol;           /* owned: symbols of all words; each word has as many places as it had bytes */
     size_t  *begin;            /* owned [words + 1] */
     uint32_t *length;          /* owned [words]: symbols left */
     Pair    *pair;             /* owned [pair_places] */
     size_t   pairs, pair_places;
-    uint64_t *fresh;           /* owned: pairs that have come since the heap was last fed */
+    uint64_t *fresh;           /* owned: new pairs since feed_heap was last called */
     size_t   freshes, fresh_room;
     Candidate *heap;           /* owned */
     size_t   heaped, heap_room;
@@ -80,7 +81,7 @@ static size_t memory_of(const BpeTrainer *t) {
     return t->pool_room + sizeof *t->word * t->word_room + sizeof *t->place * t->places;
 }
 
-/* Words met up to so many times go; the others close up. */
+/* Forgets words with at most `count` occurrences, and closes the gaps. */
 static void forget(BpeTrainer *t, int64_t count) {
     size_t kept = 0, bytes = 0;
     for (size_t i = 0; i < t->words; i++) {
@@ -95,7 +96,7 @@ static void forget(BpeTrainer *t, int64_t count) {
     enter_all(t, t->places);
 }
 
-/* Twice the room for words, or in its place fewer words. */
+/* Doubles the memory for words. If that exceeds the limit, forgets words instead. */
 static void make_room(BpeTrainer *t) {
     int64_t count = 1;
     while (2 * memory_of(t) > t->memory_bytes && t->words > 0) {
@@ -206,13 +207,14 @@ static void spell_out(BpeTrainer *t) {
     }
 }
 
-/* A count only falls after its pair has come: what the heap has of it is at most too much. */
+/* Adds the new pairs to the heap. The count of a pair only falls afterwards, so a count in the heap can be too large
+ * but never too small. */
 static void feed_heap(BpeTrainer *t) {
     for (size_t i = 0; i < t->freshes; i++) push(t, (Candidate){pair_place(t, t->fresh[i])->count, t->fresh[i]});
     t->freshes = 0;
 }
 
-/* In one word: left and right, wherever they are neighbours, become id. The pairs around them change. */
+/* Joins left and right to id, wherever they are adjacent in a word, and updates the counts of the pairs around them. */
 static void merge_in(BpeTrainer *t, int32_t word, int32_t left, int32_t right, int32_t id) {
     int32_t *s = t->symbol + t->begin[word];
     uint32_t n = t->length[word], to = 0;
@@ -242,7 +244,7 @@ int32_t bpe_trainer_learn(BpeTrainer *t, int32_t most, int32_t *left, int32_t *r
     for (feed_heap(t); made < most && t->heaped > 0; feed_heap(t)) {
         Candidate c = pop(t);
         Pair     *p = pair_place(t, c.pair);
-        if (p->count != c.count) { /* it has changed since */
+        if (p->count != c.count) { /* the count has changed since */
             if (p->count > 1) push(t, (Candidate){p->count, c.pair});
             continue;
         }

@@ -164,7 +164,8 @@ NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, i
                "tokens, give model.vocab_size 65536 or less; text becomes shards by ./train_gpt tokenize");
 }
 
-/* A file that was made at its full size before its bytes came ends in zeros if they did not. */
+/* Warns of a shard that ends in zeros: a program that makes a file at its full size and then stops leaves such an
+ * end. */
 static void warn_of_zeros(const Shard *shard, const char *key) {
     enum { LEAST = 1024 };
     char    number[32];
@@ -304,7 +305,7 @@ uint64_t dataset_fingerprint(const Dataset *d) {
     return hash;
 }
 
-/* The sample, of n, that is the g-th of all epochs. */
+/* Returns the number, below n, of the g-th sample counted over all epochs. */
 static int64_t order_of(int64_t n, SampleOrder order, int64_t g) {
     int64_t epoch = g / n, i = g % n;
     return order.shuffle ? (int64_t)rng_permute((uint64_t)i, (uint64_t)n, order.seed, (uint64_t)epoch) : i;
@@ -314,7 +315,7 @@ int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g) {
     if (!d->blend) return order_of(d->samples, order, g);
     BlendPlace     p = blend_at(d->blend, g);
     const int64_t *first = &d->first_of_source[p.source];
-    order.seed ^= (uint64_t)p.source << 56; /* sources of one size have different orders */
+    order.seed ^= (uint64_t)p.source << 56; /* sources of equal size get different orders */
     return first[0] + order_of(first[1] - first[0], order, p.index);
 }
 

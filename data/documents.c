@@ -41,15 +41,15 @@ typedef struct {
     char          *typed;      /* path as the user typed it or would type it; owned */
     char          *name;       /* `typed` for messages, without characters that could steer a terminal; owned */
     DocumentFormat format;
-    TextEncoding   encoding;   /* as detected */
+    TextEncoding   encoding;   /* the detected encoding */
     Packing        packing;
     char          *note;       /* a remark for the user, if the format may be unexpected; else NULL; owned */
     int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
     int            is_unnamed; /* no path gives its bytes again: standard input, a pipe */
     int            is_pipe;    /* can be read only once; its format is detected when it is opened */
-    dev_t          device;     /* with inode: which file it is */
+    dev_t          device;     /* with inode, identifies the file */
     ino_t          inode;
-    int            is_again;   /* whether an earlier source is the same file */
+    int            is_again;   /* 1 if an earlier source is the same file */
     int            is_named;   /* named by the user, not found in a folder */
     int64_t        documents, bytes, invalid; /* counted by documents_read */
     TextControls   controls;   /* counted by documents_read */
@@ -76,7 +76,7 @@ typedef struct {
     TextFile *file; /* owned */
     char     *held; /* owned [room]: the start that judge() has read; `given` of its `helds` bytes are returned */
     size_t    helds, room, given;
-    int     (*is_stopped)(void); /* as in DocumentOptions */
+    int     (*is_stopped)(void); /* borrowed from DocumentOptions */
     int64_t   trial;             /* bytes that may still be read of a file that is only tried; -1: all of it */
 } Stream;
 

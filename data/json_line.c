@@ -1,4 +1,4 @@
-/* json_line.c - see json_line.h. Syntax is RFC 8259's; values other than the field's are checked and passed over. */
+/* json_line.c - see json_line.h. The syntax is RFC 8259. Values of other fields are checked and skipped. */
 #include "data/json_line.h"
 
 #include <stdio.h>
@@ -11,9 +11,9 @@ enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
 typedef struct {
     char  *at, *end;
-    size_t column; /* of `from`, where a fault was seen */
+    size_t column; /* column of the byte `from`, where the fault is */
     char  *from;
-    const char *wrong; /* the fault, NULL: none */
+    const char *wrong; /* the fault; NULL if there is none */
     int    is_lenient; /* control characters and NaN are allowed */
     int    is_open;    /* the fault is that the line ends before its value does */
 } Reader;
@@ -38,7 +38,7 @@ static int takes(Reader *r, char c) {
 
 /* --- strings ------------------------------------------------------------------------------------------------------ */
 
-/* Four hexadecimal digits, or -1. */
+/* Returns the value of four hexadecimal digits, or -1. */
 static int hex4(const char *at, const char *end) {
     int value = 0;
     if (end - at < 4) return -1;
@@ -70,7 +70,8 @@ static char *put_utf8(char *out, unsigned c) {
     return out;
 }
 
-/* A program of Python that reads a row as `value` of its line l and writes it. It reads what this reader refuses. */
+/* A Python command that rewrites each line l as a row with `value`. Python's parser accepts lines that this one
+ * refuses. */
 #define BY_PYTHON(value) "($ python3 -c 'import json, sys; [print(json.dumps(" value ")) for l in sys.stdin if l.strip()]' < FILE > NEW.jsonl "
 static const char ESCAPE[] = "holds a backslash that begins no escape ($ perl -pe 's/\\\\(u[0-9a-fA-F]{4}|[\"\\\\\\/bfnrt])|\\\\/$1 ? $& : "
                              "\"\\\\\\\\\"/ge' < FILE > NEW.jsonl writes it twice, as JSON does)";
@@ -80,7 +81,7 @@ static const char CONTROL[] = "holds a control character in a string " BY_PYTHON
 static const char BEHIND[] = "has text after its object " BY_PYTHON("json.JSONDecoder().raw_decode(l.strip())[0]") "takes it away)";
 static const char COMMA_LAST[] = "has a comma before its } ($ sed 's/,[[:space:]]*}[[:space:]]*$/}/' < FILE > NEW.jsonl takes it away at the end of a line)";
 
-/* After the backslash. An escape is never shorter than what it stands for. */
+/* Decodes an escape, after its backslash. An escape is never shorter than the character that it means. */
 static char *escape(Reader *r, char *out) {
     static const char FROM[] = "\"\\/bfnrt", TO[] = "\"\\/\b\f\n\r\t";
     if (r->at == r->end) return out;
@@ -103,7 +104,7 @@ static char *escape(Reader *r, char *out) {
     return put_utf8(out, is_half ? 0xFFFDu : (unsigned)code);
 }
 
-/* A string behind its quote, decoded in its place. */
+/* Decodes a string in place, after its opening quote. */
 static int string(Reader *r, char **text, size_t *length) {
     char *out = *text = r->at;
     while (!r->wrong) {
@@ -198,7 +199,7 @@ static int value(Reader *r, int depth) {
 
 /* --- the line ----------------------------------------------------------------------------------------------------- */
 
-/* The names of fields, as far as they fit, for the message on one that is missing. */
+/* The names of fields, as many as fit, for the message about a missing field. */
 typedef struct { char text[SHOWN_CHARS]; size_t used; } Names;
 static void add_name(Names *n, const char *name, size_t length) {
     if (length > 60 || n->used + length + 8 > sizeof n->text) return;

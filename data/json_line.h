@@ -8,7 +8,7 @@
 
 enum { JSON_LINE_FAULT_CHARS = 900 };
 
-/* Returns the words that say how rows are made of a JSON array, which text [bytes] begins with; NULL if it is none. */
+/* Returns the words that say how to make rows of a JSON array, if text [bytes] begins with one; otherwise NULL. */
 const char *json_line_array_rows(const char *text, size_t bytes);
 /* Decodes the string under `field` of the object in line [bytes], in place: the line is overwritten. Returns 1 with
  * *text and *length (the text may hold zero bytes), or 0 if the field is null or the line blank. On a fault returns -1

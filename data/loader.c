@@ -17,17 +17,20 @@ static const double PATIENCE_MS = 2000.0;
 struct Loader {
     const Dataset  *dataset;    /* borrowed */
     LoaderPlan      plan;
-    int64_t         T;          /* a rank's tokens of a sample */
-    int32_t        *sample;     /* owned [3, seq_len]: the thread's, inputs, targets, starts; NULL where T is all of it */
-    Batch          *batch;      /* owned [plan.batches]: in turn; device memory, from the arena */
-    int64_t         micro_steps;/* micro-batches of a step here */
-    int64_t         first_micro;/* the first of them, among the step's */
-    int64_t         ring;       /* micro-batches in memory: those of a step and AHEAD more */
+    int64_t         T;          /* tokens of a sample on one rank */
+    /* owned [3, seq_len]: the thread's inputs, targets and starts of a whole sample; NULL if T is the whole sample */
+    int32_t        *sample;
+    Batch          *batch;      /* owned [plan.batches], used in rotation; device memory from the arena */
+    int64_t         micro_steps;/* micro-batches of a step on this rank */
+    int64_t         first_micro;/* number of the first of them in the step */
+    int64_t         ring;       /* number of micro-batches in host memory: those of a step and AHEAD more */
     int32_t        *inputs;     /* owned [ring,B,T] */
     int32_t        *targets;    /* owned [ring,B,T] */
     int32_t        *starts;     /* owned [ring,B,T]; NULL without documents */
-    Thread          thread;     /* guards filled and taken; slots taken..filled-1 are the trainer's, the others the thread's */
-    int64_t         filled, taken; /* micro-batches since the start */
+    /* the lock protects filled and taken; the trainer owns slots taken..filled-1, the thread owns the others */
+    Thread          thread;
+    /* micro-batches that the thread has filled, and whose copy to the device has ended, since the start */
+    int64_t         filled, taken;
     int64_t         handed;        /* micro-batches given to the trainer: taken, or one more whose copy may still run */
     Event           copied;        /* after the latest copy to the device */
 };
@@ -52,13 +55,13 @@ size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int document
     return (documents ? 3 : 2) * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T);
 }
 
-/* Global index of the first row of this rank's n-th micro-batch. */
+/* Returns the global index of the first row of this rank's n-th micro-batch. */
 static int64_t first_index(const Loader *l, int64_t n) {
     const LoaderPlan *p = &l->plan;
     return p->first_sample + n / l->micro_steps * p->step_samples + (l->first_micro + n % l->micro_steps) * p->micro_batch;
 }
 
-/* Of row number `row` of the ring, whose whole sequence is given. */
+/* Writes the starts of documents of row number `row` of the ring. sequence is the whole sequence of the row. */
 static void fill_starts(Loader *l, int64_t row, const int32_t *sequence) {
     int64_t  whole = l->dataset->seq_len;
     int32_t *starts = l->starts ? l->starts + row * l->T : NULL, *all = l->sample ? l->sample + 2 * whole : starts;
@@ -145,7 +148,7 @@ int loader_destroy(Loader *l) {
     return 1;
 }
 
-/* Waits for the copy of the batch handed out last; its slot goes back to the thread. */
+/* Waits for the copy of the batch that was returned last. The thread may then fill its slot again. */
 static void release_slot(Loader *l) {
     if (l->handed == l->taken) return;
     event_wait(l->copied);

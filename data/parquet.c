@@ -21,22 +21,24 @@ typedef struct { const uint8_t *text; uint32_t bytes; } Entry;
 
 struct Parquet {
     char         *path;                       /* owned */
-    char          name[NAME_CHARS];           /* the column's, for messages */
+    char          name[NAME_CHARS];           /* name of the column, for messages */
     int           fd;
     ParquetColumn column;
     int64_t       next_chunk;
-    uint64_t      at, end;                    /* of the chunk: the next page in the file, and the end */
+    uint64_t      at, end;                    /* place in the file of the chunk's next page, and of its end */
     int           codec;
-    int64_t       chunk_left, page_left;      /* rows: of the pages to come, and of this page */
+    int64_t       chunk_left, page_left;      /* rows left in the next pages of the chunk, and in this page */
     Buffer        packed, page, dictionary;
-    Entry        *entry;                      /* owned [entry_room]: the dictionary's texts */
+    Entry        *entry;                      /* owned [entry_room]: texts of the dictionary */
     int64_t       entries, entry_room;
-    int           is_by_dictionary;           /* this page: indices into the dictionary, else texts */
-    PageRuns      levels, indices;            /* level 1: a text, 0: null */
+    /* 1 if this page holds indices into the dictionary, 0 if it holds texts */
+    int           is_by_dictionary;
+    /* a level is 1 for a text, 0 for null; indices are those of texts in the dictionary */
+    PageRuns      levels, indices;
     const uint8_t *value, *value_end;
 };
 
-/* Both return -1. */
+/* Writes the fault and returns -1. */
 static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int refuse(char *fault, const char *fmt, ...) {
     va_list args;
@@ -52,7 +54,7 @@ static int damaged(const Parquet *p, char *fault, const char *what) {
 
 /* --- bytes of the file -------------------------------------------------------------------------------------------- */
 
-/* 1, or -1. */
+/* Reads bytes of the file. Returns 1, or -1 with the fault. */
 static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offset, char *fault) {
     int rc = io_pread(p->fd, data, bytes, offset);
     if (rc == 0) return 1;
@@ -61,7 +63,7 @@ static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offse
     return refuse(fault, "is truncated: it was cut short while it was read");
 }
 
-/* Room for that many bytes; what was there is lost. */
+/* Makes the buffer at least that large. Its contents are lost. */
 static uint8_t *make_room(Buffer *b, size_t bytes) {
     if (bytes > b->room) {
         free(b->data);
@@ -74,7 +76,8 @@ static uint8_t *make_room(Buffer *b, size_t bytes) {
 
 /* --- pages -------------------------------------------------------------------------------------------------------- */
 
-/* The header of the page at p->at, which then is behind it: 1, or -1. It may be as long as its statistics. */
+/* Reads the header of the page at p->at and moves p->at after it. Returns 1 or -1. A header may be long, because it may
+ * hold statistics. */
 static int read_header(Parquet *p, PageHeader *h, char *fault) {
     for (size_t room = HEADER_GUESS;; room *= 8) {
         uint64_t left = p->end - p->at;
@@ -96,7 +99,7 @@ static int read_header(Parquet *p, PageHeader *h, char *fault) {
     return 1;
 }
 
-/* The page behind its header, unpacked into *out: levels and values. */
+/* Reads the page after its header and unpacks levels and values into *out. Returns 1 or -1. */
 static int read_page(Parquet *p, const PageHeader *h, Buffer *out, char *fault) {
     size_t   packed_bytes = (size_t)h->packed_bytes, bytes = (size_t)h->bytes, plain = (size_t)h->level_bytes;
     int      codec = h->is_packed ? p->codec : 0;
@@ -120,7 +123,7 @@ static uint32_t length_at(const uint8_t *at) {
     return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* The next of texts that stand one after another, each after its length; 0: there is none. */
+/* Reads the next text of a sequence, each with its length before it. Returns 0 if there is none. */
 static int next_text(const uint8_t **at, const uint8_t *end, Entry *text) {
     if (end - *at < 4) return 0;
     uint32_t bytes = length_at(*at);
@@ -154,7 +157,8 @@ static int refuse_encoding(const Parquet *p, const char *what, int encoding, cha
                   "PLAIN or a dictionary", p->name, what, page_encoding_name(encoding));
 }
 
-/* Levels, where rows may be null: before the values, in a page of version 1 with their length before them. */
+/* Reads the levels of a page if rows may be null. They are before the values. In a page of version 1 their length is
+ * before them. */
 static int take_levels(Parquet *p, const PageHeader *h, const uint8_t **at, const uint8_t *end, char *fault) {
     uint64_t bytes = (uint64_t)h->level_bytes;
     if (h->kind == PAGE_DATA && p->column.is_optional) {
@@ -182,12 +186,12 @@ static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     p->page_left = h->values;
     p->value = at, p->value_end = end;
     p->indices = (PageRuns){.at = at, .end = end};
-    if (!p->is_by_dictionary || at == end) return 1; /* all are null: not even a width */
+    if (!p->is_by_dictionary || at == end) return 1; /* all rows are null, so not even a width is there */
     p->indices.width = *p->indices.at++;
     return p->indices.width <= WIDEST ? 1 : damaged(p, fault, "its indices are wider than 32 bits");
 }
 
-/* Goes on to the next page, of any kind: 1, 0 after the last, -1. */
+/* Reads the next page, of any kind. Returns 1, 0 after the last page, or -1. */
 static int next_page(Parquet *p, char *fault) {
     PageHeader h;
     if (p->chunk_left == 0) {
@@ -237,7 +241,7 @@ int64_t parquet_rows(const Parquet *p) { return p->column.rows; }
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* Reads the footer, which stands before the last eight bytes: its length, and PAR1. 1, or -1. */
+/* Reads the footer. After it are the last eight bytes of the file: the footer's length, and PAR1. Returns 1 or -1. */
 static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char *fault) {
     uint8_t  head[MAGIC_BYTES], tail[TAIL_BYTES];
     uint64_t end = file_bytes - TAIL_BYTES;

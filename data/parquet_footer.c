@@ -16,12 +16,12 @@ enum { BYTE_ARRAY = 6, OPTIONAL = 1, NAME_CHARS = 64, NAMES_CHARS = 160 };
 
 /* --- the schema --------------------------------------------------------------------------------------------------- */
 
-/* A node of the tree of columns; the list has each before its children. */
+/* A node of the tree of columns. In the list of nodes each node is before its children. */
 typedef struct {
     char    name[NAME_CHARS];
-    int     is_field;                    /* is this the column that is wanted? */
-    int64_t type, repetition, children;  /* type -1: a group */
-    int64_t converted, logical;          /* what the bytes stand for: the older and the newer form, -1: no word of it */
+    int     is_field;                    /* 1 if the node is the wanted column */
+    int64_t type, repetition, children;  /* type is -1 for a group */
+    int64_t converted, logical;          /* meaning of the bytes, in the older and the newer form; -1: not given */
 } Node;
 
 static int64_t read_union(Thrift *t, int type) {
@@ -55,8 +55,8 @@ static Node read_node(Thrift *t, const char *field) {
     return n;
 }
 
-/* Passes the nodes below one that has so many children; returns the leaves among them. `left` counts the nodes of the
- * list. */
+/* Skips the nodes below a node with `children` children. Returns the number of leaves among them. *left is the number
+ * of nodes left in the list. */
 static int64_t pass_children(Thrift *t, int64_t children, size_t *left) {
     int64_t leaves = 0;
     while (children > 0 && *left > 0 && t->state == THRIFT_GOOD) {
@@ -75,7 +75,7 @@ static const char *type_name(int64_t type) {
     return type >= 0 && type < 8 ? NAMES[type] : "UNKNOWN";
 }
 
-/* The name of what the bytes stand for where they are no text; else NULL. */
+/* Returns the name of the bytes' meaning if they are no text, otherwise NULL. */
 static const char *meaning(const Node *n) {
     enum { DECIMAL = 5, BSON = 20, DECIMAL_TYPE = 5, BSON_TYPE = 13, GEOMETRY = 17, GEOGRAPHY = 18 };
     if (n->converted == DECIMAL || n->logical == DECIMAL_TYPE) return "DECIMAL";
@@ -97,7 +97,7 @@ static int is_text(const Node *n, const char *name, char *fault) {
     return 1;
 }
 
-/* Appends a name to the list of the columns that there are; one that has no room is the last, as "...". */
+/* Appends a name to the list of the file's columns. If it does not fit, the list ends in "...". */
 static void list_name(char names[NAMES_CHARS], const Node *n) {
     char   shown[NAME_CHARS + 16];
     size_t used = strlen(names);
@@ -107,8 +107,8 @@ static void list_name(char names[NAMES_CHARS], const Node *n) {
     snprintf(names + used, NAMES_CHARS - used, used ? ", %s" : "%s", shown);
 }
 
-/* Finds the field among the nodes at the top: its place among the leaves, which is its place in every group of rows;
- * -1: fault. */
+/* Finds the field among the top-level nodes. Returns its place among the leaves, which is its place in every group of
+ * rows, or -1 with the fault. */
 static int64_t find_column(Thrift t, int type, const char *field, const char *name, ParquetColumn *column,
                            char *fault) {
     char    names[NAMES_CHARS] = "";
@@ -152,7 +152,7 @@ static int64_t find_bad_encoding(Thrift *t, int type) {
     return bad;
 }
 
-/* Is this path of names the field alone? */
+/* Returns 1 if this path of names consists of the field alone. */
 static int is_path(Thrift *t, int type, const char *field) {
     int    of, is_field = 0;
     size_t count = thrift_list(t, type, &of);
@@ -194,7 +194,7 @@ static Meta read_column(Thrift *t, int type, const char *field) {
     return m;
 }
 
-/* One group of rows; *rows is -1 where it says nothing of them. */
+/* Reads one group of rows. *rows is its number of rows, -1 if it has none written. */
 static Meta read_group(Thrift *t, int type, int64_t leaf, const char *field, int64_t *rows) {
     Meta m = {.type = -1};
     int  of;
@@ -230,14 +230,15 @@ static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *
     if (rows < 0 || m->values != rows || rows > INT64_MAX - column->rows)
         REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again",
                        group, (long long)rows, (long long)m->values, name);
-    if (rows == 0) return 1; /* there need not be a page, nor a place for it */
+    if (rows == 0) return 1; /* a group without rows needs no page and no place */
     if (start < 4 || m->bytes < 0 || (uint64_t)start > offset || (uint64_t)m->bytes > offset - (uint64_t)start)
         REFUSE_DAMAGED("places %lld bytes of row group %lld of %s at byte %lld of %llu; copy or download it again",
                        (long long)m->bytes, group, name, (long long)start, (unsigned long long)offset);
     const ParquetChunk *before = column->chunks ? &column->chunk[column->chunks - 1] : NULL;
-    if (before && (uint64_t)start < before->offset + before->bytes) /* or a small file could hold any amount of text */
+    /* overlapping chunks would let a small file hold any amount of text */
+    if (before && (uint64_t)start < before->offset + before->bytes)
         REFUSE_DAMAGED("has row group %lld of %s begin within the one before; copy or download it again", group, name);
-    if ((column->chunks & (column->chunks - 1)) == 0) { /* full at each power of two */
+    if ((column->chunks & (column->chunks - 1)) == 0) { /* the list is full at each power of two */
         size_t        room = column->chunks ? 2 * (size_t)column->chunks : 1;
         ParquetChunk *chunk = (ParquetChunk *)realloc(column->chunk, sizeof *chunk * room);
         if (!chunk) fail(EXIT_MEMORY, "no memory for the footer of a parquet file");

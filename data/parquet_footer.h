@@ -5,7 +5,7 @@
 
 #include "data/parquet.h"
 
-/* Of a group of rows: the column's pages, one after another. */
+/* The pages of the column in one group of rows, which are adjacent. */
 typedef struct {
     uint64_t offset, bytes;
     int64_t  rows;
@@ -13,14 +13,14 @@ typedef struct {
 } ParquetChunk;
 
 typedef struct {
-    int           is_optional; /* rows may be without text */
+    int           is_optional; /* 1 if rows may be null */
     int64_t       rows;
     ParquetChunk *chunk;       /* owned */
     int64_t       chunks;
 } ParquetColumn;
 
-/* Parses a footer [bytes] that stands `offset` bytes into its file. Returns 1, or 0 and the fault as parquet_open
- * does; then nothing is owned. */
+/* Parses a footer [bytes] at byte `offset` of its file. Returns 1. Returns 0 with the fault, as parquet_open does; then
+ * *column owns nothing. */
 int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, const char *field, ParquetColumn *column,
                          char fault[PARQUET_FAULT_CHARS]);
 void parquet_footer_free(ParquetColumn *column);

@@ -43,7 +43,7 @@ static void parse_data_v2(Thrift *t, int type, PageHeader *h) {
         case 7: h->is_packed = thrift_bool(t, f.type); break;
         default: thrift_skip(t, f.type);
         }
-    if (repetitions != 0) definitions = -1; /* of a flat column there are none */
+    if (repetitions != 0) definitions = -1; /* a flat column has no repetition levels */
     h->level_bytes = definitions;
     h->level_encoding = ENCODING_RLE;
 }
@@ -93,7 +93,7 @@ static int unpack_snappy(const uint8_t *packed, size_t packed_bytes, uint8_t *ou
     return snappy_uncompress((const char *)packed, packed_bytes, (char *)out, &made) == SNAPPY_OK && made == bytes;
 }
 
-/* One member of a gzip file after another, till the page is full. */
+/* Unpacks the members of a gzip file one after another, until the page is full. */
 static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
     enum { ANY_WRAPPER = 15 + 32 }; /* the largest window, gzip or zlib */
     z_stream z = {.next_in = (Bytef *)(uintptr_t)packed, .avail_in = (uInt)packed_bytes};
@@ -108,11 +108,11 @@ static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out,
 }
 
 static int unpack_zstd(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes; /* an error is a number above any size */
+    return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes; /* an error is a number larger than any size */
 }
 
-/* By codec. `most`: bytes that one packed byte becomes at most: a snappy copy of 64 by 3, deflate's 258 by 2 bits, a
- * zstd block of 128 KiB by 4. */
+/* The codecs by number. `most`: the most bytes that one packed byte can become. A snappy copy makes 64 bytes from 3,
+ * deflate 258 bytes from 2 bits, a zstd block 128 KiB from 4 bytes. */
 static const struct {
     const char *name;
     uint64_t    most;
@@ -133,7 +133,7 @@ int page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes) {
 }
 
 int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    if (bytes == 0) return 1; /* of rows that are all null some writers pack nothing, others write nothing */
+    if (bytes == 0) return 1; /* if all rows are null, some writers pack nothing, others write nothing */
     return CODECS[codec].unpack(packed, packed_bytes, out, bytes);
 }
 
@@ -142,7 +142,7 @@ int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *
 static int begin_run(PageRuns *r) {
     uint64_t head = 0;
     int      shift = 0;
-    r->at += r->bit / 8; /* packed ones are whole bytes: each run has a multiple of eight */
+    r->at += r->bit / 8; /* bit-packed values end at a whole byte, because their number is a multiple of eight */
     r->bit = 0;
     for (;; shift += 7) {
         if (r->at == r->end || shift > 28) return 0;

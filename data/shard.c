@@ -52,7 +52,7 @@ static size_t utf8_character(const uint8_t *data, size_t bytes) {
     return length;
 }
 
-/* Without control characters, but for white space, backspace and escape. */
+/* Returns 1 if the bytes are UTF-8 without control characters, except white space, backspace and escape. */
 static int is_text(const uint8_t *data, size_t bytes) {
     for (size_t at = 0, length; at < bytes; at += length) {
         uint8_t c = data[at];
@@ -240,13 +240,14 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
  * reader. */
 static _Thread_local const Shard *reading;
 
-/* The fault strikes in a reading loop, which holds no lock and leaves nothing half done: fail() ends the job as for
- * an error returned to that loop. */
+/* Handles SIGBUS. The signal occurs in a reading loop, which holds no lock and leaves nothing half done. So fail() may
+ * end the job, as for an error returned to that loop. */
 static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     const Shard   *shard = reading;
     const uint8_t *at = (const uint8_t *)info->si_addr;
     (void)context;
-    if (!shard || at < shard->map || at >= shard->map + shard->file_bytes) { /* none of ours: as without this handler */
+    /* the address is in no shard: act as without this handler */
+    if (!shard || at < shard->map || at >= shard->map + shard->file_bytes) {
         struct sigaction as_before = {.sa_handler = SIG_DFL};
         set_action(signal_number, &as_before);
         return;
@@ -456,7 +457,7 @@ void shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *token
     drop_pages(shard, first, count);
 }
 
-/* Largest of count tokens, on plain loops that vectorise. */
+/* Returns the largest of `count` tokens, by a plain loop that the compiler vectorizes. */
 static uint16_t max_u16(const uint16_t *t, int64_t count) {
     uint16_t max = 0;
     for (int64_t i = 0; i < count; i++) max = t[i] > max ? t[i] : max;

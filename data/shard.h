@@ -13,7 +13,7 @@
 
 enum {
     SHARD_HEADER_BYTES = 1024,
-    SHARD_START_BYTES = 65536, /* read to find out whether a file without a header is text */
+    SHARD_START_BYTES = 65536, /* bytes read to find out whether a file without a header is text */
     SHARD_INDEX_BYTES = 34,    /* length of the start of a Megatron index */
     SHARD_FAULT_CHARS = 640
 };
@@ -73,9 +73,10 @@ int64_t  shard_zero_tail(const Shard *shard);
 
 /* Writer of llm.c shards: v1 for vocabularies up to 65536, v7 above. Calls return 0 or -errno. */
 typedef struct ShardWriter ShardWriter;
-int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size); /* writes path.tmp */
-int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);     /* -EFBIG past 2^31-1 tokens */
-int shard_writer_finish(ShardWriter *w);       /* header, fsync, rename to path; frees w, and on an error nothing is left */
-void shard_writer_destroy(ShardWriter *w);     /* in place of finish: nothing is left */
+int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size); /* creates path.tmp */
+int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);     /* returns -EFBIG after 2^31-1 tokens */
+/* writes the header, syncs, renames to path, frees w; after an error no file is left */
+int shard_writer_finish(ShardWriter *w);
+void shard_writer_destroy(ShardWriter *w);     /* frees w without finishing; no file is left */
 
 #endif

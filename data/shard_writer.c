@@ -1,4 +1,4 @@
-/* shard_writer.c - see shard.h: writing llm.c shards as tokens come, in constant memory. */
+/* shard_writer.c - see shard.h: writes llm.c shards in constant memory. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +12,10 @@ enum { BUFFER_BYTES = 1 << 20 };
 
 struct ShardWriter {
     char   *path, *tmp;      /* owned; tmp = path.tmp, NULL once renamed */
-    int     fd;              /* of tmp; -1 once closed */
+    int     fd;              /* descriptor of tmp; -1 once closed */
     int     token_bytes;
     int64_t tokens, vocab_size;
-    size_t  used_bytes;      /* of buffer */
+    size_t  used_bytes;      /* bytes of `buffer` that are used */
     uint8_t buffer[BUFFER_BYTES];
 };
 
@@ -25,7 +25,8 @@ int shard_writer_create(ShardWriter **out, const char *path, int64_t vocab_size)
     w->fd = -1;
     w->token_bytes = vocab_size <= 65536 ? 2 : 4;
     w->vocab_size = vocab_size;
-    w->used_bytes = SHARD_HEADER_BYTES; /* zeros for now: a shard whose writer died counts no tokens */
+    /* a header of zeros until the end, so a shard whose writer died has no tokens */
+    w->used_bytes = SHARD_HEADER_BYTES;
     w->path = strdup(path);
     if (asprintf(&w->tmp, "%s.tmp", path) < 0) w->tmp = NULL;
     int rc = w->path && w->tmp ? io_open(w->tmp, IO_CREATE) : -ENOMEM;

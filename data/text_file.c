@@ -41,7 +41,8 @@ struct TextFile {
     int          mark;
     unsigned char carry[CARRY]; /* a character that is not whole yet */
     size_t       carried;
-    int64_t      at, invalid, first_invalid; /* unpacked bytes decoded; those that are no UTF-8 */
+    /* unpacked bytes decoded; bytes of them that are not UTF-8, and the place of the first */
+    int64_t      at, invalid, first_invalid;
     Utf8         utf8;
 };
 
@@ -281,7 +282,7 @@ TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
 
 /* --- what is no text ---------------------------------------------------------------------------------------------- */
 
-/* A command that makes parquet of a table. */
+/* A Python command that converts a table to parquet. */
 #define TO_PARQUET(module, table)                                                                                       \
     "$ python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' FILE "     \
     "makes parquet of it"

@@ -65,10 +65,11 @@ int64_t text_file_invalid(const TextFile *f, int64_t *first);
 
 /* Control characters that a text does not hold: all but tab to carriage return. escapes and backspaces are among them. */
 typedef struct { int64_t all, escapes, backspaces; } TextControls;
-void text_count_controls(TextControls *c, const char *text, size_t bytes); /* adds those of a text */
-/* Returns 1 if over 1 % of the bytes of a text are such characters. */
+void text_count_controls(TextControls *c, const char *text, size_t bytes); /* adds the control characters of a text */
+/* Returns 1 if over 1 % of the bytes of a text are control characters. */
 int  text_is_binary(const TextControls *c, int64_t bytes);
-/* Returns what most of them make of a text, with the command that takes them away, worded to follow "is"; else NULL. */
+/* Returns words for a text with these control characters and the command that removes them, worded to follow "is"; or
+ * NULL. */
 const char *text_controls_cure(const TextControls *c);
 
 /* Turns a whole file in memory, *text [*bytes], into clean UTF-8: unpacked, without its mark, with a NUL after it.

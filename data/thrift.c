@@ -1,7 +1,7 @@
 /* thrift.c - see thrift.h. Source of the layout: apache/thrift, doc/specs/thrift-compact-protocol.md. */
 #include "data/thrift.h"
 
-enum { DEPTH = 32 }; /* of values inside values; parquet's own go eight deep */
+enum { DEPTH = 32 }; /* most levels of nested values; those of parquet have eight */
 enum { STOP, TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID };
 
 static uint8_t fault(Thrift *t, ThriftState state) {
@@ -83,7 +83,7 @@ static void skip_map(Thrift *t, int depth) {
     }
 }
 
-/* An element: a truth value takes a byte here, as a field it stands in its type. */
+/* Skips an element. As an element a truth value takes a byte; as a field it is part of the type. */
 static void skip(Thrift *t, int type, int depth) {
     size_t bytes;
     int    of;

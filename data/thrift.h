@@ -1,9 +1,8 @@
-/* thrift.h - reading Thrift's compact protocol, in which parquet files keep their footer and the headers of their
- * pages.
+/* thrift.h - reads Thrift's compact protocol, in which parquet files store the footer and the headers of pages.
  *
- * A cursor over bytes that believes nothing: after the first fault every call returns 0 and thrift_next() ends its
- * struct, so a reader may go on to its end and ask then. Each element takes at least a byte, so no loop is longer
- * than the bytes are.
+ * The reader is a cursor over bytes that may be damaged. After the first fault every call returns 0 and thrift_next()
+ * ends its struct, so a caller may read to the end and check the state then. Each element takes at least a byte, so no
+ * loop has more steps than there are bytes.
  *
  *     for (ThriftField f = {0, 0}; thrift_next(t, &f);)
  *         switch (f.id) {
@@ -17,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end before */, THRIFT_BAD } ThriftState;
+typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end too early */, THRIFT_BAD } ThriftState;
 
 typedef struct {
     const uint8_t *at, *end; /* borrowed */
@@ -26,14 +25,17 @@ typedef struct {
 
 typedef struct { int id, type; } ThriftField;
 
-/* The next field of a struct into *f, which was {0, 0} before the first: 1; 0 after the last. */
+/* Reads the next field of a struct into *f, which must be {0, 0} before the first. Returns 1, or 0 after the last
+ * field. */
 int            thrift_next(Thrift *t, ThriftField *f);
-int64_t        thrift_int(Thrift *t, int type);  /* an integer of any width */
-int            thrift_bool(Thrift *t, int type); /* a field, not an element of a list */
+int64_t        thrift_int(Thrift *t, int type);  /* reads an integer of any width */
+int            thrift_bool(Thrift *t, int type); /* reads the truth value of a field, not of an element of a list */
 const uint8_t *thrift_text(Thrift *t, int type, size_t *bytes);
-size_t         thrift_list(Thrift *t, int type, int *of); /* its elements, all of type *of; read or skip each */
-void           thrift_struct(Thrift *t, int type);        /* is it one? Its fields follow */
-void           thrift_skip(Thrift *t, int type);          /* a field */
-void           thrift_skip_element(Thrift *t, int type);  /* an element of a list */
+/* returns the number of elements, all of type *of; the caller reads or skips each */
+size_t         thrift_list(Thrift *t, int type, int *of);
+/* a fault unless the type is a struct, whose fields are read next */
+void           thrift_struct(Thrift *t, int type);
+void           thrift_skip(Thrift *t, int type);          /* skips a field */
+void           thrift_skip_element(Thrift *t, int type);  /* skips an element of a list */
 
 #endif

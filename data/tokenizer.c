@@ -22,7 +22,7 @@ static int is_of_bytes(const BpeFile *f) {
     return bpe_ids(b) == 256;
 }
 
-/* Takes over the file. */
+/* Makes a tokenizer, which owns the file from now on. */
 static Tokenizer of_file(BpeFile file, int64_t vocab_size) {
     if (!is_of_bytes(&file)) return (Tokenizer){TOKENIZER_BPE, vocab_size, file};
     bpe_file_free(&file);
@@ -46,7 +46,7 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     return t;
 }
 
-/* The first NAME.tiktoken of a folder by name; 0: none. */
+/* Writes the path of the first NAME.tiktoken of a folder, by name, to out. Returns 0 if there is none. */
 static int find_tiktoken(const char *folder, char *out, size_t capacity) {
     char           best[256] = "";
     DIR           *d = opendir(folder);
@@ -79,7 +79,8 @@ static const char *bytes_of(const Tokenizer *t, int32_t id, char *byte, size_t *
 
 /* --- which tokenizer it is ---------------------------------------------------------------------------------------- */
 
-/* Kinds of characters between which patterns divide, and words that some of them know. */
+/* Fragments of the sample text: characters of every kind that patterns distinguish, and words that some patterns
+ * contain. */
 static const char *const FRAGMENTS[] = {
     "a", "b", "Z", "Q", "\xc3\xa9", "\xc3\x89", "\xc7\x85", "\xc2\xaa", "\xca\xb0", "\xe4\xb8\xad", "\xe3\x81\x82", "\xe0\xb8\x81", "\xd7\x90",
     "\xcc\x81", "\xe0\xa4\xbf", "\xe2\x83\x9d", "0", "7", "42", "1234567890123", "\xd9\xa3", "\xe2\x85\xa7", "\xc2\xbd", " ", "  ", "     ", "\t", "\n",

@@ -1,4 +1,4 @@
-/* tokenizer_json.c - see tokenizer_json.h. Field by field what Hugging Face tokenizers 0.23 write. */
+/* tokenizer_json.c - see tokenizer_json.h. Writes the same fields as Hugging Face tokenizers 0.23. */
 #include "data/tokenizer_json.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void put_json_text(FILE *f, const char *text) {
     free(quoted);
 }
 
-/* The characters that stand for a token's bytes, within quotes. */
+/* Writes the characters that represent a token's bytes, in quotes. */
 static void put_token(FILE *f, const Bpe *b, int32_t id) {
     size_t      bytes;
     const char *text = bpe_bytes(b, id, &bytes);

@@ -4,11 +4,13 @@
 
 #include "data/tokenizer.h"
 
-/* The file's text, malloc'ed, *bytes of it. Of a tokenizer.json it is that file as it was read; of bytes a vocabulary of 256
- * with each byte its own id. NULL for TOKENIZER_IDS. */
+/* Returns the text of the file, malloc'ed, and its length in *bytes. A tokenizer that was read from a tokenizer.json
+ * gives that file unchanged. TOKENIZER_BYTES gives a vocabulary of 256, with each byte its own id. NULL for
+ * TOKENIZER_IDS. */
 char *tokenizer_json(const Tokenizer *t, size_t *bytes);
 
-/* Of a vocabulary and its merges; pattern splits text first, NULL: text is one piece. */
+/* Returns the file for a vocabulary and its merges, as tokenizer_json does. pattern splits text into pieces first;
+ * NULL: all text is one piece. */
 char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes);
 
 #endif

@@ -230,7 +230,7 @@ static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- xz ----------------------------------------------------------------------------------------------------------- */
 
-/* Keeps the last bytes of the file: what was read now, behind what was read before. */
+/* Keeps the last bytes of the file so far: those read now after those read before. */
 static void keep_last(Unpack *u) {
     size_t n = u->end < XZ_LAST ? u->end : XZ_LAST, old = u->lasts < XZ_LAST - n ? u->lasts : XZ_LAST - n;
     memmove(u->last, u->last + u->lasts - old, old);
@@ -238,8 +238,9 @@ static void keep_last(Unpack *u) {
     u->lasts = old + n;
 }
 
-/* liblzma waits for twelve bytes before it looks at a header. Returns whether fewer stand behind a whole stream, and
- * begin no other. A stream ends with the checksum of six bytes, these, and "YZ" (xz-file-format 2.1.2). */
+/* Returns whether a whole xz stream is followed by fewer than twelve bytes. liblzma ignores these bytes, because it
+ * waits for twelve bytes before it reads a header. A stream ends with the checksum of six bytes, these six bytes, and
+ * "YZ" (xz-file-format 2.1.2). */
 static int is_behind_xz(const Unpack *u) {
     for (size_t n = 1; n < XZ_HEADER && n + XZ_FOOTER <= u->lasts; n++) {
         const unsigned char *behind = u->last + u->lasts - n, *footer = behind - XZ_FOOTER;
