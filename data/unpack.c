@@ -240,7 +240,7 @@ static void keep_last(Unpack *u) {
 
 /* Returns whether a whole xz stream is followed by fewer than twelve bytes. liblzma ignores these bytes, because it
  * waits for twelve bytes before it reads a header. A stream ends with the checksum of six bytes, these six bytes, and
- * "YZ" (xz-file-format 2.1.2). */
+ * "YZ" (xz-file-format 2.1.2). Bytes that may begin another stream do not count. */
 static int is_behind_xz(const Unpack *u) {
     for (size_t n = 1; n < XZ_HEADER && n + XZ_FOOTER <= u->lasts; n++) {
         const unsigned char *behind = u->last + u->lasts - n, *footer = behind - XZ_FOOTER;
