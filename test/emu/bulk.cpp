@@ -14,7 +14,8 @@ namespace emu {
 
 char *async_view(size_t at) {
     if (!engine.here->async) engine.here->async = (char *)malloc(ARENA_BYTES);
-    if (!engine.here->async_used) memset(engine.here->async, 0xff, ARENA_BYTES); /* as shared memory begins */
+    /* 0xff, the first contents of shared memory, too */
+    if (!engine.here->async_used) memset(engine.here->async, 0xff, ARENA_BYTES);
     engine.here->async_used = true;
     return engine.here->async + at;
 }
@@ -33,7 +34,7 @@ void async_may_read(const char *p, size_t n, const char *what, const char *file,
 
 /* --- TMA stores --------------------------------------------------------------------------------------------------- */
 
-/* Calls f(shared, global or NULL where outside, bytes) for each part of the tile. */
+/* Calls f(shared, global, bytes) for each part of the tile. global is NULL outside of the matrix. */
 template <class F> static void each_place(const BulkStore &s, F f) {
     uint32_t at = shared_offset(s.shared, s.map.box_columns * s.map.box_rows * s.map.element_bytes, "TMA", s.file, s.line);
     each_part(s.map, at, s.column, s.row, [&](uint32_t offset, char *to, size_t n) { f(engine.here->arena + offset, to, n); });

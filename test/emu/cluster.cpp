@@ -1,6 +1,5 @@
-/* cluster.cpp - the emulated twins of core/ptx.cuh for clusters: blocks along x that run together, their barrier, and
- * arrivals at each other's mbarriers. A TMA load into several blocks is in hopper.cpp.
- */
+/* cluster.cpp - the emulated twins of core/ptx.cuh for clusters: blocks adjacent along x that run together, their
+ * barrier, and arrivals at each other's mbarriers. TMA loads into several blocks are in hopper.cpp. */
 #include "engine.h"
 
 namespace emu {

@@ -1,4 +1,4 @@
-/* collectives.cpp - operations of several threads. Each arriving thread is checked against those that wait; the last
+/* collectives.cpp - operations of several threads. Each arriving thread is checked against the waiting ones. The last
  * one computes for all. */
 #include "engine.h"
 
@@ -8,7 +8,7 @@ static bool same_place(const char *file_a, int line_a, const char *file_b, int l
     return line_a == line_b && (file_a == file_b || strcmp(file_a, file_b) == 0);
 }
 
-/* The lanes that gather with this mask, or NULL; two masks that overlap and differ never come together. */
+/* Returns the lanes that gather with this mask, or NULL. Two masks that overlap and differ can never complete. */
 static Gathering *gathering_of(Warp &w, const char *name, unsigned mask, const char *file, int line) {
     Gathering *found = nullptr;
     for (int i = 0; i < w.gatherings; i++) {
@@ -84,7 +84,8 @@ void warpgroup_collective(const char *name, void (*f)(int group, void *argument)
     bool whole = engine.launch->cluster == 1 || engine.block_threads % LANES == 0;
     if (!whole || engine.threads < (group + 1) * LANES) fail_at(file, line, "%s needs a full warpgroup of 128 threads", name);
     std::vector<Fiber *> &waiting = engine.warpgroup_waiting[group];
-    const Fiber *other = waiting.empty() ? nullptr : waiting[0]; /* the others wait where it does */
+    /* a thread that waits at the barrier where the others wait */
+    const Fiber *other = waiting.empty() ? nullptr : waiting[0];
     if (other && !same_place(other->file, other->line, file, line))
         fail_at(file, line, "divergent warpgroup: %s while thread %d waits in %s at %s:%d", name, other->index, other->name, other->file,
                 other->line);
@@ -109,7 +110,7 @@ static void check_barrier(const Barrier &b, int id, int threads, int wanted, con
         fail_at(file, line, "divergent barrier: %s while %d threads wait at %s:%d", name, b.arrived, b.file, b.line);
 }
 
-/* One thread more has come; whether it is the last one. */
+/* Counts an arriving thread. Returns whether it is the last one. */
 static bool arrive(Barrier &b, int wanted, int value, Reduction reduction, const char *file, int line) {
     if (!b.arrived) {
         b.value = reduction == REDUCE_AND;
@@ -121,7 +122,7 @@ static bool arrive(Barrier &b, int wanted, int value, Reduction reduction, const
     else b.value += value;
     return ++b.arrived == wanted;
 }
-/* Those who wait know of all that came; those who came and went on know nothing. */
+/* The waiting threads are ordered after all arrivals. Threads that arrived without waiting are not. */
 static void complete(Barrier &b) {
     race_barrier(b.warps);
     for (int w = 0; w < engine.warp_count; w++)

@@ -30,7 +30,7 @@ static struct Counts {
     const char                        *path = getenv("EMU_COUNTS");
     std::map<std::string, KernelCount> kernels;
     std::map<std::string, OpCount>     ops;
-    KernelCount                       *kernel = nullptr; /* of the launch that runs */
+    KernelCount                       *kernel = nullptr; /* kernel of the launch that runs */
     uint32_t                           launch = 0;
     int64_t                            moved_before = 0, work = 0;
     ~Counts() { if (path) write(); }
@@ -42,7 +42,8 @@ const bool counts = sums.path;
 /* --- bytes that are touched for the first time in this launch ----------------------------------------------------- */
 
 enum { GRANULE = 2 };
-struct Marks { size_t bytes; std::vector<uint32_t> read, written; }; /* launch numbers, a granule each */
+/* number of the last launch that read or wrote each granule */
+struct Marks { size_t bytes; std::vector<uint32_t> read, written; };
 static std::map<const char *, Marks> marks;
 
 static int64_t first_touches(const Allocation &a, const char *p, size_t n, bool writes) {
@@ -66,13 +67,14 @@ struct Instruction {
     const char *p[WARP_LANES];
     uint32_t    bytes;
 };
-struct Site { /* a code address in one warp */
-    uint32_t                 begun[WARP_LANES], done; /* instructions of each lane; those that are complete */
-    std::vector<Instruction> open;                    /* from `first` on; before it are complete ones */
+struct Site { /* a code address, in one warp */
+    /* instructions that each lane has begun, and number of complete ones */
+    uint32_t                 begun[WARP_LANES], done;
+    std::vector<Instruction> open;                    /* instructions from `first` on; earlier ones are complete */
     size_t                   first;
     bool                     is_shared;
 };
-static std::unordered_map<uint64_t, Site> sites; /* of a launch */
+static std::unordered_map<uint64_t, Site> sites; /* sites of one launch */
 enum { NEAR_SITES = 1 << 12 };
 static struct { uint64_t key; Site *site; } near_sites[NEAR_SITES];
 
@@ -84,7 +86,7 @@ static Site &site_of(uint64_t key) {
 
 enum { BANKS = 32, WORD = 4, SECTOR = 32 };
 
-/* Passes of lanes [from, to). */
+/* Returns the passes of lanes [from, to). */
 static int passes_of(const Instruction &x, int from, int to) {
     uintptr_t word[BANKS][WARP_LANES + 1];
     int       words[BANKS] = {}, most = 0;
@@ -131,7 +133,7 @@ static void note_part(const char *p, size_t n, uint32_t at, bool is_shared) {
     if (s.first == s.open.size()) s.open.clear(), s.first = 0;
 }
 
-/* What count_whole has counted, of which the compiler's own accesses come next. */
+/* The access that count_whole has counted. The compiler's own accesses for it, which follow, are not counted again. */
 static struct { const Fiber *by; const char *from, *to; bool writes; } whole;
 
 void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {
@@ -141,7 +143,7 @@ void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {
     bool        is_shared = p >= engine.here->arena && p < engine.here->arena + ARENA_BYTES;
     if (!is_shared) {
         const Allocation *a = find_allocation(p);
-        if (!a || p + n > a->base + a->bytes) return; /* a constant, or a fault that the race checker tells */
+        if (!a || p + n > a->base + a->bytes) return; /* a constant, or a fault that the race checker reports */
         sums.kernel->moved += first_touches(*a, p, n, writes);
     }
     for (size_t done = 0; done < n; done += 16) note_part(p + done, std::min<size_t>(16, n - done), at, is_shared);
@@ -163,7 +165,7 @@ void count_bulk(const void *p, size_t n, bool writes) {
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-static const char *op_of_next; /* whose contract was the last */
+static const char *op_of_next; /* the operation whose contract was the last */
 
 void note_op(const char *op, double bytes) {
     if (!sums.path || !op) return;
@@ -173,7 +175,7 @@ void note_op(const char *op, double bytes) {
 }
 const char *op_now() { return op_of_next; }
 
-/* "(row_kernel<T, W, 1>)" without what is not of its name. */
+/* Returns the name of a kernel without the parentheses and namespaces that the compiler adds. */
 static std::string plain(const char *name) {
     std::string s;
     for (; *name; name++)
@@ -205,7 +207,7 @@ static bool is_product(const std::string &kernel) {
     return false;
 }
 void count_launch_end(const Launch &l) {
-    enum { LAUNCH_WORK = 1024 }; /* so many bytes could be moved while one begins */
+    enum { LAUNCH_WORK = 1024 }; /* bytes that could be moved in the time of a launch */
     if (!sums.path) return;
     int64_t moved = sums.kernel->moved - sums.moved_before;
     sums.work += moved + LAUNCH_WORK;

@@ -13,7 +13,7 @@ import os
 import sys
 
 COLUMNS = {"kernel": ["conflicts", "again"], "operation": ["traffic"]}
-WORSE = 1.1  # a case more in a test moves the ratios, too: they are sums over all of its shapes
+WORSE = 1.1  # the ratios are sums over all shapes of a test, so a new case moves them, too
 
 
 def counted(path):
@@ -26,11 +26,11 @@ def counted(path):
     rows = {}
     for (what, name), n in sums.items():
         if name.startswith("cublas") or name in ("matmul", "matmul, set", "matmul, added"):
-            continue  # a library's: what the emulator does in its place says nothing
+            continue  # the kernel belongs to a library; the emulator's replacement shows nothing about it
         if what == "kernel":
             _, passes, least, asked, moved = n
             rows[what, name] = [passes / least if least else 1.0, asked / moved if moved else 1.0]
-        elif n[2] and n[1]:  # fills run no kernel here
+        elif n[2] and n[1]:  # fills run no kernel in the emulator
             rows[what, name] = [n[2] / n[1]]
     return rows
 

@@ -24,7 +24,7 @@ struct Operation {
     void               *bias = nullptr, *aux = nullptr;
     const float        *a_scale = nullptr, *b_scale = nullptr;
     int8_t              fast_accumulation = 0;
-    int32_t             multiprocessors = 0; /* to plan for; 0: all */
+    int32_t             multiprocessors = 0; /* multiprocessors to plan for; 0: all */
     int64_t             aux_ld = 0;
 };
 struct Layout {
@@ -44,7 +44,7 @@ struct Algorithm {
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm travels as 64 bytes");
 
-/* Attributes by number: where they live and how many bytes the header gives them. */
+/* An attribute by its number: the place where it is stored, and its bytes according to the header. */
 struct Attribute {
     int    what;
     void  *at;
@@ -104,7 +104,8 @@ const char *fault_of_epilogue(const Problem &p) {
     }
 }
 
-/* "To use FP8 kernels" of cuBLAS's documentation at cublasLtMatmul, for compute capability 8.9 and 9.0. */
+/* Returns what is wrong with a product in fp8, by "To use FP8 kernels" of cuBLAS's documentation at cublasLtMatmul, for
+ * compute capability 8.9 and 9.0. */
 const char *fault_of_fp8(const Problem &p) {
     if (!is_fp8(p.b.type) || (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2)) return "fp8: two of it, at most one E5M2";
     if (p.op.trans_a != CUBLAS_OP_T || p.op.trans_b != CUBLAS_OP_N) return "fp8: A is transposed and B is not";
@@ -145,13 +146,14 @@ cublasStatus_t refuse(const Problem &p, const char *fault) {
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* NVIDIA's conditions for the quickest kernels, "Tensor Core Usage" of cuBLAS's documentation: pointers, leading dimensions
- * and the extents along them are multiples of 16 bytes. */
+/* Returns whether a product meets NVIDIA's conditions for the fastest kernels ("Tensor Core Usage" in cuBLAS's
+ * documentation): pointers, leading dimensions and the extents along them are multiples of 16 bytes. */
 bool fits_wide(const Layout &l, uintptr_t align) {
     return align % 16 == 0 && l.ld * bytes_of(l.type) % 16 == 0 && l.rows * bytes_of(l.type) % 16 == 0;
 }
 
-/* Of the algorithm on this problem; SIZE_MAX if it is not one of the three, or lost a part on the way. */
+/* Returns the workspace of the algorithm for this problem. Returns SIZE_MAX if it is not one of the three algorithms,
+ * or its record is damaged. */
 size_t workspace_of(const Algorithm &a, const Problem &p) {
     if (a.tile != TILE || a.stages != STAGES || a.cluster != CLUSTER) return SIZE_MAX;
     if (a.id == WIDE) {
@@ -185,7 +187,7 @@ __attribute__((no_sanitize("address", "undefined"))) void store(void *p, cudaDat
     else ((__half *)p)[i] = __float2half_rn(x);
 }
 
-/* x as a dense rows x columns array of f32, row after row; transposed: x holds its transpose. */
+/* Returns x as a dense rows x columns array of f32, in row order. transposed: x holds the transpose. */
 std::vector<float> widen(const void *x, const Layout &l, bool transposed, bool tf32) {
     int64_t rows = transposed ? l.columns : l.rows, columns = transposed ? l.rows : l.columns;
     std::vector<float> y((size_t)(rows * columns));
@@ -198,7 +200,7 @@ std::vector<float> widen(const void *x, const Layout &l, bool transposed, bool t
     return y;
 }
 
-/* acc [m] = sum over l in [from, to) of a[l,:] b[l], in chunks; a [k,m]. */
+/* acc [m] = sum over l in [from, to) of a[l,:] b[l], in chunks; a is [k,m]. */
 __attribute__((no_sanitize("address", "undefined"))) void sum_over(float *acc, const float *a, const float *b, int64_t m, int64_t from, int64_t to) {
     std::vector<float> chunk((size_t)m);
     for (int64_t i = 0; i < m; i++) acc[i] = 0.0f;
@@ -239,7 +241,8 @@ float finish(const Product &x, int64_t i, int64_t j, float sum) {
 void matmul_kernel(const Product *x) {
     const Problem &p = x->p;
     bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    std::vector<float> a = widen(x->a, p.a, p.op.trans_a == CUBLAS_OP_N, tf32); /* [k,m]: its columns as they lie */
+    /* [k,m]: the columns in the order of memory */
+    std::vector<float> a = widen(x->a, p.a, p.op.trans_a == CUBLAS_OP_N, tf32);
     std::vector<float> b = widen(x->b, p.b, p.op.trans_b == CUBLAS_OP_N, tf32); /* [n,k] */
     std::vector<float> acc((size_t)p.m);
     int64_t half = x->algorithm.split == 2 ? p.k / 2 : p.k, d_bytes = bytes_of(p.d.type);
@@ -269,7 +272,7 @@ void matmul_kernel(const Product *x) {
 
 void product_kernel(std::shared_ptr<Product> x) { matmul_kernel(x.get()); }
 
-/* A matrix must lie inside one allocation; the loops above do without ASan. */
+/* Returns whether a matrix is inside one allocation. The loops above run without ASan. */
 bool is_inside(const void *x, const Layout &l) {
     const emu::Allocation *a = emu::find_allocation(x);
     return a && (const char *)x + ((l.columns - 1) * l.ld + l.rows) * bytes_of(l.type) <= a->base + a->bytes;

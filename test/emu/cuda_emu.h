@@ -13,7 +13,7 @@
 #pragma once
 #define CUDA_EMU 1
 
-/* crt/host_defines.h keeps these when they are already defined. */
+/* crt/host_defines.h keeps these macros if they are already defined. */
 #define __global__
 #define __device__
 #define __host__
@@ -37,14 +37,14 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* Variables and not macros: fields of that name, as in cudaLaunchConfig_t, keep working. */
+/* These are variables, not macros, so that fields of the same name work, as in cudaLaunchConfig_t. */
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-/* Of a matrix in global memory; in the global namespace, for a type inside emu would pull emu's functions into every
- * call with it. */
+/* A matrix in global memory, as TMA uses it. It is in the global namespace: a type inside emu would add emu's functions
+ * to the lookup of every call with it. */
 enum EmuElement { ELEMENT_BF16, ELEMENT_F16, ELEMENT_F32, ELEMENT_8_BIT };
 struct alignas(64) EmuTensorMap {
     void      *base;
@@ -65,24 +65,26 @@ struct Body {
     virtual ~Body() = default;
     virtual void operator()() = 0;
 };
-/* Runs the kernel, or records it where the stream is being captured. Takes the body over. */
+/* Runs the kernel, or records it if the stream is being captured. Owns the body from now on. */
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
                    cudaStream_t stream, const void *kernel, Body *body, size_t body_bytes);
 
-/* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at
- * the file's end. */
+/* EMU_KERNELS=file: appends a line "name: signature" for every launched kernel, once for each list of argument
+ * types. */
 void note_kernel(const char *name, const char *signature);
-/* EMU_COUNTS=file: bank conflicts and bytes of each kernel and operation; test/emu/count.cpp. An operation of so many
- * bytes, by its contract: the kernels launched from now on are its own. NULL: a dry one. */
+/* EMU_COUNTS=file: counts bank conflicts and bytes of each kernel and operation (test/emu/count.cpp). note_op begins an
+ * operation whose contract has so many bytes; kernels launched from now on belong to it. NULL: a dry operation. */
 void note_op(const char *op, double bytes);
-/* Whether anything is counted; an access that is one instruction on a GPU, whatever this compiler makes of it next. */
+/* counts: 1 if anything is counted. count_whole notes an access that is one instruction on a GPU, although this
+ * compiler may split it. */
 extern const bool counts;
 void count_whole(const void *p, size_t n, bool writes);
 
-/* Ends the process for a pointer into the host's own memory, which a GPU cannot reach. */
+/* Ends the process if the pointer is into the host's own memory, which a GPU cannot reach. */
 void check_argument(const char *kernel, const void *pointer);
 
-/* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. A pointer inside a struct is not checked. */
+/* Launches a kernel. The arguments are copied here, as on a GPU, so later changes by the caller do not reach the
+ * kernel. A pointer inside a struct is not checked. */
 template <class... P, class... A>
 cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
                    cudaStream_t stream, void (*kernel)(P...), A &&...args) {
@@ -101,10 +103,11 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
                   new Call(kernel, std::forward<A>(args)...), sizeof(Call));
 }
 
-/* Before it a thread of an early launch may touch no memory of the GPU but its arguments, and it may not end. */
+/* Waits for earlier kernels. Before it, a thread of an early launch may read no memory of the GPU except its arguments,
+ * and may not end. */
 void await_kernels();
 
-/* One object per key and block, with red zones around it. */
+/* Return memory for one object per key and block, with red zones around it. */
 void *smem_static(const void *key, size_t bytes, size_t align);
 void *smem_dynamic(size_t align);
 
@@ -115,14 +118,14 @@ using Compute = void (*)(void **argument_of_lane, unsigned mask);
 void warp_collective(Kind kind, const char *name, unsigned mask, void *argument, Compute f, const char *file, int line);
 
 enum Reduction { REDUCE_NONE, REDUCE_OR, REDUCE_AND, REDUCE_COUNT };
-/* threads 0: the whole block, all at one place of the source. */
+/* Waits at a barrier of the block. threads 0: all threads of the block, all at one place of the source. */
 int  block_barrier(int id, int threads, const char *name, int value, Reduction reduction, const char *file, int line);
-void block_arrive(int id, int threads, const char *name, const char *file, int line); /* comes, and does not wait */
+void block_arrive(int id, int threads, const char *name, const char *file, int line); /* arrives and does not wait */
 
 template <class T> struct Shuffle {
     T    value;
     int  source;
-    bool in_segment; /* else the lane keeps its own value */
+    bool in_segment; /* 0: the lane keeps its own value */
 };
 template <class T> void shuffle_all(void **argument, unsigned mask) {
     T before[32];
@@ -142,25 +145,28 @@ template <class T> T shuffle(unsigned mask, T value, int source, bool in_segment
     warp_collective(SHUFFLE, name, mask, &x, shuffle_all<T>, file, line);
     return x.value;
 }
-unsigned vote(unsigned mask, int predicate, const char *name, const char *file, int line); /* the lanes that voted yes */
+/* returns the lanes that voted yes */
+unsigned vote(unsigned mask, int predicate, const char *name, const char *file, int line);
 
 /* --- memory: note_* report accesses of uninstrumented code to the race checker ------------------------------------ */
 
 void note_read(const void *p, size_t n);
 void note_write(void *p, size_t n);
 void note_atomic(void *p, size_t n);
-void copy_unnoted(void *to, const void *from, size_t n); /* as memcpy, and no access for the race checker */
+/* copies like memcpy, without an access for the race checker */
+void copy_unnoted(void *to, const void *from, size_t n);
 
 template <class T, class F> T read_modify_write(T *p, F f) {
     if ((uintptr_t)p % sizeof(T)) fail("misaligned atomic at %p", (void *)p);
     note_atomic(p, sizeof(T));
     T old;
-    copy_unnoted(&old, p, sizeof(T)); /* nobody comes between: a thread runs until it waits */
+    copy_unnoted(&old, p, sizeof(T)); /* atomic, because a thread runs until it waits */
     T now = f(old);
     copy_unnoted(p, &now, sizeof(T));
     return old;
 }
-/* The types of the intrinsics with a cache hint under nvcc: numbers and NVIDIA's short vectors. */
+/* is_one_of is true for the types that nvcc's intrinsics with a cache hint accept: numbers and NVIDIA's short
+ * vectors. */
 template <class T, class... U> constexpr bool is_one_of() { return (std::is_same<T, U>::value || ...); }
 template <class T> constexpr bool takes_hint() {
                 return std::is_arithmetic<T>::value ||
@@ -189,12 +195,13 @@ void cp_async(void *shared, const void *global, int bytes, int source_bytes, con
 void cp_async_commit();
 void cp_async_wait(int pending);
 
-uint32_t shared_offset(const void *p, size_t n, const char *what, const char *file, int line); /* fails outside of shared memory */
+/* fails if p is outside of shared memory */
+uint32_t shared_offset(const void *p, size_t n, const char *what, const char *file, int line);
 void     mbarrier_init(uint64_t *barrier, unsigned count, const char *file, int line);
 void     mbarrier_arrive(uint64_t *barrier, unsigned expected_bytes, const char *file, int line);
 void     mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int line);
 void     tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks, const char *file,
-                     int line); /* blocks 0: into the thread's own */
+                     int line); /* blocks 0: into the thread's own block */
 void     fence_proxy_async();
 void     tma_store_2d(const EmuTensorMap *map, const void *shared, int column, int row, bool add, const char *file, int line);
 void     bulk_commit();
@@ -202,10 +209,11 @@ void     bulk_wait(int pending, bool read);
 unsigned cluster_rank();
 void     cluster_arrive(const char *file, int line);
 void     cluster_wait(const char *file, int line);
-void     mbarrier_arrive_at(uint64_t *barrier, unsigned rank, const char *file, int line); /* of that block, at the same place */
+/* arrives at the barrier at the same place in that block */
+void     mbarrier_arrive_at(uint64_t *barrier, unsigned rank, const char *file, int line);
 void     set_registers(int n, bool raise, const char *file, int line);
 
-/* a_registers NULL: a is a descriptor. A wait names the accumulators that it completes, three at most, or NULL. */
+/* a_registers NULL: a is a descriptor. A wait names the accumulators that it completes, at most three, or NULL. */
 void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const uint32_t *a_registers, uint64_t b, int accumulate,
            bool a_transposed, bool b_transposed, const char *file, int line);
 void wgmma_fence();
@@ -283,7 +291,7 @@ inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-/* Rounded for itself: no compiler joins it with what follows. */
+/* Each operation rounds on its own: the compiler must not fuse it with the next one. */
 #if defined(__x86_64__)
 inline float __fadd_rn(float a, float b) { float r = a + b; asm("" : "+x"(r)); return r; }
 inline float __fmul_rn(float a, float b) { float r = a * b; asm("" : "+x"(r)); return r; }
@@ -295,7 +303,8 @@ inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; } /* NaN becomes 0, as in the hardware */
+/* NaN becomes 0, as in the hardware */
+inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
 inline int   __float2int_rn(float x) { return (int)nearbyintf(x); }
 inline int   __popc(unsigned x) { return __builtin_popcount(x); }
 inline int   __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
@@ -307,7 +316,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
     for (int i = 0; i < 4; i++) out |= (unsigned)(bytes >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
     return out;
 }
-inline unsigned __vmaxu2(unsigned a, unsigned b) { /* of either half */
+inline unsigned __vmaxu2(unsigned a, unsigned b) { /* the maximum of each half */
     unsigned low = (a & 0xffff) > (b & 0xffff) ? a : b, high = a >> 16 > b >> 16 ? a : b;
     return (low & 0xffff) | (high & 0xffff0000u);
 }
@@ -338,7 +347,7 @@ EMU_MIN_MAX(unsigned long long)
 EMU_MIN_MAX(float)
 EMU_MIN_MAX(double)
 
-/* The runtime has this for kernels of any type, but shows it to nvcc only. */
+/* The runtime has this function for kernels of any type, but its header shows it only to nvcc. */
 template <class... P> cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value) {
     return cudaFuncSetAttribute((const void *)kernel, attribute, value);
 }

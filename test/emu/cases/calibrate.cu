@@ -27,7 +27,8 @@ template <typename T> std::vector<T> operands(size_t n, uint32_t seed) {
 
 enum Primitive { LDMATRIX, LDMATRIX_TRANSPOSED, CP_ASYNC_SHORT, NAMED_BARRIER, EXP2, MMA };
 
-/* Each warp for itself: 32 rows of 16 bytes go to shared memory, come back by ldmatrix, and are multiplied. */
+/* Runs a primitive in each warp on its own. 32 rows of 16 bytes are written to shared memory, read by ldmatrix and
+ * multiplied. */
 template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive primitive) {
     struct alignas(16) Row { T x[8]; }; /* the whole row is an operand of cp.async */
     SMEM(Row, rows, [THREADS]);
@@ -37,8 +38,10 @@ template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive p
     cp_async_16(tile[threadIdx.x], in + (size_t)threadIdx.x * 8, bytes);
     cp_async_commit();
     cp_async_wait<0>();
-    if (primitive == NAMED_BARRIER) named_barrier_sync(1 + warp / 2, 2 * WARP); /* a row of the pair's other warp is read */
-    else __syncwarp();                                                         /* every lane's row is there */
+    /* reads a row of the pair's other warp */
+    if (primitive == NAMED_BARRIER) named_barrier_sync(1 + warp / 2, 2 * WARP);
+    /* waits until every lane's row is written */
+    else __syncwarp();
     uint32_t a[4], b[2];
     float    d[4] = {0.5f, -0.25f, 0.0f, 1.0f};
     if (primitive == LDMATRIX_TRANSPOSED) ldmatrix_x4_transposed(a, tile[warp * WARP + lane]);
@@ -52,7 +55,7 @@ template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive p
 
 enum Hopper { TMA_INSIDE, TMA_ACROSS_THE_EDGE, EVERY_THREAD_ARRIVES, WGMMA };
 
-/* One warpgroup: a tile by TMA as it lies in shared memory, or the product of two. */
+/* Runs a primitive in one warpgroup: returns a tile as TMA writes it to shared memory, or the product of two tiles. */
 template <typename T>
 KERNEL __launch_bounds__(THREADS, 1)
     hopper_kernel(uint32_t *out, const __grid_constant__ TensorMap map, Hopper primitive) {
@@ -71,7 +74,7 @@ KERNEL __launch_bounds__(THREADS, 1)
         tma_load_2d(shared->a, &map, &shared->arrived, edge, edge);
         tma_load_2d(shared->b, &map, &shared->arrived, 64 - edge, edge);
     }
-    __syncthreads(); /* the barrier exists */
+    __syncthreads(); /* after this the barrier exists */
     mbarrier_wait(&shared->arrived, 0);
     float d[32];
     for (int i = 0; i < 32; i++) d[i] = 0.0f;
@@ -83,7 +86,8 @@ KERNEL __launch_bounds__(THREADS, 1)
         wgmma_wait<0>(d);
     }
     const T *mine = shared->a + threadIdx.x * 32;
-    if (primitive == EVERY_THREAD_ARRIVES) { /* each reads a value that another has stored before it arrived */
+    /* each thread reads a value that another thread stored before it arrived */
+    if (primitive == EVERY_THREAD_ARRIVES) {
         shared->b[threadIdx.x] = mine[0];
         mbarrier_arrive(&shared->all_arrived);
         mbarrier_wait(&shared->all_arrived, 0);

@@ -7,7 +7,7 @@
 #include "core/ptx_wgmma.cuh"
 
 #ifdef CUDA_EMU
-extern int planted; /* 0: none */
+extern int planted; /* number of the planted fault; 0: none */
 #define BUG(n) (planted == (n))
 #else
 #define BUG(n) false
@@ -25,16 +25,16 @@ void fill(float *out, int n, float value, Stream *s);
 template <typename T> void gemm(float *c, const T *a, const T *b, int m, int n, int k, Stream *s);        /* n and k multiples of 8 */
 template <typename T> void gemm_hopper(float *c, const T *a, const T *b, int m, int n, int k, Stream *s);
 
-/* k * sizeof(A) a multiple of 128; turned: 1, b is [k,n] in the place of [n,k]; 2, a is [k,64]; 3, both */
+/* c = a b'. k * sizeof(A) is a multiple of 128. turned is a bit set: 1: b is [k,n] instead of [n,k]; 2: a is [k,64] */
 template <typename A, typename B, int N, bool in_registers, int turned>
 void product(float *out, const A *a, const B *b, int k, Stream *s);
 void two_products(float *out, const bf16 *a, const bf16 *b, Stream *s);
 
-/* seen: out's first element of each 64 rows of `in`, as its block saw it */
+/* seen: the first element of out for each 64 rows of `in`, as its block saw it */
 template <typename T, bool transposed> void store(T *out, T *seen, const T *in, int rows, int columns, Stream *s);
 template <typename T> void sum_of_blocks(T *sum, int rows, int blocks, int rounds, Stream *s);
 void hand_on(float *out, const float *in, int n, Stream *s);
-/* out [n] = 8 in, by three kernels, two of them launched early; n % 128 == 0 */
+/* out [n] = 8 in, by three kernels, two of which are launched early; n % 128 == 0 */
 void double_often(float *out, float *room, const float *in, int n, Stream *s);
 /* clusters of two blocks; out[2 clusters][in] = in + the block's number, in [64 tiles, 64] */
 void share(float *out, const bf16 *in, int tiles, int clusters, Stream *s);

@@ -1,5 +1,5 @@
-/* cluster.cu - clusters of two blocks that share each tile: each loads half of it into both, and both must have read a slot of
- * the ring before either fills it again. */
+/* cluster.cu - clusters of two blocks that share each tile. Each block loads half of the tile into both blocks. Both
+ * must have read a slot of the ring before either fills it again. */
 #include "core/tensor_map.cuh"
 #include "test/emu/cases/cases.cuh"
 
@@ -13,15 +13,17 @@ struct alignas(1024) Ring {
 DEVICE void load_half(Ring *ring, const TensorMap *map, int t) {
     int      slot = t % SLOTS;
     unsigned rank = cluster_rank(), parity = t / SLOTS & 1;
-    unsigned everybody = BUG(106) ? 1u << rank : (1u << BLOCKS) - 1; /* 106: itself alone */
-    if (!BUG(104)) mbarrier_wait_cluster(&ring->empty[slot], parity ^ 1); /* 104: the other block may still read */
-    mbarrier_arrive_expect(&ring->full[slot], BUG(103) ? TILE_BYTES / BLOCKS : TILE_BYTES); /* 103: its own half only */
+    unsigned everybody = BUG(106) ? 1u << rank : (1u << BLOCKS) - 1; /* 106: loads into itself only */
+    /* 104: fills a slot that the other block may still read */
+    if (!BUG(104)) mbarrier_wait_cluster(&ring->empty[slot], parity ^ 1);
+    /* 103: expects only its own half */
+    mbarrier_arrive_expect(&ring->full[slot], BUG(103) ? TILE_BYTES / BLOCKS : TILE_BYTES);
     void *half = ring->tile[slot] + rank * (TILE_BYTES / BLOCKS);
     tma_load_2d_multicast(half, map, &ring->full[slot], 0, t * ROWS + (int)rank * HALF, everybody);
 }
 #endif
 
-/* out[block][i] = in[i] + block, of in [64 tiles, 64] bf16. */
+/* out[block][i] = in[i] + block, with `in` [64 tiles, 64] bf16. */
 KERNEL __launch_bounds__(THREADS, 1)
     share_kernel(float *__restrict__ out, const __grid_constant__ TensorMap map, int tiles) {
 #ifdef PTX_HOPPER
@@ -33,9 +35,9 @@ KERNEL __launch_bounds__(THREADS, 1)
         }
         mbarrier_init_fence();
     }
-    if (BUG(101)) __syncthreads(); /* 101: the other block's barriers may not exist yet */
-    else if (!BUG(107)) cluster_arrive(); /* 107: waits without having come */
-    if (!BUG(101) && !BUG(108)) cluster_wait(); /* 108: comes and never waits */
+    if (BUG(101)) __syncthreads(); /* 101: uses the other block's barriers, which may not exist yet */
+    else if (!BUG(107)) cluster_arrive(); /* 107: waits without having arrived */
+    if (!BUG(101) && !BUG(108)) cluster_wait(); /* 108: arrives and never waits */
     if (threadIdx.x == 0) load_half(ring, &map, 0);
     for (int t = 0; t < tiles; t++) {
         int slot = t % SLOTS;
@@ -46,10 +48,11 @@ KERNEL __launch_bounds__(THREADS, 1)
             bf16 *at = (bf16 *)(ring->tile[slot] + row * 128 + ((byte / 16) ^ row % 8) * 16 + byte % 16);
             out[((int64_t)blockIdx.x * tiles + t) * ROWS * COLUMNS + i] = to_f32(*at) + (float)blockIdx.x;
         }
-        fence_proxy_async(); /* TMA fills the slot again */
-        __syncthreads();     /* the block has read the slot */
+        fence_proxy_async(); /* TMA fills the slot again, so reads must be fenced */
+        __syncthreads();     /* after this the whole block has read the slot */
         for (unsigned rank = 0; threadIdx.x == 0 && rank < BLOCKS; rank++)
-            if (!BUG(102) || rank == cluster_rank()) mbarrier_arrive_at(&ring->empty[slot], rank); /* 102: does not tell the other */
+            /* 102: does not release the slot to the other block */
+            if (!BUG(102) || rank == cluster_rank()) mbarrier_arrive_at(&ring->empty[slot], rank);
     }
     if (BUG(105)) return; /* 105: ends while the other block may still arrive here */
     cluster_arrive();

@@ -3,9 +3,10 @@
 #include "core/ptx.cuh"
 #include "host.h"
 
-enum { ROW = 64 }; /* 16-bit elements: 128 bytes, all banks once */
+enum { ROW = 64 }; /* 16-bit elements: a row of 128 bytes uses each bank once */
 
-/* One warp. Beside each line: passes, of at least; bytes asked of global memory. */
+/* A kernel of one warp. The comment of each line gives its passes and the least passes, then the bytes requested of
+ * global memory. */
 KERNEL counted_kernel(float *out, const float *in) {
     SMEM(bf16, rows, [WARP * ROW]);
     float   *words = reinterpret_cast<float *>(rows);
@@ -22,7 +23,8 @@ KERNEL counted_kernel(float *out, const float *in) {
 }
 
 #ifdef CUDA_EMU
-/* While bytes are counted, a nanosecond for each: of `in`, written and read of `out`, and what a launch counts as. */
+/* Milliseconds that a launch takes while bytes are counted, at a nanosecond for each byte: of `in`, of `out` written
+ * and read, and the fixed cost of a launch. */
 static const float COUNTED_MS = (float)(4 * WARP + 4 * WARP + 4 + 1024) * 1e-6f;
 #endif
 
@@ -34,7 +36,7 @@ void counted_case() {
     CUDA_CHECK(cudaEventCreate(&from));
     CUDA_CHECK(cudaEventCreate(&to));
 #ifdef CUDA_EMU
-    emu::note_op("counted", 512.0); /* as its contract would */
+    emu::note_op("counted", 512.0); /* note the operation, as its contract does */
 #endif
     CUDA_CHECK(cudaEventRecord(from, stream_queue(&stream)));
     LAUNCH(counted_kernel, 1, WARP, 0, &stream, out.p, in.p);

@@ -1,8 +1,8 @@
-/* early.cu - kernels that start while the one before them still runs: each takes the other's result. */
+/* early.cu - kernels that start while the previous one still runs. Each reads the result of the previous one. */
 #include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 
-enum { THREADS = 128, COPIED = 4 /* floats of a cp.async */ };
+enum { THREADS = 128, COPIED = 4 /* floats that a cp.async copies */ };
 
 DEVICE void load_tile(float *tile, const float *in) {
     int t = threadIdx.x;
@@ -10,7 +10,7 @@ DEVICE void load_tile(float *tile, const float *in) {
     cp_async_commit();
 }
 
-/* out[i] = 2 in[i]; both [n], a multiple of THREADS. */
+/* out[i] = 2 in[i]; both [n], with n a multiple of THREADS. */
 KERNEL double_kernel(float *out, const float *in) {
     SMEM(float, tile, [THREADS]);
     int i = blockIdx.x * THREADS + threadIdx.x, warp = threadIdx.x / WARP;
@@ -18,14 +18,15 @@ KERNEL double_kernel(float *out, const float *in) {
     if (BUG(113)) seen = in[i]; /* 113: reads before it waits */
     if (BUG(114)) out[i] = 0.0f; /* 114: writes before it waits */
     if (BUG(115)) load_tile(tile, in); /* 115: copies before it waits */
-    if (!BUG(111) && !(BUG(112) && warp == 1)) await_kernels(); /* 111: nobody waits; 112: one warp does not */
+    if (!BUG(111) && !(BUG(112) && warp == 1)) await_kernels(); /* 111: no thread waits; 112: one warp does not wait */
     if (!BUG(115)) load_tile(tile, in);
     cp_async_wait<0>();
-    __syncthreads(); /* the tile is there */
+    __syncthreads(); /* after this the tile is complete */
     out[i] = seen > 1e30f ? NAN : 2.0f * tile[threadIdx.x];
 }
 void double_often(float *out, float *room, const float *in, int n, Stream *s) {
-    LAUNCH(double_kernel, n / THREADS, THREADS, 0, s, out, in); /* a kernel of the kind may be launched plainly, too */
+    /* an early kernel may also be launched in the ordinary way */
+    LAUNCH(double_kernel, n / THREADS, THREADS, 0, s, out, in);
     LAUNCH_EARLY(double_kernel, n / THREADS, THREADS, 0, s, room, out);
     LAUNCH_EARLY(double_kernel, n / THREADS, THREADS, 0, s, out, room);
 }

@@ -1,12 +1,12 @@
-/* gemm.cu - C[m,n] = A[m,k] B[k,n], row-major, twice: mma.sync with double-buffered cp.async, and wgmma fed by TMA
- * through mbarriers. */
+/* gemm.cu - C[m,n] = A[m,k] B[k,n], row-major, in two ways: by mma.sync with double-buffered cp.async, and by wgmma,
+ * with tiles that TMA loads and mbarriers announce. */
 #include "core/ptx_wgmma.cuh"
 #include "core/tensor_map.cuh"
 #include "test/emu/cases/cases.cuh"
 
 /* --- mma.sync: tiles 64 x 64 x 32, 4 warps of 32 x 32 each -------------------------------------------------------- */
 
-enum { TILE_M = 64, TILE_N = 64, TILE_K = 32, PAD = 8 /* rows on different banks */, GEMM_THREADS = 128 };
+enum { TILE_M = 64, TILE_N = 64, TILE_K = 32, PAD = 8 /* PAD puts rows on different banks */, GEMM_THREADS = 128 };
 
 template <typename T> struct GemmShared {
     T a[2][TILE_M][TILE_K + PAD];
@@ -59,14 +59,14 @@ KERNEL gemm_kernel(float *__restrict__ out, const T *__restrict__ a, const T *__
     for (int t = 0; t < tiles; t++) {
         if (t + 1 < tiles) {
             load_tiles(shared, (t + 1) % 2, a, b, m, n, k, m0, n0, (t + 1) * TILE_K);
-            if (BUG(12)) cp_async_wait<2>(); /* 12: waits for one group too few */
+            if (BUG(12)) cp_async_wait<2>(); /* 12: leaves one group too many in flight */
             else cp_async_wait<1>();
         } else {
             cp_async_wait<0>();
         }
-        __syncthreads(); /* everybody's copies are there */
+        __syncthreads(); /* after this the copies of all threads are complete */
         multiply_tiles(acc, shared, t % 2, warp_m, warp_n);
-        if (!BUG(13)) __syncthreads(); /* 13: the next load overwrites a tile that is being read */
+        if (!BUG(13)) __syncthreads(); /* 13: the next load overwrites a tile that is still read */
     }
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 4; j++)
@@ -106,7 +106,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
         }
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist */
+    __syncthreads(); /* after this the barriers exist */
     if (threadIdx.x >= 128) {
         registers_lower<40>();
         for (int t = 0; threadIdx.x == 128 && t < tiles; t++) {
@@ -117,7 +117,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
             tma_load_2d(ring->a[stage], &map_a, &ring->full[stage], t * SIDE, m0);
             tma_load_2d(ring->b[stage], &map_b, &ring->full[stage], n0, t * SIDE);
         }
-        return; /* no barrier of the block follows */
+        return; /* legal, because no barrier of the block follows */
     }
     registers_raise<232>();
     float acc[32], nothing = 0.0f;
@@ -133,9 +133,10 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
             wgmma<T, T, 64, 0, 1>(acc, a, b, 1);
         }
         wgmma_commit();
-        if (!BUG(46)) wgmma_wait<0>(acc); /* 46: slot released and accumulator read before the products are there */
-        nothing += to_f32(ring->a[stage][threadIdx.x]) * 0.0f; /* an ordinary read */
-        if (!BUG(47)) fence_proxy_async();                     /* 47: none before TMA fills the slot again */
+        /* 46: releases the slot and reads the accumulator before the products are complete */
+        if (!BUG(46)) wgmma_wait<0>(acc);
+        nothing += to_f32(ring->a[stage][threadIdx.x]) * 0.0f; /* an ordinary read of the tile */
+        if (!BUG(47)) fence_proxy_async();                     /* 47: no proxy fence before TMA fills the slot again */
         __syncwarp();
         if (threadIdx.x % WARP == 0) mbarrier_arrive(&ring->empty[stage]);
     }
@@ -150,7 +151,8 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
 #endif
 }
 template <typename T> void gemm_hopper(float *c, const T *a, const T *b, int m, int n, int k, Stream *s) {
-    if (BUG(48)) setenv("EMU_SHIFT", "512", 1); /* 48: dynamic memory lies at no multiple of its alignment */
+    /* 48: dynamic memory begins at a place that is not a multiple of its alignment */
+    if (BUG(48)) setenv("EMU_SHIFT", "512", 1);
     TensorMap map_a = tensor_map_2d(a, m, k, SIDE, SIDE), map_b = tensor_map_2d(b, k, n, SIDE, SIDE);
     dim3      grid((unsigned)blocks_for(n, SIDE), (unsigned)blocks_for(m, SIDE));
     LAUNCH((gemm_hopper_kernel<T>), grid, 256, sizeof(Ring<T>), s, c, map_a, map_b, m, n, k);

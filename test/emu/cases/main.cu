@@ -1,9 +1,8 @@
-/* main.cu - cases [NAME [BUG]]: runs the cases, all of them or the one named, with or without a planted fault; built by
- * nvcc, on a GPU.
+/* main.cu - cases [NAME [BUG]]: runs all cases, or the one named, with or without a planted fault. nvcc builds it for a
+ * GPU.
  *
- * Prints "ok NAME" or "not ok NAME: why" for each; exit 1 when one failed. Sizes are odd on purpose: rows, columns and
- * tiles do not fit.
- */
+ * Prints "ok NAME" or "not ok NAME: why" for each case. Exits with 1 if one failed. Sizes are odd on purpose: rows,
+ * columns and tiles do not fit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +17,7 @@
 int planted;
 #endif
 
-/* The program has these in core/device.cu. */
+/* Replaces the function of core/device.cu. */
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line) {
     printf("not ok %s at %s:%d: %s\n", call, file, line, cudaGetErrorString(error));
     exit(1);
@@ -31,7 +30,7 @@ int launches_early(void) {
     int major = 0, driver = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     CUDA_CHECK(cudaDriverGetVersion(&driver));
-    return major >= 9 && (driver >= 12030 || BUG(121)); /* 121: though the driver is too old for it */
+    return major >= 9 && (driver >= 12030 || BUG(121)); /* 121: although the driver is too old for it */
 }
 void launch_check(const char *kernel, const char *file, int line) {
     cudaError_t error = cudaGetLastError();
@@ -41,7 +40,7 @@ void launch_check(const char *kernel, const char *file, int line) {
 Stream stream;
 
 static uint32_t random_state = 7;
-static float    random_float() { /* in (-1, 1) */
+static float    random_float() { /* returns a number in (-1, 1) */
     random_state = random_state * 1664525u + 1013904223u;
     return (float)(int32_t)random_state / 2147483648.0f;
 }
@@ -145,7 +144,7 @@ static void reverse_case() {
     auto            x = random_vector<float>(n);
     OnDevice<float> dx(x), out(n);
     double          from = now_ms(), error = 0;
-    reverse_warps(out.p, BUG(29) ? x.data() : dx.p, n, &stream); /* 29: memory of the host */
+    reverse_warps(out.p, BUG(29) ? x.data() : dx.p, n, &stream); /* 29: passes a pointer to host memory */
     auto   got = out.host();
     double ms = now_ms() - from;
     for (int i = 0; i < n; i++) widen(&error, got[i] - x[i ^ 31]);
@@ -220,7 +219,7 @@ template <typename A, typename B, int N, bool in_registers, int turned> static v
                        as_float(b[turned & 1 ? (size_t)l * N + j : (size_t)j * k + l]);
             widen(&error, sum - got[(size_t)i * N + j]);
         }
-    judge(name, error, sizeof(A) == 1 ? 0.02 : 1e-3, ms); /* the hardware sums products of fp8 in fewer bits */
+    judge(name, error, sizeof(A) == 1 ? 0.02 : 1e-3, ms); /* the hardware adds products of fp8 in fewer bits */
 }
 static void two_products_case() {
     auto            a = random_vector<bf16>(64 * 64), b = random_vector<bf16>(128 * 64);
@@ -312,7 +311,7 @@ static void early_case() {
     for (int i = 0; i < n; i++) widen(&error, got[i] - 8.0 * x[i]);
     judge("early", error, 0, ms);
 }
-/* A driver for CUDA 12.2 records the same kernels, one after the other. On a GPU the driver is the one that is there. */
+/* Sets a driver for CUDA 12.2, which records the same kernels one after the other. On a GPU the real driver is used. */
 static void early_graph_case() {
     const int       n = 512;
     auto            x = random_vector<float>(n);
@@ -348,7 +347,7 @@ static void cluster_small() {
         for (int i = 0; i < n; i++) widen(&error, as_float(x[i]) + (float)b - got[(size_t)b * n + i]);
     judge("cluster", error, 1e-6, ms);
 }
-/* The sizes of the report's table of speeds. */
+/* Runs the sizes of the report's table of speeds. */
 static void speed() {
     layernorm_case(256, 768);
     softmax_case(256, 1024);

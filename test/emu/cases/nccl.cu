@@ -1,4 +1,5 @@
-/* nccl.cu - cases of NCCL beside a computation, on one rank: what its kernels hold, and its end. They hold on a GPU too. */
+/* nccl.cu - cases of NCCL during a computation, on one rank: which multiprocessors its kernels hold, and an abort. They
+ * are valid on a GPU, too. */
 #if !defined(NO_NCCL) && __has_include(<nccl.h>)
 #include <nccl.h>
 #endif
@@ -21,7 +22,8 @@ static ncclComm_t open_group(int most_blocks) {
     return comm;
 }
 
-/* out = 0, a block's elements each. One warpgroup gives registers up, the other takes them: the block has its multiprocessor to itself. */
+/* Sets out [BLOCK of each block] to 0. One warpgroup gives registers up and the other takes them, so the block has its
+ * multiprocessor to itself. */
 enum { BLOCK = 256 };
 KERNEL __launch_bounds__(BLOCK, 1) stay_kernel(float *out) {
 #ifdef PTX_HOPPER
@@ -31,7 +33,7 @@ KERNEL __launch_bounds__(BLOCK, 1) stay_kernel(float *out) {
     out[blockIdx.x * BLOCK + threadIdx.x] = 0.0f;
 }
 
-/* A kernel whose blocks stay leaves multiprocessors to NCCL's. */
+/* A kernel whose blocks stay must leave multiprocessors to NCCL's kernels. */
 void nccl_beside_case() {
     enum { COLLECTIVES = 3 };
     int          major = 0, multiprocessors = 0;
@@ -39,9 +41,9 @@ void nccl_beside_case() {
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     if (major != 9) return;
-    const int       blocks = multiprocessors - (BUG(123) ? 0 : 1); /* 123: a block for each multiprocessor */
+    const int       blocks = multiprocessors - (BUG(123) ? 0 : 1); /* 123: one block for each multiprocessor */
     OnDevice<float> x(64), out((size_t)blocks * BLOCK);
-    ncclComm_t      comm = open_group(BUG(124) ? 0 : 1); /* 124: NCCL may take all */
+    ncclComm_t      comm = open_group(BUG(124) ? 0 : 1); /* 124: NCCL may hold all multiprocessors */
     CUDA_CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
     CUDA_CHECK(cudaMemset(x.p, 0, 64 * sizeof(float)));
     for (int i = 0; i < COLLECTIVES; i++) check(ncclAllReduce(x.p, x.p, 64, ncclFloat32, ncclSum, comm, side), "NCCL: an all-reduce");
@@ -59,7 +61,8 @@ void nccl_abort_case() {
     ncclResult_t state = ncclSuccess;
     check(ncclCommGetAsyncError(comm, &state), "NCCL: a communicator is asked");
     check(ncclCommAbort(comm), "NCCL: an abort");
-    if (BUG(122)) check(ncclCommGetAsyncError(comm, &state), "NCCL: it is asked again"); /* 122: after its abort */
+    /* 122: uses it after its abort */
+    if (BUG(122)) check(ncclCommGetAsyncError(comm, &state), "NCCL: it is asked again");
     expect(state == ncclSuccess, "NCCL: nobody asks after an abort");
 }
 #else

@@ -1,4 +1,4 @@
-/* runtime.cu - cases of the runtime: memory that both sides touch, and graphs. They hold on a GPU too. */
+/* runtime.cu - cases of the runtime: memory that host and device both use, and graphs. They are valid on a GPU, too. */
 #include "test/emu/cases/cases.cuh"
 #include "test/emu/cases/host.h"
 
@@ -10,7 +10,7 @@ void managed_case() {
     for (int i = 0; i < n; i++) shared[i] = pinned[i] = (float)i;
     OnDevice<float> sums(n);
     CUDA_CHECK(cudaMemset(sums.p, 0, n * sizeof(float)));
-    column_sums(sums.p, shared, 1, n, &stream); /* a kernel reads the host's data */
+    column_sums(sums.p, shared, 1, n, &stream); /* a kernel reads data that the host has written */
     column_sums(sums.p, pinned, 1, n, &stream);
     CUDA_CHECK(cudaMemcpyAsync(shared, sums.p, n * sizeof(float), cudaMemcpyDeviceToDevice, stream_queue(&stream)));
     CUDA_CHECK(cudaStreamSynchronize(stream_queue(&stream)));
@@ -46,7 +46,7 @@ void graph_case() {
     CUDA_CHECK(cudaStreamBeginCapture(main_queue, cudaStreamCaptureModeGlobal));
     float value = 3.0f;
     fill(a.p, n, value, &stream);
-    value = 4.0f; /* the launch has its own copy */
+    value = 4.0f; /* changes the variable, but the launch has its own copy */
     CUDA_CHECK(cudaEventRecord(forked, main_queue));
     CUDA_CHECK(cudaStreamWaitEvent(side_queue, forked, 0));
     CUDA_CHECK(cudaMemcpyAsync(b.p, a.p, n * sizeof(float), cudaMemcpyDeviceToDevice, side_queue));

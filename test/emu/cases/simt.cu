@@ -56,7 +56,7 @@ template <int BLOCK> DEVICE float block_reduce(float v, Of of) {
     v = of == MAXIMUM ? warp_max(v) : warp_sum(v);
     if (lane == 0) part[BUG(5) ? warp + 1 : warp] = v; /* 5: shared array overrun by one */
     if (!BUG(6)) __syncthreads();                      /* 6: missing barrier, read after write */
-    if (BUG(8)) {                                      /* 8: every warp reads part, which the next call overwrites */
+    if (BUG(8)) {                                      /* 8: every warp reads `part`, which the next call overwrites */
         v = lane < BLOCK / WARP ? part[lane] : nothing;
         return of == MAXIMUM ? warp_max(v) : warp_sum(v);
     }
@@ -72,7 +72,8 @@ template <int BLOCK> DEVICE float block_reduce(float v, Of of) {
 template <int BLOCK> KERNEL softmax_kernel(float *__restrict__ out, const float *__restrict__ in, int columns) {
     const float *x = in + (size_t)blockIdx.x * columns;
     float        most = -INFINITY, sum = 0.0f;
-    for (int i = threadIdx.x; i < columns + (BUG(9) ? 1 : 0); i += BLOCK) most = fmaxf(most, x[i]); /* 9: reads one past the row */
+    /* 9: reads one element after the row */
+    for (int i = threadIdx.x; i < columns + (BUG(9) ? 1 : 0); i += BLOCK) most = fmaxf(most, x[i]);
     if (BUG(10)) { /* 10: barrier in divergent code */
         if (threadIdx.x < BLOCK / 2) most = block_reduce<BLOCK>(most, MAXIMUM);
     } else {
@@ -85,7 +86,7 @@ template <int BLOCK> KERNEL softmax_kernel(float *__restrict__ out, const float 
 void softmax(float *out, const float *in, int rows, int columns, Stream *s) {
     LAUNCH((softmax_kernel<256>), rows, 256, 0, s, out, in, columns);
     if (BUG(20) && out[0] == 12345.0f) printf("never\n"); /* 20: the host reads device memory */
-    if (BUG(120)) { /* 120: the same of a large allocation, which has pages of its own */
+    if (BUG(120)) { /* 120: the host reads device memory of a large allocation, which has its own pages */
         float *large;
         cudaMalloc((void **)&large, 4 << 20);
         if (large[1 << 19] == 12345.0f) printf("never\n");
@@ -136,7 +137,8 @@ KERNEL reverse_kernel(float *__restrict__ out, const float *__restrict__ in, int
     values[warp][lane] = in[i];
     if (!BUG(21)) __syncwarp(); /* 21: missing __syncwarp */
     out[i] = values[warp][WARP - 1 - lane];
-    if (BUG(22)) { if (warp & 1) __syncthreads(); else __syncthreads(); } /* 22: two barriers of one line; hardware does not mind */
+    /* 22: two barriers instead of one; the hardware accepts this */
+    if (BUG(22)) { if (warp & 1) __syncthreads(); else __syncthreads(); }
     if (BUG(23)) { /* 23: two different barriers */
         if (warp & 1)
             __syncthreads();
@@ -155,7 +157,7 @@ KERNEL reverse_kernel(float *__restrict__ out, const float *__restrict__ in, int
         int by = lane == 5 ? 40 : 1;
         out[i] = (float)(1 << by);
     }
-    if (BUG(27)) { /* 27: local array overrun */
+    if (BUG(27)) { /* 27: overrun of a local array */
         float few[4] = {1, 2, 3, 4};
         out[i] = few[(lane + n) & 7];
     }

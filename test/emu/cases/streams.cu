@@ -5,7 +5,7 @@
 
 enum { ROUNDS = 40, N = 256 };
 
-/* A stream that waits for no other by itself. */
+/* A stream that does not wait for other streams. */
 struct Beside {
     Stream      s = stream;
     cudaEvent_t event;
@@ -26,7 +26,7 @@ struct Beside {
 };
 
 static OnDevice<float> zeros() { return OnDevice<float>(std::vector<float>(N)); }
-/* Each element of `sums` had 0 + 1 + ... + ROUNDS - 1 added. */
+/* Returns whether 0 + 1 + ... + ROUNDS - 1 was added to each element of `sums`. */
 static bool has_all_rounds(const OnDevice<float> &sums) {
     auto got = sums.host();
     return got[0] == ROUNDS * (ROUNDS - 1) / 2 && got[N - 1] == got[0];

@@ -1,5 +1,5 @@
-/* wgmma.cu - out[64,n] = A[64,k] B[n,k]' by one warpgroup, for each kind of operand that wgmma takes: A in registers or in
- * shared memory, 16 and 8 bits, B or both transposed. Threads write the tiles, so that the proxy fence matters. */
+/* wgmma.cu - out[64,n] = A[64,k] B[n,k]' by one warpgroup, for each kind of operand of wgmma: A in registers or in
+ * shared memory, 16 and 8 bits, B or both transposed. Threads write the tiles, so the proxy fence is needed. */
 #include "core/ptx_wgmma.cuh"
 #include "test/emu/cases/cases.cuh"
 
@@ -7,7 +7,7 @@ enum { ROWS = 64, ROW_BYTES = 128, STEP_BYTES = 32, STEPS = ROW_BYTES / STEP_BYT
 template <int N> struct alignas(1024) Operands { unsigned char a[ROWS * ROW_BYTES], b[N * ROW_BYTES]; };
 
 #ifdef PTX_HOPPER
-/* Rows of 128 bytes, their 16-byte units exchanged as the 128-byte swizzle has them. */
+/* Stores rows of 128 bytes, with their 16-byte units permuted as in the 128-byte swizzle. */
 DEVICE void store_rows(unsigned char *tile, const unsigned char *from, int rows, int64_t pitch) {
     for (int i = threadIdx.x; i < rows * 8; i += WARPGROUP) {
         int row = i / 8, unit = i % 8;
@@ -32,11 +32,12 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
     float    acc[N / 2];
     uint32_t words[STEPS][4], seen = 0;
     for (int t = 0; t < k_bytes / ROW_BYTES; t++) {
-        if (BUG(61)) fence_proxy_async(); /* 61: before the writes that it is for */
-        if (a_transposed) store_rows(tile->a, a + (int64_t)t * 64 * ROW_BYTES, 64, ROW_BYTES); /* [k,64] 16 bits */
+        if (BUG(61)) fence_proxy_async(); /* 61: fences before the writes */
+        /* a is [k,64], 16 bits */
+        if (a_transposed) store_rows(tile->a, a + (int64_t)t * 64 * ROW_BYTES, 64, ROW_BYTES);
         else if (!in_registers) store_rows(tile->a, a + t * ROW_BYTES, ROWS, k_bytes);
         store_b<N, b_transposed>(tile->b, b, t, k_bytes);
-        if (BUG(76)) wgmma_fence(); /* 76: before the registers that it is for */
+        if (BUG(76)) wgmma_fence(); /* 76: fences before the registers are written */
         for (int i = 0; in_registers && i < STEPS * 4; i++) {
             int word = BUG(62) ? (i & 1) * 2 + (i >> 1 & 1) : i % 4; /* 62: wrong fragment order */
             words[i / 4][i % 4] = *(const uint32_t *)(a + (int64_t)(row + word % 2 * 8) * k_bytes + t * ROW_BYTES + i / 4 * STEP_BYTES +
@@ -45,9 +46,9 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
         bool fences = !BUG(61) && !BUG(63) && (!BUG(64) || threadIdx.x == 0); /* 63: no proxy fence; 64: one thread fences for all */
         if (fences) fence_proxy_async();
         if (!BUG(65)) __syncthreads(); /* 65: no barrier between the writers and the products */
-        if (!BUG(66) && !BUG(76)) wgmma_fence(); /* 66: none, though registers were written */
+        if (!BUG(66) && !BUG(76)) wgmma_fence(); /* 66: no fence, although registers were written */
         for (int i = 0; i < STEPS; i++) {
-            int      step = BUG(67) ? i * 16 : i * STEP_BYTES; /* 67: half of the way along k */
+            int      step = BUG(67) ? i * 16 : i * STEP_BYTES; /* 67: half of the step along k */
             int      leading = b_transposed && !BUG(68) ? 64 * ROW_BYTES : 16; /* 68: wrong leading offset */
             uint64_t at_b = matrix_descriptor(tile->b + (b_transposed ? i * steps_b : step), leading, 1024);
             if constexpr (in_registers) {
@@ -57,15 +58,16 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
                 wgmma<A, B, N, a_transposed, b_transposed>(acc, at_a, at_b, t + i > 0);
             }
         }
-        if (!BUG(69)) wgmma_commit(); /* 69: a group that is never closed */
+        if (!BUG(69)) wgmma_commit(); /* 69: a group that is never committed */
         if (BUG(70)) words[0][1] ^= 1; /* 70: registers of A are changed in flight */
         if (in_registers && BUG(77)) seen += words[0][1]; /* 77: registers of A are read in flight */
         if (BUG(71)) tile->b[threadIdx.x] ^= 1; /* 71: shared memory is changed in flight */
         if (BUG(72)) acc[5] *= 0.5f; /* 72: the accumulators are used in flight */
-        if (BUG(73)) wgmma_wait<0>(); /* 73: does not name them: their uses may come first */
-        else if (BUG(74)) wgmma_wait<1>(acc); /* 74: one group too few */
+        /* 73: does not name the accumulators, so their uses may be moved before the wait */
+        if (BUG(73)) wgmma_wait<0>();
+        else if (BUG(74)) wgmma_wait<1>(acc); /* 74: leaves one group too many in flight */
         else wgmma_wait<0>(acc);
-        __syncthreads(); /* the tiles have been read */
+        __syncthreads(); /* after this the tiles have been read */
     }
     for (int i = 0; i < N / 2; i++) out[(row + (i >> 1 & 1) * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = seen == 1 ? 0.0f : acc[i];
 #endif
@@ -89,13 +91,13 @@ PRODUCT(e4m3, e5m2, 64, true, 0)
 PRODUCT(e5m2, e5m2, 192, true, 0)
 
 #ifdef PTX_HOPPER
-/* Of the warpgroup's [64,64], a thread's part. */
+/* Writes this thread's elements of the warpgroup's [64,64]. */
 DEVICE void store_square(float *out, const float (&d)[32]) {
     int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     for (int i = 0; i < 32; i++) out[(row + (i >> 1 & 1) * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = d[i];
 }
 #endif
-/* Two products in flight: the first one's accumulators are used while the second runs. out[2][64,64], b[128,64]. */
+/* Runs two products at once. The accumulators of the first are used while the second runs. out[2][64,64], b[128,64]. */
 KERNEL __launch_bounds__(WARPGROUP, 1)
     two_products_kernel(float *__restrict__ out, const bf16 *__restrict__ a, const bf16 *__restrict__ b) {
 #ifdef PTX_HOPPER
@@ -116,7 +118,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1)
     }
     wgmma_wait<1>(first);
     store_square(out, first);
-    if (!BUG(75)) wgmma_wait<0>(second); /* 75: the second is used before its wait */
+    if (!BUG(75)) wgmma_wait<0>(second); /* 75: uses the second one before its wait */
     store_square(out + ROWS * 64, second);
     if (BUG(75)) wgmma_wait<0>(second);
 #endif
