@@ -103,7 +103,7 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
                   new Call(kernel, std::forward<A>(args)...), sizeof(Call));
 }
 
-/* Waits for earlier kernels. Before it, a thread of an early launch may read no memory of the GPU except its arguments,
+/* Waits for earlier kernels. Before it, a thread of an early launch may access no GPU memory except its arguments,
  * and may not end. */
 void await_kernels();
 

@@ -189,7 +189,7 @@ struct Block {
 /* The blocks that run now: one block or one cluster. */
 struct Engine {
     const Launch      *launch; /* NULL if the host runs */
-    std::vector<Fiber> fibers; /* as many as a cluster may have threads; created at the first launch */
+    std::vector<Fiber> fibers; /* MAX_THREADS fibers, for a block or a whole cluster; created at the first launch */
     Warp               warps[MAX_WARPS];
     Block              blocks[MAX_CLUSTER];
     Block             *here; /* block of the current thread */

@@ -75,7 +75,8 @@ void fail_at(const char *file, int line, const char *fmt, ...) {
 #if EMU_ASAN
 extern "C" void __asan_on_error() { print_context(); }
 #else
-/* A wild pointer in a kernel. The handler has its own stack, for the fault may be a fiber's overflow, and runs once: a second one kills. */
+/* Handles a wild pointer in a kernel. The handler has its own stack, because the fault may be an overflow of a fiber's
+ * stack. It runs once; a second fault kills the process. */
 static void on_fault(int) {
     static const char text[] = "EMU ERROR: segmentation fault\n";
     if (write(2, text, sizeof text - 1) > 0) print_context();
@@ -113,7 +114,8 @@ static const bool faults_watched = watch_faults();
 
 /* --- context switch ----------------------------------------------------------------------------------------------- */
 
-/* Pushes the callee-saved registers, stores the stack pointer through save, and pops those of the other stack. */
+/* emu_switch pushes the callee-saved registers, stores the stack pointer through save, and pops the registers of the
+ * other stack. */
 extern "C" void emu_switch(void **save, void *to);
 extern "C" void emu_entry(); /* the first return address of a fiber */
 #if defined(__x86_64__)
@@ -205,7 +207,7 @@ static void finish_switch(void *saved, const void **came_from, size_t *bytes) {
 
 enum Leaving { COMES_BACK, ENDS };
 
-/* From a fiber (or the host, NULL) to another. One that ends gives up its ASan state. */
+/* Jumps from a fiber (or the host, NULL) to another one. A fiber that ends gives up its ASan state. */
 static void jump(Fiber *from, Fiber *to, Leaving leaving) {
     if (from == to) return;
     void **asan_stack = from ? &from->asan_stack : &engine.host_asan_stack;
@@ -225,13 +227,14 @@ static int any(unsigned bits) {
     for (unsigned skip = engine.random() % __builtin_popcount(bits); skip > 0; skip--) bits &= bits - 1;
     return lowest(bits);
 }
-/* The next one after `after` and round, forwards. */
+/* Returns the next bit after `after`, cyclically upwards. */
 static int next_of(unsigned bits, int after) {
     unsigned later = after < 0 ? bits : bits & ~((2u << after) - 1);
     return lowest(later ? later : bits);
 }
 
-/* Stays in the warp that ran last while it can. NULL: nobody can run and nothing is on its way. */
+/* Returns the next fiber to run. It stays in the warp that ran last while it can. NULL: no fiber can run and nothing is
+ * in flight. */
 static Fiber *pick() {
     while (!engine.ready_warps)
         if (!tma_run_one()) return nullptr;
@@ -269,7 +272,8 @@ void fiber_wait(Kind kind, const char *name, const char *file, int line) {
     jump(me, to, COMES_BACK);
 }
 
-/* A thread may not leave others waiting for it: on the hardware they hang, or the barrier changes its meaning. */
+/* Refuses the end of a thread that others wait for. On the hardware they would hang, or the barrier would change its
+ * meaning. */
 static void check_exit(const Fiber &f, const Warp &w) {
     if (f.is_async) {
         bool copies_left = f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty());
@@ -324,7 +328,8 @@ void fiber_reset(Fiber &f, uint3 block) {
     }
     f.at_cluster_barrier = false;
     f.awaited = !engine.launch->early;
-    /* Tops of stacks at different cache sets: all at the same offset of a large power of two would evict each other. */
+    /* Puts the tops of stacks at different cache sets. At equal offsets of a large power of two they would evict each
+     * other. */
     void **top = (void **)(f.stack + STACK_BYTES - 64 - f.index * 7 % 64 * 64) - FRAME_WORDS;
     memset(top, 0, FRAME_WORDS * sizeof *top);
     top[FRAME_RETURN] = (void *)emu_entry;

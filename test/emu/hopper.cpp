@@ -8,7 +8,7 @@ namespace emu {
 
 /* --- mbarrier: counts arrivals and bytes; a phase completes when both are there ----------------------------------- */
 
-enum { COUNT_UNSET = 4095 }; /* all bits set: memory that nobody has initialised */
+enum { COUNT_UNSET = 4095 }; /* all bits set, as in memory that was never initialized */
 struct MBarrier {
     uint32_t pending : 12, count : 12, phase : 1, unused : 7;
     int32_t  bytes;
@@ -23,7 +23,8 @@ static MBarrier &mbarrier_at(uint64_t *barrier, const char *file, int line) {
 static MBarrier &initialised_at(uint64_t *barrier, const char *file, int line) {
     MBarrier &b = mbarrier_at(barrier, file, line);
     if (b.count == 0 || b.count == COUNT_UNSET) fail_at(file, line, "mbarrier used before its init");
-    race_async_read(barrier, sizeof b, current->index, race_stamp(), file, line); /* after its init, too */
+    /* arrivals must come after the init, too */
+    race_async_read(barrier, sizeof b, current->index, race_stamp(), file, line);
     return b;
 }
 static void complete_if_due(uint64_t *barrier) {
@@ -51,7 +52,7 @@ void mbarrier_arrive(uint64_t *barrier, unsigned expected_bytes, const char *fil
     race_release(barrier, current->warp);
     complete_if_due(barrier);
 }
-/* Until the phase of this parity has completed. */
+/* Waits until the phase of this parity has completed. */
 void mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int line) {
     const MBarrier &b = initialised_at(barrier, file, line);
     while (b.phase == (parity & 1)) {
@@ -108,7 +109,7 @@ void tma_check(const void *shared, const EmuTensorMap &map, const char *file, in
     if (map.swizzle_bytes && row_bytes > map.swizzle_bytes)
         fail_at(file, line, "TMA: a box row of %u bytes exceeds the swizzle of %u", row_bytes, map.swizzle_bytes);
 }
-/* blocks 0: into the thread's own. */
+/* Starts a TMA load. blocks 0: into the thread's own block. */
 void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks, const char *file,
                  int line) {
     tma_check(shared, *map, file, line);
@@ -131,8 +132,8 @@ void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int c
 
 enum { REGISTERS = 64 << 10, WARPGROUP_LANES = 128, FEWEST = 24, MOST = 248 };
 
-/* A block starts with as many per thread as its launch bounds can give. The compiler may have taken fewer: a raise to less is no
- * fault. */
+/* Gives a block as many registers per thread as its launch bounds allow. The compiler may have used fewer, so a raise
+ * to fewer is legal. */
 void registers_reset() {
     int per_thread = REGISTERS / engine.block_threads / 8 * 8;
     for (Block &b : engine.blocks) b.registers_free = 0;
@@ -158,8 +159,9 @@ struct SetRegisters {
     const char *file;
     int         line;
 };
-/* A block that raises its registers has its multiprocessor to itself for the whole launch; the blocks of a grid share the work out.
- * Those that find no multiprocessor start when the first have ended. */
+/* Checks that a grid whose blocks raise registers has multiprocessors besides NCCL's. Such a block occupies its
+ * multiprocessor for the whole launch, and the blocks of a grid divide the work. Blocks without a multiprocessor would
+ * start only after the first have ended. */
 static void check_room_beside_library(const char *file, int line) {
     const Launch &l = *engine.launch;
     unsigned      blocks = l.grid.x * l.grid.y * l.grid.z;

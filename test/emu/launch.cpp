@@ -1,8 +1,8 @@
 /* launch.cpp - a launch, its blocks one after another, and the shared memory of a block.
  *
- * Shared memory is one arena: dynamic memory in front, each static object behind it with a red zone before it, all of it filled with 0xFF
- * for every block. That is NaN in every floating-point type, so a value read before it was written shows.
- */
+ * Shared memory is one arena: first dynamic memory, then each static object with a red zone before it. For every block
+ * all of it is filled with 0xFF. That is NaN in every floating-point type, so the use of a value that was never written
+ * becomes visible. */
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ void *smem_static(const void *key, size_t bytes, size_t align) {
         if (engine.here->statics[i].key == key) return engine.here->arena + engine.here->statics[i].at;
     if (engine.here->static_count == sizeof engine.here->statics / sizeof *engine.here->statics)
         fail("too many shared objects in one kernel");
-    size_t of_static = bytes; /* a GPU lays static objects first, dynamic memory behind them at its alignment */
+    size_t of_static = bytes; /* a GPU puts static objects first, then dynamic memory at its alignment */
     for (int i = 0; i < engine.here->static_count; i++) of_static += engine.here->statics[i].bytes;
     size_t behind = engine.launch->shared_bytes ? (of_static + DYNAMIC_AT - 1) / DYNAMIC_AT * DYNAMIC_AT : of_static;
     if (behind + engine.launch->shared_bytes > engine.launch->most_shared)
@@ -61,7 +61,7 @@ void note_kernel(const char *name, const char *signature) {
 }
 
 void check_argument(const char *kernel, const void *pointer) {
-    const char *p = (const char *)pointer; /* the end of an allocation is an empty array */
+    const char *p = (const char *)pointer; /* the end of an allocation is a legal pointer to an empty array */
     if (p && !find_allocation(p) && !find_allocation(p - 1)) fail("%s: the argument %p is memory of the host, which no GPU can reach", kernel, pointer);
 }
 
@@ -74,19 +74,20 @@ static void make_engine() {
     engine.fibers.resize(MAX_THREADS);
     for (int i = 0; i < MAX_THREADS; i++) {
         engine.fibers[i].stack = stacks + STACK_BYTES * i;
-        mprotect(engine.fibers[i].stack, 4096, PROT_NONE); /* an overflow faults */
+        mprotect(engine.fibers[i].stack, 4096, PROT_NONE); /* so that an overflow faults */
     }
     for (Block &b : engine.blocks) b.arena = (char *)aligned_alloc(4096, ARENA_BYTES / 4096 * 4096 + 4096);
     engine.here = engine.blocks;
     engine.random.seed(settings.seed);
 }
 
-/* Shared memory and barriers of a block that begins. */
+/* Prepares shared memory and barriers of a block that begins. */
 static void begin_block(int rank) {
     InBlock       there(rank);
     Block        &b = *engine.here;
     const Launch &l = *engine.launch;
-    const char *shift = getenv("EMU_SHIFT"); /* bytes: dynamic memory begins elsewhere than a kernel may have taken for granted */
+    /* bytes by which dynamic memory is moved, to find kernels that rely on its place */
+    const char *shift = getenv("EMU_SHIFT");
     b.dynamic_at = DYNAMIC_AT + (shift ? (size_t)atoi(shift) : 0);
     b.arena_used = b.dynamic_at + l.shared_bytes;
     b.static_count = 0;
@@ -98,7 +99,7 @@ static void begin_block(int rank) {
     for (Barrier &barrier : b.barriers) barrier.arrived = 0, barrier.waiting.clear();
 }
 
-/* Block `index`, or the cluster that begins with it. */
+/* Runs block `index`, or the cluster that begins with it. */
 static void run_block(unsigned index) {
     const Launch &l = *engine.launch;
     engine.block = index;

@@ -29,7 +29,7 @@ static size_t                                                         used_bytes
 
 Allocation *find_allocation(const void *pointer) {
     const char *p = (const char *)pointer;
-    auto        it = allocations.lower_bound(p); /* the last that starts at or before p */
+    auto        it = allocations.lower_bound(p); /* the last allocation that begins at or before p */
     return it != allocations.end() && p < it->second.base + it->second.bytes ? &it->second : nullptr;
 }
 void for_each_allocation(void (*f)(Allocation &)) {
@@ -40,7 +40,7 @@ void for_each_allocation(void (*f)(Allocation &)) {
 static bool   is_large(size_t bytes, MemoryKind kind) { return kind == DEVICE_ONLY && bytes >= LARGE_BYTES; }
 static size_t pages_of(size_t bytes) { return (bytes + BEHIND + 4095) & ~(size_t)4095; }
 
-/* 0xFF everywhere, of a file of FILL_BYTES mapped as often as it takes; NULL: no memory. */
+/* Maps memory that is 0xFF everywhere: a file of FILL_BYTES, mapped as often as needed. NULL if there is no memory. */
 static char *map_pages(size_t bytes) {
     static int file = -1;
     if (file < 0) {
@@ -61,14 +61,15 @@ static void unmap_pages(const Allocation &a) {
     ASAN_UNPOISON_MEMORY_REGION(a.base, pages_of(a.bytes));
     munmap(a.base, pages_of(a.bytes));
 }
-/* The whole of it becomes zero: pages that nobody has touched. */
+/* Sets the whole allocation to zero, by pages that were never touched. */
 static void zero_pages(const Allocation &a) {
     int fresh = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
     if (mmap(a.base, pages_of(a.bytes), PROT_READ | PROT_WRITE, fresh, -1, 0) == MAP_FAILED)
         fail("mmap of device memory");
 }
 
-/* Those who may touch it, kernels and the runtime's copies, which may run at once; the last one closes it. */
+/* Protects the counts of users of large allocations: kernels and the runtime's copies, which may run at once. The last
+ * user closes the allocation. */
 static std::mutex opening;
 static void open_pages(Allocation &a) {
     std::lock_guard<std::mutex> lock(opening);
@@ -98,7 +99,8 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
     if (bytes == 0) return cudaSuccess;
     if (kind != PINNED && bytes > settings.memory_bytes - used_bytes) return remember(cudaErrorMemoryAllocation);
     char  *base = nullptr;
-    size_t behind = kind == DEVICE_ONLY ? BEHIND : 0; /* the host may touch the others: ASan's own red zones guard their ends */
+    /* the host may access other kinds; their ends have ASan's own red zones */
+    size_t behind = kind == DEVICE_ONLY ? BEHIND : 0;
     if (is_large(bytes, kind)) {
         if (!(base = map_pages(bytes))) return remember(cudaErrorMemoryAllocation);
         if (EMU_ASAN) mprotect(base, pages_of(bytes), PROT_NONE);
@@ -116,7 +118,7 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
 static cudaError_t release(void *p, bool pinned, const char *what) {
     if (!p) return cudaSuccess;
     if (cudaError_t error = refuse_while_capturing()) return error;
-    drain_all(); /* as CUDA does */
+    drain_all(); /* waits for all work, as CUDA does */
     auto it = allocations.find((const char *)p);
     if (it == allocations.end() || (it->second.kind == PINNED) != pinned) fail("%s(%p): not an allocation of that kind", what, p);
     Allocation a = it->second;
@@ -129,7 +131,8 @@ static cudaError_t release(void *p, bool pinned, const char *what) {
     return cudaSuccess;
 }
 
-/* The runtime's own accesses to device memory, between these two. The granules of ASan are 8 bytes, an allocation is closed as a whole. */
+/* open_range and close_range enclose the runtime's own accesses to device memory. An allocation is opened and closed as
+ * a whole, because ASan's granules are 8 bytes. */
 static void open_range(const void *p, size_t n) {
     Allocation *a = EMU_ASAN ? find_allocation(p) : nullptr;
     if (!a) return;
@@ -193,7 +196,8 @@ cudaError_t cudaFree(void *p) { return release(p, false, "cudaFree"); }
 cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned) { return allocate(p, bytes, MANAGED); }
 cudaError_t cudaMallocHost(void **p, size_t bytes) { return allocate(p, bytes, PINNED); }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return allocate(p, bytes, PINNED); }
-/* Whole pages, once. The copies of an unpinned range would run while the host waits: EMU_PINNED=bytes refuses larger ones. */
+/* Registers whole pages, once. Copies of an unpinned range would run while the host waits. EMU_PINNED=bytes refuses
+ * larger ranges. */
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned) {
     if ((uintptr_t)p % 4096 || bytes == 0) return remember(cudaErrorInvalidValue);
     if (find_allocation(p) || find_allocation((char *)p + bytes - 1)) return remember(cudaErrorHostMemoryAlreadyRegistered);

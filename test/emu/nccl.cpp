@@ -34,15 +34,15 @@ bool fault(const char *name) {
     return planted && strcmp(planted, name) == 0;
 }
 
-/* No call may name a communicator after its abort. */
+/* Refuses a call that names a communicator after its abort. */
 void check_alive(ncclComm_t comm, const char *call) {
     if (comm && comm->aborted) emu::fail("%s of a communicator that was aborted: NCCL has freed it", call);
 }
 
-int  in_flight; /* collectives and groups of messages of this process, called and not ended */
-bool at_work;   /* one has been called beyond those that connect the ranks, since the last communicator was made */
+int  in_flight; /* collectives and groups of messages of this process that were called and have not ended */
+bool at_work;   /* since the last communicator was created, a call was made besides those that connect the ranks */
 
-/* Work of NCCL on a stream: the stream holds its blocks from then on, but where it only connects the ranks. */
+/* Puts work of NCCL on a stream. From then on the stream holds its blocks, unless the work only connects the ranks. */
 cudaError_t enqueue_library(ncclComm_t comm, cudaStream_t stream, bool connects, std::function<bool()> work) {
     at_work |= !connects;
     if (stream && !connects) stream->library_blocks = std::max(stream->library_blocks, comm->blocks);
@@ -54,7 +54,8 @@ cudaError_t enqueue_library(ncclComm_t comm, cudaStream_t stream, bool connects,
     });
 }
 
-/* Buffers of a connection in each channel: 4 MiB, 4.7 MiB and 0.5 MiB for the three protocols, one way or both. */
+/* Takes memory for the buffers of a connection in each channel: 4 MiB, 4.7 MiB and 0.5 MiB for the three protocols, one
+ * way or both ways. */
 ncclResult_t connect(ncclComm_t comm, size_t bytes_of_channel, const char *what) {
     const int channels = comm->blocks < CHANNELS ? comm->blocks : CHANNELS;
     if (comm->ranks == 1) return ncclSuccess;
@@ -77,7 +78,8 @@ ncclResult_t connect_peer(ncclComm_t comm, int peer) {
     return result;
 }
 
-/* Now, or when a non-blocking communicator is asked. work() may answer that it is in progress: it is called again. */
+/* Does work now, or when a non-blocking communicator is asked for its state. work() may return that it is in progress;
+ * then it is called again. */
 ncclResult_t later(ncclComm_t comm, std::function<ncclResult_t()> work) {
     comm->pending = std::move(work);
     comm->state = ncclInProgress;
@@ -94,8 +96,8 @@ struct Group {
     bool                 open = false;
     ncclComm_t           comm = nullptr;
     cudaStream_t         stream = nullptr;
-    std::vector<Message> messages; /* all at once */
-    std::vector<std::function<ncclResult_t()>> collectives; /* or these, one after the other */
+    std::vector<Message> messages; /* messages, which run all at once */
+    std::vector<std::function<ncclResult_t()>> collectives; /* or collectives, which run one after another */
 } group;
 
 ncclResult_t join_group(const char *name, ncclComm_t comm, cudaStream_t stream) {
@@ -123,7 +125,8 @@ ncclResult_t check_buffer(const char *name, const void *p, size_t bytes, size_t 
     return ncclSuccess;
 }
 
-/* `whole` has a piece for every rank, `piece` is one: at its own place in it, or outside. */
+/* Checks the arguments of a call. `whole` has a piece for every rank. `piece` is one piece: at its own place in
+ * `whole`, or outside of it. */
 ncclResult_t check_call(ncclComm_t comm, const char *name, const void *whole, const void *piece, size_t count, ncclDataType_t type) {
     check_alive(comm, name);
     size_t      bytes = count * type_bytes(type), all = bytes * (size_t)comm->ranks;
@@ -138,7 +141,7 @@ ncclResult_t check_call(ncclComm_t comm, const char *name, const void *whole, co
     return ncclSuccess;
 }
 
-/* A GPU would hang, or compute nonsense. g has this rank's call. */
+/* Compares the ranks' calls; g has this rank's call. With different calls a GPU would hang or compute nonsense. */
 ncclResult_t compare_calls(ncclComm_t comm, Gather &g) {
     if (!gathered(comm, g, true)) return ncclInProgress;
     std::vector<Call> all((size_t)comm->ranks);
@@ -164,7 +167,8 @@ void take_larger(char *most, const char *x, size_t count) {
     }
 }
 
-/* [first, first + count) of the sum, or maximum, of the ranks' arrays, from rank 0's on, rounded at each addition. */
+/* Returns elements [first, first + count) of the sum, or maximum, of the ranks' arrays, in the order of ranks, rounded
+ * at each addition. */
 std::vector<char> join_in_order(const Gather &g, int ranks, size_t first, size_t count, ncclDataType_t type, bool is_max) {
     size_t            wide = type_bytes(type), one = g.mine.size();
     std::vector<char> out(g.all.data() + first * wide, g.all.data() + (first + count) * wide);
@@ -178,7 +182,8 @@ std::vector<char> join_in_order(const Gather &g, int ranks, size_t first, size_t
     return out;
 }
 
-/* The work on the stream, by way of host memory: MPI's shared memory knows nothing of closed device memory. False: not all ranks have come. */
+/* Does a collective's work on the stream, through host memory, because MPI cannot read closed device memory. Returns
+ * false while some ranks have not arrived. */
 bool move(ncclComm_t comm, Call call, const void *from, void *to, Gather &g) {
     ncclDataType_t type = (ncclDataType_t)call.type;
     size_t         count = (size_t)call.count, one = count * type_bytes(type);
@@ -232,7 +237,7 @@ ncclResult_t add_message(const char *name, bool is_send, void *at, size_t count,
     return ncclSuccess;
 }
 
-/* The work on the stream. False: not all messages have come. */
+/* Does the work of messages on the stream. Returns false while some messages have not arrived. */
 bool exchange(ncclComm_t comm, Exchange &e) {
     for (Message &m : e.messages)
         if (m.is_send && !e.begun) emu::copy_now(m.bytes.data(), m.device, m.bytes.size());
@@ -389,11 +394,13 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     delete comm;
     return ncclSuccess;
 }
-ncclResult_t ncclCommAbort(ncclComm_t comm) { /* NCCL frees it; here its memory stays, so that later calls are found */
+/* NCCL frees the memory; here it is kept, so that later calls can be detected */
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
     check_alive(comm, "ncclCommAbort");
     while (fault("stuck-abort")) usleep(1000);
     comm->aborted = true;
-    if (fault("spin")) usleep(300000); /* the process lives on for a while, as it does where an abort waits for kernels */
+    /* the process lives on for a while, as it does when an abort waits for kernels */
+    if (fault("spin")) usleep(300000);
     return ncclSuccess;
 }
 

@@ -18,20 +18,21 @@
 struct ncclComm {
     int                           ranks, rank;
     bool                          blocking, finalized;
-    ncclResult_t                  state;     /* as ncclCommGetAsyncError returns it */
-    std::function<ncclResult_t()> pending;   /* the operation in progress; runs when asked for */
-    int64_t                       collectives, groups; /* called so far; groups: of messages */
+    ncclResult_t                  state;     /* the result of ncclCommGetAsyncError */
+    std::function<ncclResult_t()> pending;   /* the operation in progress; runs when the state is asked for */
+    int64_t                       collectives, groups; /* collectives and groups of messages called so far */
     std::atomic<bool>             aborted;
-    int                           blocks;    /* of its kernels, and so its channels: config.maxCTAs */
+    int                           blocks;    /* blocks of its kernels, and so its channels: config.maxCTAs */
     size_t                        library_bytes;
-    bool                          has_ring;  /* neighbours are connected */
-    std::vector<bool>             has_peer;  /* connected for messages */
+    bool                          has_ring;  /* neighbours in the ring are connected */
+    std::vector<bool>             has_peer;  /* [rank]: connected for messages */
 #ifndef NO_MPI
-    MPI_Comm                      world;     /* of its ranks, for the data                         */
-    MPI_Comm                      calls;     /* the same, for comparing calls                      */
+    MPI_Comm                      world;     /* communicator of its ranks, for the data            */
+    MPI_Comm                      calls;     /* communicator of its ranks, for comparing calls     */
     int                           leader, tag, mine[2];
     bool                          answered;
-    std::vector<int>              came, list; /* of the leader: (rank, MPI's rank) each; MPI's ranks */
+    /* leader only: (rank, MPI's rank) of each arrived rank; all: MPI's ranks in order */
+    std::vector<int>              came, list;
     std::vector<MPI_Request>      meeting;
 #endif
 };
@@ -49,7 +50,7 @@ ncclResult_t wrong(ncclResult_t result, const char *fmt, ...) {
     return result;
 }
 
-/* A send or receive of a group. */
+/* A send or receive in a group. */
 struct Message {
     bool              is_send;
     void             *device;
@@ -57,7 +58,7 @@ struct Message {
     int               peer;
 };
 
-/* A gathering of all ranks' bytes, begun by the first call of gathered(). */
+/* A gathering of the bytes of all ranks, begun by the first call of gathered(). */
 struct Gather {
     std::vector<char> mine, all;
     bool              begun = false;
@@ -84,7 +85,7 @@ void         world_free(ncclComm_t) {}
 bool         gathered(ncclComm_t, Gather &g, bool) { return g.all = g.mine, true; }
 bool         exchanged(ncclComm_t, Exchange &) { return true; }
 #else
-struct Name { int leader, tag; }; /* the beginning of an id */
+struct Name { int leader, tag; }; /* the first fields of a communicator's id */
 enum { FIRST_TAG = 1000, TAGS = 10000 };
 
 void world_name(ncclUniqueId *id) {
@@ -117,7 +118,7 @@ ncclResult_t world_make(ncclComm_t comm, ncclUniqueId id) {
     return ncclSuccess;
 }
 
-/* The leader, once all have come. */
+/* On the leader, after all ranks have arrived: sends the list to all. */
 ncclResult_t answer(ncclComm_t comm) {
     comm->answered = true;
     memcpy(&comm->came[2 * comm->meeting.size()], comm->mine, sizeof comm->mine);
@@ -145,7 +146,8 @@ ncclResult_t world_made(ncclComm_t comm) {
     if (!comm->answered) return answer(comm);
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, comm->ranks, comm->list.data(), &members);
-    MPI_Comm_create_group(MPI_COMM_WORLD, members, comm->tag, &comm->world); /* waits for ranks that have all come */
+    /* waits for the ranks, all of which have arrived */
+    MPI_Comm_create_group(MPI_COMM_WORLD, members, comm->tag, &comm->world);
     MPI_Comm_dup(comm->world, &comm->calls);
     MPI_Group_free(&members);
     MPI_Group_free(&all);
@@ -157,7 +159,8 @@ void world_free(ncclComm_t comm) {
     MPI_Comm_free(&comm->world);
 }
 
-/* False: some rank's bytes have not come. Calls are compared apart from the data: the host makes them ahead of the stream. */
+/* Gathers the ranks' bytes. Returns false while some are missing. Calls are compared on another communicator than the
+ * data, because the host makes them ahead of the stream. */
 bool gathered(ncclComm_t comm, Gather &g, bool are_calls) {
     int done = 0;
     if (comm->ranks == 1) return g.all = g.mine, true;
@@ -172,7 +175,7 @@ bool gathered(ncclComm_t comm, Gather &g, bool are_calls) {
     return done;
 }
 
-/* All at once, as a group runs; the two sides of a message must agree on its length. */
+/* Exchanges all messages at once, as a group runs. The two sides of a message must agree on its length. */
 bool exchanged(ncclComm_t comm, Exchange &e) {
     int                     done = 0;
     std::vector<MPI_Status> status(e.messages.size());

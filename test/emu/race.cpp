@@ -16,27 +16,29 @@
 
 #include "engine.h"
 
-extern "C" char __executable_start, _end; /* of the program's image, from the linker: globals and constants lie between them */
+/* begin and end of the program's image, from the linker; globals and constants are between them */
+extern "C" char __executable_start, _end;
 
 namespace emu {
 
-struct alignas(32) Cell { /* two of them, for four bytes, share a cache line */
-    uint64_t write, read[2]; /* a read's last bit: by the asynchronous proxy */
-    uint32_t write_at, read_at; /* code addresses, their low halves */
+struct alignas(32) Cell { /* two cells, for four bytes, share a cache line   */
+    uint64_t write, read[2]; /* stamps; the last bit of a read is set for the asynchronous proxy */
+    uint32_t write_at, read_at; /* low halves of code addresses */
 };
-enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 }; /* in place of a code address; BULK: TMA */
+enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 }; /* values instead of a code address; BULK: TMA */
 
 static struct {
     bool               compiled_in, paused;
     uint32_t           launch;
-    Cell              *shared; /* of the arenas */
-    std::vector<uint32_t> fences[MAX_THREADS]; /* the clocks of each thread's proxy fences */
-    std::vector<uint32_t> fenced; /* of the arena: how many fences a cell's last writer had made before it wrote */
+    Cell              *shared; /* cells of the arenas */
+    std::vector<uint32_t> fences[MAX_THREADS]; /* clocks of each thread's proxy fences */
+    /* for each cell of the arena: how many fences its last writer had made before it wrote */
+    std::vector<uint32_t> fenced;
     uint32_t           clock[MAX_WARPS];
-    uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: warp v's clock, as far as warp w knows it */
-    std::map<void *, std::array<uint32_t, MAX_WARPS>> released; /* the clocks that an mbarrier hands on */
+    uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: the latest clock of warp v that warp w knows */
+    std::map<void *, std::array<uint32_t, MAX_WARPS>> released; /* the clocks that an mbarrier passes on */
     Allocation        *last_hit;
-    const char        *async_file; /* of the asynchronous access that is being checked */
+    const char        *async_file; /* place of the asynchronous access that is being checked */
     int                async_line;
 } race;
 
@@ -63,7 +65,7 @@ static uint32_t clock_of(uint64_t s) { return s >> 1 & 0x1ffff; }
 static bool     is_atomic(uint64_t s) { return s & 1; }
 static bool     same_thread(uint64_t a, uint64_t b) { return a >> 18 == b >> 18; }
 
-/* Whether an earlier access comes before what the thread of `me` does now. */
+/* Returns whether an earlier access is ordered before what the thread of `me` does now. */
 [[gnu::always_inline]] static inline bool ordered(uint64_t earlier, uint64_t me) {
     uint64_t differs = earlier ^ me;
     if (launch_of(differs)) return true;
@@ -73,7 +75,8 @@ static bool     same_thread(uint64_t a, uint64_t b) { return a >> 18 == b >> 18;
 
 uint64_t race_stamp() { return race.clock[current->warp]; }
 
-/* Launch numbers come round: stamps of 65535 launches ago must not look like this launch's. */
+/* Removes old stamps. Launch numbers wrap around, and stamps of 65535 launches ago must not look like those of this
+ * launch. */
 static void age(Allocation &a) {
     if (!a.shadow) return;
     for (size_t i = 0; i < a.bytes / 2 + 1; i++) {
@@ -94,7 +97,7 @@ void race_new_block() {
         race.shared = (Cell *)aligned_alloc(64, ARENA_BYTES / 2 * MAX_CLUSTER * sizeof(Cell));
         std::fill_n(race.shared, ARENA_BYTES / 2 * MAX_CLUSTER, Cell{});
     }
-    for (int r = 0; r < MAX_CLUSTER; r++) { /* the last blocks' cells; the rest is clean */
+    for (int r = 0; r < MAX_CLUSTER; r++) { /* clears the cells of the last blocks; the others are clean */
         size_t used = engine.blocks[r].arena_used;
         if (used) std::fill_n(race.shared + ARENA_BYTES / 2 * (size_t)r, used / 2 + 1, Cell{});
     }
@@ -137,7 +140,8 @@ void race_acquire(void *object, int warp) {
 
 /* --- reports ------------------------------------------------------------------------------------------------------ */
 
-/* Function and line of a code address, of which 32 bits are kept: an image is smaller than that. */
+/* Prints function and line of a code address. 32 bits of the address are kept, because an image is smaller than
+ * that. */
 static void print_place(const char *label, uint32_t at) {
     if (at >= BULK) {
         fprintf(stderr, "EMU   %s: an asynchronous copy issued at %s:%d\n", label, race.async_file ? race.async_file : "?",
@@ -170,11 +174,11 @@ static void print_place(const char *label, uint32_t at) {
 
 /* --- an access ---------------------------------------------------------------------------------------------------- */
 
-enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: an asynchronous copy into here may happen from now on */
+enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: from now on an asynchronous copy may write here */
 
 static Cell *shadow_of(Allocation &a) {
     if (a.shadow) return a.shadow;
-    a.shadow_memory = calloc(a.bytes / 2 + 3, sizeof(Cell)); /* pages that nobody touches take no memory */
+    a.shadow_memory = calloc(a.bytes / 2 + 3, sizeof(Cell)); /* pages that are never touched use no memory */
     return a.shadow = (Cell *)(((uintptr_t)a.shadow_memory + 63) / 64 * 64);
 }
 
@@ -191,14 +195,16 @@ static Allocation *allocation_of(const char *p) {
     return race.last_hit = a;
 }
 
-/* Where kernels may look besides: the program's globals and constants, and their own arguments. */
+/* Returns whether an address is in other memory that kernels may read: the program's globals and constants, and the
+ * kernel's arguments. */
 static bool inside_program(const char *p, size_t n) {
     const char *arguments = (const char *)engine.launch->body.get();
     return (p >= &__executable_start && p + n <= &_end) || (p >= arguments && p + n <= arguments + engine.launch->body_bytes);
 }
 
 struct Place {
-    const char *write_write, *write_read, *read_write, *uninitialised; /* the later access first */
+    /* texts by the two accesses, the later one first */
+    const char *write_write, *write_read, *read_write, *uninitialised;
 };
 static const Place SHARED_MEMORY = {"shared write after write", "shared write after read", "shared read after write",
                                     "read of shared memory that nobody wrote"};
@@ -226,13 +232,13 @@ static const Place DEVICE_MEMORY = {"global write after write", "global write af
     }
 }
 
-/* The cell of shared memory of the current block. */
+/* Returns the cell of shared memory of the current block. */
 static size_t cell_of(const char *p) {
     return ARENA_BYTES / 2 * (size_t)(engine.here - engine.blocks) + (size_t)(p - engine.here->arena) / 2;
 }
 
-/* Whether what stands in this cell of shared memory was written by TMA, or is behind a proxy fence of its writer that comes
- * before anything this warp (or thread) does now. */
+/* Returns whether TMA wrote the contents of this cell of shared memory, or a proxy fence of its writer is ordered
+ * before anything that this warp (or thread) does now. */
 static bool published(size_t cell, int warp, int thread) {
     const Cell &c = race.shared[cell];
     if (c.write_at == BULK) return true;
@@ -242,10 +248,11 @@ static bool published(size_t cell, int warp, int thread) {
     return fences.size() > before && (writer == thread || fences[before] <= race.told[warp][writer / WARP_LANES]);
 }
 
-/* Whether TMA may overwrite what this was read from: an ordinary read wants a proxy fence of the reader, before anything that
- * `thread` does now. */
+/* Returns whether TMA may overwrite memory that this read has read. An ordinary read needs a proxy fence of the reader,
+ * ordered before anything that `thread` does now. */
 static bool handed_over(uint64_t read, uint64_t me) {
-    if (launch_of(read ^ me) || block_of(read ^ me) || is_atomic(read)) return true; /* not of this block; by the asynchronous proxy */
+    /* not of this block; or by the asynchronous proxy */
+    if (launch_of(read ^ me) || block_of(read ^ me) || is_atomic(read)) return true;
     int         reader = thread_of(read);
     const auto &fences = race.fences[reader];
     auto        fence = std::lower_bound(fences.begin(), fences.end(), clock_of(read));
@@ -253,7 +260,7 @@ static bool handed_over(uint64_t read, uint64_t me) {
            (reader == thread_of(me) || *fence <= race.told[thread_of(me) / WARP_LANES][reader / WARP_LANES]);
 }
 
-/* A thread, or TMA in its name, writes these cells of shared memory. */
+/* Notes that a thread, or TMA in its name, writes these cells of shared memory. */
 static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int thread, uint64_t me) {
     uint32_t fences = (uint32_t)race.fences[thread].size();
     for (size_t i = first; i < first + n; i++) {
@@ -267,7 +274,7 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
     }
 }
 
-/* Inlined into each hook, where size and kind are constants: half of a kernel's time is spent here. */
+/* Inlined into each hook, where size and kind are constants, because half of a kernel's time is spent here. */
 [[gnu::always_inline]] static inline void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread,
                                                 uint32_t clock) {
     const char  *p = (const char *)pointer;
@@ -284,14 +291,15 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
         if (!a) report("ERROR", "access outside of every device allocation", p, at);
         if (p + n > a->base + a->bytes) report("ERROR", "access runs past its device allocation", p, at);
         cells = shadow_of(*a) + (p - a->base) / 2;
-        initialised = a->kind != DEVICE_ONLY || a->initialised; /* the host writes unseen into what is not the device's alone */
+        /* the host may write, unseen, into memory that is not only the device's */
+        initialised = a->kind != DEVICE_ONLY || a->initialised;
     }
     uint64_t me = stamp_of(thread, clock, kind == ATOMIC || (kind == READ && at >= BULK));
     if (place == &SHARED_MEMORY && kind != READ) fence_cells((size_t)(cells - race.shared), (n + 1) / 2, p, at, thread, me);
     for (size_t i = 0; i < (n + 1) / 2; i++) check_cell(cells[i], *place, initialised, p, kind, at, me);
 }
 
-/* From instrumented code: of a kernel, or of a host function in a .cu file. */
+/* Handles an access of instrumented code: of a kernel, or of a host function in a .cu file. */
 [[gnu::always_inline]] static inline void seen(const void *p, size_t n, Access kind, void *return_address) {
     if (!on()) return;
     uint32_t at = (uint32_t)(uintptr_t)return_address - 1;
@@ -315,7 +323,8 @@ void note_read(const void *p, size_t n) { seen(p, n, READ, __builtin_return_addr
 void note_write(void *p, size_t n) { seen(p, n, WRITE, __builtin_return_address(0)); }
 void note_atomic(void *p, size_t n) { seen(p, n, ATOMIC, __builtin_return_address(0)); }
 
-void copy_unnoted(void *to, const void *from, size_t n) { memcpy(to, from, n); } /* this file is not instrumented */
+/* not seen, because this file is not instrumented */
+void copy_unnoted(void *to, const void *from, size_t n) { memcpy(to, from, n); }
 
 static bool is_global(const void *p) {
     return (const char *)p < engine.here->arena || (const char *)p >= engine.here->arena + ARENA_BYTES;
@@ -338,7 +347,7 @@ void race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, co
     if (counts && is_global(p)) count_bulk(p, n, true);
     check(p, n, add ? ATOMIC : WRITE, BULK, thread, (uint32_t)stamp);
 }
-/* What the warp does from now on has a later clock than the fence. */
+/* Notes a proxy fence. Later accesses of the warp have a later clock than the fence. */
 void race_proxy_fence() {
     if (on()) race.fences[current->index].push_back(race.clock[current->warp]++);
 }
@@ -364,7 +373,7 @@ void race_pending(void *shared, size_t n, const char *file, int line) {
 void race_initialised(const void *p, size_t n) {
     Allocation *a = on() ? find_allocation(p) : nullptr;
     if (!a) return;
-    if (p == a->base && n == a->bytes) { /* all of it: without a cell for each byte of what is hardly used */
+    if (p == a->base && n == a->bytes) { /* the whole allocation is written: noted without a cell for each byte */
         race_forget(*a);
         a->initialised = true;
         return;
@@ -406,14 +415,14 @@ void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void *) {}
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-/* Of the host's code alone: its atomics do not concern kernels. */
+/* These hooks are called only by host code. Its atomics do not concern kernels. */
 #define ATOMIC_HOOKS(bits, type)                                                                                                               \
     type __tsan_atomic##bits##_load(const volatile type *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }                              \
     void __tsan_atomic##bits##_store(volatile type *p, type v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }                              \
     type __tsan_atomic##bits##_exchange(volatile type *p, type v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }                 \
     type __tsan_atomic##bits##_fetch_add(volatile type *p, type v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }                 \
     type __tsan_atomic##bits##_fetch_sub(volatile type *p, type v, int) { return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST); }
-ATOMIC_HOOKS(8, char) /* guards of local statics, too */
+ATOMIC_HOOKS(8, char) /* also used by the guards of local statics */
 ATOMIC_HOOKS(32, int)
 ATOMIC_HOOKS(64, long)
 #undef ATOMIC_HOOKS

@@ -9,7 +9,7 @@
 
 #include <map>
 
-/* NVIDIA's headers leave these incomplete. */
+/* NVIDIA's headers leave these types incomplete. */
 struct CUgraph_st {
     Operations operations;
 };
@@ -20,14 +20,15 @@ struct CUgraphExec_st {
 namespace emu {
 
 static cudaError_t                    last_error = cudaSuccess;
-static std::map<const void *, size_t> dynamic_limit; /* of kernels that asked for more than SHARED_DEFAULT */
+static std::map<const void *, size_t> dynamic_limit; /* limit of kernels that requested more than SHARED_DEFAULT */
 
 cudaError_t remember(cudaError_t error) {
     if (error != cudaSuccess) last_error = error;
     return error;
 }
 
-/* EMU_DRIVER=12020 is a driver for CUDA 12.2; unset: the runtime's own. Read at each call, so that a case can set it. */
+/* Returns the driver's version. EMU_DRIVER=12020 is a driver for CUDA 12.2; not set: the runtime's own version. It is
+ * read at each call, so that a case can set it. */
 static int driver_version() {
     const char *asked = getenv("EMU_DRIVER");
     return asked ? atoi(asked) : CUDART_VERSION;
@@ -71,7 +72,8 @@ extern "C" {
 
 /* --- graphs --------------------------------------------------------------------------------------------------------------------------- */
 
-/* A driver may wait for everything that is queued before it makes a graph, or loads the kernels of one. */
+/* Waits for everything that is queued, because a real driver may wait for it before it makes a graph or loads the
+ * kernels of one. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
     if (library_messages > 0)
         fail("a graph is made while %d messages of NCCL are in flight: it may wait for them, and they for a rank that waits for this one",

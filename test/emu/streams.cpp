@@ -16,7 +16,7 @@ namespace emu {
 static CUstream_st               default_stream;
 static std::vector<cudaStream_t> streams = {&default_stream};
 static std::vector<Capture *>    captures;
-static int                       phase_left; /* calls */
+static int                       phase_left; /* calls left in the phase */
 static std::recursive_mutex      door;
 
 using Lock = std::lock_guard<std::recursive_mutex>;
@@ -26,7 +26,8 @@ static std::mt19937 &dice() {
     return random;
 }
 
-/* Where bytes are counted, a nanosecond for each: times then repeat on every machine. */
+/* Returns the time. While bytes are counted it is a nanosecond for each byte, so that times are equal on every
+ * machine. */
 static Clock::time_point now() {
     return counts ? Clock::time_point(std::chrono::nanoseconds(counted_work())) : Clock::now();
 }
@@ -35,7 +36,7 @@ static cudaStream_t real(cudaStream_t stream) { return stream ? stream : &defaul
 
 /* --- the order of work ---------------------------------------------------------------------------------------------------------------- */
 
-/* The first work of a stream; false: it has to wait. */
+/* Runs the first work of a stream. Returns false if it must wait. */
 static bool run_first(cudaStream_t s) {
     Work &work = s->work.front();
     if (work.after ? !work.after->passed : !work.run()) return false;
@@ -49,7 +50,7 @@ static void begin_phase() {
     for (cudaStream_t s : streams) s->is_held = dice()() % 2;
 }
 
-/* Everything that may run and is not held, in some order. */
+/* Runs all work that may run and is not held, in a random order. */
 static void run_free() {
     bool some = true;
     while (some) {
@@ -66,7 +67,8 @@ static void run_free() {
     }
 }
 
-/* In order everything has run when it was put there, but what waits for another process. */
+/* Makes progress. With EMU_STREAMS=order everything has run when it was queued, except work that waits for another
+ * process. */
 static void step() {
     if (settings.streams_in_order) {
         for (cudaStream_t s : streams)
@@ -77,7 +79,8 @@ static void step() {
     run_free();
 }
 
-/* What the host waits for comes first. Where that waits for another process, so may that one for another stream here. */
+/* Runs the work that the host waits for. While it waits for another process, other streams may run, because that
+ * process may wait for them. */
 static void run_for(cudaStream_t s) {
     while (s->work.front().after && !s->work.front().after->passed) s = s->work.front().after->stream;
     if (run_first(s)) return;
@@ -128,7 +131,7 @@ static void put_wait(cudaStream_t s, std::shared_ptr<Mark> mark) {
     if (!mark->passed && mark->stream != s) s->work.push_back({mark, nullptr});
 }
 
-/* CUDA's default stream and the streams that are not made cudaStreamNonBlocking wait for each other. */
+/* Lets CUDA's default stream and the streams not created with cudaStreamNonBlocking wait for each other. */
 static void join_default(cudaStream_t s) {
     if (s == &default_stream) {
         for (cudaStream_t other : streams)
@@ -140,7 +143,7 @@ static void join_default(cudaStream_t s) {
 
 static bool is_active(const Capture *capture) { return std::find(captures.begin(), captures.end(), capture) != captures.end(); }
 
-/* The default stream waits for all others, which one under capture cannot grant. */
+/* Refuses a call for which the default stream must wait for all others, if one of them is under capture. */
 cudaError_t refuse_while_capturing() {
     Lock        lock(door);
     cudaError_t error = cudaSuccess;
@@ -182,7 +185,7 @@ cudaError_t enqueue_waiting(cudaStream_t stream, std::function<bool()> operation
     return cudaSuccess;
 }
 
-/* A host that waits for a stream under capture would wait for ever. */
+/* Refuses a wait of the host for a stream under capture, because it would never end. */
 static cudaError_t may_wait(cudaStream_t stream) {
     if (!stream) return refuse_while_capturing();
     if (!stream->capture) return cudaSuccess;
@@ -190,7 +193,7 @@ static cudaError_t may_wait(cudaStream_t stream) {
     return remember(cudaErrorStreamCaptureUnsupported);
 }
 
-/* The answer to a host that asks and does not wait: whoever asks often enough sees the end. */
+/* Answers a host that asks without waiting. If it asks often enough, it sees the end. */
 static cudaError_t ask(cudaStream_t s, std::function<bool()> is_past) {
     if (!is_past()) step();
     if (!is_past() && dice()() % 4 == 0) run_for(s);
@@ -291,7 +294,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     *ms = std::chrono::duration<float, std::milli>(to->mark->at - from->mark->at).count();
     return cudaSuccess;
 }
-/* A stream that waits for an event of a capture takes part in it from then on. */
+/* A stream that waits for an event of a capture joins the capture from then on. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     Lock lock(door);
     if (!event->mark) return cudaSuccess;

@@ -84,7 +84,8 @@ struct Mma {
 };
 
 static void multiply(void **argument, unsigned) {
-    typedef float Eight __attribute__((vector_size(32))); /* the columns of b, and of each row's sums in the order of k */
+    /* eight columns of b, and of the sums of each row, which are in the order of k */
+    typedef float Eight __attribute__((vector_size(32)));
     float a[16][16];
     Eight b[16], sums[16] = {};
     for (int l = 0; l < WARP_LANES; l++) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The emulator of CUDA kernels: the clean cases pass in all variants, and some planted faults are caught. All faults: make emu-planted.
+# The emulator of CUDA kernels: the clean cases pass in all variants, and some planted faults are caught. `make
+# emu-planted` tests all faults.
 set -u
 cd "$(dirname "$0")/../.."
 if ! reason=$(make -n BACKEND=emu help 2>&1); then
@@ -15,7 +16,7 @@ scripts/emu_planted.sh 0 3 5 6 10 12 18 21 28 29 41 47 48 51 55 72 77 84 88 97 |
         *) echo "not ok emulator $number $rest" ;;
     esac
 done
-# The counts of a kernel that says beside each line what it costs; four bytes are written twice, and moved once.
+# Counts of a kernel whose source states the cost of each line. Four bytes are written twice and moved once.
 if EMU_COUNTS=$counts build/emu-race/test/emu/cases/cases counted > /dev/null; then echo "ok emulator times what it counts by bytes"; else
     echo "not ok emulator times what it counts by bytes"; fi
 wanted=$(printf 'kernel\tcounted_kernel\t1\t71\t42\t1216\t260\noperation\tcounted\t1\t512\t260')

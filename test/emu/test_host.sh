@@ -1,34 +1,36 @@
 #!/usr/bin/env bash
-# The CUDA build's host side against the emulated libraries where these refuse what the real ones do: whose GPU is whose, memory that
-# NCCL takes, receives that wait, communicators that were aborted, old drivers. SAN=-plain: without sanitizers.
+# Host code of the CUDA build with the emulated libraries, where these refuse what the real ones refuse: GPUs of other
+# ranks, memory that NCCL takes, receives that wait, communicators that were aborted, old drivers. SAN=-plain: without
+# sanitizers.
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 if ! reason=$(make -n BACKEND=emu help 2>&1); then
     echo "skip host side: ${reason##*\*\*\* }"
     exit 0
 fi
 make -s BACKEND=cpu SAN= all && make -s BACKEND=emu SAN="${SAN:-}" all || { echo "not ok build"; exit 1; }
-. test/run/lib/tiny.sh # after the build: its text is tokenised by the CPU's program
+. test/run/lib/tiny.sh # sourced after the build, because the CPU's program tokenizes its text
 export ASAN_OPTIONS=detect_leaks=0
 TRAIN=$PWD/build/emu${SAN:-}/train_gpt
 SMALL="run.steps=2 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkpoint.every=2 eval.every=0 precision=bf16"
 said() { grep -qE -- "$1" "$WORK/err" || { tail -n 5 "$WORK/err"; return 1; }; }
 runs() { local name=$1 ranks=$2; shift 2; quiet train_ranks "$ranks" $SMALL run.dir="$WORK/$name" "$@" 2> "$WORK/err" || { tail -n 5 "$WORK/err"; return 1; }; }
 
-# A rank of this model takes about 390 MiB, and NCCL some 20.
+# A rank of this model needs about 390 MiB, and NCCL some 20 MiB.
 expect "a GPU for each rank, of which it sees no other: the memory is its own" env EMU_MEMORY=600 bash -c "$(declare -f run_ranks); B=$B; run_ranks 2 '$TRAIN' '$WORK/tiny.json' $SMALL run.dir='$WORK/own' parallel.comm=nccl > /dev/null"
 EMU_GPU=one EMU_MEMORY=600 exits 71 "has [0-9.]+ MiB free for each rank and this run takes" train_ranks 2 $SMALL run.dir="$WORK/half"
 ok $? "two ranks on one GPU have half of its memory each"
 EMU_GPU=one EMU_MEMORY=1200 runs shared 2
 ok $? "  which is enough where it is" && expect "  and they are named" said "ranks 0 and 1 share GPU GPU-"
 
-# The emulated NCCL takes memory for a message between two ranks once, and refuses to while a collective is in flight.
+# The emulated NCCL takes memory for messages between two ranks once, and refuses to take it while a collective is in
+# flight.
 expect "the exchange of Muon's matrices takes no memory in a step" runs muon 2 parallel.comm=nccl optimizer.name=muon
 expect "sums in the order of a tree take none" runs tree 2 parallel.comm=nccl parallel.deterministic=true
 
-# Products and attention whose blocks stay would wait for multiprocessors that NCCL holds.
+# Products and attention with persistent blocks would wait for multiprocessors that NCCL holds.
 expect "kernels whose blocks stay, beside NCCL" env TRAIN_GPT_GEMM=own TRAIN_GPT_ATTENTION=hopper bash -c "$(declare -f run_ranks); B=$B; run_ranks 2 '$TRAIN' '$WORK/tiny.json' $SMALL run.dir='$WORK/stay' parallel.comm=nccl model.n_embd=128 > /dev/null"
 
-# The emulated driver makes no graph while a message is in flight.
+# The emulated driver refuses to make a graph while a message is in flight.
 STAGES="model.n_layer=4 batch.global_tokens=160 parallel.comm=nccl parallel.pipeline=2"
 expect "two stages, four micro-batches: all graphs are made before the first message" runs stages 2 $STAGES
 expect "  two of each rank's, as two parts of the model" runs parts 2 $STAGES parallel.interleave=2
@@ -38,7 +40,8 @@ of_head() { products "$1" | grep -E ' n 256 | k 256$' | grep . ; }
 expect "the last stage's rank times the head's products, as a rank alone does" diff <(of_head whole) <(of_head stages)
 expect "  and every other product of the model" diff <(products whole) <(products stages)
 
-# A peer that never comes: the watchdog's thread aborts NCCL while the main thread polls, and an abort frees the communicator.
+# A peer never arrives. The watchdog's thread aborts NCCL while the main thread polls, and an abort frees the
+# communicator.
 EMU_NCCL_FAULT=spin train_ranks 2 $SMALL run.dir="$WORK/spin" parallel.comm=nccl run.watchdog_seconds=10 > /dev/null 2> "$WORK/err"
 expect "a collective that never ends: exit 77" [ $? -eq 77 ]
 expect "  by the watchdog" said "no progress for .* is in flight"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `plan gpu=h100 kernels=true` of the emulated build, whose operations are a GPU's: the limits of GPT-2 124M's step are
-# those worked out by hand, and the table adds up.
+# `plan gpu=h100 kernels=true` of the emulated build, whose operations are those of a GPU. The limits of GPT-2 124M's
+# step equal those computed by hand, and the table adds up.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 if ! reason=$(make -n BACKEND=emu help 2>&1); then
@@ -23,7 +23,8 @@ def near(a, b, part): assert abs(a - b) <= part * b, (a, b)
 assert abs(sum(k["ms"] for k in kernels) + p["gaps_ms"] - p["step_ms"]) < 1e-6 * p["step_ms"]
 assert abs(p["tokens_per_s"] * p["step_ms"] / 1e3 - 65536) < 1e-3 and sum(k["launches"] for k in kernels) == p["launches"]
 assert all(k["ms"] >= k["limit_ms"] and k["source"].startswith("est:") and not k["measured"] for k in kernels)
-# An audit's limits, ms: products, attention, norms, classifier, embedding, optimizer. Fusions may take away from the sum, never add.
+# Limits in ms, computed by hand: products, attention, norms, classifier, embedding, optimizer. Fusions may reduce the
+# sum, but never increase it.
 near(sum(k["limit_ms"] for k in kernels if k["family"] == "products"), 29.8 + 15.1 + 13.3 + 6.8, 0.03)
 near(limit("attention_forward"), 3.1, 0.03)
 near(limit("layernorm_backward"), 3.3, 0.05)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Every CUDA kernel on the emulated GPU: the op tests of test/layers under AddressSanitizer and UBSan, where asynchronous copies come
-# as late as they may, then under the race checker, where they come at once: a stage that is free too early is filled while a product
-# reads it. A list of which kernels ran with which element types, and what the race checker counted beside (UPDATE=1 writes its table).
-# The whole model, which is the longest of them, goes first, and under the race checker only in `make soak`
-# (test/soak/schedules.sh).
+# Every CUDA kernel on the emulated GPU, by the op tests of test/layers. First they run under AddressSanitizer and
+# UBSan, with asynchronous copies as late as possible. Then they run under the race checker, with copies at once, so
+# that a stage that is freed too early is filled while a product reads it. The test also lists which kernels ran with
+# which element types, and the counts of the race checker (UPDATE=1 writes its table). The test of the whole model is
+# the longest and begins first. Under the race checker it runs only in `make soak` (test/soak/schedules.sh).
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 if ! reason=$(make -n BACKEND=emu help 2>&1); then
@@ -13,7 +13,7 @@ fi
 launched=$(mktemp) counted=$(mktemp); trap 'rm -f "$launched" "$counted"' EXIT
 export OMP_NUM_THREADS=1
 
-# The op tests of one variant, two at a time: "ok" or "not ok" a test.
+# Runs the op tests of one variant, two at a time. Prints "ok" or "not ok" for each test.
 run_ops() { # VARIANT
     local build=build/emu$1
     make -s BACKEND=emu SAN="$1" op-tests || { echo "not ok build of $build"; return; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `plan gpu=` gives one answer on every build, at least what a CUDA build takes: over kinds of models, sizes and grids, with the
-# emulated build's operations, which are a GPU's.
+# `plan gpu=` gives the same answer on every build, at least what a CUDA build takes. Tested with several kinds of
+# models, sizes and grids, and with the emulated build's operations, which are those of a GPU.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 if ! reason=$(make -n BACKEND=emu help 2>&1); then
@@ -16,9 +16,10 @@ build/cpu/test/bench/plan_bound > "$WORK/cpu" & $E/test/bench/plan_bound > "$WOR
 expect "many configs are tried" [ "$(wc -l < "$WORK/emu")" -ge 250 ]
 expect "one answer on every build" diff <(cut -d' ' -f1,3- "$WORK/cpu") <(cut -d' ' -f1,3- "$WORK/emu")
 expect "what the CUDA build takes is never more" awk '$1 < $2 { print; bad = 1 } END { exit bad || NR == 0 }' "$WORK/emu"
-# Too high a bound refuses what fits: 192 MiB, or a tenth.
+# A bound that is too high refuses models that fit. It may be 192 MiB or a tenth too high.
 expect "nor much less" awk '$1 > 1.1 * $2 && $1 - $2 > 201326592 { print; bad = 1 } END { exit bad }' "$WORK/emu"
-# As it is typed; a card of 24 GB is where it matters. Times follow each build's own operations.
+# The command as a user types it, for a card of 24 GB, where the bound matters. Times follow the operations of each
+# build.
 plan() { # PROGRAM WORDS...
     local said; said=$("$1" plan configs/gpt2-124m.json gpu=4090 "${@:2}" 2>&1); echo "exit $?"
     grep -E 'GiB|MiB|micro_batch' <<< "$said"

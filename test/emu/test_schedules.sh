@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Hopper's own product under another schedule than test_kernels.sh has: warps at random.
+# The program's own product on Hopper under another schedule than in test_kernels.sh: warps in random order.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
 if ! reason=$(make -n BACKEND=emu help 2>&1); then
     echo "skip schedules: ${reason##*\*\*\* }"

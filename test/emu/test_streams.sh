@@ -1,5 +1,6 @@
-# The emulated program's work on different streams in other legal orders (EMU_STREAMS): losses, norms and checkpoints have the same bits.
-#   ORDERS="random:7 random:8" takes other orders than this one; `make soak` takes new ones each time (test/soak/streams.sh)
+# The emulated program with work on different streams in other legal orders (EMU_STREAMS). Losses, norms and checkpoints
+# keep their bits. ORDERS="random:7 random:8" sets other orders; `make soak` uses new ones each time
+# (test/soak/streams.sh).
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
 if ! reason=$(make -n BACKEND=emu help 2>&1); then
     echo "skip streams: ${reason##*\*\*\* }"
@@ -9,7 +10,7 @@ make -s BACKEND=emu all || { echo "not ok build"; exit 1; }
 TRAIN=$PWD/build/emu/train_gpt
 SMALL="run.steps=4 model.n_head=2 model.n_embd=32 batch.global_tokens=160 checkpoint.every=2 eval.every=0"
 
-# The order of the calls chooses the products' algorithms, by timing; other orders take its table.
+# The run in the order of the calls chooses the products' algorithms by timing. Runs in other orders use its table.
 run() { # NAME ORDER RANKS KEY=VALUE...
     local name=$1 order=$2 ranks=$3; shift 3
     mkdir -p "$WORK/$name.$order"
@@ -29,7 +30,7 @@ look_at() { # NAME RANKS KEY=VALUE...
         expect "$name, $order: the same bits" same $name $order
     done
 }
-# Two cases at a time; all_of prints what they say, in order.
+# Runs two cases at a time. all_of prints their output in order.
 CASES=()
 case_of() {
     CASES+=("$1")

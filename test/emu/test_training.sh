@@ -1,28 +1,31 @@
-# The CUDA build's program on the emulated GPU, whole: it trains as the CPU build does, alone and on two ranks, in every precision.
+# The program of the CUDA build on the emulated GPU. It trains like the CPU build, with one rank and with two, in every
+# precision.
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 if ! reason=$(make -n BACKEND=emu help 2>&1); then
     echo "skip training: ${reason##*\*\*\* }"
     exit 0
 fi
 make -s BACKEND=cpu build/cpu/train_gpt && make -s BACKEND=emu all || { echo "not ok build"; exit 1; }
-. test/run/lib/tiny.sh # after the build: its text is tokenised by the CPU's program
+. test/run/lib/tiny.sh # sourced after the build, because the CPU's program tokenizes its text
 export ASAN_OPTIONS=detect_leaks=0
 CPU=$PWD/build/cpu/train_gpt
-# Two layers, six steps, two ranks' worth of sequences; an even width, as tensor cores have it, and an odd vocabulary in the tests of ops.
+# Two layers, six steps, and sequences for two ranks. The width is even, as tensor cores need it; tests of ops have odd
+# vocabularies.
 SMALL="run.steps=6 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkpoint.every=3 eval.every=6 eval.tokens=80"
 
-# Four steps where no run goes on from the middle of another.
+# Four steps are enough where no run is resumed in the middle.
 FOUR="run.steps=4 checkpoint.every=4 eval.every=4"
 
 for precision in fp32 bf16; do
     TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_$precision" precision=$precision > /dev/null
     TRAIN=$CPU train $SMALL $FOUR run.dir="$WORK/cpu_four.$precision" precision=$precision > /dev/null
 done
-# In fp8 micro-batches of 32 rows: norms, activations and their gradients write 8 bits at once, but in the first step.
+# In fp8, micro-batches of 32 rows: norms, activations and their gradients write 8 bits directly, except in the first
+# step.
 EIGHT="precision=fp8 batch.seq_len=32 batch.global_tokens=64 eval.tokens=64"
 TRAIN=$CPU train $SMALL $EIGHT run.dir="$WORK/cpu_fp8" > /dev/null
 TRAIN=$CPU train $SMALL $EIGHT $FOUR run.dir="$WORK/cpu_four.fp8" > /dev/null
-# A llama, with two heads that share keys; and a qwen3, whose heads are wider together than the stream.
+# A llama with two heads that share keys, and a qwen3 whose heads together are wider than the stream.
 LLAMA="$SMALL $FOUR model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 model.rope_factor=8 model.rope_original_positions=64"
 QWEN3="$SMALL $FOUR model.arch=qwen3 model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=32 model.n_inner=96"
 MOE="$SMALL $FOUR model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 moe.experts=4 moe.top_k=2 moe.n_inner=48
@@ -34,28 +37,29 @@ for precision in fp32 bf16; do
     TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe.$precision" precision=$precision > /dev/null
 done
 TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe4" precision=bf16 batch.global_tokens=160 run.steps=3 > /dev/null
-# Heads of 64, whose delta a product's epilogue finds.
+# Heads of 64 channels, whose delta is computed by a product's epilogue.
 WIDE="$SMALL model.n_embd=128 run.steps=3 checkpoint.every=3 eval.every=3"
 TRAIN=$CPU train $WIDE run.dir="$WORK/cpu_wide" precision=bf16 > /dev/null
-# The same for the grids, whose tensor ranks want heads and whose context ranks want tiles of 64 tokens.
+# Like WIDE for the grids: tensor ranks need heads, and context ranks need tiles of 64 tokens.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
 TRAIN=$CPU train $GRID run.dir="$WORK/cpu_grid" precision=bf16 > /dev/null
 TRAIN=$CPU train $LONG run.dir="$WORK/cpu_long" precision=bf16 > /dev/null
-# Heads of 64 channels, each with a block in attention's backward, and two tiles of keys.
+# Heads of 64 channels, each with its own block in attention's backward, and two tiles of keys.
 HEADS="$LONG model.n_head=2 model.n_embd=128 batch.global_tokens=1024 precision=bf16"
 TRAIN=$CPU train $HEADS run.dir="$WORK/cpu_heads" > /dev/null
 EIGHT_HEADS="$SMALL $EIGHT model.n_layer=1 model.n_head=2 model.n_embd=128 run.steps=4 checkpoint.every=4 eval.every=4"
 TRAIN=$CPU train $EIGHT_HEADS run.dir="$WORK/cpu_heads.fp8" > /dev/null
 TRAIN=$PWD/build/emu/train_gpt
-# fp32 differs by the order of sums. 16 bits: each rounding is u = 2^-8 (bf16) or 2^-11 (fp16) relative; a loss of 80 positions averages
-# them, and both builds round at the same places but for attention's probabilities: u / 4 bounds the error derived for
-# one position.
-# fp8: a number that another order of sums moves across the middle between two codes jumps by up to 2^-3 of itself, but few do: measured,
-# with three seeds, both kinds of blocks: 2.4e-4 at most. Twice that. bf16's losses are as near: that it is fp8 is seen by its kernels.
+# Allowed relative differences of losses. fp32 differs by the order of sums. In 16 bits each rounding is u = 2^-8 (bf16)
+# or 2^-11 (fp16) relative. A loss of 80 positions averages them, and both builds round at the same places except for
+# attention's probabilities: u / 4 bounds the error derived for one position. fp8: if another order of sums moves a
+# number across the middle between two codes, it changes by up to 2^-3 of itself, but few numbers do. Measured with
+# three seeds and both kinds of blocks: at most 2.4e-4; twice that is allowed. The losses of bf16 are as close, so
+# another test checks by the kernels that a run is in fp8.
 allowed() { case $1 in fp32) echo 1e-5 ;; bf16) echo 1e-3 ;; fp16) echo 1.3e-4 ;; fp8) echo 5e-4 ;; esac; }
-# Two runs at a time, each in a folder of its own: beside NAME RANKS KEY=VALUE...; all of them have ended after `wait`,
-# `ended NAME [CODE]` checks the exit code.
+# beside NAME RANKS KEY=VALUE... starts a run in its own folder, two at a time. After `wait` all have ended. `ended NAME
+# [CODE]` checks the exit code.
 beside() {
     local name=$1 ranks=$2; shift 2
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
@@ -75,7 +79,7 @@ for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precis
 EMU_KERNELS=$WORK/kernels beside fp8 1 $SMALL $EIGHT
 EMU_KERNELS=$WORK/kernels beside llama.fp8 1 $LLAMA $EIGHT
 beside fp8.nccl 2 $SMALL $EIGHT $FOUR parallel.comm=nccl
-# The own products of compute capability 9.0 in the place of cuBLASLt's, in all that they fit.
+# The program's own products for compute capability 9.0 instead of cuBLASLt's, wherever they fit.
 for recompute in none block; do TRAIN_GPT_GEMM=own beside own.$recompute 1 $WIDE precision=bf16 memory.recompute=$recompute; done
 TRAIN_GPT_GEMM=own beside llama.own 1 $LLAMA precision=bf16
 TRAIN_GPT_GEMM=own beside stages.own 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=ring
@@ -88,20 +92,20 @@ beside tensor.stages 4 $GRID precision=bf16 parallel.tensor=2 parallel.pipeline=
 beside tensor.slots 4 $GRID precision=bf16 parallel.tensor=2 parallel.zero_stage=3 parallel.comm=nccl
 beside context 2 $LONG precision=bf16 parallel.context=2 parallel.comm=nccl
 for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL $FOUR precision=${run%.*} parallel.comm=${run#*.}; done
-# One table of algorithms, one order of additions: the number of ranks changes no bit. Four micro-batches a step.
+# With one table of algorithms and one order of additions, the number of ranks changes no bit. Four micro-batches a
+# step.
 ORDERED="$SMALL batch.global_tokens=160 run.steps=3 precision=bf16 parallel.deterministic=true"
 beside ordered.one 2 $SMALL $FOUR precision=bf16 parallel.deterministic=true parallel.comm=ring # one micro-batch for each
 beside ordered 1 $ORDERED
 wait
-# The products' algorithms are chosen by timing: the table is part of a run.
+# Products' algorithms are chosen by timing, so their table is part of a run and is copied.
 same_table() { mkdir -p "$WORK/$1" && cp "$WORK/$2/gemm.json" "$WORK/$1/"; }
 same_table again bf16 && beside again 1 $SMALL precision=bf16
 same_table fp8.again fp8 && beside fp8.again 1 $SMALL $EIGHT
 same_table heads.nccl heads && TRAIN_GPT_ATTENTION=hopper-heads beside heads.nccl 2 $HEADS parallel.deterministic=true parallel.comm=nccl
 same_table heads.tiles heads && TRAIN_GPT_ATTENTION=hopper-tiles beside heads.tiles 1 $HEADS parallel.deterministic=true
 for comm in nccl ring; do same_table ordered.$comm ordered && beside ordered.$comm 2 $ORDERED parallel.comm=$comm; done
-# A stuck NCCL call holds the main thread; the watchdog's thread aborts it, and does not wait for an abort that hangs,
-# too.
+# A stuck NCCL call blocks the main thread. The watchdog's thread aborts it, and does not wait for an abort that hangs.
 for fault in stuck stuck-abort; do EMU_NCCL_FAULT=$fault beside $fault 2 $SMALL parallel.comm=nccl run.watchdog_seconds=10; done
 wait
 
@@ -150,7 +154,8 @@ done
 expect "fp32: the CPU build's held-out loss" same_evals "$WORK/fp32" "$WORK/cpu_fp32" 1e-5
 expect "the same bits again" ended again
 expect "the same bits again: equal" same_weights "$WORK/again" "$WORK/bf16" step_00000006
-# Of a step's two micro-batches the first sets gradients of blocks, the other adds: rank 0 has timed both before the first step.
+# A step has two micro-batches. The first sets the gradients of blocks, the second adds. Rank 0 must have timed both
+# before the first step.
 sets() { grep -oE '"bf16 to fp32, [^"]*"' "$WORK/bf16/gemm.json"; }
 timed_both() { [ "$(sets | wc -l)" -ge 4 ] && ! sets | sed 's/fp32,/fp32 added,/' | grep -vxF -f <(grep -oE '"bf16 to fp32 added, [^"]*"' "$WORK/bf16/gemm.json"); }
 expect "products that set gradients are timed, and the same that add" timed_both
@@ -171,7 +176,8 @@ done
 rm -r "$WORK/bf16/checkpoints/step_00000006"
 expect "resume" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16
 expect "resume: the same bits" same_weights "$WORK/again" "$WORK/bf16" step_00000006
-# A run too large for this GPU prints the plan and changes that take less: before any allocation, and by NCCL later on.
+# A run that is too large for this GPU prints the plan and changes that take less memory: before any allocation, and
+# when NCCL fails later.
 LARGE="model.n_layer=48 model.n_embd=1600 model.n_head=25 batch.micro_batch=6 run.dir=$WORK/large"
 expect "a run too large for the GPU" exits 71 "has [0-9.]+ GiB free and this run takes [0-9.]+ GiB: batch.micro_batch = [0-9]+ (is the largest|does not fit)" train $LARGE
 expect "a run too large for the GPU: the plan and changes that take less" [ "$(grep -cE 'total, GPU memory|^less memory: batch.micro_batch = 3 takes' "$WORK/err")" -eq 2 ]
@@ -190,7 +196,7 @@ for count in 1 4x ""; do
         env TRAIN_GPT_MULTIPROCESSORS=$count "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/few"
 done
 
-# The algorithms of another GPU are not taken over, from the file nor from the checkpoint.
+# The algorithms of another GPU are not used, neither from the file nor from the checkpoint.
 sed -i 's/"gpu":.*/"gpu": "another GPU",/' "$WORK/fp32/gemm.json"
 heard() { "$@" > /dev/null 2> "$WORK/err"; }
 expect "another GPU's algorithms" heard train $SMALL run.dir="$WORK/fp32" run.steps=7

@@ -1,9 +1,9 @@
-/* wgmma.cpp - the emulated twins of core/ptx_wgmma.cuh: products of a warpgroup, which come when a wait covers them.
+/* wgmma.cpp - the emulated twins of core/ptx_wgmma.cuh: products of a warpgroup, whose results arrive at the wait that
+ * covers them.
  *
- * Until then the accumulators are NaN, and whatever a product has yet to read or write must stay as it was when it was
- * issued: accumulators, registers of a, shared memory. Operands must be visible to the asynchronous proxy (bulk.cpp).
- * Emulated: m64nNkK with the 128-byte swizzle. Products are exact in fp32, their sums in order of k.
- */
+ * Until then the accumulators are NaN. Everything that a product still reads or writes must stay as it was at issue:
+ * accumulators, registers of a, shared memory. Operands must be visible to the asynchronous proxy (bulk.cpp). Emulated:
+ * m64nNkK with the 128-byte swizzle. Products are exact in fp32; their sums are in the order of k. */
 
 #include "engine.h"
 
@@ -12,12 +12,12 @@
 namespace emu {
 
 enum { WARPGROUP_THREADS = 128, SWIZZLE_128 = 1, ROWS = 64, MOST_COLUMNS = 256, MOST_K = 32 };
-enum : uint32_t { POISON = 0x7fadfade }; /* a signalling NaN: no arithmetic makes or keeps it */
+enum : uint32_t { POISON = 0x7fadfade }; /* a signalling NaN, which no arithmetic produces or keeps */
 
 static bool is_8_bit(MmaType type) { return type == MMA_E4M3 || type == MMA_E5M2; }
 static int  depth(const WgmmaOp &op) { return is_8_bit(op.a_type) ? 32 : 16; }
 
-/* Element i of the 32 bits, of 2 or 4. */
+/* Returns element i of a 32-bit word of 2 or 4 elements. */
 static float element(uint32_t word, int i, MmaType type) {
     if (!is_8_bit(type)) return operand_to_f32(word, i, type);
     __half_raw h = __nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)(word >> 8 * i), type == MMA_E4M3 ? __NV_E4M3 : __NV_E5M2);
@@ -39,12 +39,12 @@ static char *place_of(uint64_t descriptor, int mn, int k, bool mn_major, const W
     return p;
 }
 
-/* The words of an operand, rows of K. Eight words lie side by side: of one row, or of eight rows. Each such unit goes through
- * f(its place, its first row) first. */
+/* Gathers the words of an operand, rows of K. Eight words are adjacent: of one row, or of eight rows. Each such unit is
+ * first passed to f(its place, its first row). */
 enum { UNIT_WORDS = 8, UNIT_BYTES = 16 };
 template <class F> static void gather(uint16_t *to, uint64_t descriptor, int rows, bool mn_major, MmaType type, const WgmmaOp &op, F f) {
     int down = mn_major ? UNIT_WORDS : 1, along = mn_major ? 1 : UNIT_WORDS, step = mn_major ? 16 : 1;
-    for (int k = 0; k < 16; k += along) /* 16 times two bytes, of either type */
+    for (int k = 0; k < 16; k += along) /* 16 elements of two bytes, of either type */
         for (int r = 0; r < rows; r += down) {
             char    *p = place_of(descriptor, r, is_8_bit(type) ? 2 * k : k, mn_major, op);
             uint16_t word[UNIT_WORDS];
@@ -94,7 +94,7 @@ static void a_from_registers(float (*a)[MOST_K], Fiber *threads, size_t i) {
     }
 }
 
-/* product = a b, eight columns at once, each sum in the order of k. */
+/* product = a b, eight columns at once, with each sum in the order of k. */
 typedef float Eight __attribute__((vector_size(32)));
 static void multiply(Eight (*product)[MOST_COLUMNS / 8], const float (*a)[MOST_K], const float (*b)[MOST_K], int columns, int depth) {
     static Eight b_rows[MOST_K][MOST_COLUMNS / 8];
@@ -108,7 +108,7 @@ static void multiply(Eight (*product)[MOST_COLUMNS / 8], const float (*a)[MOST_K
         }
 }
 
-/* Operation i of the oldest group in flight. */
+/* Runs operation i of the oldest group in flight. */
 static void multiply_now(int warpgroup, size_t i) {
     static float   a[ROWS][MOST_K], b[MOST_COLUMNS][MOST_K];
     static Eight   product[ROWS][MOST_COLUMNS / 8];
@@ -124,7 +124,8 @@ static void multiply_now(int warpgroup, size_t i) {
     multiply(product, a, b, op.n, depth(op));
     for (int t = 0; t < WARPGROUP_THREADS; t++) {
         Accumulator &x = *accumulator_at(threads[t], threads[t].wgmma[0][i].d);
-        int          row = t / 32 * 16 + t % 32 / 4; /* two columns of it and two of row + 8, and so on every 8 columns */
+        /* a thread has two columns of this row and two of row + 8, and so on every 8 columns */
+        int          row = t / 32 * 16 + t % 32 / 4;
         const float *above = (const float *)product[row] + t % 4 * 2, *below = (const float *)product[row + 8] + t % 4 * 2;
         float       *value = x.value.data();
         for (int c = 0; c < op.n; c += 8, value += 4) {
@@ -135,7 +136,7 @@ static void multiply_now(int warpgroup, size_t i) {
     }
 }
 
-/* Joins those that lie side by side: a step's are one array. */
+/* Notes registers of a as held. Adjacent ones are joined, because those of a step are one array. */
 static void hold(Fiber &f, const uint32_t *a) {
     enum { BYTES = sizeof(uint32_t[4]) };
     if (!f.held.empty() && f.held.back().first + f.held.back().second == (const char *)a) f.held.back().second += BYTES;
@@ -148,7 +149,7 @@ static void hold_those_in_flight(Fiber &f) {
             if (op.a_registers) hold(f, op.a_registers);
 }
 
-/* FLOPs of all so far, for tests. */
+/* FLOPs of all products so far, for tests. */
 static double products = 0.0;
 extern "C" double emu_products(void) { return products; }
 
@@ -175,7 +176,7 @@ void wgmma_fence() {
     current->is_async = current->wgmma_fenced = true;
     current->written.clear();
 }
-/* Registers that the program wrote behind the fence are not yet there for a product. */
+/* Refuses registers that the program wrote after the fence, because the product may not see them yet. */
 static void expect_fenced(const void *registers, size_t n, const char *file, int line) {
     for (const auto &w : current->written)
         if (w.first + w.second > (const char *)registers && w.first < (const char *)registers + n)
@@ -221,7 +222,7 @@ struct Wait {
     int         line;
 };
 
-/* What has come is written back; it and nothing else must be named. */
+/* Writes the results that have arrived. The wait must name exactly their accumulators. */
 static void hand_over(Fiber &f, const Wait &w) {
     for (size_t i = 0; i < f.accumulators.size();) {
         Accumulator &x = f.accumulators[i];
@@ -260,7 +261,7 @@ void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int
     warpgroup_collective("wgmma.wait_group", waited, nullptr, file, line);
 }
 
-/* A kernel that touches them on its stack; the race checker asks. */
+/* Returns which registers of products in flight a kernel accesses on its stack; the race checker calls it. */
 const char *wgmma_holds(const Fiber &f, const void *p, size_t n) {
     for (const Accumulator &x : f.accumulators)
         if ((const char *)p + n > (const char *)x.d && (const char *)p < (const char *)(x.d + x.n)) return "accumulators";
