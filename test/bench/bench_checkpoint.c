@@ -8,14 +8,14 @@
 
 #include "core/clock.h"
 
-/* The least value has the least share of other work on the machine. */
+/* Returns the smallest value, which contains the least of other work on the machine. */
 static double least(const double *values, int count) {
     double least = values[0];
     for (int i = 1; i < count; i++) least = values[i] < least ? values[i] : least;
     return least;
 }
 
-/* Evicts the caches, as a step of training does. */
+/* Evicts the contents of the caches, as a step of training does. */
 enum { ELSEWHERE_BYTES = 128 << 20 };
 static void use_caches(char *elsewhere) {
     for (size_t at = 0; at < ELSEWHERE_BYTES; at += 64) elsewhere[at]++;
@@ -27,9 +27,10 @@ int main(int argc, char **argv) {
     Fixture  f;
     Comm    *comm = world_all(world_join((Launch){0}));
     CHECK(saves > 0 && saves <= 1000 && fixture_folder(dir) == 0, "%d saves into a folder in memory", saves);
-    fixture_create(&f, comm, dir, BF16, 1, ""); /* with masters of their own */
+    fixture_create(&f, comm, dir, BF16, 1, ""); /* in bf16 there are separate masters */
     fixture_fill(&f, 1);
-    size_t   bytes = saver_bytes(&f.shards->layout, &OPTIMIZER_ADAMW) / 3; /* of masters, m and v each, as they lie in the optimizer's memory */
+    /* bytes of masters, of m and of v; each is one third of the optimizer's memory */
+    size_t   bytes = saver_bytes(&f.shards->layout, &OPTIMIZER_ADAMW) / 3;
     char    *to = device_alloc_host(3 * bytes, "a copy"), *elsewhere = device_alloc_host(ELSEWHERE_BYTES, "other memory");
     double  *stall = malloc(sizeof *stall * (size_t)saves), *copy = malloc(sizeof *copy * (size_t)saves);
     Saver   *s = saver_create(&f.state);

@@ -15,7 +15,7 @@
 #include "core/clock.h"
 
 enum { SAMPLES_MAX = 201, SAMPLES_MIN = 11 };
-static const double BUDGET_MS = 3000; /* for one operation at one size */
+static const double BUDGET_MS = 3000; /* time limit for one operation at one size */
 
 typedef enum { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, OPERATIONS } Operation;
 static const char *const NAMES[] = {"reduce-scatter", "all-gather", "all-reduce"};
@@ -32,7 +32,8 @@ static void mpi(Comm *c, Operation op, float *x, float *out, int64_t piece) {
     else comm_mpi_all_reduce(c, x, piece);
 }
 
-/* `repeats` calls after a barrier; out NULL = the ring's. The slowest rank's milliseconds per call. */
+/* Runs `repeats` calls after a barrier; out NULL: those of the ring. Returns the milliseconds per call of the slowest
+ * rank. */
 static double sample(Comm *c, Operation op, float *x, float *out, int64_t piece, int repeats) {
     comm_barrier(c);
     double begin = clock_ms();
@@ -57,7 +58,8 @@ static void measure(Comm *c, Operation op, float *x, float *out, int64_t bytes) 
     int     W = comm_size(c), samples = 0, repeats = 1;
     int64_t piece = bytes / 4 / W;
     double  ring_ms[SAMPLES_MAX], mpi_ms[SAMPLES_MAX];
-    for (int warm = 0; warm < 2; warm++) { /* after them, repeat short calls for 2 ms: a barrier is not the thing measured */
+    /* warm up, then repeat short calls for 2 ms, so that the barrier is not measured */
+    for (int warm = 0; warm < 2; warm++) {
         double ms = sample(c, op, x, NULL, piece, repeats) + sample(c, op, x, out, piece, repeats);
         repeats = ms >= 4 ? 1 : (int)(4 / ms) + 1;
     }

@@ -84,7 +84,7 @@ static void backward(Bench *b, Way way) {
 }
 static void step(Bench *b, Way way) { step_ms(b->model[way], b->batch[way], ++b->steps); }
 
-/* The turns begin with another way each. The lse that backward reads is that of the way. */
+/* Each round begins with another of the three ways. Backward reads the lse that the same way has computed. */
 static void measure(Bench *b, const char *name, void (*run)(Bench *b, Way way), int launches, int turns) {
     double plain_ms[MOST_TURNS], wall[WAYS][MOST_TURNS], processor[WAYS][MOST_TURNS];
     for (int turn = -1; turn < turns; turn++) {
@@ -96,7 +96,7 @@ static void measure(Bench *b, const char *name, void (*run)(Bench *b, Way way), 
             run(b, way);
             wall_ms[way] = clock_ms() - start, own_ms[way] = processor_ms() - own;
         }
-        if (turn < 0) continue; /* to warm up */
+        if (turn < 0) continue; /* warm-up */
         plain_ms[turn] = wall_ms[PLAIN] / launches;
         for (int k = 0; k < WAYS; k++) wall[k][turn] = wall_ms[k] / wall_ms[PLAIN], processor[k][turn] = own_ms[k] / own_ms[PLAIN];
     }

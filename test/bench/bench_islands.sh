@@ -12,8 +12,8 @@ export CONFIG=$PWD/configs/demo-gpt2.json
 QUIET="eval.every=0 sample.every=0 checkpoint.every=0 log.tensorboard=false"
 AT=10.77.0.1:4300 SCALE="${MBIT:+MBIT=$MBIT }${ROUNDS:+ROUNDS=$ROUNDS }${ALONE:+ALONE=$ALONE }" MBIT=${MBIT:-20} ALONE=${ALONE:-400}
 
-# rate KIND FIRST RUN [LEFT_OUT]: steps a second from its first line of that kind, from step FIRST on, to its last, or so many before it.
-# waited RUN LEFT_OUT: the share of that time, of rounds, that training waited.
+# rate KIND FIRST RUN [LEFT_OUT]: steps a second from the first line of that kind at step FIRST or later to the last
+# one, or to the one LEFT_OUT before it. waited RUN LEFT_OUT: the share of this time, over rounds, that training waited.
 rate() {
     python3 - "$@" <<'PY'
 import json, sys
@@ -33,7 +33,7 @@ lines = lines[1:len(lines) - int(left_out)]
 print("%.4f" % (sum(line["waited_ms"] for line in lines) / sum(line["ms"] for line in lines)))
 PY
 }
-# on_both NAME WORDS...: a job on each host at the same time, to their end; their runs are NAME.hostA and NAME.hostB.
+# on_both NAME WORDS...: runs a job on each host at the same time, to the end. The runs are NAME.hostA and NAME.hostB.
 on_both() {
     local name=$1 host jobs="" job; shift
     for host in hostA hostB; do
@@ -41,8 +41,9 @@ on_both() {
     done
     for job in $jobs; do wait "$job" || { tail -n 3 "$WORK/$name".host?.out >&2; return 1; }; done
 }
-# islands NAME H ROUNDS WORDS...: prints their steps a second, from the end of the first round to the end of the last; $LEFT_OUT=1: of the one
-# before, for the last of streams sends and fetches all once more.
+# islands NAME H ROUNDS WORDS...: prints the islands' steps a second, from the end of the first round to the end of the
+# last. $LEFT_OUT=1: to the end of the last but one, because the last round of a stream sends and fetches everything
+# again.
 islands() {
     local name=$1 every=$2 words server; shift 2
     words="run.steps=$(($1 * every)) outer.server=$AT outer.key=$WORK/outer.key outer.every=$every ${*:2}"
@@ -52,7 +53,7 @@ islands() {
 }
 # alone NAME: the rate of two islands that exchange nothing.
 alone() { on_both "$1" run.steps=$ALONE && rate train 50 "$WORK/$1.hostB"; }
-# row NAME WHAT RATE: against the mean of the rates alone, just before and just after.
+# row NAME WHAT RATE: prints and records the rate relative to the mean of the rates alone, just before and just after.
 row() {
     local ratio alone waited; waited=$(cat "$WORK/waited" 2> /dev/null)
     alone=$(alone "$1.after") || return 1
@@ -62,7 +63,8 @@ row() {
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="${SCALE}test/bench/bench_islands.sh $1" what="$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         steps_per_s="$(printf %.4f "$3")" alone_steps_per_s="$(printf %.4f "$alone")" ratio="$ratio" ${waited:+waited="$waited"} load_before="$before"
 }
-# ends NAME COMPRESS: how long training waits at a round's end, which no H and no speed of the processors changes much: the median of five rounds.
+# ends NAME COMPRESS: how long training waits at the end of a round; the median of five rounds. H and the speed of the
+# processors change it little.
 ends() {
     local ms
     islands "$1" 20 6 outer.compress="$2" > "$WORK/rate" || return 1
@@ -84,7 +86,7 @@ turns() {
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="${SCALE}test/bench/bench_islands.sh turns" what="streaming DiLoCo, H=50, $MBIT Mbit/s" \
         link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" waits_share="$share" steps_per_s="$rate" load_before="$before"
 }
-parallel() { # a rank has an island's batch
+parallel() { # a rank has the batch of an island
     two_hosts 1 $QUIET run.dir="$WORK/parallel" run.steps=${1:-20} batch.global_tokens=3072 > "$WORK/parallel.out" 2>&1 || { tail -n 3 "$WORK/parallel.out" >&2; return 1; }
     rate train 4 "$WORK/parallel"
 }

@@ -24,7 +24,8 @@ typedef struct {
     Stream  stream;
     DType   act;
     const char *word;
-    int64_t B, T, C, H, V, N, rows /* of a classifier chunk */, padded /* vocabulary */, params, like /* of copy_like */;
+    /* rows: those of a classifier chunk; padded: the padded vocabulary; like: elements that copy_like copies */
+    int64_t B, T, C, H, V, N, rows, padded, params, like;
     Tensor  starts, tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, delta, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
     Tensor  wte, wpe, norm_w, norm_b, qkv_w, qkv_b, proj_w, proj_b, fc_w, fc_b, out_w;
     Tensor  dwte, dwpe, dnorm_w, dnorm_b, dqkv_w, dqkv_b, dproj_w, dproj_b, dfc_w, dfc_b, dout_w;
@@ -50,10 +51,11 @@ static void carve(Bench *b, Arena *a) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         *table[i].t = table[i].columns ? arena_tensor(a, table[i].type, 2, table[i].rows, table[i].columns, 1)
                                        : arena_tensor(a, table[i].type, 1, table[i].rows, 1, 1);
-    if (act == F32) b->working = b->master; /* as optimizer.h has it */
+    if (act == F32) b->working = b->master; /* as in optimizer.h, the working copy is the master */
 }
 
-/* One block of values, repeated: bell-shaped, since the power that products take depends on the data. */
+/* Fills a tensor with one block of values, repeated. The values are bell-shaped, since the power that products need
+ * depends on the data. */
 static void fill(Bench *b, Tensor t, float spread, float centre) {
     Tensor   block = tensor_1d(malloc(CHUNK * sizeof(float)), t.type, CHUNK);
     uint64_t state = 88172645463325252ull;
@@ -83,7 +85,7 @@ static void fill_tokens(Bench *b, Tensor t) {
     free(tokens);
 }
 
-/* Documents of 3/8, 1/8, 1/4 and 1/4 of a sequence. */
+/* Fills the starts of documents of 3/8, 1/8, 1/4 and 1/4 of a sequence. */
 static void fill_starts(Bench *b) {
     int32_t *starts = (int32_t *)malloc(tensor_bytes(b->starts));
     CHECK(starts, "no memory");
@@ -114,7 +116,8 @@ static void fill_all(Bench *b) {
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) fill(b, weights[i], 0.02f, 0.0f);
     fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
     fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets), fill_starts(b), fill_frequencies(b);
-    attention_forward(&b->stream, b->y, b->lse, b->qkv, tensor_none(), heads(b)); /* its backward needs the true denominators */
+    /* computes the true denominators for backward */
+    attention_forward(&b->stream, b->y, b->lse, b->qkv, tensor_none(), heads(b));
     attention_delta(&b->stream, b->delta, b->dy, b->y);
 }
 
@@ -122,7 +125,7 @@ static void fill_all(Bench *b) {
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
-/* As many bytes as an op moves: what is in cache for the one is for the other, too. */
+/* Copies as many bytes as an op moves. If the op's data fits in the cache, so does the copy's. */
 OP(copy_like, cast_forward(s, tensor_slice(b->to, 0, b->like), tensor_slice(b->from, 0, b->like)))
 OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
 OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
@@ -133,7 +136,8 @@ OP(layernorm_bias, layernorm_backward(s, b->dx, b->dproj_b, b->dnorm_w, b->dnorm
 OP(rmsnorm_f, rmsnorm_forward(s, b->y, b->rstd, b->x, b->norm_w, 1e-5f))
 OP(residual_rms_f, residual_rmsnorm_forward(s, b->dx, b->y, b->rstd, b->x, b->update, b->norm_w, 1e-5f))
 OP(rmsnorm_b, rmsnorm_backward(s, b->dx, b->dnorm_w, b->update, b->dy, b->x, b->norm_w, b->rstd))
-/* q's heads: columns [0, C) of qkv. Their rstd lie in lse, which attention_forward then sets again. */
+/* Returns the weights for the heads of q, columns [0, C) of qkv. Their rstd is stored in lse, which attention_forward
+ * sets again afterwards. */
 static Tensor head_weight(Bench *b, Tensor of) { return tensor_1d(of.data, of.type, b->C / b->H); }
 static Tensor head_rstd(Bench *b) { return tensor_2d(b->lse.data, F32, b->N, b->H); }
 OP(head_norm_f, head_norm_forward(s, b->y, head_rstd(b), b->qkv, 0, b->H, head_weight(b, b->norm_w), 1e-5f))
@@ -148,7 +152,7 @@ OP(fc_f, linear_gelu_forward(s, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
 OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w))
 OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
 OP(out_b, linear_gelu_backward(s, b->dfc, tensor_none(), b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
-/* A branch's last product and the norm behind it, wherever the two are added. */
+/* The last product of a branch and the norm after it, in whichever of the two the addition happens. */
 static void joined(Bench *b, Tensor x, Tensor w) {
     Tensor out = tensor_2d(b->dfc.data, b->act, b->N, b->C);
     if (linear_residual_forward(&b->stream, b->dx, b->y, b->update, x, w, b->proj_b))
@@ -165,7 +169,8 @@ OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 
 OP(rope_f, rope_forward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
 OP(rope_b, rope_backward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
 OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
-/* As a step has it: a GPU's finds delta beside the product before, the CPU's in attention's backward. */
+/* Returns the delta that a training step passes. On a GPU the product before computes it; on the CPU attention's
+ * backward does. */
 static Tensor delta_of(Bench *b) { return device_is_host() ? tensor_none() : b->delta; }
 OP(delta, attention_delta(s, b->delta, b->dy, b->y))
 OP(attention_b, attention_backward(s, b->dqkv, tensor_none(), b->dy, b->y, b->lse, delta_of(b), b->qkv, tensor_none(), heads(b)))
@@ -191,7 +196,7 @@ static double run_ms(Bench *b, void (*run)(Bench *b), int64_t launches) {
 }
 
 static double median_ms(Bench *b, void (*run)(Bench *b)) {
-    run_ms(b, run, 2); /* the first chooses and caches algorithms */
+    run_ms(b, run, 2); /* the first call chooses algorithms */
     double  once = run_ms(b, run, 3), ms[SAMPLES];
     int64_t launches = once < 10.0 ? (int64_t)ceil(10.0 / fmax(once, 1e-3)) : 1;
     for (int i = 0; i < SAMPLES; i++) ms[i] = run_ms(b, run, launches);

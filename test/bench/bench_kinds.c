@@ -13,7 +13,8 @@
 
 enum { WARM_UP = 2, MOST_TURNS = 64 };
 typedef struct { Model *model; Batch batch; Arena tokens; ModelShape shape; int64_t steps; } Bench;
-/* The sizes of GPT-2 124M: a SwiGLU of 8/3 n_embd has the weights of a GELU of 4 n_embd (arXiv:2002.05202). */
+/* Returns the sizes of GPT-2 124M. A SwiGLU of 8/3 n_embd has as many weights as a GELU of 4 n_embd
+ * (arXiv:2002.05202). */
 static ModelShape shape_of(const char *kind, int64_t layers, int64_t positions) {
     ModelShape shape = GPT2_SHAPE(layers, 12, 768, positions, 50304);
     if (strcmp(kind, "gpt2") == 0) return shape;

@@ -12,7 +12,7 @@
 
 enum { STEP_TOKENS = 524288, RUNS = 2 };
 
-/* Milliseconds of forward and backward, and of the update. */
+/* Milliseconds of forward and backward of a batch, and of the update. */
 typedef struct { double batch_ms, update_ms; } Times;
 
 static Times times_of(const OptimizerKind *kind, DType act, int64_t T, int64_t B, int64_t layers) {

@@ -15,7 +15,8 @@
 
 #include "test/bench/training_step.h"
 
-enum { WARM_UP = 2, GPU_WARM_UP = 5 /* plain, recorded, replayed, and clocks to rise */, STEPS = 10 };
+/* Steps before the measured ones. On a GPU they are plain, recorded, replayed, and some for the clocks to rise. */
+enum { WARM_UP = 2, GPU_WARM_UP = 5, STEPS = 10 };
 
 static DType dtype_of(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : strcmp(name, "fp16") == 0 ? F16 : F32; }
 
@@ -39,7 +40,8 @@ int main(int argc, char **argv) {
     int64_t  T = n[4], B = n[5];
 
     device_open(0, device_threads());
-    size_t overhead = device_overhead_bytes(); /* before libraries have loaded more: device_memory_peak() does not hold that either */
+    /* measured before libraries have loaded more, which device_memory_peak() does not include either */
+    size_t overhead = device_overhead_bytes();
     int    on_gpu = strcmp(device_backend(), "cuda") == 0, warm_up = on_gpu ? GPU_WARM_UP : WARM_UP;
     double before = rate_at(precision, 1024, 500.0);
     Model *m = model_create(

@@ -15,21 +15,21 @@ TRAIN=$PWD/$B/train_gpt port=$((20000 + $$ % 12000)) batch=1536
 export OMP_NUM_THREADS=1
 QUIET="run.steps=$steps checkpoint.every=$((steps / 4)) checkpoint.keep=4 eval.every=0 sample.every=0 log.tensorboard=false"
 
-# losses RUN: "STEP:LOSS ..." of its checkpoints.
+# losses RUN: prints "STEP:LOSS ..." of the run's checkpoints.
 losses() {
     local folder
     for folder in "$1"/checkpoints/step_*; do
         echo "$((10#${folder##*_})):$("$TRAIN" eval "$folder" | awk '$1 == "loss" { print $2 }')"
     done | tr '\n' ' ' | sed 's/ $//'
 }
-# The curve of one job; it trains once for all groups.
+# alone: prints the curve of one job, which is trained once for all groups.
 alone() {
     [ -e "$work/alone" ] ||
         OMP_NUM_THREADS=2 "$TRAIN" configs/demo-gpt2.json $QUIET run.dir="$work/alone" > "$work/alone.out" 2>&1 ||
         { tail -n 3 "$work/alone.out" >&2; return 1; }
     losses "$work/alone"
 }
-# group NAME ISLANDS H RATE MOMENTUM SEND WAIT
+# group NAME ISLANDS H RATE MOMENTUM SEND WAIT: trains a group of islands and records the losses.
 group() {
     local name=$1 islands=$2 words server jobs="" i curve one tokens above
     port=$((port + 1))

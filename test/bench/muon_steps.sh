@@ -7,14 +7,14 @@
 STEPS=${STEPS:-600} RATES_ADAMW="1e-3 2e-3 4e-3 8e-3" RATES_MUON="3e-3 6e-3 1.2e-2 2.4e-2" SHARES="85 75 67 60 50"
 [ -e datasets/demo/val_000000.bin ] || { echo "muon_steps: no datasets/demo: make demo prepares its text" >&2; exit 64; }
 
-# loss NAME RATE STEPS: the held-out loss at the end of that run.
+# loss NAME RATE STEPS: trains and prints the held-out loss at the end.
 loss() {
     local run=runs/muon_steps/$1.$2.$3
     "$B/train_gpt" configs/demo.json run.dir="$run" run.steps="$3" optimizer.name="$1" optimizer.learning_rate="$2" eval.every="$3" \
         sample.every=0 checkpoint.every="$3" log.tensorboard=false > "$run.out" 2>&1 || { tail -n 3 "$run.out" >&2; return 1; }
     grep '"kind":"eval"' "$run/metrics.jsonl" | tail -n 1 | sed -E 's/.*"loss":([0-9.]+).*/\1/'
 }
-# best NAME RATES...: "loss rate" of the rate with the lowest loss.
+# best NAME RATES...: prints "loss rate" of the rate with the lowest loss.
 best() {
     local name=$1 rate; shift
     for rate in "$@"; do echo "$(loss "$name" "$rate" "$STEPS" || echo inf) $rate"; done | tee -a /dev/stderr | sort -g | head -n 1

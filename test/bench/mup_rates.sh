@@ -17,7 +17,7 @@ cat > "$work/config.json" <<JSON
   "eval": {"every": $steps, "tokens": 32768}, "log": {"every": 1000, "tensorboard": false} }
 JSON
 
-# loss WIDTH BASE RATE: the mean over the seeds; heads have 32 channels at every width.
+# loss WIDTH BASE RATE: prints the mean loss over the seeds. Heads have 32 channels at every width.
 loss() {
     local seed
     for seed in $(seq "$seeds"); do

@@ -42,7 +42,7 @@ class Block(nn.Module):
         q, k, v = (part.view(b, t, self.heads, c // self.heads).transpose(1, 2) for part in self.c_attn(x).split(c, dim=2))
         if hasattr(F, "scaled_dot_product_attention"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:  # before 2.0; only to try the script
+        else:  # PyTorch before 2.0, only to try this script
             mask = torch.full((t, t), -math.inf, device=x.device).triu(1)
             y = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(c // self.heads) + mask, -1).to(v.dtype) @ v
         return self.attn_proj(y.transpose(1, 2).reshape(b, t, c))
@@ -126,11 +126,11 @@ def search(options):
             if best and (time.monotonic() > end or slower):
                 break
             if attention != options.attention.split(",")[0] and batch != best[1]:
-                continue  # other attentions at the best micro-batch only
+                continue  # other kinds of attention are measured only at the best micro-batch
             failure = ""
             try:
                 ms, memory = measure(options, batch, attention)
-            except RuntimeError as error:  # out of memory is one
+            except RuntimeError as error:  # running out of memory is a RuntimeError
                 failure = str(error).strip().split("\n")[0] or type(error).__name__
             free_everything(options.device == "cuda")
             if failure:

@@ -11,7 +11,7 @@
 #include "run/plan/simulate.h"
 
 enum { WORDS = 12 };
-/* ranks and overrides, a line each; a config that is refused with them is left out. */
+/* Each base config, and lines of ranks and overrides. A combination that the config's rules refuse is left out. */
 static const char *const BASES[] = {"configs/gpt2-124m.json", "configs/gpt2-774m.json", "configs/llama-160m.json", "configs/qwen3-0.6b.json",
                                     "configs/qwen3-moe-small.json"};
 static const struct { int B, T; const char *words; } SIZES[] = {

@@ -12,17 +12,17 @@ ln -s "$tree/configs" "$tree/datasets" "$work"; ln -s "$tree/$B/train_gpt" "$wor
 export OMP_NUM_THREADS=1
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; status=1; fi; }
 
-# The section's commands, a line each.
+# The commands of the section, one per line.
 sed -n '/^## Three islands/,/^## [^T]/p' docs/islands.md | sed -n 's/^    //p' | sed -e ':a' -e '/\\$/N; s/ *\\\n */ /; ta' > "$work/commands"
 cd "$work" || exit 1
-# shown PATTERN: the one command like it; a training gets the steps that were asked for.
+# shown PATTERN: prints the one command that matches. A training command gets the requested number of steps.
 shown() {
     [ "$(grep -c -- "$1" commands)" -eq 1 ] || { echo "docs/islands.md has not one command like '$1'" >&2; exit 1; }
     grep -- "$1" commands | sed -E "s|^(\./train_gpt .*outer\.server.*)|\1 $steps_asked|"
 }
 begin() { local command; command=$(shown "run.dir=runs/$1") || exit 1; eval "exec $command" > "$1.out" 2>&1 & job=$!; }
 round() { grep -s '"outer"' runs/served/metrics.jsonl | tail -n 1 | sed -E 's/.*"round":([0-9]+).*/\1/'; }
-# reach ROUND: waits until the server has; not if it ends before.
+# reach ROUND: waits until the server has finished the round. Fails if the server ends before.
 reach() { until [ "$(round | grep . || echo 0)" -ge "$1" ]; do kill -0 $server 2> /dev/null || { tail -n 3 ./*.out; exit 1; }; sleep 0.1; done; }
 
 begin served; server=$job

@@ -18,7 +18,8 @@ static inline void random_tokens(Stream *s, Tensor t, int64_t vocab, uint64_t se
     free(tokens);
 }
 
-/* An exact sum, as all of a step's. Its time bounds from above the cost of the same bits in every run. */
+/* Computes the norm as an exact sum, like all sums of a step. Its time is an upper bound for the cost of equal bits in
+ * every run. */
 static inline double grad_norm(Model *m) {
     optimizer_numbers(&m->optimizer, &m->stream, 0);
     StepValues values = step_sums_fetch(&m->sums, &m->stream);

@@ -1,4 +1,5 @@
-/* line.h - for tests of channels: a client's and a server's channel, and the line between them in the test's hands. */
+/* line.h - for tests of channels: a client's and a server's channel, and the connection between them, which the test
+ * controls. */
 #ifndef TRAIN_GPT_TEST_COMM_LINE_H
 #define TRAIN_GPT_TEST_COMM_LINE_H
 
@@ -14,12 +15,12 @@
 
 typedef struct {
     Channel *client, *server;
-    int      at_client, at_server; /* the ends that the test holds: what the client sends is read at at_client */
+    int      at_client, at_server; /* the ends that the test holds; the client's bytes are read at at_client */
 } Line;
 
 static const Key KEY = {{1, 2, 3}}, OTHER_KEY = {{1, 2, 4}};
 
-/* Two ends of a TCP connection on this machine; the first does not block. */
+/* Makes two ends of a TCP connection on this machine. The first does not block. */
 static inline void tcp_pair(int ends[2]) {
     static int         listening = -1;
     static ChannelFault fault;
@@ -49,7 +50,7 @@ static inline void line_free(Line *l) {
     if (l->at_server >= 0) close(l->at_server);
 }
 
-/* Bytes of a known number that a channel has sent. */
+/* Reads a known number of bytes that a channel has sent. */
 static inline void line_read(int end, void *out, size_t bytes) {
     for (size_t got = 0; got < bytes;) {
         ssize_t n = recv(end, (char *)out + got, bytes - got, 0);
@@ -58,19 +59,19 @@ static inline void line_read(int end, void *out, size_t bytes) {
     }
 }
 
-/* Bytes to a channel; it takes them at once. A channel that has closed is no matter. */
+/* Writes bytes to a channel, which reads them at once. If the channel is closed, nothing happens. */
 static inline void line_write(int end, const void *bytes, size_t length) {
     if (length > 0 && send(end, bytes, length, MSG_NOSIGNAL) < 0) return;
 }
 
-/* The end of what goes to a channel. */
+/* Ends the bytes that go to a channel. */
 static inline void line_cut(int *end) {
     shutdown(*end, SHUT_WR);
     close(*end);
     *end = -1;
 }
 
-/* Both openings, carried over. */
+/* Carries both openings over. */
 static inline void line_open(Line *l) {
     uint8_t bytes[72];
     line_read(l->at_client, bytes, 40), line_write(l->at_server, bytes, 40);
@@ -81,14 +82,14 @@ static inline void line_open(Line *l) {
     while (!channel_is_open(l->server)) channel_wait(&l->server, 1, -1, 100), channel_progress(l->server);
 }
 
-/* The next frame within 2 s; -1: broken. */
+/* Returns the next frame within 2 s, -1 if the channel is broken. */
 static inline int next_frame(Channel *c, FrameHeader *h, const void **payload) {
     int got;
     for (int i = 0; (got = channel_next(c, h, payload)) == 0 && i < 20; i++) channel_wait(&c, 1, -1, 100);
     return got;
 }
 
-/* A frame of bytes, of kind 1. */
+/* Returns the header of a frame of bytes, of kind 1. */
 static inline FrameHeader bytes_frame(size_t bytes) {
     return (FrameHeader){.kind = 1, .type = FRAME_BYTES, .round = 7, .payload_bytes = (uint32_t)bytes};
 }

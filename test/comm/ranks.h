@@ -4,7 +4,7 @@
 #ifndef TRAIN_GPT_TEST_COMM_RANKS_H
 #define TRAIN_GPT_TEST_COMM_RANKS_H
 
-#include "comm/comm.h" /* before cmocka.h, which makes a macro of fail() */
+#include "comm/comm.h" /* before cmocka.h, which defines fail() as a macro */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,12 +17,13 @@
 #include <cmocka.h>
 
 static Comm  *world;
-static Stream stream; /* followed by world: collectives over buckets are tested on the memory that they have in training */
+/* bound to world, so that collectives over buckets are tested on the memory that they use in training */
+static Stream stream;
 
 static inline int on_cpu(void) { return strcmp(device_backend(), "cpu") == 0; }
 static inline int emulated(void) { return strcmp(device_backend(), "emu") == 0; }
 
-/* Fails on every rank if `ok` is 0 on any; prints their number and the first of them. */
+/* Fails on every rank if `ok` is 0 on any rank. Prints the number of such ranks, and the first. */
 static inline void expect_on_all(int ok, const char *what, const char *file, int line) {
     int64_t wrong = !ok, first = ok ? comm_size(world) : comm_rank(world);
     comm_all_reduce_i64(world, &wrong, 1, COMM_SUM);
@@ -35,14 +36,14 @@ static inline void expect_on_all(int ok, const char *what, const char *file, int
 }
 #define EXPECT_ON_ALL(ok) expect_on_all((ok) != 0, #ok, __FILE__, __LINE__)
 
-/* Memory for n elements of 4 bytes that host and device reach; the host reads it after device_sync. */
+/* Returns memory for n elements of 4 bytes that host and device can access. The host may read it after device_sync. */
 static inline float *floats(int64_t n) { return (float *)device_alloc_shared((size_t)n * 4); }
 static inline void   give_back(void *x) { device_free_shared(x); }
 
 #define RUN_ON_RANKS(cases) run_on_ranks(#cases, cases, sizeof(cases) / sizeof *(cases))
 static inline int run_on_ranks(const char *name, const struct CMUnitTest *cases, size_t count) {
     world = world_all(world_join(launch_detect()));
-    if (comm_rank(world) > 0) { /* TAP goes to stdout alone, so that stderr stays for CHECK */
+    if (comm_rank(world) > 0) { /* only stdout is redirected, so that CHECK can still print to stderr */
         cmocka_set_message_output(CM_OUTPUT_TAP);
         CHECK(freopen("/dev/null", "w", stdout), "no /dev/null");
     }

@@ -7,7 +7,8 @@
 
 enum { SPLITS = 6, PIECE = 64 * 3, MOST = 16 };
 
-/* The cuts of W ranks: all, halves, odd and even, all in reverse, one apart from the others, each alone. */
+/* Ways to cut W ranks into groups: all in one, halves, odd and even, all in reverse order, one apart from the others,
+ * each alone. */
 static int color_of(int split, int rank, int W) {
     switch (split) {
         case 1: return rank >= (W + 1) / 2;
@@ -19,7 +20,7 @@ static int color_of(int split, int rank, int W) {
 }
 static int key_of(int split, int rank, int W) { return split == 3 ? W - rank : 0; }
 
-/* By definition: the ranks of this one's color, by key, then rank. Returns how many. */
+/* Lists by definition the ranks of this rank's color, by key, then by rank. Returns their number. */
 static int members_of(int split, int *member) {
     int W = comm_size(world), mine = color_of(split, comm_rank(world), W), count = 0;
     for (int i = 0; i < W; i++) {
@@ -39,7 +40,7 @@ static Group cut(int split) {
     return g;
 }
 
-/* Small integers, exact in every type and in any order of additions: sums of four stay under 128. */
+/* Returns a small integer, exact in every type and in any order of additions: sums of four stay under 128. */
 static float value(int rank, int64_t i, int salt) { return (float)((i * 7 + rank * 11 + salt * 5 + i / 61 * rank) % 31 - 15); }
 static float sum_of(const Group *g, int64_t i, int salt) {
     float sum = 0;
@@ -48,7 +49,7 @@ static float sum_of(const Group *g, int64_t i, int salt) {
 }
 
 typedef enum { SCATTER, GATHER, REDUCE } What;
-/* A collective under way in a group, and how to look at its result. */
+/* A collective in flight in a group, and its data to check the result. */
 typedef struct { const Group *g; What what; Tensor x; int salt; } Job;
 
 static Job begin(const Group *g, What what, DType type, int64_t n, int salt) {
@@ -62,7 +63,7 @@ static Job begin(const Group *g, What what, DType type, int64_t n, int salt) {
     return j;
 }
 
-/* Of a collective that a wait has ended. */
+/* Returns the number of wrong elements of a collective that has ended. */
 static int64_t wrong_in(const Job *j) {
     int64_t n = tensor_elems(j->x), piece = n / j->g->size, first = 0, end = n, wrong = 0;
     if (j->what == SCATTER) first = comm_rank(j->g->c) * piece, end = first + piece;
@@ -94,7 +95,7 @@ static void members_are_in_order(void **state) {
     comm_free(NULL);
 }
 
-/* A group of a group; one whose name is too long. */
+/* Makes a group of a group, and one whose name is too long. */
 static void groups_of_groups(void **state) {
     (void)state;
     Group half = cut(1);
@@ -109,7 +110,7 @@ static void groups_of_groups(void **state) {
     comm_free(half.c);
 }
 
-/* comm_group along every choice of axes of some grids: mesh_group returns the members. */
+/* comm_group along every set of axes of some grids has the members that mesh_group returns. */
 static void groups_of_a_mesh(void **state) {
     (void)state;
     int  W = comm_size(world);
@@ -129,8 +130,8 @@ static void groups_of_a_mesh(void **state) {
         }
 }
 
-/* Two groups in flight at once, in every pair of cuts; ranks start them in different orders (but for NCCL), poll at
- * different times, and wait for one group while the other proceeds. */
+/* Two groups have collectives in flight at once, in every pair of cuts. Ranks start them in different orders (except
+ * NCCL's), poll at different times, and wait for one group while the other proceeds. */
 static void two_groups_with(CommKind kind, int first, int second) {
     int   r = comm_rank(world), is_nccl = kind == COMM_NCCL;
     Group a = cut(first), b = cut(second);
@@ -191,8 +192,8 @@ static void waits_move_every_group(void **state) {
     comm_free(half.c), comm_free(all.c);
 }
 
-/* As model/shards.c counts: the k-th gather since comm_next, with another group's collectives started before and in
- * between. That group is older: its numbers are higher. */
+/* Numbers are used as in model/shards.c: the k-th gather since comm_next, while another group's collectives are started
+ * before and in between. That group is older, so its numbers are higher. */
 static void numbers_are_the_groups(void **state) {
     (void)state;
     for (int kind = COMM_RING, last = last_kind(); kind <= last; kind++) {
@@ -245,7 +246,7 @@ static void any_length_and_type(void **state) {
         }
 }
 
-/* Two dimensions, and the blocking form. */
+/* Tests tensors of two dimensions, and the blocking form. */
 static void any_shape(void **state) {
     (void)state;
     Group  g = cut(0);
@@ -257,8 +258,8 @@ static void any_shape(void **state) {
     comm_free(g.c);
 }
 
-/* A ring of W ranks adds piece p as ((x[p+1] + x[p+2]) + ...) + x[p], here rounded to the type at each +; the same bits
- * on every rank. */
+/* A ring of W ranks computes piece p as ((x[p+1] + x[p+2]) + ...) + x[p], rounded to the type at each +, with equal
+ * bits on every rank. */
 static void sixteen_bits_round_once_per_addition(void **state) {
     (void)state;
     static const DType TYPES[] = {BF16, F16};
@@ -345,7 +346,8 @@ static void times_are_the_groups(void **state) {
     comm_free(idle.c), comm_free(g.c);
 }
 
-/* A sum in two levels: over this rank's part, then of its piece over the parts, with several buckets in flight. */
+/* Tests a sum in two levels: over this rank's group, then of its piece over the groups, with several buckets in
+ * flight. */
 static void sums_after_sums(void **state) {
     (void)state;
     enum { BUCKETS = 5 };
@@ -378,7 +380,8 @@ static void sums_after_sums(void **state) {
     }
 }
 
-/* Bytes sent, added over the ranks: each passes the others' pieces on; the ends of uneven ones, too. */
+/* Tests the bytes sent, summed over the ranks: each rank passes the pieces of the others on, also the ends of uneven
+ * ones. */
 static void bytes_sent(void **state) {
     (void)state;
     static const DType TYPES[] = {F32, BF16};
@@ -397,7 +400,7 @@ static void bytes_sent(void **state) {
         }
 }
 
-/* More collectives than the trace keeps, of two groups by turns; groups made and freed by the hundred. */
+/* Runs more collectives than the trace keeps, of two groups alternately. Makes and frees hundreds of groups. */
 static void many(void **state) {
     (void)state;
     Group   a = cut(0), b = cut(1);

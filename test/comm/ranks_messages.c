@@ -1,4 +1,4 @@
-/* ranks_messages.c - messages from rank to rank, everybody's bytes for everybody, and maxima. */
+/* ranks_messages.c - messages from rank to rank, exchanges of bytes between all ranks, and maxima. */
 #include <math.h>
 
 #include "test/comm/ranks.h"
@@ -7,8 +7,8 @@ enum { MOST = 16 };
 
 static float value(int rank, int64_t i, int salt) { return (float)((i * 7 + rank * 11 + salt * 5 + i / 61 * rank) % 31 - 15); }
 
-/* Messages round a ring of pairs, several on their way in each, of sizes from one element on: each arrives whole, in
- * order, and nothing else changes. Collectives of all ranks go on beside them. */
+/* Sends messages round a ring of pairs, several in flight in each, of one element and more. Each arrives whole and in
+ * order, and nothing else changes. Collectives of all ranks run at the same time. */
 static void messages_in_order(void **state) {
     (void)state;
     enum { MESSAGES = 5 };
@@ -57,7 +57,7 @@ static void messages_in_order(void **state) {
     for (int p = W; p-- > 0;) comm_free(pair[p]);
 }
 
-/* Any rank's bytes for any other, uneven and none among them. */
+/* Sends bytes of every rank to every other. Lengths are uneven; some are zero. */
 static void everything_to_everyone(void **state) {
     (void)state;
     int    W = comm_size(world), r = comm_rank(world), wrong = 0;
@@ -77,12 +77,12 @@ static void everything_to_everyone(void **state) {
     free(receive);
 }
 
-/* Element i of message `number` from one rank to another, and their lengths: uneven, some messages not there. */
+/* Returns element i of message `number` from one rank to another, and the lengths: uneven, some messages missing. */
 static int64_t exchanged(int from, int to, int number) { return (from * 5 + to * 3 + number) % 4 == 1 ? 0 : 1 + (from * 70001 + to * 13 + number * 64) % 150000; }
 static float   exchanged_value(int from, int to, int number, int64_t i) { return value(from * 4 + number, i, to); }
 
-/* Two messages to every other rank, or one, or none, a ring's sum before and a gather after them; a second exchange has
- * nothing at all for some ranks. Bytes are counted where they are sent. */
+/* Sends two messages, one, or none to every other rank, with a sum of the ring before them and a gather after them. In
+ * a second exchange some ranks have nothing at all. Bytes are counted where they are sent. */
 static void exchanges(void **state) {
     (void)state;
     int W = comm_size(world), r = comm_rank(world), wrong = 0;
@@ -124,7 +124,7 @@ static void exchanges(void **state) {
     }
 }
 
-/* The largest of all ranks, of any length; NaN is larger than all. */
+/* Computes the maximum over all ranks, for any length. NaN is larger than every number. */
 static void maxima(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 3, 64, 1000, 64 * 24, 300001};

@@ -1,5 +1,5 @@
-/* ranks_ring.c - the collectives over buckets, on as many ranks as mpirun gives: exact sums, exact copies, the same
- * bits again. On a GPU buckets lie in its memory, and NCCL takes part where every rank has one of its own. */
+/* ranks_ring.c - the collectives over buckets, on any number of ranks: exact sums, exact copies, equal bits again. On a
+ * GPU buckets are in its memory, and NCCL is tested if every rank has a GPU of its own. */
 #include <math.h>
 
 #include "comm/trace.h"
@@ -7,13 +7,14 @@
 #include "core/rng.h"
 #include "test/comm/ranks.h"
 
-/* Piece lengths: the least, odd multiples, around the ring's chunks of 65536 floats (and 262144), several chunks. */
+/* Piece lengths: the smallest, odd multiples, around the ring's chunks of 65536 floats (and 262144), several chunks. */
 static const int64_t PIECES[] = {64, 192, 4032, 65472, 65536, 65600, 131072, 5 * 65536 + 192, 262144 + 64};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, IN_FLIGHT = 9 };
-/* The emulator is slow, and its part lies before and after the ring: only the CPU build has the longest pieces. */
+/* Returns the number of lengths to test. The emulator is slow and only affects the copies before and after the ring, so
+ * only the CPU build has the longest pieces. */
 static int lengths(void) { return emulated() ? LENGTHS - 3 : LENGTHS; }
 
-/* Small integers, so that sums are exact in any order. */
+/* Returns small integers, so that sums are exact in any order. */
 static float value(int rank, int64_t i) { return (float)((i * 7 + rank * 31 + i / 61 * rank) % 201 - 100); }
 static float sum_of(int ranks, int64_t i) {
     float sum = 0;
@@ -30,7 +31,7 @@ static int64_t wrong_sums(const float *x, int64_t from, int64_t to) {
     return wrong;
 }
 
-/* NCCL, where it is built in and every rank has a GPU. */
+/* Returns the last kind to test: NCCL if it is built in and every rank has a GPU. */
 static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_NCCL : COMM_MPI; }
 
 static void sums_are_exact_with(CommKind kind) {
@@ -70,8 +71,8 @@ static void nccl_agrees_exactly(void **state) {
     sums_are_exact_with(COMM_NCCL);
 }
 
-/* Memory that the host does not reach, filled by the stream just before and read by it just after: only the stream's
- * order is left. */
+/* Uses memory that the host cannot access, filled by the stream just before and read by it just after. Only the order
+ * of the stream protects it. */
 static void device_memory_alone(void **state) {
     (void)state;
     int     W = comm_size(world), r = comm_rank(world);
@@ -102,7 +103,7 @@ static void device_memory_alone(void **state) {
     device_free(t.data, bytes);
 }
 
-/* A piece of more chunks than sends posted ahead. */
+/* Tests a piece with more chunks than sends posted in advance. */
 static void long_piece(void **state) {
     (void)state;
     if (emulated()) skip();
@@ -136,7 +137,7 @@ static void order_of_additions_is_fixed(void **state) {
     give_back(x), give_back(again), give_back(sum), give_back(next);
 }
 
-/* Reductions and gathers mixed, ranks polling at different times: no collective takes another's messages. */
+/* Mixes reductions and gathers while ranks poll at different times. No collective takes another's messages. */
 static void several_in_flight_with(CommKind kind) {
     comm_set_kind(world, kind);
     int    W = comm_size(world), r = comm_rank(world);
@@ -167,7 +168,7 @@ static void several_in_flight(void **state) {
     for (int kind = COMM_RING; kind <= last_kind(); kind++) several_in_flight_with((CommKind)kind);
 }
 
-/* The first message is out before start returns, and polling alone brings the collective to its end. */
+/* The first message is sent before start returns, and polling alone completes the collective. */
 static void sends_are_posted_at_start(void **state) {
     (void)state;
     int       W = comm_size(world), r = comm_rank(world);
@@ -185,7 +186,7 @@ static void sends_are_posted_at_start(void **state) {
     else {
         EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) &&
                       trace[2].sequence == trace[0].sequence + 2);
-        for (int k = 0; k < 2 && (on_cpu() || emulated()); k++) /* a GPU's bytes come to the host later */
+        for (int k = 0; k < 2 && (on_cpu() || emulated()); k++) /* on a GPU the bytes are copied to the host later */
             EXPECT_ON_ALL(trace[k].start_ms > 0 && trace[k].first_send_ms >= trace[k].start_ms);
         do {
             comm_poll(world);
@@ -200,7 +201,7 @@ static void sends_are_posted_at_start(void **state) {
     give_back(x), give_back(y);
 }
 
-/* A bucket so short that the last pieces are nothing but padding: it stays zero. */
+/* Tests a bucket so short that the last pieces are only padding, which stays zero. */
 static void padding_stays_zero(void **state) {
     (void)state;
     int    W = comm_size(world), r = comm_rank(world);
@@ -252,7 +253,7 @@ static void times_add_up(void **state) {
     EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0 && after.sends == 0);
     comm_times(world);
     comm_all_reduce(world, tensor_1d(x, F32, n)), comm_barrier(world);
-    comm_forget_times(world); /* NCCL's bucket, whose time arrives late, stays */
+    comm_forget_times(world); /* except the time of NCCL's bucket, which arrives late */
     times = comm_times(world);
     comm_barrier(world), comm_forget_times(world);
     after = comm_times(world);

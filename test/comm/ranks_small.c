@@ -1,4 +1,4 @@
-/* ranks_small.c - who is there, and the small blocking calls. */
+/* ranks_small.c - ranks and hosts, and the small blocking calls. */
 #include "comm/internal.h"
 #include "test/comm/ranks.h"
 
@@ -12,12 +12,13 @@ static void everyone_is_here(void **state) {
     gethostname(host, sizeof host - 1);
     Launch launch = launch_detect();
     EXPECT_ON_ALL(!launch.launched || (launch.rank == comm_rank(world) && launch.size == comm_size(world)));
-    EXPECT_ON_ALL(world_local_size(comm_world(world)) == comm_size(world) && world_local_rank(comm_world(world)) == comm_rank(world)); /* one host */
+    /* all ranks are on one host */
+    EXPECT_ON_ALL(world_local_size(comm_world(world)) == comm_size(world) && world_local_rank(comm_world(world)) == comm_rank(world));
     for (int r = 0; r < comm_size(world); r++) EXPECT_ON_ALL(strcmp(comm_host(world, r), host) == 0);
     assert_true(strlen(world_library()) > 0);
 }
 
-/* The ranks of a host never ask for more threads than it has processors, unless that is less than one each. */
+/* The ranks of a host together use at most as many threads as it has processors, but each uses at least one. */
 static void threads_fit_the_host(void **state) {
     (void)state;
     int64_t mine = world_threads(comm_world(world)), all = mine, processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -32,7 +33,7 @@ static void shared_devices_are_found(void **state) {
     char own[32];
     snprintf(own, sizeof own, "GPU-%d", comm_rank(world));
     EXPECT_ON_ALL(comm_owns_device(world, own));
-    EXPECT_ON_ALL(comm_owns_device(world, "GPU-0") == (comm_size(world) == 1)); /* and a warning */
+    EXPECT_ON_ALL(comm_owns_device(world, "GPU-0") == (comm_size(world) == 1)); /* comm_owns_device also warns */
     EXPECT_ON_ALL(!comm_owns_device(world, comm_rank(world) == 0 ? "" : own));
 }
 
@@ -104,7 +105,7 @@ static void dead_neighbours_are_seen(void **state) {
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
     *known = stopped;
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_STOPPED);
-    kill(stopped, SIGCONT); /* it ends, and is not waited for: what is left of it counts as gone */
+    kill(stopped, SIGCONT); /* the process has ended and is not waited for; it counts as gone */
     waitid(P_PID, (id_t)stopped, &(siginfo_t){0}, WEXITED | WNOWAIT);
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
     waitpid(stopped, NULL, 0);
@@ -114,7 +115,7 @@ static void dead_neighbours_are_seen(void **state) {
 }
 
 static void count_call(void *calls) { ++*(int64_t *)calls; }
-/* Progress is reported at once, not at every call, and to no listener that has left. */
+/* Progress is reported at once, but not at every call, and not to a listener that was removed. */
 static void progress_is_told(void **state) {
     (void)state;
     int64_t calls = 0;

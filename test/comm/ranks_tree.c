@@ -1,4 +1,4 @@
-/* ranks_tree.c - sums in the order of the tree, on as many ranks as mpirun gives: the bits of the tree written down
+/* ranks_tree.c - sums in the order of the tree, on any number of ranks. The bits equal those of the tree written down
  * plainly, on the CPU and in GPU memory, by messages and by NCCL. */
 #include <math.h>
 
@@ -7,7 +7,8 @@
 
 #include "comm/tree.h"
 
-/* Piece lengths: the least, around a chunk of 32768 floats, several chunks. And micro-batches of each rank. */
+/* Piece lengths: the smallest, around a chunk of 32768 floats, several chunks. Also the numbers of micro-batches of
+ * each rank. */
 static const int64_t PIECES[] = {64, 32768 - 64, 32768, 32768 + 64, 3 * 32768 + 192};
 static const int64_t LEAVES[] = {1, 2, 3, 5, 7};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, TREES = sizeof LEAVES / sizeof *LEAVES };
@@ -22,8 +23,7 @@ static float sum_by_definition(int64_t first, int64_t width, int64_t leaves, int
     return first + width / 2 < leaves ? left + sum_by_definition(first + width / 2, width / 2, leaves, i) : left;
 }
 
-/* This rank's nodes of a bucket of n elements, then the sum; returns how many elements of its piece differ from the
- * definition. */
+/* A bucket of n elements with this rank's nodes, to be summed and compared with the definition. */
 typedef struct { Tensor node[TREE_MOST]; int count; int64_t n, leaves; } Sum;
 
 static Sum begin_sum(int64_t n, int64_t leaves) {
@@ -53,7 +53,7 @@ static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_
 
 static void the_bits_of_the_definition(void **state) {
     (void)state;
-    if (comm_size(world) == 1) return; /* nothing to send; run/gradient_tree.c adds */
+    if (comm_size(world) == 1) return; /* nothing is sent with one rank; run/gradient_tree.c adds */
     for (int kind = COMM_RING; kind <= last_kind(); kind++) {
         comm_set_exchanges(world);
         comm_set_kind(world, (CommKind)kind);
@@ -70,7 +70,7 @@ static void the_bits_of_the_definition(void **state) {
     comm_set_kind(world, COMM_RING);
 }
 
-/* Several on their way, gathers between them, ranks polling at different times. */
+/* Several sums are in flight, with gathers between them, while ranks poll at different times. */
 static void several_in_flight(void **state) {
     (void)state;
     int W = comm_size(world), r = comm_rank(world);

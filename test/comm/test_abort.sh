@@ -6,8 +6,8 @@ set -u
 program=$B/test/comm/abort
 out=$(mktemp); trap 'rm -f "$out"' EXIT
 
-# expect NAME STATUS TEXT COMMAND...: this exit status, TEXT in exactly one line, within a minute: a quiet machine takes
-# a second or two.
+# expect NAME STATUS TEXT COMMAND...: checks the exit status and that TEXT is in exactly one line. The command must end
+# within a minute; a quiet machine takes a second or two.
 expect() {
     local name=$1 status=$2 text=$3 got told begin=$EPOCHREALTIME; shift 3
     timeout 60 "$@" >"$out" 2>&1; got=$?
@@ -18,7 +18,7 @@ expect() {
         echo "not ok $name: status $got, not $status; \"$text\" in $told lines of:"; sed 's/^/    /' "$out"
     fi
 }
-# The same for a rank's own process, without a launcher.
+# Runs a test in a rank's own process, without a launcher.
 alone() { local name=$1 status=$2 text=$3; shift 3; expect "$name" "$status" "$text" env "$@" "$program" fine; }
 
 if [[ $B == *nompi* ]]; then
@@ -34,7 +34,7 @@ for n in 2 3; do
     ranks "a fault before the communicator: one message" 64 "train_gpt: a fault in the config" $n early
     ranks "one rank's fault before the communicator ends all" 64 "a fault in the config" $n early1
 done
-# mpirun's exit code for a rank that ends without a message; MPICH's for a signal is its number.
+# mpirun's exit code for a rank that ends without a message. MPICH uses the number of the signal.
 crash=139; [[ $B == *mpich* ]] && crash=11
 ASAN_OPTIONS=$ASAN_OPTIONS:handle_segv=0 ranks "a crash ends all" $crash "" 2 segv
 ranks "a rank that leaves with 3 ends all" 3 "" 2 exit
@@ -64,8 +64,8 @@ else
     echo "skip another MPI's mpirun is refused (no $other)"
 fi
 
-# Open MPI 5.0 pairs IPv6 addresses that do not connect: there the program turns IPv6 off, where the user has not set it and the host has
-# an IPv4 address. mpi_show_mca_params lets MPI_Init print each setting, and where it is from.
+# Open MPI 5.0 pairs IPv6 addresses that do not connect. So the program turns IPv6 off if the user has not set it and
+# the host has an IPv4 address. With mpi_show_mca_params MPI_Init prints each setting and its origin.
 family() { (export "$@" OMPI_MCA_mpi_show_mca_params=all; run_ranks 1 "$program" fine 2>&1 | grep -o -m1 'btl_tcp_disable_family=.*'); }
 is() { if [ "$2" = "$3" ]; then echo "ok $1"; else echo "not ok $1: \"$2\", not \"$3\""; fi; }
 version=$(mpirun --version 2>&1 | sed -n 's/^mpirun (Open MPI) //p')

@@ -1,6 +1,6 @@
-/* test_channel.c - channels as islands and servers use them: whole talks over real addresses, a reader that stops
- * reading, last words, and connecting to those who are not there. */
-#include "comm/channel.h" /* before cmocka.h, which makes a macro of fail() */
+/* test_channel.c - channels as islands and servers use them: whole conversations over real addresses, a reader that
+ * stops reading, last words, and connecting to peers that are not there. */
+#include "comm/channel.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/clock.h"
 #include "core/error.h"
 
@@ -23,8 +23,8 @@ typedef struct {
     Key       key;
     pthread_t thread;
     int       stop;
-    uint64_t  sent, received; /* by the last channel that ended */
-    char      fault[512];     /* and its end */
+    uint64_t  sent, received; /* bytes of the last channel that ended */
+    char      fault[512];     /* and its fault */
     int       code;
 } Echo;
 
@@ -116,7 +116,7 @@ static void a_whole_talk(void **state) {
     assert_non_null(strstr(e.fault, "closed the connection"));
 }
 
-/* Many frames under way at once, both ways; each side reads while it writes. */
+/* Many frames are in flight at once, both ways. Each side reads while it writes. */
 static void frames_under_way(void **state) {
     (void)state;
     enum { FRAMES = 200, BYTES = 100000 };
@@ -150,7 +150,7 @@ static void other_families_and_names(void **state) {
     int          tried = 0;
     for (int i = 0; i < 2; i++) {
         char name[CHANNEL_PEER_BYTES + 16];
-        if (!echo_begin(&e, addresses[i], &KEY)) continue; /* a machine without IPv6 */
+        if (!echo_begin(&e, addresses[i], &KEY)) continue; /* skips IPv6 on a machine without it */
         snprintf(name, sizeof name, "%s%s", i == 0 ? "[::1]" : "localhost", strrchr(e.address, ':'));
         Channel *c = channel_connect(name, &KEY, 0, NULL, NULL, &fault);
         assert_non_null(c);
@@ -164,7 +164,7 @@ static void other_families_and_names(void **state) {
 
 /* --- readers that stop -------------------------------------------------------------------------------------------- */
 
-/* Two channels that face each other, open. */
+/* Makes two open channels that are connected to each other. */
 static void face(Channel **client, Channel **server) {
     int ends[2];
     tcp_pair(ends);
@@ -193,11 +193,11 @@ static void a_reader_that_stops_reading(void **state) {
         sent += rc == 1, full = rc == 0;
         assert_true(channel_unsent(server) <= CHANNEL_OUT_BYTES);
     }
-    assert_true(full); /* never more memory than that */
+    assert_true(full); /* a channel never uses more memory than that */
     double began = clock_ms();
     assert_int_equal(channel_flush(server, 50), 0);
     assert_true(clock_ms() - began >= 50 && clock_ms() - began < 2000);
-    assert_int_equal(channel_progress(server), 0); /* no reason to break: the user has patience, or not */
+    assert_int_equal(channel_progress(server), 0); /* not broken: how long to wait is the user's decision */
     for (double until = clock_ms() + 20e3; got < sent && clock_ms() < until; channel_progress(server))
         while (channel_next(client, &h, &payload) == 1) {
             assert_int_equal(h.payload_bytes, BYTES - got);
@@ -210,7 +210,7 @@ static void a_reader_that_stops_reading(void **state) {
     free(x);
 }
 
-/* A server says why and ends, while its peer sends and sends and reads late: the peer gets the words. */
+/* A server sends its reason and ends while its peer still sends and reads late. The peer receives the reason. */
 static void last_words_reach_a_peer_that_sends(void **state) {
     (void)state;
     enum { BYTES = 1 << 20 };
@@ -265,7 +265,7 @@ static void wrong_keys_end_the_wait(void **state) {
 
 static int count_calls(void *calls) { return ++*(int *)calls > 3; }
 
-/* A port that nobody listens on. */
+/* Writes the address of a port on which nothing listens. */
 static void free_port(char out[CHANNEL_PEER_BYTES]) {
     ChannelFault fault;
     int          fd = channel_listen("127.0.0.1:0", &fault);
@@ -324,14 +324,15 @@ static void a_port_in_use(void **state) {
     assert_int_equal(fault.code, EXIT_LOCKED);
     assert_non_null(strstr(fault.text, address));
     assert_non_null(strstr(fault.text, "in use"));
-    /* On that address and no other: the same port of another address is free, and nobody answers there. */
+    /* The server listens on that address only: the same port of another address is free, and nothing answers there. */
     snprintf(other, sizeof other, "127.0.0.2%s", strrchr(address, ':'));
     assert_null(channel_connect(other, &KEY, 0, NULL, NULL, &fault));
     assert_non_null(strstr(fault.text, "nobody listens there"));
     int second = channel_listen(other, &fault);
     assert_true(second >= 0);
     close(fd), close(second);
-    assert_int_equal(channel_listen("192.0.2.1:7070", &fault), -1); /* an address of documentation alone, RFC 5737 */
+    /* an address reserved for documentation (RFC 5737) */
+    assert_int_equal(channel_listen("192.0.2.1:7070", &fault), -1);
     assert_int_equal(fault.code, EXIT_CONFIG);
     assert_non_null(strstr(fault.text, "192.0.2.1:7070"));
 }
@@ -353,7 +354,7 @@ static void addresses_that_are_none(void **state) {
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) assert_true(channel_check_address(good[i], &fault));
 }
 
-/* A peer that is gone raises no signal. */
+/* A lost peer raises no signal. */
 static void no_signal_for_a_lost_peer(void **state) {
     (void)state;
     Channel *client, *server;
@@ -366,7 +367,8 @@ static void no_signal_for_a_lost_peer(void **state) {
     channel_close(NULL);
 }
 
-/* Packets of a large frame wake nobody one by one: 32 KiB do, its end does, and so does the connection's. */
+/* Packets of a large frame do not wake the reader one by one. It wakes after 32 KiB, at the end of the frame, and at
+ * the end of the connection. */
 static void a_large_frame_wakes_seldom(void **state) {
     enum { BYTES = 100000, ALL = FRAME_HEADER_BYTES + BYTES + SEAL_BYTES };
     static const struct { int bytes, wakes; } PART[] = {{1000, 1}, {30000, 0}, {5000, 1}, {60000, 1}, {2040, 0}, {2040, 1}};
@@ -385,7 +387,7 @@ static void a_large_frame_wakes_seldom(void **state) {
         if (PART[i].wakes) assert_int_equal(channel_next(l.server, &h, &payload), at + PART[i].bytes == all + ALL);
     }
     assert_true(at == all + ALL);
-    assert_int_equal(channel_send(l.client, bytes_frame(10), bytes), 1); /* a header wakes */
+    assert_int_equal(channel_send(l.client, bytes_frame(10), bytes), 1); /* a header wakes the reader */
     line_read(l.at_client, all, 90);
     line_write(l.at_server, all, 60);
     assert_int_equal(channel_wait(&l.server, 1, -1, 5000), 1);

@@ -3,7 +3,7 @@
  *
  *   test_channel_faults SEED SECONDS    random faults instead, for make soak: prints how many frames were carried
  */
-#include "comm/channel.h" /* before cmocka.h, which makes a macro of fail() */
+#include "comm/channel.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/clock.h"
 #include "core/error.h"
 
@@ -21,7 +21,7 @@ static const char *the_client_of(const Line *l, char out[CHANNEL_PEER_BYTES]) {
     return out;
 }
 
-/* The server's channel is broken, for a reason with these words, and names the peer's address. */
+/* Asserts that the server's channel is broken, with a reason that contains these words and names the peer's address. */
 static void assert_broken(Line *l, int code, const char *words) {
     char        peer[CHANNEL_PEER_BYTES];
     FrameHeader h;
@@ -36,7 +36,7 @@ static void assert_broken(Line *l, int code, const char *words) {
     assert_int_equal(channel_fault_code(l->server), code);
 }
 
-/* The bytes of a frame with this text, as the client sends it. */
+/* Writes the bytes of a frame with this text, as the client sends it. */
 static size_t sent_frame(Line *l, const char *text, uint8_t *out) {
     size_t bytes = strlen(text);
     assert_int_equal(channel_send(l->client, bytes_frame(bytes), text), 1);
@@ -63,7 +63,7 @@ static void a_frame_cut_at_every_byte(void **state) {
         length = sent_frame(&l, "{}", bytes);
         line_write(l.at_server, bytes, cut);
         line_cut(&l.at_server);
-        if (cut == length) assert_next(&l, "{}"); /* what came whole is given first */
+        if (cut == length) assert_next(&l, "{}"); /* frames that are whole are returned first */
         assert_broken(&l, EXIT_PEER, cut == 0 || cut == length ? "closed the connection" : "within a frame");
         line_free(&l);
     }
@@ -79,7 +79,7 @@ static void a_frame_with_any_bit_flipped(void **state) {
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         line_write(l.at_server, bytes, length);
         line_cut(&l.at_server);
-        assert_broken(&l, EXIT_PEER, ""); /* by its header, its seal, or for want of bytes */
+        assert_broken(&l, EXIT_PEER, ""); /* refused by the header, by the seal, or because bytes are missing */
         line_free(&l);
     }
 }
@@ -101,7 +101,7 @@ static void frames_repeated_reordered_and_lost(void **state) {
     }
 }
 
-/* A server's own frame thrown back at it, and a frame of another connection under the same key. */
+/* Sends a server its own frame, and a frame of another connection with the same key. */
 static void frames_of_other_ways(void **state) {
     (void)state;
     uint8_t bytes[128];
@@ -138,7 +138,7 @@ static void values_beyond_the_model(void **state) {
     line_free(&l);
 }
 
-/* The peer's system says that nobody is there any more; the last frame stands in the buffer. */
+/* The peer's system resets the connection, while the last frame is still in the buffer. */
 static void a_reset_after_a_whole_frame(void **state) {
     (void)state;
     Line        l = line_make(&KEY, &KEY);
@@ -151,7 +151,7 @@ static void a_reset_after_a_whole_frame(void **state) {
     setsockopt(l.at_server, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
     channel_wait(&l.server, 1, -1, 1000);
     close(l.at_server), l.at_server = -1;
-    while (channel_send(l.server, bytes_frame(0), NULL) == 1) {} /* it notices here */
+    while (channel_send(l.server, bytes_frame(0), NULL) == 1) {} /* the channel notices the reset here */
     int got = next_frame(l.server, &h, &payload);
     if (got == 1) assert_memory_equal(payload, "last", 4);
     assert_broken(&l, EXIT_PEER, "");
@@ -202,7 +202,8 @@ static void openings_with_any_bit_flipped(void **state) {
         carry_opening(&l, bit, 72);
         assert_int_equal(next_frame(l.server, &h, &payload), -1);
         assert_false(channel_is_open(l.server));
-        if (bit >= 64 && bit < 320) assert_false(channel_is_open(l.client)); /* the proof is for another nonce */
+        /* refused, because the proof is for another nonce */
+        if (bit >= 64 && bit < 320) assert_false(channel_is_open(l.client));
         line_free(&l);
     }
 }
@@ -225,11 +226,11 @@ static void other_protocols(void **state) {
     line_write(l.at_server, bytes, 8);
     assert_broken(&l, EXIT_CONFIG, "speaks protocol 3, this program protocol 2");
     line_free(&l);
-    bytes[4] = 1; /* an older one, which opened in the same way */
+    bytes[4] = 1; /* an older version with the same beginning of its opening */
     l = line_make(&KEY, &KEY);
     line_write(l.at_server, bytes, 72);
     assert_broken(&l, EXIT_CONFIG, "speaks protocol 1, this program protocol 2");
-    line_read(l.at_server, bytes, 8); /* the client learns it */
+    line_read(l.at_server, bytes, 8); /* tells the client */
     assert_memory_equal(bytes, "TGO1\2\0\0\0", 8);
     bytes[4] = 3, bytes[5] = 1;
     line_write(l.at_client, bytes, 8);
@@ -244,7 +245,7 @@ static void other_protocols(void **state) {
     line_free(&l);
 }
 
-/* The monotonic clock and the others, as far ahead as a test wants them. */
+/* Moves the monotonic clock, and the others, ahead as far as a test wants. */
 static double ahead_ms, jump_ms;
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
@@ -259,19 +260,19 @@ static void a_peer_that_says_nothing(void **state) {
     Line l = line_make(&KEY, &KEY), open = line_make(&KEY, &KEY);
     line_open(&open);
     line_write(l.at_server, "TGO1", 4);
-    jump_ms = 86400e3; /* somebody sets the machine's clock */
+    jump_ms = 86400e3; /* another program sets the machine's clock */
     assert_int_equal(channel_progress(l.server), 0);
     assert_true(channel_silent_ms(open.server) < 3000);
     jump_ms = 0;
     ahead_ms = CHANNEL_OPENING_MS + 1000;
     assert_broken(&l, EXIT_PEER, "did not prove the key within 5 s");
-    assert_int_equal(channel_progress(open.server), 0); /* an open one may be silent for as long as its user likes */
+    assert_int_equal(channel_progress(open.server), 0); /* an open channel may be silent for any time */
     assert_true(channel_silent_ms(open.server) > CHANNEL_OPENING_MS);
     ahead_ms = 0;
     line_free(&l), line_free(&open);
 }
 
-/* The largest piece of memory that was asked for. */
+/* The largest allocation so far. */
 static size_t largest;
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
@@ -310,41 +311,41 @@ static uint32_t draw(uint32_t n) {
     return (uint32_t)(random_state >> 33) % n;
 }
 
-/* One fault in the bytes [*length] of FRAMES frames, which begin at `at`. Returns how many bytes at the start are as
- * they were sent. */
+/* Adds one fault to the bytes [*length] of FRAMES frames, which begin at `at`. Returns the number of unchanged bytes at
+ * the start. */
 static size_t harm(uint8_t *bytes, size_t *length, const size_t *at) {
     uint32_t frame = draw(FRAMES - 1), other = draw(FRAMES);
     size_t   place = draw((uint32_t)*length), from = at[frame], size = at[frame + 1] - from;
     uint8_t  held[FRAME_HEADER_BYTES + TEXT + SEAL_BYTES];
     switch (draw(6)) {
-    case 0: /* a bit */
+    case 0: /* a flipped bit */
         bytes[place] ^= (uint8_t)(1 << draw(8));
         return place;
-    case 1: /* the end */
+    case 1: /* a cut end */
         *length = place;
         return place;
     case 2: /* a byte lost */
         memmove(bytes + place, bytes + place + 1, *length - place - 1), (*length)--;
         return place;
-    case 3: /* a frame again */
+    case 3: /* a repeated frame */
         memcpy(held, bytes + from, size);
         memmove(bytes + from + size, bytes + from, *length - from - size);
         memcpy(bytes + from, held, size);
         return from + size;
-    case 4: /* two frames in turn */
+    case 4: /* two frames exchanged */
         size = at[frame + 2] - at[frame + 1];
         memcpy(held, bytes + at[frame + 1], size);
         memmove(bytes + from + size, bytes + from, at[frame + 1] - from);
         memcpy(bytes + from, held, size);
         return from;
-    default: /* bytes of another place */
+    default: /* bytes replaced by those of another place */
         for (size_t i = 0; i < 16 && place + i < *length; i++) bytes[place + i] = bytes[(at[other] + i) % *length];
         return place;
     }
 }
 
-/* Frames over a line, some of them harmed: the server gets those before the harm, and no other. Returns the frames
- * that it got; -1: it got a wrong one, or one too few. */
+/* Sends frames over a line, some of them damaged. The server receives exactly the frames before the damage. Returns
+ * their number, or -1 if one was wrong or missing. */
 static int carry_frames(int is_harmed) {
     static uint8_t bytes[RAW + 1], good[RAW + 1];
     char           texts[FRAMES][TEXT];
@@ -363,11 +364,12 @@ static int carry_frames(int is_harmed) {
     memcpy(good, bytes, whole);
     if (is_harmed) {
         size_t intact = harm(bytes, &length, at);
-        while (intact < whole && intact < length && bytes[intact] == good[intact]) intact++; /* the same by chance */
+        /* bytes after the fault may be equal by chance */
+        while (intact < whole && intact < length && bytes[intact] == good[intact]) intact++;
         whole = intact;
     }
     while (due < FRAMES && at[due + 1] <= whole) due++;
-    while (sent < length) { /* in parts of any size */
+    while (sent < length) { /* sends in parts of any size */
         size_t part = 1 + draw(700);
         if (part > length - sent) part = length - sent;
         line_write(l.at_server, bytes + sent, part), sent += part;

@@ -1,5 +1,5 @@
 /* test_frame.c - headers of frames, whatever their bytes; values as bf16 and int8; the key file, proofs and seals. */
-#include "comm/frame.h" /* before cmocka.h, which makes a macro of fail() */
+#include "comm/frame.h" /* before cmocka.h, which defines fail() as a macro */
 #include "comm/key.h"
 #include "core/error.h"
 #include "core/io.h"
@@ -37,7 +37,7 @@ static int parses_as(FrameHeader h, int64_t most) {
     return 1;
 }
 
-/* The bytes of the format, one by one: other programs may be written to it. */
+/* Compares the bytes of the format one by one, because other programs may be written for it. */
 static void the_bytes_are_those_of_the_format(void **state) {
     (void)state;
     static const uint8_t expected[FRAME_HEADER_BYTES] = {
@@ -53,7 +53,7 @@ static void headers_out_of_range_are_refused(void **state) {
     (void)state;
     FrameHeader h = SAMPLE;
     assert_true(parses_as(h, 1024));
-    assert_false(parses_as(h, 1023)); /* beyond the model */
+    assert_false(parses_as(h, 1023)); /* after the end of the model */
 #define REFUSED(field, value) (h = SAMPLE, h.field = (value), assert_false(parses_as(h, INT64_MAX)))
     REFUSED(kind, 0);
     REFUSED(type, FRAME_TYPES);
@@ -66,7 +66,7 @@ static void headers_out_of_range_are_refused(void **state) {
     REFUSED(payload_bytes, 47);
     REFUSED(payload_bytes, FRAME_PAYLOAD_LIMIT + 1);
     h = (FrameHeader){.kind = 1, .type = FRAME_BYTES, .elems = INT64_MAX, .payload_bytes = FRAME_PAYLOAD_LIMIT};
-    assert_true(parses_as(h, INT64_MAX)); /* a wish for values has none itself */
+    assert_true(parses_as(h, INT64_MAX)); /* a request for values has no payload */
     h.payload_bytes++;
     assert_false(parses_as(h, INT64_MAX));
     /* 2^62 values of 4 bytes would be 0 bytes in 64 bits. */
@@ -74,7 +74,7 @@ static void headers_out_of_range_are_refused(void **state) {
     assert_false(parses_as(h, INT64_MAX));
 }
 
-/* Cut at every byte; and each bit flipped: refused, or a header of exactly that other field. */
+/* Cuts a header at every byte, and flips each bit. It is refused, or is a header with exactly that field changed. */
 static void cut_and_flipped_headers(void **state) {
     (void)state;
     uint8_t     bytes[FRAME_HEADER_BYTES], again[FRAME_HEADER_BYTES];
@@ -103,7 +103,7 @@ static void fill(float *x, int64_t n) {
     }
 }
 
-/* The plain reference: the nearest of two neighbours of 16 bits, the even one at a tie. */
+/* Returns the nearest of the two neighbours in 16 bits, the even one at a tie: the plain reference. */
 static float nearest_bf16(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -121,7 +121,7 @@ static void values_as_bf16(void **state) {
     static float x[VALUES], back[VALUES];
     uint8_t      payload[2 * VALUES];
     fill(x, VALUES);
-    x[0] = 0, x[1] = 1.00390625f /* a tie, down to 1 */, x[2] = 1.01171875f /* a tie, up to 1.015625 */;
+    x[0] = 0, x[1] = 1.00390625f /* a tie, rounded down to 1 */, x[2] = 1.01171875f /* a tie, rounded up to 1.015625 */;
     assert_int_equal(frame_value_bytes(FRAME_BF16, VALUES), sizeof payload);
     frame_pack(FRAME_BF16, payload, x, VALUES);
     frame_unpack(FRAME_BF16, back, payload, VALUES);
@@ -152,7 +152,7 @@ static void odd_values_as_int8(void **state) {
     (void)state;
     float   x[4] = {1, -2, INFINITY, 3}, back[4];
     uint8_t payload[8];
-    for (int i = 0; i < 2; i++, x[2] = NAN) { /* the receiver shall see it */
+    for (int i = 0; i < 2; i++, x[2] = NAN) { /* the receiver must notice NaN */
         frame_pack(FRAME_INT8, payload, x, 4);
         frame_unpack(FRAME_INT8, back, payload, 4);
         assert_true(isnan(back[0]) && isnan(back[2]));
@@ -209,7 +209,7 @@ static void a_key_file_is_made_once(void **state) {
     assert_non_null(strstr(fault, "not/there"));
     io_unlink("k"), io_unlink("l");
     assert_int_equal(chdir("/"), 0);
-    assert_int_equal(rmdir(folder), 0); /* no draft is left */
+    assert_int_equal(rmdir(folder), 0); /* no temporary file is left */
 }
 
 static void files_that_are_no_keys(void **state) {
@@ -244,7 +244,7 @@ static void files_that_are_no_keys(void **state) {
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* BLAKE2b-256, as Python's hashlib.blake2b(..., digest_size=32, key=bytes(range(32))) gives it. */
+/* BLAKE2b-256, compared with Python's hashlib.blake2b(..., digest_size=32, key=bytes(range(32))). */
 static void proofs_and_seals_are_blake2b(void **state) {
     (void)state;
     static const uint8_t server[] = {
@@ -253,7 +253,7 @@ static void proofs_and_seals_are_blake2b(void **state) {
     static const uint8_t to_server[] = {
         0xa1, 0x38, 0x9a, 0xf5, 0x72, 0x14, 0xd4, 0x93, 0x86, 0xf3, 0x8b, 0x3e, 0xa1, 0x8e, 0x7e, 0x45,
         0x22, 0xd1, 0xe8, 0x14, 0xa1, 0x9e, 0x1d, 0xcf, 0xaf, 0x34, 0x12, 0xe8, 0xe4, 0xcb, 0xa0, 0xe3};
-    static const uint8_t sealed[] = { /* of "abc" */
+    static const uint8_t sealed[] = { /* the hash of "abc" */
         0xd6, 0x3a, 0x32, 0xd3, 0xe4, 0x47, 0x38, 0xd7, 0x90, 0x7f, 0x96, 0x43, 0x16, 0xc2, 0x41, 0xad,
         0xab, 0xa0, 0xab, 0xfe, 0xab, 0xc3, 0x23, 0x49, 0x67, 0x75, 0x78, 0xa1, 0x5a, 0x20, 0x3f, 0x7f};
     Key                  key;

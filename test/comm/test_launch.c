@@ -1,5 +1,6 @@
-/* test_launch.c - this process' launcher, from the environment alone; and a communicator without any launcher. */
-#include "comm/comm.h" /* before cmocka.h, which makes a macro of fail() */
+/* test_launch.c - the launcher of this process, detected from the environment alone; and a communicator without a
+ * launcher. */
+#include "comm/comm.h" /* before cmocka.h, which defines fail() as a macro */
 
 #include <sched.h>
 #include <setjmp.h>
@@ -65,7 +66,7 @@ static void explain(void *unused) {
     launch_explain_alone();
 }
 
-/* The warning names a variable whose launcher is gone, once. */
+/* A warning names, once, a variable whose launcher is missing. */
 static void variables_without_their_launcher_are_named(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
@@ -96,7 +97,7 @@ static void mpirun_and_srun_are_told_apart(void **state) {
 typedef struct {
     const char *what;
     const char *set[9];
-    const char *warning; /* part of it; NULL: no warning */
+    const char *warning; /* text that the warning contains; NULL: no warning */
 } Advice;
 
 static const Advice ADVICE[] = {
@@ -115,7 +116,7 @@ static const Advice ONE_CORE[] = {
 
 static void start_alone(void *core) {
     if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
-    launch_explain_alone(); /* as a verb does; no word of tasks */
+    launch_explain_alone(); /* verbs call this; it must print nothing about tasks */
     launch_explain_tasks();
     Comm *c = world_all(world_join(launch_detect()));
     world_threads(comm_world(c));
@@ -156,10 +157,11 @@ static void a_rank_of_one_core_is_told(void **state) {
     char path[96], siblings[32] = "";
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", first);
     read_line(path, siblings);
-    if (CPU_COUNT(&mine) < (strpbrk(siblings, ",-") ? 3 : 2)) skip(); /* a host of one core */
+    if (CPU_COUNT(&mine) < (strpbrk(siblings, ",-") ? 3 : 2)) skip(); /* skipped on a host with one core */
     char quota[32] = "max";
     read_line("/sys/fs/cgroup/cpu.max", quota);
-    if (strncmp(quota, "max", 3) != 0) skip();                         /* a container that may grant no more than one */
+    /* skipped in a container that may use no more than one core */
+    if (strncmp(quota, "max", 3) != 0) skip();
     expect_advice(ONE_CORE, sizeof ONE_CORE / sizeof *ONE_CORE, &one);
 }
 
@@ -194,7 +196,7 @@ static void alone_everything_is_a_no_op(void **state) {
     world_leave(comm_world(c));
 }
 
-/* A plan's ranks: 4 of 2 x 2, none of them there. */
+/* Ranks of a plan: 4 simulated ranks, 2 x 2. */
 static void dry_collectives_note_their_bytes(void **state) {
     (void)state;
     clear();

@@ -1,4 +1,4 @@
-/* test_numbers.c - the ranks' numbers by host. */
+/* test_numbers.c - the numbers of ranks by host. */
 #include "comm/internal.h"
 
 #include <setjmp.h>
@@ -7,7 +7,8 @@
 
 #include <cmocka.h>
 
-/* hosts: a letter a rank. The ranks of a host follow each other, in their order; hosts in order of appearance. */
+/* hosts: a letter for each rank. The ranks of a host are numbered one after another, in their order; hosts in order of
+ * appearance. */
 static void numbers_of(const char *hosts, const int *expected) {
     char host[16][HOST_CHARS] = {{0}};
     int  size = (int)strlen(hosts), number[16];

@@ -9,12 +9,13 @@ mkdir -p "$WORK/cuda/bin" "$WORK/cuda/include" "$WORK/bin"
 for name in cuda/bin/nvcc bin/nvidia-smi; do echo '#!/bin/sh' > "$WORK/$name"; chmod +x "$WORK/$name"; done
 echo 'case $1 in --list-gpu-arch) printf "compute_%s\n" $KNOWN ;; esac' >> "$WORK/cuda/bin/nvcc"
 echo '[ -z "$GPUS" ] && exit 9; printf "%s\n" $GPUS' >> "$WORK/bin/nvidia-smi"
-# commands "KNOWN" "GPUS" [MAKE'S WORDS...]: what make would run for one CUDA source and the program, into $WORK/said.
+# commands "KNOWN" "GPUS" [MAKE'S WORDS...]: writes the commands of make for one CUDA source and the program to
+# $WORK/said.
 commands() {
     local known=$1 gpus=$2; shift 2
     KNOWN=$known GPUS=$gpus PATH=$WORK/bin:$PATH make -n V=1 BACKEND=cuda CUDA_HOME="$WORK/cuda" B="$WORK/build" "$@" > "$WORK/said" 2>&1
 }
-# compiles ARCHITECTURES PTX: the code that the kernels are compiled to.
+# compiles ARCHITECTURES PTX: checks the code to which the kernels are compiled.
 compiles() {
     local line; line=$(grep -m 1 'nvcc .* -o .*/layers/gelu.o' "$WORK/said")
     [ "$(grep -oE 'code=sm_[0-9a-f]+' <<< "$line" | sed 's/code=sm_//' | xargs)" = "$1" ] && [ "$(grep -oE 'code=compute_[0-9a-f]+' <<< "$line")" = "code=compute_$2" ]
@@ -46,7 +47,7 @@ commands "" ""
 expect "an nvcc that lists nothing is taken at its word" compiles "80 90a 100" 100
 
 links_nccl() { grep -q -- '-o .*/train_gpt .* -lnccl ' "$WORK/said"; }
-# A machine without CUDA may have no C++ compiler: this one finds nccl.h where -I names its folder.
+# A machine without CUDA may have no C++ compiler. This simulated one finds nccl.h if -I names its folder.
 printf '#!/bin/sh\nfor word; do [ ! -e "${word#-I}/nccl.h" ] || exit 0; done; exit 1\n' > "$WORK/bin/c++"; chmod +x "$WORK/bin/c++"
 commands "$NEW" "" CXX="$WORK/bin/c++"
 expect "without nccl.h: no NCCL is linked, nccl.c takes the place of nccl.cu" eval '! links_nccl && grep -q -- "-o $WORK/build/comm/nccl.o comm/nccl.c" "$WORK/said" && ! grep -q "comm/nccl.cu" "$WORK/said"'

@@ -1,5 +1,5 @@
 /* test_device_none.c - a process that opens no GPU (DEVICE_NONE: `train_gpt serve`) has memory, copies, streams and
- * events, in every build; in a CUDA build on a machine without a driver, too. */
+ * events in every build, also in a CUDA build on a machine without a driver. */
 #include "core/device.h"
 
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* test_exact.c - exact sums against whole numbers of a thousand and more bits, added byte by byte as on paper. */
+/* test_exact.c - exact sums, compared with integers of over a thousand bits that are added byte by byte, as on
+ * paper. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,8 @@
 #include "core/exact.h"
 #include "core/rng.h"
 
-/* A whole number of units of 2^-1075, half of the smallest double, as a difference: additions less subtractions. */
+/* An integer in units of 2^-1075, half of the smallest double, as a difference: sum of additions less sum of
+ * subtractions. */
 enum { BYTES = 290 };
 typedef struct { uint8_t up[BYTES], down[BYTES]; } Paper;
 
@@ -25,7 +27,7 @@ static void paper_add(Paper *p, double x, int64_t times) {
     for (int64_t t = 0; t < times; t++) {
         uint8_t *digit = signbit(x) ? p->down : p->up;
         unsigned carry = 0;
-        for (int bit = 0; bit < 53; bit += 8) { /* eight bits of whole, from its lowest on, at bit place + bit */
+        for (int bit = 0; bit < 53; bit += 8) { /* eight bits of `whole`, from the lowest, at bit place + bit */
             unsigned value = (unsigned)(whole >> bit & 0xff) << ((place + bit) % 8);
             int      at = (place + bit) / 8;
             for (carry = 0; at < BYTES && (value || carry); value >>= 8, at++) {
@@ -36,10 +38,10 @@ static void paper_add(Paper *p, double x, int64_t times) {
     }
 }
 
-/* The sign of a - b. */
+/* Returns the sign of a - b. */
 static int paper_compare(const Paper *a, const Paper *b) {
     int64_t carry[2] = {0, 0};
-    uint8_t left[BYTES + 1], right[BYTES + 1]; /* a.up + b.down against b.up + a.down */
+    uint8_t left[BYTES + 1], right[BYTES + 1]; /* compares a.up + b.down with b.up + a.down */
     for (int i = 0; i < BYTES; i++) {
         carry[0] += a->up[i] + b->down[i], left[i] = (uint8_t)carry[0], carry[0] >>= 8;
         carry[1] += b->up[i] + a->down[i], right[i] = (uint8_t)carry[1], carry[1] >>= 8;
@@ -56,7 +58,8 @@ static int is_even(double x) {
     return bits % 2 == 0;
 }
 
-/* got is the double nearest to the sum (twice holds 2 sum): nearer than both neighbours, or as near and even. */
+/* Asserts that got is the double nearest to the sum: nearer than both neighbours, or as near and even. `twice` holds
+ * twice the sum. */
 static void assert_nearest(double got, const Paper *twice) {
     for (int side = -1; side <= 1; side += 2) {
         double neighbour = nextafter(got, side * INFINITY);
@@ -83,7 +86,8 @@ static void nearest_to_the_whole_sum(void **state) {
         Paper      twice = {{0}, {0}};
         for (int k = 0; k < n; k++) {
             double x = random_double(i * 64 + (uint64_t)k, range[0], range[1]);
-            if (i % 3 == 0 && k % 2) x = -random_double(i * 64 + (uint64_t)k - 1, range[0], range[1]) * (k % 4 == 1 ? 1.0 : 1.0 + 0x1p-52); /* cancels, nearly */
+            /* nearly cancels the last value */
+            if (i % 3 == 0 && k % 2) x = -random_double(i * 64 + (uint64_t)k - 1, range[0], range[1]) * (k % 4 == 1 ? 1.0 : 1.0 + 0x1p-52);
             exact_add(&sum, x);
             paper_add(&twice, x, 2);
         }
@@ -109,7 +113,8 @@ static void known_sums(void **state) {
     }
     assert_true(VALUE_OF(1.0, 0x1p-53) == 1.0);                                    /* a tie goes to even */
     assert_true(VALUE_OF(1.0 + 0x1p-52, 0x1p-53) == 1.0 + 0x1p-51);
-    assert_true(VALUE_OF(1.0, 0x1p-53, 0x1p-1074) == 1.0 + 0x1p-52);               /* the smallest double breaks it */
+    /* the smallest double breaks the tie */
+    assert_true(VALUE_OF(1.0, 0x1p-53, 0x1p-1074) == 1.0 + 0x1p-52);
     assert_true(VALUE_OF(1.0, 0x1p-53, -0x1p-1074) == 1.0);
     assert_true(VALUE_OF(0x1.fffffffffffffp1023, 0x1.fffffffffffffp1023) == INFINITY);
     assert_true(VALUE_OF(0x1.fffffffffffffp1023, 0x1.fffffffffffffp1023, -0x1.fffffffffffffp1023) == 0x1.fffffffffffffp1023);
@@ -118,7 +123,7 @@ static void known_sums(void **state) {
     assert_true(isnan(VALUE_OF(-NAN)));
 }
 
-/* Words, not only values: parts may be merged before they are read. */
+/* Compares words, not only values, because parts may be merged before they are read. */
 static void any_order_and_any_parts(void **state) {
     (void)state;
     enum { N = 3000 };
@@ -134,10 +139,10 @@ static void any_order_and_any_parts(void **state) {
     assert_memory_equal(&forward, &parts, sizeof forward);
 }
 
-/* The room for carries: 2^31 values of the largest digits, here by doubling. */
+/* The capacity for carries: 2^31 values of the largest digits, here by doubling. */
 static void room_for_carries(void **state) {
     (void)state;
-    double x = 0x1.fffffffffffffp52; /* 53 ones */
+    double x = 0x1.fffffffffffffp52; /* 53 bits, all 1 */
     for (int sign = -1; sign <= 1; sign += 2) {
         Exact sum = {{0}};
         exact_add(&sum, sign * x);

@@ -1,4 +1,4 @@
-/* test_failpoints.c - the rules of TRAIN_GPT_FAIL: the call that they strike, and the fault. */
+/* test_failpoints.c - the rules of TRAIN_GPT_FAIL: at which call a fault occurs, and which fault. */
 #include "core/failpoints.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static int leave(void **state) {
     return 0;
 }
 
-/* The errors of the next calls of a name, one digit each: 1 = fails. */
+/* Returns the results of the next calls of a name, one digit each: 1 = fails. */
 static const char *fates(const char *name, int calls) {
     static char text[16];
     for (int i = 0; i < calls; i++) text[i] = failpoint(name).error ? '1' : '0';
@@ -47,10 +47,10 @@ static void test_which_call(void **state) {
     rules("io.write@1:EIO; io.fsync@2:fail;io.write@4:ENOSPC");
     assert_string_equal(fates("io.write", 5), "10010");
     assert_string_equal(fates("io.fsync", 3), "010");
-    assert_string_equal(fates("io.writeback", 3), "000"); /* a longer name is another one */
+    assert_string_equal(fates("io.writeback", 3), "000"); /* a longer name does not match */
     assert_int_equal(failpoint_calls("io.write"), 5);
     assert_int_equal(failpoint_calls("io"), 11);
-    rules("io@4:EIO"); /* any call of the group counts */
+    rules("io@4:EIO"); /* every call of the group counts */
     assert_string_equal(fates("io.write", 2), "00");
     assert_string_equal(fates("comm.barrier", 3), "000");
     assert_string_equal(fates("io.fsync", 3), "010");
@@ -81,8 +81,8 @@ static void test_rank(void **state) {
     assert_string_equal(fates("a.b", 2), "10");
 }
 
-/* The status of a process that makes the call twice. Returns the bytes that it wrote before it ended or, when it hangs,
- * before it was killed. */
+/* Runs a process that makes the call twice. Writes its status. Returns the bytes that it wrote before it ended or, if
+ * it hangs, before it was killed. */
 static int fate_of_process(const char *rule, int *status) {
     int  pipes[2];
     char bytes[8];
@@ -100,7 +100,7 @@ static int fate_of_process(const char *rule, int *status) {
     }
     close(pipes[1]);
     if (strstr(rule, "hang")) {
-        assert_int_equal(read(pipes[0], bytes, 1), 1); /* the first call; the second hangs, so nothing follows */
+        assert_int_equal(read(pipes[0], bytes, 1), 1); /* the first call writes; the second hangs, so no more follows */
         usleep(50000);
         assert_int_equal(waitpid(child, status, WNOHANG), 0);
         kill(child, SIGKILL);

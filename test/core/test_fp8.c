@@ -22,7 +22,7 @@ static void test_codes(void **state) {
     assert_true(fp8_to_f32(0x7b, E5M2) == 57344.0f && fp8_to_f32(0x01, E5M2) == 0x1p-16f && fp8_to_f32(0xbc, E5M2) == -1.0f);
 }
 
-/* Between two neighbours: the middle goes to the even code, what is beside it to the nearer. */
+/* Values between two codes: the middle is rounded to the even code, other values to the nearer code. */
 static void test_between(void **state) {
     (void)state;
     for (int t = 0; t < COUNT(TYPES); t++)
@@ -52,7 +52,7 @@ static void test_ends(void **state) {
     }
 }
 
-/* Every value that bf16 has. */
+/* Tests every value of bf16. */
 static void test_scales(void **state) {
     (void)state;
     for (int t = 0; t < COUNT(TYPES); t++) {

@@ -1,4 +1,5 @@
-/* io.c with its failpoints compiled in: the disk after each call, and after each call that failed half-way. */
+/* test_io.c - io.c with its failpoints compiled in: the disk after each call, and after each call that failed
+ * half-way. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -28,7 +29,7 @@ static int leave_folder(void **state) {
     return rc;
 }
 
-/* The nth call from now on. */
+/* Makes the nth call from now on fail. */
 static void fail_at(const char *spec) {
     failpoints_reset();
     setenv("TRAIN_GPT_FAIL", spec, 1);
@@ -70,7 +71,7 @@ static void open_creates_appends_updates(void **state) {
     assert_int_equal(io_open("missing/a", IO_CREATE), -ENOENT);
 }
 
-static int is_removed_meanwhile, removed; /* another process removes the path just before the look at it */
+static int is_removed_meanwhile, removed; /* simulates another process that removes the path just before it is opened */
 
 int __real_lstat(const char *path, struct stat *st);
 int __wrap_lstat(const char *path, struct stat *st);
@@ -87,7 +88,7 @@ static void writes_do_not_follow_links(void **state) {
     assert_int_equal(io_open("link", IO_APPEND), -ELOOP);
     assert_int_equal(io_open("link", IO_SHARED), -ELOOP);
     assert_holds("real", "old");
-    assert_holds("link", "old"); /* reading may */
+    assert_holds("link", "old"); /* reading a link is allowed */
 }
 
 static void short_and_interrupted_calls_continue(void **state) {
@@ -111,14 +112,14 @@ static void short_and_interrupted_calls_continue(void **state) {
         fail_at(reads[i]);
         assert_holds("a", "01abcdefg");
     }
-    fail_at("io.write@1:short;io.write@2:ENOSPC"); /* the failpoint does write half: one call is not enough */
+    fail_at("io.write@1:short;io.write@2:ENOSPC"); /* the failpoint writes only half, so one call is not enough */
     int fd = io_open("a", IO_CREATE);
     assert_int_equal(io_write(fd, "0123456789", 10), -ENOSPC);
     io_close(fd);
     assert_holds("a", "01234");
 }
 
-/* A reader sees all of the old file or all of the new one, for any failing call; and no .tmp stays. */
+/* For any failing call, a reader sees all of the old file or all of the new one, and no .tmp file stays. */
 static void replace_is_all_or_nothing(void **state) {
     (void)state;
     static const char *const faults[] = {"io.open@1:ENOSPC", "io.write@1:ENOSPC", "io.fsync@1:EIO", "io.close@1:EDQUOT",
@@ -142,7 +143,7 @@ static void kinds_are_named(void **state) {
     (void)state;
     char *text;
     assert_int_equal(mkfifo("fifo", 0600), 0);
-    assert_int_equal(io_open("fifo", IO_READ), -IO_IS_FIFO); /* at once: nobody writes into it */
+    assert_int_equal(io_open("fifo", IO_READ), -IO_IS_FIFO); /* fails at once, because no process writes into it */
     assert_int_equal(io_read_file("fifo", 10, &text), -IO_IS_FIFO);
     assert_int_equal(io_read_start("/dev/zero", 10, &text), -IO_IS_CHARACTER_DEVICE);
     assert_int_equal(io_open("/dev", IO_READ), -EISDIR);
@@ -159,7 +160,7 @@ static void kinds_are_named(void **state) {
     assert_int_equal(unlink("fifo"), 0);
 }
 
-/* Two processes that replace one file: it holds what one of them wrote, whole, and no .tmp stays. */
+/* Two processes replace one file. It then holds what one of them wrote, whole, and no .tmp file stays. */
 static void two_writers_take_turns(void **state) {
     (void)state;
     enum { BYTES = 300000, ROUNDS = 40 };
@@ -186,7 +187,7 @@ static void two_writers_take_turns(void **state) {
     assert_holds("both", "new");
 }
 
-/* The order of calls is the promise: content synced before the name points at it. */
+/* The order of calls is guaranteed: the content is synced before the name points to it. */
 static void replace_syncs_before_it_renames(void **state) {
     (void)state;
     fail_at("io.fsync@1:EIO");
@@ -214,7 +215,7 @@ static void full_disks_are_reported(void **state) {
     }
 }
 
-/* A pipe with the name of a file: never waited for, whether somebody reads it or not. */
+/* A pipe with the name of a file is never waited for, with or without a reader. */
 static void only_plain_files_are_written(void **state) {
     (void)state;
     const IoOpen how[] = {IO_CREATE, IO_APPEND, IO_SHARED};
@@ -256,13 +257,13 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(io_fsync_dir("x"), 0);
     assert_int_equal(io_fsync_dir("missing"), -ENOENT);
     fail_at("io.fsync@1:EINVAL;io.fsync@2:EIO");
-    assert_int_equal(io_fsync_dir("x"), 0); /* a file system that has no such thing */
+    assert_int_equal(io_fsync_dir("x"), 0); /* for a file system without this call */
     assert_int_equal(io_fsync_dir("x"), -EIO);
     unsetenv("TRAIN_GPT_FAIL");
     assert_true(io_free_bytes("x") > 0);
     assert_int_equal(io_free_bytes("missing"), -ENOENT);
 
-    assert_int_equal(io_remove_tree("x"), -ENOTEMPTY); /* two levels deep: not a folder of ours */
+    assert_int_equal(io_remove_tree("x"), -ENOTEMPTY); /* a folder two levels deep is not one of ours */
     assert_int_equal(io_file_bytes("x/y/z"), -EISDIR);
     assert_int_equal(rmdir("x/y/z"), 0);
     assert_int_equal(io_replace_file("outside", "stays", 5), 0);
@@ -283,7 +284,7 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(io_remove_tree("kept"), -EACCES);
 }
 
-/* Two processes clear the same folder: a file that the other has removed is no fault. */
+/* Two processes clear the same folder. A file that the other one has removed is no fault. */
 static void what_another_removes_is_gone(void **state) {
     (void)state;
     assert_int_equal(io_mkdirs("x/below"), 0);
@@ -318,7 +319,7 @@ static void whole_files_are_read_up_to_a_limit(void **state) {
     assert_int_equal(io_read_file("empty", 0, &data), 0);
     assert_string_equal(data, "");
     free(data);
-    assert_int_equal(mkfifo("pipe", 0600), 0); /* no size to ask for, and it comes in pieces */
+    assert_int_equal(mkfifo("pipe", 0600), 0); /* a pipe has no size, and its bytes arrive in parts */
     pid_t child = fork();
     if (child == 0) {
         int fd = open("pipe", O_WRONLY);

@@ -1,5 +1,6 @@
-/* test_json.c - strict JSON: refused texts and the fault's place, accepted texts, the places of values, quoting. */
-#include "core/error.h" /* before cmocka takes the name fail() for a macro */
+/* test_json.c - strict JSON: refused texts with the place of the fault, accepted texts, the places of values,
+ * quoting. */
+#include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -179,7 +180,8 @@ static const Bad BAD_TEXTS[] = {
 static void refuse(const Bad *bad, size_t limit) {
     Json      json;
     JsonFault fault = {{0, 0}, "", 0};
-    char     *copy = malloc(bad->bytes + 1); /* no byte longer, so that a checker sees a read beyond */
+    /* exactly as long as the text, so that a checker sees a read after its end */
+    char     *copy = malloc(bad->bytes + 1);
     memcpy(copy, bad->text, bad->bytes);
     copy = realloc(copy, bad->bytes ? bad->bytes : 1);
     int good = json_parse(copy, bad->bytes, limit, &json, &fault);
@@ -285,8 +287,8 @@ static void test_places(void **state) {
     assert_null(json.root);
 }
 
-/* Soft faults are listed in file order, the entries they are about marked, and the tree built; any other fault still
- * ends it. */
+/* Soft faults are listed in file order, their entries are marked, and the tree is built. Any other fault still ends
+ * parsing. */
 static void test_soft_faults(void **state) {
     (void)state;
     static const char text[] = "{\"a\": 1e400, \"b\": {\"c\": 1,\n \"c\": 2, \"d\": [0, 9007199254740993]},\n"
@@ -334,7 +336,7 @@ static void test_soft_faults(void **state) {
     free(many);
 }
 
-/* Every cut of a good text is refused or is a whole value, and no cut makes the scanner read beyond its end. */
+/* Every cut of a valid text is refused or is a whole value, and no cut makes the scanner read after its end. */
 static void test_cuts_and_flips(void **state) {
     (void)state;
     static const char text[] = "{\"a\":[-1.5e+3,true,null],\"b\\u00e9\\ud83d\\ude00\":{\"c\":\"\xe2\x82\xac\\n\"}}";
@@ -381,7 +383,7 @@ static void test_quote(void **state) {
                         "\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9...\"");
 }
 
-/* A file as a sentence with path and place; the cure names the file as a shell takes it. */
+/* Reports a fault in a file as a sentence with path and place. The cure names the file quoted for a shell. */
 static void test_files(void **state) {
     (void)state;
     static const char big[] = "{\"most\": 1000000000000000019884624838656}", twice[] = "{\"a\": 1,\n \"a\": 1000000000000000019884624838656}";

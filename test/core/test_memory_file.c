@@ -1,5 +1,4 @@
-/* test_memory_file.c - text written into memory: either all of it is there or fclose() fails, for each failing
- * allocation. */
+/* test_memory_file.c - text written into memory: all of it is there, or fclose() fails, for each failing allocation. */
 #include "core/memory_file.h"
 
 #include <setjmp.h>
@@ -12,7 +11,7 @@
 
 #include <cmocka.h>
 
-static int asked, refused; /* allocations so far; which of them fails, 0: none */
+static int asked, refused; /* number of allocations so far; number of the one that fails, 0: none */
 
 static int refuse(void) { return ++asked == refused; }
 
@@ -34,7 +33,8 @@ FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t f
 
 enum { LINES = 20000 };
 
-/* 1 when fclose() succeeds; then all lines are there. Without a buffer, fclose() has nothing left to write. */
+/* Returns 1 if fclose() succeeds; then all lines must be there. Without a buffer, fclose() has nothing left to
+ * write. */
 static int write_lines(char **text, size_t *bytes, int buffering) {
     FILE *out = memory_file_open(text, bytes);
     if (!out) return 0;

@@ -34,8 +34,8 @@ static int same_outside(MeshPlace p, MeshPlace q, unsigned axes) {
     return 1;
 }
 
-/* For every choice of axes: each rank is in one group, all members name the same group, in ascending order, and they
- * differ in those axes alone. */
+/* For every set of axes: each rank is in one group, all members list the same group in ascending order, and they differ
+ * only in those axes. */
 static void groups_divide_the_ranks(void **state) {
     (void)state;
     for (int g = 0; g < MESHES; g++)
@@ -69,7 +69,7 @@ static void expect_group(Mesh m, int rank, unsigned axes, int count, const int *
     assert_memory_equal(group, ranks, sizeof *group * (size_t)count);
 }
 
-/* 16 ranks: pairs of tensor ranks, 4 shards of the state, 2 stages. Written down by hand. */
+/* 16 ranks: pairs of tensor ranks, 4 shards of the state, 2 stages. The groups are written down by hand. */
 static void a_grid_written_down(void **state) {
     (void)state;
     Mesh      m = {{[AXIS_TENSOR] = 2, [AXIS_CONTEXT] = 1, [AXIS_SHARD] = 4, [AXIS_REPLICA] = 1, [AXIS_STAGE] = 2}};

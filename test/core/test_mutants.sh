@@ -5,7 +5,7 @@ WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 STATUS=0
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
 
-refuses() { # PATTERN LINE...: a file of these lines
+refuses() { # refuses PATTERN LINE...: checks that a file of these lines is refused.
     local pattern=$1; shift
     printf '%s\n' "$@" > "$WORK/mutants.txt"
     ! python3 test/mutants.py list "$WORK/mutants.txt" > "$WORK/out" 2>&1 && grep -q "$pattern" "$WORK/out"

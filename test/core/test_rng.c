@@ -1,5 +1,6 @@
-/* Random numbers: known answers (Random123's kat_vectors; the others from an independent Python transcription that
- * reproduces all three Philox4x32-10 vectors there), statistics, and the properties that ranks rely on. */
+/* test_rng.c - random numbers: known answers (Random123's kat_vectors; the others from an independent Python
+ * transcription that reproduces all three Philox4x32-10 vectors there), statistics, and the properties that ranks rely
+ * on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@
 static void words_have_known_answers(void **state) {
     (void)state;
     static const struct { uint64_t seed, counter; uint32_t use, out[4]; } known[] = {
-        {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}, /* kat_vectors */
+        {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}, /* vectors of Random123's kat_vectors */
         {0x299f31d0a4093822, 0x85a308d3243f6a88, 1, {0xef5e94d8, 0x6d26cdb5, 0xa56e9b0f, 0x78e2b471}},
         {UINT64_MAX, UINT64_MAX, UINT32_MAX, {0xeec03824, 0xe4c1e0f1, 0x3d16e5ca, 0xa00e8336}},
     };
@@ -124,11 +125,11 @@ static void permute_is_a_permutation(void **state) {
             }
             free(seen);
         }
-    uint64_t big = 3ull << 40; /* far beyond 32 bits: in range, and different places stay different */
+    uint64_t big = 3ull << 40; /* far above 32 bits: results are in range, and different places stay different */
     assert_true(rng_permute(1, big, 5, 0) < big && rng_permute(1, big, 5, 0) != rng_permute(2, big, 5, 0));
 }
 
-/* Over many epochs every thing stands in every place about equally often, and pairs of neighbours are not preferred. */
+/* Over many epochs every item is at every place about equally often, and no adjacent pairs are preferred. */
 static void permute_prefers_no_place(void **state) {
     (void)state;
     enum { N = 10, EPOCHS = 10000 };

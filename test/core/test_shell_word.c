@@ -1,4 +1,4 @@
-/* test_shell_word.c - the commands of messages, with the file that they read: plain, packed, in another encoding, and
+/* test_shell_word.c - the commands in messages and the file that they read: plain, packed, in another encoding, and
  * standard input. */
 #include "core/shell_word.h"
 

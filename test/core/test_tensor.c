@@ -1,4 +1,5 @@
-/* test_tensor.c - the 16-bit types on the host: every value of fp16 there and back, and rounding to the nearest one. */
+/* test_tensor.c - the 16-bit types on the host: every value of fp16 to f32 and back, and rounding to the nearest
+ * value. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,8 @@ static void test_f16_values(void **state) {
     }
 }
 
-/* Between neighbours: below the middle down, above it up, the middle itself to the even one. */
+/* Values between two neighbours: below the middle they are rounded down, above it up, and the middle to the even
+ * one. */
 static void test_f16_rounding(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 0x7bff; h++) {

@@ -1,5 +1,5 @@
-/* dump_ids.c - TOKENIZER: texts from standard input, each after its length in bytes and a newline; prints the ids of each in a
- * line. For test/interop against other tokenizers. */
+/* dump_ids.c - TOKENIZER: reads texts from standard input, each after its length in bytes and a newline. Prints the ids
+ * of each text in a line. test/interop compares them with other tokenizers. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* dump_parquet.c - FILE FIELD: the column's rows on standard output, each after its length in bytes and a newline;
- * -1: null. For test/interop against pyarrow, and for measuring. */
+/* dump_parquet.c - FILE FIELD: writes the rows of a column to standard output, each after its length in bytes and a
+ * newline; -1: null. test/interop compares them with pyarrow; also for measuring. */
 #include <stdio.h>
 
 #include "data/parquet.h"

@@ -1,4 +1,5 @@
-/* test_blend.c - the rule of a blend: shares at every length, one source a sample, any index by itself, stages. */
+/* test_blend.c - the rule of a blend: shares for every length, one source for each sample, any index without the
+ * earlier ones, stages. */
 #include "data/blend.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 
 static const char *const NAMES[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
 
-/* Sums to 1; the source of each share is its own. */
+/* Returns a blend of weights that sum to 1. Each share has its own source. */
 static Blend blend_of(const double *weight, int count) {
     static Blend b;
     BlendShare   share[BLEND_SOURCES];
@@ -20,7 +21,8 @@ static Blend blend_of(const double *weight, int count) {
     return b;
 }
 
-/* Walks the first `samples`: each source's samples come in order, counts fit the walk and the weights within bound. */
+/* Checks the first `samples` samples: each source's samples come in order, and the counts agree with the samples and,
+ * within the bound, with the weights. */
 static void assert_shares(const double *weight, int count, int64_t samples, double bound) {
     Blend   b = blend_of(weight, count);
     int64_t walked[BLEND_SOURCES] = {0}, counted[BLEND_SOURCES];
@@ -49,7 +51,7 @@ static void shares_meet_the_weights(void **state) {
     assert_shares((double[]){0.32, 0.21, 0.13, 0.09, 0.08, 0.06, 0.05, 0.03, 0.02, 0.01}, 10, 5000, 2.0);
 }
 
-/* As far as a run goes: 2^52 samples, where doubles would lose single ones. `due` is from integers of any length. */
+/* Tests indices up to 2^52 samples, where doubles would lose single samples. `due` is from integers of any length. */
 static void far_indices_are_exact(void **state) {
     (void)state;
     const double weight[] = {0.61, 0.29, 0.1};
@@ -67,7 +69,7 @@ static void far_indices_are_exact(void **state) {
     }
 }
 
-/* Golden: what was trained with a blend must go on with the same samples for ever. */
+/* Golden values: a training with a blend must continue with the same samples in all later versions. */
 static void the_rule_never_changes(void **state) {
     (void)state;
     Blend             b = blend_of((double[]){0.5, 0.3, 0.2}, 3);
@@ -77,7 +79,8 @@ static void the_rule_never_changes(void **state) {
     assert_string_equal(got, due);
 }
 
-/* Two stages: b is in both and goes on where it was; the second begins with the first whole sample after 100 tokens. */
+/* Two stages. Source b is in both and continues where it was. The second stage begins with the first whole sample after
+ * 100 tokens. */
 static void stages_follow_each_other(void **state) {
     (void)state;
     static const char *const path[] = {"a", "b", "b", "c"};
@@ -86,7 +89,7 @@ static void stages_follow_each_other(void **state) {
     blend_make(&b, path, (BlendShare[]){{0.5, 100}, {0.5, 100}, {0.25, 0}, {0.75, 0}}, 4, 16);
     assert_int_equal(b.sources, 3);
     assert_int_equal(b.stages, 2);
-    assert_int_equal(b.stage[1].first, 7); /* sample 6 begins at token 96 */
+    assert_int_equal(b.stage[1].first, 7); /* the sample that begins at token 96 is number 6 */
     blend_count(&b, 7, count);
     assert_int_equal(count[0] + count[1], 7);
     assert_int_equal(count[2], 0);

@@ -1,5 +1,5 @@
-/* The numbered list of samples over shards, and the order of training: permutations per epoch, golden values that may
- * never change. */
+/* test_dataset.c - the numbered list of samples over shards, and the order of training: permutations per epoch, golden
+ * values that must never change. */
 #include "data/dataset.h"
 
 #include <math.h>
@@ -20,16 +20,16 @@ static Dataset open_globs(int64_t seq_len, int count, ...) {
 static void samples_are_numbered_shard_after_shard(void **state) {
     (void)state;
     enum { T = 8 };
-    write_counting_shard("s_2.bin", 8, 2000);   /* no sample: 8 tokens are 7 pairs */
-    write_counting_shard("s_10.bin", 17, 1000); /* 2, ending exactly */
-    write_counting_shard("s_3.bin", 30, 3000);  /* 3 and a tail */
+    write_counting_shard("s_2.bin", 8, 2000);   /* has no sample: 8 tokens are 7 pairs */
+    write_counting_shard("s_10.bin", 17, 1000); /* 2 samples, which end exactly at the end */
+    write_counting_shard("s_3.bin", 30, 3000);  /* 3 samples, and tokens after the last */
     static const uint16_t raw[9] = {40, 41, 42, 43, 44, 45, 46, 47, 48};
     write_file("raw", raw, sizeof raw); /* 1 */
     Dataset d = open_globs(T, 2, "s_*.bin", "raw");
     assert_int_equal(d.shards, 4);
     assert_int_equal(d.tokens, 8 + 17 + 30 + 9);
     assert_int_equal(d.samples, 6);
-    static const char *const order[] = {"s_10.bin", "s_2.bin", "s_3.bin", "raw"}; /* by byte: '1' < '2' */
+    static const char *const order[] = {"s_10.bin", "s_2.bin", "s_3.bin", "raw"}; /* sorted by byte: '1' < '2' */
     for (int i = 0; i < 4; i++) assert_string_equal(d.shard[i].path, order[i]);
     static const int64_t first_sample[] = {0, 2, 2, 5, 6};
     assert_memory_equal(d.first_sample, first_sample, sizeof first_sample);
@@ -54,8 +54,8 @@ static void globs_keep_list_order_and_sort_by_byte(void **state) {
     dataset_close(&d);
 }
 
-/* Samples 0 to 5 are source a's two files, 6 to 8 source b's. Each source is read through before any of its samples
- * comes again; the order is the blend's, from any index on. */
+/* Samples 0 to 5 are the two files of source a, 6 to 8 those of b. Each source is read completely before any of its
+ * samples is read again. The order is that of the blend, from any index. */
 static void a_blend_reads_each_source_in_epochs(void **state) {
     (void)state;
     static const char *const globs[] = {"a_*", "b_*", "a_*"};
@@ -71,22 +71,23 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     for (int shuffle = 0; shuffle <= 1; shuffle++) {
         int seen[9] = {0};
         for (int64_t g = 0; g < 24; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 3 : 2); /* 18 and 6 of 24 */
+        for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 3 : 2); /* 18 and 6 samples of 24 */
         for (int64_t g = 24; g < 30; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 4 : 2); /* the next stage goes on in a's fourth epoch */
+        /* the next stage continues in the fourth epoch of a */
+        for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 4 : 2);
     }
     int64_t tokens[BLEND_SOURCES];
     assert_int_equal(dataset_source_tokens(&d, 30, tokens), 2);
     assert_true(tokens[0] == 24 * 4 && tokens[1] == 6 * 4);
     uint64_t hash = dataset_fingerprint(&d);
     dataset_close(&d);
-    d = dataset_open("data.train", globs, 2, 4, 50000); /* the same files, and no blend */
+    d = dataset_open("data.train", globs, 2, 4, 50000); /* opens the same files without a blend */
     assert_true(hash != dataset_fingerprint(&d));
     assert_int_equal(dataset_source_tokens(&d, 30, tokens), 0);
     dataset_close(&d);
 }
 
-/* Sources of one size do not take the same numbers at the same time. */
+/* Sources of equal size do not give equal numbers at the same time. */
 static void sources_have_orders_of_their_own(void **state) {
     (void)state;
     static const char *const globs[] = {"a", "b"};
@@ -115,7 +116,7 @@ static void a_bad_source_is_named(void **state) {
     assert_ends(EXIT_DATA, open_blend, SOURCES("long", "l*"), "names the file", "twice", NULL);
 }
 
-/* A part of a name that exists as typed is taken literally; other parts are patterns. */
+/* If a part of a name exists as typed it is used literally; other parts are patterns. */
 static void a_name_that_exists_is_no_pattern(void **state) {
     (void)state;
     static const char *const FILES[] = {"a [0-9]/t_1.bin", "a [0-9]/t_2.bin", "a 7/t_1.bin", "a 7/t_[12].bin", "a 7/t_2.bin", "a 7/tokens.json",
@@ -260,8 +261,7 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "82 bytes are not a multiple of 4", NULL);
 }
 
-/* While it is read: a file that is cut short, and one that now holds other tokens: in a sample, or as the last target
- * of one. */
+/* While a file is read it is cut short, or gets other tokens, inside a sample or as the last target of one. */
 static void read_after_change(const void *changed) {
     const int64_t at = *(const int64_t *)changed;
     static const char *const globs[] = {"changing.bin"};
@@ -297,13 +297,13 @@ static void files_that_change_are_named(void **state) {
 static Dataset counted(int64_t samples) { return (Dataset){.seq_len = 1, .samples = samples}; }
 
 static uint64_t hash_order(const Dataset *d, SampleOrder order, int64_t first, int64_t count) {
-    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a over whole numbers */
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a over integers */
     for (int64_t g = first; g < first + count; g++) hash = (hash ^ (uint64_t)dataset_order(d, order, g)) * 0x100000001b3;
     return hash;
 }
 
-/* From an independent Python transcription of rng.h and the contract. A run resumed with a later build must see the
- * same order. */
+/* Values from an independent Python transcription of rng.h and of the rule. A run resumed with a later version must see
+ * the same order. */
 static void the_order_never_changes(void **state) {
     (void)state;
     const SampleOrder    order = {1, 1337};
@@ -329,7 +329,7 @@ static void every_epoch_is_a_permutation(void **state) {
                 int64_t j = dataset_order(&d, (SampleOrder){1, 5}, epoch * d.samples + i);
                 assert_true(j >= 0 && j < d.samples && !seen[j]);
                 seen[j] = 1;
-                assert_int_equal(dataset_order(&d, (SampleOrder){0, 5}, epoch * d.samples + i), i); /* plain */
+                assert_int_equal(dataset_order(&d, (SampleOrder){0, 5}, epoch * d.samples + i), i); /* in plain order */
             }
             free(seen);
         }
@@ -358,7 +358,8 @@ static void far_samples_are_found(void **state) {
         assert_int_equal(io_pwrite(fd, last, sizeof last, (uint64_t)bytes - sizeof last), 0);
         io_close(fd);
     }
-    Dataset d = dataset_open("data.train", globs, 1, 1, 1 << 16); /* every uint16 is of this vocabulary: no look at each */
+    /* every uint16 is in this vocabulary, so tokens need not be checked */
+    Dataset d = dataset_open("data.train", globs, 1, 1, 1 << 16);
     assert_int_equal(d.samples, 2 * (tokens - 1));
     int32_t pair[2];
     for (int i = 1; i <= 2; i++) {
@@ -373,7 +374,7 @@ static void far_samples_are_found(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1); /* children of a process with OpenMP threads cannot start theirs */
+    omp_set_num_threads(1); /* a child of a process with OpenMP threads cannot start its own */
     const struct CMUnitTest tests[] = {
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
         IN_FOLDER(samples_are_numbered_shard_after_shard), IN_FOLDER(globs_keep_list_order_and_sort_by_byte),

@@ -21,9 +21,9 @@ static void end(void *with) {
     c->text[c->bytes++] = '>';
 }
 
-static Collected got; /* large */
+static Collected got; /* too large for the stack */
 
-/* Reads the file or folder. Returns the exit code, with the text in got or the fault. */
+/* Reads the file or folder. Returns the exit code, with the text in `got` or with the fault. */
 static int read_all(const char *name, DocumentOptions options, char fault[DOCUMENT_FAULT_CHARS]) {
     Documents *d;
     char      *names[] = {(char *)name};
@@ -117,7 +117,8 @@ static void few_invalid_bytes_are_kept(void **state) {
     (void)state;
     char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(200000);
     memset(text, 'x', 200000);
-    for (int i = 0; i < 2000; i++) text[i * 20] = '\xe9'; /* 1 % of it all, 5 % of where they stand */
+    /* 1 % of the whole text, 5 % of the beginning, where they are */
+    for (int i = 0; i < 2000; i++) text[i * 20] = '\xe9';
     write_file("few", text, 200000);
     assert_int_equal(read_all("few", (DocumentOptions){.field = NULL}, fault), 0);
     assert_int_equal(got.bytes, 200002);
@@ -132,7 +133,7 @@ static void few_invalid_bytes_are_kept(void **state) {
     free(text);
 }
 
-/* The start of a file may be text, and the rest none: zeros of a disk that was full, or another encoding. */
+/* The beginning of a file may be text and the rest not: zeros from a disk that was full, or another encoding. */
 static void control_bytes_count_to_the_end(void **state) {
     (void)state;
     enum { BYTES = 200000, MOST = BYTES / 100 };
@@ -176,7 +177,7 @@ static void a_file_that_changes_is_named(void **state) {
     }
 }
 
-/* A line may be longer than what is looked at first, in the first line and in others. */
+/* A line may be longer than the bytes that are read first, in the first line and in others. */
 static void long_lines_are_rows(void **state) {
     (void)state;
     char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(400000);
@@ -188,7 +189,8 @@ static void long_lines_are_rows(void **state) {
         write_file("long", text, n);
         assert_int_equal(read_all("long", (DocumentOptions){.field = NULL}, fault), 0);
         assert_string_equal(got.text, "<a><b>");
-        text[n - 1] = 0, text[9 + pad] = 'x', text[10 + pad] = 'x'; /* its string now ends with the line */
+        /* the string of the row now ends at the end of the line */
+        text[n - 1] = 0, text[9 + pad] = 'x', text[10 + pad] = 'x';
         write_file("open", text, n - 1);
         assert_int_equal(read_all("open", (DocumentOptions){.field = NULL}, fault), 0);
         assert_int_equal(got.text[0], '(');

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* The line as a block of its own size, so that a read or write beyond it is seen by sanitizers. */
+/* Reads a line in an allocation of exactly its size, so that sanitizers see an access after its end. */
 static int read_line(const char *line, size_t bytes, const char *field, char *out, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
     char *copy = malloc(bytes ? bytes : 1), *text = NULL;
     memcpy(copy, line, bytes);
@@ -125,10 +125,10 @@ static void rows_are_told_from_text(void **state) {
     for (size_t i = 0; i < sizeof BLANK / sizeof *BLANK; i++) assert_int_equal(is_object(BLANK[i]), -1);
     char deep[300] = "{\"a\":";
     memset(deep + 5, '[', 100), memset(deep + 105, ']', 100), deep[205] = '}';
-    assert_int_equal(is_object(deep), 1); /* and as a row it is refused by the limit's name */
+    assert_int_equal(is_object(deep), 1); /* as a row it is refused, with the name of the limit */
 }
 
-/* The list of names in a message is cut, however long they are. */
+/* The list of names in a message is cut, however long the names are. */
 static void many_fields(void **state) {
     (void)state;
     char   line[20000], out[10], fault[JSON_LINE_FAULT_CHARS];

@@ -1,4 +1,5 @@
-/* The loader hands out exactly the order's samples, for any ranks and micro-batch and however far ahead it is. */
+/* test_loader.c - the loader returns exactly the samples of the order, for any ranks and micro-batch, and however far
+ * ahead its thread is. */
 #include "data/loader.h"
 
 #include <omp.h>
@@ -11,12 +12,14 @@ enum { T = 6 };
 
 static Dataset open_data(void) {
     write_counting_shard("a.bin", 6 * 17 + 1, 0);
-    write_counting_shard("b.bin", 6 * 20 + 3, 10000); /* 37 samples: no multiple of a step, epochs wrap inside steps */
+    /* 37 samples: not a multiple of a step, so epochs end inside steps */
+    write_counting_shard("b.bin", 6 * 20 + 3, 10000);
     static const char *const globs[] = {"?.bin"};
     return dataset_open("data.train", globs, 1, T, 50000);
 }
 
-/* Takes `steps` steps from a loader and compares each row with the dataset's, or this context rank's tokens of it. */
+/* Reads `steps` steps from a loader and compares each row with the dataset's, or with this context rank's tokens of
+ * it. */
 static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps) {
     Stream    stream = stream_create(0);
     int64_t   part = plan.step_samples / plan.ranks, own = T / plan.context.ranks;
@@ -74,8 +77,6 @@ static void batches_follow_the_order(void **state) {
     dataset_close(&d);
 }
 
-/* The union over ranks and micro-batches of step s is s*G .. s*G+G-1, in order: plain order and numbered samples let it
- * be read off. */
 /* A document begins with its end-of-text token, whichever token of a sample that is, on every context rank. */
 static void documents_begin_at_their_token(void **state) {
     (void)state;
@@ -90,6 +91,8 @@ static void documents_begin_at_their_token(void **state) {
     dataset_close(&d);
 }
 
+/* The samples of all ranks and micro-batches of step s are s*G .. s*G+G-1, in order. In plain order, with numbered
+ * samples, this is visible in the tokens. */
 static void steps_cover_their_indices_in_order(void **state) {
     (void)state;
     write_counting_shard("a.bin", 48 * T + 1, 0);
@@ -118,8 +121,8 @@ static void steps_cover_their_indices_in_order(void **state) {
     dataset_close(&d);
 }
 
-/* The same steps again, later ones, and an index in the middle of a step's samples: each time as if begun there,
- * however far ahead the thread was. */
+/* Reads the same steps again, later steps, and from an index in the middle of a step. The result is always as if begun
+ * there, however far ahead the thread was. */
 static void a_loader_goes_where_it_is_told(void **state) {
     (void)state;
     static const int64_t places[] = {0, 0, 24, 12, 12, 12000, 5, 0};
@@ -138,7 +141,7 @@ static void a_loader_goes_where_it_is_told(void **state) {
     dataset_close(&d);
 }
 
-/* A trainer slower than the thread finds the batch it is due, not the newest; and that batch stays unchanged. */
+/* A trainer slower than the thread gets the batch that is due, not the newest, and that batch stays unchanged. */
 static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();

@@ -15,7 +15,7 @@ static Split *split_of(const char *pattern, SplitBehavior behavior, int is_inver
     return s;
 }
 
-/* The pieces so far, each followed by a bar. */
+/* The pieces so far, with a bar after each. */
 static struct { char text[1 << 16]; size_t bytes; } got;
 static void put(void *with, const char *piece, size_t bytes) {
     (void)with;
@@ -239,7 +239,7 @@ static void engines_and_parts_agree(void **state) {
         if (draw(2)) make_sequence(stpcpy(end, "|"), 1);
         SplitRule rule = {pattern, (SplitBehavior)draw(5), (int)draw(2)};
         if (!split_create(&a, &rule, 1, "t.json", SPLIT_BY_CONSTRUCTS, fault))
-            continue; /* Oniguruma repeats no group that may be a look ahead */
+            continue; /* Oniguruma does not repeat a group that may be a look-ahead */
         assert_int_equal(split_create(&b, &rule, 1, "t.json", SPLIT_BY_ONIGURUMA, fault), 1);
         fast += split_engine(a) == SPLIT_BY_CONSTRUCTS;
         for (int k = 0; k < TEXTS; k++) {
@@ -249,7 +249,7 @@ static void engines_and_parts_agree(void **state) {
                 fail_msg("%s (behavior %d, %d) of \"%s\": %s, by Oniguruma %s", pattern, rule.behavior,
                          rule.is_inverted, text, got.text, whole);
             got.bytes = 0, got.text[0] = 0;
-            for (size_t n = 0; n < bytes; n++) /* everything up to a place, and what was taken of it */
+            for (size_t n = 0; n < bytes; n++) /* all bytes up to a place, and how many of them were consumed */
                 if (draw(3) == 0) at += split_text(a, text + at, n - at, SPLIT_MORE, put, NULL);
             cut += at > 0;
             split_text(a, text + at, bytes - at, SPLIT_END, put, NULL);
@@ -275,7 +275,7 @@ static size_t count_taken(void *with, const char *text, size_t bytes, SplitEnd e
     return split_text(((Count *)with)->split, text, bytes, end, count_piece, with);
 }
 
-/* A word of 20 MiB is one piece, also between other words; lines of white space, too. */
+/* A word of 20 MiB is one piece, alone and between other words. So are lines of white space. */
 static void no_piece_is_cut(void **state) {
     (void)state;
     enum { PART = 1 << 16, PARTS = 320 };
@@ -311,7 +311,7 @@ static void patterns_that_run_away_end(void **state) {
     (void)state;
     assert_ends(EXIT_DATA, run_away, "(a+)+b", "t.json: the pattern \"(a+)+b\" backtracks without end at byte 0 of the text", NULL);
     assert_ends(EXIT_DATA, run_away, "(?:[^z]*+y|a)*+c|.", "backtracks without end at byte 0",
-                NULL); /* no backtracking: the clock ends it */
+                NULL); /* without backtracking only the clock ends it */
 }
 
 int main(void) {

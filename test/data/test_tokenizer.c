@@ -1,4 +1,4 @@
-/* Bytes to ids and back, and text for a terminal. */
+/* test_tokenizer.c - bytes to ids and back, and text for a terminal. */
 #include "data/encoder.h"
 
 #include "core/error.h"
@@ -62,7 +62,7 @@ static Bpe *made(const Made *m) {
     bpe_add_merge(b, 'p', 'q', m->swaps ? 5 : 4, 261), bpe_add_merge(b, 'q', 'r', m->swaps ? 4 : 5, 262);
     if (m->ends_as_text) bpe_add(b, 260, "<|endoftext|>", 13);
     else if (!m->has_no_end) bpe_add_special(b, 260, "<|endoftext|>", 13);
-    if (m->lone) bpe_add(b, 263, "xyz", 3); /* made by no merges */
+    if (m->lone) bpe_add(b, 263, "xyz", 3); /* a token that no merges make */
     if (m->takes_whole) bpe_take_whole(b);
     return b;
 }
@@ -98,8 +98,8 @@ static void write_vocabulary_and_merges(void) {
     fclose(vocab), fclose(merges);
 }
 
-/* Writes a .tiktoken file, as OpenAI publishes them. It has no merges; they follow from the ranks, so that "abc" is
- * both (ab, c) and (a, bc). */
+/* Writes a .tiktoken file in OpenAI's format. It has no merges; they follow from the ranks, so "abc" is both (ab, c)
+ * and (a, bc). */
 static void write_ranks(const char *path) {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     FILE *f = fopen(path, "w");
@@ -110,14 +110,16 @@ static void write_ranks(const char *path) {
 
 static void a_tokenizer_is_the_same_in_any_files(void **state) {
     (void)state;
-    static const char LIKE_GPT2[] = "'(?:[sdmt]|ll|re|ve)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{N}\\p{L}]+|\\s+(?!\\S)|\\s+"; /* other words for it */
+    /* the same pattern in other words */
+    static const char LIKE_GPT2[] = "'(?:[sdmt]|ll|re|ve)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{N}\\p{L}]+|\\s+(?!\\S)|\\s+";
     const Made plain = {.pattern = GPT2};
     uint64_t   print = print_of("t.json", &plain);
     assert_true(print != 0);
     write_vocabulary_and_merges();
     assert_true(print_of("vocab.json", NULL) == print);
     assert_true(print_of("again.json", &(Made){.pattern = LIKE_GPT2}) == print);
-    assert_true(print_of("whole.json", &(Made){.pattern = GPT2, .takes_whole = 1}) == print); /* merges make each token */
+    /* merges can make each token */
+    assert_true(print_of("whole.json", &(Made){.pattern = GPT2, .takes_whole = 1}) == print);
 
     static const Made others[] = {{.pattern = DIGITS_ONE_BY_ONE}, {.pattern = GPT2, .swaps = 1}, {.pattern = GPT2, .ends_as_text = 1}, {.pattern = GPT2, .lone = 1}};
     uint64_t seen[5] = {print};
@@ -132,11 +134,12 @@ static void a_tokenizer_is_the_same_in_any_files(void **state) {
     char     *text;
     size_t    bytes;
     assert_int_equal(ranks.kind, TOKENIZER_BPE);
-    text = tokenizer_json_of(ranks.file.bpe, GPT2, &bytes); /* every pair is a merge there */
+    text = tokenizer_json_of(ranks.file.bpe, GPT2, &bytes); /* every pair of tokens is a merge there */
     write_file("of_ranks.json", text, bytes);
     free(text);
     assert_true(print_of("of_ranks.json", NULL) == tokenizer_fingerprint(&ranks));
-    assert_true(print_of("without.json", &(Made){.pattern = GPT2, .has_no_end = 1}) == tokenizer_fingerprint(&ranks)); /* no (a, bc) */
+    /* without (a, bc) */
+    assert_true(print_of("without.json", &(Made){.pattern = GPT2, .has_no_end = 1}) == tokenizer_fingerprint(&ranks));
     tokenizer_destroy(&ranks);
 }
 

@@ -32,7 +32,7 @@ static void notes_are_read_where_they_are_right(void **state) {
     }
 }
 
-/* Whoever damages the notes of shards must not lose their checks without a word. */
+/* Damaged notes of shards must not silently switch off the checks. */
 static void damaged_notes_are_refused(void **state) {
     (void)state;
     static const struct { const char *text, *why; } cases[] = {
@@ -57,14 +57,14 @@ static void counts_are_those_of_the_shards(void **state) {
     (void)state;
     write_counting_shard("train_000000.bin", 30, 0);
     write_counting_shard("train_000001.bin", 12, 0);
-    write_notes("{\"train_tokens\": 42, \"val_tokens\": 7}"); /* no shard of val: nothing contradicts it */
+    write_notes("{\"train_tokens\": 42, \"val_tokens\": 7}"); /* there is no shard of val, so nothing contradicts it */
     assert_ends(0, look, "train_*.bin", NULL);
     write_notes("{\"train_tokens\": 41}");
     assert_ends(EXIT_DATA, look, "train_*.bin", "tokens.json says train_tokens 41, and the shards beside it hold 42", "rm tokens.json", NULL);
     write_counting_shard("val_000000.bin", 9, 0);
     write_notes("{\"train_tokens\": 42, \"val_tokens\": 8}");
     assert_ends(EXIT_DATA, look, "train_*.bin", "val_tokens 8, and the shards beside it hold 9", NULL);
-    write_file("train_000002.bin", "\1\0\2\0", 4); /* without a header: of another program */
+    write_file("train_000002.bin", "\1\0\2\0", 4); /* a file without a header, from another program */
     write_notes("{\"train_tokens\": 41}");
     assert_ends(0, look, "train_*.bin", NULL);
 }

@@ -1,4 +1,5 @@
-/* test_unpack.c - packed bytes come back in parts of any size, and every kind of damage is a fault that is named. */
+/* test_unpack.c - packed bytes are unpacked in parts of any size, and every kind of damage is a fault with a
+ * message. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -15,7 +16,7 @@
 
 #include "data/unpack.h"
 
-typedef struct { const char *data; size_t bytes, step; } Packed; /* step: the most that one read gives */
+typedef struct { const char *data; size_t bytes, step; } Packed; /* step: the most bytes that one read returns */
 typedef struct { char data[1 << 17]; size_t bytes; } Bytes;
 
 static int64_t give(void *with, char *data, size_t bytes, char fault[UNPACK_FAULT_CHARS]) {
@@ -37,7 +38,7 @@ static int unpack(const Bytes *in, size_t step, Bytes *out, char fault[UNPACK_FA
     while ((n = unpack_read(u, out->data + out->bytes,
                             step < sizeof out->data - out->bytes ? step : sizeof out->data - out->bytes, fault)) > 0)
         out->bytes += (size_t)n;
-    if (n == 0) assert_int_equal(unpack_read(u, out->data, 1, fault), 0); /* the end stays the end */
+    if (n == 0) assert_int_equal(unpack_read(u, out->data, 1, fault), 0); /* after the end, further reads return 0 */
     unpack_destroy(u);
     return (int)-n;
 }
@@ -74,7 +75,7 @@ static void two_parts(Packing packing, Bytes *out) {
     append_one(out, SECOND, sizeof SECOND - 1);
 }
 
-static Bytes in, out, whole; /* large */
+static Bytes in, out, whole; /* too large for the stack */
 
 static void assert_whole(size_t step, const char *what) {
     char fault[UNPACK_FAULT_CHARS] = "";
@@ -131,7 +132,8 @@ static void a_cut_is_called_one(void **state) {
     }
 }
 
-/* A whole stream of xz. What stands behind it was not cut off; the beginning of a second stream was. */
+/* A whole stream of xz. Bytes after it that begin no stream are not reported as cut off; the beginning of a second
+ * stream is. */
 static const char XZ_STREAM[] =
     "\xfd\x37\x7a\x58\x5a\x00\x00\x01\x69\x22\xde\x36\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3"
     "\x01\x00\x0b\x65\x6c\x65\x76\x65\x6e\x20\x77\x6f\x72\x64\x73\x00\x23\xd9\xec\xd6\x00\x01\x20\x0c"
@@ -163,7 +165,7 @@ static void damage_is_seen(void **state) {
     in.bytes = 0;
     append_gzip(&in, FIRST, sizeof FIRST - 1);
     size_t first = in.bytes;
-    for (size_t at = 10; at < whole.bytes; at++) { /* behind the header: its time and system may be any */
+    for (size_t at = 10; at < whole.bytes; at++) { /* after the header, whose time and system may be any */
         if (at >= first + 4 && at < first + 10) continue;
         in = whole;
         in.data[at] ^= 0x21;
@@ -178,7 +180,7 @@ static void damage_is_seen(void **state) {
     assert_fault(EXIT_DATA, "bytes after gzip member 1");
     in = whole, append(&in, "more", 4);
     assert_fault(EXIT_DATA, "bytes after gzip member 2");
-    in = whole, append(&in, "\0", 1); /* gzip -dc ignores zeros, and every member behind them */
+    in = whole, append(&in, "\0", 1); /* gzip -dc ignores zeros, and every member after them */
     assert_fault(EXIT_DATA, "bytes after gzip member 2");
     two_parts(PACKED_ZSTD, &in);
     append(&in, "more", 4);

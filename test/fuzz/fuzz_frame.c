@@ -1,5 +1,5 @@
-/* fuzz_frame.c - any bytes as the header of a frame: refused, or within its bounds and the very bytes that its fields
- * make again; its payload, whatever it is, turns into values. */
+/* fuzz_frame.c - any bytes as the header of a frame. It is refused, or within its bounds and identical to the bytes
+ * made from its fields. Its payload always becomes values. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* fuzz_json_line.c - any bytes as a line of JSON Lines: text that lies within the line, or a fault that is said. */
+/* fuzz_json_line.c - any bytes as a line of JSON Lines: a text inside the line, or a fault with a message. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

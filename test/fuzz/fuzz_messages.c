@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 static char   fault[MESSAGE_FAULT_BYTES], text[MESSAGE_TEXT];
 static size_t length;
 
-/* What was read is written, read and written again: the same text. */
+/* Writes the message that was read, reads it and writes it again. Both texts must be equal. */
 #define TRY(Type, name)                                                                  \
     do {                                                                                 \
         Type m, back;                                                                    \

@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* The proof in the bytes of this stage is made right. */
+/* Replaces the proof in the bytes of this stage by the right one. */
 static void prove(const Opening *o, uint8_t *stage) {
     Nonce theirs = o->theirs;
     if (o->stage == OPENING_NONCE) memcpy(theirs.bytes, stage + OPENING_HEAD_BYTES, NONCE_BYTES);

@@ -1,4 +1,4 @@
-/* fuzz_parquet.c - any bytes as a parquet file with the column "text": rows that lie in its memory, or a sentence. */
+/* fuzz_parquet.c - any bytes as a parquet file with the column "text": rows inside its memory, or a message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-enum { ROWS = 1 << 14 }; /* a run of a few bytes stands for any number of rows */
+enum { ROWS = 1 << 14 }; /* a limit, because a run of a few bytes can mean any number of rows */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static int    file = -1;
     static char   path[64];
-    static volatile char byte; /* of the texts: each is read */
+    static volatile char byte; /* last byte of the texts, so that each byte is read */
     (void)byte;
     char          fault[PARQUET_FAULT_CHARS] = "";
     const char   *text;

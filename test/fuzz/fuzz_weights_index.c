@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     }
     for (int f = 0; f < index.files; f++)
         if (strchr(index.file[f], '/') || (f && strcmp(index.file[f - 1], index.file[f]) >= 0)) abort();
-    if (longest < 60) { /* what we write of it reads back as it is: our own names are this short */
+    if (longest < 60) { /* names of this length, such as our own, must be the same after writing and reading */
         char *text = weights_index_text(index.tensor, index.tensors, index.file, 1);
         if (!weights_index_parse(text, strlen(text), &written, again) || written.tensors != index.tensors || written.files != index.files) abort();
         for (int i = 0; i < index.tensors; i++)

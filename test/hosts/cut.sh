@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# One cut cable, at a random instant of a training on two hosts: a piece of make soak's hangs. One line: ok or not ok.
+# Cuts the cable at a random instant of a training on two hosts: a part of hangs in `make soak`. Prints one line: ok or
+# not ok.
 . "$(dirname "$0")/hosts.sh"
 begin 1 run.steps=1000000 eval.every=0 checkpoint.every=3 run.dir="$WORK/run" run.watchdog_seconds=5
 sleep "0.$((RANDOM % 1000))"

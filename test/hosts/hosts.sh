@@ -1,7 +1,7 @@
-# hosts.sh - two "hosts" on one machine, for root on Debian 12: network namespaces with names of their own, each with its own /dev/shm, joined
-# by a cable (a veth pair) that can be cut, slowed, and exchanged for a thin link. mpirun starts on hostA and reaches hostB through a launcher
-# script in place of ssh. Sourced; needs tiny.sh's words. Nothing outside the namespaces is touched, and they go when the test ends, however it
-# ends.
+# hosts.sh - two simulated hosts on one machine, for root on Debian 12: network namespaces with their own names, each
+# with its own /dev/shm. A cable (a veth pair) joins them; it can be cut, slowed down, and replaced by a thin link.
+# mpirun starts on hostA and reaches hostB by a launcher script instead of ssh. Sourced; needs the functions of tiny.sh.
+# Nothing outside the namespaces is changed, and they are removed when the test ends in any way.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
 if [ "$(id -u)" != 0 ]; then echo "skip two hosts: network namespaces need root"; exit 0; fi
 if ! command -v ip > /dev/null || ! command -v tc > /dev/null; then
@@ -26,20 +26,21 @@ for n in "$A" "$B_"; do
     ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2' # else mpirun waits a quarter of an hour for a host that is gone
 done
 
-# on_host HOST COMMAND...: becomes that command there. $WORK/shm/HOST is the host's memory, which stays when its processes are gone.
+# on_host HOST COMMAND...: replaces the process by that command on a host. $WORK/shm/HOST is the memory of the host,
+# which stays when its processes have ended.
 mkdir -p "$WORK/shm/hostA" "$WORK/shm/hostB"
 on_host() {
     local host=$1 netns=$A; shift
     [ "$host" = hostA ] || netns=$B_
     exec ip netns exec "$netns" unshare -u -m sh -c 'hostname "$1"; mount --bind "$2" /dev/shm; shift 2; exec "$@"' _ "$host" "$WORK/shm/$host" "$@"
 }
-# A stand-in for ssh: agent HOST COMMAND...; $WORK/private, where it exists, is another folder on hostB.
+# agent HOST COMMAND...: replaces ssh. If $WORK/private exists, it is another folder on hostB.
 cat > "$WORK/agent" <<SH
 #!/bin/sh
 host=\$1; shift
 exec ip netns exec $B_ unshare -u -m sh -c "hostname \$host; mount --bind $WORK/shm/\$host /dev/shm; if [ -d $WORK/private ]; then mount -t tmpfs none $WORK/private; fi; \$*"
 SH
-# Keeps each rank's stderr and exit code: behind a cut cable neither arrives.
+# keep: stores each rank's stderr and exit code, because neither arrives after the cable is cut.
 cat > "$WORK/keep" <<'SH'
 #!/bin/sh
 "$@" 2> "$KEEP/err.$OMPI_COMM_WORLD_RANK"; code=$?
@@ -49,7 +50,7 @@ exit $code
 SH
 chmod +x "$WORK/agent" "$WORK/keep"
 
-# cable up|down; once up, hostB answers again.
+# cable up|down: connects or cuts the cable. After `up` it waits until hostB answers again.
 cable() {
     ip -n "$A" link set cable "$1"
     [ "$1" = down ] || for _ in $(seq 100); do
@@ -57,15 +58,16 @@ cable() {
         sleep 0.1
     done
 }
-# Delay and loss: by netem, or where the kernel has none by a narrow link whose short queue drops packets.
+# slow_cable: adds delay and loss, by netem or, if the kernel has none, by a narrow link whose short queue drops
+# packets.
 slow_cable() {
     local n how="netem delay 8ms loss 1%"
     ip netns exec "$A" tc qdisc add dev cable root $how 2> /dev/null || how="tbf rate 20mbit burst 16kbit latency 10ms"
     for n in "$A" "$B_"; do ip netns exec "$n" tc qdisc replace dev cable root $how || return 1; done
     echo "# $how"
 }
-# thin_cable [MBIT_PER_S DELAY_MS]: in the veth pair's place, with its name and addresses, a link of 20 Mbit/s and 10 ms each way:
-# thin_link.c, since many kernels have no netem, and tbf has no delay.
+# thin_cable [MBIT_PER_S DELAY_MS]: replaces the veth pair, with its name and addresses, by a link of 20 Mbit/s and 10
+# ms each way. It is thin_link.c, since many kernels have no netem, and tbf has no delay.
 thin_cable() {
     local n
     ip -n "$A" link del cable
@@ -74,7 +76,7 @@ thin_cable() {
     ip -n "$A" addr add 10.77.0.1/24 dev cable; ip -n "$B_" addr add 10.77.0.2/24 dev cable
     for n in "$A" "$B_"; do ip -n "$n" link set cable up; done
 }
-# thin_bytes: what it has carried from hostA and from hostB, with all headers.
+# thin_bytes: prints the bytes that the link has carried from hostA and from hostB, with all headers.
 thin_bytes() {
     local lines; lines=$(wc -l < "$WORK/thin_link")
     kill -USR1 "$THIN_LINK"
@@ -86,33 +88,35 @@ at=$EPOCHREALTIME
 train_ranks 2 run.dir="$WORK/first" > /dev/null && rm -rf "$WORK/first"
 PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 1.2; printf "%.2f", (p > 1 ? p : 1) }')
 ranks_left() { pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null; }
-# two_hosts RANKS_EACH [OPTION...]: trains on both; MPIRUN has more options for mpirun, CONFIG another config. Leaves the ranks' stderr in
-# $KEEP.
+# two_hosts RANKS_EACH [OPTION...]: trains on both hosts. MPIRUN has more options for mpirun, CONFIG another config. The
+# ranks' stderr is in $KEEP.
 two_hosts() {
     local each=$1; shift
     rm -rf "$WORK/kept"; mkdir -p "$WORK/kept"; export KEEP=$WORK/kept
     (on_host hostA timeout -k 5 90 mpirun $MPIRUN $OUTPUT_OPTIONS $LAUNCHER_MCA ${REMOTE_SHELL}_agent "$WORK/agent" $LAUNCHER_MCA ${REMOTE_SHELL}_no_tree_spawn 1 \
         -x KEEP --bind-to none -host "hostA:$each,hostB:$each" "$WORK/keep" "$TRAIN" "${CONFIG:-$WORK/tiny.json}" "$@")
 }
-# begin RANKS_EACH [OPTION...]: the same in the background, until it has taken some steps.
+# begin RANKS_EACH [OPTION...]: runs two_hosts in the background and waits for some steps.
 begin() {
     two_hosts "$@" > "$WORK/out" 2> "$WORK/err" &
     JOB=$!
     while kill -0 $JOB 2> /dev/null && [ "$(cat "$WORK/run/metrics.jsonl" 2> /dev/null | wc -l)" -lt 20 ]; do sleep 0.1; done
 }
-# gone SECONDS: all ranks are, that soon (on a quiet machine; this one is $PATIENCE times slower); $TOOK: the time.
+# gone SECONDS: checks that all ranks end within SECONDS on a quiet machine; on this machine $PATIENCE times as long.
+# $TOOK is the time.
 gone() {
     local at=$EPOCHREALTIME
     while ranks_left && awk -v a="$at" -v b="$EPOCHREALTIME" -v s="$1" 'BEGIN { exit b - a > s + 20 }'; do sleep 0.1; done
     TOOK=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     ! ranks_left && awk -v t="$TOOK" -v s="$1" -v p="$PATIENCE" 'BEGIN { exit t > s * p }'
 }
-# fails JOB: mpirun ends with a failure. That of Open MPI 5 ends with 0 when it loses a host: there hostA's rank 0 must fail.
+# fails JOB: checks that mpirun ends with a failure. Open MPI 5's mpirun ends with 0 when it loses a host; then rank 0
+# on hostA must fail.
 fails() {
     if ! wait "$1"; then return; fi
     [ $LAUNCHER_MCA = --prtemca ] || return
     for _ in $(seq 50); do [ -s "$WORK/kept/code.0" ] && break; sleep 0.1; done
     [ "$(cat "$WORK/kept/code.0")" -ne 0 ]
 }
-# ended STATUS: so mpirun does.
+# ended STATUS: checks the exit code of mpirun.
 ended() { wait $JOB; local got=$?; [[ $got =~ ^$1$ ]] || { echo "mpirun's exit code: $got"; tail -n 12 "$WORK/err"; return 1; }; }

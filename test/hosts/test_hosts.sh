@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two hosts: they train as one does; after any fault of a rank or of the cable between them every rank ends, in time
-# and with a message.
+# Two hosts train as one host does. After any fault of a rank, or of the cable between the hosts, every rank ends in
+# time and with a message.
 . "$(dirname "$0")/hosts.sh"
 ENDLESS="run.steps=1000000 eval.every=0 checkpoint.every=0 run.dir=$WORK/run"
 said() { grep -qE "train_gpt: rank $2 of 2 on $3: no progress .*; collective [a-z -]+ [0-9]+ " "$WORK/kept/err.$1"; }
@@ -12,12 +12,13 @@ for each in 1 2; do
     expect "$((2 * each)) ranks: the same weights, bit by bit" same_weights "$WORK/one$each" "$WORK/two$each" step_00000012
 done
 
-# mpirun's ranks 0 and 2 are on hostA. Its rank 1, whose weights go wrong, is the first of hostB: the job's rank 2.
+# mpirun's ranks 0 and 2 are on hostA. The weights of its rank 1, the first of hostB, become wrong; in the job that is
+# rank 2.
 TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="guard.weight@4:flip,rank=1" MPIRUN="--map-by node -x TRAIN_GPT_FAIL" \
     expect "ranks dealt out to the hosts in turn: a host's have neighbouring numbers" exits 76 "rank 2 \(hostB.* differ" \
     two_hosts 2 parallel.zero_stage=0 run.dir="$WORK/dealt"
 
-# A grid whose tensor ranks fit each host, however mpirun deals the ranks out; and one whose do not.
+# A grid whose tensor ranks fit on each host, for any mapping of mpirun, and one whose tensor ranks do not.
 WIDE="model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=0 eval.every=0"
 MPIRUN="--map-by node" two_hosts 2 $WIDE parallel.tensor=2 parallel.pipeline=2 run.dir="$WORK/grid" > "$WORK/out" 2> "$WORK/grid.err"
 expect "tensor ranks within hosts, stages across" [ $? -eq 0 ]
@@ -42,7 +43,7 @@ expect "the cable is cut, mpirun with keepalive: all ranks are gone within 15 s"
 expect "the cable is cut, mpirun with keepalive: it ends, with a failure" fails $JOB
 cable up
 
-# A save every second step: the cut falls into one, or just beside.
+# A save at every second step, so that the cut is in a save or just before or after it.
 constant="schedule.name=constant eval.every=0 checkpoint.every=2 run.dir=$WORK/run"
 rm -rf "$WORK/run"; begin 1 $constant run.steps=1000000 run.watchdog_seconds=5
 cable down
@@ -56,15 +57,15 @@ expect "the run goes on from it" quiet two_hosts 1 $constant run.steps=$end
 expect "a run without a cut" quiet train_ranks 2 $constant run.steps=$end run.dir="$WORK/whole"
 expect "the same weights, bit by bit" same_weights "$WORK/run" "$WORK/whole" "$name"
 
-# mpirun is on rank 0's host. It sees after a second that a rank is gone and ends its own ranks; the news reaches the
-# other host two seconds later. Half a second is the processes' own, on a quiet machine.
+# mpirun is on the host of rank 0. After a second it notices a lost rank and ends its own ranks; two seconds later the
+# other host knows. The processes themselves need half a second on a quiet machine.
 for victim in 0 1; do
     limit=$([ $victim = 0 ] && echo 4.5 || echo 2.5)
     rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=20
     netns=$([ $victim = 0 ] && echo "$A" || echo "$B_")
     strike KILL $(for pid in $(ip netns pids "$netns"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
     expect "rank $victim is killed: all ranks are gone within $limit s" gone $limit; echo "# after $TOOK s"
-    # A rank of Open MPI 5 aborts when a peer's connection closes, with 14, and may be the first that mpirun hears of.
+    # A rank of Open MPI 5 aborts with 14 when a peer's connection closes, and mpirun may hear of it first.
     expect "rank $victim is killed: the first cause is mpirun's exit code" ended $([ $LAUNCHER_MCA = --prtemca ] && echo "(137|14)" || echo 137)
 done
 
@@ -86,7 +87,8 @@ expect "a slow link is warned of, by its hosts" grep -qE 'warning: .* link .*hos
 expect "the same weights, bit by bit" same_weights "$WORK/slow" "$WORK/good" step_00000150
 quick_cable
 
-# elastic.sh on hostA: hostB is lost with its cable, and is taken in again with it. Its remote shell needs the cable, as ssh does.
+# elastic.sh on hostA loses hostB with its cable and uses it again with the cable. Its remote shell needs the cable, as
+# ssh does.
 printf '#!/bin/bash\ntimeout 1 bash -c "echo > /dev/tcp/10.77.0.2/9" 2>&1 | grep -q refused || exit 255\nexec "%s" "$@"\n' "$WORK/agent" > "$WORK/by_cable"
 chmod +x "$WORK/by_cable"
 printf 'hostA\nhostB slots=1\n' > "$WORK/hosts"

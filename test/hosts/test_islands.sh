@@ -1,31 +1,32 @@
 #!/usr/bin/env bash
-# Two hosts: islands of one model over a thin link of 20 Mbit/s and 10 ms each way (hosts.sh: thin_link.c between two TAP devices), a cut link, a
-# lost server; and a job whose lost host is rescued from its neighbour's memory. The server stands on hostA.
+# Two hosts: islands of one model over a thin link of 20 Mbit/s and 10 ms each way (thin_link.c between two TAP devices,
+# hosts.sh), a cut link, and a lost server. Also a job whose lost host is restored from its neighbour's memory. The
+# server is on hostA.
 . "$(dirname "$0")/hosts.sh"
 AT=10.77.0.1:4300
 SAME="outer.server=$AT outer.key=$WORK/outer.key outer.every=4 eval.every=0 log.tensorboard=false"
 PARAMETERS=$("$TRAIN" plan "$WORK/tiny.json" | awk '$1 == "parameters" { print $2 }')
 
-# serves NAME WORDS...: a server in the background, $server, once it listens; NAME.out is its output.
+# serves NAME WORDS...: starts a server in the background, $server, and waits until it listens. Its output is NAME.out.
 serves() {
     local name=$1; shift
     (on_host hostA "$TRAIN" serve "$WORK/tiny.json" run.dir="$WORK/$name" $SAME "$@" >> "$WORK/$name.out" 2>&1) & server=$!
     says "$name" "^serving " "${starts:-1}"
 }
-# island HOST NAME WORDS...: in the background, $job.
+# island HOST NAME WORDS...: starts an island in the background, $job.
 island() {
     local host=$1 name=$2; shift 2
     rm -f "$WORK/$name.out"
     (on_host "$host" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/$name" $SAME "$@" > "$WORK/$name.out" 2>&1) & job=$!
 }
-# says NAME PATTERN [TIMES]: waits for so many lines like it, two minutes at most.
+# says NAME PATTERN [TIMES]: waits for so many matching lines, at most two minutes.
 says() {
     for _ in $(seq 1200); do [ "$(grep -csE "$2" "$WORK/$1.out")" -lt "${3:-1}" ] || return 0; sleep 0.1; done
     echo "$1 has no line like '$2'"; tail -n 5 "$WORK/$1.out"; return 1
 }
 ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; tail -n 5 "$WORK"/*.out; return 1; }; }
 used_once() { python3 test/run/lib/leases.py "$WORK/$1"; }
-# pair NAME WORDS...: a server and an island on each host, to their end.
+# pair NAME WORDS...: runs a server and an island on each host to the end.
 pair() {
     local name=$1 a; shift
     serves "$name" outer.least_islands=2 "$@"
@@ -35,7 +36,7 @@ pair() {
 
 # --- a thin link ---------------------------------------------------------------------------------------------------------
 expect "islands over a good cable" pair good
-# Three rounds: up three deltas; down the first weights and three more; headers are less than a tenth.
+# Three rounds. Up: three deltas. Down: the first weights and three more. Headers are less than a tenth.
 carried() { thin_bytes | awk -v p="$PARAMETERS" '{ print "#", $2, "bytes up,", $1, "down, of", p, "parameters"; exit !($2 > 12 * p && $2 < 1.1 * 12 * p + 2e4 && $1 > 16 * p && $1 < 1.1 * 16 * p + 2e4) }'; }
 if [ -c /dev/net/tun ]; then
     expect "a thin link in its place" thin_cable
@@ -95,7 +96,7 @@ expect "each sample counts once" used_once lost
 # --- a host is lost, and its memory with it --------------------------------------------------------------------------------
 COPIES="checkpoint.memory_every=5 checkpoint.every=0 eval.every=0 log.tensorboard=false run.steps=24"
 expect "a run of four ranks on two hosts, with copies in memory" quiet two_hosts 2 $COPIES run.dir="$WORK/whole"
-# It stands still in the third copy, at step 15: the copies of steps 5 and 10 are whole.
+# The run hangs in the third copy, at step 15. The copies of steps 5 and 10 are complete.
 export TRAIN_GPT_FAIL="memory.copy@3:hang" TRAIN_GPT_FAIL_LOG=$WORK/struck
 MPIRUN="-x TRAIN_GPT_FAIL -x TRAIN_GPT_FAIL_LOG" TRAIN=$PWD/$B/test/train_gpt-failpoints two_hosts 2 $COPIES run.dir="$WORK/rescued" > "$WORK/out" 2> "$WORK/err" & job=$!
 unset TRAIN_GPT_FAIL TRAIN_GPT_FAIL_LOG

@@ -36,11 +36,11 @@ struct Packet {
     char    data[];
 };
 
-/* From one device to the other. */
+/* The packets from one device to the other. */
 typedef struct {
     int       source, sink;
-    double    bytes_per_s, delay_s, free_at; /* free_at: when the last packet so far has left */
-    Packet   *first, *last;                  /* under way, in order */
+    double    bytes_per_s, delay_s, free_at; /* free_at: time at which the last packet so far has left */
+    Packet   *first, *last;                  /* packets in flight, in order */
     long long bytes;
 } Direction;
 
@@ -64,7 +64,7 @@ static void enter(const char *path) {
     close(fd);
 }
 
-/* The device's file, made in a namespace. */
+/* Makes a TAP device in a namespace and returns its file. */
 static int tap(const char *namespace, const char *device) {
     char         path[256];
     struct ifreq request = {.ifr_flags = IFF_TAP | IFF_NO_PI};
@@ -105,7 +105,7 @@ static void deliver(Direction *d, double at) {
     }
 }
 
-/* Until a packet comes, or it is time to look whether bytes are asked for; where some are under way for TICK_NS. */
+/* Waits until a packet arrives or a signal asks for the bytes. With packets in flight it waits at most TICK_NS. */
 static void await(const Direction both[2]) {
     struct pollfd fds[2] = {{both[0].source, POLLIN, 0}, {both[1].source, POLLIN, 0}};
     if (both[0].first || both[1].first) nanosleep(&(struct timespec){0, TICK_NS}, NULL);
@@ -117,7 +117,8 @@ int main(int argc, char **argv) {
     int    home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     double rate = atof(argv[4]) * 1e6 / 8, delay = atof(argv[5]) / 1e3;
     int    a = tap(argv[1], argv[3]), b = tap(argv[2], argv[3]);
-    if (home < 0 || setns(home, CLONE_NEWNET)) stop("the namespace before"); /* what kills all in a namespace leaves the link */
+    /* leaves the namespace, so that killing all processes in it does not end the link */
+    if (home < 0 || setns(home, CLONE_NEWNET)) stop("the namespace before");
     Direction both[2] = {{.source = a, .sink = b, .bytes_per_s = rate, .delay_s = delay},
                          {.source = b, .sink = a, .bytes_per_s = rate, .delay_s = delay}};
     sigaction(SIGUSR1, &(struct sigaction){.sa_handler = ask}, NULL);

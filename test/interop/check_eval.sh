@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Part of make check-hf: the scores of ./train_gpt eval are those of lm-eval on the same checkpoint in transformers (check_eval.py). Installs
-# both into the virtual environment of check_hf.sh; ends with "skipped: ..." and status 0 where it cannot.
+# Part of make check-hf: the scores of ./train_gpt eval equal those of lm-eval on the same checkpoint in transformers
+# (check_eval.py). Installs both into the virtual environment of check_hf.sh. Prints "skipped: ..." and ends with 0 if
+# it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-hf
 skip() { echo "skipped: $1"; exit 0; }

@@ -1,6 +1,7 @@
-# check_hf_kinds.sh - llama, qwen3 and qwen3-moe there and back; a part of check_hf.sh, which defines same and said.
+# check_hf_kinds.sh - llama, qwen3 and qwen3-moe from here to transformers and back. A part of check_hf.sh, which
+# defines same and said.
 SMALL="model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 optimizer.learning_rate=5e-3"
-there() { # NAME RANKS KEY=VALUE...: a checkpoint of ours, and an export of it
+there() { # there NAME RANKS KEY=VALUE...: tests a checkpoint of ours, and an export of it, in transformers.
     local name=$1 n=$2 folder=$WORK/$1/checkpoints/step_00000012; shift 2
     # shellcheck disable=SC2086
     train_ranks "$n" $SMALL run.dir="$WORK/$name" "$@" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
@@ -17,7 +18,7 @@ SMALL="model.n_embd=64 model.n_head=4 model.n_kv_head=2 optimizer.learning_rate=
 there qwen3-moe 2 model.arch=qwen3-moe model.head_dim=24 moe.experts=8 moe.top_k=2 moe.n_inner=32 parallel.zero_stage=3
 
 "$PYTHON" test/interop/check_hf.py make_kinds "$WORK/made" || exit 1
-from() { # NAME KEY=VALUE...: trained on from their model at a rate of 0, it is that model still
+from() { # from NAME KEY=VALUE...: trains a model of transformers at a rate of 0, which must not change it.
     local name=$1; shift
     same "its own $name" "$WORK/made/$name"
     train model.vocab_size=300 model.n_layer=1 run.steps=1 optimizer.learning_rate=0 eval.every=0 run.dir="$WORK/from-$name" \

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# make test-interop, before check_hf.sh: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py), our
-# reader of parquet files the text of pyarrow (check_parquet.py), and sweeps are what the study of PyPI's Optuna says (check_sweeps.py;
-# Debian's: test_sweep_search.sh). Installs these into a virtual environment under build/; ends with "skipped: ..." and status 0 where it
-# cannot.
+# make test-interop, before check_hf.sh. Our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken
+# (check_tokenizers.py). Our parquet reader gives the text of pyarrow (check_parquet.py). Sweeps equal the study of
+# PyPI's Optuna (check_sweeps.py; Debian's: test_sweep_search.sh). Installs these into a virtual environment under
+# build/. Prints "skipped: ..." and ends with 0 if it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
-bash test/interop/check_tensorboard.sh || STATUS=1 # has an environment of its own
+bash test/interop/check_tensorboard.sh || STATUS=1 # uses its own virtual environment
 VENV=$PWD/build/venv-interop PYTHON=$PWD/build/venv-interop/bin/python
 PACKAGES=(tokenizers tiktoken pyarrow optuna) DUMPS=("$B/test/data/dump_ids" "$B/test/data/dump_parquet")
 skip() { echo "skipped: $1"; exit 0; }

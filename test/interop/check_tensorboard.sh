@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make test-interop: TensorBoard's own reader finds in a resumed run's tb/ what metrics.jsonl has, and trackio imports it (check_tensorboard.py).
-# Installs these into a virtual environment under build/; ends with "skipped: ..." and status 0 where it cannot.
+# make test-interop: TensorBoard's own reader finds in the tb/ of a resumed run what metrics.jsonl has, and trackio
+# imports it (check_tensorboard.py). Installs these into a virtual environment under build/. Prints "skipped: ..." and
+# ends with 0 if it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-tensorboard PYTHON=$PWD/build/venv-tensorboard/bin/python
 skip() { echo "skipped: $1"; exit 0; }
@@ -12,7 +13,7 @@ if ! "$PYTHON" -c 'import tensorboard, trackio, tbparse' 2> /dev/null; then
 fi
 
 train run.dir="$WORK/whole" > /dev/null || exit 1
-# The second run loses its newest checkpoint, and with it steps that its first event file has.
+# The second run has lost its newest checkpoint, and so it repeats steps that are in its first event file.
 train run.dir="$WORK/run" run.steps=9 checkpoint.every=4 schedule.name=constant > /dev/null && rm -r "$WORK/run/checkpoints/step_00000009" &&
     train run.dir="$WORK/run" run.steps=11 checkpoint.every=4 schedule.name=constant optimizer.learning_rate=2e-3 'run.allow_change=["optimizer"]' > /dev/null || exit 1
 export TRACKIO_DIR=$WORK/trackio HF_HUB_OFFLINE=1

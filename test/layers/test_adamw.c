@@ -9,7 +9,7 @@ static const AdamW HYPER = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
 
 typedef struct { int64_t n; double *p, *m, *v, *grad; } State64;
 
-/* The hyper-parameters are the floats the op gets. */
+/* Computes a step of the float64 reference. Its hyper-parameters are the floats that the op gets. */
 static void step64(State64 k, AdamW h, double grad_scale) {
     ref_adamw(k.p, k.m, k.v, k.grad, k.n, (double)h.learning_rate, (double)h.beta1, (double)h.beta2, (double)h.eps,
               (double)h.weight_decay, h.step, grad_scale);
@@ -53,8 +53,8 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Seven steps, one with no decay; the working copy is the master rounded, bit for bit. Cut in two at an odd place: the
- * same bits. */
+/* Runs seven steps, one without decay. The working copy equals the rounded master, bit for bit. Two calls, cut at an
+ * odd place, give the same bits. */
 static void compare(DType act, int64_t n) {
     enum { STEPS = 7 };
     Stage   s = stage_create(0);
@@ -85,7 +85,7 @@ static void compare(DType act, int64_t n) {
     stage_destroy(&s);
 }
 
-/* The same in host memory, whatever the backend. */
+/* Compares the update in host memory with the reference, on every backend. */
 static void compare_host(DType act, int64_t n) {
     enum { STEPS = 4, ARRAYS = 4 };
     Stage  s = stage_create(0);
@@ -110,7 +110,8 @@ static void compare_host(DType act, int64_t n) {
         adamw_update_host(span, h, 0.375f);
     }
     for (int64_t i = 0; i < n; i++) {
-        assert_true(fabs((double)p[i] - k.p[i]) <= 4.0 * STEPS * (double)FLT_EPSILON * (1.0 + fabs(k.p[i]))); /* four roundings a step */
+        /* four roundings in each step */
+        assert_true(fabs((double)p[i] - k.p[i]) <= 4.0 * STEPS * (double)FLT_EPSILON * (1.0 + fabs(k.p[i])));
         if (act != F32) assert_int_equal(rounded[i], act == BF16 ? bf16_from_f32(p[i]) : f16_from_f32(p[i]));
     }
     for (int a = 0; a < ARRAYS; a++) free(array[a]);
@@ -132,8 +133,8 @@ static void test_sizes(void **state) {
         for (int i = 0; i < COUNT(sizes); i++) compare(ACT_TYPES[t], sizes[i]);
 }
 
-/* More pieces than a launch takes, of all sizes, aligned and not, some without decay, some empty: the bits of one after
- * another. */
+/* More pieces than a launch takes: of all sizes, aligned and not, some without decay, some empty. The bits equal those
+ * of single pieces. */
 static void test_many_pieces(void **state) {
     (void)state;
     enum { PIECES = 150, N = 150 * 149 / 2 };
@@ -165,7 +166,7 @@ static void test_many_pieces(void **state) {
     }
 }
 
-/* Spans of other rates, in one list and on the host: the reference's step of rate x lr and decay / rate. */
+/* Spans with other rates, in one list and on the host. The reference is a step with rate x lr and decay / rate. */
 static void test_rates(void **state) {
     (void)state;
     enum { STEPS = 3, N = 100 };
@@ -195,7 +196,8 @@ static void test_rates(void **state) {
     stage_destroy(&s);
 }
 
-/* The bias corrections make the first step lr for any size of gradient; no gradient, no move; decay alone shrinks. */
+/* With bias corrections the first step is lr for any size of gradient. Without a gradient nothing moves. Decay alone
+ * shrinks the weights. */
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(0);

@@ -1,5 +1,5 @@
-/* test_algorithms.c - the table of matrix products' algorithms: its entries, and products that follow it. The CPU's
- * stays empty. */
+/* test_algorithms.c - the table of algorithms of matrix products: its entries, and products that follow it. On the CPU
+ * it stays empty. */
 #include "layers/algorithms.h"
 
 #include "test/ref/test.h"
@@ -22,7 +22,7 @@ static void test_table(void **state) {
     assert_int_equal(matmul_algorithms_count(), 200);
     assert_int_equal(matmul_algorithms_find("product 150"), 150);
     assert_int_equal(matmul_algorithms_find("product"), -1);
-    matmul_algorithms_set(record_named("product 150", 7)); /* in its place */
+    matmul_algorithms_set(record_named("product 150", 7)); /* replaces the record */
     assert_int_equal(matmul_algorithms_count(), 200);
     assert_int_equal(matmul_algorithms_get(150).id, 7);
     assert_int_equal(matmul_algorithms_get(150).state[ALGORITHM_WORDS - 1], 14);
@@ -35,7 +35,7 @@ static void test_table(void **state) {
     assert_false(matmul_algorithms_frozen());
 }
 
-/* Forward and both backward ops of one shape, and their expected results. */
+/* Forward and both backward ops of one shape, with the expected results. */
 typedef struct {
     Stage   s;
     int64_t N, K, M;
@@ -86,7 +86,8 @@ static void ops_check(Ops *o) {
     assert_close(o->dpre, o->dpre64, o->dpre.type, bound_bf16(o->M + 24, 2.0, 0.0));
     assert_close(o->dw, o->dw64, o->y.type, bound_sum(2 * o->N));
     assert_close(o->db, o->db64, o->y.type, bound_sum(2 * o->N));
-    double *dbias64 = (double *)calloc((size_t)o->K, sizeof *dbias64); /* of dpre as stored, by the epilogue or the kernel */
+    /* column sums of dpre as stored, by the epilogue or by the kernel */
+    double *dbias64 = (double *)calloc((size_t)o->K, sizeof *dbias64);
     for (int64_t i = 0; i < o->N * o->K; i++) dbias64[i % o->K] += (double)tensor_get(o->dpre, i);
     assert_close(o->dbias, dbias64, F32, bound_sum(o->N));
     free(dbias64);
@@ -98,7 +99,8 @@ static void ops_clear(Ops *o) {
 }
 
 typedef struct { int64_t N, K, M; } Shape;
-static const Shape SHAPES[] = {{80, 64, 128}, {33, 42, 14}, {200, 24, 40}}; /* all accesses wide, none, all but 16-bit rows of 40 */
+/* all accesses wide; none; all except 16-bit rows of 40 */
+static const Shape SHAPES[] = {{80, 64, 128}, {33, 42, 14}, {200, 24, 40}};
 
 /* A second process with the first one's table computes the same bits and adds nothing to it. */
 static void test_replay(void **state) {
@@ -113,7 +115,8 @@ static void test_replay(void **state) {
                    db = stage_copy(&o->s, o->db), dbias = stage_copy(&o->s, o->dbias);
             int              count = matmul_algorithms_count();
             MatmulAlgorithm *stored = (MatmulAlgorithm *)malloc(sizeof *stored * (size_t)(count + 1));
-            int              unnamed = 0; /* chosen by timing, and yet not one of those that were timed */
+            /* these were chosen by timing, so their names do not appear in the table of timed ones */
+            int              unnamed = 0;
             for (int a = 0; a < count; a++) {
                 stored[a] = matmul_algorithms_get(a);
                 if (stored[a].id == ALGORITHM_FIRST) print_message("not timed: %s\n", stored[a].key), unnamed++;
@@ -135,7 +138,7 @@ static void test_replay(void **state) {
         }
 }
 
-/* The record of the same product without its epilogue; -1 if a is not one with. */
+/* Returns the record of the same product without its epilogue, -1 if `a` has no epilogue. */
 static int record_without(const char *epilogue, MatmulAlgorithm a) {
     char key[ALGORITHM_KEY_ROOM], *at = strstr(a.key, epilogue);
     if (!at) return -1;
@@ -144,7 +147,7 @@ static int record_without(const char *epilogue, MatmulAlgorithm a) {
     return matmul_algorithms_find(key);
 }
 
-/* Epilogues here, kernels of their own there: whichever was quicker, both are right. */
+/* Runs epilogues and separate kernels. Whichever was faster, both give right results. */
 static void test_both_ways(void **state) {
     (void)state;
     static const char *const epilogues[] = {" gelu_backward", " column_sums"};
@@ -172,15 +175,14 @@ static void test_both_ways(void **state) {
                 ops_queue(o);
                 ops_check(o);
                 assert_true(forcings >= 1 || matmul_algorithms_count() == 0);
-                for (int a = 0; a < forcings; a++) /* a GPU may lack an epilogue for a type, then the kernel it is */
+                for (int a = 0; a < forcings; a++) /* a GPU may lack an epilogue for a type; then it uses the kernel */
                     if (stage_is_slow() || !fused)
                         assert_int_equal(matmul_algorithms_get(matmul_algorithms_find(forced[a].key)).id, forced[a].id);
                 ops_destroy(o);
             }
 }
 
-/* Frozen, a product that the table does not know is computed and not recorded; an unknown algorithm in it is
- * replaced. */
+/* In a frozen table, an unknown product is computed and not recorded, and an unknown algorithm is replaced. */
 static void test_frozen(void **state) {
     (void)state;
     Ops *o = ops_create(BF16, 80, 64, 128);
@@ -203,7 +205,7 @@ static void test_frozen(void **state) {
     ops_destroy(o);
 }
 
-/* Recorded into a graph: known shapes and, without timing, new ones. */
+/* Products recorded into a graph: known shapes and, without timing, new ones. */
 static void test_graph(void **state) {
     (void)state;
     for (int known = 0; known < 2; known++) {
@@ -214,7 +216,7 @@ static void test_graph(void **state) {
         ops_queue(o);
         if (recording) {
             Graph g = graph_end(&o->s.stream);
-            assert_true(isnan(tensor_get(o->y, 0))); /* nothing ran */
+            assert_true(isnan(tensor_get(o->y, 0))); /* nothing has run yet */
             for (int pass = 0; pass < 2; pass++) {
                 ops_clear(o);
                 graph_launch(g, &o->s.stream);
@@ -235,6 +237,7 @@ static int tests(void) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    unsetenv("TRAIN_GPT_GEMM"); /* a choice forced from outside would leave nothing to record, and nothing to force here */
+    /* with a choice forced from outside nothing would be recorded, and nothing could be forced here */
+    unsetenv("TRAIN_GPT_GEMM");
     return stage_main(argv, tests);
 }

@@ -58,7 +58,8 @@ static void compare_records(const char *file, int64_t group) {
 
     Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
            dqkv = stage_tensor(&s, F32, 2, B * T, columns);
-    AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
+    /* the values are standard normal; the bound uses a uniform distribution in +-sqrt(3) */
+    AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0));
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
     attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, tensor_none(), h);
     assert_close(y, (const double *)record_find(&f, "attention.y")->data, F32, b.y);
@@ -74,7 +75,7 @@ static void test_records(void **state) {
     compare_records(HEADS_FILE, 3);
 }
 
-/* sums[c] += column c, as stored. */
+/* Adds the columns of x, as stored, to sums. */
 static void add_columns(double *sums, Tensor x) {
     stage_settle();
     for (int64_t i = 0; i < tensor_elems(x); i++) sums[i % x.dim[1]] += (double)tensor_get(x, i);
@@ -102,19 +103,22 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     ref_attention_delta(delta64, stage_widen(&s, dy), stage_widen(&s, y), B * T, h.query, h.size);
     attention_delta(&s.stream, delta, dy, y);
     assert_close(delta, delta64, F32, bound_sum(h.size));
-    /* The second pass overwrites the first, with the same bits. On the emulator the first one has overwritten NaN. */
+    /* The second run overwrites the first with the same bits. On the emulator there is one run, which overwrites
+     * NaN. */
     if (!stage_is_slow()) attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h); /* also from a delta that is given */
+    /* backward, also with a given delta */
+    int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h);
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
-    if (has_bias) add_columns(dbias64, dqkv); /* else it is left alone */
+    if (has_bias) add_columns(dbias64, dqkv); /* if the function returns 0, dbias is unchanged */
     assert_close(dbias, dbias64, F32, bound_sum(B * T));
     stage_destroy(&s);
 }
 
-/* Context ranks in turn: each has its chunks of every sequence, and the keys and values of all as they come gathered. Its
- * rows have the bits that one rank computes; what the ranks add to keys and values sums up to one rank's gradients. */
+/* Runs context ranks one after another. Each has its chunks of every sequence, and the gathered keys and values of all.
+ * Its rows have the bits that one rank computes. What the ranks add to the gradients of keys and values sums to one
+ * rank's gradients. */
 static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, HeadShape h) {
     int64_t H = h.query, C = H * h.size, columns = heads_columns(h), wide = columns - C, own = T / ranks, N = B * own,
             in_rank = N * wide;
@@ -164,12 +168,13 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
         tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
     AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
-    b.dv.roundings++, b.dqk.roundings++; /* the ranks' parts, which add up like independent terms, are stored, too */
+    /* the parts of the ranks are stored, too; their errors add up like independent terms */
+    b.dv.roundings++, b.dqk.roundings++;
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
 }
 
-/* Columns go where they are told, and nothing beside them changes; of whole 16-byte vectors and not. */
+/* Copied columns are at the right place, and no others change; with whole 16-byte vectors and without. */
 static void test_columns(void **state) {
     (void)state;
     static const int64_t cases[][6] = {{1, 1, 0, 1, 0, 1}, {5, 48, 16, 32, 0, 32}, {70, 24, 8, 40, 16, 16},
@@ -194,7 +199,8 @@ static void test_columns(void **state) {
         }
 }
 
-/* The emulator runs two of the first four for each type: all types find a rank's rows with the same code. */
+/* The emulator runs two of the first four shapes for each type, because all types find a rank's rows with the same
+ * code. */
 static void test_context(void **state) {
     (void)state;
     static const struct { int64_t ranks, B, T; HeadShape h; } cases[] = {
@@ -206,8 +212,8 @@ static void test_context(void **state) {
                 compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].h);
 }
 
-/* GPU kernels are built for heads of 32, 64, 96 and 128 channels, and load rows that are not whole 16-byte vectors
- * another way. The last ones are grouped: one head of keys for all, several, of odd sizes, past a tile. */
+/* GPU kernels exist for heads of 32, 64, 96 and 128 channels. They load rows that are not whole 16-byte vectors in
+ * another way. The last shapes are grouped: one head of keys for all queries, several, odd sizes, more than a tile. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {{1, 1, 1, 1, 1},   {2, 2, 1, 1, 3},   {1, 17, 2, 2, 5},   {4, 40, 3, 3, 14},  {1, 65, 1, 1, 16},
@@ -219,31 +225,33 @@ static void test_shapes(void **state) {
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
             HeadShape h = {shapes[i][2], shapes[i][3], shapes[i][4]};
-            if (h.size > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
-            if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue; /* T = 130 has three such tiles */
+            if (h.size > 128 && stage_act_types() == 3) continue; /* only the CPU has heads of this size */
+            /* T = 130 already has three such tiles */
+            if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue;
             for (int spread = 1; spread <= 3; spread += 2) {
-                if (stage_is_slow() && (i + t + spread / 2) % 2) continue; /* one of the two */
+                if (stage_is_slow() && (i + t + spread / 2) % 2) continue; /* the emulator runs one of the two */
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], h, spread);
             }
         }
 }
 
-/* Heads of 64 and 128 channels have kernels of their own on a GPU of compute capability 9.0, of 128 rows at once: lengths
- * around these, one that gives a block several items, and chunks of context ranks that are half of them. */
+/* Heads of 64 and 128 channels have their own kernels on a GPU of compute capability 9.0, for 128 rows at once. Tested
+ * are lengths around these, a length that gives a block several items, and chunks of context ranks that are half of
+ * them. */
 static void test_whole_tiles(void **state) {
     (void)state;
     static const struct { int64_t B, T; HeadShape h; } cases[] = {
         {1, 1, {1, 1, 64}},   {2, 63, {1, 1, 128}}, {1, 128, {2, 1, 64}}, {1, 129, {1, 1, 128}},
         {1, 191, {1, 1, 64}}, {7, 65, {1, 1, 64}},  {2, 193, {2, 1, 64}}};
     for (int t = 0; t < stage_act_types(); t++) {
-        if (ACT_TYPES[t] == F32) continue; /* as in test_shapes */
+        if (ACT_TYPES[t] == F32) continue; /* skipped, as in test_shapes */
         for (int i = 0; i < COUNT(cases); i++)
             if (!stage_is_slow() || (i + t) % 2) compare(ACT_TYPES[t], cases[i].B, cases[i].T, cases[i].h, 1 + 2 * (i % 2));
         compare_context(ACT_TYPES[t], 2, 1, 256, (HeadShape){2, 1, 128});
     }
 }
 
-/* Asks for kernels by name until asked_before(what it returned): from outside, for all tests. */
+/* Requests kernels by name, as a user does for a whole run. asked_before(the returned value) ends it. */
 static char *ask(const char *kernels) {
     const char *before = getenv("TRAIN_GPT_ATTENTION");
     char       *kept = before ? strdup(before) : NULL;
@@ -256,7 +264,7 @@ static void asked_before(char *kept) {
     free(kept);
 }
 
-/* The portable kernels, which other GPUs have for such heads. */
+/* Tests the portable kernels, which other GPUs use for such heads. */
 static void test_portable(void **state) {
     (void)state;
     char *before = ask("portable");
@@ -268,20 +276,21 @@ static void test_portable(void **state) {
     asked_before(before);
 }
 
-/* The emulator's: FLOPs of wgmma so far. */
+/* FLOPs of wgmma so far, on the emulator. */
 double emu_products(void) __attribute__((weak));
 
-/* What five products a tile come to: each 128 keys with the 64 queries at a time that see some of them; of the first 64, which
- * begin with the keys, half of the keys. */
+/* Returns the FLOPs of five products per tile. Each 128 keys meet 64 queries at a time, if some of these see them. For
+ * the first 64 queries, which begin with the keys, half of the keys count. */
 static double five_products(int64_t heads, int64_t T, int64_t D) {
     double tiles = 0.0;
     for (int64_t key = 0; key < T; key += 128) tiles += (double)((T - key + 63) / 64) - 0.5;
     return tiles * (double)heads * 5 * 2 * 128 * 64 * (double)D;
 }
 
-/* Backward with a block a head, of one tile of keys and several, more heads than blocks, and documents; the bits are those of
- * blocks of keys and blocks of queries. `every`: tokens of a document, 20 fewer in each sequence than in
- * the one before, so that a block finds sums of another head where its own have yet to begin; 0: no documents. */
+/* Runs backward with one block for each head: of one tile of keys and of several, with more heads than blocks, and with
+ * documents. The bits equal those of blocks of keys and blocks of queries. `every`: tokens of a document, 20 fewer in
+ * each sequence than in the one before, so that a block finds sums of another head where its own have not begun; 0: no
+ * documents. */
 static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t C = h.query * h.size, columns = heads_columns(h);
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -323,7 +332,7 @@ static void test_by_heads(void **state) {
     asked_before(before);
 }
 
-/* Heads that share keys have the outputs that they have with copies of these keys, bit for bit. */
+/* Heads that share keys have, bit for bit, the outputs that they have with copies of these keys. */
 static void test_copied_keys(void **state) {
     (void)state;
     enum { T = 70, H = 4, D = 16 };
@@ -355,7 +364,7 @@ static void test_copied_keys(void **state) {
     }
 }
 
-/* A later position changes nothing before it, bit for bit: causality. */
+/* A later position changes nothing before it, bit for bit (causality). */
 static void test_causal(void **state) {
     (void)state;
     enum { T = 70, C = 32, H = 2 };
@@ -381,8 +390,8 @@ static void test_causal(void **state) {
     }
 }
 
-/* Scores of some thousand: only a running maximum keeps the exponentials finite. One key wins each row, so y is a row
- * of v. */
+/* Scores of some thousands: only a running maximum keeps the exponentials finite. One key dominates each row, so y is a
+ * row of v. */
 static void test_large_scores(void **state) {
     (void)state;
     enum { T = 50, D = 16 };
@@ -405,7 +414,7 @@ static void test_large_scores(void **state) {
     stage_destroy(&s);
 }
 
-/* Scores that grow from tile to tile, by 8 from key to key 128 later: what was summed up under a lower maximum shrinks each time. */
+/* Scores that grow from tile to tile, by 8 for every 128 keys. Sums under a lower maximum are scaled down each time. */
 static void test_rising_scores(void **state) {
     (void)state;
     enum { T = 300, D = 64 };

@@ -1,7 +1,8 @@
-/* test_attention_last.c - attention_last_forward: the last rows of a sequence against the float64 reference of all. */
+/* test_attention_last.c - attention_last_forward: the last rows of a sequence, compared with the float64 reference of
+ * all rows. */
 #include "test/ref/test.h"
 
-/* As test_attention.c's bound of y. */
+/* Returns the bound of y, derived as in test_attention.c. */
 static Bound bound_of(int64_t T, int64_t D, double spread) {
     double score = spread * spread / 3.0;
     return bound_bf16((int64_t)((double)T + (double)D * (1.0 + score * score)), 1.0, 1.0);
@@ -21,8 +22,8 @@ static void compare(DType act, int64_t T, int64_t n, HeadShape h, double spread)
     stage_destroy(&s);
 }
 
-/* Sequences of one key, of whole and of broken tiles; heads that are no whole vectors; one query and several; heads
- * that share keys. */
+/* Sequences of one key, of whole and of incomplete tiles; heads that are not whole vectors; one query and several;
+ * heads that share keys. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {
@@ -31,13 +32,13 @@ static void test_shapes(void **state) {
         {20, 2, 1, 1, 160}, {33, 2, 6, 2, 5},   {300, 1, 4, 2, 128}, {70, 3, 4, 1, 24}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
-            if (shapes[i][4] > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
+            if (shapes[i][4] > 128 && stage_act_types() == 3) continue; /* only the CPU has heads of this size */
             for (int spread = 1; spread <= 3; spread += 2)
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], (HeadShape){shapes[i][2], shapes[i][3], shapes[i][4]}, spread);
         }
 }
 
-/* A row's bits depend on nothing but the keys up to its own: not on the rows beside it, nor on what comes after. */
+/* The bits of a row depend only on the keys up to its own, not on other rows or later keys. */
 static void test_rows(void **state) {
     (void)state;
     enum { T = 90, C = 32, H = 2 };
@@ -57,8 +58,8 @@ static void test_rows(void **state) {
     }
 }
 
-/* Scores of some thousand, which grow with the key's position: only a running maximum keeps the exponentials finite.
- * The last key wins, so y is its value. */
+/* Scores of some thousands that grow with the key's position: only a running maximum keeps the exponentials finite. The
+ * last key dominates, so y is its value. */
 static void test_large_scores(void **state) {
     (void)state;
     enum { T = 300, D = 16 };

@@ -1,4 +1,4 @@
-/* test_cast.c - cast_forward: bit for bit the rounding of core/tensor.h. */
+/* test_cast.c - cast_forward rounds as core/tensor.h, bit for bit. */
 #include "test/ref/test.h"
 
 static void test_sizes(void **state) {
@@ -18,8 +18,8 @@ static void test_sizes(void **state) {
             }
 }
 
-/* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values: as bf16_from_f32
- * and f16_from_f32. NaN stays NaN, for any of its other bits. */
+/* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values, as in bf16_from_f32
+ * and f16_from_f32. NaN stays NaN, with any of its other bits. */
 static void test_rounding(void **state) {
     (void)state;
     static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001,
@@ -48,7 +48,7 @@ static void test_rounding(void **state) {
     }
 }
 
-/* A span that begins anywhere in memory. */
+/* Casts a span that begins anywhere in memory. */
 static void test_unaligned(void **state) {
     (void)state;
     enum { N = 77 };

@@ -31,7 +31,8 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* exp(x - max) errs by the rounding of x - max, |x - max| of them, and 2 more; the sum's is shared by all. */
+/* Returns the bound of a gradient. exp(x - max) has an error from rounding x - max, |x - max| roundings of it, and 2
+ * more. All elements share the error of the sum. */
 static Bound gradient_bound(double range) { return bound_sum((int64_t)(range * range) + 4); }
 
 static void test_records(void **state) {
@@ -54,7 +55,7 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* A soft cap and a z-loss, as PyTorch has them in float64. */
+/* A soft cap and a z-loss, compared with PyTorch's float64. */
 static void test_terms_records(void **state) {
     (void)state;
     Stage      s = stage_create(0);
@@ -82,7 +83,8 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
     Tensor logits = stage_random(&s, act, 2, n, stride, 3, spread, 1), targets = stage_tokens(&s, 1, n, 1, 4, (int32_t)V);
     Tensor loss = stage_tensor(&s, F32, 1, n, 1), again = stage_tensor(&s, F32, 1, n, 1);
     for (int64_t i = 0; i < n; i++)
-        for (int64_t v = V; v < stride; v++) tensor_set(logits, i * stride + v, NAN); /* padding reaches nothing */
+        /* NaN in the padding, which must have no effect */
+        for (int64_t v = V; v < stride; v++) tensor_set(logits, i * stride + v, NAN);
     double *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * stride), *logits64 = stage_widen(&s, logits);
     const int32_t *target = (const int32_t *)targets.data;
     ref_classifier_forward(loss64, logits64, target, n, V, stride, (double)terms.softcap);
@@ -97,8 +99,8 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
     stage_destroy(&s);
 }
 
-/* The same row with its columns on several ranks, the exchanges done here: padding at the end, so that the last rank may
- * have none. */
+/* Compares the row with its columns on several ranks, whose exchanges are done here. The padding is at the end, so the
+ * last rank may have only padding. */
 static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t columns, double spread, LossTerms terms) {
     int64_t stride = ranks * columns;
     Stage   s = stage_create(0);
@@ -159,7 +161,7 @@ static void test_parts(void **state) {
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1}, {3, 2, 2}, {2, 15, 16}, {5, 16, 16}, {4, 17, 31}, {7, 256, 256}, {9, 389, 512},
-                                        {1, 24570, 24576} /* on a GPU nearly 48 KiB, beside the static memory */, {3, 50257, 50304}};
+                                        {1, 24570, 24576} /* nearly 48 KiB on a GPU, with the static memory */, {3, 50257, 50304}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
             for (int k = 0; k < 2 * COUNT(TERMS); k += shapes[i][1] > 1000 && k == 1 ? 2 * COUNT(TERMS) - 3 : 1)
@@ -167,8 +169,8 @@ static void test_shapes(void **state) {
                               TERMS[k / 2]);
 }
 
-/* A model that is sure: the gradient at the target is a small difference, the loss is small; and logits far from 0 and
- * apart. */
+/* A confident model: the gradient at the target is a small difference, and the loss is small. Also logits far from 0,
+ * and far apart. */
 static void test_extremes(void **state) {
     (void)state;
     enum { V = 19 };
@@ -176,14 +178,15 @@ static void test_extremes(void **state) {
     Tensor  logits = stage_random(&s, F32, 2, 3, V, 5, 0, -9), targets = stage_tokens(&s, 1, 3, 1, 0, 1),
            loss = stage_tensor(&s, F32, 1, 3, 1);
     for (int i = 0; i < 3; i++) ((int32_t *)targets.data)[i] = 18;
-    tensor_set(logits, 18, 5.0f);                                  /* sure: loss 18 e^-14 = 1.5e-5 */
-    for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* far from 0 */
-    tensor_set(logits, 2 * V, -1e30f);                              /* apart */
+    tensor_set(logits, 18, 5.0f);                                  /* a confident row: loss 18 e^-14 = 1.5e-5 */
+    for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* logits far from 0 */
+    tensor_set(logits, 2 * V, -1e30f);                              /* logits far apart */
     double *loss64 = stage_doubles(&s, 3), *dlogits64 = stage_doubles(&s, 3 * V), *logits64 = stage_widen(&s, logits);
     ref_classifier_forward(loss64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0);
     ref_classifier_backward(dlogits64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0, 0.0, 1.0);
     classifier_forward_backward(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
-    /* A small loss is log(1 + r): r's relative error, some ten roundings, and 2^-24 of the sum beside 1. */
+    /* A small loss is log(1 + r). Its error is r's relative error, some ten roundings, and 2^-24 of the sum next to
+     * 1. */
     for (int i = 0; i < 3; i++) assert_true(fabs((double)tensor_get(loss, i) - loss64[i]) <= 8 * 0x1p-24 * (loss64[i] + 1.0));
     for (int i = 0; i < 3 * V; i++)
         assert_true(fabs((double)tensor_get(logits, i) - dlogits64[i]) <=
@@ -191,7 +194,7 @@ static void test_extremes(void **state) {
     stage_destroy(&s);
 }
 
-/* A logit of NaN or +infinity shows in the loss; one of -infinity, an impossible token, does not. */
+/* A logit of NaN or +infinity is visible in the loss. One of -infinity, an impossible token, is not. */
 static void test_undefined(void **state) {
     (void)state;
     enum { V = 70, N = 5 };

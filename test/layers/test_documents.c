@@ -1,9 +1,10 @@
-/* test_documents.c - attention and embedding where a sequence holds several documents (starts of layers.h). */
+/* test_documents.c - attention and embedding of sequences with several documents (starts in layers.h). */
 #include "test/ref/attention_bounds.h"
 
 #define DOCUMENTS_FILE "test/ref/data/documents.rec"
 
-/* Starts [B,T] of documents of `every` tokens and less, of another length from one to the next; every 0: one document. */
+/* Makes starts [B,T] of documents of at most `every` tokens, with lengths that change from document to document; every
+ * 0: one document. */
 static Tensor starts_of(Stage *s, int64_t B, int64_t T, int64_t every) {
     Tensor   starts = stage_tokens(s, 2, B, T, 1, 2);
     int32_t *start = (int32_t *)starts.data;
@@ -40,7 +41,8 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* A row of documents has the numbers of these documents one by one, positions from 0 on, to the last bits of float64. */
+/* A row of documents gives the numbers of these documents one by one, with positions from 0, up to the last bits of
+ * float64. */
 static void test_alone(void **state) {
     (void)state;
     HeadShape h = {4, 2, 5};
@@ -107,7 +109,8 @@ static void test_records(void **state) {
     assert_same_float64(dwpe64, record_find(&f, "embedding.dwpe"));
 
     Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * h.query, T), dqkv = stage_tensor(&s, F32, 2, B * T, columns);
-    AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
+    /* the values are standard normal; the bound uses a uniform distribution in +-sqrt(3) */
+    AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0));
     attention_forward(&s.stream, y, lse, qkv, starts, h);
     attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
     assert_close(y, (const double *)record_find(&f, "attention.y")->data, F32, b.y);
@@ -136,7 +139,7 @@ static void compare(DType act, int64_t B, int64_t T, int64_t every, HeadShape h,
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
     assert_dqkv(&s, dqkv, dqkv64, h, b);
-    if (!stage_is_slow()) { /* on the emulator test_attention alone runs kernels twice */
+    if (!stage_is_slow()) { /* on the emulator only test_attention runs kernels twice */
         Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
         attention_forward(&s.stream, y, lse, qkv, starts, h);
         attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
@@ -147,7 +150,8 @@ static void compare(DType act, int64_t B, int64_t T, int64_t every, HeadShape h,
     stage_destroy(&s);
 }
 
-/* Documents shorter than a tile and longer, that begin within tiles and with them, of one token, and one in all. */
+/* Documents shorter and longer than a tile, which begin inside tiles and at their begin; documents of one token, and a
+ * single document. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][6] = {{1, 1, 0, 1, 1, 4},    {2, 17, 1, 2, 2, 5},    {2, 70, 9, 4, 2, 16},  {1, 130, 64, 2, 2, 64},
@@ -157,13 +161,13 @@ static void test_shapes(void **state) {
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
             HeadShape h = {shapes[i][3], shapes[i][4], shapes[i][5]};
-            if (h.size > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
-            if (stage_is_slow() && (i + t) % 3 == 2) continue;    /* two of the three types */
+            if (h.size > 128 && stage_act_types() == 3) continue; /* only the CPU has heads of this size */
+            if (stage_is_slow() && (i + t) % 3 == 2) continue;    /* the emulator runs two of the three types */
             compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], h, 1 + 2 * (i % 2));
         }
 }
 
-/* Of one document: the bits that the op has without starts. */
+/* With one document the op gives the bits that it gives without starts. */
 static void test_one_document(void **state) {
     (void)state;
     HeadShape h = {4, 2, 24};
@@ -186,8 +190,8 @@ static void test_one_document(void **state) {
     }
 }
 
-/* Context ranks in turn: the rows of each have one rank's bits; what they add to keys and values sums up to its
- * gradients. Documents begin in any chunk and end in another. */
+/* Runs context ranks one after another. The rows of each have one rank's bits, and what they add to the gradients of
+ * keys and values sums to its gradients. Documents begin in any chunk and end in another. */
 static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t H = h.query, C = H * h.size, columns = heads_columns(h), wide = columns - C, own = T / ranks, N = B * own;
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -233,7 +237,7 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int6
         tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
     AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
-    b.dv.roundings++, b.dqk.roundings++; /* the ranks' parts are stored, too */
+    b.dv.roundings++, b.dqk.roundings++; /* the parts of the ranks are stored, too */
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
 }
@@ -244,11 +248,11 @@ static void test_context(void **state) {
         {2, 1, 256, 50, {1, 1, 16}}, {2, 2, 256, 150, {2, 1, 64}}, {3, 2, 384, 100, {2, 2, 5}}, {4, 1, 512, 300, {1, 1, 80}}};
     for (int a = 0; a < stage_act_types(); a++)
         for (int i = 0; i < (stage_is_slow() ? 2 : COUNT(cases)); i++)
-            if (!stage_is_slow() || i != 1 - a) /* of the first two fp32 has one, bf16 the other, fp16 both */
+            if (!stage_is_slow() || i != 1 - a) /* of the first two shapes, fp32 runs one, bf16 the other, fp16 both */
                 compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].every, cases[i].h);
 }
 
-/* Another document's tokens change not a bit of this one's, and no gradient goes there. */
+/* The tokens of another document change no bit of this one, and it gets no gradient. */
 static void test_apart(void **state) {
     (void)state;
     enum { T = 150, FIRST = 70, C = 32 };
@@ -274,7 +278,7 @@ static void test_apart(void **state) {
     }
 }
 
-/* Positions begin anew with each document; each is added to many times, twice in a row. */
+/* Positions begin at 0 in each document. Each position is added to many times, in two calls. */
 static void compare_embedding(DType act, int64_t B, int64_t T, int64_t every, int64_t C) {
     enum { V = 30 };
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -300,7 +304,7 @@ static void test_embedding(void **state) {
     for (int t = 0; t < stage_act_types(); t++) {
         compare_embedding(ACT_TYPES[t], 1, 1, 0, 3);
         compare_embedding(ACT_TYPES[t], 2, 40, 7, 24);
-        compare_embedding(ACT_TYPES[t], 3, 90, 1, 37); /* position 0 alone: a long run */
+        compare_embedding(ACT_TYPES[t], 3, 90, 1, 37); /* only position 0 is used: a long run of equal positions */
         compare_embedding(ACT_TYPES[t], 2, 33, 0, 64);
     }
 }

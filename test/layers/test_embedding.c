@@ -51,7 +51,7 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* V' = V + 3 rows: those past V and positions past T keep their values. Backward runs twice on sums that are not
+/* V' = V + 3 rows. The rows after V, and positions after T, keep their values. Backward runs twice on sums that are not
  * zero. */
 static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P) {
     Stage  s = stage_create(STAGE_SCRATCH);
@@ -74,8 +74,8 @@ static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64
     stage_destroy(&s);
 }
 
-/* The vocabulary cut over `ranks`, sequences over context ranks: what the ranks compute adds up to the whole, and
- * forward has its bits, since all but one add zero. */
+/* The vocabulary is divided among `ranks`, sequences among context ranks. The ranks' results sum to the whole; forward
+ * has its bits, since all ranks but one add zero. */
 static void compare_parts(DType act, int64_t ranks, int64_t contexts, int64_t B, int64_t T, int64_t C, int64_t V) {
     int64_t own = T / contexts, rows = (V + ranks - 1) / ranks;
     Stage   s = stage_create(STAGE_SCRATCH);

@@ -1,12 +1,12 @@
-/* test_fp8_linear.c - fp8_linear_forward, fp8_linear_backward, fp8_head_forward, fp8_head_backward: against
- * the float64 products of float64's own rounding to 8 bits (test/ref/fp8_ops.h), with the counts of what was lost. */
+/* test_fp8_linear.c - fp8_linear_forward, fp8_linear_backward, fp8_head_forward, fp8_head_backward, compared with
+ * float64 products of operands rounded to 8 bits in float64 (test/ref/fp8_ops.h), with the counts of what was lost. */
 #include "layers/bias.h"
 #include "test/ref/fp8_ops.h"
 #include "test/ref/test.h"
 
 static DType type_of(int which) { return which == FP8_DY ? E5M2 : E4M3; }
 
-/* What an op has noted of one tensor, `times` times. */
+/* Asserts what an op has noted of one tensor, `times` times. */
 static void assert_noted(Fp8 f, int which, RefLost lost, int times) {
     float amax;
     stage_settle();
@@ -22,7 +22,7 @@ static Tensor identity(Stage *s, int64_t n) {
     return t;
 }
 
-/* Every finite bf16 number, times the identity: the results are the rounded numbers themselves. */
+/* Multiplies every finite bf16 number by the identity, so that the results are the rounded numbers. */
 static void round_all(int which, int exponent) {
     enum { K = 16, N = 2 * 0x7f80 / K };
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -52,7 +52,7 @@ static void test_all_numbers(void **state) {
     for (int i = 0; i < COUNT(exponents); i++) round_all(FP8_X, exponents[i]), round_all(FP8_DY, exponents[i]);
 }
 
-/* An infinity is no large number: its row becomes NaN, and amax says so. */
+/* An infinity is not a large number: its row becomes NaN, and amax shows it. */
 static void test_faults(void **state) {
     (void)state;
     static const uint16_t faults[] = {0x7f80, 0xff80, 0x7fc1};
@@ -91,17 +91,19 @@ static double *turned(Stage *s, const double *w, int64_t rows, int64_t columns) 
     return t;
 }
 
-/* A sum of products of 8 bits. A Hopper GPU truncates the products of an instruction to some 14 bits of the largest, before they
- * join the f32 sum (arXiv:2412.19437, section 3.3.2; test/emu/compare_calibration.py measures it). The CPU and the emulator do not. */
+/* Returns the bound for a sum of products of 8 bits. A Hopper GPU truncates the products of an instruction to some 14
+ * bits of the largest before it adds them to the f32 sum (arXiv:2412.19437, section 3.3.2;
+ * test/emu/compare_calibration.py measures it). The CPU and the emulator do not. */
 static Bound bound_fp8(int64_t terms) {
     Bound b = bound_sum(terms);
     if (strcmp(device_backend(), "cuda") == 0) b.inner = 0x1p-14 / unit_roundoff(BF16);
     return b;
 }
 
-/* y, dx, dw and db of two steps, w as [K,M], and turned as head has it. dw begins with values, or fresh. */
+/* Compares y, dx, dw and db of two steps, with w as [K,M], and transposed as in head. dw begins with values, or is
+ * fresh. */
 static void compare(int64_t N, int64_t K, int64_t M, int uses_own, int is_fresh) {
-    static const int exponent[FP8_TENSORS] = {8, 2, 14}; /* x saturates, w loses its smallest */
+    static const int exponent[FP8_TENSORS] = {8, 2, 14}; /* x saturates, w loses its smallest values */
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  x = stage_random(&s, BF16, 2, N, K, 1, 2, 0), w = stage_random(&s, BF16, 2, K, M, 2, 0.05, 0);
     Tensor  wt = stage_tensor(&s, BF16, 2, M, K);
@@ -156,7 +158,7 @@ static void test_shapes(void **state) {
         for (int kind = 0; kind < 4; kind++) compare(shapes[i][0], shapes[i][1], shapes[i][2], kind & 1, kind / 2);
 }
 
-/* A tensor of zeros asks for no scale, and amax keeps what it had. */
+/* A tensor of zeros needs no scale, and amax stays unchanged. */
 static void test_zeros(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);

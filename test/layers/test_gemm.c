@@ -1,5 +1,6 @@
-/* test_gemm.c - matrix products in the orders and shapes that the own kernel for compute capability 9.0 takes
- * (layers/gemm_hopper.cu). It is forced where there is one, in each of its ways; elsewhere the same products by what the backend has. */
+/* test_gemm.c - matrix products in the orders and shapes of the program's own kernel for compute capability 9.0
+ * (layers/gemm_hopper.cu). Where it exists, it is forced in each of its ways. Elsewhere the backend's products are
+ * tested. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,9 +8,9 @@
 #include "layers/matmul.h"
 #include "test/ref/test.h"
 
-/* Once there is a stage. */
+/* Returns whether the own kernel exists. Call it when there is a stage. */
 static int has_own(void) { return strncmp(device_isa(), "sm_90", 5) == 0; }
-/* Asks for products by "own", "cublaslt" or "timed", and forgets the table. */
+/* Requests products by "own", "cublaslt" or "timed", and empties the table. */
 static void ask(const char *who) {
     if (who) setenv("TRAIN_GPT_GEMM", who, 1);
     else unsetenv("TRAIN_GPT_GEMM");
@@ -20,7 +21,7 @@ static int own_records(void) {
     for (int i = 0; i < matmul_algorithms_count(); i++) count += matmul_algorithms_get(i).id == ALGORITHM_OWN;
     return count;
 }
-/* Every own product of the table goes another way from now on. */
+/* Makes every own product of the table use another way from now on. */
 static void force_way(uint32_t cluster, uint32_t parts) {
     for (int i = 0; i < matmul_algorithms_count(); i++) {
         MatmulAlgorithm a = matmul_algorithms_get(i);
@@ -29,7 +30,7 @@ static void force_way(uint32_t cluster, uint32_t parts) {
         matmul_algorithms_set(a);
     }
 }
-/* 1 if they still go it: it was not refused. */
+/* Returns 1 if they still use it, so that it was not refused. */
 static int went_way(uint32_t cluster, uint32_t parts) {
     for (int i = 0; i < matmul_algorithms_count(); i++) {
         MatmulAlgorithm a = matmul_algorithms_get(i);
@@ -41,12 +42,13 @@ static int went_way(uint32_t cluster, uint32_t parts) {
 /* --- products ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    int64_t     m, n, k, pad; /* pad: columns beside each matrix, NaN */
+    int64_t     m, n, k, pad; /* pad: columns after each matrix row, NaN */
     MatrixOrder a, b;
-    int         bias, sets; /* of a weight's gradient: it is set, over NaN */
+    int         bias, sets; /* for the gradient of a weight: it is set, over NaN */
 } Shape;
 
-/* Forward products, gradients of inputs, gradients of weights (f32, added or set): edges on each side; several turns of each warpgroup. */
+/* Forward products, gradients of inputs, gradients of weights (f32, added or set): incomplete tiles on each side,
+ * several rounds of each warpgroup. */
 static const Shape SHAPES[] = {{1, 8, 8, 0, PLAIN, PLAIN, 1, 1},            {130, 136, 72, 8, PLAIN, PLAIN, 1, 1},
                                {650, 264, 136, 0, PLAIN, TRANSPOSED, 0, 1}, {129, 128, 264, 16, PLAIN, TRANSPOSED, 0, 1},
                                {136, 264, 330, 8, TRANSPOSED, PLAIN, 0, 0}, {64, 8, 1, 0, TRANSPOSED, PLAIN, 0, 0},
@@ -59,7 +61,7 @@ typedef struct {
     double *want;
 } Product;
 
-/* Element (i,j) lies at i * row + j * column. */
+/* Element (i,j) is at i * row + j * column. */
 typedef struct { int64_t row, column; } Steps;
 static Steps steps_of(Matrix x) { return x.order == PLAIN ? (Steps){x.ld, 1} : (Steps){1, x.ld}; }
 
@@ -107,7 +109,8 @@ static void product_check(Product *x) {
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t j = 0; j < p.c.ld; j++) {
             if (j < p.n) tensor_set(inner, i * p.n + j, tensor_get(x->c, i * p.c.ld + j));
-            else assert_true(tensor_get(x->c, i * p.c.ld + j) == tensor_get(x->c0, i * p.c.ld + j)); /* beside c */
+            /* in the padding of c */
+            else assert_true(tensor_get(x->c, i * p.c.ld + j) == tensor_get(x->c0, i * p.c.ld + j));
         }
     assert_close(inner, x->want, x->c.type, bound_sum(p.k + 1));
 }
@@ -119,7 +122,7 @@ static void check_shape(DType act, Shape h) {
     assert_int_equal(own_records(), has_own());
     Tensor first = stage_copy(&x->s, x->c);
     int    parts = x->c.type == F32 && h.k > 128 ? 3 : 1;
-    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* the bits are the same with either */
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* each way gives the same bits */
         force_way(cluster, 1);
         product_check(x);
         assert_same_bits(x->c, first);
@@ -131,7 +134,8 @@ static void check_shape(DType act, Shape h) {
         assert_same_bits(x->c, first);
         assert_true(went_way(cluster, (uint32_t)parts));
     }
-    if (has_own() && x->c.type != F32) { /* a way that it has not: another one, not a wrong product */
+    /* a way that does not exist is replaced by another, and the product is right */
+    if (has_own() && x->c.type != F32) {
         force_way(1, 2);
         product_check(x);
         assert_false(went_way(1, 2));
@@ -148,7 +152,7 @@ static void test_products(void **state) {
 
 /* --- ops ----------------------------------------------------------------------------------------------------------- */
 
-/* gelu of pre as it is stored, by the epilogue and by the kernel: the same bits. */
+/* gelu of pre as it is stored, by the epilogue and by the kernel: both give the same bits. */
 static void check_gelu(DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
@@ -165,7 +169,8 @@ static void check_gelu(DType act, int64_t N, int64_t K, int64_t M) {
     stage_destroy(&s);
 }
 
-/* The stream and the product as it is stored, by the epilogue and by residual_forward: the same bits. w lies as [K,M] or, of heads, [M,K]. */
+/* The stream plus the product as stored, by the epilogue and by residual_forward: both give the same bits. w is [K,M]
+ * or, for heads, [M,K]. */
 static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_head) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), stream = stage_random(&s, act, 2, N, M, 5, 3, 0), none = tensor_none();
@@ -186,7 +191,8 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
         if (joined) assert_same_bits(sum, want);
         else assert_same_bits(y, plain);
         assert_true(isnan(tensor_get(joined ? y : sum, 0)) && isnan(tensor_get(joined ? y : sum, N * M - 1)));
-        Tensor in_place = stage_copy(&s, stream); /* joins nothing: the product's timing would add to it again and again */
+        /* must not join: the timing of the product would add to it again and again */
+        Tensor in_place = stage_copy(&s, stream);
         joined = is_head ? head_residual_forward(&s.stream, in_place, y, in_place, x, w)
                          : linear_residual_forward(&s.stream, in_place, y, in_place, x, w, with_bias ? b : none);
         assert_int_equal(joined, 0);
@@ -198,11 +204,12 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
     else ref_linear_forward(y64, stage_widen(&s, x), stage_widen(&s, w), stage_doubles(&s, M), N, K, M);
     for (int64_t i = 0; i < N * M; i++) sum64[i] = stream64[i] + y64[i];
     ask("timed");
-    for (int run = 0; run < 2; run++) { /* as it is timed, and as it was chosen */
+    for (int run = 0; run < 2; run++) { /* the first run is timed, the second uses the chosen algorithm */
         for (int i = 0; i < N * M; i++) tensor_set(sum, i, NAN), tensor_set(y, i, NAN);
         int joined = is_head ? head_residual_forward(&s.stream, sum, y, stream, x, w)
                              : linear_residual_forward(&s.stream, sum, y, stream, x, w, none);
-        if (joined) assert_close(sum, sum64, act, bound_bf16(K + 1, 1.0, 1.0)); /* y is rounded before it is added, and may cancel */
+        /* y is rounded before it is added, and the sum may cancel */
+        if (joined) assert_close(sum, sum64, act, bound_bf16(K + 1, 1.0, 1.0));
         else assert_close(y, y64, act, bound_sum(K + 1));
     }
     stage_destroy(&s);
@@ -225,22 +232,22 @@ static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
     assert_close(dw, dw64, act, bound_sum(N + 1));
     assert_close(db, db64, act, bound_sum(N + 1));
-    for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i); /* as stored */
+    for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i); /* sums of dpre as stored */
     assert_close(dbias, dbias64, F32, bound_sum(N));
     Tensor first = stage_copy(&s, dbias), dpre_first = stage_copy(&s, dpre);
-    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* the same bits, in either way */
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* each way gives the same bits */
         force_way(cluster, 1);
         memcpy(dbias.data, dbias0.data, tensor_bytes(dbias0));
         linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
         assert_same_bits(dpre, dpre_first);
         assert_same_bits(dbias, first);
     }
-    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w); /* whose sums nobody wants */
+    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w); /* without column sums */
     assert_same_bits(dpre, dpre_first);
     stage_destroy(&s);
 }
 
-/* delta of dx as it is stored, by the epilogue: every N rows of heads of D channels. */
+/* delta of dx as stored, by the epilogue: N rows for each head of D channels. */
 static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, H * D, 1, 1, 0), w = stage_random(&s, act, 2, H * D, M, 2, 1, 0);
@@ -256,7 +263,7 @@ static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
     ref_attention_delta(delta64, stage_widen(&s, dx), stage_widen(&s, x), N, H, D);
     assert_close(delta, delta64, F32, bound_sum(D));
     Tensor first = stage_copy(&s, delta);
-    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* the same bits, in either way */
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* each way gives the same bits */
         force_way(cluster, 1);
         linear_delta_backward(&s.stream, dx, delta, dw, tensor_none(), dy, x, w);
         assert_same_bits(dx, plain);
@@ -273,7 +280,7 @@ static void test_ops(void **state) {
         check_backward(ACT_TYPES[t], 300, 136, 72);
         check_delta(ACT_TYPES[t], 300, 3, 64, 72);
         check_delta(ACT_TYPES[t], 150, 2, 128, 136);
-        check_delta(ACT_TYPES[t], 70, 2, 32, 72); /* a kernel's, behind the product */
+        check_delta(ACT_TYPES[t], 70, 2, 32, 72); /* computed by a kernel after the product */
     }
     ask(NULL);
 }
@@ -285,7 +292,7 @@ static void test_choice(void **state) {
     Product *x = product_create(BF16, SHAPES[1]);
     ask("timed");
     product_check(x);
-    if (matmul_algorithms_count()) { /* a GPU: what was chosen computes the same bits when it is read back */
+    if (matmul_algorithms_count()) { /* on a GPU: a table that is read back gives the same bits */
         assert_int_equal(matmul_algorithms_count(), 1);
         MatmulAlgorithm chosen = matmul_algorithms_get(0);
         Tensor          first = stage_copy(&x->s, x->c);
@@ -299,7 +306,7 @@ static void test_choice(void **state) {
         ask("own");
         product_check(x);
         MatmulAlgorithm own = matmul_algorithms_get(0), strange = own;
-        strange.state[0] += 1; /* of a program that added in another order */
+        strange.state[0] += 1; /* the state of a program that added in another order */
         matmul_algorithms_set(strange);
         product_check(x);
         assert_memory_equal(matmul_algorithms_get(0).state, own.state, sizeof own.state);
@@ -308,7 +315,7 @@ static void test_choice(void **state) {
         product_check(x);
         assert_int_equal(own_records(), 0);
         ask("own");
-        matmul_algorithms_freeze(); /* and still it is taken */
+        matmul_algorithms_freeze(); /* the record is used even so */
         product_check(x);
         assert_int_equal(matmul_algorithms_count(), 0);
         pid_t child = fork();

@@ -1,9 +1,9 @@
-/* test_hash.c - hash_words: the same value in any order, another one for any flipped bit. */
+/* test_hash.c - hash_words: the value is the same in any order and differs for any flipped bit. */
 #include "test/ref/test.h"
 
 #include <omp.h>
 
-/* The formula of layers.h, byte by byte, from the last word to the first. */
+/* Computes the formula of layers.h byte by byte, from the last word to the first. */
 static uint64_t plain(const unsigned char *bytes, size_t count) {
     uint64_t sum = 0;
     for (size_t words = (count + 7) / 8; words-- > 0;) {
@@ -16,7 +16,7 @@ static uint64_t plain(const unsigned char *bytes, size_t count) {
     return sum;
 }
 
-/* Starts at `start`: it is added to. */
+/* Returns the hash of x added to `start`. */
 static uint64_t hash_from(Stage *s, Tensor x, uint64_t start) {
     Tensor hash = stage_tensor(s, I64, 1, 1, 1);
     memcpy(hash.data, &start, sizeof start);
@@ -30,7 +30,7 @@ static void test_sizes(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 31, 1000, 4096, 8193, 65536 + 1, 1200007};
     for (int i = 0; i < COUNT(sizes); i++)
-        for (int t = 0; t < 2; t++) { /* of 4 and of 2 bytes */
+        for (int t = 0; t < 2; t++) { /* words of 4 bytes and of 2 */
             Stage    s = stage_create(0);
             Tensor   x = stage_random(&s, ACT_TYPES[t], 1, sizes[i], 1, (uint64_t)i, 2, 0);
             uint64_t due = plain((const unsigned char *)x.data, tensor_bytes(x));
@@ -44,7 +44,7 @@ static void test_sizes(void **state) {
         }
 }
 
-/* Memory that is aligned to a word, not to a pack; and none. */
+/* Memory aligned to a word and not to a pack, and empty memory. */
 static void test_unaligned(void **state) {
     (void)state;
     Stage  s = stage_create(0);
@@ -54,8 +54,8 @@ static void test_unaligned(void **state) {
     stage_destroy(&s);
 }
 
-/* Every bit of a small tensor, many of a large one; and two words that change places, equal changes in two words, zeros
- * of another length. */
+/* Flips every bit of a small tensor and many bits of a large one. Also exchanges two words, changes two words equally,
+ * and changes the number of zeros. */
 static void test_every_flip_is_seen(void **state) {
     (void)state;
     const struct {

@@ -1,12 +1,12 @@
-/* test_head_norm.c - head_norm_forward and head_norm_backward: rmsnorm of the heads within wider rows, against the
- * float64 reference of rmsnorm (which test_rmsnorm.c proves) and PyTorch's float64 records. */
+/* test_head_norm.c - head_norm_forward and head_norm_backward: rmsnorm of heads inside wider rows, compared with the
+ * float64 reference of rmsnorm (tested in test_rmsnorm.c) and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* the float, as the op gets it */
+static const double EPS = 1e-5f; /* as a float, the value that the op gets */
 
 typedef struct { int64_t N, first, heads, D, wide; } Shape;
 
-/* The heads of a wide tensor as rows of their own: [N heads, D]. */
+/* Returns the heads of a wide tensor as separate rows: [N heads, D]. */
 static double *heads_of(Stage *s, Tensor t, Shape k) {
     double *rows = stage_doubles(s, k.N * k.heads * k.D);
     int64_t columns = k.heads * k.D;
@@ -21,7 +21,7 @@ static Tensor narrow(Stage *s, Tensor t, Shape k) {
     return cut;
 }
 
-/* Every column that is no head's has the bits it had. */
+/* Asserts that every column outside of the heads is unchanged, bit for bit. */
 static void assert_others_same(Tensor got, Tensor before, Shape k) {
     size_t size = dtype_bytes(got.type), row = (size_t)got.dim[1] * size;
     size_t left = (size_t)k.first * size, right = (size_t)(k.first + k.heads * k.D) * size;
@@ -51,7 +51,7 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* From a wide tensor into a narrower one, and in place: the same bits. */
+/* From a wide tensor into a narrower one, and in place, with the same bits. */
 static void compare_forward(DType act, Shape k) {
     Stage   s = stage_create(1 << 20);
     int64_t rows = k.N * k.heads, end = k.first + k.heads * k.D;
@@ -72,14 +72,14 @@ static void compare_forward(DType act, Shape k) {
     stage_destroy(&s);
 }
 
-/* Root mean square of rstd dy w, the terms of dx. */
+/* Returns the root mean square of rstd dy w, the terms of dx. */
 static double term_size(const double *rstd, const double *dy, const double *w, int64_t rows, int64_t D) {
     double square = 0.0;
     for (int64_t i = 0; i < rows * D; i++) square += pow(rstd[i / D] * dy[i] * w[i % D], 2.0);
     return sqrt(square / (double)(rows * D));
 }
 
-/* dx in a tensor of another width, and dx that is dy: the same bits. */
+/* With dx in a tensor of another width, and with dx equal to dy: the same bits. */
 static void compare_backward(DType act, Shape k) {
     Stage   s = stage_create(STAGE_SCRATCH);
     int64_t rows = k.N * k.heads, end = k.first + k.heads * k.D;
@@ -116,7 +116,7 @@ static void test_shapes(void **state) {
         }
 }
 
-/* A rank may have none of the heads: nothing is written. */
+/* A rank may have none of the heads; then nothing is written. */
 static void test_no_heads(void **state) {
     (void)state;
     enum { N = 3, D = 8 };

@@ -1,12 +1,13 @@
-/* test_layernorm.c - layernorm_forward, residual_layernorm_forward and layernorm_backward: each against its float64
- * reference (test/ref/ops.c), and that against finite differences and PyTorch's float64 records. */
+/* test_layernorm.c - layernorm_forward, residual_layernorm_forward and layernorm_backward, each compared with its
+ * float64 reference (test/ref/ops.c). The references are compared with finite differences and PyTorch's float64
+ * records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* the float, as the op gets it */
+static const double EPS = 1e-5f; /* as a float, the value that the op gets */
 
 typedef struct { int64_t N, C; double *y, *mean, *rstd, *x, *w, *b, *dy; } Case;
 
-/* A bias that joined the stream before the norm. */
+/* A bias that was added to the stream before the norm. */
 typedef struct { Case k; double *bias, *stream; } BiasCase;
 static double bias_objective(void *ctx) {
     BiasCase *b = (BiasCase *)ctx;
@@ -106,7 +107,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     assert_close(r.mean, r.mean64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
 
-    /* The norm is taken of the sum as stored. */
+    /* The op normalizes the sum as stored. */
     Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C),
            y = stage_tensor(&s, act, 2, N, C);
     double *sum64 = stage_doubles(&s, N * C);
@@ -122,13 +123,14 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     Tensor alone = stage_tensor(&s, act, 2, N, C);
     residual_forward(&s.stream, alone, r.x, update);
     assert_same_bits(alone, sum);
-    residual_layernorm_forward(&s.stream, r.x, r.y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f); /* sum is x */
+    /* in place: sum is x */
+    residual_layernorm_forward(&s.stream, r.x, r.y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f);
     assert_same_bits(r.x, sum);
     assert_same_bits(r.y, y);
     stage_destroy(&s);
 }
 
-/* Root mean square of rstd dy w, the terms of dx: for a few channels dx is a small difference of them. */
+/* Returns the root mean square of rstd dy w, the terms of dx. With few channels dx is a small difference of them. */
 static double term_size(Rows r, const double *dy, const double *w, int64_t N, int64_t C) {
     double square = 0.0;
     stage_settle();
@@ -142,7 +144,8 @@ static void add_columns(double *sums, Tensor x) {
     for (int64_t i = 0; i < tensor_elems(x); i++) sums[i % x.dim[1]] += (double)tensor_get(x, i);
 }
 
-/* Twice, with and without a residual gradient; the second time dx is the residual gradient itself, and no bias is there. */
+/* Runs backward twice, with and without a residual gradient. The second time dx is the residual gradient itself, and
+ * there is no bias. */
 static void compare_backward(DType act, int64_t N, int64_t C) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Rows   r = rows_create(&s, act, N, C);
@@ -177,7 +180,8 @@ static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {{3, 1}, {1, 2}, {5, 3}, {2, 16}, {3, 17},
                                         {160, 42}, {7, 192}, {33, 255}, {4, 768}, {600, 8},
-                                        {3, 1600}, {2, 4104}, {1, 12288}, {5, 515}, /* rows longer than registers hold */
+                                        /* rows longer than the registers can hold */
+                                        {3, 1600}, {2, 4104}, {1, 12288}, {5, 515},
                                         {16500, 8}}; /* more rows than blocks of 16     */
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes) - stage_is_slow(); i++) {
@@ -186,8 +190,8 @@ static void test_shapes(void **state) {
         }
 }
 
-/* A row far from 0: a mean of squares less the square of the mean would lose all digits here (1000^2 2^-24 = 0.06
- * beside a variance of 1/3). The mean's own rounding, 1000 2^-24 sqrt(C/16) of the lanes, remains. */
+/* A row far from 0. A mean of squares less the square of the mean would lose all digits here (1000^2 2^-24 = 0.06, with
+ * a variance of 1/3). The rounding of the mean itself remains: 1000 2^-24 sqrt(C/16) in the lanes. */
 static void test_offset(void **state) {
     (void)state;
     enum { N = 3, C = 160 };

@@ -1,4 +1,4 @@
-/* test_matmul_rate.c - the probe behind mfu: a plausible rate, within its time, nothing left behind. */
+/* test_matmul_rate.c - the probe for mfu: a plausible rate, in time, with all memory returned. */
 #include "test/ref/test.h"
 
 #include "core/clock.h"
@@ -9,9 +9,10 @@ static void test_rate(void **state) {
         Stage  s = stage_create(64u << 20);
         double start = clock_ms(), rate = matmul_rate(ACT_TYPES[t], MATH_STRICT, stage_is_slow() ? 64 : 256, 20.0),
                ms = clock_ms() - start;
-        assert_true(rate > 1e7 && rate < 1e14); /* FLOP/s: above a loop without vectors on a busy core, below any processor */
+        /* FLOP/s: more than a loop without vectors on a busy core, less than any processor */
+        assert_true(rate > 1e7 && rate < 1e14);
         assert_true(ms < 5000.0);
-        stage_destroy(&s); /* sees that the caller's scratch was given back */
+        stage_destroy(&s); /* checks that the caller's scratch memory was released */
     }
 }
 

@@ -1,9 +1,11 @@
-/* test_newton_schulz.c - newton_schulz against float64 and PyTorch's record, alone and side by side. */
+/* test_newton_schulz.c - newton_schulz, compared with float64 and PyTorch's record, for single matrices and for several
+ * in one. */
 #include "test/ref/test.h"
 
-/* Norm-wise, of matrices of k singular values. The first errors of X, three roundings (X, what multiplies it, the
- * product) of 0.42 u in the root mean square, grow by the map's largest slope at most, 3.4445 in each of five rounds,
- * while the norm grows from 1 to about 0.9 sqrt(k). Later ones grow less. Polar Express' slopes are its five a's. */
+/* Returns the bound of the norm of the error, for matrices of k singular values. The first errors of X are three
+ * roundings (X, its factor, the product) of 0.42 u in the root mean square. They grow at most by the map's largest
+ * slope, 3.4445 in each of five iterations, while the norm grows from 1 to about 0.9 sqrt(k). Later errors grow less.
+ * The slopes of Polar Express are its five a's. */
 static double allowed(DType type, int64_t k, NewtonKind kind) {
     double slopes = kind == NEWTON_QUINTIC ? pow(3.4445, 5.0) : 8.2872 * 4.1071 * 3.9487 * 3.3184 * 2.3007 / pow(1.01, 5.0);
     return 0.42 * unit_roundoff(type) * sqrt(3.0) * slopes / (0.9 * sqrt((double)k));
@@ -43,8 +45,9 @@ static void test_record(void **state) {
     compare_record("test/ref/data/muon_polar.rec", NEWTON_POLAR_EXPRESS);
 }
 
-/* x = U diag(s) V^T of reflections, with singular values from 0.02 to 1, so that the least is over 0.01 of the norm: of orthogonal rows X X^T has ones and
- * zeros. From 0.01 on the quintic leaves singular values between 0.681 and 1.135, Polar Express between 0.870 and 1.124. */
+/* x = U diag(s) V^T with reflections U, V and singular values from 0.02 to 1, so that the least is over 0.01 of the
+ * norm. For orthogonal rows X X^T would be the identity. From 0.01 on the quintic leaves singular values between 0.681
+ * and 1.135, Polar Express between 0.870 and 1.124. */
 static double worst_of_gram(NewtonKind kind) {
     enum { R = 12, M = 20 };
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -79,7 +82,7 @@ static void test_orthogonal(void **state) {
     assert_true(quintic < 1.0 - 0.681 * 0.681 && polar < 1.124 * 1.124 - 1.0);
 }
 
-/* Parts are matrices of their own: the bits of each alone, whatever stands beside it. */
+/* Parts are separate matrices: each has the bits that it has alone, whatever is next to it. */
 static void compare_parts(int64_t R, int64_t M, int64_t parts, DType type, NewtonKind kind) {
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  x = stage_random(&s, F32, 2, R, parts * M, 1, 1e-3, 0), one[3];
@@ -106,7 +109,7 @@ static void test_parts(void **state) {
         for (int i = 0; i < COUNT(sizes); i++) compare_parts(sizes[i][0], sizes[i][1], sizes[i][2], ACT_TYPES[t], (NewtonKind)(i % 2));
 }
 
-/* A gradient of zero has no direction: zero. NaN stays in sight. */
+/* A gradient of zero has no direction and gives zero. NaN stays visible. */
 static void test_no_direction(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);

@@ -1,9 +1,10 @@
-/* test_normuon.c - normuon and columns_copy against float64. */
+/* test_normuon.c - normuon and columns_copy, compared with float64. */
 #include "test/ref/test.h"
 
 static const double BETA2 = 0.95;
 
-/* Four steps, of parts side by side: x, and the moments that stay. Of a row of zeros the moment stays zero. */
+/* Runs four steps, with several parts next to each other: x, and the moments. The moment of a row of zeros stays
+ * zero. */
 static void compare(int64_t R, int64_t M, int64_t parts, NeuronSide side) {
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  v = stage_random(&s, F32, 2, R, parts * M, 1, 0, 0);
@@ -28,7 +29,7 @@ static void test_sizes(void **state) {
         for (int side = NEURON_ROWS; side <= NEURON_COLUMNS; side++) compare(sizes[i][0], sizes[i][1], sizes[i][2], (NeuronSide)side);
 }
 
-/* By hand: two rows of lengths 1 and 3 move equally far at the first step, and the norm becomes sqrt(2). */
+/* Computed by hand: two rows of lengths 1 and 3 move equally far in the first step, and the norm becomes sqrt(2). */
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);

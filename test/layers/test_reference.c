@@ -1,5 +1,5 @@
-/* test_reference.c - the instruments themselves: finite differences refuse wrong gradients, comparisons see single
- * faults, records survive a round trip. */
+/* test_reference.c - the test instruments themselves: finite differences refuse wrong gradients, comparisons notice
+ * single faults, records survive a round trip. */
 #include "test/ref/test.h"
 
 #include <unistd.h>
@@ -13,7 +13,7 @@ static double objective(void *ctx) {
     return dot(k->y, k->dy, N * C);
 }
 
-/* Layernorm's gradient as people get it wrong: without either mean, without rstd, with the gradient of another row. */
+/* Common mistakes in layernorm's gradient: without either mean, without rstd, with the gradient of another row. */
 static void test_differences_refuse(void **state) {
     (void)state;
     Case   k;
@@ -42,7 +42,7 @@ static void test_differences_refuse(void **state) {
     assert_true(!(difference_error(objective, &k, k.x, wrong, N * C) <= DIFFERENCE_ALLOWED));
 }
 
-/* A single element that is off by some spacings, or not set, among a thousand good ones. */
+/* A single element among a thousand good ones that is wrong by some spacings, or not set. */
 static void test_comparison_sees(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {

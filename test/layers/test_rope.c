@@ -16,7 +16,7 @@ static void test_frequencies(void **state) {
     for (int i = 0; i < COUNT(three); i++) assert_true(got[i] == (float)three[i]);
 }
 
-/* Llama 3.1's own constants: pairs that keep their frequency, that have a mean, and that have an eighth. */
+/* Llama 3.1's own constants: some pairs keep their frequency, some have a mean, some an eighth. */
 static void test_scaling(void **state) {
     (void)state;
     static const struct { int i; double frequency; } cases[] = {
@@ -76,7 +76,7 @@ static void test_records(void **state) {
     double    *y64 = stage_widen(&s, y), *dqkv64 = stage_widen(&s, dqkv);
     Tensor     frequencies = table(&s, h.size, 5e5);
     for (int64_t n = 0; n < N; n++) position[n] = first + n % T;
-    for (int64_t i = 0; i < h.size / 2; i++) /* a correctly rounded f32, or the one beside it */
+    for (int64_t i = 0; i < h.size / 2; i++) /* a correctly rounded f32, or the next one */
         assert_true(fabs((double)tensor_get(frequencies, i) / record_value(record_find(&f, "rope.frequencies"), i) - 1.0) <= 0x1p-23);
     ref_rope_forward(y64, stage_widen(&s, frequencies), position, N, heads_columns(h), h.query + h.key, h.size);
     ref_rope_backward(dqkv64, stage_widen(&s, frequencies), position, N, heads_columns(h), h.query + h.key, h.size);
@@ -90,7 +90,7 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Values, whose columns are past `turned`, keep their bits. */
+/* Asserts that values, whose columns are after `turned`, keep their bits. */
 static void assert_values_kept(Tensor got, Tensor before, int64_t turned) {
     int64_t columns = got.dim[1];
     stage_settle();
@@ -122,7 +122,8 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, int64_t first,
     stage_destroy(&s);
 }
 
-/* Heads of whole packs and not, whole vectors and not; one sequence and several; rows kept from before; context ranks. */
+/* Heads of whole packs and not, whole vectors and not; one sequence and several; rows of earlier tokens; context
+ * ranks. */
 static void test_shapes(void **state) {
     (void)state;
     static const struct { int64_t B, T; HeadShape h; int64_t first; ContextPart context; } cases[] = {
@@ -134,7 +135,7 @@ static void test_shapes(void **state) {
             compare(ACT_TYPES[t], cases[i].B, cases[i].T, cases[i].h, cases[i].first, cases[i].context);
 }
 
-/* Far on in a sequence a turn is as exact as at its beginning: the product of position and frequency in f32 would be
+/* Far into a sequence a rotation is as exact as at its beginning. The product of position and frequency in f32 would be
  * wrong by 2^17 2^-24. */
 static void test_far_positions(void **state) {
     (void)state;

@@ -2,8 +2,8 @@
 #include "test/ref/expert_ops.h"
 #include "test/ref/test.h"
 
-/* The argument of the exponential is silu's own, and a fast exponential errs by as many roundings: |x| < 24 while the
- * result matters, past which silu is x or under 10^-9. As so many terms of a sum: */
+/* The argument of the exponential is that of silu. A fast exponential has an error of as many roundings: |x| < 24 while
+ * the result matters; beyond, silu is x or under 10^-9. So the bound counts as many terms of a sum: */
 enum { SWIGLU_TERMS = 24 };
 
 typedef struct { int64_t N, F; double *y, *gate_up, *dy; } Case;
@@ -93,7 +93,7 @@ static void test_weighted_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* The same with weights in the order of rows: t: y, gate_up, dgate_up and dy. */
+/* Runs the ops with weights in the order of rows. t: y, gate_up, dgate_up and dy. */
 static void compare_in_order(Stage *s, const Tensor t[4], Tensor weight, const double *dweight64) {
     int64_t R = t[0].dim[0], F = t[0].dim[1];
     Tensor  rows = stage_tensor(s, F32, 2, R, 1), dweight = stage_tensor(s, F32, 2, R, 1), y = stage_tensor(s, t[0].type, 2, R, F),
@@ -142,7 +142,7 @@ static void test_weighted_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) compare_weighted(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
 }
 
-/* Large, infinite and undefined gates, beside an `up` of 1. */
+/* Large, infinite and undefined gates, with an `up` of 1. */
 static void test_extremes(void **state) {
     (void)state;
     static const double x_of[] = {0.0, -0.0, 50.0, -85.0, 100.0, -100.0, 1e30, -1e30, INFINITY, -INFINITY};

@@ -1,7 +1,7 @@
-/* test_zero.c - zero_tensors: zeros in each tensor of the list, and nothing beside them. */
+/* test_zero.c - zero_tensors sets each tensor of the list to zero, and nothing else. */
 #include "test/ref/test.h"
 
-/* More tensors than one launch takes, empty ones and large ones among them, on any alignment, one element apart. */
+/* More tensors than one launch takes, with empty and large ones, any alignment, one element apart. */
 static void test_list(void **state) {
     (void)state;
     enum { PIECES = 350, ROOM = 100000 };
