@@ -51,7 +51,7 @@ static void carve(Bench *b, Arena *a) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         *table[i].t = table[i].columns ? arena_tensor(a, table[i].type, 2, table[i].rows, table[i].columns, 1)
                                        : arena_tensor(a, table[i].type, 1, table[i].rows, 1, 1);
-    if (act == F32) b->working = b->master; /* as in optimizer.h, the working copy is the master */
+    if (act == F32) b->working = b->master; /* the working copy is the master, see optimizer.h */
 }
 
 /* Fills a tensor with one block of values, repeated. The values are bell-shaped, since the power that products need

@@ -125,7 +125,7 @@ static void rows_are_told_from_text(void **state) {
     for (size_t i = 0; i < sizeof BLANK / sizeof *BLANK; i++) assert_int_equal(is_object(BLANK[i]), -1);
     char deep[300] = "{\"a\":";
     memset(deep + 5, '[', 100), memset(deep + 105, ']', 100), deep[205] = '}';
-    assert_int_equal(is_object(deep), 1); /* as a row it is refused, with the name of the limit */
+    assert_int_equal(is_object(deep), 1); /* refused if it is read as a row, with the name of the limit */
 }
 
 /* The list of names in a message is cut, however long the names are. */

@@ -410,7 +410,7 @@ static void endless_footers_are_refused(void **state) {
     for (size_t i = 0; i < sizeof DEEP / sizeof *DEEP; i++) {
         made.bytes = 0;
         put("PAR1", 4);
-        for (int k = 0; k < 1000000; k++) /* as many levels as would fill more than a stack of 8 MiB */
+        for (int k = 0; k < 1000000; k++) /* so many levels that their frames would not fit on a stack of 8 MiB */
             put_byte(DEEP[i][k > 0]);
         uint32_t length = (uint32_t)made.bytes - 4;
         put(&length, 4), put("PAR1", 4);

@@ -362,7 +362,7 @@ static void megatron_files_are_read_with_their_index(void **state) {
     assert_int_equal(shard_find_foreign(&s, 70000), 0);
     shard_close(&s);
 
-    /* as uint16 it would be used for training without a message */
+    /* read as uint16 it would be used for training without a message */
     write_megatron("widest", 5, 2, widest, sizeof widest, 8);
     assert_ends(EXIT_DATA, open_shard, "widest.bin", "widest.bin holds tokens as int64", "widest.idx", NULL);
     write_megatron("text", 1, 2, narrow, sizeof narrow, 1);

@@ -110,7 +110,7 @@ static void write_ranks(const char *path) {
 
 static void a_tokenizer_is_the_same_in_any_files(void **state) {
     (void)state;
-    /* the same pattern in other words */
+    /* GPT-2's pattern in other words */
     static const char LIKE_GPT2[] = "'(?:[sdmt]|ll|re|ve)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{N}\\p{L}]+|\\s+(?!\\S)|\\s+";
     const Made plain = {.pattern = GPT2};
     uint64_t   print = print_of("t.json", &plain);

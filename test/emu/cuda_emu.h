@@ -37,7 +37,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* These are variables, not macros, so that fields of the same name work, as in cudaLaunchConfig_t. */
+/* Variables instead of macros, so that fields of the same name work, as in cudaLaunchConfig_t. */
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 

@@ -115,7 +115,7 @@ static void test_replay(void **state) {
                    db = stage_copy(&o->s, o->db), dbias = stage_copy(&o->s, o->dbias);
             int              count = matmul_algorithms_count();
             MatmulAlgorithm *stored = (MatmulAlgorithm *)malloc(sizeof *stored * (size_t)(count + 1));
-            /* these were chosen by timing, so their names do not appear in the table of timed ones */
+            /* products chosen by timing, whose names do not appear in the table of timed ones */
             int              unnamed = 0;
             for (int a = 0; a < count; a++) {
                 stored[a] = matmul_algorithms_get(a);

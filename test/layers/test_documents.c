@@ -248,7 +248,7 @@ static void test_context(void **state) {
         {2, 1, 256, 50, {1, 1, 16}}, {2, 2, 256, 150, {2, 1, 64}}, {3, 2, 384, 100, {2, 2, 5}}, {4, 1, 512, 300, {1, 1, 80}}};
     for (int a = 0; a < stage_act_types(); a++)
         for (int i = 0; i < (stage_is_slow() ? 2 : COUNT(cases)); i++)
-            if (!stage_is_slow() || i != 1 - a) /* of the first two shapes, fp32 runs one, bf16 the other, fp16 both */
+            if (!stage_is_slow() || i != 1 - a) /* fp32 runs one of the first two shapes, bf16 the other, fp16 both */
                 compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].every, cases[i].h);
 }
 

@@ -3,7 +3,7 @@
  * records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* as a float, the value that the op gets */
+static const double EPS = 1e-5f; /* the value that the op gets, a float */
 
 typedef struct { int64_t N, C; double *y, *mean, *rstd, *x, *w, *b, *dy; } Case;
 

@@ -2,7 +2,7 @@
  * reference (test/ref/ops.c). The references are compared with finite differences and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* as a float, the value that the op gets */
+static const double EPS = 1e-5f; /* the value that the op gets, a float */
 
 typedef struct { int64_t N, C; double *y, *rstd, *x, *w, *dy; } Case;
 

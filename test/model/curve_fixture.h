@@ -1,6 +1,6 @@
-/* curve_fixture.h - a whole model on one rank against PyTorch's float64 record of twenty AdamW steps
- * (test/ref/generate.py). The test that includes it names the model first: SHAPE, of T positions, and RECORDS, a file.
- */
+/* curve_fixture.h - a whole model on one rank, compared with PyTorch's float64 record of twenty AdamW steps
+ * (test/ref/generate.py). The test that includes it first defines the model: SHAPE, with T positions, and RECORDS, a
+ * file. */
 #ifndef TEST_MODEL_CURVE_FIXTURE_H
 #define TEST_MODEL_CURVE_FIXTURE_H
 
@@ -9,10 +9,11 @@
 #include "model/gpt.h"
 #include "model/optimizer.h"
 
-enum { STEPS = 20, STEPS_EMULATED = 3, WARMUP = 5, SEQUENCES = 4 }; /* emulated: graphs are made in the first, and run in the second */
+/* on the emulator graphs are made in the first step and run in the second */
+enum { STEPS = 20, STEPS_EMULATED = 3, WARMUP = 5, SEQUENCES = 4 };
 static const double   LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
 
-/* The bounds of the fp32 model. PyTorch's own fp32 gets 1.1e-7 for the losses and 4.5e-7 for the gradients. */
+/* Bounds for the fp32 model. PyTorch's own fp32 has errors of 1.1e-7 in the losses and 4.5e-7 in the gradients. */
 static const double LOSS_ALLOWED = 1e-6, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 1e-5;
 
 typedef struct {
@@ -38,7 +39,7 @@ static inline void load_initial(Model *m) {
     optimizer_publish(&m->optimizer, &m->stream);
 }
 
-static int DOCUMENT_MASK; /* of the models made next */
+static int DOCUMENT_MASK; /* 1: the models created next have a document mask */
 
 static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions,
                               Recompute recompute, GptUse use) {
@@ -59,7 +60,7 @@ static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, i
     return m;
 }
 
-/* The layout is that of three ranks, whose padding must matter to nobody. */
+/* Uses the layout of three ranks, whose padding must not change any result. */
 static inline Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
     return model_of(&OPTIMIZER_ADAMW, 3, act, B, positions, recompute, use);
 }
@@ -75,10 +76,10 @@ static inline void model_destroy(Model *m) {
     free(m);
 }
 
-/* Sequences [first, first + B) of step `step`, cut to their first `positions` tokens. */
+/* Returns sequences [first, first + B) of step `step`, cut to their first `positions` tokens. */
 static inline Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t positions) {
     const int32_t *tokens = (const int32_t *)record_find(&m->records, "tokens")->data + (step * SEQUENCES + first) * (T + 1);
-    stage_settle(); /* the micro-batch before may still read its tokens */
+    stage_settle(); /* because the previous micro-batch may still read its tokens */
     m->tokens.used_bytes = 0;
     Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1), tensor_none()};
     for (int64_t b = 0; b < B; b++)
@@ -94,7 +95,7 @@ static inline double loss_sum(Model *m) {
     return exact_value(&values.sum[SUM_LOSS]);
 }
 
-/* Loss and gradients of one step's four sequences, B at a time. */
+/* Computes loss and gradients of the four sequences of a step, B at a time. Returns the loss. */
 static inline double gradients(Model *m, int64_t step, int64_t B) {
     shards_begin(m->shards, &m->stream);
     step_sums_zero(&m->sums, &m->stream);
@@ -112,7 +113,8 @@ static inline double learning_rate(int64_t s) {
     return LEARNING_RATE * (FINAL_FRACTION + (1.0 - FINAL_FRACTION) * (1.0 + cos(acos(-1.0) * progress)) / 2.0);
 }
 
-static inline double gradient_norm(Model *m) { /* rank 0 answers for its pieces only, so the norm is taken over all of it here */
+/* the norm is computed over all memory here, because rank 0 counts only its own pieces */
+static inline double gradient_norm(Model *m) {
     Tensor sum = step_sum(&m->sums, SUM_GRAD_SQUARES);
     device_zero(&m->stream, sum);
     for (int i = 0; i < m->shards->spans; i++) {
@@ -133,8 +135,8 @@ static inline void update(Model *m, int64_t step, double norm) {
     free(counts);
 }
 
-/* Worst ||got - want|| / ||want|| over the rows of the parameter table, where a zero row must be zero; got is
- * parameter memory, want the records of that prefix. */
+/* Returns the largest ||got - want|| / ||want|| over the rows of the parameter table. A zero row must be zero. got is
+ * parameter memory, want are the records with that prefix. */
 static inline double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
     double worst = 0.0;
     for (int i = 0; i < m->shards->layout.params; i++) {
@@ -159,7 +161,7 @@ static inline double worst_row(Model *m, Tensor memory, const char *prefix, int 
 
 static inline double relative(double got, double want) { return fabs(got - want) / fabs(want); }
 
-/* Twenty steps of AdamW: losses, norms, first gradients and final weights. */
+/* Runs twenty steps of AdamW and compares losses, norms, first gradients and final weights. */
 static inline void follow_curve(void) {
     Model  *m = model_create(F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     double  worst_loss = 0.0;
@@ -185,8 +187,9 @@ static inline void follow_curve(void) {
     model_destroy(m);
 }
 
-/* The same bounds: what is rounded off in a direction grows with it (test_newton_schulz.c), to some 1e-6, and twenty steps
- * move the weights by a part of themselves. weight_allowed 0: the file has no last weights. */
+/* Runs Muon with the bounds of AdamW. A rounding error in a direction grows with it (test_newton_schulz.c), to some
+ * 1e-6, and in twenty steps the weights move by a fraction of themselves. weight_allowed 0: the file has no final
+ * weights. */
 static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
     Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     RecordFile adamw = m->records, muon = record_load(file);
@@ -212,8 +215,8 @@ static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, con
     model_destroy(m);
 }
 
-/* A step begins with nothing: NaN in all the memory of gradients, padding among it, leaves no trace in its sums, of one micro-batch or
- * of four; nor does a step on other sequences. From the second step on blocks are graphs. */
+/* A step begins with empty gradients: NaN in all memory of gradients, also in the padding, does not change its sums,
+ * with one micro-batch or four. Neither does a step on other sequences. From the second step on blocks are graphs. */
 static inline void nan_leaves_no_trace(void) {
     for (int t = 0; t < stage_act_types(); t++)
         for (int64_t B = 1; B <= SEQUENCES; B *= SEQUENCES) {
@@ -236,7 +239,7 @@ static inline void nan_leaves_no_trace(void) {
         }
 }
 
-/* The same ops on the same inputs: the same bits. */
+/* With recomputation the same ops run on the same inputs and give equal bits. */
 static inline void recompute_all(void) {
     for (int t = 0; t < stage_act_types(); t++) {
         Model *kept = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);

@@ -1,6 +1,5 @@
-/* kind_cases.h - cases of a kind of model that test_llama.c and test_qwen3_moe.c share; after SHAPE, T and RECORDS, as
- * curve_fixture.h has them.
- */
+/* kind_cases.h - cases for a kind of model, shared by test_llama.c and test_qwen3_moe.c. Include it after defining
+ * SHAPE, T and RECORDS as for curve_fixture.h. */
 #ifndef TEST_MODEL_KIND_CASES_H
 #define TEST_MODEL_KIND_CASES_H
 
@@ -32,7 +31,8 @@ static inline void test_micro_batches(void **state) {
     }
 }
 
-/* Logits of a sequence's last token: all tokens at once, and one after the other with keys and values kept. */
+/* Computes the logits of a sequence's last token in two ways: all tokens at once, and one after another with keys and
+ * values kept. */
 static inline void test_sampling(void **state) {
     (void)state;
     enum { FIRST = 7, ALL = 12, V = 389 };

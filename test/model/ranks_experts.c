@@ -11,17 +11,17 @@
 enum { FEW_STEPS = 3, SEQUENCES = 4 };
 static const ModelShape SHAPES[] = {MOE_SHAPE(BALANCE_SWITCH, 0.05), MOE_SHAPE(BALANCE_BIAS, 0.01)};
 static const char *const RECORDS[] = {"test/ref/data/qwen3_moe_switch.rec", "test/ref/data/qwen3_moe_bias.rec"};
-/* ranks_grid.c's; norms test_qwen3_moe.c's */
+/* bounds as in ranks_grid.c; the norm's as in test_qwen3_moe.c */
 static const double LOSS_ALLOWED = 2e-6, NORM_ALLOWED = 1.2e-5, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 1e-5, BF16_ALLOWED = 4e-3;
 
 typedef struct {
     int    ranks, expert, stages, copies, zero;
     double capacity;
     Recompute recompute;
-    int    B, balance;  /* sequences of a micro-batch; of SHAPES */
+    int    B, balance;  /* sequences of a micro-batch; index of SHAPES */
     DType  act;
     int    steps;
-    int    rounds;      /* that a block must take at least */
+    int    rounds;      /* number of rounds that a block must take at least */
     const OptimizerKind *optimizer;
 } Grid;
 
@@ -67,7 +67,8 @@ static void create(Job *j, const Grid *g) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Micro-batch k of a step is sequences k B to k B + B; a data index has micro_batches of them, one after another. */
+/* Returns the next micro-batch. Micro-batch k of a step has sequences k B to k B + B. A data index has micro_batches of
+ * them, one after another. */
 static Batch next_batch(void *job) {
     Job    *j = (Job *)job;
     int64_t B = j->grid->B, first = (j->at.groups.data * micro_batches(j) + j->at.micro++) * B;
@@ -81,7 +82,7 @@ static Batch next_batch(void *job) {
     return batch;
 }
 
-/* After an update: the experts' bias moves by all ranks' counts. */
+/* After an update: moves the bias of experts by the counts of all ranks. */
 static void balance(Model *m) {
     int64_t *counts = (int64_t *)malloc(tensor_bytes(m->sums.experts));
     CHECK(counts, "no memory");
@@ -92,7 +93,8 @@ static void balance(Model *m) {
     free(counts);
 }
 
-typedef struct { double loss, norm, gradient, weight, last; int64_t rounds; } Errors; /* last: the last step's loss */
+/* the largest errors; last: the loss of the last step */
+typedef struct { double loss, norm, gradient, weight, last; int64_t rounds; } Errors;
 
 static Errors train(const Grid *g) {
     Job    j;
@@ -147,7 +149,8 @@ static void the_same_grid_gives_the_same_bits(void **state) {
     EXPECT_ON_ALL(memcmp(&once.last, &again.last, sizeof once.last) == 0);
 }
 
-/* All tokens go to the first rank's experts of two: those of the other, without a row, have gradients of zero. */
+/* All tokens go to the experts of the first of two ranks. The other rank's experts, without a row, get gradients of
+ * zero. */
 static void experts_without_rows_have_zeros(void **state) {
     (void)state;
     Job    j;
@@ -178,7 +181,7 @@ static void experts_without_rows_have_zeros(void **state) {
     record_unload(&records);
 }
 
-/* Muon's matrices: those of experts are whole on fewer ranks. */
+/* With divided experts, Muon's whole matrices of experts are on fewer ranks. */
 static void muon_takes_the_same_steps(void **state) {
     (void)state;
     static const OptimizerKind *const kinds[] = {&OPTIMIZER_MUON, &OPTIMIZER_NORMUON};
@@ -187,7 +190,7 @@ static void muon_takes_the_same_steps(void **state) {
         divided.expert = 2;
         Errors a = train(&whole), b = train(&divided);
         if (comm_rank(world) == 0) print_message("%s %d: losses differ by %.2e\n", kinds[k]->name, k, fabs(a.last / b.last - 1.0));
-        EXPECT_ON_ALL(fabs(a.last / b.last - 1.0) <= LOSS_ALLOWED && a.loss > 1e-4); /* and both by more from AdamW's */
+        EXPECT_ON_ALL(fabs(a.last / b.last - 1.0) <= LOSS_ALLOWED && a.loss > 1e-4); /* both differ more from AdamW's */
     }
 }
 

@@ -1,6 +1,6 @@
-/* ranks_fixture.h - a model on a grid of ranks against PyTorch's float64 record of its steps (test/ref/generate.py): what
- * ranks_grid.c and ranks_experts.c share. A test's own state of a training begins with a Ranked.
- */
+/* ranks_fixture.h - a model on a grid of ranks, compared with PyTorch's float64 record of its steps
+ * (test/ref/generate.py). Shared by ranks_grid.c and ranks_experts.c. The state of a test's training begins with a
+ * Ranked. */
 #ifndef TEST_MODEL_RANKS_FIXTURE_H
 #define TEST_MODEL_RANKS_FIXTURE_H
 
@@ -21,7 +21,7 @@ typedef struct {
     Groups  groups;
     Model  *model;
     Arena   tokens;
-    int64_t step, micro;  /* the next micro-batch of this rank's, in this step */
+    int64_t step, micro;  /* the step, and the next micro-batch of this rank in it */
 } Ranked;
 
 static inline const Record *record_of(const char *prefix, const Param *p) {
@@ -30,7 +30,7 @@ static inline const Record *record_of(const char *prefix, const Param *p) {
     return record_find(&records, name);
 }
 
-/* The element of its row that element k of a span is in files. */
+/* Returns which element of its row, in files, is element k of a span. */
 static inline int64_t row_elem(const Model *m, Span span, int64_t k) {
     return layout_run(&m->shards->layout, &span, k).offset - m->shards->layout.param[span.param].offset;
 }
@@ -49,7 +49,8 @@ static inline void load_initial(Model *m) {
     shards_publish(m->shards, &m->stream);
 }
 
-/* With r->groups: the model, with the record's first weights, and room for the tokens of a step's two batches. */
+/* Creates the model from r->groups, with the record's first weights, and memory for the tokens of a step's two
+ * batches. */
 static inline void ranked_create(Ranked *r, ModelSpec spec, int64_t step_tokens) {
     model_take_groups(&spec, &r->groups);
     r->model = model_create(spec);
@@ -67,7 +68,7 @@ static inline void ranked_drop(Ranked *r) {
 
 typedef struct { double loss, norm; } Numbers;
 
-/* NaN in the memory of gradients: a step begins without them. */
+/* Fills the memory of gradients with NaN, because a step begins without reading it. */
 static inline void spoil_gradients(Model *m) {
     Tensor all = m->shards->grads;
     void  *nan = malloc(tensor_bytes(all));
@@ -77,7 +78,7 @@ static inline void spoil_gradients(Model *m) {
     free(nan);
 }
 
-/* Of a step of so many tokens; `next` gives this rank's micro-batches. */
+/* Computes the gradients of a step of step_tokens tokens. `next` returns this rank's micro-batches. */
 static inline Numbers gradients(Ranked *r, int64_t step, int64_t step_tokens, Batch (*next)(void *ctx), void *ctx) {
     Model *m = r->model;
     r->step = step, r->micro = 0, r->tokens.used_bytes = 0;
@@ -107,8 +108,9 @@ static inline double row_error(double square_off, double square_want) {
     return square_want > 0 ? sqrt(square_off / square_want) : square_off > 0 ? INFINITY : 0.0;
 }
 
-/* Worst ||got - want|| / ||want|| over the rows of the parameter table, of all ranks' spans; a zero row must be zero. Each
- * element is so many ranks', 0: at least one's (tensor ranks and stages may each have a row). */
+/* Returns the largest ||got - want|| / ||want|| over the rows of the parameter table, from the spans of all ranks. A
+ * zero row must be zero. Each element must be on exactly `copies` ranks; 0: on at least one (tensor ranks and stages
+ * may each have a row). */
 static inline double worst_row(const Ranked *r, const char *prefix, int copies, Tensor (*of)(const Model *m, Span span)) {
     const Model *m = r->model;
     double       sums[3 * MOST_ROWS] = {0}, worst = 0.0;

@@ -43,7 +43,7 @@ static int is_possible(Grid g, int ranks) {
     return g.of[CONTEXT] <= 2 && g.of[STAGES] <= SHAPE.n_layer;
 }
 
-/* All grids of so many ranks, in a fixed order; returns how many. */
+/* Lists all grids of `ranks` ranks in a fixed order. Returns their number. */
 static int list_grids(int ranks, Grid *grid) {
     static const int MOST[FACTORS] = {8, 2, 4, 2, 2, 3, RECOMPUTE_BLOCK, 2, 1, 1}, LEAST[FACTORS] = {1, 1, 1, 1, 1, 0, 0, 1, 0, 0};
     int  count = 0, at = 0;
@@ -60,7 +60,7 @@ static int list_grids(int ranks, Grid *grid) {
     return count;
 }
 
-/* Pairs of values that no chosen grid has yet. */
+/* Pairs of values that some chosen grid has. new_pairs returns how many pairs of a grid are new. */
 static char covered[FACTORS][VALUES][FACTORS][VALUES];
 static int new_pairs(Grid g, int marks) {
     int news = 0;
@@ -73,7 +73,7 @@ static int new_pairs(Grid g, int marks) {
     return news;
 }
 
-/* Greedily the grid with the most new pairs, until there are none, and at least so many. */
+/* Chooses, again and again, the grid with the most new pairs, until there are none, and at least LEAST_GRIDS. */
 enum { LEAST_GRIDS = 4 };
 static int choose(const Grid *grid, int count, Grid *chosen) {
     int n = 0;
@@ -84,7 +84,7 @@ static int choose(const Grid *grid, int count, Grid *chosen) {
             if (news > most) most = news, best = i;
         }
         if (best < 0 || (most == 0 && n > 0 && count <= LEAST_GRIDS)) return n;
-        if (most == 0) best = n * count / LEAST_GRIDS; /* any */
+        if (most == 0) best = n * count / LEAST_GRIDS; /* no new pairs: takes any grid */
         new_pairs(grid[best], 1);
         chosen[n++] = grid[best];
     }
@@ -97,7 +97,7 @@ static int some_of(const Grid *grid, int all, Grid *chosen) {
     return count;
 }
 
-/* Of so many ranks, after those of more; malloc'ed. */
+/* Returns the grids chosen for `ranks` ranks, after those for more ranks. malloc'ed. */
 static Grid *grids_of(int ranks, int *count, int *all) {
     static const int RANKS[] = {8, 4, 3, 2, 1};
     memset(covered, 0, sizeof covered);
@@ -157,7 +157,8 @@ static void create(Job *j, Grid g, int ranks) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Micro-batch k of a step is sequences k B to k B + B; a data index has micro_batches of them, one after another. */
+/* Returns the next micro-batch. Micro-batch k of a step has sequences k B to k B + B. A data index has micro_batches of
+ * them, one after another. */
 static Batch next_batch(void *job) {
     Job        *j = (Job *)job;
     int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
@@ -179,7 +180,7 @@ static Batch next_batch(void *job) {
 
 typedef struct { double loss, norm, gradient, weight; uint64_t bits; } Errors;
 
-/* The last weights are those of STEPS. */
+/* Trains on a grid. Only after STEPS steps are the last weights compared with the record. */
 static Errors train(Grid g, int ranks, int steps) {
     Job    j;
     Errors e = {0};
@@ -226,7 +227,7 @@ static void every_pair_of_axes_computes_pytorch_s_steps(void **state) {
     if (comm_rank(world) == 0) print_message("%d of %d grids of %d ranks\n", count, all, ranks);
     EXPECT_ON_ALL(wrong == 0);
     Errors once = train(grid[count - 1], ranks, FEW_STEPS), again = train(grid[count - 1], ranks, FEW_STEPS);
-    EXPECT_ON_ALL(once.bits == again.bits); /* the same grid, the same bits */
+    EXPECT_ON_ALL(once.bits == again.bits); /* the same grid again gives equal bits */
     free(grid);
 }
 

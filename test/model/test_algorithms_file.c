@@ -1,4 +1,5 @@
-/* test_algorithms_file.c - the table of matrix-product algorithms: written and read back, broken, another machine's. */
+/* test_algorithms_file.c - the table of algorithms of matrix products: written and read back, damaged, and from another
+ * machine. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 
 #include "layers/algorithms.h"
 #include "model/algorithms_file.h"
@@ -41,7 +42,7 @@ static MatmulAlgorithm here = {"as it was", 1, {2, 3, 4, 5, 6, 7, 8, 9}};
 static void take(void *json) {
     _exit(algorithms_from_json((const cJSON *)json, "runs/x/gemm.json"));
 }
-/* Refused with a warning that holds all the words; the table stays as it was. */
+/* Asserts that a table is refused with a warning that contains all words, and that the table stays unchanged. */
 static void assert_refused(cJSON *json, const char *const words[], int count) {
     Child c = child_run(take, json);
     assert_int_equal(c.code, 0);
@@ -79,7 +80,7 @@ static void test_other_things(void **state) {
         assert_refused(json, words, 2);
         cJSON_Delete(json);
     }
-    for (size_t i = 0; i < sizeof records / sizeof *records; i++) { /* behind a good one */
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) { /* after a valid record */
         matmul_algorithms_clear();
         matmul_algorithms_set(here);
         cJSON *json = algorithms_to_json();
@@ -89,7 +90,7 @@ static void test_other_things(void **state) {
     }
 }
 
-/* A table of another GPU, or of another version of the library, is not taken: both are named. */
+/* The table of another GPU, or of another version of the library, is not used. The warning names both. */
 static void test_another_machine(void **state) {
     (void)state;
     device_open(0, 1);

@@ -1,6 +1,5 @@
-/* test_documents.c - a whole model on sequences of several documents: each token's loss, and the gradients, are those of the
- * documents alone.
- */
+/* test_documents.c - a whole model on sequences of several documents: each token's loss, and the gradients, equal those
+ * of the separate documents. */
 #include "test/ref/test.h"
 
 #include "model/params.h"
@@ -11,7 +10,7 @@ static const char *RECORDS = "test/ref/data/gpt.rec";
 #include "test/model/curve_fixture.h"
 
 enum { B = 2, CUTS = 4 };
-static const int CUT[B][CUTS + 1] = {{3, 4, 19, 31, T}, {1, 25, 26, 38, T}}; /* where documents begin, after the first */
+static const int CUT[B][CUTS + 1] = {{3, 4, 19, 31, T}, {1, 25, 26, 38, T}}; /* where documents after the first begin */
 
 static void take_starts(Model *m, Batch *batch) {
     batch->starts = arena_tensor(&m->tokens, I32, 2, B, T, 1);
@@ -22,7 +21,7 @@ static void take_starts(Model *m, Batch *batch) {
         }
 }
 
-/* The gradients of the sum of losses over (B T), added to those before; the rows' losses into out. */
+/* Adds the gradients of the sum of losses over (B T). Writes the losses of the rows to out. */
 static void step(Model *m, Batch batch, float *out) {
     int64_t N = tensor_elems(batch.inputs);
     float   losses[3 * B * T];
@@ -33,7 +32,7 @@ static void step(Model *m, Batch batch, float *out) {
     memcpy(out, losses, sizeof *out * (size_t)N);
 }
 
-/* One document of the record's sequence b as a batch of its own. */
+/* Returns one document of the record's sequence b as a batch. */
 static Batch document(Model *m, int b, int first, int end) {
     Batch all = batch_of(m, 0, b, 1, T);
     all.inputs = tensor_2d((int32_t *)all.inputs.data + first, I32, 1, end - first);
@@ -65,7 +64,7 @@ static void compare(Recompute recompute) {
     print_message("%s: losses within %.1e, gradients within %.1e of their size\n", m->gpt.kind->name, worst, sqrt(square / size));
     assert_true(size > 0.0 && sqrt(square / size) < 2e-6);
 
-    batch.starts = tensor_none(); /* the same model, undivided: other losses, but in the documents that come first */
+    batch.starts = tensor_none(); /* without documents the losses differ, except in the documents that come first */
     step(m, batch, whole);
     for (int b = 0; b < B; b++)
         for (int t = 0; t < T; t++) n += fabsf(whole[b * T + t] - together[b * T + t]) > 1e-4f && t >= CUT[b][0];

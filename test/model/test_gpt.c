@@ -53,7 +53,7 @@ static void test_nan(void **state) {
     nan_leaves_no_trace();
 }
 
-/* A run repeats its bits. */
+/* A second run repeats the bits of the first. */
 static void test_repeat(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
@@ -70,7 +70,7 @@ static void test_repeat(void **state) {
     }
 }
 
-/* One sequence of 17 tokens through memory for four of 40, and through memory made for it, after other work. */
+/* Runs one sequence of 17 tokens in memory for four of 40, after other work, and in memory made for it. */
 static void test_smaller_batch(void **state) {
     (void)state;
     Model *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING),
@@ -94,7 +94,7 @@ static void test_smaller_batch(void **state) {
     model_destroy(fitting);
 }
 
-/* Inference keeps one block's memory and gives the same losses; the losses follow from its logits. */
+/* Inference keeps the memory of one block and gives the same losses. The losses agree with its logits. */
 static void test_inference(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
@@ -113,8 +113,8 @@ static void test_inference(void **state) {
             double wide[389];
             for (int v = 0; v < 389; v++) wide[v] = (double)logits[v];
             ref_classifier_forward(&loss, wide, (const int32_t *)batch.targets.data + row, 1, 389, 389, 0.0);
-            /* The product of one row may sum its 42 terms in another order than that of many; bf16 then may round to
-             * the neighbour. */
+            /* A product of one row may add its 42 terms in another order than a product of many rows; in bf16 the
+             * result may then be the next number. */
             double allowed = ACT_TYPES[t] == F32 ? 1e-6 : 0x1p-8;
             assert_true(fabs(loss - (double)tensor_get(m->gpt.losses, row)) <= allowed * loss);
         }
@@ -123,11 +123,11 @@ static void test_inference(void **state) {
     }
 }
 
-/* bf16. A rounding errs by at most u = 2^-8 of the value, in the root mean square by 0.42 u (evenly within the spacing,
- * mantissas evenly in the logarithm). Along the longest path through the model (two blocks, forward and backward) some
- * 70 values are rounded, weights included: their independent errors make sqrt(70) of one, norm-wise. The logits see
- * half the path; their size is at most 1 here, a loss moves by as much as they do, and the mean over 160 tokens by 1 /
- * sqrt(160) of that. Four standard deviations for the worst of twenty losses. */
+/* Bounds for bf16. A rounding has an error of at most u = 2^-8 of the value, in the root mean square 0.42 u (evenly
+ * within the spacing, mantissas evenly in the logarithm). Along the longest path through the model (two blocks, forward
+ * and backward) some 70 values are rounded, weights included. Their independent errors make sqrt(70) of one, norm-wise.
+ * The logits see half of the path. Their size is at most 1 here, a loss moves as much as they do, and the mean over 160
+ * tokens by 1 / sqrt(160) of that. Four standard deviations are allowed for the worst of twenty losses. */
 static void test_bf16(void **state) {
     (void)state;
     Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
@@ -148,7 +148,7 @@ static void test_bf16(void **state) {
     model_destroy(m);
 }
 
-/* Initial values: a function of seed and offset alone; N(0, 0.02), residual projections N(0, 0.02/sqrt(2 n_layer)),
+/* First values are a function of seed and offset alone: N(0, 0.02), residual projections N(0, 0.02/sqrt(2 n_layer)),
  * biases 0, norms 1. */
 static void test_initial(void **state) {
     (void)state;
@@ -171,7 +171,8 @@ static void test_initial(void **state) {
             double std = strstr(p->name, "c_proj") ? 0.02 / sqrt(2.0 * (double)SHAPE.n_layer) : 0.02;
             assert_true(fabs(mean) <= 5.0 * std / sqrt(n));
             assert_true(fabs(sqrt(square) / std - 1.0) <= 5.0 / sqrt(2.0 * n));
-            rng_normal(part, p->elems, 7, (uint64_t)p->offset, 0.0f, p->init_std); /* keyed by the global offset: no two tensors alike */
+            /* drawn by the global offset, so that no two tensors are equal */
+            rng_normal(part, p->elems, 7, (uint64_t)p->offset, 0.0f, p->init_std);
             assert_memory_equal(whole, part, sizeof(float) * (size_t)p->elems);
         }
     }

@@ -5,7 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +31,8 @@ static void keys_have_the_names_of_members(void **state) {
     assert_string_equal(out, "hidden_size = 5 must be a multiple of num_attention_heads = 2.");
     hf_members_translate(ARCH_GPT2, "run.steps, model.n_layer.", out, sizeof out);
     assert_string_equal(out, "run.steps, n_layer.");
-    hf_members_translate(ARCH_LLAMA, "model.n_layer model.n_layer", out, 20); /* too small: cut, and ended */
+    /* too small: the text is cut and ends with a NUL */
+    hf_members_translate(ARCH_LLAMA, "model.n_layer model.n_layer", out, 20);
     assert_true(strlen(out) < 20);
 }
 

@@ -36,8 +36,8 @@ static int as_qwen3(void **state) {
     return 0;
 }
 
-/* bf16: the bounds that test_gpt.c derives, with as many rounded values on the longest path. In each of two blocks the
- * norms of qwen3's heads round one more and a weight, forward and backward. */
+/* The bounds for bf16 that test_gpt.c derives, with as many rounded values on the longest path. In each of the two
+ * blocks, the norms of qwen3's heads round one more value and a weight, in forward and in backward. */
 static void test_bf16(void **state) {
     (void)state;
     Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);

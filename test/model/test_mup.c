@@ -1,12 +1,12 @@
-/* test_mup.c - µP (model/mup.h): factors of each row; twenty steps against PyTorch's float64 record of the paper's form,
- * where scores and logits have the factors and the weights have none.
- */
+/* test_mup.c - µP (model/mup.h): the factors of each row; and twenty steps compared with PyTorch's float64 record of
+ * the paper's form, where scores and logits have the factors and the weights have none. */
 #include "test/ref/test.h"
 
 #include "model/mup.h"
 
 enum { T = 40 };
-/* m = 2 and b = 2: the program's first values are the record's exactly. A head at the base is 16 times as large. */
+/* m = 2 and b = 2, so that the program's first values equal the record's exactly. A head of the base is 16 times as
+ * large. */
 #define GPT2_MUP(base, head)                                                                                         \
     {.n_layer = 2, .n_head = 3, .n_embd = 42, .n_positions = T, .vocab_size = 389, .mup_base_n_embd = base,          \
      .mup_base_head_dim = head}
@@ -27,7 +27,7 @@ static const Param *row_of(const Layout *layout, const char *end) {
     return NULL;
 }
 
-/* At the base all is as without µP, bit for bit. */
+/* With the base's width everything is as without µP, bit for bit. */
 static void test_base(void **state) {
     (void)state;
     static const ModelShape at[] = {GPT2_MUP(42, 14), GPT2_MUP(42, 0), LLAMA_MUP(48, 12)},
@@ -42,7 +42,7 @@ static void test_base(void **state) {
     }
 }
 
-/* Four times the base's width, its heads 16 times as large: b = 1/2. */
+/* Four times the width of the base, with heads 16 times as large: b = 1/2. */
 static void test_rows(void **state) {
     (void)state;
     ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9,
@@ -71,7 +71,7 @@ static void test_rows(void **state) {
     layout_destroy(&l);
 }
 
-/* Where the record has w, the program has its size times w. */
+/* Multiplies the masters by the factor of their first values: the record has w, the program f w. */
 static void scale_masters(Model *m) {
     for (int i = 0; i < m->shards->spans; i++) {
         Span         span = m->shards->span[i];

@@ -1,6 +1,5 @@
-/* test_mup_widths.c - the coordinate check of µP (arXiv:2203.03466, appendix D.1): after a few steps the stream and the
- * logits have changed by as much at width 512 as at 64; without µP by more, the wider the model.
- */
+/* test_mup_widths.c - the coordinate check of µP (arXiv:2203.03466, appendix D.1). After a few steps the stream and the
+ * logits have changed by as much at width 512 as at 64. Without µP the change grows with the width. */
 #include "test/ref/test.h"
 
 #include "model/model.h"
@@ -64,7 +63,8 @@ static Change change_of(ModelShape shape, const OptimizerKind *optimizer) {
     return c;
 }
 
-/* Level: within a factor of 1.6 either way. Plain growth is at least the root of the width's. */
+/* Compares the changes at two widths. Equal means within a factor of 1.6. Growth without µP must be at least the root
+ * of the ratio of widths. */
 static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wide, int has_wide_heads) {
     Change narrow = change_of(shape_of(arch, NARROW, 1, has_wide_heads), optimizer);
     for (int is_mup = 0; is_mup < 2; is_mup++) {
@@ -80,15 +80,16 @@ static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wid
 
 static void test_widths(void **state) {
     (void)state;
-    if (stage_is_slow()) return; /* of the parametrization, not of a backend */
+    if (stage_is_slow()) return; /* the result depends on the parametrization, not on the backend */
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 512, 0);
     compare_widths(ARCH_LLAMA, &OPTIMIZER_ADAMW, 256, 0);
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 256, 1);
     compare_widths(ARCH_LLAMA, &OPTIMIZER_MUON, 256, 0);
 }
 
-/* Muon's update of a matrix is lr 0.2 sqrt(max(R,M)) times a factor of the width times a matrix whose singular values are
- * about 1, of min(R,M) sqrt(1/RM) root mean square: lr 0.2 factor for an element. model/mup.h has 1/sqrt(m) for the factor. */
+/* Muon's update of a matrix is lr 0.2 sqrt(max(R,M)) times a factor of the width times a matrix. The singular values of
+ * that matrix are about 1, so its root mean square is min(R,M) sqrt(1/RM), and an element moves by lr 0.2 factor.
+ * model/mup.h has 1/sqrt(m) as the factor. */
 static void test_muon_rate(void **state) {
     (void)state;
     if (stage_is_slow()) return;
@@ -127,4 +128,4 @@ static int tests(void) {
     return cmocka_run_group_tests_name("mup_widths", all, NULL, NULL);
 }
 
-int main(void) { return tests(); } /* once: other threads and instruction sets compute the same */
+int main(void) { return tests(); } /* run once: other threads and instruction sets compute the same */

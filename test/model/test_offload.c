@@ -1,5 +1,5 @@
-/* test_offload.c - memory.offload: an optimizer in host memory updates as adamw_update_host does, bit by bit, in pages
- * that are smaller than its tensors; and the working copy is the master, rounded. */
+/* test_offload.c - memory.offload: an optimizer in host memory updates like adamw_update_host, bit for bit, in pages
+ * smaller than its tensors. The working copy is the rounded master. */
 #include "test/ref/test.h"
 
 #include "core/rng.h"
@@ -39,7 +39,7 @@ static void test_pages(void **state) {
             parts += span.elems > tensor_elems(m->optimizer.page[0]);
             memcpy(want.master + span.shard, optimizer_master(&m->optimizer, span).data, (size_t)span.elems * sizeof(float));
         }
-        assert_true(parts > 0); /* of several pages */
+        assert_true(parts > 0); /* there are several pages */
         for (h.step = 1; h.step <= STEPS; h.step++) {
             rng_normal(want.grad, n, 11, (uint64_t)(h.step * n), 0.0f, 1.0f);
             for (int i = 0; i < z->spans; i++)

@@ -54,17 +54,18 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
                       .B = B,
                       .T = T,
                       .recompute = recompute};
-    Model *m = model_create(spec); /* dry first: that is the plan */
+    Model *m = model_create(spec); /* a dry model first: that is the plan */
     assert_true(ran.count == 0);
     Arena  tokens = arena_create("tokens", 1 << 20);
     float  logits[1025];
-    Batch  batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()}; /* all 0 */
+    /* all tokens are 0 */
+    Batch  batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()};
     for (MicroBatch which = MICRO_EARLIER; which <= MICRO_LAST; which++) {
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
     }
     optimizer_update(&m->optimizer, &m->stream, (AdamW){.step = 1}, 1.0f);
-    for (int64_t b = 1; b <= B; b++) { /* an evaluation's last batch */
+    for (int64_t b = 1; b <= B; b++) { /* the last batch of an evaluation */
         Batch part = {tensor_2d(batch.inputs.data, I32, b, T), tensor_2d(batch.targets.data, I32, b, T), tensor_none()};
         gpt_forward(&m->gpt, &m->stream, part);
         gpt_loss(&m->gpt, &m->stream, part);
@@ -86,11 +87,11 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
     model_destroy(m);
 }
 
-/* Vocabularies with padding and without; micro-batches that the classifier takes in equal chunks and with a shorter
- * last one. */
+/* Vocabularies with and without padding. Micro-batches that the classifier divides into equal chunks, and with a
+ * shorter last one. */
 static void test_step(void **state) {
     (void)state;
-    if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU's workspace is one size for all products */
+    if (strcmp(device_backend(), "cpu") != 0) skip(); /* on a GPU the workspace is the same for all products */
     static const int64_t vocabularies[] = {256, 389}, sizes[][2] = {{1, 7}, {2, 40}, {3, 67}};
     for (int v = 0; v < COUNT(vocabularies); v++)
         for (int b = 0; b < COUNT(sizes); b++)
@@ -101,7 +102,7 @@ static void test_step(void **state) {
             }
 }
 
-/* An update with products of its own. */
+/* Muon's update, which has its own products. */
 static void test_muon(void **state) {
     (void)state;
     if (strcmp(device_backend(), "cpu") != 0) skip();

@@ -22,7 +22,7 @@ static void test_words(void **state) {
     }
 }
 
-/* Halved by an overflow, doubled after 2000 good steps in a row, never past its ends. */
+/* The scale is halved by an overflow, doubled after 2000 good steps in a row, and stays between its limits. */
 static void test_scale(void **state) {
     (void)state;
     LossScale s = loss_scale_start(F16);

@@ -1,6 +1,6 @@
-/* test_qwen3_moe.c - whole models with experts against PyTorch's float64 records (test/ref/generate.py): balanced by a loss and by a bias;
- * and against themselves: other micro-batches, recomputation, inference, tokens one by one.
- */
+/* test_qwen3_moe.c - whole models with experts, compared with PyTorch's float64 records (test/ref/generate.py):
+ * balanced by a loss and by a bias. They are also compared with themselves: other micro-batches, recomputation,
+ * inference, tokens one by one. */
 #include "test/ref/test.h"
 
 #include "test/model/moe_shape.h"
@@ -21,7 +21,7 @@ static int with_bias(void **state) {
     return 0;
 }
 
-/* Each assignment counts once, whatever is computed again. */
+/* Each assignment is counted once, even if it is computed again. */
 static void test_counts(void **state) {
     (void)state;
     for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++) {

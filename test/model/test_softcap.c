@@ -1,6 +1,5 @@
-/* test_softcap.c - a soft cap of the logits in a whole model: the logits that samples are drawn from, the losses that
- * evaluation adds up, those of single tokens, and training's are all of the same capped logits.
- */
+/* test_softcap.c - a soft cap of the logits in a whole model. Sampled logits, the losses that evaluation adds up, the
+ * losses of single tokens and those of training all use the same capped logits. */
 #include "test/ref/test.h"
 
 #include "model/params.h"
@@ -10,7 +9,7 @@ static ModelShape  SHAPE = GPT2_SHAPE(2, 3, 42, T, V);
 static const char *RECORDS = "test/ref/data/gpt.rec";
 #include "test/model/curve_fixture.h"
 
-static const double CAP = 0.25; /* of the record's logits, up to 0.5 */
+static const double CAP = 0.25; /* small compared with the record's logits, which reach 0.5 */
 
 static double loss_of(const float *logits, int32_t target) {
     double sum = 0.0;
@@ -40,7 +39,7 @@ static void test_logits(void **state) {
         assert_true(fabs((double)tokens[row] - loss) <= 2e-6);
         sum += loss;
     }
-    assert_true(largest > 0.01); /* the cap is felt */
+    assert_true(largest > 0.01); /* the cap changes the logits */
     for (int with_gradient = 0; with_gradient < 2; with_gradient++) {
         shards_begin(m->shards, &m->stream);
         step_sums_zero(&m->sums, &m->stream);

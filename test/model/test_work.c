@@ -1,6 +1,6 @@
 /* test_work.c - work lists as pure functions: every part of every micro-batch once in each direction, no deadlock with
- * one message on its way in each channel, the tapes that are promised, and the idle time of the formula. */
-#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+ * one message in flight in each channel, the promised number of tapes, and the idle time of the formula. */
+#include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/work.h"
 
 #include <math.h>
@@ -14,11 +14,12 @@
 
 enum { STAGES_MOST = 8, PARTS_MOST = 4, MICRO_MOST = 32 };
 
-typedef struct { int is_there; Work of; double at; } Message; /* at: when it was sent */
+typedef struct { int is_there; Work of; double at; } Message; /* at: the time when the message was sent */
 
-/* A stage, and by kind of work: the message that its receive, if posted, has taken; the one that waits to leave. */
+/* A stage. For each kind of work: the message that its posted receive has taken, and the message that waits to be
+ * sent. */
 typedef struct {
-    int64_t at;      /* the next work of the list */
+    int64_t at;      /* number of the next work in the list */
     double  free_at;
     int     posted[2];
     Message in[2], out[2];
@@ -49,9 +50,9 @@ static int deliver(Stage *stage, int P) {
     return moved;
 }
 
-/* Runs the lists against each other, by the rules of the program: the receive of a work is posted when the one before it
- * begins, and a message leaves once its receive is posted; until then no other of its kind is computed. Forwards take 1,
- * backwards 2. Returns the time at the end. */
+/* Simulates the lists together by the rules of the program. The receive of a work is posted when the previous work
+ * begins. A message is sent once its receive is posted; until then no other work of its kind is computed. A forward
+ * takes 1, a backward 2. Returns the time at the end. */
 static double run(const WorkList *lists, int P, int V, int64_t M) {
     Stage   stage[STAGES_MOST] = {0};
     int64_t done = 0, all = 2 * P * V * M;
@@ -67,7 +68,7 @@ static double run(const WorkList *lists, int P, int V, int64_t M) {
             int      from_message = takes(one, P, V, p);
             if ((from_message && !in->is_there) || (gives(one, P, V, p) && out->is_there)) continue;
             double begin = s->free_at;
-            if (from_message) { /* in order of the channel: the message of this very work */
+            if (from_message) { /* messages arrive in the order of the channel: this must be the message of this work */
                 int before = receiver_of(!one.kind, P, p);
                 assert_true(in->of.micro == one.micro &&
                             virtual_of(in->of, P, before) == virtual_of(one, P, p) + (one.kind == WORK_BACKWARD ? 1 : -1));
@@ -80,7 +81,7 @@ static double run(const WorkList *lists, int P, int V, int64_t M) {
             s->at++, done++, moved++;
             post(s, &lists[p], P, V, p);
         }
-        assert_true(moved > 0); /* else all wait for each other */
+        assert_true(moved > 0); /* otherwise all stages wait for each other */
     }
     return end;
 }
@@ -105,7 +106,7 @@ static void expect_list(const WorkList *w, int V, int64_t M) {
         }
     }
     for (int64_t i = 0; i < w->count; i++) assert_int_equal(seen[i], 1);
-    /* A micro-batch's tokens have a place modulo w->micros until its last backward. */
+    /* The tokens of a micro-batch are kept in place modulo w->micros until its last backward. */
     int64_t begun = 0, ended = 0;
     for (int64_t i = 0; i < w->count; i++) {
         Work one = w->work[i];
@@ -129,7 +130,8 @@ static void lists_run(void **state) {
                 }
                 double end = run(lists, P, V, M), busy = 3.0 * V * (double)M;
                 if (M >= P) assert_true(fabs(work_idle(P, V, M) - (end - busy) / end) < 1e-12);
-                if (M >= P) assert_true(end == busy + 3.0 * (P - 1)); /* idle: (P - 1)/(M V) of the busy time */
+                /* the idle time is (P - 1)/(M V) of the busy time */
+                if (M >= P) assert_true(end == busy + 3.0 * (P - 1));
                 for (int p = 0; p < P; p++) {
                     if (V == 1) assert_int_equal(lists[p].tapes[0], P - p < M ? P - p : M);
                     work_list_free(&lists[p]);

@@ -22,15 +22,15 @@ void *__libc_memalign(size_t, size_t);
 
 enum { LOGGED = 1 << 18 };
 
-typedef struct { char *begin, *end; } Code; /* where it lies in memory */
+typedef struct { char *begin, *end; } Code; /* range of a program's code in memory */
 
-static Code        program, helper[3]; /* libc, libcjson, this file */
+static Code        program, helper[3]; /* code of libc, of libcjson, and of this file */
 static atomic_long calls;
 static atomic_int  has_begun, has_ended;
 static long        fails_at;
 static int         and_later;
 static const char *log_path, *struck_path;
-static unsigned    place_of[LOGGED]; /* of each call */
+static unsigned    place_of[LOGGED]; /* place of each call */
 
 static int is_in(Code code, const char *at) { return at >= code.begin && at < code.end; }
 static int is_helper(const char *at) { return is_in(helper[0], at) || is_in(helper[1], at) || is_in(helper[2], at); }
@@ -68,8 +68,8 @@ static void end(void) { has_ended = 1; }
 
 typedef struct { unsigned place; int is_own; } Asked;
 
-/* One frame further out: the first caller that is no helper asked for the memory; its caller is part of the place,
- * too. */
+/* Looks one frame further out. The first caller that is not a helper has requested the memory; its caller is part of
+ * the place, too. */
 static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
     Asked *a = asked;
     char  *at = (char *)_Unwind_GetIP(frame);

@@ -1,4 +1,4 @@
-/* attention_bounds.h - how far attention's results may be from those of float64. */
+/* attention_bounds.h - how far the results of attention may be from those of float64. */
 #ifndef TRAIN_GPT_TEST_REF_ATTENTION_BOUNDS_H
 #define TRAIN_GPT_TEST_REF_ATTENTION_BOUNDS_H
 
@@ -22,7 +22,7 @@ static inline AttentionBounds attention_bounds(int64_t T, HeadShape h, double sp
     return b;
 }
 
-/* dq, dk and dv differ in size: each is judged by itself. */
+/* dq, dk and dv differ in size, so each is compared on its own. */
 static inline void assert_dqkv(Stage *s, Tensor dqkv, const double *want, HeadShape h, AttentionBounds b) {
     int64_t N = dqkv.dim[0], columns = dqkv.dim[1], starts[] = {0, h.query * h.size, (h.query + h.key) * h.size, columns};
     stage_settle();

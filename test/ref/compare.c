@@ -7,12 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A result is one line, written at once. So a child that a test forks does not write lines of its parent again. */
+/* Writes results line by line, so that a child that a test forks does not write lines of its parent again. */
 __attribute__((constructor)) static void write_lines(void) { setvbuf(stdout, NULL, _IOLBF, 0); }
 
 double unit_roundoff(DType type) { return type == BF16 ? 0x1p-8 : type == F16 ? 0x1p-11 : 0x1p-24; }
 
-/* fp16's subnormals are 2^-24 apart: half of that is lost for any value. The other types reach down far enough. */
+/* Returns the smallest error of a rounding. fp16's subnormals are 2^-24 apart, and half of that is lost for any value.
+ * The other types have small enough subnormals. */
 static double smallest_error(DType type) { return type == F16 ? 0x1p-25 : 0.0; }
 
 double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound) {

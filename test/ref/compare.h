@@ -20,9 +20,9 @@
 #define COMPARE_K 8.0
 
 typedef struct {
-    double terms;     /* n: length of the reduction behind one element  */
-    double roundings; /* r: 1, or more where factors are stored         */
-    double inner;     /* 16-bit terms, see above; ignored for F32       */
+    double terms;     /* n: length of the sum for one element           */
+    double roundings; /* r: 1, or more if factors are stored            */
+    double inner;     /* error of 16-bit terms, see above; ignored for F32 */
     double size;      /* typical size of the terms, or 0                */
 } Bound;
 
@@ -42,16 +42,16 @@ static inline Bound bound_bf16(int64_t terms, double roundings, double inner) {
 
 double unit_roundoff(DType type);
 
-/* The largest error over the tensor divided by its bound; over 1 is a failure, NaN in got makes it infinite. act is
- * the type whose roundings count in the third term. COMPARE_VERBOSE=1 in the environment prints each. */
+/* Returns the largest error over the tensor divided by its bound. Over 1 is a failure; NaN in got makes it infinite.
+ * act is the type whose roundings count in the third term. COMPARE_VERBOSE=1 in the environment prints each result. */
 double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound);
 
-/* ||got - want|| / ||want|| over n elements. */
+/* Returns ||got - want|| / ||want|| over n elements. */
 double compare_norm(Tensor got, const double *want);
-/* Largest |a - b| / max|b|, of two float64 arrays. */
+/* Returns the largest |a - b| / max|b| of two float64 arrays. */
 double compare_doubles(const double *a, const double *b, int64_t n);
 
-/* cmocka assertion. */
+/* An assertion of cmocka: the error is within the bound. */
 #define assert_close(got, want, act, bound)                                                          \
     do {                                                                                             \
         double ratio_ = compare_ratio(#got, got, want, act, bound);                                  \

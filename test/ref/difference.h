@@ -14,14 +14,15 @@
 
 typedef double (*Objective)(void *ctx);
 
-/* Largest |difference - gradient| over x, relative to the largest |gradient| or the largest |difference|. */
+/* Returns the largest |difference - gradient| over x, relative to the largest |gradient| or the largest
+ * |difference|. */
 double difference_error(Objective objective, void *ctx, double *x, const double *gradient, int64_t n);
 
-/* 1 if the gradient is within the allowance AND each of these faults planted in it is not: one element 0.001 % too
- * large, one sign turned, everything 0.001 % too large, everything shifted by one element. */
+/* Returns 1 if the gradient is within the allowance AND each of these faults planted in it is not: one element 0.001 %
+ * too large, one sign changed, everything 0.001 % too large, everything shifted by one element. */
 int difference_proves(Objective objective, void *ctx, double *x, const double *gradient, int64_t n);
 
-/* sum_i a[i] b[i]: the usual objective is the output weighted by its gradient. */
+/* Returns sum_i a[i] b[i]. The usual objective is the output weighted by its gradient. */
 double dot(const double *a, const double *b, int64_t n);
 
 #endif

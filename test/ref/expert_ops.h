@@ -1,4 +1,4 @@
-/* expert_ops.h - the ops of experts of layers/layers.h in float64 and plain loops, as ops.h has the others. */
+/* expert_ops.h - the expert ops of layers/layers.h in float64 and plain loops, like the ops in ops.h. */
 #ifndef TRAIN_GPT_TEST_REF_EXPERT_OPS_H
 #define TRAIN_GPT_TEST_REF_EXPERT_OPS_H
 
@@ -7,17 +7,18 @@
 /* bias may be NULL; normed: weights are divided by their sum */
 void ref_router_forward(double *probability, int32_t *expert, double *weight, const double *logits, const double *bias, int64_t N,
                         int64_t E, int64_t k, int normed);
-/* For these experts; counts may be NULL: else balance E/(k T) counts[n/T][e] joins dp[n][e]. */
+/* Computes the gradient for these experts. If counts is not NULL, balance E/(k T) counts[n/T][e] is added to
+ * dp[n][e]. */
 void ref_router_backward(double *dlogits, const double *dweight, const double *logits, const int32_t *expert, int64_t N, int64_t E,
                          int64_t k, int normed, const int32_t *counts, int64_t T, double balance);
-/* The balance loss summed over tokens, without its factor: f of the counts, P of the logits. */
+/* Returns the balance loss summed over tokens, without its factor: f from the counts, P from the logits. */
 double ref_router_balance(const double *logits, const int32_t *counts, int64_t N, int64_t E, int64_t k, int64_t T);
-/* w: E matrices [M,K], `stride` apart; rows of expert e are [first[e], first[e+1]) */
+/* w: E matrices [M,K], `stride` apart; expert e has rows [first[e], first[e+1]) */
 void ref_expert_linear_forward(double *y, const double *x, const double *w, int64_t stride, const int32_t *first, int64_t E, int64_t M,
                                int64_t K);
 void ref_expert_linear_backward(double *dx, double *dw, const double *dy, const double *x, const double *w, int64_t stride,
                                 const int32_t *first, int64_t E, int64_t M, int64_t K);
-/* Of weights [R], by row. */
+/* weight [R] has one value for each row. */
 void ref_expert_swiglu_forward(double *y, const double *gate_up, const double *weight, int64_t R, int64_t F);
 void ref_expert_swiglu_backward(double *dgate_up, double *dweight, const double *dy, const double *gate_up, const double *weight,
                                 int64_t R, int64_t F);

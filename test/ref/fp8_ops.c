@@ -12,7 +12,7 @@ double ref_fp8_value(int code, DType type) {
     return sign * (exponent ? (1.0 + part) * pow(2.0, exponent - bias) : part * pow(2.0, 1 - bias));
 }
 
-/* Codes without a sign grow with their values. */
+/* Returns the code nearest to x. Codes without a sign grow with their values. */
 int ref_fp8_code(double x, DType type) {
     int    last = type == E4M3 ? 0x7e : 0x7b, above = 0, sign = signbit(x) ? 0x80 : 0;
     double size = fabs(x);

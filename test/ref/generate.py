@@ -261,7 +261,7 @@ def document_records():
         for cut in cuts:
             starts[b, cut:] = cut
     position, document = torch.arange(T), starts
-    seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])  # query, key
+    seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])  # [query, key]
     qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
     q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
     k, v = (t.repeat_interleave(H // KEYS, 1) for t in (k, v))
@@ -280,10 +280,10 @@ def document_records():
 
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
-L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
-GRID = 4, 4, 32, 389, 256, 8, 20  # of grid.rec: sizes that ranks of every axis can divide
+L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # sizes of gpt.rec
+GRID = 4, 4, 32, 389, 256, 8, 20  # sizes of grid.rec, which ranks of every axis can divide
 WARMUP, LR, FINAL, DECAY, CLIP = 5, 1e-3, 0.1, 0.1, 1.0
-SCORES, LOGITS = 1.0, 1.0  # factors of attention's scores and of the logits: of mup_records
+SCORES, LOGITS = 1.0, 1.0  # factors of attention's scores and of the logits, in mup_records
 
 
 def shapes():
@@ -302,7 +302,7 @@ def initial(name, shape):
     if "norm" in name or ("ln_" in name and name.endswith("weight")):
         return exact(*shape, scale=0.1, shift=1.0)
     scale = 0.02 / math.sqrt(2 * L) if name.endswith(("c_proj.weight", "o_proj.weight", "down_proj.weight")) else 0.02
-    return exact(*shape, scale=scale)  # biases too: a zero would hide faults
+    return exact(*shape, scale=scale)  # biases are not zero either, because zeros would hide faults
 
 
 def model_loss(p, inputs, targets):
@@ -334,7 +334,7 @@ def initial_records(w, shapes):
     p = {name: leaf(initial(name, shape)) for name, shape in shapes()}
     for name, t in p.items():
         w.put("init." + name, t, "float32")
-    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # the low ids often, as in text
+    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # low ids are frequent, as in text
     w.put("tokens", tokens, "int32")
     return p, tokens
 
@@ -385,7 +385,7 @@ def as_qwen3():
     EPS, THETA, SCALING, HEAD, HEAD_NORMS = 1e-6, 1e6, None, 16, True
 
 
-EXPERTS = None  # qwen3-moe's
+EXPERTS = None  # set for qwen3-moe only
 
 
 def EXPERT_ROWS():
@@ -502,7 +502,7 @@ def model_records(name, shapes=shapes, model_loss=model_loss, optimizers=()):
 # --- muon ---------------------------------------------------------------------------------------------------------------------------
 
 
-# Of the first five rounds, as Amsel et al. list them, arXiv:2505.16932.
+# The first five iterations, as listed by Amsel et al., arXiv:2505.16932.
 POLAR_EXPRESS = [(8.28721201814563, -23.595886519098837, 17.300387312530933), (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
                  (3.9486908534822946, -2.908902115962949, 0.5518191394370137), (3.3184196573706015, -2.488488024314874, 0.51004894012372),
                  (2.300652019954817, -1.6689039845747493, 0.4188073119525673)]
@@ -575,7 +575,7 @@ def mup_records(name, before, tokens, model_loss):
     """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them
     in the weights instead: sizes, powers of two. Its first values are those of `before` times them, its eps is of its own gradients."""
     global SCORES, LOGITS
-    m, b = 2.0, 2.0  # width over the base's; (head of the base / head)^(1/4)
+    m, b = 2.0, 2.0  # width over the base's width; (head of the base / head)^(1/4)
     SCORES, LOGITS = b * b, 1 / m
     p = {key: leaf(t) for key, t in before.items()}
 

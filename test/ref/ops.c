@@ -165,7 +165,7 @@ void ref_rope_backward(double *dx, const double *frequency, const int64_t *posit
             if (c % D < D / 2) turn(dx + n * columns + c, -(double)position[n] * frequency[c % D], D / 2);
 }
 
-/* One head of one sequence: q, k, v and their gradients begin there; rows of qkv are `columns` apart. */
+/* One head of one sequence. q, k, v and the gradients point to its first row; rows of qkv are `columns` apart. */
 typedef struct { const double *q, *k, *v; double *dq, *dk, *dv; int64_t columns, D; } Head;
 
 static Head head_of(const double *qkv, double *dqkv, int64_t b, int64_t h, int64_t T, int64_t H, int64_t KH, int64_t D) {
@@ -182,7 +182,7 @@ static double score(const double *q, const double *k, int64_t D) {
     return sum / sqrt((double)D);
 }
 
-/* p[first..i] = softmax of row i, zero before; returns the log of the sum of exponentials. */
+/* Sets p[first..i] to the softmax of row i, and zero before. Returns the log of the sum of exponentials. */
 static double attention_row(double *p, Head h, int64_t first, int64_t i) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t j = 0; j < first; j++) p[j] = 0.0;
@@ -280,7 +280,7 @@ static double log_sum_exp(const double *x, int64_t V) {
     return max + log(sum);
 }
 
-/* y of a row: c tanh(logit / c), or the logit; malloc'ed. */
+/* Returns the capped logits of a row: c tanh(logit / c), or the logits if there is no cap. malloc'ed. */
 static double *capped(const double *logits, int64_t V, double softcap) {
     double *y = (double *)malloc(sizeof *y * (size_t)V);
     for (int64_t v = 0; v < V; v++) y[v] = softcap == 0.0 ? logits[v] : softcap * tanh(logits[v] / softcap);
@@ -328,7 +328,7 @@ void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double g
     }
 }
 
-/* The sum of the two forms is one: X X^T X = X (X^T X). */
+/* The sum of both forms is one function: X X^T X = X (X^T X). */
 void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar) {
     static const double polar[5][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
                                        {4.107059111542203, -2.9478499167379106, 0.5448431082926601},

@@ -15,28 +15,28 @@ typedef enum { RECORD_F32, RECORD_F64, RECORD_I32 } RecordType;
 typedef struct {
     char    name[64];
     int32_t type, dims;
-    int64_t dim[4];  /* unused ones are 1 */
+    int64_t dim[4];  /* 1 in dimensions that are not used */
 } RecordHeader;
 
 typedef struct {
     RecordHeader head;
     int64_t      elems;
-    const void  *data;  /* borrowed from the file's bytes */
+    const void  *data;  /* borrowed from RecordFile.bytes */
 } Record;
 
 typedef struct {
-    char   *bytes;  /* owned */
-    Record *record; /* owned */
+    char   *bytes;  /* owned: the bytes of the file */
+    Record *record; /* owned: the tensors */
     int     records;
 } RecordFile;
 
-/* Stops the program with a sentence where the file is missing or torn. */
+/* Stops the program with a message if the file is missing or damaged. */
 RecordFile    record_load(const char *path);
 void          record_unload(RecordFile *file);
-const Record *record_find(const RecordFile *file, const char *name); /* stops where it is absent */
+const Record *record_find(const RecordFile *file, const char *name); /* stops the program if it is missing */
 double        record_value(const Record *r, int64_t i);
 
-/* Writing: out is open on an empty file for the first. */
+/* For writing. `out` must be open on an empty file for record_begin. */
 void record_begin(FILE *out);
 void record_append(FILE *out, const char *name, RecordType type, int dims, const int64_t *dim, const void *data);
 

@@ -1,4 +1,4 @@
-/* test.h - all that an op's test includes. cmocka comes last: it takes the name fail() for a macro. */
+/* test.h - all that the test of an op includes. cmocka comes last, because it defines fail() as a macro. */
 #ifndef TRAIN_GPT_TEST_REF_TEST_H
 #define TRAIN_GPT_TEST_REF_TEST_H
 
@@ -24,9 +24,10 @@
 #define OPS_FILE "test/ref/data/ops.rec"
 #define NORMS_FILE "test/ref/data/norms.rec"
 
-static const DType ACT_TYPES[] = {F32, BF16, F16}; /* the first stage_act_types() of them are this backend's */
+/* the first stage_act_types() of these are computed by this backend */
+static const DType ACT_TYPES[] = {F32, BF16, F16};
 
-/* A float64 reference against PyTorch's float64: both round every operation to 2^-53, over at most some hundred
+/* Compares a float64 reference with PyTorch's float64. Both round every operation to 2^-53, over at most some hundred
  * terms. */
 #define assert_same_float64(got, record)                                                                              \
     do {                                                                                                              \
@@ -35,8 +36,8 @@ static const DType ACT_TYPES[] = {F32, BF16, F16}; /* the first stage_act_types(
         if (!(error_ <= 1e-12)) fail_msg("%s differs from %s by %.3g", #got, r_->head.name, error_);                   \
     } while (0)
 
-/* Same bits. */
-/* Whoever looks into a tensor waits for what the stages were given. */
+/* Asserts that two tensors have equal bits. */
+/* Reading or writing an element first waits for the work of all stages. */
 #define tensor_get(t, i)    (stage_settle(), tensor_get(t, i))
 #define tensor_set(t, i, x) (stage_settle(), tensor_set(t, i, x))
 #define assert_same_bits(a, b) stage_settle(), assert_memory_equal((a).data, (b).data, tensor_bytes(b))

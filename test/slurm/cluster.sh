@@ -5,7 +5,7 @@
 cluster=''
 
 is_free() { ! { : <>"/dev/tcp/127.0.0.1/$1"; } 2>/dev/null; }
-free_ports() { # the first of four in a row that nobody listens on
+free_ports() { # free_ports: prints the first of four consecutive ports on which nothing listens.
     local port
     for port in $(seq $((20000 + $$ % 2000 * 4)) 4 30000); do
         if is_free "$port" && is_free $((port + 1)) && is_free $((port + 2)) && is_free $((port + 3)); then
@@ -21,7 +21,8 @@ cluster_start() {
     [ $# -gt 0 ] || set -- "$host"
     cluster=$(mktemp -d) || return
     mkdir "$cluster/state"
-    # No munge, no cgroups, no database; more processors than there are, so that jobs never wait for each other; 5 s from TERM to KILL.
+    # No munge, no cgroups, no database. More processors than the machine has, so that jobs never wait for each other. 5
+    # s from TERM to KILL.
     cat >"$cluster/slurm.conf" <<CONF
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
@@ -65,7 +66,7 @@ CONF
     return 1
 }
 
-# A node goes as when its power fails: its slurmd and all that jobs run there are killed.
+# cluster_lose NODE: simulates a power failure: kills the node's slurmd and all that jobs run there.
 cluster_lose() { # NODE
     local pid pids=''
     kill -9 "$(cat "$cluster/slurmd.$1.pid")"
@@ -75,7 +76,8 @@ cluster_lose() { # NODE
     kill -9 $pids 2>/dev/null
 }
 
-# A job's processes carry SLURM_CONF and a job id in their environment; this shell has the first alone.
+# cluster_processes: lists the processes of jobs, which have SLURM_CONF and a job id in their environment. This shell
+# has only the first.
 cluster_processes() {
     local environment
     for environment in /proc/[0-9]*/environ; do

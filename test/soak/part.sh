@@ -5,9 +5,9 @@
 seconds=${1:-60} end=$((SECONDS + ${1:-60})) done=0 failed=0
 more()  { [ $SECONDS -lt $end ]; }
 tally() { done=$((done + $1)) failed=$((failed + $2)); }   # the work so far, and its failures
-# How much of a part earlier pieces have done, for one that goes through a list: so_far PART
+# so_far PART: prints how much of a part the earlier calls have done, for a part that goes through a list.
 so_far() { grep -s "\"part\": \"$1\"" test/results/soak.jsonl | grep -oE '"count": [0-9]+' | awk '{ n += $2 } END { print n + 0 }'; }
-# The parser TARGET of test/fuzz/ under libFuzzer; build/fuzz/ keeps the inputs found so far.
+# fuzz_parser TARGET: runs the parser of test/fuzz/ under libFuzzer. build/fuzz/ keeps the inputs found so far.
 fuzz_parser() {
     local told; told=$(scripts/fuzz.sh "$seconds" "$1")
     grep -E '^(not ok|skip)' <<< "$told"

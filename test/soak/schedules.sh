@@ -10,7 +10,8 @@ export OMP_NUM_THREADS=1
 
 programs=(test/emu/cases/cases)
 for test in test/layers/test_*.c; do case $test in *reference*) ;; *) programs+=("${test%.c}") ;; esac; done
-# Run number i: programs first, then variants, then copies, then schedules; the random ones are others each time round.
+# one: runs run number i. Programs change first, then variants, then copies, then schedules. Random schedules differ
+# each time.
 one() {
     local i=$1 n=${#programs[@]} program variant async schedule log
     program=${programs[i % n]} i=$((i / n))
