@@ -1,5 +1,5 @@
-/* test_model.c - a model planned dry and run for real: the same scratch to the byte, and the formulas' number of
- * operations. */
+/* test_model.c - a model made in a dry run and for real: scratch memory is equal to the byte, and operations are
+ * counted as in the formulas. */
 #include "test/ref/test.h"
 
 #include "core/clock.h"
@@ -13,13 +13,14 @@ static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, i
 static void run_everything(Model *m) {
     Arena  tokens = arena_create("tokens", 1 << 20);
     Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1),
-                     tensor_none()}; /* all 0 */
+                     tensor_none()}; /* all tokens are 0 */
     AdamW  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
     model_init_weights(m, 1, NULL, NULL);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    for (MicroBatch which = MICRO_EARLIER; which <= MICRO_LAST; which++) { /* whose products set gradients, and add to them */
+    /* products that set gradients, and products that add to them */
+    for (MicroBatch which = MICRO_EARLIER; which <= MICRO_LAST; which++) {
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
     }
@@ -48,7 +49,7 @@ static void test_scratch(void **state) {
             for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
                 for (int any_threads = 0; any_threads <= 1; any_threads++) {
                     Model *m = model_create(spec_of(ACT_TYPES[t], sizes[i][0], sizes[i][1], r, any_threads));
-                    run_everything(m); /* more than was planned ends the program */
+                    run_everything(m); /* the program would end if it needed more than was planned */
                     assert_int_equal(m->stream.scratch.used_bytes, 0);
                     assert_int_equal(m->stream.scratch.peak_bytes, m->bytes.scratch);
                     model_destroy(m);
@@ -69,8 +70,8 @@ static double bytes_of(const Ledger *l, const char *op) {
     return sum;
 }
 
-/* A product takes 2 m n k: each weight of a block, and the head's V' x C, once forward and twice backward. Attention: 2
- * and 5 products over the causal half. */
+/* A product takes 2 m n k. Each weight of a block, and the head's V' x C, is in one product in forward and in two in
+ * backward. Attention has 2 and 5 products over the causal half. */
 static void test_flops(void **state) {
     (void)state;
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
@@ -81,26 +82,27 @@ static void test_flops(void **state) {
     assert_true(flops_of(&one, "matmul") == 6.0 * N * (12.0 * L * C * C + V * C));
     assert_true(flops_of(&four, "matmul") == 4.0 * flops_of(&one, "matmul"));
     assert_true(flops_of(&one, "attention") == 7.0 * L * B * H * (C / H) * T * (T + 1));
-    assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update")); /* once a step */
+    assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update")); /* once in a step */
     assert_true(flops_of(&one, "adamw_update") == 16.0 * (double)(2 * (12 * 42 * 42 + 13 * 42) + (389 + 96) * 42 + 2 * 42));
-    double blocks = 2.0 * N * 12.0 * L * C * C, head = 2.0 * N * V * C; /* of their gradients: the first micro-batch sets those of blocks */
+    /* the products of gradients add, except those of blocks in the first micro-batch */
+    double blocks = 2.0 * N * 12.0 * L * C * C, head = 2.0 * N * V * C;
     assert_true(flops_of(&one, "matmul, set") == blocks && flops_of(&one, "matmul, added") == head);
     assert_true(flops_of(&four, "matmul, set") == blocks && flops_of(&four, "matmul, added") == 3.0 * blocks + 4.0 * head);
-    double sums = 4.0 * L * C; /* column sums behind each block, in each micro-batch */
+    double sums = 4.0 * L * C; /* column sums after each block, in each micro-batch */
     assert_true(bytes_of(&one, "device_zero") < 4.0 * 12 * C * C && bytes_of(&one, "zero_tensors") == bytes_of(&four, "zero_tensors") - 3.0 * sums);
     Layout layout = model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
     assert_true(bytes_of(&one, "zero_tensors") == 4.0 * ((double)layout.memory_elems - 12.0 * L * C * C) + sums);
     layout_destroy(&layout);
     spec.recompute = RECOMPUTE_BLOCK;
-    model_dry(spec, 1, &again); /* the mlp's projection is not computed again */
+    model_dry(spec, 1, &again); /* the projection of the MLP is not computed again */
     assert_true(flops_of(&again, "matmul") == flops_of(&one, "matmul") + 2.0 * N * 8.0 * L * C * C);
     assert_true(ledger_bytes(&one) > 0 && ledger_sent(&one, NULL) == 0);
     ledger_free(&one), ledger_free(&four), ledger_free(&again);
 }
 
-/* Four ranks, zero_stage 1: the gradients (fp32) to where they are summed, the weights (bf16) from there, three
- * quarters of each; zero_stage 0: the sums (fp32) instead of weights. In order, of 3 micro-batches on each of 4 ranks a
- * rank shares every sum that its own leaves do not complete. */
+/* Four ranks. zero_stage 1: the gradients (fp32) are sent to where they are summed, the weights (bf16) from there,
+ * three quarters of each. zero_stage 0: the sums (fp32) are sent instead of weights. With ordered sums, of 3
+ * micro-batches on each of 4 ranks, a rank sends every sum that its own leaves do not complete. */
 static void test_sent(void **state) {
     (void)state;
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
@@ -122,10 +124,10 @@ static void test_sent(void **state) {
     ledger_free(&one), ledger_free(&zero), ledger_free(&order);
 }
 
-/* Two copies of four ranks each, ZeRO-2 and 3, five blocks, three micro-batches. Of G elements a rank passes 3/4 on to
- * its copy's ranks, and of its piece of G/4 half and half again to the other copy. Blocks are summed in each micro-batch;
- * with ZeRO-3 their weights travel twice a micro-batch, but for the two blocks that are in the slots where a pass
- * turns. */
+/* Two copies of four ranks each, ZeRO-2 and 3, five blocks, three micro-batches. Of G elements a rank sends 3/4 to the
+ * ranks of its copy, and of its piece of G/4 two halves to the other copy. Blocks are summed in each micro-batch. With
+ * ZeRO-3 the weights of blocks are gathered twice in a micro-batch, except for the two blocks that are in the slots
+ * when a pass turns around. */
 static void test_sent_in_slots(void **state) {
     (void)state;
     enum { RANKS = 4, BLOCKS = 5, MICRO = 3 };
@@ -156,8 +158,8 @@ static int64_t products_of(const Ledger *l, int64_t m, int64_t n, int64_t k) {
     return count;
 }
 
-/* Tensor ranks t with ZeRO-3 over Z: every matrix, its gradient and its moments are stored on a t x Z grid, and each
- * product has a t-th of the columns, or of the inner extent: two-dimensional tensor parallelism. */
+/* With tensor ranks t and ZeRO-3 over Z, every matrix, its gradient and its moments are stored on a t x Z grid, and
+ * each product has a t-th of the columns, or of the inner extent: two-dimensional tensor parallelism. */
 static void test_two_dimensions(void **state) {
     (void)state;
     enum { TENSOR = 2, Z = 3, C = 48, L = 3, V = 512, B = 4, T = 40, N = B * T };
@@ -181,7 +183,8 @@ static void test_two_dimensions(void **state) {
     size_t params = 2 * (size_t)(stays + 2 * layout.bucket[1].elems + blocks), optimizer = 3 * 4 * (size_t)layout.shard_elems;
     assert_true(bytes.params >= params && bytes.params < params + 2 * ARENA_ALIGN);          /* bf16: two slots, and pieces */
     assert_true(bytes.optimizer >= optimizer && bytes.optimizer < optimizer + 3 * ARENA_ALIGN); /* masters, m, v of the pieces */
-    /* Forward, its gradients of inputs and of weights: of qkv, the attention's projection, and the two of the mlp. */
+    /* Products of forward, of gradients of inputs and of gradients of weights: for qkv, attention's projection, and the
+     * two of the MLP. */
     assert_true(products_of(&step, N, 3 * C / TENSOR, C) == L && products_of(&step, N, C, 3 * C / TENSOR) == L &&
                 products_of(&step, C, 3 * C / TENSOR, N) == L);
     assert_true(products_of(&step, N, C, C / TENSOR) == L && products_of(&step, N, C / TENSOR, C) == L &&
@@ -192,7 +195,8 @@ static void test_two_dimensions(void **state) {
     ledger_free(&step);
 }
 
-/* Bytes of a step by axis, as docs/parallel.md has the formulas: tensor, context and stages, each with the others. */
+/* Bytes of a step by axis, by the formulas of docs/parallel.md: tensor, context and stages, each together with the
+ * others. */
 static void test_sent_on_a_grid(void **state) {
     (void)state;
     enum { TENSOR = 2, CONTEXT = 2, STAGES = 2, L = 4, C = 48, B = 2, T = 512, M = 4, A = 2, N = B * T / CONTEXT };
@@ -222,7 +226,8 @@ static void test_sent_on_a_grid(void **state) {
     }
 }
 
-/* Evaluations split what remains into sizes that the scratch was measured for. There are few of them, whatever B is. */
+/* An evaluation divides the remaining sequences into batches of sizes for which the scratch memory was measured. There
+ * are few such sizes for any B. */
 static void test_batch_sizes(void **state) {
     (void)state;
     for (int64_t B = 1; B <= 300; B += B < 70 ? 1 : 23)
@@ -230,7 +235,7 @@ static void test_batch_sizes(void **state) {
             int64_t size = model_batch(B, left);
             assert_true(size >= 1 && size <= left && size <= B);
             assert_true(size == B || size <= 64 || (size & (size - 1)) == 0);
-            if (B <= 64) assert_int_equal(size, left < B ? left : B); /* every size, as long as they are few */
+            if (B <= 64) assert_int_equal(size, left < B ? left : B); /* every size is used while there are few */
         }
     ModelSpec spec = spec_of(F32, 1 << 20, 40, RECOMPUTE_NONE, 0);
     double    begin = clock_ms();

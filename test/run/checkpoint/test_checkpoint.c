@@ -22,7 +22,7 @@ static int exists(const char *name) {
     return lstat(path_of("%s/%s", dir, name).text, &st) == 0;
 }
 
-/* Names in checkpoints/, sorted, with spaces between. */
+/* Returns the names in checkpoints/, sorted and separated by spaces. */
 static const char *listing(void) {
     static char text[2048];
     char        command[128];
@@ -144,7 +144,7 @@ static void test_folder_is_as_described(void **state) {
 
 typedef struct { const char *extra; int64_t want; } Attempt;
 
-/* Resumes in a process of its own; exit 0 only with the state of the wanted step. */
+/* Resumes in its own process. Exits with 0 only with the state of the wanted step. */
 static void resume_piece(void *argument) {
     const Attempt *a = argument;
     Fixture        f;
@@ -171,12 +171,12 @@ static void test_falls_back(void **state) {
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "step_00000003 is passed over: model.safetensors is damaged"));
     flip_bit("step_00000002/optimizer.safetensors", -5);
-    expect_refusal("", EXIT_DATA, "verifies (of 2; step_00000003:"); /* keep is 2: step 1 is gone */
+    expect_refusal("", EXIT_DATA, "verifies (of 2; step_00000003:"); /* keep is 2, so step 1 is gone */
     flip_bit("step_00000003/model.safetensors", -5);
     assert_int_equal(resume("", 3).code, 0);
 }
 
-/* Started anew in an old folder, or not: every word of run.resume with everything a folder may hold. */
+/* Starts in an old folder, with every value of run.resume and everything that the folder may hold. */
 static void test_resume_words(void **state) {
     (void)state;
     static const char *const words[] = {"auto", "never", "must"};
@@ -208,7 +208,8 @@ static void test_resume_words(void **state) {
     }
 }
 
-/* The folder of checkpoints was moved away: the run begins anew, and the metrics of the old one are kept under another name. */
+/* The folder of checkpoints was moved away. The run begins again, and the metrics of the old run are kept under another
+ * name. */
 static void test_lost_checkpoints(void **state) {
     (void)state;
     static const char LINES[] = "{\"kind\":\"train\",\"step\":4}\n{\"kind\":\"event\",\"event\":\"save\",\"step\":4,\"time\":1.5,\"ms\":2}\n"
@@ -222,20 +223,22 @@ static void test_lost_checkpoints(void **state) {
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(access(metrics.text, F_OK), -1);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
-    assert_int_equal(io_replace_file(metrics.text, LINES, strlen(LINES)), 0); /* and again: nothing is replaced */
+    /* a second time, and no kept file is replaced */
+    assert_int_equal(io_replace_file(metrics.text, LINES, strlen(LINES)), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
     assert_int_equal(io_file_bytes(second.text), strlen(LINES));
     rename(path_of("%s/elsewhere", dir).text, path_of("%s/checkpoints", dir).text);
     assert_int_equal(resume("", 4).code, 0);
     rename(path_of("%s/checkpoints", dir).text, path_of("%s/elsewhere", dir).text);
-    assert_int_equal(io_replace_file(metrics.text, LINES, strcspn(LINES, "\n") + 1), 0); /* killed before its first checkpoint */
+    /* as of a run that was killed before its first checkpoint */
+    assert_int_equal(io_replace_file(metrics.text, LINES, strcspn(LINES, "\n") + 1), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(unlink(metrics.text), 0);
     assert_int_equal(resume("", 0).code, 0);
 }
 
-/* state.json with another version, and its hash put right. */
+/* Sets another version in state.json and corrects its hash. */
 static void set_version(const char *version) {
     char   *text;
     Path    path = path_of("%s/checkpoints/step_00000004/state.json", dir);
@@ -243,7 +246,7 @@ static void set_version(const char *version) {
     memcpy(strstr(text, "\"version\":\"") + strlen("\"version\":\""), version, 3);
     char   *tail = strstr(text, ",\n\"hash\":\"");
     snprintf(tail + strlen(",\n\"hash\":\""), 17, "%016llx", (unsigned long long)manifest_hash(text, (size_t)(tail - text)));
-    text[bytes - 3] = '"'; /* where snprintf has put its end */
+    text[bytes - 3] = '"'; /* overwrites the NUL of snprintf */
     assert_int_equal(io_replace_file(path.text, text, (size_t)bytes), 0);
     free(text);
 }
@@ -251,10 +254,10 @@ static void set_version(const char *version) {
 static void test_versions(void **state) {
     (void)state;
     SAVE(2, 4);
-    set_version("1.7"); /* a minor version only adds */
+    set_version("1.7"); /* a minor version only adds keys */
     assert_int_equal(resume("", 4).code, 0);
     set_version("2.0");
-    Child c = resume("", -1); /* and not from step 2: that would undo a newer program's work */
+    Child c = resume("", -1); /* it does not resume from step 2, which would undo the work of a newer program */
     assert_int_equal(c.code, EXIT_DATA);
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "step_00000004: state.json has format version 2.0; this program reads 1.x"));
@@ -313,7 +316,7 @@ static void test_keeps_the_newest(void **state) {
     assert_string_equal(listing(), "step_00000004 step_00000005 ");
     save_steps((const int64_t[]){6, 7, 8, 0}, "},\"checkpoint\":{\"keep\":4", F32);
     assert_string_equal(listing(), "step_00000005 step_00000006 step_00000007 step_00000008 ");
-    save_steps((const int64_t[]){9, 0}, "},\"checkpoint\":{\"keep\":1", F32); /* never fewer than two */
+    save_steps((const int64_t[]){9, 0}, "},\"checkpoint\":{\"keep\":1", F32); /* at least two are kept */
     assert_string_equal(listing(), "step_00000008 step_00000009 ");
 }
 
@@ -322,9 +325,10 @@ static void test_milestones_stay(void **state) {
     static const char every_3[] = "},\"checkpoint\":{\"every\":1,\"keep\":2,\"keep_every\":3";
     save_steps((const int64_t[]){1, 2, 3, 4, 5, 6, 7, 8, 0}, every_3, F32);
     assert_string_equal(listing(), "step_00000003 step_00000006 step_00000007 step_00000008 ");
-    save_steps((const int64_t[]){9, 10, 0}, every_3, F32); /* one that is among the newest counts there */
+    /* a step to keep that is among the newest counts as one of them */
+    save_steps((const int64_t[]){9, 10, 0}, every_3, F32);
     assert_string_equal(listing(), "step_00000003 step_00000006 step_00000009 step_00000010 ");
-    SAVE(11); /* no longer wanted */
+    SAVE(11); /* no longer kept */
     assert_string_equal(listing(), "step_00000010 step_00000011 ");
 }
 
@@ -347,7 +351,8 @@ static void test_the_best_stays(void **state) {
     assert_string_equal(listing(), "step_00000008 step_00000009 ");
 }
 
-/* The power goes after a save and before it prunes: nothing that was to stay is gone, and the next save prunes for both. */
+/* The power fails after a save and before it prunes. Nothing that should stay is gone, and the next save prunes for
+ * both. */
 static void test_a_prune_that_never_came(void **state) {
     (void)state;
     static const char all[] = "},\"checkpoint\":{\"keep\":9", every_3[] = "},\"checkpoint\":{\"every\":1,\"keep\":2,\"keep_every\":3";
@@ -361,12 +366,13 @@ static void test_never_prunes_below_what_verifies(void **state) {
     SAVE(1, 2);
     flip_bit("step_00000002/model.safetensors", -5);
     SAVE(3);
-    assert_string_equal(listing(), "step_00000001 step_00000002.passed-over step_00000003 "); /* 2 is broken: 3 can fall back to 1 */
+    /* step 2 is damaged, so step 3 needs step 1 to fall back to */
+    assert_string_equal(listing(), "step_00000001 step_00000002.passed-over step_00000003 ");
     SAVE(4);
     assert_string_equal(listing(), "step_00000002.passed-over step_00000003 step_00000004 ");
 }
 
-/* A checkpoint that was whole may be broken by now: every save reads its fallback again. */
+/* A checkpoint may be damaged later, so every save reads the one it would fall back to again. */
 static void test_an_older_one_breaks_while_the_run_goes_on(void **state) {
     (void)state;
     Fixture f;
@@ -399,7 +405,7 @@ static void test_leftovers_go_and_strangers_stay(void **state) {
     assert_string_equal(listing(), "best step_00000001.old step_00000002 step_00000003 step_1 ");
 }
 
-/* Of a folder that a save has left only the files of a save go. */
+/* In a folder that a save has left unfinished, only the files of a save are deleted. */
 static void test_files_of_others_stay(void **state) {
     (void)state;
     char  *text;
@@ -418,7 +424,7 @@ static void test_files_of_others_stay(void **state) {
     assert_int_equal(resume("", 3).code, 0);
 }
 
-/* A run that fell back goes its own way: the broken checkpoint that it passed over does not come back, and stays. */
+/* After a run fell back to an older checkpoint, the damaged one that it skipped is kept and never used again. */
 static void test_passed_over_steps_go_out_of_the_way(void **state) {
     (void)state;
     SAVE(10, 20);
@@ -432,7 +438,7 @@ static void test_passed_over_steps_go_out_of_the_way(void **state) {
     assert_string_equal(listing(), "step_00000015 step_00000020.passed-over step_00000020.passed-over-2 step_00000021 ");
 }
 
-/* A checkpoint under the name of another step, and a link, are the user's. */
+/* A checkpoint under the name of another step, and a link, belong to the user. */
 static void test_renamed_and_linked_steps_stay(void **state) {
     (void)state;
     struct stat st;
@@ -462,7 +468,7 @@ static void test_saving_a_step_again(void **state) {
     stat(file.text, &before);
     SAVE(20);
     stat(file.text, &after);
-    assert_int_equal(before.st_ino, after.st_ino); /* there already, and whole */
+    assert_int_equal(before.st_ino, after.st_ino); /* it was there already and is whole */
     flip_bit("step_00000020/model.safetensors", -5);
     SAVE(20);
     stat(file.text, &after);
@@ -470,14 +476,14 @@ static void test_saving_a_step_again(void **state) {
     assert_int_equal(resume("", 20).code, 0);
 }
 
-/* After a rollback a step has seen other data than it had before. */
+/* After a rollback a step is trained with other data than before. */
 static void test_saving_a_step_after_a_rollback(void **state) {
     (void)state;
     Fixture f;
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 20);
     checkpoint_save(&f.state, 20);
-    fixture_fill(&f, 21); /* this time step 20 looks like that */
+    fixture_fill(&f, 21); /* this time step 20 has other values */
     f.train_state.start.samples += 12;
     checkpoint_save(&f.state, 20);
     assert_int_equal(checkpoint_resume(&f.state).step, 20);
@@ -493,7 +499,7 @@ static void roll_back_piece(void *argument) {
     if (step != *(int64_t *)argument) _exit(1);
 }
 
-/* To the first weights only when nothing was saved yet. */
+/* A rollback returns to the first weights only if nothing was saved yet. */
 static void test_rolling_back(void **state) {
     (void)state;
     int64_t none = 0, one = 1;
@@ -515,7 +521,8 @@ static void test_find(void **state) {
     assert_int_equal(checkpoint_find(dir, out, sizeof out), 1);
     assert_string_equal(out, path_of("%s/checkpoints/step_00000002", dir).text);
     rename(out, path_of("%s/best", dir).text);
-    assert_int_equal(checkpoint_find(path_of("%s/best", dir).text, out, sizeof out), 1); /* a checkpoint may be copied under any name */
+    /* a copied checkpoint may have any name */
+    assert_int_equal(checkpoint_find(path_of("%s/best", dir).text, out, sizeof out), 1);
     assert_string_equal(out, path_of("%s/best", dir).text);
     assert_int_equal(checkpoint_find(dir, out, sizeof out), 1);
     assert_string_equal(out, path_of("%s/checkpoints/step_00000001", dir).text);

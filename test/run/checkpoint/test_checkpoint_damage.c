@@ -15,7 +15,7 @@ static char  older[128], newest[128], older_path[256], newest_path[256];
 static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "config.json", "state.json"};
 enum { NAMES = sizeof names / sizeof *names };
 
-/* Steps 1 and 2; every case damages 2. */
+/* Saves steps 1 and 2. Every case damages step 2. */
 static int enter_saved(void **state) {
     Fixture f;
     if (enter(state)) return -1;
@@ -41,12 +41,13 @@ static int verifies(void) {
     return 1;
 }
 
-/* The newest is refused and resuming takes step 1, with all its bits. */
+/* The newest checkpoint is refused, and a resume uses step 1 with all its bits. */
 static void expect_fall_back(const char *what) {
     Fixture f;
     char    found[256] = "nothing";
     if (verifies()) fail_msg("%s: not seen", what);
-    int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY); /* test_checkpoint.c checks its messages */
+    /* test_checkpoint.c checks the messages of this function */
+    int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     int is_older = checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;
     fixture_create(&f, comm, dir, F32, 1, "");
@@ -66,7 +67,7 @@ static void flip(int fd, uint64_t bit) {
     assert_int_equal(io_pwrite(fd, &byte, 1, bit / 8), 0);
 }
 
-/* Every byte of the headers and of the small files, and 600 bits anywhere in the large ones. */
+/* Flips bits in every byte of the headers and of the small files, and 600 bits anywhere in the large files. */
 static void test_bit_flips(void **state) {
     (void)state;
     int64_t seen = 0;
@@ -130,7 +131,7 @@ static void test_missing_and_swapped_files(void **state) {
         expect_fall_back("empty");
         rename(kept.text, at_newest(names[n]));
         assert_true(verifies());
-        if (strcmp(names[n], "config.json") == 0) continue; /* the same in both */
+        if (strcmp(names[n], "config.json") == 0) continue; /* equal in both steps */
         Path copy = path_of("cp '%s' '%s' && cp '%s' '%s'", at_newest(names[n]), kept.text, at_older(names[n]), kept_older.text);
         assert_int_equal(system(copy.text), 0);
         rename(kept_older.text, at_newest(names[n]));
@@ -177,7 +178,7 @@ static void measure(void) {
     }
 }
 
-/* The bit of case i, and its file. */
+/* Returns the bit of case i, and its file. */
 static int bit_of(int64_t i, uint64_t *bit) {
     uint32_t w[4];
     for (int n = 0; n < NAMES; n++) {
@@ -185,7 +186,7 @@ static int bit_of(int64_t i, uint64_t *bit) {
         i -= 8 * head_bytes[n];
     }
     rng_words(w, 13, RNG_TEST, (uint64_t)i);
-    int n = (int)(w[0] % 2); /* the two large ones */
+    int n = (int)(w[0] % 2); /* one of the two large files */
     *bit = (((uint64_t)w[1] << 32) | w[2]) % (uint64_t)(8 * file_bytes[n]);
     return n;
 }

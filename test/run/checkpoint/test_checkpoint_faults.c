@@ -22,7 +22,7 @@ static int leave_unlogged(void **state) {
 
 typedef struct { const char *spec; int64_t step; } Saving;
 
-/* From here on the rule counts. */
+/* Sets the rule. Calls are counted from here. */
 static void plant(const char *spec) {
     failpoints_reset();
     if (spec) setenv("TRAIN_GPT_FAIL", spec, 1);
@@ -62,11 +62,11 @@ static int verifies(int64_t step) {
     return 1;
 }
 
-/* A rule that finds no such call ends a sweep: then there is no log. */
+/* Returns the path of the log of faults. If a rule finds no such call, there is no log, and the sweep ends. */
 static Path log_path(void) { return path_of("%s/struck", dir); }
 static int  struck(void) { return unlink(log_path().text) == 0; }
 
-/* Steps 1 and 2, and nothing else; links to files made once, which no save writes into. */
+/* Makes a folder with steps 1 and 2 only. They are links to files made once, into which no save writes. */
 static void start_over(void) {
     Path kept = path_of("%s/kept", dir), checkpoints = path_of("%s/checkpoints", dir);
     if (access(kept.text, F_OK) != 0) {
@@ -77,7 +77,7 @@ static void start_over(void) {
     assert_int_equal(system(path_of("rm -rf '%s' && cp -al '%s' '%s'", checkpoints.text, kept.text, checkpoints.text).text), 0);
 }
 
-/* After a save of step 3 that deletes step 1: 2 untouched; 1 whole, or gone; 3 whole, or not under its name. */
+/* After a save of step 3 that deletes step 1: 2 is unchanged; 1 is whole or gone; 3 is whole or has not its name. */
 static void expect_old_or_new(const char *spec) {
     if (!verifies(2)) fail_msg("%s: step 2 was touched", spec);
     if (there("step_00000001") && !verifies(1)) fail_msg("%s: half of step 1 is there", spec);
@@ -86,7 +86,7 @@ static void expect_old_or_new(const char *spec) {
     expect_resume_at(2, 3, spec);
 }
 
-/* The next save clears the leftovers. */
+/* The next save deletes the leftovers. */
 static void expect_next_save(const char *spec) {
     if (save(4, NULL).code != 0) fail_msg("%s: the next save fails", spec);
     if (there("step_00000003.tmp") || there(".trash-step_00000001")) fail_msg("%s: leftovers stay", spec);
@@ -110,7 +110,7 @@ static void test_every_call_of_a_save(void **state) {
             if (what >= 3) {
                 if (c.code != -1) fail_msg("%s: exit %d", spec, c.code);
                 killed++;
-            } else if (c.code == 0) { /* then step 3 is there, and each message is about older steps */
+            } else if (c.code == 0) { /* step 3 is there, and each message is about older steps */
                 if (!verifies(3) || (what == 2 && c.said[0])) fail_msg("%s: %s", spec, c.said);
                 int is_unread = strstr(c.said, "does not count as a checkpoint to fall back to") != NULL;
                 if (c.said[0] && !is_unread && !strstr(c.said, "warning: cannot remove the old checkpoint"))
@@ -130,7 +130,7 @@ static void test_every_call_of_a_save(void **state) {
 
 typedef struct { const char *spec; } Resuming;
 
-/* Exit code = 100 + the step whose bits are there. */
+/* Exits with 100 + the step whose bits are there. */
 static void resume_piece(void *argument) {
     const Resuming *r = argument;
     Fixture         f;
@@ -140,7 +140,8 @@ static void resume_piece(void *argument) {
     _exit(fixture_differences(&f, step) == 0 ? 100 + (int)step : 99);
 }
 
-/* A checkpoint that cannot be read is not broken: the start ends, and the next one takes the newest, no older one. */
+/* A checkpoint that cannot be read is not damaged. The start ends, and the next one uses the newest checkpoint, not an
+ * older one. */
 static void test_every_call_of_a_resume(void **state) {
     (void)state;
     static const char *const whats[] = {"EIO", "short", "kill-before", "kill-after"};
@@ -167,7 +168,7 @@ static void test_every_call_of_a_resume(void **state) {
     assert_true(ended > 8 && calls > 50);
 }
 
-/* Nor is a folder that is there, and cannot be read, written over. */
+/* A folder that cannot be read is not overwritten. */
 static void test_a_step_that_cannot_be_read_is_not_saved_again(void **state) {
     (void)state;
     start_over();
@@ -183,7 +184,7 @@ static void find_piece(void *argument) {
     checkpoint_find(dir, out, sizeof out);
 }
 
-/* Nor passed over for an older one by a verb that only reads. */
+/* A verb that only reads does not use an older checkpoint if the newest cannot be read. */
 static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
     (void)state;
     start_over();
@@ -196,9 +197,10 @@ static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
 
 /* --- a write that puts down other bytes and returns success ------------------------------------------------------- */
 
-static int flip_in; /* which of this process' writes to files, from 1; 0: none */
+static int flip_in; /* number of this process's write that is changed, from 1; 0: none */
 
-/* The bytes with a bit of the middle one flipped, when it is this write's turn, else NULL; free it. */
+/* Returns the bytes with one bit flipped in the middle if this write is number flip_in, otherwise NULL. The caller
+ * frees them. */
 static void *flipped(int fd, const void *data, size_t bytes) {
     static int  writes;
     struct stat st;
@@ -251,7 +253,7 @@ static void test_every_write_of_a_save_flips_a_bit(void **state) {
 
 typedef struct { const char *spec; int64_t last; } Series;
 
-/* Steps 1 to last, one save each, as a run makes them. */
+/* Saves steps 1 to last, one save each, as a run does. */
 static void series_piece(void *argument) {
     const Series *series = argument;
     Fixture       f;
@@ -285,7 +287,7 @@ static void test_one_failed_save_is_a_warning(void **state) {
 
 static void test_three_in_a_row_end_the_job(void **state) {
     (void)state;
-    Child c = save_series("io.pwrite@9+:ENOSPC", 9); /* eight of them are one save */
+    Child c = save_series("io.pwrite@9+:ENOSPC", 9); /* one save makes eight of these calls */
     assert_int_equal(c.code, EXIT_IO);
     assert_int_equal(child_lines(&c), 3);
     assert_non_null(strstr(c.said, "warning: step 2 is not saved: cannot write "));
@@ -294,7 +296,7 @@ static void test_three_in_a_row_end_the_job(void **state) {
     assert_non_null(strstr(c.said, strerror(ENOSPC)));
     expect_resume_at(1, 1, "three failures");
     assert_false(there("step_00000004.tmp"));
-    c = save_series("io.fsync@1:EIO;io.fsync@2:EIO;io.fsync@10:EIO", 5); /* never three in a row */
+    c = save_series("io.fsync@1:EIO;io.fsync@2:EIO;io.fsync@10:EIO", 5); /* there are never three faults in a row */
     assert_int_equal(c.code, 0);
 }
 
@@ -345,7 +347,7 @@ static void test_file_size_limit(void **state) {
     expect_resume_at(1, 1, "limit");
 }
 
-/* Root may write anywhere but under a plain file. */
+/* Root may write anywhere except below a plain file. */
 static void test_unwritable_folder(void **state) {
     (void)state;
     Path file = path_of("%s/checkpoints", dir);
@@ -356,7 +358,7 @@ static void test_unwritable_folder(void **state) {
     assert_non_null(strstr(c.said, "checkpoints: Not a directory"));
 }
 
-/* kill -9 at moments spread over a save: the checkpoint before it, or the new one, never anything else. */
+/* kill -9 at moments spread over a save leaves the previous checkpoint or the new one. */
 static void test_kill_during_save(void **state) {
     (void)state;
     enum { KILLS = 50 };

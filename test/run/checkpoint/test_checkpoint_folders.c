@@ -1,6 +1,5 @@
-/* test_checkpoint_folders.c - entries of run.dir/checkpoints: names that only look like ours, other kinds of files,
- * folders that cannot be read, paths that are too long.
- */
+/* test_checkpoint_folders.c - entries of run.dir/checkpoints: names that look like ours, other kinds of files, folders
+ * that cannot be read, paths that are too long. */
 #include "test/run/lib/child.h"
 
 #include <errno.h>
@@ -20,7 +19,7 @@ static void save_one(int64_t step) {
     fixture_destroy(&f);
 }
 
-/* Only a name of folder_name() is a step, and only with our endings a leftover. */
+/* Only a name of folder_name() is a step, and only such a name with one of our endings is a leftover. */
 static void test_names_of_strangers(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -64,7 +63,7 @@ static void expect_end(Child c, int code, const char *word) {
         fail_msg("exit %d, %d due: \"%s\" does not say \"%s\"", c.code, code, c.said, word);
 }
 
-/* No folder: no checkpoint yet. A folder that cannot be read may hold this run's checkpoints. */
+/* Without the folder there is no checkpoint yet. A folder that cannot be read may hold checkpoints of this run. */
 static void test_checkpoints_is_something_else(void **state) {
     (void)state;
     StepFolder *list;
@@ -90,7 +89,7 @@ static void expect_broken(const char *folder, const char *word) {
     if (!strstr(fault, word)) fail_msg("\"%s\" does not say \"%s\"", fault, word);
 }
 
-/* In the place of a checkpoint, and of its manifest. */
+/* Other kinds of files in place of a checkpoint and of its manifest. */
 static void test_a_checkpoint_is_something_else(void **state) {
     (void)state;
     save_one(1);

@@ -15,7 +15,7 @@ static uint64_t seed = 1;
 static int      states, old_ones;
 
 typedef struct { uint64_t *hash; int count, room; } Set;
-static Set choices, contents; /* the changes that stay; the resulting files */
+static Set choices, contents; /* changes that are kept; resulting files */
 
 static int enter_beside(void **state) {
     if (enter(state)) return -1;
@@ -37,11 +37,11 @@ static void save(int64_t step) {
     fixture_destroy(&f);
 }
 
-/* A start in `left` finds one of the two steps; for every 16th state a save there works, too. */
+/* A start in `left` finds one of the two steps. For every 16th state a save there works, too. */
 static void expect_old_or_new(int64_t old, int64_t new, int is_done, int count) {
     Fixture f;
     fixture_create(&f, comm, left, F32, 1, "");
-    int64_t step = checkpoint_resume(&f.state).step; /* ends this program when none is good */
+    int64_t step = checkpoint_resume(&f.state).step; /* ends this program if there is no valid checkpoint */
     if (step != old && step != new) fail_msg("after %d changes: step %lld", count, (long long)step);
     if (is_done && step != new) fail_msg("after the last sync: step %lld", (long long)step);
     if (step > 0 && fixture_differences(&f, step) != 0) fail_msg("after %d changes: step %lld is mixed", count, (long long)step);
@@ -64,7 +64,7 @@ static int is_new(Set *set, uint64_t hash) {
 }
 
 static void try_state(const Fate *fate, int count, uint64_t tear, int64_t old, int64_t new) {
-    int      is_done = count == disk.changes; /* then the old checkpoint is not enough: always a state of its own */
+    int      is_done = count == disk.changes; /* then the old checkpoint alone is not enough; always a separate state */
     uint64_t choice = (uint64_t)is_done;
     for (int i = 0; i < count; i++) {
         uint64_t part[3] = {(uint64_t)i, fate[i], fate[i] == FATE_TORN ? tear : 0};
@@ -85,8 +85,8 @@ static uint64_t random_at(uint64_t a, uint64_t b) {
     return XXH3_64bits(x, sizeof x);
 }
 
-/* The power fails after `count` changes. round 0: all that is unsure is lost; 1: it is there; then each one alone lost,
- * there, torn; then any. */
+/* Simulates a power failure after `count` changes. Round 0: all changes that are not certain are lost; 1: they are
+ * kept; then each one alone is lost, kept or torn; then a random choice. */
 static void try_round(int count, int round, int64_t old, int64_t new) {
     Fate fate[DISK_CHANGES];
     int  unsure[DISK_CHANGES], many = 0;
@@ -104,13 +104,14 @@ static void try_round(int count, int round, int64_t old, int64_t new) {
     try_state(fate, count, random_at((uint64_t)round, 7), old, new);
 }
 
-/* Records a save of step `new` and loses power everywhere in it. */
+/* Records a save of step `new` and simulates a power failure at every moment of it. */
 static void lose_power(int64_t old, int64_t new) {
     disk_record(dir);
     save(new);
     disk.recording = 0;
     states = old_ones = choices.count = contents.count = 0;
-    int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY); /* which ones are passed over is looked at in test_checkpoint.c */
+    /* test_checkpoint.c checks which checkpoints are skipped */
+    int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     for (int round = 0, before = -1; states < wanted && (states > before || round < 200); round++) {
         before = states;
@@ -136,7 +137,7 @@ static void test_save_that_prunes(void **state) {
     lose_power(2, 3);
 }
 
-/* A run that fell back comes to the step whose folder is broken. */
+/* A run that fell back arrives at the step whose folder is damaged. */
 static void test_save_over_a_broken_one(void **state) {
     (void)state;
     save(1);

@@ -1,6 +1,5 @@
-/* test_checkpoint_space.c - a start's look at run.dir/checkpoints, and its refusal before the first step: leftovers,
- * other kinds of files, links, and a file system of a known size.
- */
+/* test_checkpoint_space.c - the check of run.dir/checkpoints at a start, and its refusal before the first step:
+ * leftovers, other kinds of files, links, and a file system of a known size. */
 #include "core/io.h"
 
 #include <errno.h>
@@ -12,9 +11,10 @@
 
 #include "test/run/lib/own_folder.h"
 
-static size_t one;      /* checkpoint, in bytes */
-static int    is_silent; /* statvfs() fails */
-static double capacity; /* of the file system under run.dir/checkpoints, in checkpoints; elsewhere there is no room at all */
+static size_t one;      /* bytes of a checkpoint */
+static int    is_silent; /* 1: statvfs() fails */
+/* capacity of the file system of run.dir/checkpoints, in checkpoints; other file systems are full */
+static double capacity;
 
 static int enter_roomy(void **state) {
     capacity = 100.0, is_silent = 0;
@@ -26,7 +26,7 @@ static const char *in_checkpoints(const char *name) {
     return (path = path_of("%s/checkpoints%s%s", dir, *name ? "/" : "", name)).text;
 }
 
-/* The files in checkpoints/ take from the capacity. */
+/* Simulates statvfs(). The files in checkpoints/ use up the capacity. */
 int __wrap_statvfs(const char *path, struct statvfs *fs);
 int __wrap_statvfs(const char *path, struct statvfs *fs) {
     double used = 0.0;
@@ -87,7 +87,7 @@ static void put_file(const char *name, size_t bytes) {
     io_close(fd);
 }
 
-/* A save that was cut off must not keep the next start from its room. */
+/* A save that was interrupted must not use the space of the next start. */
 static void test_leftovers_go_before_the_room_is_measured(void **state) {
     (void)state;
     save_steps(2, 10);
@@ -103,7 +103,7 @@ static void test_leftovers_go_before_the_room_is_measured(void **state) {
     }
 }
 
-/* A leftover with other things in it than a save writes keeps them, out of the way. */
+/* A leftover that has other files than those of a save is renamed, and keeps them. */
 static void test_other_leftovers_are_kept(void **state) {
     (void)state;
     save_steps(2, 10);
@@ -115,7 +115,8 @@ static void test_other_leftovers_are_kept(void **state) {
     assert_int_equal(access(in_checkpoints("step_00000020.tmp.passed-over/a/b"), F_OK), 0);
 }
 
-/* Without statvfs() a start goes on; without a save to come it needs no room; a checkpoint without files takes none. */
+/* A start continues if statvfs() fails. It needs no space if no save follows. A checkpoint without files takes no
+ * space. */
 static void test_room_that_is_not_needed_or_not_known(void **state) {
     (void)state;
     capacity = 0.5;
@@ -148,7 +149,7 @@ static void test_limits_on_files(void **state) {
     assert_int_equal(child_run(limited_piece, &large).code, 0);
 }
 
-/* A place where no folder can be made, a run.dir that is too long. */
+/* A place where no folder can be made, and a run.dir that is too long. */
 static void elsewhere_piece(void *run_dir) {
     Fixture f;
     create(&f, 2);
@@ -185,7 +186,7 @@ static void test_a_save_without_room(void **state) {
     assert_int_equal(child_run(save_piece, NULL).code, 0);
 }
 
-/* The next save comes before anything is pruned. */
+/* A new checkpoint is written before an old one is pruned. */
 static void test_more_than_are_kept_need_room_for_one(void **state) {
     (void)state;
     save_steps(5, 50);
@@ -195,7 +196,7 @@ static void test_more_than_are_kept_need_room_for_one(void **state) {
     assert_int_equal(start(2, 50).code, 0);
 }
 
-/* Of a run of 100 steps those at 20, 40, 60, 80 and 100 stay, beside the two newest and the one being written. */
+/* In a run of 100 steps, those at 20, 40, 60, 80 and 100 are kept, besides the two newest and the one being written. */
 static void test_milestones_need_room(void **state) {
     (void)state;
     capacity = 7.9;
@@ -210,14 +211,15 @@ static void test_room_is_that_of_the_folder_itself(void **state) {
     capacity = 2.9;
     expect_refusal(start(2, 0), "checkpoints: its file system has");
     capacity = 3.1;
-    assert_int_equal(start(2, 0).code, 0); /* run.dir itself is full, in __wrap_statvfs */
+    assert_int_equal(start(2, 0).code, 0); /* in __wrap_statvfs the file system of run.dir itself is full */
     assert_true(stat(in_checkpoints(""), &st) == 0 && S_ISDIR(st.st_mode));
     assert_int_equal(rmdir(in_checkpoints("")), 0); /* nothing is left in it */
 }
 
 static void test_no_folder_of_ours(void **state) {
     (void)state;
-    static const char *const points_to[] = {"/nonexistent", "/dev/null", "/proc/self/fd"}; /* the last: nobody may make files there */
+    /* nobody may make files in the last one */
+    static const char *const points_to[] = {"/nonexistent", "/dev/null", "/proc/self/fd"};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(symlink(points_to[i], in_checkpoints("")), 0);
         expect_refusal(start(2, 0), i < 2 ? "checkpoints is no folder (a file, or a link to nothing): move it away"

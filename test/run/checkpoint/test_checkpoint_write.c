@@ -1,6 +1,5 @@
-/* test_checkpoint_write.c - a save's files beside the state itself, a save of a step that is there already, and causes
- * of refusal: another job's lock, a log that cannot be synced, a byte that no rank has written.
- */
+/* test_checkpoint_write.c - the files of a save besides the state, a save of a step that is there already, and causes
+ * of refusal: another job's lock, a log that cannot be synced, a byte that no rank has written. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -17,7 +16,7 @@ static int verifies(Manifest *m) {
     return folder_verify(NULL, step_path("").text, 4, NULL, m, fault) == MANIFEST_GOOD;
 }
 
-/* A vocabulary with an end-of-text token, a shard in the working directory, a watchdog of our own choice. */
+/* Saves with an end-of-text token, a shard in the working directory, and a watchdog set by the test. */
 static void test_what_else_is_in_it(void **state) {
     (void)state;
     Fixture  f;
@@ -40,11 +39,11 @@ static void test_what_else_is_in_it(void **state) {
     assert_true(io_read_file(step_path("/generation_config.json").text, 1 << 20, &text) > 0);
     assert_non_null(strstr(text, "\"eos_token_id\": 50256"));
     free(text);
-    assert_int_not_equal(access(step_path("/tokenizer.json").text, F_OK), 0); /* ids alone are no text */
+    assert_int_not_equal(access(step_path("/tokenizer.json").text, F_OK), 0); /* with ids alone there is no tokenizer */
     fixture_destroy(&f);
 }
 
-/* A step of that number that another run has saved, or this one with other tokens, makes way for this run's. */
+/* If another run has saved a step of that number, or this run with other tokens, it is replaced by this run's step. */
 static void test_a_step_of_another_run(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -66,7 +65,7 @@ static void test_a_step_of_another_run(void **state) {
     }
 }
 
-/* A network file system may show the new folder late. */
+/* A network file system may show the new folder only later. */
 static void test_a_folder_that_shows_late(void **state) {
     (void)state;
     Fixture  f;
@@ -74,7 +73,7 @@ static void test_a_folder_that_shows_late(void **state) {
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 4);
     failpoints_reset();
-    setenv("TRAIN_GPT_FAIL", "io.open@1:ENOENT;io.open@3:ENOENT", 1); /* the first try of each of two files */
+    setenv("TRAIN_GPT_FAIL", "io.open@1:ENOENT;io.open@3:ENOENT", 1); /* the first try of each of the two files fails */
     checkpoint_save(&f.state, 4);
     unsetenv("TRAIN_GPT_FAIL");
     assert_true(failpoint_calls("io.open") > 3);
@@ -114,12 +113,12 @@ static void lose_during_the_save(Fixture *f) {
     saver_start(s, 4, NULL);
     for (int part = 0;; part++) {
         while (!saver_ready(s)) usleep(1000);
-        if (part == 1) sign_from_elsewhere(); /* the pieces are written, the manifest is not */
+        if (part == 1) sign_from_elsewhere(); /* the pieces are written, but not the manifest */
         saver_next(s);
     }
 }
 
-/* From the moment on that the lock names another job nothing more is written. */
+/* Once the lock names another job, nothing more is written. */
 static void test_another_job_has_the_folder(void **state) {
     (void)state;
     for (int during = 0; during < 2; during++) {
@@ -143,11 +142,12 @@ static void with_a_log(Fixture *f) {
     f->state.log = path_of_log();
     f->state.log_fd = io_open(f->state.log, IO_CREATE);
     failpoints_reset();
-    setenv("TRAIN_GPT_FAIL", "io.fsync@5:EIO", 1); /* after those of two files of tensors and of two that describe them */
+    /* after the calls for two files of tensors and for two that describe them */
+    setenv("TRAIN_GPT_FAIL", "io.fsync@5:EIO", 1);
     checkpoint_save(&f->state, 4);
 }
 
-/* No checkpoint is ahead of the log. */
+/* No checkpoint is newer than the log. */
 static void test_a_log_that_cannot_be_synced(void **state) {
     (void)state;
     Child c = child_run(save_piece, &(Saving){with_a_log});
@@ -157,7 +157,7 @@ static void test_a_log_that_cannot_be_synced(void **state) {
     assert_int_not_equal(access(step_path("").text, F_OK), 0);
 }
 
-/* Bytes that no rank has written, or two have: a bug of ours would be seen before the folder gets its name. */
+/* If no rank has written some bytes, or two ranks have, the bug is reported before the folder gets its name. */
 static void test_runs_that_do_not_cover(void **state) {
     (void)state;
     for (int twice = 0; twice < 2; twice++) {

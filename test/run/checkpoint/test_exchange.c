@@ -1,5 +1,5 @@
-/* test_exchange.c - the runs of a checkpoint that ranks of any grid write cover its files exactly once. */
-#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+/* test_exchange.c - the extents of a checkpoint that ranks of any grid write cover its files exactly once. */
+#include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/checkpoint/exchange.h"
 
@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
-/* No two sizes have a factor in common but that of the heads, 12. */
+/* No two sizes have a common factor except that of the heads, 12. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
-/* How many bytes of memory a rank promises, and that its copies need no more. */
+/* Checks the bytes of memory that a rank promises, and that its copies need no more. */
 static void expect_room(const Layout *l, const FileRuns *f) {
     assert_true(f->elems <= exchange_most_elems(l));
     int64_t sum = 0;
@@ -46,7 +46,8 @@ static void files_are_covered_once(void **state) {
                     layout_destroy(&z.layout);
                 }
                 for (int64_t e = 0; e < whole.elems; e++) assert_int_equal(written[e], 1);
-                /* A span of columns is whole rows but for one at each end: 3 t runs of each at most, whatever its length. */
+                /* A span of columns consists of whole rows and a part of a row at each end, so it has at most 3 t
+                 * extents for any length. */
                 assert_true(runs <= (int64_t)t * ranks * (whole.params + whole.buckets) * (t > 1 ? 6 * t + 1 : 1));
                 free(written);
                 layout_destroy(&whole);

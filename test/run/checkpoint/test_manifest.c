@@ -1,4 +1,4 @@
-/* test_manifest.c - state.json: a written one is read back; one that is cut, flipped or made up is refused. */
+/* test_manifest.c - state.json: a written one is read back; one that is cut, changed or made up is refused. */
 #include "run/checkpoint/manifest.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@
 #include "core/json_text.h"
 #include "test/run/config/every_value.h"
 
-enum { TAIL = 29 }; /* ,\n"hash":"0123456789abcdef"}\n */
+enum { TAIL = 29 }; /* length of ,\n"hash":"0123456789abcdef"}\n */
 
-/* The text of a small manifest; the caller frees it. */
+/* Returns the text of a small manifest; the caller frees it. */
 static char *sample(size_t *bytes) {
     ManifestExtent model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}},
                    config[1] = {{0, 9, 4}}, tokenizer[1] = {{0, 5, 5}};
@@ -48,7 +48,7 @@ static char *sample(size_t *bytes) {
     return text;
 }
 
-/* Parses a block of exactly this size, so that AddressSanitizer sees a read behind its end. */
+/* Parses an allocation of exactly this size, so that AddressSanitizer notices a read after its end. */
 static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
     char *copy = malloc(bytes ? bytes : 1);
     memcpy(copy, text, bytes);
@@ -81,7 +81,7 @@ static void test_round_trip(void **state) {
     free(text);
 }
 
-/* Every number that a field can hold is read back from the text that the writer made of it. */
+/* Every number that a field can hold is read back from the text that the writer made. */
 static void test_extreme_numbers(void **state) {
     (void)state;
     static const double VALUES[] = {0.0, 5e-324, 2.2250738585072014e-308, 0.1, 1.0 / 3.0, 9007199254740991.0, 0x1p53, 9007199254740994.0,
@@ -112,7 +112,7 @@ static void test_extreme_numbers(void **state) {
     }
 }
 
-/* Of a GPU: the table of matrix products is kept as it is. */
+/* On a GPU the table of matrix products is kept unchanged. */
 static void test_gemm(void **state) {
     (void)state;
     ManifestExtent  one = {0, 9, 4};
@@ -140,7 +140,7 @@ static void test_gemm(void **state) {
     free(text);
 }
 
-/* A missing or cut file is broken; a file that could not be read is not. */
+/* A missing or cut file is damaged; a file that could not be read is not. */
 static void test_unread(void **state) {
     (void)state;
     static const struct { int error; const char *says; } table[] = {
@@ -173,7 +173,7 @@ static void test_every_cut_and_every_bit(void **state) {
     free(text);
 }
 
-/* One value changed, with the right hash: the manifest is consistent, or the fault names a part of it. */
+/* Changes one value and corrects the hash. The manifest is consistent, or the fault names a part of it. */
 static void read_changed(char *text, void *good) {
     char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
     Manifest m;
@@ -203,7 +203,7 @@ static void test_every_value(void **state) {
     free(text);
 }
 
-/* The sample with the first `from` replaced by `to` and the hash made right again: a forgery, not an accident. */
+/* Returns the sample with the first `from` replaced by `to` and the hash corrected. */
 static char *forge(const char *from, const char *to, size_t *bytes) {
     size_t old;
     char  *text = sample(&old), *at = memmem(text, old, from, strlen(from)), *out = malloc(old + strlen(to) + TAIL + 1);
@@ -232,7 +232,8 @@ static void test_forgeries(void **state) {
         {"\"run_id\"", "\"run_ix\"", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "../../etc/passwd", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "0123456789abcdef0123456789abcdef01234567", MANIFEST_BROKEN, "run_id"},
-        {"\"parent\"", "\"later\"", MANIFEST_GOOD, ""}, /* a run that is no copy has none, an earlier version no folder */
+        /* a run that is not a copy has no parent; an earlier version has no folder */
+        {"\"parent\"", "\"later\"", MANIFEST_GOOD, ""},
         {"\"folder\"", "\"later\"", MANIFEST_GOOD, ""},
         {"fedcba9876543210", "here", MANIFEST_BROKEN, "parent"},
         {"\"step\":\"40\"", "\"step\":40", MANIFEST_BROKEN, "parent"},
@@ -244,7 +245,7 @@ static void test_forgeries(void **state) {
         {"\"step\":\"1000\"", "\"step\":\"9223372036854775808\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"99999999999999999999999\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"1000\",\"step\":\"1000\"", MANIFEST_BROKEN, "no valid JSON"},
-        {"\"step\":\"1000\"", "\"step\":\"9007199254740993\"", MANIFEST_BROKEN, "step"}, /* beyond 2^53 */
+        {"\"step\":\"1000\"", "\"step\":\"9007199254740993\"", MANIFEST_BROKEN, "step"}, /* larger than 2^53 */
         {"\"samples\":\"12000\"", "\"samples\":\"9223372036854775807\"", MANIFEST_BROKEN, "samples"},
         {"\"tokens\":\"9007199254740992\"", "\"tokens\":\"9007199254740993\"", MANIFEST_BROKEN, "tokens"},
         {"\"skips\":\"2\"", "\"skips\":\"9007199254740993\"", MANIFEST_BROKEN, "guard"},
@@ -274,7 +275,8 @@ static void test_forgeries(void **state) {
         {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"data\":[", "\"data\":{},\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"tokenizer.json\"", "\"vocab.bin\"", MANIFEST_BROKEN, "files that are none of a checkpoint"},
-        {"\"tokenizer.json\"", "\"generation_config.json\"", MANIFEST_GOOD, ""}, /* each of the later ones may be missing */
+        /* each of the keys of later versions may be missing */
+        {"\"tokenizer.json\"", "\"generation_config.json\"", MANIFEST_GOOD, ""},
         {"\"model.safetensors\"", "\"../../model.safetensors\"", MANIFEST_BROKEN, "model.safetensors in its place"},
         {"\"model.safetensors\"", "\"/etc/passwd\"", MANIFEST_BROKEN, "model.safetensors in its place"},
         {"\"optimizer.safetensors\"", "\"model.safetensors\"", MANIFEST_BROKEN, "optimizer.safetensors in its place"},
@@ -307,7 +309,7 @@ static void test_forgeries(void **state) {
     }
 }
 
-/* A right hash over nothing but values: refused before a tree is built of it. */
+/* A text of values only, with the right hash, is refused before a tree is built from it. */
 static void test_costly_text(void **state) {
     (void)state;
     size_t   body = 16u << 20;
@@ -322,7 +324,7 @@ static void test_costly_text(void **state) {
     free(text);
 }
 
-/* As many runs as there is room for are read back. */
+/* The largest allowed number of extents is read back. */
 static void test_the_largest(void **state) {
     (void)state;
     const int64_t runs = 120000;
@@ -354,7 +356,7 @@ static void test_the_largest(void **state) {
     free(text);
 }
 
-/* As costly as a text can be that is parsed: a key for each value, and paths of 250 bytes. */
+/* The most expensive text that is parsed: a key for each value, and paths of 250 bytes. */
 static void test_memory(void **state) {
     (void)state;
     char *text = malloc(MANIFEST_LIMIT + 512), fault[MANIFEST_FAULT_BYTES] = "";
@@ -365,17 +367,17 @@ static void test_memory(void **state) {
     Manifest m;
     assert_true(at < MANIFEST_LIMIT);
     assert_int_equal(manifest_parse(text, (size_t)at, &m, fault), MANIFEST_BROKEN);
-    assert_non_null(strstr(fault, "not a train_gpt checkpoint's")); /* it was parsed */
+    assert_non_null(strstr(fault, "not a train_gpt checkpoint's")); /* the text was parsed */
     free(text);
 #ifndef __SANITIZE_ADDRESS__
     struct rusage used;
-    const char   *preload = getenv("LD_PRELOAD"); /* valgrind's own memory counts for it */
+    const char   *preload = getenv("LD_PRELOAD"); /* under valgrind its own memory counts, too */
     getrusage(RUSAGE_SELF, &used);
     if (!preload || !strstr(preload, "vgpreload")) assert_in_range(used.ru_maxrss >> 10, 1, 256);
 #endif
 }
 
-/* Runs of 1 MiB in files of up to 32 GiB, as ever; of a larger one so long that MANIFEST_RUNS of them cover it. */
+/* Extents have 1 MiB in files of up to 32 GiB. In larger files they are long enough for MANIFEST_RUNS of them. */
 static void runs_grow_with_their_file(void **state) {
     (void)state;
     assert_int_equal(manifest_extent_bytes(0), 1 << 20);

@@ -1,6 +1,5 @@
-/* test_memory_copy.c - the file of a copy in memory: no changed byte of it goes unseen; and every I/O call of a rescue in
- * turn fails, is cut short, or is the last thing the process does: the next start still finds the newest step.
- */
+/* test_memory_copy.c - the file of a copy in memory. Every changed byte is noticed. Every I/O call of a rescue in turn
+ * fails, is cut short, or is the last thing the process does; the next start still finds the newest step. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -42,7 +41,7 @@ static void test_names(void **state) {
         if (memory_is_name(names[i].name) != names[i].is_one) fail_msg("%s", names[i].name);
 }
 
-/* Each byte of header, runs and head, with one bit and with all of them changed; the data by their hashes. */
+/* Changes each byte of header, extents and head, one bit and all bits. The data is checked by hashes. */
 static void test_every_byte_counts(void **state) {
     (void)state;
     char       fault[MANIFEST_FAULT_BYTES], *bytes;
@@ -58,7 +57,7 @@ static void test_every_byte_counts(void **state) {
             if (memory_parse(bytes, (uint64_t)count, (uint64_t)count, &copy, fault)) fail_msg("byte %llu", (unsigned long long)i);
             bytes[i] = (char)(bytes[i] ^ bits);
         }
-    for (uint64_t cut = 0; cut <= used; cut++) /* what was read, or the file itself */
+    for (uint64_t cut = 0; cut <= used; cut++) /* cuts the bytes that were read, or the file itself */
         assert_true(!memory_parse(bytes, cut, (uint64_t)count, &copy, fault) && fault[0]);
     assert_false(memory_parse(bytes, (uint64_t)count, (uint64_t)count - 1, &copy, fault));
     assert_true(memory_parse(bytes, (uint64_t)count, (uint64_t)count, &copy, fault));
@@ -75,7 +74,8 @@ static void test_every_byte_counts(void **state) {
     }
 }
 
-/* Not ours to read: a link leads elsewhere, a pipe never answers; a folder of another user is refused when it is made. */
+/* Files that must not be read: a link leads elsewhere, a pipe never answers. A folder of another user is refused when
+ * it is made. */
 static void test_foreign_files(void **state) {
     (void)state;
     char       fault[MANIFEST_FAULT_BYTES];
@@ -90,7 +90,7 @@ static void test_foreign_files(void **state) {
     assert_int_equal(io_mkdir_own(path_of("%s/link", dir).text), -EPERM);
 }
 
-/* Exit code = 100 + the step whose bits are there. */
+/* Exits with 100 + the step whose bits are there. */
 static void resume_piece(void *spec) {
     Fixture f;
     memory_fixture(&f, comm, dir);
@@ -110,13 +110,13 @@ static void test_every_call_of_a_rescue(void **state) {
     lose();
     setenv("TRAIN_GPT_FAIL_LOG", log.text, 1);
     for (size_t what = 0; what < sizeof whats / sizeof *whats; what++)
-        for (int nth = 1;; nth += 1 + nth / 16) { /* calls in a row differ little */
+        for (int nth = 1;; nth += 1 + nth / 16) { /* consecutive calls differ little, so some are skipped */
             char spec[40];
             snprintf(spec, sizeof spec, "io@%d:%s", nth, whats[what]);
             Child c = child_run(resume_piece, spec);
             if (unlink(log.text) != 0) break;
             calls++;
-            /* A copy that cannot be read is passed over, and so its step. */
+            /* A copy that cannot be read is skipped, and so is its step. */
             int good = what == 0 ? c.code == EXIT_IO || (c.code >= 105 && c.code <= 107) : what == 1 ? c.code == 107 : c.code == -1;
             if (!good) fail_msg("%s: exit %d, %s", spec, c.code, c.said);
             ended += c.code == EXIT_IO;
@@ -129,7 +129,7 @@ static void test_every_call_of_a_rescue(void **state) {
     assert_true(ended > 15 && calls > 90);
 }
 
-/* Every call of the making of copies: no copies and a warning, and never a run that ends. */
+/* If any call in the making of copies fails, there are no copies and a warning. The run never ends. */
 static void test_every_call_of_the_making(void **state) {
     (void)state;
     int refused = 0, taken = 0;

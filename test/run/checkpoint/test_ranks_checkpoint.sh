@@ -1,4 +1,4 @@
-# A checkpoint of one number of ranks resumes on any other, bit for bit; and a full disk on one rank ends all.
+# A checkpoint of any number of ranks resumes on any other, bit for bit. A full disk on one rank ends all ranks.
 . "$(dirname "$0")/../../../scripts/env.sh"
 TOOL=$PWD/$B/test/run/checkpoint/ranks_checkpoint
 WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
@@ -6,7 +6,7 @@ export OMP_NUM_THREADS=1
 STATUS=0
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
 stage() { echo $(($1 % 2)); }  # both stages take part on both sides
-# refused CODE PATTERN COMMAND...: ends with the code and exactly one line that matches.
+# refused CODE PATTERN COMMAND...: checks that the command ends with the code and exactly one line that matches.
 refused() {
     local code=$1 pattern=$2; shift 2
     "$@" > "$WORK/out" 2> "$WORK/err"; local status=$?

@@ -1,4 +1,5 @@
-/* test_safetensors.c - headers that must be read, headers that must be refused, and the header we write. */
+/* test_safetensors.c - headers that must be read, headers that must be refused, and the header that the program
+ * writes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,8 @@ enum { FILE_ROOM = 1 << 16 };
 
 typedef struct { uint8_t bytes[FILE_ROOM]; size_t size; } File;
 
-/* A file of this header and data_bytes bytes of tensors; claimed: the length it states, -1 = the true one. */
+/* Makes a file of this header and data_bytes bytes of tensors. claimed: the length that the file states; -1: the true
+ * one. */
 static File *file_of(const char *header, size_t data_bytes, int64_t claimed) {
     static File file;
     size_t      n = strlen(header);
@@ -30,7 +32,7 @@ static File *file_of(const char *header, size_t data_bytes, int64_t claimed) {
     return &file;
 }
 
-/* Parses from a block of exactly the given size, so that AddressSanitizer sees a read behind its end. */
+/* Parses an allocation of exactly this size, so that AddressSanitizer notices a read after its end. */
 static int parse(const uint8_t *bytes, size_t size, uint64_t file_bytes, Safetensors *out, char *fault) {
     uint8_t *copy = malloc(size ? size : 1);
     memcpy(copy, bytes, size);
@@ -53,7 +55,7 @@ static void read_changed(char *header, void *good) {
     ++*(int *)good;
 }
 
-/* Each value of a header in turn is something else. */
+/* Replaces each value of a header in turn. */
 static void test_every_value(void **state) {
     (void)state;
     int good = 0;
@@ -164,7 +166,7 @@ static void test_refuses(void **state) {
     assert_non_null(strstr(fault, "too short"));
 }
 
-/* A header of nothing but values would cost a hundred times its size as a tree. */
+/* As a tree, a header of values only would need a hundred times its size. */
 static void test_refuses_costly_header(void **state) {
     (void)state;
     size_t   n = 4u << 20;
@@ -210,7 +212,7 @@ static void test_writes(void **state) {
     assert_null(safetensors_find(&s, "transformer.h.0.ln_1"));
     safetensors_shape(shape, sizeof shape, &s.tensor[0]);
     assert_string_equal(shape, "[389,14]");
-    safetensors_shape(shape, 6, &s.tensor[0]); /* no room for all of it */
+    safetensors_shape(shape, 6, &s.tensor[0]); /* the buffer is too small for the whole text */
     assert_string_equal(shape, "[389,");
     safetensors_shape(shape, 4, &s.tensor[0]);
     assert_string_equal(shape, "[38");
@@ -218,12 +220,13 @@ static void test_writes(void **state) {
     assert_string_equal(shape, "[]");
     safetensors_free(&s);
     for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, n, &s, fault));                 /* a file cut short */
-    for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, bytes + data, &s, fault));      /* less given than there is */
+    /* fewer bytes given than the file has */
+    for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, bytes + data, &s, fault));
     free(text);
     free(again);
 }
 
-/* For any bytes: no crash, no leak, and an accepted header is consistent. */
+/* For any bytes there is no crash and no leak, and an accepted header is consistent. */
 static void test_mutations(void **state) {
     (void)state;
     size_t   bytes;
@@ -248,7 +251,7 @@ static void test_mutations(void **state) {
         }
         free(copy);
     }
-    assert_true(accepted > 0); /* a changed name is still a header */
+    assert_true(accepted > 0); /* a changed name still gives a valid header */
     free(text);
 }
 

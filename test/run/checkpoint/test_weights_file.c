@@ -10,7 +10,7 @@
 
 #include "test/run/lib/own_folder.h"
 
-/* Values that all three types hold exactly. */
+/* Returns values that all three types hold exactly. */
 static float value_of(int64_t g) { return (float)((g * 37 + g / 7) % 255 - 127) * 0.015625f; }
 
 static uint16_t f16_from_value(float f) {
@@ -20,17 +20,19 @@ static uint16_t f16_from_value(float f) {
     return (uint16_t)((f < 0 ? 0x8000 : 0) | (exponent - 1 + 15) << 10 | (int)((fraction * 2 - 1) * 1024));
 }
 
-/* A file of the fixture's table as another program may write it: prefix or not, a type, rows in reverse order, and
- * `extra` more tensors. */
+/* A file of the fixture's table as another program may write it: with or without a prefix, in a type, with rows in
+ * reverse order, and with one more tensor. */
 typedef struct {
     const char *prefix;
     SafeType    type;
     int         reverse;
-    const char *extra;       /* name of one more tensor [1,1], NULL = none; a head has wte's shape, and wte's values where its name is lm_head.weight */
-    int         without;     /* row left out, -1 = none                                   */
+    /* name of one more tensor [1,1], NULL: none. A head has the shape of wte, and its values if the name is
+     * lm_head.weight */
+    const char *extra;
+    int         without;     /* number of a row that is left out, -1: none                */
     int64_t     wte_rows;    /* 0 = FIXTURE_V                                             */
-    float       poison;      /* instead of the last value of the table; 0 = as it should be */
-    const char *word;        /* in the refusal; NULL = it must be read                    */
+    float       poison;      /* replaces the last value of the table; 0: no change */
+    const char *word;        /* text in the refusal; NULL: the file must be read          */
 } Case;
 
 static void write_weights(const Case *c) {
@@ -85,7 +87,8 @@ static int64_t wrong_masters(const Fixture *f) {
         for (int64_t k = 0; k < span.elems; k++) {
             wrong += tensor_get(optimizer_master(&f->optimizer, span), k) !=
                      value_of(f->shards->layout.param[span.param].offset + span.first + k);
-            wrong += tensor_get(f->shards->params, span.memory + k) != value_of(f->shards->layout.param[span.param].offset + span.first + k); /* published, exact in bf16 */
+            /* the published weights are exact in bf16 */
+            wrong += tensor_get(f->shards->params, span.memory + k) != value_of(f->shards->layout.param[span.param].offset + span.first + k);
             wrong += tensor_get(optimizer_state(&f->optimizer, 0, span), k) != 0;
         }
     }
@@ -179,7 +182,7 @@ static void read_alone(void *argument) {
     fixture_destroy(&f);
 }
 
-/* What sample and eval read. Every place of a value is looked at, in blocks of any size. */
+/* The weights that sample and eval read. Every place of a value is checked, in blocks of any size. */
 static void test_values_are_finite(void **state) {
     (void)state;
     static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
@@ -194,7 +197,7 @@ static void test_values_are_finite(void **state) {
     for (int64_t i = 0; i < N; i++) value[i] = i % 3 ? FLT_MAX : -FLT_MIN / 2;
     assert_int_equal(weights_finite(value, N), N);
     static const int64_t places[] = {N - 1, (1 << 18) + 1, 1 << 18, (1 << 14) + 1, 1 << 14, (1 << 14) - 1, 1, 0};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) { /* the first of them */
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) { /* the first bad value is named */
         value[places[i]] = odd[i % 4];
         assert_int_equal(weights_finite(value, N), places[i]);
         assert_int_equal(weights_finite(value, places[i]), places[i]);
@@ -202,7 +205,7 @@ static void test_values_are_finite(void **state) {
     free(value);
 }
 
-/* Nothing there, a folder without the file, cut at every byte of the header, nonsense. */
+/* Nothing is there; a folder has no such file; the header is cut at every byte; nonsense. */
 static void test_no_files_of_weights(void **state) {
     (void)state;
     static const Case good = {"", SAFE_F32, 0, NULL, -1, 0, 0, NULL};
@@ -218,12 +221,12 @@ static void test_no_files_of_weights(void **state) {
     assert_int_equal(c.code, EXIT_IO);
     assert_non_null(strstr(c.said, "cannot be opened: Too many levels of symbolic links"));
     assert_int_equal(unlink(file), 0);
-    assert_int_equal(mkfifo(file, 0600), 0); /* and nobody waits for its other end */
+    assert_int_equal(mkfifo(file, 0600), 0); /* a pipe is refused without waiting for its other end */
     c = read_as(F32, file);
     assert_int_equal(c.code, EXIT_DATA);
     assert_non_null(strstr(c.said, "model.safetensors is a FIFO, not a file"));
     assert_int_equal(unlink(file), 0);
-    for (int above = 0; above < 2; above++) { /* a header longer than any, or than the file */
+    for (int above = 0; above < 2; above++) { /* a header longer than allowed, or than the file */
         const uint64_t claimed[4] = {above ? SAFETENSORS_HEADER_LIMIT + 1 : 100};
         assert_int_equal(io_replace_file(file, claimed, sizeof claimed), 0);
         c = read_as(F32, file);
@@ -241,7 +244,7 @@ static void test_no_files_of_weights(void **state) {
     free(data);
 }
 
-/* All bit patterns of 16 bits, in place, at an odd count. */
+/* All bit patterns of 16 bits, in place, with an odd count. */
 static void test_sixteen_bits_are_widened(void **state) {
     (void)state;
     static const struct { uint16_t bits; float value; } known[] = {

@@ -1,4 +1,5 @@
-/* test_weights_index.c - indexes that must be read, indexes that must be refused, and the one we write. */
+/* test_weights_index.c - indexes that must be read, indexes that must be refused, and the index that the program
+ * writes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 #include "run/checkpoint/weights_index.h"
 #include "test/run/config/every_value.h"
 
-/* Parses from a block of exactly the given size, so that AddressSanitizer sees a read behind its end. */
+/* Parses an allocation of exactly this size, so that AddressSanitizer notices a read after its end. */
 static int parse(const char *text, WeightsIndex *out, char *fault) {
     size_t bytes = strlen(text);
     char  *copy = malloc(bytes + 1);
@@ -78,7 +79,7 @@ static void read_changed(char *text, void *good) {
     ++*(int *)good;
 }
 
-/* Each value in turn is something else. */
+/* Replaces each value in turn. */
 static void test_every_value(void **state) {
     (void)state;
     int good = 0;
@@ -86,7 +87,7 @@ static void test_every_value(void **state) {
     assert_true(good > 0 && good < all);
 }
 
-/* More tensors than any model has cost no memory. */
+/* Too many tensors are refused before memory is allocated for them. */
 static void test_too_many_are_refused(void **state) {
     (void)state;
     enum { BYTES = 1 << 20 };

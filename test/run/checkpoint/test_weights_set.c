@@ -1,4 +1,4 @@
-/* test_weights_set.c - weights in several files with an index: values, refusals, where they are looked for. */
+/* test_weights_set.c - weights in several files with an index: values, refusals, and where they are searched. */
 #include "test/run/lib/child.h"
 
 #include "run/checkpoint/weights_set.h"
@@ -7,7 +7,7 @@
 
 static float value_of(int64_t g) { return (float)(g % 251 - 125) * 0.25f; }
 
-/* A file `name` with rows [first, end) of the fixture's table, and one more tensor [1] where extra is a name. */
+/* Writes a file `name` with rows [first, end) of the fixture's table, and one more tensor [1] if extra is a name. */
 static void write_part(const char *name, int first, int end, const char *extra) {
     Param      rows[FIXTURE_ROWS];
     SafeTensor t[FIXTURE_ROWS + 1] = {0};
@@ -89,12 +89,13 @@ static void test_two_files_are_one_model(void **state) {
         Child folder = read_now(dir), index = read_now(path_of("%s/" WEIGHTS_INDEX, dir).text);
         if (folder.code || index.code) fail_msg("first %d: exit %d and %d: %s%s", first, folder.code, index.code, folder.said, index.said);
     }
-    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* wins over an index, broken or not */
+    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* it takes precedence over any index */
     assert_int_equal(unlink(path_of("%s/two.safetensors", dir).text), 0);
     assert_int_equal(read_now(dir).code, 0);
 }
 
-/* Files are read as transformers does: the index lists the files, and their headers decide where each tensor is. */
+/* Files are read as transformers reads them: the index lists the files, and their headers decide where each tensor
+ * is. */
 static void taken(const char *word) {
     Child c = read_now(dir);
     if (c.code || !strstr(c.said, word)) fail_msg("wanted \"%s\": exit %d: %s", word, c.code, c.said);
@@ -110,9 +111,9 @@ static void test_files_and_index_need_not_agree(void **state) {
     taken("2 tensors are in other files than this index says");
     write_index(4, 7, NULL);
     taken("transformer.ln_f.bias is in ");
-    write_index(4, -1, "transformer.h.1.ln_1.bias"); /* a name that no model has, in no file */
+    write_index(4, -1, "transformer.h.1.ln_1.bias"); /* a name that no model has, and that is in no file */
     taken("");
-    write_part("one.safetensors", 0, 5, NULL); /* row 4 in both: the index says which counts */
+    write_part("one.safetensors", 0, 5, NULL); /* row 4 is in both files; the index decides  */
     write_index(5, -1, NULL);
     taken("");
     write_index(4, -1, NULL);
@@ -133,7 +134,7 @@ static void test_numbered_files_without_index(void **state) {
     assert_int_equal(unlink(path_of("%s/model-00001-of-00002.safetensors", dir).text), 0);
     assert_int_equal(unlink(path_of("%s/model-00002-of-00002.safetensors", dir).text), 0);
     refused(dir, "other.safetensors does: give it that name, mv ");
-    write_part("other.safetensors", 0, 7, NULL); /* the move would not help */
+    write_part("other.safetensors", 0, 7, NULL); /* renaming would not help */
     refused(dir, "other.safetensors: tensor transformer.ln_f.bias is missing");
     write_part("other.safetensors", 0, FIXTURE_ROWS, NULL);
     assert_int_equal(rename(path_of("%s/other.safetensors", dir).text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0);
@@ -144,7 +145,7 @@ static void write_text(const char *name, const char *text) {
     assert_int_equal(io_replace_file(path_of("%s/%s", dir, name).text, text, strlen(text)), 0);
 }
 
-/* An adapter is no model, wherever it is found; the sentence has the line of PEFT, and what PEFT needs. */
+/* An adapter is not a model, wherever it is found. The message has the line for PEFT, and its requirements. */
 static void test_an_adapter_is_no_model(void **state) {
     (void)state;
     static const char merge[] = ").merge_and_unload().save_pretrained(\"";
@@ -154,16 +155,17 @@ static void test_an_adapter_is_no_model(void **state) {
     refused(dir, "holds an adapter (adapter_config.json)");
     refused(dir, merge);
     refused(weights.text, "c_attn.lora_A.weight), which is no whole model");
-    assert_int_equal(rename(weights.text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0); /* as this program once said */
+    /* renames the file, which earlier versions of the program advised */
+    assert_int_equal(rename(weights.text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0);
     refused(dir, "instead. PEFT needs there: adapter_model.safetensors\n");
     assert_int_equal(unlink(config.text), 0);
     refused(dir, "instead. PEFT needs there: adapter_config.json and adapter_model.safetensors\n");
-    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* beside a whole model it is left out */
+    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* next to a whole model it is ignored */
     write_text("adapter_config.json", "{}");
     taken("adapter_config.json: this adapter is not used");
 }
 
-/* Among several files the one with an embedding is named, if there is one. */
+/* If one of several files has an embedding, the message names it. */
 static void test_the_file_to_rename_is_a_model(void **state) {
     (void)state;
     write_part("a.safetensors", 1, 3, NULL);
@@ -192,7 +194,8 @@ static void test_other_formats(void **state) {
     refused(dir, path_of("tail -c +4 %s/" WEIGHTS_INDEX " > ", dir).text);
 }
 
-/* A file that was never filled. Zeros in a vector are common; a matrix of them is told, the embedding refused. */
+/* A file that was never filled. Zeros in a vector are common. A matrix of zeros is reported, an embedding of zeros
+ * refused. */
 static void put_zeros(const char *name) {
     WeightsSet        set = weights_set_open(dir);
     const SafeTensor *t = safetensors_find(&set.file[0].header, name);
@@ -234,7 +237,7 @@ static void test_zeros_are_seen(void **state) {
 static void test_files_and_index_must_be_whole(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
-    write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight"); /* the same tensor by its other name */
+    write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight"); /* contains the same tensor by its other name */
     write_index(4, -1, "wpe.weight");
     refused(dir, "tensor wpe.weight is there twice, also as transformer.wpe.weight");
     write_part("two.safetensors", 4, 7, NULL);
@@ -248,7 +251,7 @@ static void test_files_and_index_must_be_whole(void **state) {
     refused(dir, WEIGHTS_INDEX " has no weight_map");
 }
 
-/* A change in any of the files makes another fingerprint. */
+/* A change in any of the files changes the fingerprint. */
 static void test_the_fingerprint_covers_all_files(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
@@ -256,7 +259,7 @@ static void test_the_fingerprint_covers_all_files(void **state) {
     write_index(4, -1, NULL);
     uint64_t seen[4];
     for (int i = 0; i < 4; i++) {
-        if (i) { /* the last byte of one file, of the other, and back again */
+        if (i) { /* changes the last byte of one file, of the other, and back */
             Path  path = path_of("%s/%s.safetensors", dir, i == 2 ? "two" : "one");
             FILE *f = fopen(path.text, "r+");
             fseek(f, i == 2 ? 1000 : -1000, i == 2 ? SEEK_SET : SEEK_END);

@@ -1,4 +1,5 @@
-/* test_weights_stats.c - figures of tensors against plain loops over the same values, across blocks and types. */
+/* test_weights_stats.c - statistics of tensors compared with plain loops over the same values, across blocks and
+ * types. */
 #include "run/checkpoint/weights_stats.h"
 
 #include <setjmp.h>
@@ -15,9 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MANY = WEIGHTS_BLOCK + 70001 }; /* two blocks, the last with an odd piece */
+enum { MANY = WEIGHTS_BLOCK + 70001 }; /* two blocks; the last has an odd number of values */
 
-/* Writes a file of these tensors, values one after another. */
+/* Writes a file of these tensors, with their values one after another. */
 static void write_file(const char *path, SafeTensor *t, int tensors, const void *values, size_t bytes) {
     size_t header;
     char  *head = safetensors_header(t, tensors, &header);
@@ -30,7 +31,8 @@ static void write_file(const char *path, SafeTensor *t, int tensors, const void 
 static float *values_of(int seed) {
     float *x = (float *)malloc(sizeof *x * MANY);
     assert_non_null(x);
-    for (int64_t i = 0; i < MANY; i++) x[i] = (float)((i * 37 + seed) % 1001 - 500) / 64.0f; /* squares add exactly */
+    /* values whose squares add exactly */
+    for (int64_t i = 0; i < MANY; i++) x[i] = (float)((i * 37 + seed) % 1001 - 500) / 64.0f;
     return x;
 }
 

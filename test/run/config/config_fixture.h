@@ -9,7 +9,7 @@
 
 #include "run/config/config.h"
 
-/* cmocka has a macro fail(): it comes after the program's headers. */
+/* cmocka has a macro fail(), so it comes after the program's headers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static const char GOOD[] = "{ \"run\": {\"steps\": 600, \"dir\": \"runs/demo\"},
                            "  \"schedule\": {\"name\": \"cosine\", \"warmup_steps\": 50, \"final_lr_fraction\": 0.1},\n"
                            "  \"eval\": {\"every\": 100, \"tokens\": 0} }\n";
 
-static char file[64]; /* the config under test */
+static char file[64]; /* path of the config under test */
 
 static inline int make_file(void **state) {
     (void)state;
@@ -34,7 +34,7 @@ static inline int make_file(void **state) {
     int fd = mkstemp(file);
     return fd < 0 ? -1 : close(fd);
 }
-/* The loaded configs, freed when the group's tests have ended. */
+/* The loaded configs, which are freed when all tests of the group have ended. */
 static Config *loaded;
 static size_t  loaded_count;
 static inline void free_later(Config config) {
@@ -50,7 +50,7 @@ static inline int remove_file(void **state) {
     return unlink(file);
 }
 
-/* config_load of a text with overrides separated by '|' (NULL: none). */
+/* Calls config_load for a text with overrides separated by '|' (NULL: none). */
 static inline char *load(const char *text, const char *overrides, int ranks, Config *config) {
     char *argument[16], *copy = overrides ? strdup(overrides) : NULL;
     int   count = 0;

@@ -1,10 +1,10 @@
-/* every_value.h - a JSON text in which each value in turn is something else, is missing, or stands there twice. */
+/* every_value.h - a JSON text in which each value in turn is replaced, is missing, or is there twice. */
 #ifndef TRAIN_GPT_TEST_RUN_EVERY_VALUE_H
 #define TRAIN_GPT_TEST_RUN_EVERY_VALUE_H
 
 #include <cjson/cJSON.h>
 
-/* The n-th value below `item`, counted by *n, which is used up; its parent too. NULL: there are fewer. */
+/* Returns the n-th value below `item`, and its parent; *n is counted down. NULL if there are fewer. */
 static inline cJSON *value_at(cJSON *item, int *n, cJSON **parent) {
     for (cJSON *child = item->child; child; child = child->next) {
         *parent = item;
@@ -22,7 +22,7 @@ static inline void twice(cJSON *parent, cJSON *value) {
     else                        cJSON_AddItemToArray(parent, copy);
 }
 
-/* Calls attempt(text, ctx) with each such text; returns how many there were. */
+/* Calls attempt(text, ctx) for each such text. Returns their number. */
 static inline int every_value(const char *text, void (*attempt)(char *text, void *ctx), void *ctx) {
     static const char *const others[] = {"null",
                                          "true",

@@ -13,7 +13,7 @@ static int lines(const char *text) {
     return count;
 }
 
-/* Some line of faults begins with begins and holds the two texts. */
+/* Asserts that some line of faults begins with `begins` and contains the two texts. */
 static void expect_line(const char *faults, const char *begins, const char *says, const char *also, const char *input) {
     if (!faults) fail_msg("accepted: %s", input);
     for (const char *line = faults; *line; line = strchr(line, '\n') + 1) {
@@ -25,7 +25,8 @@ static void expect_line(const char *faults, const char *begins, const char *says
     fail_msg("%s\n  gave:\n%s  want: %s ... %s ... %s", input, faults, begins, says, also);
 }
 
-/* {"section": {\n"name": value}}: value stands at 2:length+5, name at 2:1. */
+/* Writes {"section": {
+ * "name": value}}. The value is at 2:length+5, the name at 2:1. */
 static void nested(char *text, size_t capacity, const char *key, const char *value) {
     const char *dot = strchr(key, '.');
     if (dot) snprintf(text, capacity, "{\"%.*s\": {\n\"%s\": %s}}", (int)(dot - key), key, dot + 1, value);
@@ -40,14 +41,14 @@ static void test_bad_values(void **state) {
         Config config;
         char   text[512], place[96], argument[512];
         nested(text, sizeof text, bad->key, bad->value);
-        /* as the only key, the required ones missing: reported all the same, at the value */
+        /* as the only key, without the required ones: reported even so, at the value */
         if (!strstr(bad->got, "no multiple")) {
             char *faults = load(text, NULL, 0, &config);
             snprintf(place, sizeof place, "%s:2:%d: error: ", file, name_length(bad->key) + 5);
             expect_line(faults, place, bad->allowed, bad->got, text);
             free(faults);
         }
-        /* as an override of a good config: the only fault */
+        /* as an override of a good config it is the only fault */
         snprintf(argument, sizeof argument, "%s=%s", bad->key, bad->value);
         char *faults = load(GOOD, argument, 0, &config);
         expect_line(faults, "override ", bad->allowed, bad->got, argument);
@@ -138,13 +139,14 @@ static void test_all_faults_at_once(void **state) {
              file, file, file, file);
     assert_string_equal(faults, want);
     free(faults);
-    faults = load("{\"run\": {\"setps\": 600, \"seed\": -1},\n oops}", "lr=1", 0, &config); /* a syntax fault comes alone */
+    /* a syntax fault is the only message */
+    faults = load("{\"run\": {\"setps\": 600, \"seed\": -1},\n oops}", "lr=1", 0, &config);
     snprintf(want, sizeof want, "%s:2:2: error: expected a key in double quotes, found 'o'\n", file);
     assert_string_equal(faults, want);
     free(faults);
 }
 
-/* Duplicate keys and unfit numbers stand in the list with all other faults; their keys get no second message. */
+/* Duplicate keys and numbers out of range are listed with all other faults. Their keys get no second message. */
 static void test_soft_faults(void **state) {
     (void)state;
     Config config;
@@ -171,14 +173,15 @@ static void test_soft_faults(void **state) {
              file, file, file, file, file, file, file, file, file);
     assert_string_equal(faults, want);
     free(faults);
-    faults = load("{\"run\": {\"seed\": 1, \"seed\": 1e400},\n oops}", NULL, 0, &config); /* a syntax fault still comes alone */
+    /* a syntax fault is still the only message */
+    faults = load("{\"run\": {\"seed\": 1, \"seed\": 1e400},\n oops}", NULL, 0, &config);
     snprintf(want, sizeof want, "%s:2:2: error: expected a key in double quotes, found 'o'\n", file);
     assert_string_equal(faults, want);
     free(faults);
 }
 
-/* Of a section that is there twice both are read; no rule uses a value in which they differ. An override neither hides
- * nor repeats a fault of the file. */
+/* If a section is there twice, both are read. No rule uses a value in which they differ. An override neither hides nor
+ * repeats a fault of the file. */
 static void test_duplicate_sections(void **state) {
     (void)state;
     Config config;
@@ -215,7 +218,8 @@ static void test_unreadable(void **state) {
     free(name);
 }
 
-/* One cause, one message: a faulty list gets no second message, and "did you mean" never proposes an empty word. */
+/* One cause gives one message: a faulty list gets no second message, and "did you mean" never proposes an empty
+ * word. */
 static void test_one_message(void **state) {
     (void)state;
     Config config;
@@ -249,7 +253,7 @@ static void test_long_texts(void **state) {
     free(argument);
 }
 
-/* A hostile file costs neither much time nor much text. */
+/* A hostile file costs little time and little text. */
 static void test_many_faults(void **state) {
     (void)state;
     Config config;
@@ -263,7 +267,7 @@ static void test_many_faults(void **state) {
     free(text);
 }
 
-/* The fault of an entry stands at the entry, whatever those before it hold. */
+/* The fault of an entry is reported at the entry, whatever is before it. */
 static void test_blend_places(void **state) {
     (void)state;
     Config config;
@@ -276,7 +280,7 @@ static void test_blend_places(void **state) {
     free(faults);
 }
 
-/* A program's tables have room for so many. */
+/* More sources than the program's tables can hold. */
 static void test_too_many_sources(void **state) {
     (void)state;
     Config config;
@@ -351,7 +355,8 @@ static void test_good_values(void **state) {
     assert_string_equal(c.data.train.item[1], "a");
     load_good(GOOD, "data.train=x", 0, &c);
     assert_null(c.data.train.share);
-    load_good(GOOD, "run.steps=5|run.allow_change=optimizer|model.n_head=1", 0, &c); /* a head of 192 is fine on the CPU */
+    /* on the CPU a head of 192 is allowed */
+    load_good(GOOD, "run.steps=5|run.allow_change=optimizer|model.n_head=1", 0, &c);
     assert_string_equal(c.run.allow_change.item[0], "optimizer");
     load_good("{\"$schema\": \"./s.json\", \"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-355m\", \"n_layer\": 2},"
               " \"data\": {\"train\": [\"x\"]}, \"batch\": {\"global_tokens\": 4096, \"micro_batch\": 2}}", NULL, 2, &c);
@@ -400,8 +405,8 @@ static void test_nearest(void **state) {
     free(long_word);
 }
 
-/* Each value of a good config in turn is something else: faults that name the file, or a config that is the same after
- * a trip through JSON. */
+/* Replaces each value of a good config in turn. The result is faults that name the file, or a config that is the same
+ * after a conversion to JSON and back. */
 static void read_changed(char *text, void *good) {
     Config config, again;
     char  *faults = config_parse("changed.json", text, strlen(text), NULL, 0, 2, &config);

@@ -33,7 +33,8 @@ static void test_presets(void **state) {
     assert_true(parameters == 12 * c.model.shape.n_embd * c.model.shape.n_embd + 17 * c.model.shape.n_embd);
     c.model.shape.n_embd++;
     assert_false(model_parameters(c.model.shape, &parameters));
-    c.model.shape.n_layer = 65536, c.model.shape.n_embd = c.model.shape.n_positions = c.model.shape.vocab_size = INT32_MAX; /* the largest of each */
+    /* the largest value of each */
+    c.model.shape.n_layer = 65536, c.model.shape.n_embd = c.model.shape.n_positions = c.model.shape.vocab_size = INT32_MAX;
     assert_false(model_parameters(c.model.shape, &parameters));
 }
 
@@ -119,7 +120,7 @@ static void test_from_json_refuses(void **state) {
     free(fault);
 }
 
-/* A change of a fixed option is refused with both values, unless allow_change names it; other options may change. */
+/* A change of a fixed option is refused with both values, unless allow_change names it. Other options may change. */
 static void test_compare(void **state) {
     (void)state;
     static const struct { const char *overrides, *says; } rows[] = {
@@ -153,13 +154,13 @@ static void test_compare(void **state) {
             fail_msg("%s: %s", rows[i].overrides, text ? text : "accepted");
         free(text);
     }
-    /* a preset and the same sizes spelled out are the same model */
+    /* a preset equals the same sizes written out */
     load_good(GOOD, "model={\"preset\":\"gpt2-124m\"}|model.n_layer=4", 0, &now);
     assert_null(config_compare(&now, saved, NULL));
     cJSON_Delete(saved);
 }
 
-/* Weights and stages must stay, folders may change. */
+/* Weights and stages must not change; folders may. */
 static void test_compare_blends(void **state) {
     (void)state;
 #define SOURCE(path, weight) "{\"path\":\"" path "\",\"weight\":" weight "}"
@@ -187,7 +188,7 @@ static void test_compare_blends(void **state) {
     cJSON_Delete(saved);
 }
 
-/* An option missing in a checkpoint had its default. */
+/* An option that is missing in a checkpoint had its default. */
 static void test_compare_with_an_older_one(void **state) {
     (void)state;
     Config first, now;
@@ -201,7 +202,7 @@ static void test_compare_with_an_older_one(void **state) {
     free(text);
     cJSON_DeleteItemFromObjectCaseSensitive(saved, "schedule");
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "model"), "n_layer");
-    text = config_compare(&first, saved, NULL); /* it has no default: reported, too */
+    text = config_compare(&first, saved, NULL); /* it has no default, so it is reported, too */
     assert_non_null(strstr(text, "model.n_layer is 4, in the checkpoint null; schedule.warmup_steps is 50, in the checkpoint 0"));
     free(text);
     cJSON_Delete(saved);
@@ -294,7 +295,7 @@ static void test_schema(void **state) {
     if (in) {
         assert_true(getdelim(&shipped, &bytes, '\0', in) > 0);
         fclose(in);
-        assert_string_equal(shipped, text); /* else: ./train_gpt schema > configs/train_gpt.schema.json */
+        assert_string_equal(shipped, text); /* if this fails: ./train_gpt schema > configs/train_gpt.schema.json */
     }
     free(shipped);
     free(text);

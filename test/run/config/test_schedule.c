@@ -1,4 +1,4 @@
-/* test_schedule.c - the learning rate of every schedule at its corners, against the formulas worked by hand. */
+/* test_schedule.c - the learning rate of every schedule at its corners, compared with the formulas computed by hand. */
 #include "run/config/schedule.h"
 
 #include <math.h>
@@ -82,7 +82,7 @@ static void a_decay_may_be_linear(void **state) {
     expect_lr(&c, 90, 1e-3 * 0.75);
 }
 
-/* A stable part ends wherever a resume says, and what was trained before is the same run's. */
+/* A stable phase ends where a resume says, and the steps before are those of the same run. */
 static void a_decay_may_begin_at_any_checkpoint(void **state) {
     (void)state;
     Config trunk = config_of(SCHEDULE_WSD, 1000, 10, 0.0, 0.2), branch = config_of(SCHEDULE_WSD, 750, 10, 0.0, 0.2);
@@ -99,12 +99,12 @@ static void weight_decay(void **state) {
     (void)state;
     Config c = config_of(SCHEDULE_LINEAR, 110, 10, 0.2, 0.2);
     c.optimizer.weight_decay = 0.1;
-    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* constant: not rounded */
+    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* a constant, not rounded */
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LR;
     expect_decay(&c, 0, 0.01);
     expect_decay(&c, 10, 0.1);
     expect_decay(&c, 60, 0.06);
-    c.optimizer.learning_rate = 0.0; /* no rate to follow */
+    c.optimizer.learning_rate = 0.0; /* there is no rate to follow */
     expect_decay(&c, 60, 0.1);
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LINEAR;
     expect_decay(&c, 0, 0.1);

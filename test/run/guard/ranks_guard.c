@@ -33,7 +33,7 @@ static Model *replica_create(DType act) {
     return m;
 }
 
-/* As a step does it: the hash comes with the sums. */
+/* Checks the weights as a step does: the hash is fetched with the sums. */
 static int is_same_everywhere(Model *m, char who[GUARD_TEXT]) {
     step_sums_zero(&m->sums, &m->stream);
     hash_words(&m->stream, step_hash(&m->sums, HASH_REPLICAS), m->shards->params);
@@ -46,7 +46,7 @@ static int names(const char *who, int rank) {
     return strstr(who, word) != NULL;
 }
 
-/* One random bit on one random rank, there and back. Adds to missed and wrong. */
+/* Flips one random bit on one random rank, and flips it back. Adds to missed and wrong. */
 static void flip(Model *m, uint64_t seed, uint64_t k, int64_t *missed, int64_t *wrong) {
     char     who[GUARD_TEXT] = "";
     uint32_t random[4];
@@ -76,11 +76,11 @@ static void flipped_bits_are_found(void **state) {
     }
 }
 
-/* Values by rank, and the ranks that are named. */
+/* Values by rank, and the ranks that must be named. */
 static void the_odd_ones_are_named(void **state) {
     (void)state;
     static const struct { int ranks; int64_t value[4]; int named[4]; } table[] = {
-        {2, {1, 2}, {1, 1}},                       /* the right one is unknown */
+        {2, {1, 2}, {1, 1}},                       /* the right one of the two is unknown */
         {3, {5, 5, 6}, {0, 0, 1}}, {3, {INT64_MIN, 5, 5}, {1, 0, 0}}, {3, {-1, INT64_MAX, -1}, {0, 1, 0}}, {3, {1, 2, 3}, {1, 1, 1}},
         {4, {0, 0, -1, 0}, {0, 0, 1, 0}}, {4, {7, 7, 8, 8}, {1, 1, 1, 1}}, {4, {7, 8, 7, 9}, {1, 1, 1, 1}}, {4, {INT64_MAX, INT64_MAX, INT64_MIN, INT64_MAX}, {0, 0, 1, 0}},
     };
@@ -98,7 +98,7 @@ static void the_odd_ones_are_named(void **state) {
     EXPECT_ON_ALL(strstr(who, comm_host(world, comm_size(world) - 1)) != NULL);
 }
 
-/* From sums over the ranks alone: equal hashes never count as different, others always do. */
+/* Uses only sums over the ranks: equal hashes never count as different, different ones always do. */
 static void differing_hashes_are_seen_in_sums(void **state) {
     (void)state;
     for (uint64_t k = 0; k < 200; k++) {
@@ -115,7 +115,7 @@ static void differing_hashes_are_seen_in_sums(void **state) {
     }
 }
 
-/* Two computations of a step, compared by rank; who names the faulty one. */
+/* Two computations of a step, compared by rank. `who` names the faulty rank. */
 static void what_is_not_repeated_is_found(void **state) {
     (void)state;
     int         last = comm_size(world) - 1, is_last = comm_rank(world) == last;
@@ -130,7 +130,7 @@ static void what_is_not_repeated_is_found(void **state) {
         b = a;
         if (what == 0) b.loss = 2.5000000000000004;
         if (what == 1) b.grad_norm = -b.grad_norm;
-        if (what == 2) b.own_grads += is_last, b.grads++; /* one rank's part is wrong, so all sums are */
+        if (what == 2) b.own_grads += is_last, b.grads++; /* one rank's part is wrong, so the sums of all are wrong */
         if (what == 3) b.grads += is_last;
         if (what == 4) b.suspect = is_last, b.grads++;
         if (what == 5) b.own_grads -= is_last;

@@ -1,10 +1,10 @@
-/* test_requests.c - STOP and SAVE, those among them that cannot be removed, and signals that come at any instant. */
+/* test_requests.c - the files STOP and SAVE, such files that cannot be removed, and signals at any instant. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,14 +58,14 @@ static void files_ask_once(void **state) {
     assert_true(!requests_stop(&q, 0.0) && !requests_save(&q));
     put_file("SAVE");
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
-    put_folder("SAVE"); /* of any kind */
+    put_folder("SAVE"); /* entries of any kind count */
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
     put_folder("STOP");
-    assert_true(requests_stop(&q, 0.0) && requests_stop(&q, 0.0)); /* until it is done */
+    assert_true(requests_stop(&q, 0.0) && requests_stop(&q, 0.0)); /* it is repeated until it is done */
     requests_end(&q);
     assert_false(is_there("STOP"));
     put_file("STOP");
-    q = start(); /* one of before is obeyed, too */
+    q = start(); /* an earlier request counts, too */
     assert_true(requests_stop(&q, 0.0) && !is_there("STOP"));
 }
 
@@ -105,7 +105,7 @@ static void what_cannot_be_removed_is_told_of_once(void **state) {
     }
 }
 
-/* Each signal is taken before the next one is sent: no instant loses one. */
+/* Each signal is taken before the next one is sent, so none is lost. */
 static void no_signal_is_lost(void **state) {
     (void)state;
     enum { SIGNALS = 2000 };

@@ -1,5 +1,5 @@
-/* test_watchdog.c - a process that is silent too long is ended with a report; one that goes on, or was stopped as a
- * whole, is not. */
+/* test_watchdog.c - a process that is silent for too long is ended with a report. One that makes progress, or was
+ * suspended as a whole, is not. */
 #include "run/guard/watchdog.h"
 #include "run/guard/signals.h"
 #include "test/run/lib/child.h"
@@ -26,7 +26,7 @@ static void hang(void *limit) {
     Watchdog *w = watchdog_create(*(double *)limit, ALONE);
     watchdog_know(w, world_all(world_join(ALONE)), ONE_RANK);
     watchdog_tick(w, "a long wait");
-    watchdog_tick(w, NULL); /* it goes on */
+    watchdog_tick(w, NULL); /* makes progress */
     rest(20);
 }
 
@@ -40,8 +40,8 @@ static void test_silence_ends(void **state) {
     assert_non_null(strstr(c.said, "(main):\n"));
 }
 
-/* A launcher's signals end a rank that waits for MPI_Init. They do not end one whose neighbours are alive, however long
- * it is silent. A dead neighbour: test/run/test_hang.sh; a dead rank on another host: test/hosts. */
+/* A launcher's signals end a rank that waits for MPI_Init. They do not end a rank whose neighbours are alive, however
+ * long it is silent. test/run/test_hang.sh tests a dead neighbour, test/hosts a dead rank on another host. */
 typedef struct { int knows_ranks, first; double seconds; int second, goes_on, ends; } Ending;
 
 static void be_ended(void *ending) {
@@ -86,7 +86,7 @@ static void test_ticks_keep_alive(void **state) {
     assert_string_equal(c.said, "");
 }
 
-/* With no limit given a silence of seconds is nothing yet. */
+/* Without a limit, some seconds of silence are allowed. */
 static void wait_at_start(void *limit) {
     Watchdog *w = watchdog_create(0, ALONE);
     watchdog_started(w);
@@ -122,7 +122,7 @@ static void test_a_stopped_process_is_not_blamed(void **state) {
     assert_int_equal(child_run(be_stopped, &limit).code, 0);
 }
 
-/* Before MPI_Init has ended, the launcher's word is all there is. */
+/* Before MPI_Init has ended, only the launcher's signal counts. */
 static void hang_in_init(void *limit) {
     Launch third = {1, 2, 4, 1};
     watchdog_create(*(double *)limit, third);
@@ -138,7 +138,7 @@ static void test_silence_in_mpi_init(void **state) {
     assert_non_null(strstr(c.said, "in the start of MPI; no collective was started"));
 }
 
-/* Nobody reads the report: the process ends all the same. */
+/* The process ends even if nothing reads the report. */
 static void hang_with_full_stderr(void *limit) {
     int  ends[2];
     char full[1 << 16] = {0};
@@ -163,7 +163,7 @@ static void test_limits(void **state) {
     assert_true(watchdog_limit(0, 1, 2) == 40 && watchdog_limit(0, 1, 60) == 1200);
 }
 
-/* A start of 1.6 s would allow 32 s for good; only the steps' times count. */
+/* A start of 1.6 s would allow 32 s for ever, but only the times of steps count. */
 static void test_a_long_start_is_forgotten(void **state) {
     (void)state;
     Watchdog *w = watchdog_create(0, ALONE);

@@ -9,7 +9,7 @@ PORT=$((20000 + $$ % 12000))
 words="outer.server=127.0.0.1:$PORT outer.key=$WORK/outer.key outer.every=4 outer.wait=$wait_for run.steps=100000000 schedule.name=constant
        eval.every=0 checkpoint.every=400 log.tensorboard=false"
 begin() { (exec "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/$1" $words > "$WORK/$1.out" 2>&1) & job=$!; }
-# says NAME PATTERN PROCESS [TIMES]: until there are so many lines like it; not if the process ends, or in two minutes.
+# says NAME PATTERN PROCESS [TIMES]: waits for so many matching lines. Fails if the process ends, or after two minutes.
 says() {
     for _ in $(seq 2400); do
         [ "$(grep -csE "$2" "$WORK/$1.out")" -lt "${4:-1}" ] || return 0
@@ -20,7 +20,7 @@ says() {
 }
 complain() { failed=$((failed + 1)); echo "not ok leave $left, island $name: $*"; tail -n 3 "$WORK/$name.out" "$WORK/served.out"; }
 rounds() { local n; n=$(grep -cs '"kind":"outer"' "$WORK/$1/metrics.jsonl"); echo "${n:-0}"; }
-# rounds_go_on: the server and the island that stays have two more.
+# rounds_go_on: waits until the server and the island that stays have done two more rounds.
 rounds_go_on() {
     local n=$(($(rounds stays) + 2)) m=$(($(rounds served) + 2))
     for _ in $(seq 1200); do [ "$(rounds stays)" -lt $n ] || [ "$(rounds served)" -lt $m ] || return 0; kill -0 $server $stays 2> /dev/null || return 1; sleep 0.05; done
@@ -43,7 +43,7 @@ while [ "$left" -lt "$leaves" ] && [ "$failed" -le 5 ]; do
         kill -TERM $a; wait $a; status=$?
         [ $status -eq 75 ] || complain "TERM: exit $status"
         stopped=$((stopped + 1))
-    else # from before its connection to some rounds later
+    else # waits between nothing, before its connection, and some rounds
         sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.8 }')"
         kill -9 $a; wait $a 2> /dev/null
     fi

@@ -14,7 +14,7 @@ killed=0 failed=0 runs=0
 while [ "$killed" -lt "$kills" ]; do
     before=$(newest)
     ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
-    # From before the first step to after the last; mpirun itself takes some 0.4 s.
+    # From before the first step to after the last one. mpirun itself needs some 0.4 s.
     sleep "$(awk -v r=$RANDOM -v n="$ranks" 'BEGIN { printf "%.3f", (n > 1 ? 0.35 : 0) + r / 32768 * (n > 1 ? 1.6 : 1.0) }')"
     victim=$job
     if [ "$ranks" -gt 1 ] && [ $((RANDOM % 2)) -eq 0 ]; then # one rank, whichever
@@ -32,7 +32,7 @@ while [ "$killed" -lt "$kills" ]; do
         [ $failed -lt 10 ] || break
     else
         killed=$((killed + 1))
-        # Its output: a start that got as far as the banner went on from the newest checkpoint.
+        # Checks that a start that printed the banner has resumed from the newest checkpoint.
         if [ -n "$before" ] && grep -q "^start " "$WORK/out"; then failed=$((failed + 1)); echo "not ok began anew in spite of step $before"; fi
         if [ -n "$before" ] && grep -q "^resume " "$WORK/out" && ! grep -q "at step $before," "$WORK/out"; then
             failed=$((failed + 1)); echo "not ok $(grep '^resume ' "$WORK/out"), and step $before was there"

@@ -22,7 +22,7 @@ expect "resume changes no bit" same_weights "$WORK/run" "$WORK/half" step_000000
 expect "blocks computed again change no bit" heard mine run.dir="$WORK/again" memory.recompute=block
 expect "blocks computed again: the same weights" same_weights "$WORK/run" "$WORK/again" step_00000012
 
-# The grid: each run's losses are those of one rank.
+# The grid: the losses of each run equal those of one rank.
 like() { # NAME TOLERANCE RANKS KEY=VALUE...
     local name=$1 tolerance=$2 n=$3; shift 3
     expect "$name" heard ranks "$n" run.dir="$WORK/$name" "$@"
@@ -47,7 +47,7 @@ expect "tied, in two stages" heard ranks 2 model.tie_embeddings=true parallel.pi
 mine model.tie_embeddings=true run.dir="$WORK/tied1" > /dev/null 2>&1
 expect "tied, in two stages: losses of one rank" same_losses "$WORK/tied" "$WORK/tied1" 1e-5
 
-# Files: the names of Hugging Face's class, and weights taken back.
+# Files: the names of Hugging Face's class, and weights that are read again.
 expect "config.json is $CLASS's" grep -q "$CLASS" "$(last run)/config.json"
 expect "names as Hugging Face's" grep -aqF "$NAME" "$(last run)/model.safetensors"
 [ "${TIED-0}" = 1 ] || expect "a head of its own is stored" grep -aqF '"lm_head.weight"' "$(last run)/model.safetensors"

@@ -24,7 +24,7 @@ while [ "$killed" -lt "$kills" ]; do
     before=$(newest)
     rm -f "$WORK/out"
     ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
-    # From its first step on: what a start did is seen in its output.
+    # Waits for the first step, because the output then shows how the start went.
     while kill -0 $job 2> /dev/null && ! grep -qs "^step *[0-9]*/" "$WORK/out"; do sleep 0.02; done
     sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.4 }')"
     struck=no; kill -9 $(pgrep -f "$WORK/tiny.json") 2> /dev/null && struck=yes # mpirun, too: with all of its ranks gone at once it may wait forever

@@ -1,6 +1,5 @@
-/* own_folder.h - shared by the checkpoint tests in one process: the one rank, and a scratch folder of each case.
- * Included last: cmocka takes the name fail() for a macro.
- */
+/* own_folder.h - for checkpoint tests in one process: a world of one rank, and a scratch folder for each case. Include
+ * it last, because cmocka defines fail() as a macro. */
 #ifndef TRAIN_GPT_TEST_RUN_OWN_FOLDER_H
 #define TRAIN_GPT_TEST_RUN_OWN_FOLDER_H
 
@@ -30,7 +29,7 @@ static inline int leave(void **state) {
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
-/* One thread: a forked child has no pool of them. */
+/* Uses one thread, because a forked child has no pool of threads. */
 #define RUN_ALONE(cases) (omp_set_num_threads(1), comm = world_all(world_join((Launch){0})), cmocka_run_group_tests(cases, NULL, NULL))
 
 #endif

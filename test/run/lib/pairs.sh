@@ -10,12 +10,12 @@ cat > "$WORK/pairs.json" <<JSON
 JSON
 
 pairs_run() { run_ranks "$1" "$TRAIN" "$WORK/pairs.json" run.dir="$2" > "$WORK/out" 2>&1 || { tail -5 "$WORK/out"; return 1; }; }
-pairs_same() { # DIR: as one rank alone
+pairs_same() { # pairs_same DIR: checks that the run equals that of one rank.
     values "$WORK/saved1" train loss > "$WORK/.a"; values "$1" train loss > "$WORK/.b"
     [ "$(wc -l < "$WORK/.a")" -eq 3 ] && cmp "$WORK/.a" "$WORK/.b" && same_weights "$WORK/saved1" "$1" step_00000003
 }
 
-# pairs SAVER:RESUMER...: "ok" or "not ok" for each pair, and for each saver's own curve.
+# pairs SAVER:RESUMER...: prints "ok" or "not ok" for each pair, and for the curve of each saver.
 pairs() {
     local pair saver resumer
     for pair in 1: "$@"; do

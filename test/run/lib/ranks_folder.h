@@ -1,4 +1,5 @@
-/* ranks_folder.h - a scratch folder that all ranks of a case share: made by rank 0 before it, removed after it. */
+/* ranks_folder.h - a scratch folder that all ranks of a case share. Rank 0 makes it before the case and removes it
+ * afterwards. */
 #ifndef TRAIN_GPT_TEST_RUN_RANKS_FOLDER_H
 #define TRAIN_GPT_TEST_RUN_RANKS_FOLDER_H
 

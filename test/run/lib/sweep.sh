@@ -7,14 +7,14 @@ from=$1 count=$2 stride=${3:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 FAILING=$PWD/$B/test/train_gpt-failpoints
 args="run.steps=8 checkpoint.every=2 checkpoint.keep=2 eval.every=0 log.every=100"
-# start RANKS RUN RULES: its output is in $WORK/out
+# start RANKS RUN RULES: runs the training with its output in $WORK/out
 start() {
     if [ "$1" -eq 1 ]; then TRAIN_GPT_FAIL=$3 "$FAILING" "$WORK/tiny.json" $args run.dir="$2"
     else TRAIN_GPT_FAIL=$3 run_ranks "$1" "$FAILING" "$WORK/tiny.json" $args run.dir="$2"; fi > "$WORK/out" 2>&1
 }
 newest() { ls "$1/checkpoints" 2> /dev/null | grep -E '^step_[0-9]+$' | tail -n 1 | sed 's/step_0*//'; }
 
-# One line for each case: ranks, rule. A rule that does nothing counts the calls.
+# Lists one line for each case: ranks, rule. A rule without effect counts the calls.
 for ranks in 1 2 4; do
     TRAIN_GPT_FAIL_LOG="$WORK/calls" start $ranks "$WORK/whole-$ranks" "io@1+:count" || { echo "not ok the run at $ranks ranks that is not killed"; exit 1; }
     for rank in $(seq 0 $((ranks - 1))); do

@@ -1,4 +1,5 @@
-# tiny.sh - a small model on made-up text, and the few words end-to-end tests are written in. Sourced from test/run/test_*.sh.
+# tiny.sh - a small model on made-up text, and the functions in which end-to-end tests are written. Sourced by
+# test/run/test_*.sh.
 . "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 TRAIN=$PWD/$B/train_gpt
 if unbuilt "$TRAIN"; then exit 1; fi
@@ -7,14 +8,15 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 STATUS=0
 
 ok()   { if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; STATUS=1; fi; }
-# expect NAME COMMAND...: ok when the command succeeds.
+# expect NAME COMMAND...: prints ok if the command succeeds.
 expect() { local name=$1; shift; if "$@"; then ok 0 "$name"; else ok 1 "$name"; fi; }
 
 quiet() { "$@" > /dev/null; }
 tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
-# begins COMMAND...: the job in the background, its output in $WORK/out; what another job said is gone before, or it would be taken for this one's.
+# begins COMMAND...: starts the job in the background with its output in $WORK/out. The output of an earlier job is
+# removed first, because it could be mistaken for this one's.
 begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
-# await PATTERN: until the job says a line like it, 60 s at most.
+# await PATTERN: waits until the job prints a matching line, at most 60 s.
 await() { for _ in $(seq 600); do grep -qsE "$1" "$WORK/out" && return; sleep 0.1; done; echo "no line like '$1'"; tail -n 5 "$WORK/out"; kill -9 $job; return 1; }
 # strike SIGNAL PROCESS...: sends a signal, and for STOP and KILL waits until each process is stopped or gone. If that
 # fails it prints "not ok" and returns 1, because nothing after it would prove anything.
@@ -32,15 +34,15 @@ strike() {
     fi
     ok 1 "SIG$signal finds a process to strike${*:+ ($*)}"; return 1
 }
-# Until a run in the background has taken its first step, 60 s at most.
+# await_step DIR: waits until a run in the background has done its first step, at most 60 s.
 await_step() { for _ in $(seq 600); do [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; }
 
-# 40,000 bytes of words from a small generator: learnable, the same everywhere.
+# Writes 40,000 bytes of words from a small generator, learnable and the same on every machine.
 awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
              for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$WORK/text.txt"
 "$TRAIN" tokenize "$WORK/text.txt" out="$WORK/data" val=0.1 > /dev/null || { echo "not ok tokenize"; exit 1; }
 
-# Odd sizes throughout: head size 14, 40 positions; 12 samples a step, so 1, 2, 3 and 4 ranks divide it.
+# Odd sizes: head size 14, 40 positions. A step has 12 samples, so 1, 2, 3 and 4 ranks divide it.
 cat > "$WORK/tiny.json" <<JSON
 { "run": {"steps": 12, "dir": "$WORK/run"},
   "model": {"n_layer": 2, "n_head": 3, "n_embd": 42, "n_positions": 40, "vocab_size": 256},
@@ -56,21 +58,22 @@ JSON
 
 train() { "$TRAIN" "$WORK/tiny.json" "$@"; }                                  # one process
 train_ranks() { local n=$1; shift; run_ranks "$n" "$TRAIN" "$WORK/tiny.json" "$@"; }
-# The values of one key of a metrics file's lines of a kind, one a line: values DIR train loss
+# values DIR train loss: prints the values of one key from a metrics file's lines of a kind, one a line
 values() { grep "\"kind\":\"$2\"" "$1/metrics.jsonl" | sed -E "s/.*\"$3\":([^,}]*).*/\1/"; }
-# near A B TOLERANCE: two columns of numbers agree relatively, as many in each, at least one.
+# near A B TOLERANCE: succeeds if two columns of numbers agree relatively. Both must have the same number of lines, at
+# least one.
 near() { paste -d' ' "$1" "$2" | awk -v tolerance="$3" 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; s = $2 < 0 ? -$2 : $2; if (d > tolerance * s) bad = 1; n++ } END { exit bad || n == 0 }'; }
 same_losses() { values "$1" train loss > "$WORK/.a"; values "$2" train loss > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
 same_norms() { values "$1" train grad_norm > "$WORK/.a"; values "$2" train grad_norm > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
 same_evals() { values "$1" eval loss > "$WORK/.a"; values "$2" eval loss > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
-# like_one_rank NAME OF: the curves of a run of several ranks are those of one rank's.
+# like_one_rank NAME OF: checks that the curves of a run of several ranks equal those of one rank.
 like_one_rank() {
     expect "$1: losses of one rank" same_losses "$WORK/$2" "$WORK/$1" 1e-5
     expect "$1: norms of one rank" same_norms "$WORK/$2" "$WORK/$1" 1e-5
     expect "$1: held-out losses of one rank" same_evals "$WORK/$2" "$WORK/$1" 1e-5
 }
 same_weights() { cmp "$1/checkpoints/$3/model.safetensors" "$2/checkpoints/$3/model.safetensors" && cmp "$1/checkpoints/$3/optimizer.safetensors" "$2/checkpoints/$3/optimizer.safetensors"; }
-# exits CODE PATTERN COMMAND...: ends with the code, and exactly one line on stderr matches.
+# exits CODE PATTERN COMMAND...: checks that the command ends with the code and that exactly one line on stderr matches.
 exits() {
     local code=$1 pattern=$2; shift 2
     "$@" > "$WORK/out" 2> "$WORK/err"; local status=$?

@@ -1,10 +1,10 @@
-/* test_metrics.c - metrics.jsonl: exact lines, and a file that is right again after any kill and resume. */
+/* test_metrics.c - metrics.jsonl: exact lines, and a file that is correct again after any kill and resume. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -48,7 +48,7 @@ static void lines_are_exact(void **state) {
                                     .sent = {[AXIS_SHARD] = INT64_MAX, [AXIS_REPLICA] = 7}, .epoch = 1, .memory_bytes = 6000000001,
                                     .gpu = {1u << GPU_POWER | 1u << GPU_MEMORY, {0, 312.5, 5368709121, 0}}});
     metrics_eval(m, 2, NAN);
-    char *text = read_text(path); /* each line is there as soon as it was logged */
+    char *text = read_text(path); /* each line is in the file as soon as it was logged */
     assert_string_equal(text,
         "{\"kind\":\"eval\",\"step\":0,\"loss\":5.54517744,\"bpb\":2,\"time\":1700000000.250}\n"
         "{\"kind\":\"train\",\"step\":1,\"tokens\":12288,\"loss\":5.54517744,\"lr\":4e-05,\"grad_norm\":0.333333333,"
@@ -73,7 +73,8 @@ static void a_new_run_starts_the_file_anew(void **state) {
     assert_int_equal(io_file_bytes(path), 0);
 }
 
-/* Killed at any byte after the lines of step 20: a resume at 20 and the same steps again leave the unbroken file. */
+/* The run is killed at any byte after the lines of step 20. A resume at 20 and the same steps again give the unbroken
+ * file. */
 static void any_kill_resumes_to_the_same_file(void **state) {
     (void)state;
     char  *whole = unbroken(30);
@@ -112,7 +113,7 @@ static long peak_kib(void) {
     return used.ru_maxrss;
 }
 
-/* A power loss may leave a large hole without a line's end: it is not read as a line. */
+/* A power failure may leave a large hole without the end of a line. It is not read as a line. */
 static void a_large_hole_costs_no_memory(void **state) {
     (void)state;
     char *whole = unbroken(20);
@@ -127,7 +128,7 @@ static void a_large_hole_costs_no_memory(void **state) {
     free(whole);
 }
 
-/* A line of ours but for blanks that make it longer than any. */
+/* One of our lines, made longer than any by blanks. */
 static void a_longer_line_is_cut(void **state) {
     (void)state;
     char *whole = unbroken(20), line[2 * METRICS_LINE_BYTES];
@@ -153,7 +154,7 @@ static void lines_out_of_order_are_cut(void **state) {
     free(whole);
 }
 
-/* Foreign text between the lines costs none of them. */
+/* Foreign text between the lines does not remove any of them. */
 static void strange_lines_in_the_middle_stay(void **state) {
     (void)state;
     static const char *const strange[] = {"garbage\n", "\n", "{\"kind\":\"note\"}\n"};
@@ -167,7 +168,7 @@ static void strange_lines_in_the_middle_stay(void **state) {
         io_close(fd);
         metrics_close(metrics_open(dir, 20, about));
         assert_int_equal(io_file_bytes(path), strlen(whole) + (i < 3 ? strlen(strange[i]) : sizeof nulls));
-        metrics_close(metrics_open(dir, 8, about)); /* nothing of ours follows now */
+        metrics_close(metrics_open(dir, 8, about)); /* no line of ours follows now */
         char *text = read_text(path);
         assert_int_equal(strlen(text), middle - whole);
         assert_int_equal(strncmp(text, whole, strlen(text)), 0);
@@ -220,7 +221,7 @@ static void foreign_lines_that_are_cut_are_kept(void **state) {
         int fd = io_open(path, IO_CREATE);
         assert_int_equal(io_write(fd, LINES, sizeof LINES - 1), 0);
         io_close(fd);
-        metrics_close(metrics_open(dir, i, about)); /* anew, and from the step behind which the note stands */
+        metrics_close(metrics_open(dir, i, about)); /* again, from the step after which the note is */
         char *text = read_text(found);
         assert_string_equal(text, LINES);
         free(text);
@@ -243,27 +244,27 @@ static void a_lost_file_starts_at_the_step(void **state) {
     free(text);
 }
 
-/* An evaluation that was cut short is missing from the log of a run that evaluates; nothing else makes one be done at a
- * resume. */
+/* An evaluation that was interrupted is missing from the log of a run that evaluates. Only then does a resume repeat
+ * it. */
 static void a_missing_evaluation_is_seen(void **state) {
     (void)state;
     assert_int_equal(metrics_lack_eval(dir, 0, LINE_EVAL), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* no log */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* there is no log */
     Metrics *m = metrics_open(dir, 0, about);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* it never evaluated */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* the run never evaluated */
     metrics_close(m);
     m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.5);
     log_steps(m, 0, 6);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 1);
-    metrics_eval(m, 6, NAN); /* even one that is no number was one */
+    metrics_eval(m, 6, NAN); /* an evaluation whose loss is not a number counts, too */
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
     assert_int_equal(metrics_lack_eval(dir, 7, LINE_EVAL), 0);
     metrics_close(m);
 }
 
-/* Lines of tasks are exact, stay or go with their step, and are missed where they are missing. */
+/* Lines of tasks are exact, stay or go with their step, and are noticed if they are missing. */
 static void scores_of_tasks_are_lines_of_ours(void **state) {
     (void)state;
     static const TaskScores scores[] = {
@@ -278,7 +279,7 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     log_steps(m, 0, 6);
     metrics_eval(m, 6, 5);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* it never evaluated before */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* the run never evaluated before */
     metrics_tasks(m, 6, scores, 2);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 0);
     log_steps(m, 6, 8);
@@ -294,8 +295,8 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     free(kept), free(text);
 }
 
-/* The line of a validation compares it with those before it in the run: a resume brings them back, a rollback takes
- * away those past it. */
+/* The line of a validation compares it with the earlier ones of the run. A resume restores them; a rollback removes
+ * those after it. */
 static void earlier_losses_are_known(void **state) {
     (void)state;
     double   last, best;
@@ -308,7 +309,7 @@ static void earlier_losses_are_known(void **state) {
     log_steps(m, 10, 12);
     metrics_eval(m, 12, 3.5);
     metrics_evals(m, &last, &best);
-    assert_true(last == 3.5 && best == 0.6); /* log_steps' own, after step 10 */
+    assert_true(last == 3.5 && best == 0.6); /* lines of log_steps after step 10 */
     metrics_rolled_back(m, 9, 12);
     metrics_evals(m, &last, &best);
     assert_true(last == 5.5 && best == 5.5);
@@ -332,12 +333,12 @@ static void the_picture_survives_a_resume(void **state) {
     metrics_close(m);
     char *after = read_text(picture);
     assert_string_equal(before, after);
-    assert_non_null(strstr(after, dir + strlen("/tmp/"))); /* the run's name is its title */
+    assert_non_null(strstr(after, dir + strlen("/tmp/"))); /* the title is the name of the run */
     free(before);
     free(after);
 }
 
-/* A server's log has rounds alone: those after its checkpoint are cut, and no step is missed. */
+/* The log of a server has only rounds. Those after its checkpoint are cut, and no step is missing. */
 static void rounds_are_kept(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -375,7 +376,7 @@ static void fill_the_disk(void *unused) {
     log_steps(m, 0, 10);
     metrics_close(m);
 }
-/* Full from the third line to the ninth, which leave nothing of themselves; then there is room again. */
+/* The disk is full from the third line to the ninth; nothing of these lines is written. Then there is space again. */
 static void fill_the_disk_for_a_while(void *unused) {
     (void)unused;
     char fault[METRICS_FAULT_BYTES];
@@ -401,7 +402,7 @@ static void draw_without_room(void *unused) {
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){1500, 1500});
     metrics_draw(m);
     metrics_draw(m);
-    log_steps(m, 3, 4); /* the run goes on */
+    log_steps(m, 3, 4); /* the run continues */
     metrics_close(m);
 }
 
@@ -413,7 +414,7 @@ static void faults_end_with_a_sentence(void **state) {
     assert_non_null(strstr(c.said, "/proc/nowhere/metrics.jsonl"));
     c = child_run(fill_the_disk, NULL);
     assert_int_equal(c.code, EXIT_IO);
-    assert_int_equal(child_lines(&c), 2); /* the warning, and the fault that ended it */
+    assert_int_equal(child_lines(&c), 2); /* the warning, and the fault that ended the run */
     assert_non_null(strstr(c.said, path));
     assert_non_null(strstr(c.said, strerror(EFBIG)));
     c = child_run(skip_a_step, NULL);
@@ -425,7 +426,7 @@ static void lines_wait_for_room(void **state) {
     (void)state;
     Child c = child_run(fill_the_disk_for_a_while, NULL);
     assert_int_equal(c.code, 0);
-    assert_int_equal(child_lines(&c), 1); /* said once */
+    assert_int_equal(child_lines(&c), 1); /* printed once */
     assert_non_null(strstr(c.said, path));
     char *text = read_text(path), *whole = unbroken(30);
     assert_string_equal(text, whole);
@@ -437,7 +438,7 @@ static void a_picture_is_not_worth_the_run(void **state) {
     (void)state;
     Child c = child_run(draw_without_room, NULL);
     assert_int_equal(c.code, 0);
-    assert_int_equal(child_lines(&c), 1); /* said once */
+    assert_int_equal(child_lines(&c), 1); /* printed once */
     assert_non_null(strstr(c.said, picture));
     assert_int_equal(io_file_bytes(picture), -ENOENT);
 }

@@ -58,7 +58,7 @@ static void other_lines_are_none(void **state) {
     }
 }
 
-/* Cut anywhere, or with any one byte lost, it is no line of ours, or one with the same step. */
+/* A line cut anywhere, or without any one byte, is not one of our lines, or has the same step. */
 static void torn_lines_are_none(void **state) {
     (void)state;
     char        cut[sizeof TRAIN];
@@ -74,7 +74,7 @@ static void torn_lines_are_none(void **state) {
     }
 }
 
-/* Foreign, long and torn lines are passed over. */
+/* Foreign, long and torn lines are skipped. */
 static void a_file_is_read(void **state) {
     (void)state;
     static char long_line[20000];

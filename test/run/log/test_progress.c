@@ -1,5 +1,5 @@
-/* test_progress.c - the lines a person reads: columns that stay in place within 120, units, the ETA, and a terminal's
- * part. */
+/* test_progress.c - the lines that a person reads: columns stay in place within 120 characters, units, the ETA, and
+ * what only a terminal gets. */
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/terminal.h"
@@ -8,7 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@
 
 static char out[1 << 16];
 
-/* Puts the output of act into out: of a child whose stdout is a pipe, or a terminal of so many columns. */
+/* Writes the output of act to out. It runs in a child whose stdout is a pipe, or a terminal of `columns` columns. */
 static void capture(void (*act)(void), int columns) {
     int ends[2];
     if (columns) {
@@ -70,7 +70,7 @@ static StepMetrics step(int64_t s) {
                          .memory_bytes = 1 << 30};
 }
 
-/* The next line of out, without its end. */
+/* Reads the next line of out, without its end. */
 static int next_line(const char **at, char line[512]) {
     const char *end = strchr(*at, '\n');
     if (!end) return 0;
@@ -186,7 +186,7 @@ static void a_terminal_sees_every_step(void **state) {
     setenv("TERM", "xterm", 1);
     capture(log_twelve, 100);
     assert_non_null(strstr(out, "\r\033[K" DIM "step" PLAIN "   4/600"));
-    assert_non_null(strstr(out, "\r\033[K" DIM "val " PLAIN "  12/600")); /* clear of the line of step 12 */
+    assert_non_null(strstr(out, "\r\033[K" DIM "val " PLAIN "  12/600")); /* on a line after that of step 12 */
     assert_non_null(strstr(out, BOLD " 2.1034"));
     assert_non_null(strstr(out, BOLD GREEN " 1.5000"));
     setenv("NO_COLOR", "1", 1);
@@ -205,7 +205,7 @@ static void a_terminal_sees_every_step(void **state) {
     setenv("TERM", "xterm", 1);
 }
 
-/* What has room: nothing is wider than the terminal, and a wider one shows more. */
+/* Parts that a line may contain. No line is wider than the terminal, and a wider terminal shows more. */
 static const char *const MORE[] = {"norm 0.412", "MFU 63.2%", "0.31 GiB", "272ms", "GPU  87%  312W  61C"};
 static void one_step_on_a_gpu(void) {
     Progress    p = progress_start(600, 119, 600, 1);
@@ -231,15 +231,15 @@ static void a_line_fits_its_terminal(void **state) {
     unsetenv("NO_COLOR");
 }
 
-/* Steps of 100 ms after a first one of 3 s: the ETA follows the pace, not the start. A fifth of the time goes to evals:
- * it counts that. */
+/* Steps of 100 ms after a first one of 3 s: the ETA uses the pace, not the start. A fifth of the time is spent in
+ * evaluations, which counts. */
 static void steps_after_a_slow_start(void) {
     Progress p = progress_start(1000, 0, 1000, 1);
     double   now = clock_ms();
     for (int64_t i = 1; i <= 100; i++) {
         StepMetrics s = step(i);
         s.ms = i == 1 ? 3000 : 100;
-        if (i == 1) p.started_ms = now - 3000 - 99 * 100 - 100 * 25; /* as if all that had passed */
+        if (i == 1) p.started_ms = now - 3000 - 99 * 100 - 100 * 25; /* simulates that this time has passed */
         if (i < 100) p.log_every = 1000;
         else p.log_every = 1;
         progress_step(&p, &s);
@@ -252,7 +252,7 @@ static void the_eta_follows_the_pace(void **state) {
     assert_non_null(strstr(strstr(out, "step  100/1000"), "ETA  1m5")); /* 900 x 125 ms = 112 s */
 }
 
-/* One step of a long wait among twenty: the rate printed beside it is that of the others. */
+/* One step with a long wait among twenty: the printed rate is that of the others. */
 static void a_pause_among_steps(void) {
     Progress p = progress_start(1000, 0, 1000, 1);
     for (int64_t i = 1; i <= 12; i++) {
@@ -270,8 +270,8 @@ static void the_rate_is_a_median(void **state) {
     assert_non_null(strstr(strstr(out, "step   11/1000"), "| 41.0k tok/s |"));
 }
 
-/* A rate of products that a step has beaten was measured beside other programs: nothing is said of it. And a run of many
- * steps keeps the words. */
+/* If a step is faster than the measured rate of products, that rate was measured while other programs ran, and it is
+ * not printed. A run of many steps keeps the words. */
 static void without_and_with_a_part(void) {
     Progress    p = progress_start(100000, 0, 100000, 1);
     StepMetrics s = step(7);
@@ -289,7 +289,7 @@ static void an_unknown_part_is_blank(void **state) {
     assert_true(next_line(&at, line) && strstr(line, " tok/s | MFU 22.8% | "));
 }
 
-/* run.stop_step = 7 of 600, a line every 5 steps: the last step has its line, and the ETA ends there. */
+/* run.stop_step = 7 of 600, with a line every 5 steps. The last step has a line, and the ETA ends there. */
 static void steps_to_an_early_end(void) {
     Progress p = progress_start(600, 0, 7, 5);
     for (int64_t i = 1; i <= 7; i++) {

@@ -1,10 +1,10 @@
-/* test_tensorboard.c - event files, read back by a parser of their own: framing, checksums, every field; resumes, full disks. */
+/* test_tensorboard.c - event files, read by a separate parser: framing, checksums, every field; resumes, full disks. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <dirent.h>
 #include <math.h>
 #include <signal.h>
@@ -47,7 +47,7 @@ typedef struct {
 static Event read_events[MOST_EVENTS];
 static int   events;
 
-/* CRC-32C by long division of the bits, most significant first: another way than the writer's. */
+/* Computes CRC-32C by long division of the bits, the most significant first, unlike the writer. */
 static uint32_t crc32c(const uint8_t *data, size_t bytes) {
     uint32_t rest = ~0u, out = 0;
     for (size_t i = 0; i < 8 * bytes; i++) {
@@ -126,7 +126,7 @@ static Event event_of(const uint8_t *at, const uint8_t *end) {
     return e;
 }
 
-/* All events of a file, which ends with a whole record. */
+/* Reads all events of a file, which must end with a whole record. */
 static void read_file(const char *name) {
     char path[400], *text;
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -177,7 +177,7 @@ static void every_field_comes_back(void **state) {
     char         names[8][320];
     TensorBoard *t = tensorboard_open(dir, 0, 1700000000.25);
     tensorboard_add(t, 0, 1700000001.5, &(TensorBoardScalar){"val/loss", 5.5}, 1);
-    add(t, 1, 3000); /* more than the buffer holds */
+    add(t, 1, 3000); /* more than fits in the buffer */
     tensorboard_add(t, 1LL << 40, 1, &(TensorBoardScalar){"val/loss", INFINITY}, 1);
     tensorboard_add(t, 1LL << 40, 1, &(TensorBoardScalar){"val/bpb", -0.5}, 1);
     tensorboard_close(t);
@@ -199,7 +199,8 @@ static void every_field_comes_back(void **state) {
     assert_true(read_events[events - 1].step == 1LL << 40 && read_events[events - 1].value[0] == -0.5f);
 }
 
-/* A resume begins a file that readers take after the others, even where the clock went back; its mark voids later points. */
+/* A resume begins a file that readers read after the others, even if the clock went back. The mark in it makes later
+ * points invalid. */
 static void a_resume_begins_a_later_file(void **state) {
     (void)state;
     char         names[8][320];
@@ -235,7 +236,7 @@ static void a_full_disk_costs_points_alone(void **state) {
     char  names[8][320];
     Child c = child_run(fill_the_disk_for_a_while, NULL);
     assert_int_equal(c.code, 0);
-    assert_int_equal(child_lines(&c), 1); /* said once */
+    assert_int_equal(child_lines(&c), 1); /* printed once */
     assert_non_null(strstr(c.said, folder));
     assert_int_equal(file_names(names), 1);
     read_file(names[0]);
