@@ -45,7 +45,7 @@ expect "an empty source, 65" exits 65 'the source "none/train_\*.bin" holds no s
     small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of none 0.3)]"
 expect "a missing source, 65" exits 65 '"gone/train_\*.bin" names no file' small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of gone 0.3)]"
 
-# One island of a server takes the global order as it is: the counts are the same.
+# One island of a server uses the global order unchanged, so the counts are equal.
 PORT=$((20000 + $$ % 12000))
 outer() { echo "outer.server=127.0.0.1:$PORT outer.every=4 eval.every=0"; }
 "$TRAIN" serve tiny.json run.dir=served $(outer) "$blend" > served.out 2>&1 & server=$!

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A machine's clock that jumps by days, back and forth: waits, time limits, hangs and the lock go by the monotonic clock.
+# A machine's clock that jumps back and forth by days: waits, time limits, hangs and the lock use the monotonic clock.
 case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip clock: a sanitizer comes before preloaded libraries"; exit 0 ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 gcc -O1 -shared -fPIC -o "$WORK/clock.so" test/preload/clock.c || { echo "not ok the preloaded library"; exit 1; }
@@ -16,7 +16,8 @@ expect "a step takes no days" [ "$(values "$WORK/one" train ms | awk '$1 < 0 || 
 jumping "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/limit" run.steps=1000000 run.max_minutes=0.03 checkpoint.every=0 eval.every=0 > /dev/null
 expect "run.max_minutes counts minutes that pass: exit 75" [ $? -eq 75 ]
 
-# A run on another host, with a lock of just now: nobody has been silent when the viewer's clock jumps between two looks.
+# A run on another host, with a recent lock. It does not count as silent when the viewer's clock jumps between two
+# looks.
 train run.dir="$WORK/away" run.steps=1000000 checkpoint.every=0 eval.every=0 > /dev/null & job=$!
 await_step "$WORK/away"; cp -r "$WORK/away" "$WORK/other"; kill $job; wait $job
 sed -i 's/^host .*/host elsewhere/' "$WORK/other/lock"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every config of configs/ is whole: check and plan miss nothing but its data, and its comment says where those come from.
+# Every config of configs/ is complete: check and plan miss only its data, and its comment says where to get them.
 . "$(dirname "$0")/lib/tiny.sh"
 for config in configs/*.json; do
     [ "$config" = configs/train_gpt.schema.json ] && continue

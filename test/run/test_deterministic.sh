@@ -1,7 +1,7 @@
 # parallel.deterministic: losses, norms and weights have the same bits at any number of ranks and threads, however they talk and accumulate;
 # and whoever saved, whoever resumes goes on with the bits of the unbroken run.
 . "$(dirname "$0")/lib/tiny.sh"
-same() { # A B: every line of both kinds but for its times, and the files of the last checkpoint
+same() { # same A B: compares every line of both kinds except times, and the files of the last checkpoint
     local kind key
     for kind in "train loss" "train grad_norm" "eval loss"; do
         key=${kind#* }
@@ -11,14 +11,15 @@ same() { # A B: every line of both kinds but for its times, and the files of the
     same_weights "$1" "$2" step_00000012
 }
 differ() { ! same "$@" > /dev/null; }
-alike() { # NAME RANKS THREADS [KEY=VALUE...]: trains, and compares with one rank and thread
+alike() { # alike NAME RANKS THREADS [KEY=VALUE...]: trains, and compares with one rank and one thread
     local name=$1 ranks=$2 threads=$3; shift 3
     OMP_NUM_THREADS=$threads train_ranks "$ranks" parallel.deterministic=true run.dir="$WORK/other" "$@" > /dev/null
     expect "$name" same "$WORK/1" "$WORK/other"
     rm -rf "$WORK/other"
 }
 
-# 12 micro-batches a step, no power of two; of the last bucket's 128 elements ranks 2 and up have nothing but padding.
+# A step has 12 micro-batches, not a power of two. Of the 128 elements of the last bucket, ranks from 2 on have only
+# padding.
 train parallel.deterministic=true run.dir="$WORK/1" > /dev/null
 alike "1 rank, 3 threads" 1 3
 alike "2 ranks, 2 threads" 2 2
@@ -36,7 +37,7 @@ expect "plan counts the buffers" grep -q "gradients, .*3 buffers" <("$TRAIN" pla
 
 # 16 of the 64 pairs: each of these numbers of ranks saves and resumes.
 rm -rf "$WORK/1" "$WORK/plain"
-PAIRS_LEAVES=24 # each of 1, 2, 3, 4, 6 and 8 divides it
+PAIRS_LEAVES=24 # a number that each of 1, 2, 3, 4, 6 and 8 divides
 . test/run/lib/pairs.sh
 pairs 1:8 2:3 3:6 4:1 6:2 8:4 1:2 2:1 3:8 4:3 6:4 8:6 1:4 4:8 8:2 2:6
 exit $STATUS

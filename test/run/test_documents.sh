@@ -43,7 +43,7 @@ is_near() { echo "$1" > "$WORK/.a"; echo "$2" > "$WORK/.b"; near "$WORK/.a" "$WO
 expect "eval: the loss of the run's last evaluation" is_near "$(verb "$WORK/LLAMA")" "$(last_eval LLAMA)"
 expect "eval: gpt2's, too" is_near "$(verb "$WORK/GPT2")" "$(last_eval GPT2)"
 
-# Bytes have no end of text: nothing is masked by default, and the mask cannot be asked for.
+# Bytes have no end of text. By default nothing is masked, and requesting the mask is refused.
 BYTES="model.arch=llama model.n_embd=64 model.n_head=4 model.n_inner=96 $SHORT"
 expect "bytes" heard train $BYTES run.dir="$WORK/bytes"
 expect "bytes: without the mask" heard train $BYTES data.document_mask=false run.dir="$WORK/bytes0"

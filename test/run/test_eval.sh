@@ -1,7 +1,7 @@
 # ./train_gpt eval and eval.tasks: loss, bits per byte, tasks of every form, CORE; the same on any number of ranks; refusals.
 . "$(dirname "$0")/lib/tiny.sh"
 
-# Questions of made words: made.jsonl, open.jsonl, which.jsonl, and llm.c's form of the first.
+# Questions of made-up words: made.jsonl, open.jsonl, which.jsonl, and the first in llm.c's format.
 python3 - "$WORK" << 'PY'
 import json, random, struct, sys
 work, draw = sys.argv[1], random.Random(5)
@@ -53,7 +53,7 @@ expect "a table for people" grep -qE '^made +41 +0\.[0-9]{4}' "$WORK/table"
 evaluated "$WORK/run" data= tasks="$WORK/same.jsonl" > "$WORK/two.json" # two right answers of three, whatever the model: one choice is the other's neighbour
 expect "acc and stderr of a case known beforehand" [ "$(get '[round(t["acc"], 6) for t in r["tasks"]] in ([0.666667], [0.333333]) and abs(r["tasks"][0]["stderr"] - (2 / 9 / 2) ** 0.5) < 1e-12' < "$WORK/two.json")" = True ]
 
-# Any ranks, the same lines.
+# Any number of ranks prints the same lines.
 for ranks in 2 3; do
     train_ranks $ranks run.dir="$WORK/ranks$ranks" eval.tasks="$LIST" run.steps=6 optimizer.learning_rate=0 > /dev/null 2>&1
 done
@@ -93,7 +93,7 @@ evaluated "$WORK/merged" tasks="$WORK/made.jsonl" > "$WORK/bpe.json"
 expect "bits per byte count its bytes" [ "$(get "abs(r['bpb'] * 0.6931471805599453 * $(sed -nE 's/.*"bytes_per_token": ([0-9.]*).*/\1/p' "$WORK/bpe/tokens.json") / r['loss'] - 1) < 1e-9" < "$WORK/bpe.json")" = True ]
 expect "and its scores are training's" near <(values "$WORK/merged" task acc_norm | tail -1) <(get 'r["tasks"][0]["acc_norm"]' < "$WORK/bpe.json") 1e-8
 
-# nanochat's bundle, of its form.
+# A bundle in the format of nanochat's.
 mkdir -p "$WORK/bundle/eval_data/some"
 cat > "$WORK/bundle/core.yaml" << 'YAML'
 icl_tasks:
@@ -143,7 +143,7 @@ else
     echo "skip core_tasks.py: PyYAML is not installed"
 fi
 
-# Refusals name file and line.
+# bad: checks that a refusal names file and line.
 bad() { printf '%s\n' '{"context":"a","choices":["b","c"],"gold":0}' "$1" > "$WORK/bad.jsonl"; "$TRAIN" eval "$WORK/run" data= tasks="$WORK/bad.jsonl"; }
 expect "gold out of range" exits 65 'bad.jsonl:2: "gold" must be the number of the right one, 0 to 1' bad '{"context":"a","choices":["b","c"],"gold":2}'
 expect "no JSON" exits 65 'bad.jsonl:2: column 1' bad 'context: a'
@@ -160,7 +160,7 @@ cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # which says that t
 expect "text for a model of ids" exits 64 'token ids only: a tokenizer has to turn it' train run.dir="$WORK/none" model.vocab_size=300 eval.tasks="[\"$WORK/made.jsonl\"]" \
     data.train="$WORK/bare/train_*.bin" data.val="$WORK/bare/val_*.bin"
 expect "no data and no tasks" exits 64 'knows no held-out data: data=GLOB' "$TRAIN" eval "$WORK/run" data=
-# out=FILE: the same bytes as on standard output, whole or not at all; nothing of others is overwritten.
+# out=FILE: writes the bytes of standard output, completely or not at all. Files of others are not overwritten.
 for form in true false; do
     "$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=$form > "$WORK/printed" 2> /dev/null
     expect "out=, json=$form: what is printed otherwise, and nothing printed" eval '[ -z "$("$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=$form out="$WORK/new.$form" 2> /dev/null)" ] && cmp "$WORK/printed" "$WORK/new.$form"'

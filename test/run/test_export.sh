@@ -1,4 +1,5 @@
-# ./train_gpt export: the folder it writes holds the checkpoint's weights, loads here again, and is whole or not there.
+# ./train_gpt export: the folder that it writes has the checkpoint's weights, loads here again, and is complete or
+# missing.
 . "$(dirname "$0")/lib/tiny.sh"
 FAILING=$PWD/$B/test/train_gpt-failpoints
 export_to() { local out=$1; shift; "$TRAIN" export "$WORK/run" out="$WORK/$out" "$@"; }
@@ -12,7 +13,7 @@ train run.dir="$WORK/run" optimizer.learning_rate=5e-3 eval.every=4 > /dev/null;
 newest=$WORK/run/checkpoints/step_00000012
 first_loss run/checkpoints/step_00000012 > "$WORK/wanted"
 
-# fp32: the very bytes.
+# An export as fp32 has the same bits.
 expect "export" quiet export_to plain
 expect "the weights are the checkpoint's, byte for byte" cmp "$newest/model.safetensors" "$WORK/plain/model.safetensors"
 expect "the files of a folder" [ "$(names "$WORK/plain")" = "README.md config.json generation_config.json loss.svg model.safetensors tokenizer.json tokenizer_config.json " ]
@@ -20,7 +21,7 @@ expect "config.json says the type, by both names" [ "$(grep -cE '"(torch_)?dtype
 expect "weights to start from: the same first loss" [ "$(first_loss plain)" = "$(cat "$WORK/wanted")" ]
 expect "sample takes the folder" cmp <("$TRAIN" sample "$WORK/plain" prompt="the" tokens=16) <("$TRAIN" sample "$WORK/run" prompt="the" tokens=16)
 
-# Several files.
+# An export in several files.
 expect "export in several files" quiet export_to shards/deep shard_bytes=60000 # of which no tensor has more
 expect "none is over the limit but for its header" [ "$(find "$WORK/shards/deep" -name 'model-*.safetensors' -size +61k | wc -l)" = 0 ]
 count=$(find "$WORK/shards/deep" -name 'model-*.safetensors' | wc -l)
@@ -33,7 +34,7 @@ mv "$WORK/shards/deep/model-00002-of-0000$count.safetensors" "$WORK/away"
 expect "a part that is not there" exits 65 "model-00002-of-0000$count.safetensors does not exist" train run.dir="$WORK/x" model.init_from="$WORK/shards/deep"
 expect "check says so, too" exits 65 "model-00002-of-0000$count.safetensors does not exist" "$TRAIN" check "$WORK/tiny.json" run.dir="$WORK/x" model.init_from="$WORK/shards/deep"
 
-# 16 bits: to nearest, ties to even.
+# An export in 16 bits is rounded to nearest, ties to even.
 expect "export as bf16" quiet export_to bf16 dtype=bf16
 expect "export as fp16" quiet export_to fp16 dtype=fp16 shard_bytes=1 # a file for each tensor
 python3 - "$WORK" <<'PY'
@@ -47,7 +48,7 @@ def tensors(folder):
         assert header.pop("__metadata__") == {"format": "pt"}
         found.update({name: (t["dtype"], t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for name, t in header.items()})
     return found
-def bf16(bits):  # the nearer of two neighbours, at the same distance the even one
+def bf16(bits):  # returns the nearer of two neighbours, at a tie the even one
     low, rest = bits >> 16, bits & 0xffff
     return low + (rest > 0x8000 or (rest == 0x8000 and low & 1))
 def words(data, code): return struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
@@ -64,7 +65,7 @@ expect "config.json of bf16" [ "$(grep -cE '"(torch_)?dtype":\s*"bfloat16"' "$WO
 first_loss bf16 > "$WORK/narrow"; expect "weights to start from, in bf16: nearly the same first loss" near "$WORK/narrow" "$WORK/wanted" 1e-3
 first_loss fp16 > "$WORK/narrow"; expect "and in fp16" near "$WORK/narrow" "$WORK/wanted" 1e-3
 
-# A value that fp16 has not.
+# A value that is too large for fp16.
 python3 - "$WORK" <<'PY'
 import struct, sys
 path = sys.argv[1] + "/plain/model.safetensors"
@@ -76,7 +77,7 @@ train run.dir="$WORK/huge" run.steps=1 optimizer.learning_rate=0 model.init_from
 expect "a value beyond fp16" exits 64 'dtype=fp16 cannot hold element 41 of tensor transformer.ln_f.bias, -70000' "$TRAIN" export "$WORK/huge" out="$WORK/none" dtype=fp16
 expect "bf16 has it" quiet "$TRAIN" export "$WORK/huge" out="$WORK/huge-bf16" dtype=bf16
 
-# The model card says what the run was.
+# The model card describes the run.
 best=$(values "$WORK/run" eval loss | sort -g | head -n 1)
 expect "the card: kind, size and step" says "A language model of type gpt2 with 55944 parameters" plain
 expect "  losses: training" says "$(row 'training, last' 12 "$(values "$WORK/run" train loss | tail -n 1)")" plain
@@ -95,7 +96,7 @@ expect "has no losses and no picture" eval '[ ! -e "$WORK/lone/loss.svg" ] && ! 
 "$TRAIN" export test/golden/1.0 out="$WORK/old" > "$WORK/said"
 expect "a checkpoint without a tokenizer: the card says so" eval 'grep -q "without a tokenizer" "$WORK/said" && [ ! -e "$WORK/old/tokenizer.json" ] && ! says AutoTokenizer old && says "no tokenizer" old'
 
-# Refused before anything is written.
+# What is refused before anything is written.
 before=$(find "$WORK/plain" -type f -exec cat {} + | cksum)
 expect "a full folder" exits 64 "$WORK/plain is not empty: " export_to plain
 expect "a file of that name" exits 64 "$WORK/huge.safetensors" export_to huge.safetensors
@@ -113,7 +114,7 @@ expect "a damaged checkpoint is passed over by name" exits 0 'step_00000012 is n
 expect "for the one before" says "after step 6 of 12" older
 expect "named itself it is refused" exits 65 'is neither' "$TRAIN" export "$WORK/damaged/checkpoints/step_00000012" out="$WORK/none"
 
-# Cut off: nothing is left.
+# An export that is interrupted leaves no file.
 for fault in io.write@1:ENOSPC io.write@5:ENOSPC io.write@20:EDQUOT io.fsync@3:EIO io.rename@1:EIO io.mkdir@1+:EACCES; do
     expect "$fault" exits 74 "$WORK/none" env TRAIN_GPT_FAIL="$fault" "$FAILING" export "$WORK/run" out="$WORK/none" shard_bytes=1
 done
@@ -124,7 +125,7 @@ kill -TERM $job; wait $job; expect "asked to stop: exit 75" [ $? -eq 75 ]
 expect "of none of these anything is left" nothing_of none
 
 told_step() { "$TRAIN" export "$1" out="$2" 2> "$WORK/err" | grep -qE "^exported  step [0-9]+ of $1 as fp32"; }
-# A run that goes on, saves and prunes meanwhile.
+# An export while the run continues, saves and prunes.
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/live" run.steps=100000 schedule.name=constant eval.every=0 checkpoint.every=1 checkpoint.keep=2 log.every=100000 > /dev/null & job=$!
 for _ in $(seq 300); do [ -e "$WORK/live/checkpoints/step_00000003" ] && break; sleep 0.1; done
 for i in 1 2 3; do

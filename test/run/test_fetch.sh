@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/fetch.sh against a server of ours: whole, cut, resumed, wrong and missing files; and no network at all.
+# scripts/fetch.sh with a local server: complete, cut, resumed, wrong and missing files; and without a network.
 . "$(dirname "$0")/lib/tiny.sh"
 command -v curl > /dev/null || { echo "skip fetch: curl is not installed"; exit 0; }
 hub=$WORK/hub data=$WORK/fetched

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/follow.py against a made-up wandb and trackio that write down what they are given: nothing lost, nothing twice.
+# scripts/follow.py with a simulated wandb and trackio that record what they get: nothing is lost, nothing is sent
+# twice.
 . "$(dirname "$0")/lib/tiny.sh"
 mkdir "$WORK/modules"
 cat > "$WORK/modules/wandb.py" <<'PY'
@@ -13,7 +14,7 @@ PY
 cp "$WORK/modules/wandb.py" "$WORK/modules/trackio.py"
 export NOTED=$WORK/noted PYTHONPATH=$WORK/modules PYTHONDONTWRITEBYTECODE=1
 follow() { python3 scripts/follow.py "$@" 2> "$WORK/err"; }
-# noted PYTHON: an expression over the notes; logs: their steps with the kind of numbers.
+# noted PYTHON: evaluates an expression over the recorded values; logs: their steps with the kind of numbers.
 noted() { python3 -c 'import json, os, sys
 notes = [json.loads(l) for l in open(os.environ["NOTED"])]
 logs = [(n[1], next(iter(n[2])).split("/")[0]) for n in notes if n[0] == "log"]
@@ -34,7 +35,7 @@ python3 scripts/follow.py "$WORK/run" --to trackio --project mine 2> "$WORK/err"
 for _ in $(seq 300); do grep -q '"log", 12, {"val' "$NOTED" 2> /dev/null && break; sleep 0.1; done
 kill $job; wait $job 2> /dev/null
 expect "trackio has all of it, too, as it comes" noted 'len(logs) == 15 and notes[0][1]["project"] == "mine"'
-# Lines and files of another shape: passed over, or a sentence and a code.
+# Lines and files of another format are skipped, or refused with a message and a code.
 cp -r "$WORK/run" "$WORK/odd"; rm "$WORK/odd"/follow.*.json "$NOTED"
 { printf '[1]\nnull\n\xff\n{"kind":["train"],"step":1}\n{"kind":"train","step":true,"loss":1}\n'; cat "$WORK/run/metrics.jsonl"
   head -c 3000000 /dev/zero; } > "$WORK/odd/metrics.jsonl"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checkpoints as earlier versions of the program wrote them, test/golden/VERSION/: each is verified, resumed, and goes on with the losses that its
-# own run went on with. A new version of the format gets a folder of its own; none is ever changed.
+# Checkpoints that earlier versions of the program wrote, test/golden/VERSION/. Each is verified and resumed, and
+# continues with the losses of its own run. A new version of the format gets a new folder; old folders are never
+# changed.
 . "$(dirname "$0")/lib/tiny.sh"
 for golden in test/golden/*/; do
     version=$(basename "$golden") run="$WORK/golden-$version"

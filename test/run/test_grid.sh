@@ -3,7 +3,8 @@
 GRID="model.n_layer=5 run.steps=8 checkpoint.every=4 eval.every=4 sample.every=4 sample.tokens=3"
 
 for precision in fp32 bf16; do train $GRID run.dir="$WORK/$precision" precision=$precision > /dev/null; done
-# A step's loss is a mean over 480 tokens; the order of sums moves it by some 1e-8, with bf16's rounding of weights by 1e-5.
+# allowed PRECISION [FP32]: prints the allowed difference of losses. A step's loss is a mean over 480 tokens. The order
+# of sums moves it by some 1e-8; with bf16, rounded weights by 1e-5.
 allowed() { [ "$1" = fp32 ] && echo "${2:-2e-6}" || echo 2e-3; }
 grid() { # NAME RANKS PRECISION KEY=VALUE...
     local name=$1 ranks=$2 precision=$3; shift 3
@@ -12,7 +13,7 @@ grid() { # NAME RANKS PRECISION KEY=VALUE...
     expect "$name: its gradient norms" same_norms "$WORK/$name" "$WORK/$precision" "$(allowed $precision 5e-6)"
     expect "$name: its held-out losses" same_evals "$WORK/$name" "$WORK/$precision" "$(allowed $precision)"
 }
-# Bytes that a rank sends in a step, as the metrics count them, are the plan's.
+# sent_as_planned: checks that the bytes that a rank sends in a step, in the metrics, are those of the plan.
 sent_as_planned() { # NAME RANKS KEY=VALUE...
     local name=$1 ranks=$2 planned; shift 2
     planned=$("$TRAIN" plan "$WORK/tiny.json" $GRID ranks=$ranks "$@" | sed -nE 's/^exchange .*: shard ([0-9]+) bytes, replica ([0-9]+)$/"shard":\1,"replica":\2/p')
@@ -37,13 +38,13 @@ expect "hybrid: bytes as planned" sent_as_planned hybrid 4 precision=bf16 parall
 expect "all_copies: bytes as planned" sent_as_planned all_copies 4 precision=fp32 parallel.zero_stage=2 parallel.replicas=4
 expect "a plain run's lines have no bytes" [ "$(grep -c sent "$WORK/fp32/metrics.jsonl")" -eq 0 ]
 
-# With one micro-batch on each rank the stages add the same numbers in the same order.
+# With one micro-batch on each rank all ZeRO stages add the same numbers in the same order.
 one() { train_ranks 3 $GRID run.dir="$WORK/one$1" batch.micro_batch=4 parallel.zero_stage=$1 > /dev/null; }
 for stage in 1 2 3; do one $stage; done
 expect "one micro-batch: ZeRO-2 has the bits of ZeRO-1" same_weights "$WORK/one1" "$WORK/one2" step_00000008
 expect "one micro-batch: ZeRO-3 too" same_weights "$WORK/one1" "$WORK/one3" step_00000008
 
-# One run, resumed on another grid every two steps: the losses of the unbroken one.
+# One run, resumed on another grid every two steps, has the losses of the unbroken run.
 step=0
 for next in "1" "4 parallel.zero_stage=3 parallel.replicas=2" "2 parallel.zero_stage=2" "3 parallel.zero_stage=3" "4 parallel.zero_stage=0 parallel.replicas=4"; do
     set -- $next; ranks=$1; shift; step=$((step + 2))
@@ -55,20 +56,20 @@ train model.n_layer=5 run.steps=12 run.dir="$WORK/chain" checkpoint.every=2 eval
 train model.n_layer=5 run.steps=12 run.dir="$WORK/unbroken" eval.every=0 > /dev/null
 expect "resumed on any grid: the losses of an unbroken run" same_losses "$WORK/chain" "$WORK/unbroken" 2e-6
 
-# Same grid, same bits, across a resume.
+# The same grid gives equal bits across a resume.
 rm -r "$WORK/hybrid/checkpoints/step_00000008"; cp -r "$WORK/hybrid" "$WORK/again"
 for name in hybrid again; do train_ranks 4 $GRID run.dir="$WORK/$name" precision=bf16 parallel.zero_stage=3 parallel.replicas=2 > /dev/null; done
 expect "the same grid: the same bits" same_weights "$WORK/hybrid" "$WORK/again" step_00000008
 
-# A flipped bit in a moment, or with ZeRO-3 in a weight's piece: the other copy differs, and nothing is saved.
+# A flipped bit in a moment, or with ZeRO-3 in a piece of a weight: the other copy differs, and nothing is saved.
 for what in guard.m guard.v; do
     TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="$what@2:flip,rank=1" expect "$what flips in one of two copies: exit 76, both ranks are named" \
         exits 76 "moments of step 4 .*: .*rank 1 \(.* and rank 3 \(.* differ" train_ranks 4 $GRID run.dir="$WORK/$what" parallel.zero_stage=3 parallel.replicas=2
     expect "$what: nothing is saved" [ -z "$(ls "$WORK/$what/checkpoints" | grep -v tmp)" ]
 done
 
-# The whole program on every axis, and some together; test/model/ranks_grid.c has pairs of all of them.
-# 8 ranks at most; LONG has sequences that context ranks can share.
+# The whole program on every axis, and with some axes together; test/model/ranks_grid.c tests all pairs. At most 8
+# ranks. LONG has sequences that context ranks can divide.
 SHAPE="model.n_layer=6 model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=2 eval.every=2 sample.every=4 sample.tokens=3"
 SHORT="$SHAPE model.n_positions=24 batch.seq_len=24 batch.micro_batch=2 batch.global_tokens=384 eval.tokens=96"
 LONG="$SHAPE model.n_positions=512 batch.seq_len=512 batch.global_tokens=2048 eval.tokens=1024 model.n_layer=4"
@@ -76,7 +77,8 @@ for precision in fp32 bf16; do
     train $SHORT run.dir="$WORK/short_$precision" precision=$precision > "$WORK/short_$precision.out"
     train $LONG run.dir="$WORK/long_$precision" precision=$precision > /dev/null
 done
-# of_grid short|long RANKS PRECISION KEY=VALUE...: a run of that grid. Two at a time; check_grids then looks at all of them.
+# of_grid short|long RANKS PRECISION KEY=VALUE...: starts a run of that grid, two at a time. check_grids then checks all
+# of them.
 GRIDS=()
 name_of() { echo "$*" | sed 's/parallel\.//g; s/memory\.//g; s/ /./g'; }
 of_grid() {
@@ -86,7 +88,7 @@ of_grid() {
     mkdir "$WORK/t${#GRIDS[@]}" # of the launcher: two that begin at once in one folder can fail to start
     { TMPDIR=$WORK/t${#GRIDS[@]} train_ranks $ranks $shape run.dir="$WORK/$name" precision=$precision "$@" > "$WORK/$name.out" 2>&1; echo $? > "$WORK/$name.status"; } &
 }
-check_grids() { # each: the numbers of one rank, and the bytes of the plan
+check_grids() { # check_grids: each run has the numbers of one rank, and the bytes of the plan
     local grid name size ranks precision shape
     wait
     for grid in "${GRIDS[@]}"; do
@@ -98,7 +100,8 @@ check_grids() { # each: the numbers of one rank, and the bytes of the plan
     done
 }
 same_numbers() { same_losses "$1" "$2" "$(allowed $3)" && same_norms "$1" "$2" "$(allowed $3 5e-6)" && same_evals "$1" "$2" "$(allowed $3)"; }
-# "exchange ... : tensor 1 bytes, shard 2, replica 0" of the plan, and "sent":{"tensor":1,...} of a line.
+# sent_by_axis: compares "exchange ... : tensor 1 bytes, shard 2, replica 0" of the plan with "sent":{"tensor":1,...} of
+# a line.
 sent_by_axis() {
     local dir=$1 ranks=$2; shift 2
     "$TRAIN" plan "$WORK/tiny.json" ranks=$ranks "$@" | sed -nE 's/^exchange [^:]*: //p' | sed 's/ bytes//; s/, /\n/g' | awk '$2 > 0' | sort > "$WORK/.planned"
@@ -128,8 +131,8 @@ if [ -n "${ALL_GRIDS:-}" ]; then # make soak
 fi
 check_grids
 
-# What is promised to the bit. The first weights are files' order alone; a pipeline changes no order of sums but that of the tied embedding's
-# gradient, and so not the first loss; every stage draws the same text.
+# Results with equal bits on any grid. The first weights depend only on the order in files. A pipeline changes only the
+# order of sums in the tied embedding's gradient, so not the first loss. Every stage draws the same text.
 first_weights() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/first.$name" run.steps=1 optimizer.learning_rate=0 checkpoint.every=1 eval.every=0 sample.every=0 precision=fp32 "$@" > /dev/null; }
 first_weights one 1
 for grid in "t2p2 4 parallel.tensor=2 parallel.pipeline=2" "t4z3 8 parallel.tensor=4 parallel.zero_stage=3" "p3v2 3 parallel.pipeline=3 parallel.interleave=2 batch.global_tokens=432"; do
@@ -142,7 +145,7 @@ expect "pipeline: the first loss has the bits of one stage" [ "$(first_loss "$WO
 train_ranks 4 $SHORT run.dir="$WORK/text" precision=fp32 parallel.tensor=2 parallel.pipeline=2 > "$WORK/text.out"
 expect "tensor and stages draw the text of one rank" cmp <(sed -n '/^sample/,$p' "$WORK/text.out" | head -2) <(sed -n '/^sample/,$p' "$WORK/short_fp32.out" | head -2)
 
-# From any grid to any: each goes on where the one before saved, two steps each.
+# From any grid to any other: each run continues where the previous one saved, two steps each.
 steps=2
 CHAIN="$SHAPE $SHORT run.dir=$WORK/any checkpoint.every=2 checkpoint.keep=20 eval.every=0 sample.every=0 schedule.name=constant precision=fp32 run.allow_change=run.steps"
 for next in "1" "4 parallel.tensor=2 parallel.pipeline=2" "4 parallel.tensor=4 parallel.zero_stage=0" "2 parallel.pipeline=2 parallel.interleave=2" "4 parallel.tensor=2 parallel.replicas=2" \
@@ -155,12 +158,12 @@ train $CHAIN run.dir="$WORK/any1" run.steps=$((steps - 2)) > /dev/null
 expect "from any grid to any: the losses of an unbroken run" same_losses "$WORK/any" "$WORK/any1" 2e-6
 expect "from any grid to any: its norms" same_norms "$WORK/any" "$WORK/any1" 1e-5
 
-# parallel.deterministic: the same bits at any number of stages from two on, and of ranks beside them.
+# parallel.deterministic: equal bits for any number of stages from two on, and of other ranks.
 ordered() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/ordered.$name" precision=fp32 parallel.deterministic=true eval.every=0 sample.every=0 "$@" > /dev/null; }
 ordered p2 2 parallel.pipeline=2; ordered p2d2 4 parallel.pipeline=2; ordered p3 3 parallel.pipeline=3
 for name in p2d2 p3; do expect "ordered sums: $name has the bits of two stages" same_weights "$WORK/ordered.p2" "$WORK/ordered.$name" step_00000004; done
 
-# A model that needs a grid can be sampled on one.
+# A model that needs a grid can be sampled on a grid.
 sampled() { local ranks=$1; shift; run_ranks $ranks "$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20 "$@"; }
 one=$("$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20)
 for grid in "2 parallel.tensor=2" "4 parallel.tensor=2 parallel.pipeline=2" "4 parallel.context=2 parallel.pipeline=2"; do

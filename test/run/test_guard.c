@@ -1,5 +1,5 @@
-/* test_guard.c - the judgement of spikes, and the fate of steps that are not fine: replayed series of losses, whole and
- * resumed midway. */
+/* test_guard.c - how spikes are recognized, and what happens to bad steps: simulated series of losses, unbroken and
+ * resumed in the middle. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,14 +32,17 @@ static void test_limit(void **state) {
     assert_true(isnan(spikes_median(&s)) && isinf(spikes_limit(&s, 10)));
     for (int i = 0; i < SPIKES_LEAST - 1; i++) spikes_add(&s, i % 2 ? 3.0 : 3.2);
     assert_true(isinf(spikes_limit(&s, 10)));
-    for (int i = 0; i < 100; i++) spikes_add(&s, i % 3 ? NAN : INFINITY), spikes_add(&s, -INFINITY); /* are as if they had not been */
+    /* these losses are ignored */
+    for (int i = 0; i < 100; i++) spikes_add(&s, i % 3 ? NAN : INFINITY), spikes_add(&s, -INFINITY);
     assert_true(isinf(spikes_limit(&s, 10)));
     spikes_add(&s, 3.0);
     assert_true(fabs(spikes_median(&s) - 3.1) < 0.11 && fabs(spikes_limit(&s, 10) - (3.1 + 14.826 * 0.1)) < 1e-9);
     assert_true(isinf(spikes_limit(&s, 0)));
-    for (int i = 0; i < SPIKES_LEAST / 2 - 1; i++) spikes_add(&s, 1e30); /* fewer than half are outliers: the median stays among the others */
+    /* fewer than half are outliers, so the median stays among the others */
+    for (int i = 0; i < SPIKES_LEAST / 2 - 1; i++) spikes_add(&s, 1e30);
     assert_true(spikes_median(&s) <= 3.2);
-    for (int i = 0; i < SPIKES_WINDOW; i++) spikes_add(&s, 2.0); /* forgets older losses, and no noise at all leaves the least rise */
+    /* older losses are forgotten; without any noise the least rise remains */
+    for (int i = 0; i < SPIKES_WINDOW; i++) spikes_add(&s, 2.0);
     assert_true(s.count == SPIKES_WINDOW && spikes_median(&s) == 2.0 && fabs(spikes_limit(&s, 10) - 2.2) < 1e-12);
     spikes_add(&s, 9.0);
     assert_true(s.count == SPIKES_WINDOW && s.loss[SPIKES_WINDOW - 1] == 9.0 && s.loss[0] == 2.0);
@@ -47,21 +50,23 @@ static void test_limit(void **state) {
 
 /* --- series of losses --------------------------------------------------------------------------------------------- */
 
-/* A falling loss with the noise of batches, as of training: step counts from 0. */
+/* Returns a falling loss with the noise of batches, as in training. step counts from 0. */
 static double falling(int64_t step, double noise) {
     double u = 0;
-    for (uint64_t k = 0; k < 12; k++) u += rng_uniform(5, RNG_TEST, 12 * (uint64_t)step + k); /* about normal */
+    /* about normally distributed */
+    for (uint64_t k = 0; k < 12; k++) u += rng_uniform(5, RNG_TEST, 12 * (uint64_t)step + k);
     return 2.0 + 3.5 * exp(-(double)step / 25.0) + noise * (u - 6.0);
 }
 
 typedef struct { int64_t at; double loss; StepJudgement due; } Special;
 
-/* 400 steps, some of them special; every other step is fine. */
+/* Runs 400 steps, some of them special. All other steps are fine. */
 static const Special specials[] = {
-    {3, 50.0, STEP_FINE}, {20, 9.0, STEP_FINE},                               /* warm-up; too little is known */
+    /* fine, because there are too few losses yet */
+    {3, 50.0, STEP_FINE}, {20, 9.0, STEP_FINE},
     {5, NAN, STEP_NOT_FINITE}, {60, NAN, STEP_NOT_FINITE}, {61, INFINITY, STEP_NOT_FINITE},
     {150, 9.0, STEP_SPIKE}, {151, 1e30, STEP_SPIKE}, {152, -INFINITY, STEP_NOT_FINITE}, {153, 9.0, STEP_SPIKE},
-    {200, 0.5, STEP_FINE},                                                    /* down is no spike */
+    {200, 0.5, STEP_FINE},                                                    /* a fall is not a spike */
     {250, 3.4, STEP_SPIKE}, {300, NAN, STEP_NOT_FINITE}, {399, 4.0, STEP_SPIKE},
 };
 
@@ -72,7 +77,7 @@ static double series(int64_t step, StepJudgement *due) {
     return falling(step, 0.03);
 }
 
-/* A guard as a checkpoint keeps it: through the text of a manifest. */
+/* Returns a guard as a checkpoint stores it: converted to the text of a manifest and back. */
 static Guard resumed(const Guard *g) {
     cJSON        *config = cJSON_Parse("{}");
     ManifestExtent   run = {0, 9, 1};
@@ -119,7 +124,7 @@ static void test_series(void **state) {
     assert_int_equal(guard_judge(&whole, &c, 400, 1e30, 1.0), STEP_FINE);
 }
 
-/* No alarm in 100,000 steps of training without a fault, at each level of noise. */
+/* There is no alarm in 100,000 steps of training without a fault, at each level of noise. */
 static void test_no_false_alarm(void **state) {
     (void)state;
     static const double noise[] = {0, 1e-3, 0.02, 0.1, 0.5};
@@ -136,7 +141,7 @@ static void test_no_false_alarm(void **state) {
 
 /* --- the fate of a step ------------------------------------------------------------------------------------------- */
 
-/* Each digit of `steps` is a judgement (0 fine, 1 not finite, 2 a spike), each letter of `acts` the expected act:
+/* Each digit of `steps` is a judgement (0 fine, 1 not finite, 2 a spike). Each letter of `acts` is the expected action:
  * update, skip, exit. */
 static void test_acts(void **state) {
     (void)state;
@@ -160,7 +165,7 @@ static void test_acts(void **state) {
     }
 }
 
-/* Rollbacks count until the run has got past the step that made the last of them. */
+/* Rollbacks count until the run has passed the step that caused the last one. */
 static void test_rollbacks(void **state) {
     (void)state;
     Config c = config_of(ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN);
@@ -170,7 +175,7 @@ static void test_rollbacks(void **state) {
     for (int64_t step = 10; step < 18; step++) guard_act(&g, &c, step, 3.0, STEP_FINE);
     assert_int_equal(guard_act(&g, &c, 18, NAN, STEP_NOT_FINITE), GUARD_ROLLBACK);
     for (int64_t step = 10; step <= 20; step++) guard_act(&g, &c, step, 3.0, STEP_FINE);
-    assert_true(g.rollbacks == 2 && g.furthest == 20); /* step 20 itself is not past it */
+    assert_true(g.rollbacks == 2 && g.furthest == 20); /* step 20 itself is not yet past it */
     Guard stuck = g;
     assert_int_equal(guard_act(&stuck, &c, 20, NAN, STEP_NOT_FINITE), GUARD_STOP);
     guard_act(&g, &c, 21, 3.0, STEP_FINE);
@@ -178,8 +183,8 @@ static void test_rollbacks(void **state) {
     assert_true(g.rollbacks == 1 && g.furthest == 22);
 }
 
-/* Every step where it is cheap, at the latest every tenth; one rank has nobody to compare with. Without ZeRO five times
- * as much is read. */
+/* A hash is computed at every step if that is cheap, at least every tenth. With one rank there is nothing to compare.
+ * Without ZeRO five times as much is read. */
 static void test_hash_due(void **state) {
     (void)state;
     static const struct {

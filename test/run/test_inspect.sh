@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# `inspect` and `diff`: each kind of file by its content, figures against another reader's, what is damaged, what differs.
+# `inspect` and `diff`: each kind of file is recognized by its content, statistics equal those of another reader, and
+# damage and differences are printed.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 cd "$WORK" || exit 1
 inspect() { "$TRAIN" inspect "$@" 2>&1; }
-# says NAME PATTERN COMMAND...: a line of its output matches
+# says NAME PATTERN COMMAND...: checks that a line of the output matches
 says() { local name=$1 pattern=$2 text; shift 2; text=$("$@" 2>&1); grep -qE -- "$pattern" <<< "$text" || { echo "  no line like $pattern in:"; head -8 <<< "$text"; false; }; ok $? "$name"; }
 train run.steps=6 > /dev/null && train run.steps=6 run.dir="$WORK/same" > /dev/null && train run.steps=8 schedule.name=constant optimizer.learning_rate=2e-3 checkpoint.every=6 run.dir="$WORK/other" > /dev/null || { echo "not ok the runs"; exit 1; }
 last=run/checkpoints/step_00000006
 
-# Files that other programs would have written.
+# Files in the formats of other programs.
 cat > make.py <<'PY'
 import json, os, struct
 def pack(kind, *values): return struct.pack("<%d%s" % (len(values), kind), *values)

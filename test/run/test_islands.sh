@@ -1,17 +1,17 @@
-# Islands that train one model by way of a server: they compute what a plain run computes, follow DiLoCo's rule, come and
-# go, and use every sample once.
+# Islands that train one model through a server: they compute what a plain run computes, follow DiLoCo's rule, join and
+# leave, and use every sample once.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
 PORT=$((20000 + $$ % 12000))
 sed -i 's/"n_head": 3/"n_head": 2/; s/"checkpoint": {"every": 6, "keep": 3}/"checkpoint": {"every": 4, "keep": 100}/' tiny.json
 
-# serves DIR WORDS...: a server in the background, $server, once it listens on a port of its own.
+# serves DIR WORDS...: starts a server in the background, $server, and waits until it listens on its own port.
 serves() {
     local dir=$1; shift
     "$TRAIN" serve tiny.json run.dir="$dir" outer.server=127.0.0.1:$PORT outer.every=4 "$@" >> "$dir.out" 2>&1 & server=$!
     for _ in $(seq 100); do (: < /dev/tcp/127.0.0.1/$PORT) 2> /dev/null && return; kill -0 $server || return; sleep 0.05; done
 }
-# island RANKS DIR WORDS...: a job of so many ranks; its own process where it is one.
+# island RANKS DIR WORDS...: runs a job of so many ranks; with one rank without mpirun.
 island() {
     local ranks=$1 dir=$2; shift 2
     set -- "$WORK/tiny.json" run.dir="$dir" outer.server=127.0.0.1:$PORT outer.every=4 "$@"
@@ -50,14 +50,14 @@ def rule(run, eta, mu):
         assert sum(e * e for e in d) > 0
         near(then, [a - eta * (e + mu * b) for a, e, b in zip(x, d, v_then)], 1e-6)
 
-# The first round of one island: d is x less the weights of as many steps of a plain run.
+# The first round of one island: d is x minus the weights of a plain run after as many steps.
 def first(run, zero, plain, eta, mu):
     eta, mu, x = float(eta), float(mu), x_of(zero, 1)
     d = [a - b for a, b in zip(x, x_of(plain, 4))]
     near(m_of(run, 4), d, 1e-6)
     near(x_of(run, 4), [a - eta * (1 + mu) * e for a, e in zip(x, d)], 1e-6)
 
-# Each sample counts once: those of done leases are as many as the server's tokens, and none is in two.
+# Each sample counts once: the samples of finished leases are as many as the server's tokens, and none is in two leases.
 def leases(run):
     used = {}
     for line in open(f"{run}/leases.jsonl"):
@@ -108,12 +108,13 @@ first_round() {
     serves first_s
     begin 2 first parallel.zero_stage=3 run.stop_step=6
     ends $job 75 && numbers first first_s zero plain 0.7 0.9 && grep -q '"is":"done","used":24' first_s/leases.jsonl || return
-    begin 1 first # the two steps that are left of that lease
+    begin 1 first # the remaining two steps of that lease
     ends $job 0 && numbers leases first_s | grep -q '96 samples, the last is 95'
 }
 expect "the first round is DiLoCo's, by float64; one that stops in mid-round sends what it has done" first_round
 kill $server 2> /dev/null; wait $server 2> /dev/null
-# fetched MOST RUN...: a round but an island's first has fetched so many bytes a parameter at most. On a busy machine one may have few.
+# fetched MOST RUN...: in each round except an island's first, at most MOST bytes a parameter were fetched. On a busy
+# machine there may be few such rounds.
 fetched() {
     local most=$1; shift
     awk -F '"received_bytes":' -v p=55944 -v most="$most" '
@@ -132,7 +133,7 @@ nobody_waits() {
 expect "nobody waits, int8 both ways: each sample counts once, the loss falls" nobody_waits
 kill $server 2> /dev/null; wait $server 2> /dev/null
 
-# The islands hold the server's bits.
+# same_x: the islands hold the server's bits.
 same_x() { cmp "$1/checkpoints/step_000000$3/model.safetensors" "$2/checkpoints/step_000000$3/model.safetensors"; }
 changes_travel() { # COMPRESS BYTES RANKS STEPS [WORDS...]
     local name=change-$1-$# words="run.steps=$4 eval.every=$4 checkpoint.every=$4 outer.compress=$1 outer.momentum=0.3 ${*:5}"

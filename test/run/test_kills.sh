@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The short form of `make soak`'s kills: 55 of them, on 1, 2 and 4 ranks and on a grid, which share the machine: a kill waits more than it computes.
+# The short form of the kills in `make soak`: 55 kills on 1, 2 and 4 ranks and on a grid. They run at the same time,
+# because a kill mostly waits.
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh" # and by it pgrep is known to be there
 said=$(mktemp -d); trap 'rm -rf "$said"' EXIT
 status=0 jobs=()

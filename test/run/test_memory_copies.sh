@@ -7,9 +7,10 @@ MEMORY=$WORK/memory
 COPIES="checkpoint.memory_every=5 checkpoint.memory_dir=$MEMORY checkpoint.every=0 eval.every=0 log.tensorboard=false run.steps=24"
 none_left() { [ -z "$(ls -A "$MEMORY")" ]; }
 shown() { tail -n 5 "$WORK/out" "$WORK/err"; return 1; }
-# copies RANKS DIR [OPTION...]: a run with copies; one rank without mpirun.
+# copies RANKS DIR [OPTION...]: runs a training with copies; with one rank without mpirun.
 copies() { local run="run_ranks $1 $HOST"; [ "$1" -gt 1 ] || run=; $run "$TRAIN" "$WORK/tiny.json" $COPIES run.dir="$WORK/$2" "${@:3}" > "$WORK/out" 2> "$WORK/err"; }
-# kill_all RANKS DIR [OPTION...]: SIGKILL for every rank, and mpirun, after step 15, when the copies of steps 5 and 10 are whole.
+# kill_all RANKS DIR [OPTION...]: kills every rank, and mpirun, after step 15, when the copies of steps 5 and 10 are
+# whole.
 kill_all() {
     rm -f "$WORK/struck"
     TRAIN_GPT_FAIL="memory.copy@3:hang" TRAIN_GPT_FAIL_LOG=$WORK/struck TRAIN=$FAILING copies "$@" & job=$!
@@ -18,13 +19,13 @@ kill_all() {
     wait $job 2> /dev/null
     [ "$(wc -l < "$WORK/struck")" -eq "$1" ] || shown
 }
-# goes_on RANKS DIR FROM STEP [OPTION...]: to its end, from the copies of so many ranks.
+# goes_on RANKS DIR FROM STEP [OPTION...]: continues to the end, from the copies of FROM ranks.
 goes_on() {
     local n=$1 dir=$2 from=$3 step=$4; shift 4
     copies "$n" "$dir" "$@" && grep -qE "^step $step is taken from the copies in memory of $from rank" "$WORK/out" &&
         grep -q "^resume .*at step $step, saved by $from rank" "$WORK/out" || shown
 }
-# Every copy of a step's slot (5: the first, in 1; 10: in 0) gets another byte, far behind its head.
+# spoil SLOT: changes a byte far behind the head in every copy of a slot (step 5 is in slot 1, step 10 in slot 0).
 spoil() { for file in "$MEMORY"/*/rank_*."$1"; do printf x | dd of="$file" bs=1 seek=600000 conv=notrunc status=none; done; }
 
 mkdir "$MEMORY"
@@ -97,7 +98,7 @@ if unshare -u true 2> /dev/null; then
     expect "with the losses of an unbroken run" same_losses "$WORK/hosts" "$WORK/whole1" 2e-6
     expect "none is left" none_left
 
-    # A rank's copies have its own experts: the other half of them is on its host.
+    # The copies of a rank hold its own experts; the other half of the experts is on the same host.
     EXPERTS="model.arch=qwen3-moe model.n_embd=64 model.n_head=2 model.n_kv_head=1 model.head_dim=22"
     EXPERTS+=" moe.experts=4 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
     expect "experts: a run of one rank" copies 1 experts_whole $EXPERTS checkpoint.memory_every=0

@@ -1,11 +1,11 @@
-/* test_metrics_events.c - metrics.jsonl beside its steps: events, hours over resumes, bits per byte. */
+/* test_metrics_events.c - lines of metrics.jsonl besides steps: events; hours over resumes; bits per byte. */
 #include "core/error.h"
 
 #include <math.h>
 
 #include "test/run/lib/metrics_folder.h"
 
-/* A resume goes on with the hours of the line before; those of a rollback count, too. */
+/* A resume continues with the hours of the previous line. Those of a rollback count, too. */
 static void hours_go_on(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -36,7 +36,7 @@ static void bits_per_byte_need_the_tokenizer(void **state) {
     free(text);
 }
 
-/* Events stand among the steps, each with its own step; a resume cuts those past its checkpoint as it cuts steps. */
+/* Events are lines among the steps, each with its own step. A resume cuts those after its checkpoint, like steps. */
 static void events_are_lines_of_their_own(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -70,7 +70,7 @@ static void events_are_lines_of_their_own(void **state) {
     free(text);
 }
 
-/* An island that joins late: its log goes on at that step, and a resume cuts nothing. */
+/* An island that joins late: its log begins at that step, and a resume cuts nothing. */
 static void an_island_goes_on_later(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -102,7 +102,7 @@ static void a_long_reason_is_left_out(void **state) {
     free(text);
 }
 
-/* A blend of as many sources as there may be, each as far as a run can count, in the longest line there is. */
+/* A blend of the largest number of sources, each with the largest count, gives the longest possible line. */
 static void the_longest_line_is_read_back(void **state) {
     (void)state;
     StepMetrics s = {.step = 1, .tokens = INT64_MAX / 2, .loss = -1.23456789e-300, .lr = -1.23456789e-300, .grad_norm = -1.23456789e-300,

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# outer.moments=peer: an island that comes late goes on exactly as the one whose moments it has. And gifts that go wrong,
-# with islands without a model (test/run/outer/fake_island.c).
+# outer.moments=peer: an island that joins late continues exactly like the one whose moments it has. Also transfers that
+# go wrong, with islands without a model (test/run/outer/fake_island.c).
 . "$(dirname "$0")/lib/tiny.sh"
 FAKE=$PWD/$B/test/run/outer/fake_island
 PORT=$((20000 + $$ % 12000))
 cd "$WORK" || exit 1
 trap 'kill -9 $(jobs -p) 2> /dev/null; rm -rf "$WORK"' EXIT
 
-# Every lease has the same samples: 1920 tokens, over and over. So islands with the same moments compute the same.
+# Every lease has the same samples: 1920 tokens, repeated. So islands with equal moments compute the same.
 for _ in $(seq 30); do head -c 1920 text.txt; done > again.txt
 "$TRAIN" tokenize again.txt out=again val=0.1 > /dev/null || exit 1
 sed -i "s#$WORK/data/#$WORK/again/#g; s/\"n_head\": 3/\"n_head\": 2/; s/\"steps\": 12/\"steps\": 24/; s/\"eval\": {\"every\": 6/\"eval\": {\"every\": 0/; s/\"checkpoint\": {\"every\": 6/\"checkpoint\": {\"every\": 0/" tiny.json
 OUTER="data.shuffle=false outer.every=4 outer.learning_rate=1 outer.momentum=0"
 
-# says FILE PATTERN: until the file has a line like it, 60 s at most.
+# says FILE PATTERN: waits until the file has a matching line, at most 60 s.
 says() { for _ in $(seq 1200); do grep -qsE "$2" "$1" && return; sleep 0.05; done; echo "$1 has no line like '$2'"; tail -n 5 "$1"; return 1; }
 ends() { wait "$1"; local code=$?; [ $code -eq "$2" ] || { echo "exit $code, not $2"; return 1; }; }
 serves() {
@@ -25,13 +25,13 @@ serves() {
         grep -q "serving $dir" "$dir.out" && return
     done
 }
-# island RANKS DIR WORDS...: a job in the background, $job.
+# island RANKS DIR WORDS...: starts a job in the background, $job.
 island() {
     local ranks=$1 dir=$2; shift 2
     set -- "$WORK/tiny.json" run.dir="$dir" outer.server=127.0.0.1:$PORT $OUTER "$@"
     (if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$@"; else run_ranks "$ranks" "$TRAIN" "$@"; fi > "$dir.out" 2>&1) & job=$!
 }
-# fake NAME ID WORDS...: its output is in NAME.out.
+# fake NAME ID WORDS...: starts an island without a model; its output is in NAME.out.
 fake() { local name=$1 id=$2; shift 2; "$FAKE" tiny.json outer.server=127.0.0.1:$PORT $OUTER "id=00000000000000$id" "$@" > "$name.out" 2>&1 & job=$!; }
 
 cat > losses.py <<'PY'
@@ -47,8 +47,8 @@ print(max(abs(island[s] / plain[s] - 1) for s in island))
 PY
 differs() { python3 losses.py "$1" plain > differs.txt && awk -v least="$2" -v most="$3" '{ exit !($1 >= least && $1 <= most) }' differs.txt || { cat differs.txt; return 1; }; }
 
-# joins_late NAME RANKS WORDS RANKS WORDS: one island from the start, until step 12; another from step 4 to the end. A third
-# holds the first round until that one is there.
+# joins_late NAME RANKS WORDS RANKS WORDS: one island trains from the start to step 12, another from step 4 to the end.
+# A third holds the first round until the second is there.
 joins_late() {
     local name=$1 first=$3 second=$5
     serves "$name" outer.least_islands=2 || return
@@ -96,7 +96,7 @@ expect "another is asked in the next round" diff <(grep ^moments lost_b.out) <(p
 expect "the server says so" grep -qE 'island 0 .* is gone, and has not given its moments: island [12] .* waits for the next round' lost.out
 kill "$server"; wait "$server"
 
-# The same for an island with a model, of two ranks.
+# put_off: the same for an island with a model, of two ranks.
 put_off() {
     serves late outer.least_islands=3
     fake late_a aa updates=7 gift=half; a=$job
@@ -109,7 +109,8 @@ put_off() {
 expect "an island that is put off takes the next round's" put_off
 kill "$server"; wait "$server"
 
-# zeros NAME CODE PATTERN WORDS...: where nobody else has moments, the second begins with zeros; the first ends with the code.
+# zeros NAME CODE PATTERN WORDS...: if no other island has moments, the second begins with zeros. The first ends with
+# the code.
 zeros() {
     local name=$1 code=$2 pattern=$3; shift 3
     gift "$name" 2 "$*" && says "$name.out" "$pattern" && says "${name}_b.out" '^moments 0 later 0' || return

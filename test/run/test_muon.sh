@@ -1,5 +1,6 @@
 #!/bin/bash
-# test_muon.sh - optimizer.name=muon: trains, resumes with the same bits, is the same on a grid, and names what it refuses.
+# test_muon.sh - optimizer.name=muon: trains, resumes with equal bits, gives the same results on a grid, and prints what
+# it refuses.
 . test/run/lib/tiny.sh
 
 muon() { train optimizer.name=muon "$@"; }
@@ -8,7 +9,8 @@ LAST=step_00000012
 
 quiet muon run.dir="$WORK/one" parallel.deterministic=true
 ok $? "a run with muon"
-# Of the wte, the first 256 x 42 elements, AdamW's v; 10752 + 40 x 42 + 42 + 42 elements later a block's first matrix has none.
+# The first 256 x 42 elements are those of wte, and have AdamW's v. The first matrix of a block, 10752 + 40 x 42 + 42 +
+# 42 elements from the begin, has none.
 python3 - "$WORK/one/checkpoints/$LAST/optimizer.safetensors" <<'PY'
 import json, struct, sys
 data = open(sys.argv[1], "rb").read()
@@ -39,7 +41,9 @@ quiet muon_ranks 2 run.dir="$WORK/bf16" precision=bf16
 expect "bf16, two ranks: about the losses of fp32" same_losses "$WORK/one" "$WORK/bf16" 2e-3
 
 # Whole matrices on other grids: of 2 heads, so that tensor ranks divide them. An update in each copy of the state, and in parts.
-grid() { # of NAME RANKS KEYS...: the losses of a run alone with the same keys but the grid's
+# grid of NAME RANKS KEYS...: a run on a grid has the losses of a run with one rank and otherwise the same keys. Models
+# have 2 heads, so that tensor ranks divide the matrices, which are updated in each copy of the state, and in parts.
+grid() {
     local alone=$1 n=$2; shift 2
     quiet muon_ranks "$n" run.dir="$WORK/grid" run.resume=never model.n_head=2 run.steps=8 run.verify_every=4 "$@"
     expect "$n ranks, $*: the losses of one" same_losses "$WORK/$alone" "$WORK/grid" 2e-6
@@ -53,13 +57,13 @@ grid heads 4 parallel.pipeline=2 parallel.zero_stage=2
 grid heads 4 parallel.replicas=2 parallel.zero_stage=3
 grid neurons 4 parallel.tensor=2 parallel.zero_stage=3 optimizer.normuon=true optimizer.newton_schulz=polar_express
 
-# Of a llama q, k, v, gate and up are matrices of their own, cut by rows, and o and down by columns.
+# In a llama q, k, v, gate and up are separate matrices, cut by rows; o and down are cut by columns.
 LLAMA="model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96"
 quiet muon run.dir="$WORK/llama" run.steps=8 $LLAMA
 grid llama 2 $LLAMA parallel.tensor=2
 grid llama 4 $LLAMA parallel.tensor=2 parallel.zero_stage=3
 
-# NorMuon's moments are in the files, of every grid: begun on one, ended on another.
+# NorMuon's moments are in the files of every grid: a run begins on one and ends on another.
 normuon="model.n_head=2 run.steps=8 optimizer.normuon=true optimizer.newton_schulz=polar_express"
 quiet muon_ranks 2 run.dir="$WORK/moves" $normuon run.stop_step=4 parallel.tensor=2
 quiet muon_ranks 3 run.dir="$WORK/moves" $normuon parallel.zero_stage=3

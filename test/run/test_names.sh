@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Names and sources. A name that exists as typed is that file, in data, run.dir, init_from and every verb. Tokenizers and
-# notes are found beside the opened files, for each source. Tokens outside samples are reported and count for no epoch.
+# Names and sources. A name that exists as typed is that file, in data, run.dir, init_from and every verb. Tokenizers
+# and notes are found next to the opened files, for each source. Tokens outside of samples are reported and count for no
+# epoch.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
 sed 's/the /die /g' text.txt > other.txt
@@ -10,7 +11,7 @@ odd='set [v2]/a*b=c' # a folder whose name would be a pattern
 pairs text.txt bpe "$odd"; pairs text.txt bpe d/one; pairs other.txt bpe2 d/two
 LLAMA=(model.arch=llama model.n_embd=32 model.n_head=2 model.n_inner=32 model.vocab_size=280 run.steps=2 eval.every=2 eval.tokens=0 checkpoint.every=2)
 small() { train "${LLAMA[@]}" "$@"; }
-# The lines of losses with bits per byte, and the files of the checkpoint.
+# made: prints the losses with bits per byte, and the files of the checkpoint.
 made() { sed -E 's/.*("loss":[^,]*).*("bpb":[^,}]*).*/\1 \2/; s/.*("loss":[^,]*).*/\1/' "$1/metrics.jsonl" | grep loss; ls "$1/checkpoints/step_00000002"; }
 same_run() { cmp <(made "$1") <(made "$2"); }
 
@@ -164,7 +165,8 @@ expect "sweep.py refuses such a folder" exits 64 'is not UTF-8, and a config hol
 # --- control characters in names: they could clear the screen or set its title, so each line prints them as \xNN
 steers=$'st\e[2J\e[31m\a\x7f\xc2\x9bq'
 mkdir "$steers"; cp text.txt "$steers/$steers.txt"; cp tiny.json "$steers/$steers.json"
-# escaped CODE WORDS...: ends with the code, prints the escaped name, and no raw control character but newline and tab
+# escaped CODE WORDS...: checks that the command ends with the code and prints the escaped name, and no raw control
+# character except newline and tab
 escaped() {
     local code=$1; shift
     NO_COLOR=1 "$TRAIN" "$@" > out 2> err; local status=$?

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `plan gpu=`: a run on cards that are not here agrees with the simulator, says what it costs, and refuses what makes no sense.
+# `plan gpu=`: a run on cards that this machine lacks agrees with the simulator, prints what it costs, and refuses
+# contradictions.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 TRAIN=$PWD/$B/train_gpt

@@ -6,17 +6,17 @@ NAME='"model.layers.1.mlp.experts.7.down_proj.weight":{"dtype":"F32","shape":[64
 . "$(dirname "${BASH_SOURCE[0]}")/lib/kind.sh"
 expect "plan names it" plan_says 'qwen3-moe, 2 heads of keys, 2 of 8 experts of width 24, 2 layers, 4 heads of 24'
 expect "plan counts it" plan_says 'parameters   144816'
-# 6 P, P without the embedding and with 2 experts of 8: 144,816 - 16,384 - 2 x 6 x 4,608; 6 L Q T = 6 x 2 x 96 x 40
+# 6 P, with P without the embedding and with 2 of 8 experts: 144,816 - 16,384 - 2 x 6 x 4,608; 6 L Q T = 6 x 2 x 96 x 40
 expect "plan counts the FLOPs of a token's experts alone" plan_says 'compute +485 kFLOP a token'
 
-# Shares are those of the whole step, whatever the grid.
+# Shares are those of the whole step on any grid.
 shares() { values "$1" train busiest_expert; values "$1" train expert_entropy; }
 same_shares() { diff <(shares "$WORK/run") <(shares "$WORK/$1"); }
 for grid in replicas stages zero3; do expect "$grid: the same shares" same_shares $grid; done
 between() { values "$WORK/run" train expert_entropy | awk '!($1 > 0 && $1 <= 1) { bad = 1 } END { exit bad || NR != 12 }'; }
 expect "entropies between 0 and 1, a line each" between
 
-# A loss balances, too; the loss that is reported is without it.
+# A loss balances experts, too. The reported loss does not contain it.
 mine moe.balance=switch moe.balance_rate=0.05 run.dir="$WORK/switch" > /dev/null 2>&1
 expect "balanced by a loss, on two ranks" heard ranks 2 moe.balance=switch moe.balance_rate=0.05 run.dir="$WORK/switch2"
 expect "balanced by a loss: losses of one rank" same_losses "$WORK/switch" "$WORK/switch2" 1e-5

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make sass`: its reader of ptxas' and nvdisasm's words, and its judgement, on texts of a few lines. Needs no nvcc.
+# `make sass`: its parser of the output of ptxas and nvdisasm, and its checks, on texts of a few lines. Needs no nvcc.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
@@ -14,7 +14,8 @@ ptxas info    : Compiling entry function '_Z8b_kernelPf' for 'sm_90a'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 40 registers, used 0 barriers
 EOF2
-# Two loops with products, one in the other; a wait without any; and a slow path behind the end that jumps back into the outer one.
+# Two loops with products, one inside the other; a wait without products; and a slow path after the end that jumps back
+# into the outer loop.
 cat > "$WORK/code" <<'EOF2'
 	.section	.text._Z8a_kernelPf,"ax",@progbits
 .text._Z8a_kernelPf:
@@ -41,7 +42,8 @@ cat > "$WORK/code" <<'EOF2'
 .L_x_6:
         /*00f0*/                   BRA `(.L_x_6);
 EOF2
-# A kernel as it should be: it waits first, has fewer registers and then more, and a product that is in flight when the loop goes round.
+# A correct kernel: it waits first, lowers its registers and raises them again, and has a product in flight when the
+# loop repeats.
 cat > "$WORK/clean" <<'EOF2'
 .text._Z8c_kernelPf:
         /*0000*/                   LDC R1, c[0x0][0x28] ;

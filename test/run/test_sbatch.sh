@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/train.sbatch without SLURM: stand-ins for mpirun, srun, scontrol and squeue log their arguments and end as
-# listed, so that every verdict of the script is seen in milliseconds. The same file under a real slurmctld: make
-# test-slurm.
+# scripts/train.sbatch without SLURM. Simulated mpirun, srun, scontrol and squeue log their arguments and end as listed,
+# so that every decision of the script is tested in milliseconds. make test-slurm tests the same file with a real
+# slurmctld.
 set -u
 . "$(dirname "$0")/../../scripts/env.sh"
 script=$PWD/scripts/train.sbatch
@@ -9,15 +9,15 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 mkdir bin
 
-# The program: `check` prints the run folder as train_gpt does, or fails; training itself is the launcher's stand-in.
+# The program: `check` prints the run folder as train_gpt does, or fails. The simulated launcher does the training.
 cat > bin/train_gpt <<'SH'
 #!/usr/bin/env bash
 dir=runs/config
 for word in "$@"; do case $word in run.dir=*) dir=${word#run.dir=} ;; bad.key=*) echo "config.json: no key bad.key" >&2; exit 64 ;; esac; done
 echo "steps       12"; echo "last step   12"; echo "run folder  $dir"
 SH
-# A launcher notes its words and does the next line of `ends`: CODE, "save STEP CODE" (a checkpoint first), "step STEP CODE" (a line of metrics
-# first), or "await SIGNAL CODE".
+# A launcher records its arguments and does the next line of `ends`: CODE, "save STEP CODE" (a checkpoint first), "step
+# STEP CODE" (a line of metrics first), or "await SIGNAL CODE".
 cat > bin/mpirun <<'SH'
 #!/usr/bin/env bash
 if [ "$1" = --version ]; then cat version 2> /dev/null; exit 0; fi
@@ -43,8 +43,8 @@ chmod +x bin/*; ln -s mpirun bin/srun; for name in scontrol squeue sleep; do ln 
 export PATH=$work/bin:$PATH TRAIN_GPT=$work/bin/train_gpt SLURM_JOB_ID=7 SLURM_NTASKS=4
 unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_CPUS_PER_TASK LAUNCH OPTIONS SWEEP BACKOFF
 
-# job END...: the script from its start, on the folder as it is; END are lines of `ends`. Its status in status, its
-# stderr in said, calls.
+# job END...: runs the script from its start, on the folder as it is. END are lines of `ends`. The exit code is in
+# status, stderr in said, and calls in calls.
 job() {
     rm -f calls started; printf '%s\n' "$@" > ends; : > calls
     bash "$script" config.json run.dir=r ${more:+"$more"} > out 2> said; status=$?
@@ -53,7 +53,7 @@ anew() { rm -rf r reason; job "$@"; }
 starts() { grep -cE '^(mpirun|srun) ' calls; }
 rests() { sed -n 's/^sleep //p' calls | tr '\n' ' '; }
 requeued() { grep -c '^scontrol requeue' calls; }
-# is NAME STATUS STARTS REQUEUES: the result of the last job.
+# is NAME STATUS STARTS REQUEUES: checks the result of the last job.
 is() {
     if [ "$status $(starts) $(requeued)" = "$2 $3 $4" ]; then echo "ok $1"; return; fi
     echo "not ok $1: status $status, $(starts) starts, $(requeued) requeues, not $2 $3 $4"; sed 's/^/    /' said calls
@@ -106,7 +106,7 @@ rm -rf r; echo > r; job 74 74 74 0; is "a loop ends where no count can be writte
 ok "with a message" grep -q 'r/failures ' said
 rm r
 
-# A signal to the script, once the launcher's stand-in runs.
+# signal SIGNAL END...: sends a signal to the script, once the simulated launcher runs.
 signal() { # SIGNAL END...
     rm -rf r; rm -f started
     (job "${@:2}"; echo $status > status) & local waiting=$!
@@ -138,7 +138,7 @@ SWEEP=sweep.txt SLURM_ARRAY_TASK_ID=4 anew 0; is "a sweep too short" 64 0 0
 unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
 SWEEP=sweep.txt anew 0; is "a sweep without an array" 64 0 0
 
-# When the job ends, which the program makes use of.
+# The time at which the job ends, which the program uses.
 export SLURM_JOB_END_TIME=5
 echo 2026-11-21T06:00:00 > end; TZ=UTC anew 0; ok "the job's own end, not the submitting job's" [ "$(cat told_end)" = 1795240800 ]
 echo NONE > end; anew 0; ok "a job without an end" [ "$(cat told_end)" = "" ]

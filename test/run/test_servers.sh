@@ -1,5 +1,5 @@
-# Several servers with a part of the model each: the bits are those of one server, a lost one ends the run with 77 and it
-# goes on, and what does not fit together is refused.
+# Several servers, each with a part of the model. The bits equal those of one server. If a server is lost, the run ends
+# with 77 and can continue. Servers that do not fit together are refused.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
 PORT=$((20000 + $$ % 12000))
@@ -11,7 +11,8 @@ says() { for _ in $(seq 1200); do grep -qsE "$2" "$1" && return; sleep 0.05; don
 ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; return 1; }; }
 all_end() { local code=$1 job; shift; for job; do ends "$job" "$code" || return 1; done; }
 
-# serves SERVERS DIR WORDS...: that many in the background, ${server[@]}; the first says that it serves.
+# serves SERVERS DIR WORDS...: starts that many servers in the background, ${server[@]}, and waits until the first
+# prints that it serves.
 serves() {
     local n=$1 dir=$2 k; shift 2
     servers=$(list "$n") server=()
@@ -21,13 +22,13 @@ serves() {
     done
     says "$dir.0" "serving $dir on"
 }
-# begin RANKS DIR WORDS...: an island in the background, $job.
+# begin RANKS DIR WORDS...: starts an island in the background, $job.
 begin() {
     local ranks=$1 dir=$2; shift 2
     if [ "$ranks" -eq 1 ]; then "$TRAIN" tiny.json run.dir="$dir" outer.server="$servers" "$@" > "$dir.out" 2>&1 & job=$!
     else run_ranks "$ranks" "$TRAIN" tiny.json run.dir="$dir" outer.server="$servers" "$@" > "$dir.out" 2>&1 & job=$!; fi
 }
-# trains SERVERS NAME WORDS...: two islands, of 1 and 2 ranks, which join in this order; all end with 0.
+# trains SERVERS NAME WORDS...: runs two islands, of 1 and 2 ranks, which join in this order. All must end with 0.
 trains() {
     local n=$1 name=$2 one; shift 2
     serves "$n" "$name" outer.least_islands=2 "$@" || return 1
@@ -56,7 +57,7 @@ expect "three servers of bf16 changes" trains 3 three-c $DELTAS outer.compress=b
 expect "changes on several servers have the bits of one" same one-c three-c
 expect "and islands hold them" cmp three-c/checkpoints/step_00000012/model.safetensors three-c-b/checkpoints/step_00000012/model.safetensors
 
-# alone SERVERS NAME WORDS...: one island with wait=none, whose arrivals have one order.
+# alone SERVERS NAME WORDS...: runs one island with wait=none, whose deltas always arrive in the same order.
 alone() {
     local n=$1 name=$2; shift 2
     serves "$n" "$name" outer.wait=none "$@" && begin 1 "$name-a" outer.wait=none "$@" && all_end 0 $job "${server[@]}"

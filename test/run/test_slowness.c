@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-/* Notes `steps` steps of ms; returns at which of them the line was due, 0 = at none. */
+/* Notes `steps` steps of ms each. Returns at which of them the line was due, 0 if at none. */
 static int due(Slowness *s, int steps, double ms) {
     int at = 0;
     for (int i = 1; i <= steps; i++)
@@ -21,12 +21,12 @@ static void test_a_slow_stretch(void **state) {
     Slowness s = {0};
     assert_int_equal(due(&s, 1, 900.0), 0);  /* the first step is slow */
     assert_int_equal(due(&s, 50, 10.0), 0);
-    assert_int_equal(due(&s, 50, 50.0), 0);  /* five times is allowed */
+    assert_int_equal(due(&s, 50, 50.0), 0);  /* five times as slow is allowed */
     assert_int_equal(due(&s, 9, 51.0), 0);
-    assert_int_equal(due(&s, 1, 49.0), 0);   /* not in a row */
+    assert_int_equal(due(&s, 1, 49.0), 0);   /* interrupts the steps in a row */
     assert_int_equal(due(&s, 9, 51.0), 0);
     assert_int_equal(due(&s, 1, 700.0), 1);
-    assert_int_equal(due(&s, 500, 60.0), 0); /* once */
+    assert_int_equal(due(&s, 500, 60.0), 0); /* printed once */
 }
 
 static void test_another_stretch(void **state) {
@@ -35,7 +35,7 @@ static void test_another_stretch(void **state) {
     due(&s, 1, 10.0);
     assert_int_equal(due(&s, 20, 100.0), SLOW_STEPS);
     due(&s, SLOW_STEPS - 1, 10.0);
-    assert_int_equal(due(&s, 20, 100.0), 0); /* not over yet */
+    assert_int_equal(due(&s, 20, 100.0), 0); /* the slow phase is not yet over */
     due(&s, SLOW_STEPS, 10.0);
     assert_int_equal(due(&s, 20, 100.0), SLOW_STEPS);
 }

@@ -1,4 +1,4 @@
-/* test_stragglers.c - who is found slow, from every rank's medians. */
+/* test_stragglers.c - which rank is found slow, from the medians of all ranks. */
 #include "run/stragglers.h"
 
 #include <setjmp.h>
@@ -14,7 +14,7 @@ static void test_a_slow_rank(void **state) {
          just[2] = {{9.0, 0}, {12, 0}}, faster[2] = {{10, 9}, {30, 0}};
     assert_int_equal(stragglers_find(even, 3, 1), 0);
     assert_int_equal(stragglers_find(slow, 3, 0), 1 + 2);
-    assert_int_equal(stragglers_find(just, 2, 0), 0); /* 0.75 of the best is allowed */
+    assert_int_equal(stragglers_find(just, 2, 0), 0); /* 0.75 of the best rate is allowed */
     assert_int_equal(stragglers_find(faster, 2, 1), 1 + 1);
 }
 
@@ -22,9 +22,9 @@ static void test_a_slow_link(void **state) {
     (void)state;
     Pace waiting[2] = {{10, 80}, {11, 79}}, one_waits[2] = {{10, 80}, {11, 5}}, uneven[2] = {{3, 80}, {5, 77}};
     assert_int_equal(stragglers_find(waiting, 2, 1), -1);
-    assert_int_equal(stragglers_find(waiting, 2, 0), 0); /* one host has no link */
+    assert_int_equal(stragglers_find(waiting, 2, 0), 0); /* one host has no link to others */
     assert_int_equal(stragglers_find(one_waits, 2, 1), 0);
-    assert_int_equal(stragglers_find(uneven, 2, 1), -1); /* the slower rank waits as well: not for the other */
+    assert_int_equal(stragglers_find(uneven, 2, 1), -1); /* the slower rank waits as well, but not for the other */
 }
 
 int main(void) {

@@ -1,12 +1,13 @@
-# Islands that stream (outer.stream): fragments travel while they train, no step is lost by it, and the others go on without
-# one that goes.
+# Islands that stream (outer.stream): fragments are sent during training, no step is lost by it, and the others continue
+# without an island that leaves.
 . "$(dirname "$0")/lib/tiny.sh"
 FAKE=$PWD/$B/test/run/outer/fake_island
 cd "$WORK" || exit 1
 PORT=$((20000 + $$ % 12000))
 sed -i 's/"n_head": 3/"n_head": 2/; s/"checkpoint": {"every": 6, "keep": 3}/"checkpoint": {"every": 4, "keep": 100}/' tiny.json
 
-# Rounds of four steps: three fragments. serves DIR WORDS...: a server in the background, $server, once it listens.
+# Rounds of four steps have three fragments. serves DIR WORDS...: starts a server in the background, $server, and waits
+# until it listens.
 serves() {
     local dir=$1; shift
     PORT=$((PORT + 1))
@@ -22,7 +23,7 @@ island() {
 begin() { local out=$2.out; rm -f "$out"; (island "$@" > "$out" 2>&1) & job=$!; }
 says() { for _ in $(seq 1200); do grep -qsE "$2" "$1" && return; sleep 0.05; done; echo "$1 has no line like '$2'"; tail -n 5 "$1"; return 1; }
 ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; return 1; }; }
-# What a test that failed has left running.
+# over: ends what a failed test has left running.
 over() { local left; left=$(jobs -p); [ -z "$left" ] || kill -9 $left 2> /dev/null; wait 2> /dev/null; }
 last() { echo "$1/checkpoints/step_00000012/model.safetensors"; }
 
@@ -38,7 +39,7 @@ def near(got, wanted, tolerance):
     assert worst <= tolerance, f"differs by {worst}"
 def weights(a, b, tolerance): near(tensors(a), tensors(b), float(tolerance))
 
-# Every fragment has one turn in a round, with Nesterov's momentum: v = mu v + d; x -= eta (d + mu v).
+# Each fragment changes once in a round, with Nesterov's momentum: v = mu v + d; x -= eta (d + mu v).
 def rule(run, *steps):
     def of(step, name): return tensors(f"{run}/checkpoints/step_{int(step):08d}/{name}.safetensors")
     for before, after in zip(steps, steps[1:]):
@@ -47,7 +48,7 @@ def rule(run, *steps):
         assert all(any(d[at:at + 4096]) for at in range(0, len(d), 4096)), "a fragment had no turn"
         near(then, [a - 0.7 * (e + 0.9 * b) for a, e, b in zip(x, d, v_then)], 1e-6)
 
-# Each sample is in one lease that is done.
+# Each sample is in one finished lease.
 def leases(run, samples):
     used = {}
     for line in open(f"{run}/leases.jsonl"):
@@ -57,8 +58,8 @@ def leases(run, samples):
     got = sorted(s for lease in used.values() for s in lease)
     assert got == list(range(int(samples))), f"{len(got)} samples, the last is {got[-1]}"
 
-# A round's bytes up and down: `each` for a parameter, and the words around them, MOST times that together; the last round's
-# also the steps that no turn has had, and all of x.
+# Bytes of a round up and down: `each` for a parameter plus the messages around them, at most MOST times that. In the
+# last round also the steps that were not yet sent, and all of x.
 def bytes(run, model, each, most):
     each, most, elems = int(each), float(most), len(tensors(model))
     rounds = [json.loads(line) for line in open(f"{run}/metrics.jsonl") if '"outer"' in line]
@@ -68,7 +69,7 @@ def bytes(run, model, each, most):
         for way, rest in ("sent_bytes", each), ("received_bytes", 4):
             assert 1 <= l[way] / elems / (each + (l["round"] == 3) * rest) < most, (l, elems)
 
-# Steps that no turn has sent are in an island's masters at a round's end; they are small.
+# At the end of a round, an island's masters contain the steps that were not yet sent. They are small.
 def under_way(island, server):
     a, b = tensors(island), tensors(server)
     near(a, b, 0.1)
@@ -114,8 +115,8 @@ repeats() {
         numbers under_way {x_a,x_s}/checkpoints/step_00000004/model.safetensors && grep -q '"kind":"outer".*"islands":2' x_a/metrics.jsonl
 }
 expect "two islands, the rule in float64; with parallel.deterministic again the same bits" repeats; over
-# What rounding takes from a fragment, up or down, joins its next turn: so the plain run is near. With a base that is
-# one delta off it is 40 times as far.
+# What rounding takes from a fragment, up or down, is added the next time it is sent, so the plain run is close. With a
+# base that is one delta off, the distance is 40 times as large.
 compressed_is_near() { # RANKS NAME COMPRESS TOLERANCE WORDS...
     local ranks=$1 name=$2 compress=$3 far=$4; shift 4
     serves "$name"_s $AVERAGE outer.compress=$compress
@@ -198,7 +199,7 @@ plan_counts() { echo "$(planned false) $(planned true)" | awk '{ d = $2 - $1 - 1
 expect "plan counts a fragment's memory" plan_counts
 
 fake() { local out=$1; shift; exec "$FAKE" tiny.json outer.server=127.0.0.1:$PORT outer.every=6 outer.stream=true id=00000000000000aa "$@" > "$out" 2>&1; }
-fails() { # CODE PATTERN BAD: an island that sends this is refused
+fails() { # fails CODE PATTERN BAD: checks that an island that sends this is refused
     (fake "$3.out" bad="$3"); local status=$?
     [ $status -eq "$1" ] && grep -q "refused $1 .*$2" "$3.out" || { echo "exit $status"; cat "$3.out"; return 1; }
 }
@@ -212,7 +213,7 @@ refused() {
     says good.out 'turned 0 round 0 islands 1' && says good.out '^x 0 .*' || return
     for _ in $(seq 1200); do [ "$(grep -c '^x 0' good.out)" -eq 2 ] && break; sleep 0.05; done
     strike KILL $good; wait $good 2> /dev/null
-    begin 1 after outer.every=6 # the round begins anew
+    begin 1 after outer.every=6 # the round begins again
     ends $job 0 && served &&
         grep '^x 0' good.out | awk '{ a[NR] = $3; b[NR] = $4 } END { d = a[1] - a[2] - 0.7 * 1.9 * 0.01; exit !(d * d < 1e-12 && b[1] == b[2]) }'
 }

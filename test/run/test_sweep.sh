@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A few of the kills of test/run/lib/sweep.sh, spread over 1, 2 and 4 ranks; `make soak` does all of them.
+# Some of the kills of test/run/lib/sweep.sh, spread over 1, 2 and 4 ranks. `make soak` runs all of them.
 told=$("$(dirname "$0")/lib/sweep.sh" 420 5 700)
 status=$?
 grep '^not ok' <<< "$told"

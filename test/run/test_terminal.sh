@@ -1,4 +1,5 @@
-# What a person sees: nothing wider than the terminal, colours where they are wanted, help, an answer to Ctrl-C, and log.txt.
+# The output that a person sees: no line wider than the terminal, colours only where wanted, help, an answer to Ctrl-C,
+# and log.txt.
 . "$(dirname "$0")/lib/tiny.sh"
 unset NO_COLOR FORCE_COLOR COLUMNS
 export TERM=xterm ROOT=$PWD

@@ -1,5 +1,5 @@
-# What tokenize reads: documents in text, JSON Lines, folders, packed by gzip, zstd and xz; what it holds out of them; and its word on
-# every file that it cannot read. Parquet: test/data/test_parquet.c.
+# What tokenize reads: documents in text, JSON Lines, folders, packed by gzip, zstd and xz; what it holds out; and its
+# message for every file that it cannot read. Parquet: test/data/test_parquet.c.
 . "$(dirname "$0")/lib/tiny.sh"
 tokenize() { "$TRAIN" tokenize "$@"; }
 text_of() { for shard in "$@"; do tail -c +1025 "$shard" | tr -d '\000'; done; }
@@ -14,7 +14,7 @@ lines = "".join(json.dumps(r, ensure_ascii=i % 2 == 0) + ("\r\n" if i % 5 == 0 e
 open("rows.jsonl", "wb").write(lines)
 open("rows.jsonl.gz", "wb").write(gzip.compress(lines[:30000]) + gzip.compress(lines[30000:]))  # two members are one text
 open("rows.ndjson.xz", "wb").write(lzma.compress(lines))
-def zstd(data):  # a frame of raw blocks
+def zstd(data):  # returns a frame of raw blocks
     out = b"\x28\xb5\x2f\xfd\x00\x58"
     for at in range(0, len(data), 1 << 16):
         block = data[at:at + (1 << 16)]
@@ -212,8 +212,9 @@ expect "an empty folder" exits 65 'nothing is a folder without files' tokenize n
 expect "a line without an end" exits 65 'long.jsonl: line 1 is longer than 256 MiB' tokenize long.jsonl out=new
 # --- cures, typed as they are printed: the command of a message about a name with spaces and quotes, then the same file again
 mkdir 'my "odd" it'"'"'s'; odd='my "odd" it'"'"'s'
-# cures NAME FILE COMMAND READ WORDS [ALL]: the message has the command, and what it makes reads as these words. So does the message
-# about the same file packed, and about the same bytes from standard input. ALL: in every packing, and packed from standard input.
+# cures NAME FILE COMMAND READ WORDS [ALL]: the message has the command, and what the command makes is read as these
+# words. So does the message about the same file packed, and about the same bytes from standard input. ALL: in every
+# packing, and packed from standard input.
 cures() {
     local name=$1 plain=$odd/$2 pattern=$3 new=$4 words=$5 file
     cure_of "$name" "$plain"
@@ -223,7 +224,7 @@ cures() {
     done
     cure_of "  from standard input" - "$plain"; if [ -n "${6:-}" ]; then cure_of "  packed" - "$plain.gz"; fi
 }
-# cure_of NAME FILE [INPUT]: one of them; INPUT is what a - reads
+# cure_of NAME FILE [INPUT]: tests one of them; INPUT is read for -
 cure_of() {
     local name=$1 file=$2 input=${3:-/dev/null} said command
     local format=(); case $input in *.jsonl*) format=(format=jsonl) ;; esac # which its name said

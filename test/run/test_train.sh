@@ -1,4 +1,4 @@
-# One process: learns, repeats itself bit for bit, resumes bit for bit.
+# One process: it learns, repeats its results bit for bit, and resumes bit for bit.
 . "$(dirname "$0")/lib/tiny.sh"
 
 expect "trains to the end" quiet train run.dir="$WORK/a"

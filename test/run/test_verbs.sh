@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The command line around training: help, version, check, schema, words that are no verb. None of it starts MPI or writes a file.
+# The command line apart from training: help, version, check, schema, words that are no verb. None of these starts MPI
+# or writes a file.
 set -u
 . "$(dirname "$0")/../../scripts/env.sh"
 ROOT=$PWD
@@ -12,7 +13,7 @@ cat > "$WORK/good.json" <<'JSON'
 JSON
 cd "$WORK" || exit 1
 
-# says NAME CODE PATTERN COMMAND...: this exit code, and all output together matches the pattern
+# says NAME CODE PATTERN COMMAND...: checks the exit code, and that all output together matches the pattern
 says() {
     local name=$1 code=$2 pattern=$3 output status; shift 3
     output=$("$@" 2>&1); status=$?
@@ -97,7 +98,7 @@ says "no such config" 64 '^none.json: error: cannot read' "$TRAIN" none.json
 printed_by_ranks() { run_ranks 3 "$TRAIN" check good.json 2> /dev/null | grep -c ': ok'; }
 says "under mpirun a verb prints once" 0 '^1$' printed_by_ranks
 says "and says that the other ranks have nothing to do" 0 'check is done once, by rank 0; the other 2 processes' run_ranks 3 "$TRAIN" check good.json
-# srun hands each task its own arguments, as in srun bash -c './train_gpt tokenize part_$SLURM_PROCID.txt ...'.
+# srun gives each task its own arguments, as in srun bash -c './train_gpt tokenize part_$SLURM_PROCID.txt ...'.
 for task in 0 1 2; do
     echo "part $task" > "part_$task.txt"
     says "task $task of srun does its own verb" 0 ' bytes of text' env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=$task SLURM_STEP_NUM_TASKS=3 "$TRAIN" tokenize "part_$task.txt" out="prepared_$task" val=0
@@ -137,7 +138,8 @@ PY
 says "schema against bad values" 0 '^$' bash -c "python3 -W ignore agree.py '$ROOT/test/run/config/bad_configs.h' && echo"
 says "make alone makes the program" 0 '^\.DEFAULT_GOAL := all$' make -C "$ROOT" -pn BACKEND=cpu help
 
-# A key that is given twice: refused before anything is written, for each verb; skip= may repeat, and keys of the config.
+# A key that is given twice is refused before anything is written, for each verb. skip= may be repeated, and so may keys
+# of the config.
 while read -r verb key first second; do
     says "$verb: $key= twice" 64 "^train_gpt: $verb: $key= is given twice, as $key=$first and as $key=$second: give it once$" "$TRAIN" "$verb" good.json "$key=$first" "$key=$second"
 done <<'KEYS'

@@ -1,5 +1,5 @@
-/* memory_fixture.h - shared by the tests of copies in memory: a run that takes them, its job lost in mid-run, and hosts
- * that are only pretended. */
+/* memory_fixture.h - shared by the tests of copies in memory: a run that makes copies, the loss of its job in mid-run,
+ * and simulated hosts. */
 #ifndef TRAIN_GPT_TEST_RUN_MEMORY_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_MEMORY_FIXTURE_H
 
@@ -7,9 +7,9 @@
 #include "run/checkpoint/memory_copy.h"
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
-static int hosts = 1; /* that the ranks pretend to be on: as many ranks on each, the last has the rest */
+static int hosts = 1; /* number of simulated hosts: equally many ranks on each, the remaining ones on the last */
 
-/* In place of comm_host (ld --wrap). */
+/* Replaces comm_host (ld --wrap). */
 const char *__wrap_comm_host(const Comm *c, int rank);
 const char *__wrap_comm_host(const Comm *c, int rank) {
     static const char *const name[] = {"hostA", "hostB", "hostC", "hostD"};
@@ -23,7 +23,7 @@ static inline void memory_fixture(Fixture *f, Comm *comm, const char *dir) {
     fixture_create(f, comm, dir, F32, 1, extra);
 }
 
-/* The copies of steps from..to are whole on all ranks; then the job is lost: what it has left stays. */
+/* Makes copies of steps from..to on all ranks, then ends the job as if it were lost: its files stay. */
 static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
     MemoryCopied  copied;
     Comm         *comm = f->state.comm;
@@ -32,8 +32,8 @@ static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
     for (int64_t step = from; step <= to; step++) {
         fixture_fill(f, step);
         memory_copies_start(m, step);
-        fixture_fill(f, 1000 + step); /* training goes on */
-        while (!memory_copies_next(m, &copied)) comm_poll(comm), usleep(100); /* the thread needs a core */
+        fixture_fill(f, 1000 + step); /* training continues */
+        while (!memory_copies_next(m, &copied)) comm_poll(comm), usleep(100); /* leaves the core to the thread */
         CHECK(copied.step == step && copied.ms >= copied.wait_ms && copied.wait_ms > 0, "copied");
     }
     comm_barrier(comm);
@@ -44,7 +44,7 @@ static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
     comm_barrier(comm);
 }
 
-/* The file of a rank's copy of a step, on a pretended host: name without folder. */
+/* Returns the file of a rank's copy of a step, on a simulated host. name has no folder. */
 static inline Path memory_file(const Fixture *f, const char *host, const char *name) {
     char folder[4608];
     snprintf(folder, sizeof folder, "%s", memory_folder(&f->state).text);

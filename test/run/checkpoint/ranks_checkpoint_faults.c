@@ -19,7 +19,7 @@ static int on_rank(int rank, int value) {
     return (int)shared;
 }
 
-/* One save under the rule, its stderr dropped. Returns whether the rule has struck. */
+/* Runs one save under the rule, without stderr. Returns whether the fault has happened. */
 static int save_under(Fixture *f, const char *rule, int nth, int victim, int *saved) {
     fflush(stderr);
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);

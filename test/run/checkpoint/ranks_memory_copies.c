@@ -13,7 +13,7 @@
 
 #include "test/run/lib/ranks_folder.h"
 
-/* stderr goes into a file of this rank. */
+/* stderr, redirected to a file of this rank. */
 typedef struct { int before; Path path; } Caught;
 
 static Caught catch_stderr(void) {
@@ -25,7 +25,7 @@ static Caught catch_stderr(void) {
     return c;
 }
 
-/* How many ranks have said it. */
+/* Returns how many ranks have printed the words. */
 static int64_t said(Caught c, const char *words) {
     char *text;
     fflush(stderr);
@@ -40,7 +40,7 @@ static int64_t said(Caught c, const char *words) {
 
 static int is_first(void) { return comm_rank(world) == 0; }
 
-/* A run with a checkpoint of step 5, and copies of steps 6 and 7 when its job was lost. */
+/* Creates a run with a checkpoint of step 5 and copies of steps 6 and 7, and loses its job. */
 static void lose(Fixture *f, int on_hosts) {
     hosts = on_hosts;
     memory_fixture(f, world, dir);
@@ -66,7 +66,7 @@ static void test_newest_comes_back(void **state) {
         EXPECT_ON_ALL(resumed.step == 7 && resumed.ranks == comm_size(world) && !resumed.is_copy);
         EXPECT_ON_ALL(fixture_differences(&f, 7) == 0);
         EXPECT_ON_ALL(f.train_state.start.step == 7 && f.train_state.start.tokens == 7 * 480);
-        expect_resume(&f, 7); /* now from the disk's: they are not newer */
+        expect_resume(&f, 7); /* now from the disk, because the copies are not newer */
         if (is_first()) fixture_folder_remove(dir), mkdir(dir, 0700);
         comm_barrier(world);
     }
@@ -82,7 +82,7 @@ static void test_disk_is_newer(void **state) {
     EXPECT_ON_ALL(access(path_of("%s/checkpoints/step_00000007", dir).text, F_OK) != 0);
 }
 
-/* No checkpoint was ever saved; and then the only one is broken. */
+/* There is no checkpoint, and then the only one is damaged. */
 static void test_without_a_checkpoint(void **state) {
     (void)state;
     Fixture f;
@@ -96,7 +96,8 @@ static void test_without_a_checkpoint(void **state) {
     expect_resume(&f, 7);
 }
 
-/* Of the newest step, of both; and on two hosts, where the neighbour has it. */
+/* Flips a byte in the copy of the newest step, and in both copies; also on two hosts, where the neighbour has the
+ * copy. */
 static void test_flipped_byte(void **state) {
     (void)state;
     Fixture    f;
@@ -130,7 +131,7 @@ static void test_neighbour_has_it(void **state) {
     expect_resume(&f, 7);
 }
 
-/* One of the hosts, each in turn: its folder is gone. */
+/* Loses each of the hosts in turn: its folder is gone. */
 static void test_lost_host(void **state) {
     (void)state;
     static const char *const name[] = {"hostA", "hostB", "hostC", "hostD"};
@@ -146,7 +147,7 @@ static void test_lost_host(void **state) {
         }
 }
 
-/* Two hosts that are neighbours take what they had with them: a warning names the step. */
+/* If two neighbouring hosts are lost, the copies between them are gone. A warning names the step. */
 static void test_lost_hosts(void **state) {
     (void)state;
     Fixture f;
@@ -161,7 +162,7 @@ static void test_lost_hosts(void **state) {
     expect_resume(&f, 5);
 }
 
-/* The last rank was killed in its copy of step 7: the slot begins with a zero. */
+/* The last rank was killed while it copied step 7, so the slot begins with a zero. */
 static void test_cut_off_copy(void **state) {
     (void)state;
     Fixture f;
@@ -178,7 +179,7 @@ static void test_cut_off_copy(void **state) {
     expect_resume(&f, 6);
 }
 
-/* The folder began anew, or is asked to leave them aside. */
+/* The folder was begun again, or the config says not to use the copies. */
 static void test_not_ours(void **state) {
     (void)state;
     Fixture f;
@@ -194,7 +195,7 @@ static void test_not_ours(void **state) {
     expect_resume(&f, 5);
 }
 
-/* What is forgotten or not finite is never whole. */
+/* A copy that was dropped, or whose state is not finite, never counts as whole. */
 static void test_of_no_use(void **state) {
     (void)state;
     Fixture      f;
@@ -213,7 +214,7 @@ static void test_of_no_use(void **state) {
     ((float *)optimizer_tensor(&f.optimizer, 0, f.shards->span[0]).data)[0] = (float)INFINITY;
     Caught c = catch_stderr();
     memory_copies_start(m, 7);
-    memory_copies_start(m, 8); /* waits for the one before */
+    memory_copies_start(m, 8); /* waits for the previous copy */
     EXPECT_ON_ALL(!memory_copies_next(m, &copied) || copied.step != 7);
     memory_copies_end(m);
     EXPECT_ON_ALL(said(c, "the copy in memory of step 7 is of no use: the weights or moments after step 7 are not finite") == 1);
@@ -221,7 +222,7 @@ static void test_of_no_use(void **state) {
     expect_resume(&f, 5);
 }
 
-/* One rank finds no room: nobody takes copies, one warning, and nothing is left. */
+/* If one rank has no memory for copies, no rank makes them. There is one warning, and no file is left. */
 static void test_no_room(void **state) {
     (void)state;
     Fixture f;
@@ -237,7 +238,7 @@ static void test_no_room(void **state) {
     EXPECT_ON_ALL(said(c, "no copies in memory: cannot take") == 1);
     EXPECT_ON_ALL(m == NULL);
     EXPECT_ON_ALL(access(memory_file(&f, "hostA", "").text, F_OK) != 0);
-    memory_copies_start(m, 1); /* nothing happens */
+    memory_copies_start(m, 1); /* has no effect */
     memory_copies_end(m);
     fixture_destroy(&f);
 }

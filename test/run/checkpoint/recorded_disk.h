@@ -27,16 +27,16 @@ typedef enum { CHANGE_LINK, CHANGE_UNLINK, CHANGE_RENAME, CHANGE_WRITE, CHANGE_S
 
 typedef struct {
     ChangeKind     kind;
-    int            node;            /* the written, sized or synced node; of a link, the name's node */
-    int            folder;          /* of a link, unlink, rename: where */
+    int            node;            /* the node that is written, resized or synced; for a link, the node of the name */
+    int            folder;          /* folder of a link, unlink or rename */
     char           name[48], to[48];
-    uint64_t       offset, bytes;   /* of a write; bytes of a size */
-    unsigned char *data;            /* owned */
+    uint64_t       offset, bytes;   /* place and length of a write; new size of a file */
+    unsigned char *data;            /* owned: the written bytes */
 } Change;
 
 typedef struct {
     int            is_folder;
-    unsigned char *data;            /* owned: of a file before the recording */
+    unsigned char *data;            /* owned: the file's bytes before the recording */
     uint64_t       bytes;
 } Node;
 
@@ -45,17 +45,17 @@ typedef struct { int folder, node; char name[48]; } Entry;
 enum { DISK_NODES = 200, DISK_ENTRIES = 200, DISK_CHANGES = 400, DISK_FDS = 1024 };
 
 typedef struct {
-    char    root[64];               /* node 0: the run folder */
+    char    root[64];               /* path of the run folder, which is node 0 */
     int     recording;
     Node    node[DISK_NODES];
     int     nodes;
     Entry   first[DISK_ENTRIES];    /* names before the recording */
     int     firsts;
-    Entry   now[DISK_ENTRIES];      /* and at this moment */
+    Entry   now[DISK_ENTRIES];      /* names now */
     int     nows;
     Change  change[DISK_CHANGES];
     int     changes;
-    int     of_fd[DISK_FDS];        /* node, -1 = none of ours */
+    int     of_fd[DISK_FDS];        /* node of each descriptor, -1: not recorded */
 } Disk;
 
 static Disk disk;
@@ -68,7 +68,7 @@ static Entry *entry_of(Entry *list, int count, int folder, const char *name) {
     return NULL;
 }
 
-/* Applies a change of names to a list; all other entries stay. */
+/* Applies a change of names to a list. Other entries stay. */
 static void apply_name(Entry *list, int *count, const Change *c) {
     Entry *e = entry_of(list, *count, c->folder, c->name);
     if (e && c->kind != CHANGE_LINK) *e = list[--*count];
@@ -81,7 +81,7 @@ static void apply_name(Entry *list, int *count, const Change *c) {
     snprintf(old->name, sizeof old->name, "%s", name);
 }
 
-/* The folder of a path below root and its last name; -1: not ours. */
+/* Finds the folder of a path below root, and its last name. Returns -1 if it is not below root. */
 static int folder_of(const char *path, const char **name) {
     size_t root = strlen(disk.root);
     int    folder = 0;
@@ -147,7 +147,7 @@ int __wrap_open(const char *path, int flags, ...) {
     va_list     rest;
     const char *name;
     va_start(rest, flags);
-    int mode = flags & O_CREAT ? va_arg(rest, int) : 0; /* the mode of a new file is one more argument */
+    int mode = flags & O_CREAT ? va_arg(rest, int) : 0; /* the mode of a new file is an additional argument */
     va_end(rest);
     int node = disk.recording ? node_of(path) : -1, fd = __real_open(path, flags, mode);
     if (fd < 0 || fd >= DISK_FDS || !disk.recording) return fd;
@@ -222,7 +222,7 @@ static void read_folder(const char *path, int folder) {
     closedir(d);
 }
 
-/* Starts the recording from the present files below root. */
+/* Starts the recording. The present files below root are the first state. */
 static void disk_record(const char *root) {
     memset(&disk, 0, sizeof disk);
     memset(disk.of_fd, -1, sizeof disk.of_fd);
@@ -241,9 +241,9 @@ static void disk_free(void) {
 
 /* --- states after a power failure --------------------------------------------------------------------------------- */
 
-typedef enum { FATE_LOST, FATE_THERE, FATE_TORN /* a write: some of its blocks of 512 bytes */ } Fate;
+typedef enum { FATE_LOST, FATE_THERE, FATE_TORN /* FATE_TORN: of a write, only some blocks of 512 bytes are kept */ } Fate;
 
-/* Whether change i is sure when the power fails after `count` changes. */
+/* Returns whether change i is certain to be kept if the power fails after `count` changes. */
 static int is_sure(int i, int count) {
     const Change *c = &disk.change[i];
     int           is_name = c->kind <= CHANGE_RENAME;
@@ -271,7 +271,7 @@ static void apply_write(unsigned char *data, const Change *c, Fate fate, uint64_
     }
 }
 
-/* The bytes of file `node` after the changes with these fates; malloc'ed. */
+/* Returns the bytes of file `node` after the changes with these fates, malloc'ed. */
 static unsigned char *file_after(int node, const Fate *fate, int count, uint64_t seed, uint64_t *bytes) {
     unsigned char *data = malloc(disk.node[node].bytes + 1);
     CHECK(data, "no memory");
@@ -307,12 +307,13 @@ static uint64_t put_folder(const char *path, int folder, const Entry *list, int 
             part[1] = XXH3_64bits(data, bytes), part[2] = bytes;
             free(data);
         }
-        hash += XXH3_64bits(part, sizeof part); /* for any order of names */
+        hash += XXH3_64bits(part, sizeof part); /* a sum, so that the order of names does not matter */
     }
     return hash;
 }
 
-/* Builds under path the state after `count` changes with these fates; "" builds nothing. Returns a hash of it all. */
+/* Builds the state after `count` changes with these fates below path; "" builds nothing. Returns a hash of the
+ * state. */
 static uint64_t disk_after(const char *path, const Fate *fate, int count, uint64_t seed) {
     Entry list[DISK_ENTRIES];
     int   entries = disk.firsts;

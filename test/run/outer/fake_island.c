@@ -38,7 +38,7 @@ static Channel *server;
 static int64_t  elems;
 static float   *x;
 
-/* The next frame of a kind that is not PING; ends the program where there is none. */
+/* Returns the next frame that is not PING. Ends the program if there is none. */
 static FrameHeader next(const void **payload) {
     FrameHeader h;
     char        fault[MESSAGE_FAULT_BYTES];
@@ -80,7 +80,7 @@ static void say_hello(void) {
     dataset_close(&train);
 }
 
-/* x, or moments. */
+/* Fetches x, or moments. */
 static void fetch(MessageKind kind, int64_t round) {
     FrameHeader get = {.kind = (uint8_t)kind, .round = round, .elems = elems};
     const void *payload;
@@ -95,7 +95,7 @@ static void fetch(MessageKind kind, int64_t round) {
     printf("%s %" PRId64 " %.9g %.9g\n", kind == MESSAGE_GET ? "x" : message_name(message_answer(kind)), round, x[0], x[elems - 1]);
 }
 
-/* All of the delta, then END. */
+/* Sends all of the delta, then END. */
 static void send_round(const Open *o, int64_t samples, int is_bad) {
     float  value = (float)(is_bad && !strcmp(asked.bad, "far") ? 1e4 : asked.delta);
     int64_t count = is_bad && !strcmp(asked.bad, "short") ? elems - 1 : elems;
@@ -103,7 +103,7 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
     CHECK(delta, "no memory");
     for (int64_t i = 0; i < MESSAGE_ELEMS; i++) delta[i] = value;
     for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < 5000 ? count - at : 5000; /* several frames */
+        n = count - at < 5000 ? count - at : 5000; /* in several frames */
         float saved = delta[0];
         if (at == 0 && is_bad && !strcmp(asked.bad, "nan")) delta[0] = NAN;
         FrameHeader h = {.kind = MESSAGE_DELTA,
@@ -121,7 +121,7 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
     say(MESSAGE_END, o->round, text, end_write(&end, text));
 }
 
-/* count values of a moment, in several frames. */
+/* Sends `count` values of a moment in several frames. */
 static void send_moment(MessageKind kind, int64_t round, int64_t count, float value) {
     static float values[5000];
     for (int i = 0; i < 5000; i++) values[i] = value;
@@ -154,7 +154,7 @@ static void give_moments(int64_t round) {
     say(MESSAGE_GIVEN, round, text, given_write(&given, text));
 }
 
-/* Returns 0 where the lease is another's. */
+/* Returns 0 if the lease belongs to another island. */
 static int take_moments(int64_t round) {
     FrameHeader h;
     const void *payload;
@@ -170,7 +170,7 @@ static int take_moments(int64_t round) {
 
 static int is_bad(const char *how) { return !strcmp(asked.bad, how); }
 
-/* outer.stream: a fragment, then its TURN. */
+/* For outer.stream: sends a fragment, then its TURN. */
 static void send_fragment(int64_t round) {
     Fragment f = fragment_of(elems, fragments_count(elems, config.outer.every), FRAGMENTS_AHEAD * is_bad("late"));
     int64_t  n = f.end - f.first - is_bad("short");

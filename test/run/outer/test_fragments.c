@@ -1,6 +1,6 @@
 /* test_fragments.c - outer.stream: fragments cover the model once, take their turns in order, come whole or not at all,
  * and change the server's weights as float64 does. */
-#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+#include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/server_weights.h"
 
@@ -36,7 +36,8 @@ static void fragments_cover_the_model_once(void **state) {
         }
 }
 
-/* Spells of equal length, to a step; a lease that is shorter than the others' has all turns, too. */
+/* Fragments follow each other in equal intervals, up to a step. A lease that is shorter than the others has all
+ * fragments, too. */
 static void turns_share_a_round(void **state) {
     (void)state;
     for (int count = 1; count <= FRAGMENTS_MOST; count++)
@@ -67,7 +68,7 @@ static void a_fragment_comes_whole(void **state) {
     a.elems = 9;
     assert_int_equal(arriving_end(&a, 0, 1), -1);
     arriving_forget(&a);
-    assert_false(arriving_begin(&a, (Fragment){0, INT64_C(1) << 55}, 1)); /* no memory for it */
+    assert_false(arriving_begin(&a, (Fragment){0, INT64_C(1) << 55}, 1)); /* there is not enough memory for it */
     Fragment f = fragment_within((Fragment){8, 18}, 10, 12), none = fragment_within((Fragment){8, 18}, 20, 30);
     assert_true(f.first == 10 && f.end == 12 && none.first == none.end);
 }
@@ -104,7 +105,8 @@ static double x_of(int64_t e) { return (float)sin((double)e); }
 static double v_of(int64_t e) { return (float)cos((double)e * 0.7); }
 static double d_of(int64_t e, int island) { return (float)(1e-2 * sin((double)e * (island + 2))); }
 
-/* Three islands' mean by tokens, Nesterov, on one fragment of five; then the rest of one of three islands. */
+/* The mean by tokens of three islands, with Nesterov, on one fragment of five; then the last fragment, of one of three
+ * islands. */
 static void a_turn_is_as_in_float64(void **state) {
     (void)state;
     Held      s = serve();

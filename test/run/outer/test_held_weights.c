@@ -1,5 +1,6 @@
-/* test_held_weights.c - x as an island holds it: both sides have the same bits, and nothing that rounding takes is lost. */
-#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+/* test_held_weights.c - x as an island holds it: both sides have equal bits, and what rounding takes away is not
+ * lost. */
+#include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "run/outer/held_weights.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ static const Fragment PART = {FIRST, FIRST + ELEMS};
 static float x[ELEMS], island[ELEMS], change[ELEMS];
 static char  payload[4 * ELEMS];
 
-/* A step that is no multiple of anything: much larger here than there. */
+/* Returns a step without any regularity, much larger in some places than in others. */
 static float step_of(int move, int64_t i) {
     return 1e-3f * cosf((float)(i * 7 + move * 13)) * (i % 4099 == 0 ? 50.0f : 1.0f);
 }
@@ -29,9 +30,10 @@ static HeldWeights begin(FrameType type) {
     for (int64_t i = 0; i < ELEMS; i++) x[i] = sinf((float)i);
     assert_true(held_begin(&h, type, PART));
     assert_false(held_is_whole(&h));
-    held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* pieces come in any order */
+    held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* pieces arrive in any order */
     assert_false(held_is_whole(&h));
-    for (int again = 0; again < 2; again++) held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* and some again */
+    /* and some arrive again */
+    for (int again = 0; again < 2; again++) held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT);
     assert_false(held_is_whole(&h));
     held_fetch(&h, FIRST, x, CUT);
     assert_true(held_is_whole(&h));
@@ -52,7 +54,8 @@ static double far_from_x(void) {
     return far;
 }
 
-/* far: how far the island may be from x, however many changes there were. part: of a change, what rounding takes. */
+/* Checks how far an island is from x. far: the largest distance after any number of changes. part: the share of a
+ * change that rounding takes away. */
 static void island_follows(FrameType type, double far, double part) {
     HeldWeights h = begin(type);
     for (int move = 0; move < MOVES; move++) {
@@ -62,10 +65,10 @@ static void island_follows(FrameType type, double far, double part) {
         assert_memory_equal(island, h.x, sizeof island);
         assert_true(far_from_x() <= far);
     }
-    for (int rest = 0; rest < RESTS; rest++) { /* x stands still */
+    for (int rest = 0; rest < RESTS; rest++) { /* x does not change */
         double before = far_from_x();
         follow(&h, 0, ELEMS);
-        assert_true(far_from_x() <= before * part + 1.2e-7); /* fp32's own rounding: |x| < 2 */
+        assert_true(far_from_x() <= before * part + 1.2e-7); /* the rounding of fp32: |x| < 2 */
     }
     assert_true(far_from_x() <= 1.2e-7);
     held_forget(&h);
@@ -73,8 +76,8 @@ static void island_follows(FrameType type, double far, double part) {
     assert_false(held_is_whole(&h));
 }
 
-/* A change is a step and what the last one lacked: bf16 rounds it by 2^-8 of it, int8 by half of 1/127 of the largest
- * of its block. */
+/* A change is a step plus what the previous change did not reach. bf16 rounds it by 2^-8 of it, int8 by half of 1/127
+ * of the largest of its block. */
 static void bf16_follows(void **state) { (void)state, island_follows(FRAME_BF16, 0.0515 / 256, 1.0 / 256); }
 static void int8_follows(void **state) { (void)state, island_follows(FRAME_INT8, 0.0515 / 254, 1.0 / 254); }
 

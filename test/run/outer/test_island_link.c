@@ -1,5 +1,6 @@
-/* test_island_link.c - one rank's connection to a server, which the test plays: what is fetched, and what comes behind it. */
-#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+/* test_island_link.c - one rank's connection to a server, which the test simulates: what is fetched, and what arrives
+ * after it. */
+#include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "run/outer/island_link.h"
 
 #include <setjmp.h>
@@ -12,7 +13,7 @@
 
 #include "test/comm/line.h"
 
-/* Both ends of a connection that is open. */
+/* Makes both ends of an open connection. */
 static void meet(Channel **island, Channel **server) {
     int ends[2];
     tcp_pair(ends);
@@ -20,7 +21,7 @@ static void meet(Channel **island, Channel **server) {
     while (!channel_is_open(*island) || !channel_is_open(*server)) channel_progress(*island), channel_progress(*server);
 }
 
-/* The server reads what has come, and answers each PING; *asked: a GET among it. */
+/* The server reads what has arrived and answers each PING. *asked is set to a GET among it. */
 static void answer(Channel *server, FrameHeader *asked) {
     FrameHeader h;
     const void *payload;
@@ -29,7 +30,7 @@ static void answer(Channel *server, FrameHeader *asked) {
         else *asked = h;
 }
 
-/* Both go on for a while. */
+/* Lets both sides work for a while. */
 static void talk(Link *l, Channel *server, FrameHeader *asked) {
     for (int i = 0; i < 5; i++) link_keep(l), answer(server, asked), channel_wait(&l->server, 1, -1, 10);
     link_keep(l);
@@ -43,7 +44,8 @@ static void send_piece(Channel *server, FrameHeader asked) {
     assert_int_equal(channel_send(server, h, values), 1);
 }
 
-/* Of an island that is asked to stop while its weights come: a piece waits, and the answer to its last PING behind it. */
+/* An island is asked to stop while its weights arrive. A piece waits to be read, and after it the answer to its last
+ * PING. */
 static void what_is_given_up_hides_nothing(void **state) {
     enum { ELEMS = 3000 };
     static RoundCopy copy;
@@ -66,7 +68,7 @@ static void what_is_given_up_hides_nothing(void **state) {
     link_give_up(&l);
     for (int i = 0; l.answers < l.pings && i < 100; i++) talk(&l, server, &asked);
     assert_true(l.answers == l.pings && !l.is_broken);
-    link_fetch(&l, MESSAGE_GET, 8); /* given up before it comes */
+    link_fetch(&l, MESSAGE_GET, 8); /* given up before it arrives */
     for (int i = 0; asked.round != 8 && i < 100; i++) talk(&l, server, &asked);
     link_give_up(&l);
     send_piece(server, asked);

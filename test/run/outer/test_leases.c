@@ -38,7 +38,7 @@ static void lines_are_exact(void **state) {
                         "{\"lease\":0,\"first\":0,\"samples\":240,\"island\":\"00000000000000aa\",\"round\":0,\"is\":\"done\",\"used\":96}\n"
                         "{\"lease\":1,\"first\":240,\"samples\":240,\"island\":\"00000000000000bb\",\"round\":0,\"is\":\"returned\",\"used\":0}\n");
     free(text);
-    l = leases_open(path, 1, 0); /* the rest of the first and all of the second are one range now */
+    l = leases_open(path, 1, 0); /* the rest of the first lease and all of the second are now one range */
     a = leases_give(&l, 480, A, 1);
     assert_true(a.number == 2 && a.range.first == 96 && a.range.samples == 384);
     b = leases_give(&l, 240, B, 1);
@@ -46,7 +46,7 @@ static void lines_are_exact(void **state) {
     leases_close(&l);
 }
 
-/* What was given, and what was done in rounds that the weights do not have, is given again. */
+/* Samples of open leases, and of rounds that the weights do not contain, are leased again. */
 static void a_restart_takes_back(void **state) {
     (void)state;
     Leases l = leases_open(path, 0, 0);
@@ -76,7 +76,7 @@ static void a_torn_line_is_cut(void **state) {
 
 static void a_lost_file_goes_on_at_the_checkpoint(void **state) {
     (void)state;
-    for (int start = 0; start < 2; start++) { /* and is read again */
+    for (int start = 0; start < 2; start++) { /* and the file is read again */
         Leases l = leases_open(path, 5, 700);
         assert_int_equal(leases_give(&l, 10, A, 5).range.first, 700);
         leases_close(&l);
@@ -108,11 +108,12 @@ static void other_lines_are_refused(void **state) {
 
 enum { HISTORIES = 60, EVENTS = 300, ISLANDS = 5, UNIT = 6, LEASE = 10 * UNIT, MOST = 200000 };
 
-typedef struct { unsigned char count[MOST]; int64_t round; } Weights; /* how often a sample counts in them */
+/* for each sample, how often it counts in the weights */
+typedef struct { unsigned char count[MOST]; int64_t round; } Weights;
 static Weights now, saved;
 
 static int64_t drawn(uint64_t *seed, int64_t below) {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX */
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u; /* the generator of Knuth's MMIX */
     return (int64_t)((*seed >> 33) % (uint64_t)below);
 }
 
@@ -120,8 +121,8 @@ static void count_in(const Lease *lease, int64_t used) {
     for (int64_t s = lease->range.first; s < lease->range.first + used; s++) now.count[s]++;
 }
 
-/* Islands join, end whole or in part, and are lost; rounds close; checkpoints are saved; the server is killed, with a
- * torn line at times. */
+/* A random history: islands join, end whole or in part, and are lost; rounds close; checkpoints are saved; the server
+ * is killed, sometimes with a torn line. */
 static void one_history(uint64_t seed) {
     Leases l = leases_open(path, 0, 0);
     Lease  of[ISLANDS];
@@ -136,7 +137,7 @@ static void one_history(uint64_t seed) {
             count_in(&of[i], used), leases_done(&l, of[i].number, used, now.round), has[i] = 0;
         } else if (what < 15 && has[i]) leases_return(&l, of[i].number), has[i] = 0;
         else if (what < 17) now.round++;
-        else if (what == 17) now.round++, saved = now; /* checkpoints stand between rounds */
+        else if (what == 17) now.round++, saved = now; /* checkpoints are between rounds */
         else if (what == 18) {
             leases_close(&l);
             int fd = io_open(path, IO_APPEND);
@@ -149,7 +150,7 @@ static void one_history(uint64_t seed) {
     for (int i = 0; i < ISLANDS; i++)
         if (has[i]) leases_return(&l, of[i].number);
     int64_t end = l.next_sample;
-    while (l.frees > 0) { /* all that is free is used up, before new samples are */
+    while (l.frees > 0) { /* free samples are used before new ones */
         Lease rest = leases_give(&l, LEASE, A, now.round);
         assert_true(rest.range.first + rest.range.samples <= end);
         count_in(&rest, rest.range.samples), leases_done(&l, rest.number, rest.range.samples, now.round);

@@ -1,4 +1,4 @@
-/* test_members.c - islands that come, end, leave, fall silent or send what nobody should. */
+/* test_members.c - islands that join, end, leave, fall silent, or send what they must not send. */
 #include "core/error.h"
 #include "run/outer/members.h"
 
@@ -43,7 +43,7 @@ static void rounds_open_and_close(void **state) {
     (void)state;
     begin(WAIT_ALL, 2);
     Member *a = join(0, 0, 1);
-    assert_false(members_may_open(&ms)); /* outer.least_islands */
+    assert_false(members_may_open(&ms)); /* fewer than outer.least_islands */
     Member *b = join(1, 1, 2);
     assert_true(b->state == MEMBER_GATHERS && !members_may_open(&ms));
     assert_ptr_equal(join(1, 0, 2), b);
@@ -68,20 +68,20 @@ static void who_leaves_holds_nobody_up(void **state) {
     begin(WAIT_ALL, 1);
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 7), give(b, 8);
-    assert_int_equal(members_lose(a), 7); /* its lease goes back */
+    assert_int_equal(members_lose(a), 7); /* its lease is free again */
     assert_int_equal(end(b, 0, 1.0), 1);
     assert_true(members_may_close(&ms));
-    assert_int_equal(members_lose(b), -1); /* what it has sent counts */
+    assert_int_equal(members_lose(b), -1); /* a delta that is sent counts */
     assert_true(members_may_close(&ms));
     members_counted(&ms, b);
     assert_true(b->state == MEMBER_GONE && members_here(&ms) == 0 && !members_may_open(&ms));
-    assert_ptr_equal(join(0, 0, 1), a); /* it comes back with its number */
+    assert_ptr_equal(join(0, 0, 1), a); /* it joins again with its number */
     give(a, 9);
-    assert_ptr_equal(join(0, 0, 1), a); /* and again, while it is thought to train */
+    assert_ptr_equal(join(0, 0, 1), a); /* and again, while it still counts as training */
     assert_true(was == 9 && a->state == MEMBER_WAITS && members_may_open(&ms));
     give(a, 10);
     assert_int_equal(end(a, 0, 1.0), 1);
-    Member *again = join(0, 0, 1);      /* its old delta still counts */
+    Member *again = join(0, 0, 1);      /* the old delta still counts */
     assert_true(again != a && was == -1 && a->state == MEMBER_ENDED && again->state == MEMBER_WAITS);
     members_counted(&ms, a);
     assert_true(a->state == MEMBER_GONE);
@@ -123,12 +123,12 @@ static void bad_ends_are_refused(void **state) {
     e = end_of(H), e.lease = 0;
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), -1);
     assert_string_equal(fault, "sent the END of lease 0, and it has lease 1");
-    e = end_of(0), e.lease = 1, a->elems = 0; /* stopped before its first step */
+    e = end_of(0), e.lease = 1, a->elems = 0; /* it stopped before its first step */
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), 1);
     assert_int_equal(a->state, MEMBER_WAITS);
 }
 
-/* Of several servers: a delta is whole when every one has its part, whichever is last. */
+/* With several servers a delta is whole when every server has its part, whichever is last. */
 static void parts_of_a_delta_come_together(void **state) {
     (void)state;
     Exact squares = {{0}};
@@ -138,7 +138,7 @@ static void parts_of_a_delta_come_together(void **state) {
         ms.parts = 3;
         Member *m = join(0, 0, 1);
         give(m, 7);
-        assert_int_equal(members_part_in(&ms, 6, &squares), 0); /* nobody has that lease */
+        assert_int_equal(members_part_in(&ms, 6, &squares), 0); /* no island has this lease */
         for (int i = 0; i < 3; i++) {
             assert_int_equal(m->state, MEMBER_TRAINS);
             assert_false(members_may_close(&ms));
@@ -173,10 +173,10 @@ static void bad_deltas_are_named(void **state) {
     for (int i = 0; i < 3; i++) members_counted(&ms, m[i]);
     members_next_round(&ms);
     give(m[0], 3);
-    end(m[0], 0, 1e5); /* by the last round's */
+    end(m[0], 0, 1e5); /* judged by the last round's norms */
     assert_false(members_judge(&ms, m[0], fault));
     members_next_round(&ms), members_next_round(&ms);
-    assert_true(members_judge(&ms, m[0], fault)); /* there is nothing to compare it with */
+    assert_true(members_judge(&ms, m[0], fault)); /* there is no norm to compare it with */
 }
 
 static void asynchronous_rounds_count_arrivals(void **state) {
@@ -185,7 +185,7 @@ static void asynchronous_rounds_count_arrivals(void **state) {
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 0), give(b, 1);
     assert_false(members_may_close(&ms));
-    for (int i = 0; i < 4; i++) { /* a is four times as fast */
+    for (int i = 0; i < 4; i++) { /* island a is four times as fast */
         assert_int_equal(end(a, 0, 1.0), 1);
         assert_int_equal(members_staleness(&ms, a), 0);
         members_counted(&ms, a);
@@ -204,7 +204,7 @@ static int forget(void **state) {
     return 0;
 }
 
-/* outer.stream: a fragment is judged among those of its turn alone. */
+/* With outer.stream a fragment is judged only among fragments of the same turn. */
 static void turns_are_judged(void **state) {
     (void)state;
     begin(WAIT_ALL, 1);
@@ -216,7 +216,7 @@ static void turns_are_judged(void **state) {
         m[i]->turn[1].elems = 4, m[i]->turn_norm = 1.0;
     }
     m[0]->turn_norm = 1e6;
-    assert_true(members_judge_turn(&ms, m[0], TURNS_AHEAD + 1, fault)); /* no other is whole */
+    assert_true(members_judge_turn(&ms, m[0], TURNS_AHEAD + 1, fault)); /* no other fragment is whole */
     assert_int_equal(arriving_end(&m[1]->turn[1], 0, 1), 1);
     assert_false(members_judge_turn(&ms, m[0], TURNS_AHEAD + 1, fault));
     assert_non_null(strstr(fault, "over 100 times the other islands' 1"));

@@ -1,6 +1,6 @@
 /* test_messages.c - messages between islands and server: each written and read back, each number at its bounds, and
  * texts that are cut, changed or of another kind. */
-#include "run/outer/messages.h" /* before cmocka.h, which makes a macro of fail() */
+#include "run/outer/messages.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/error.h"
 
 #include <math.h>
@@ -56,7 +56,7 @@ EACH(stepped)
 EACH(over)
 
 typedef struct {
-    const char *name, *text; /* text: as the writer writes it */
+    const char *name, *text; /* text: the bytes that the writer makes */
     int       (*in)(const char *, size_t, Any *, char *);
     size_t    (*out)(const Any *, char *);
 } Kind;
@@ -118,7 +118,7 @@ static void messages_come_back_as_they_were(void **state) {
     assert_true(isnan(e.norm) && isnan(e.loss) && e.tokens == 51200);
 }
 
-/* Cut anywhere it is none; with any byte changed it is none, or still within bounds. */
+/* A message that is cut anywhere is refused. One with any byte changed is refused, or still within bounds. */
 static void cut_and_changed_messages(void **state) {
     (void)state;
     for (int k = 0; k < KINDS_COUNT; k++) {
@@ -131,7 +131,7 @@ static void cut_and_changed_messages(void **state) {
                 reads(&KINDS[k], text, bytes);
                 text[at] ^= (char)(1 << bit);
             }
-        for (int other = 0; other < KINDS_COUNT; other++) /* the few keys of these are in others, too */
+        for (int other = 0; other < KINDS_COUNT; other++) /* other kinds have these few keys, too */
             if (KINDS[other].in != KINDS[k].in && KINDS[other].in != bye_in && KINDS[other].in != given_in &&
                 KINDS[other].in != drop_in && KINDS[other].in != stepped_in && KINDS[other].in != over_in)
                 assert_false(reads(&KINDS[other], text, bytes));
@@ -199,11 +199,11 @@ static void a_long_reason_is_cut(void **state) {
     (void)state;
     Refuse m = {.code = 64}, back;
     char   text[MESSAGE_TEXT], fault[MESSAGE_FAULT_BYTES];
-    memset(m.why, 1, sizeof m.why - 1); /* six bytes each, as JSON */
+    memset(m.why, 1, sizeof m.why - 1); /* each takes six bytes as JSON */
     size_t bytes = refuse_write(&m, text);
     assert_true(refuse_read(text, bytes, &back, fault));
     assert_true(strlen(back.why) > 600 && memcmp(back.why, m.why, 600) == 0);
-    /* A reader with less room than the text takes whole characters: 511 of two bytes, of 1023. */
+    /* A reader with a smaller buffer than the text keeps whole characters: 511 of two bytes, of 1023. */
     bytes = (size_t)snprintf(text, sizeof text, "{\"exit\":64,\"why\":\"");
     for (int i = 0; i < 600; i++) bytes += (size_t)snprintf(text + bytes, sizeof text - bytes, "\xc3\xa4");
     bytes += (size_t)snprintf(text + bytes, sizeof text - bytes, "\"}");
@@ -246,7 +246,7 @@ static void a_hello_comes_back(void **state) {
     free(text);
 }
 
-/* The text with one part replaced. */
+/* Returns the text with one part replaced. */
 static void bad_hellos_are_refused(void **state) {
     (void)state;
     static const char *const BAD[][3] = {
@@ -299,7 +299,7 @@ static void a_hello_over_the_limit_is_not_written(void **state) {
 
 /* --- between servers ---------------------------------------------------------------------------------------------- */
 
-/* A sum of parts travels and is rounded as it is here; a NaN and an infinity stay what they are. */
+/* A sum of parts is sent and rounded with equal bits. A NaN and an infinity stay as they are. */
 static void squares_keep_their_bits(void **state) {
     (void)state;
     char   text[MESSAGE_TEXT], fault[MESSAGE_FAULT_BYTES];
@@ -389,7 +389,7 @@ static void headers_are_as_their_kind_wants(void **state) {
         bad = h, bad.elems = MESSAGE_ELEMS + 1;
         assert_int_equal(passes(bad, from), asks);
         bad = h, bad.payload_bytes = MESSAGE_JSON_LIMIT + 1;
-        assert_int_equal(passes(bad, from), is_values); /* theirs is the frame's to check */
+        assert_int_equal(passes(bad, from), is_values); /* the frame's code checks messages with values */
     }
     FrameHeader compressed = {.kind = MESSAGE_DELTA, .type = FRAME_INT8, .elems = 10, .payload_bytes = 14};
     assert_true(passes(compressed, FROM_ISLAND));

@@ -1,6 +1,6 @@
-/* test_round_change.c - changes of x that travel in fewer bytes: both sides hold the same bits, and what rounding takes
- * is not lost. */
-#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+/* test_round_change.c - changes of x that are sent in fewer bytes: both sides hold equal bits, and what rounding takes
+ * away is not lost. */
+#include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/round_change.h"
 
@@ -15,7 +15,7 @@
 
 enum { FIRST = 3 * OUTER_BLOCK, ELEMS = MESSAGE_ELEMS + 70001, ROUNDS = 30, RUNS = 3 };
 
-/* A server's part in runs that end where no frame does. */
+/* The server's part of the model, in ranges whose ends are no ends of frames. */
 typedef struct {
     Config    config;
     float    *memory, *island, *want, *change; /* owned [ELEMS], memory [WEIGHTS_TENSORS, ELEMS] */
@@ -40,7 +40,7 @@ static void part_begin(Part *p, OuterCompress compress) {
 
 static void part_end(Part *p) { free(p->memory), free(p->island), free(p->want), free(p->change); }
 
-/* A step that is no multiple of anything: much larger here than there. */
+/* Returns a step without any regularity, much larger in some places than in others. */
 static float step_of(int round, int64_t i) { return 1e-3f * cosf((float)(i * 7 + round * 13)) * (i % 4099 == 0 ? 50.0f : 1.0f); }
 
 static void take_change(Part *p, const RoundChange *c) {
@@ -53,7 +53,7 @@ static void take_change(Part *p, const RoundChange *c) {
     }
 }
 
-/* far: how far x may be from the sum of its steps, however many rounds there were. */
+/* Checks how far x is from the sum of its steps. far: the largest distance after any number of rounds. */
 static void follow(OuterCompress compress, double far) {
     Part p;
     part_begin(&p, compress);
@@ -68,19 +68,21 @@ static void follow(OuterCompress compress, double far) {
         assert_memory_equal(p.island, p.memory, ELEMS * sizeof *p.island);
         for (int64_t i = 0; i < ELEMS; i++) {
             assert_true(fabs((double)p.memory[i] - p.want[i]) <= far);
-            assert_true(fabs((double)p.memory[i] + c.rest[i] - p.want[i]) <= (round + 1) * 2.4e-7); /* fp32's own rounding: |x| < 2 */
+            /* the rounding of fp32: |x| < 2 */
+            assert_true(fabs((double)p.memory[i] + c.rest[i] - p.want[i]) <= (round + 1) * 2.4e-7);
         }
     }
     round_change_destroy(&c);
     part_end(&p);
 }
 
-/* A change is a step and the rest before, so below 0.051 + far: bf16 rounds it by 2^-8 of it, int8 by half of 1/127 of
- * the largest of its block. */
+/* A change is a step plus the earlier rest, so below 0.051 + far. bf16 rounds it by 2^-8 of it, int8 by half of 1/127
+ * of the largest of its block. */
 static void bf16_changes_follow(void **state) { (void)state, follow(COMPRESS_BF16, 0.0515 / 256 + 1e-5); }
 static void int8_changes_follow(void **state) { (void)state, follow(COMPRESS_INT8, 0.0515 / 254 + 1e-5); }
 
-/* Fragments change in turns, and what an island that leaves has not sent in turns joins the next change of each. */
+/* Fragments change one after another. What an island that leaves has not sent is added to the next change of each
+ * fragment. */
 static void fragments_change_alone(void **state) {
     (void)state;
     enum { FRAGMENTS = 3 };
@@ -101,7 +103,7 @@ static void fragments_change_alone(void **state) {
         round_change_end(&c, &p.served, f, turn);
         frame_unpack(c.type, p.change, round_change_frame(&c, f.first, f.end - f.first), f.end - f.first);
         round_change_add(before + in.first, p.change, in.end - in.first);
-        assert_memory_equal(before, p.memory, ELEMS * sizeof *before); /* nothing beside the fragment */
+        assert_memory_equal(before, p.memory, ELEMS * sizeof *before); /* nothing outside of the fragment changes */
     }
     for (int64_t i = 0; i < ELEMS; i++) before[i] = p.memory[i] + c.rest[i];
     round_change_settle(&c, &p.served);
@@ -128,7 +130,7 @@ static void frames_are_asked_for_whole(void **state) {
     assert_null(round_change_frame(&c, FIRST, MESSAGE_ELEMS - 1));
     assert_null(round_change_frame(&c, FIRST, 0));
     assert_null(round_change_frame(&c, FIRST + 1, MESSAGE_ELEMS));
-    assert_null(round_change_frame(&c, FIRST + 1, INT8_BLOCK - 1)); /* ends with a block */
+    assert_null(round_change_frame(&c, FIRST + 1, INT8_BLOCK - 1)); /* must end with a block */
     assert_null(round_change_frame(&c, FIRST - MESSAGE_ELEMS, MESSAGE_ELEMS));
     assert_null(round_change_frame(&c, FIRST + MESSAGE_ELEMS, last + 1));
     assert_null(round_change_frame(&c, FIRST + 2 * MESSAGE_ELEMS, 1));

@@ -1,6 +1,6 @@
-/* test_round_copy.c - the weights of a round find their places on ranks of any grid, and nothing of a delta is lost by
- * rounding. */
-#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+/* test_round_copy.c - the weights of a round are stored at the right places on ranks of any grid, and rounding loses
+ * nothing of a delta. */
+#include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/round_copy.h"
 
@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
-/* No two sizes have a factor in common but that of the heads, 12. */
+/* No two sizes have a common factor except that of the heads, 12. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
-/* The spans of one rank, as shards_create lists them. */
+/* Lists the spans of one rank as shards_create does. */
 static void list_spans(Shards *z) {
     z->span = (Span *)calloc((size_t)(z->layout.params * (z->layout.ranks + 1)), sizeof *z->span);
     for (int b = 0; b < z->layout.buckets; b++)
@@ -24,7 +24,7 @@ static void list_spans(Shards *z) {
             if (!z->stage || r == z->spec.rank) z->spans += layout_spans(&z->layout, b, r, z->span + z->spans);
 }
 
-/* Values are their own numbers in the file: fewer than 2^24, so exact. Pieces end anywhere. */
+/* Passes values in pieces that end anywhere. Each value is its number in the file: fewer than 2^24, so exact. */
 static void take_in_pieces(RoundCopy *c, int64_t elems) {
     float *values = (float *)malloc(sizeof *values * (size_t)elems);
     for (int64_t e = 0; e < elems; e++) values[e] = (float)e;
@@ -65,10 +65,10 @@ static void every_element_has_its_place(void **state) {
             for (int stage = 0; stage <= 1; stage++) check_rank(ranks, ranks - 1, tensor, tensor / 2, stage);
 }
 
-/* A number for each element of the model, of one kind. */
+/* Returns a number for each element of the model, for one kind of tensor. */
 static float number(int64_t element, int kind) { return sinf((float)(element % 1013 + 1) * (float)kind) * 0.5f; }
 
-/* changes: the new x comes as a change of what x was before. */
+/* changes: the new x arrives as a change of the old x. */
 static void check_return(int ranks, int rank, int tensor, int tensor_rank, int stage, int changes) {
     Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL, 1, 0}), .stage = stage};
     Stream    stream = stream_create(0);
@@ -109,7 +109,7 @@ static void check_return(int ranks, int rank, int tensor, int tensor_rank, int s
     layout_destroy(&z.layout);
 }
 
-/* On any grid: x becomes the server's, and masters keep their distance to it. */
+/* On any grid x becomes the server's, and masters keep their distance to it. */
 static void steps_under_way_are_kept(void **state) {
     (void)state;
     for (int tensor = 1; tensor <= 4; tensor++)
@@ -117,7 +117,7 @@ static void steps_under_way_are_kept(void **state) {
             for (int way = 0; way < 4; way++) check_return(ranks, ranks - 1, tensor, tensor / 2, way / 2, way % 2);
 }
 
-/* Over many rounds the sum of the deltas arrives, but for what is kept of the last one. */
+/* Over many rounds the sum of the deltas arrives, except for the rest kept of the last one. */
 static void rounding_is_made_up_for(void **state) {
     (void)state;
     enum { ELEMS = 5000, ROUNDS = 50 };
@@ -137,7 +137,7 @@ static void rounding_is_made_up_for(void **state) {
             for (int i = 0; i < ELEMS; i++) came[i] += arrived[i];
         }
         for (int i = 0; i < ELEMS; i++) lost = fmax(lost, fabs(sent[i] - came[i]));
-        assert_true(lost <= 1e-3 * types[t].part); /* of one delta, not of fifty */
+        assert_true(lost <= 1e-3 * types[t].part); /* a rest of one delta, not of fifty */
         assert_true(type == FRAME_F32 || lost > 0.0);
         round_copy_forget(&c);
         for (int i = 0; c.rest && i < ELEMS; i++) assert_true(c.rest[i] == 0.0f);

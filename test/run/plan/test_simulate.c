@@ -1,11 +1,11 @@
-/* test_simulate.c - the simulator against sums by hand where these are possible: bytes as plan counts them, operations
- * of one rank, collectives that block, the idle time of a pipeline. */
+/* test_simulate.c - the simulator compared with sums by hand where possible: bytes as plan counts them, operations of
+ * one rank, collectives that block, the idle time of a pipeline. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static Config config_of(int tensor, int context, int pipeline, int interleave, i
     return c;
 }
 
-/* Whose links cost nothing. */
+/* Returns a cluster whose links cost nothing. */
 static Cluster free_links(void) {
     Cluster c = {.gpus_per_node = 8, .memory_bytes = 8e10, .fp32 = 1e13, .bytes_per_s = 1e12,
                  .link = {{8, 1e18, 0}, {0, 1e18, 0}}, .links = 2,
@@ -60,7 +60,7 @@ static void bytes_are_those_of_plan(void **state) {
         }
 }
 
-/* Ordered sums, which add other pairs in each micro-batch. */
+/* With ordered sums each micro-batch adds different pairs. */
 static void bytes_of_ordered_sums_are_those_of_plan(void **state) {
     (void)state;
     Cluster cluster = slow_links();
@@ -100,19 +100,21 @@ static void free_links_leave_the_operations(void **state) {
     }
 }
 
-/* docs/parallel.md: 10 L M (t-1)/t N C A in the blocks; embedding and head 2 M (t-1)/t N C A each, and 24 M (t-1)/t N. */
+/* Bytes by docs/parallel.md: 10 L M (t-1)/t N C A in the blocks; embedding and head 2 M (t-1)/t N C A each, and 24 M
+ * (t-1)/t N. */
 static void tensor_collectives_block(void **state) {
     (void)state;
     Config    c = config_of(2, 1, 1, 1, 1, 1);
     Cluster   cluster = slow_links();
     Simulated s = simulate(&c, F32, 2, &cluster, 0);
     double    M = 64, N = 512, C = 256, bytes = 0.5 * M * N * (10 * 8 * C * 4 + 4 * C * 4 + 24);
-    assert_true(s.sent[AXIS_TENSOR] >= bytes && s.sent[AXIS_TENSOR] < 1.001 * bytes); /* and the gradients of whole rows, once */
+    /* and the gradients of whole rows, once */
+    assert_true(s.sent[AXIS_TENSOR] >= bytes && s.sent[AXIS_TENSOR] < 1.001 * bytes);
     assert_true(is_near(s.exposed_s[AXIS_TENSOR], s.sent[AXIS_TENSOR] / 1e10, 1e-6));
     assert_true(is_near(s.step_s, s.compute_s + s.exposed_s[AXIS_TENSOR] + s.exposed_s[AXIS_SHARD], 1e-6));
 }
 
-/* What travels under compute is not waited for, until there is more of it than of that. */
+/* Communication during computation costs no time until it takes longer than the computation. */
 static void gathers_hide_under_compute(void **state) {
     (void)state;
     Cluster   cluster = slow_links();
@@ -120,18 +122,19 @@ static void gathers_hide_under_compute(void **state) {
     cluster.fp32 = 2e12;
     Simulated s = simulate(&c, F32, 2, &cluster, 0);
     assert_true(s.exposed_s[AXIS_SHARD] < 0.5 * s.sent[AXIS_SHARD] / 1e10);
-    Config one = config_of(1, 1, 1, 1, 1, 1); /* the sum of the last bucket starts when there is nothing left to compute */
+    /* the sum of the last bucket starts when there is nothing left to compute */
+    Config one = config_of(1, 1, 1, 1, 1, 1);
     assert_true(simulate(&one, F32, 2, &cluster, 0).exposed_s[AXIS_SHARD] >= (512 + 512) * 256 * 4 / 2 / 1e10);
     cluster.overlaps = 0;
     Simulated blocked = simulate(&c, F32, 2, &cluster, 0);
     assert_true(is_near(blocked.exposed_s[AXIS_SHARD], s.sent[AXIS_SHARD] / 1e10, 1e-6));
     assert_true(blocked.step_s > s.step_s && is_near(blocked.step_s, blocked.compute_s + blocked.exposed_s[AXIS_SHARD], 1e-6));
-    cluster.overlaps = 1, cluster.fp32 = 1e16, cluster.bytes_per_s = 1e18; /* nothing to hide under */
+    cluster.overlaps = 1, cluster.fp32 = 1e16, cluster.bytes_per_s = 1e18; /* there is no computation to hide it */
     s = simulate(&c, F32, 2, &cluster, 0);
     assert_true(s.step_s > 0.95 * s.sent[AXIS_SHARD] / 1e10);
 }
 
-/* 8 equal blocks, a head and an embedding that cost next to nothing: (P - 1)/(M V + P - 1). */
+/* 8 equal blocks, with a head and an embedding that cost almost nothing: (P - 1)/(M V + P - 1). */
 static void the_bubble_is_the_formula_s(void **state) {
     (void)state;
     static const int cases[][2] = {{2, 1}, {4, 1}, {8, 1}, {2, 2}, {4, 2}, {2, 4}};
@@ -159,8 +162,8 @@ static void messages_cost_where_nothing_hides_them(void **state) {
     assert_true(blocked.step_s > hidden.step_s);
 }
 
-/* A step too long to be replayed goes on as two shorter ones do: bytes exactly, and time. */
-/* One micro-batch goes through four stages on two nodes and back: of six messages, four stay in a node. */
+/* A step too long to be simulated is extrapolated from two shorter ones: bytes exactly, and time. */
+/* One micro-batch passes forward through four stages on two nodes, and back. Of six messages, four stay in a node. */
 static void messages_take_the_link_between_their_stages(void **state) {
     (void)state;
     Config  c = config_of(1, 1, 4, 1, 1, 1);
@@ -172,7 +175,8 @@ static void messages_take_the_link_between_their_stages(void **state) {
     assert_true(is_near(simulate(&c, F32, 4, &far, 0).step_s - simulate(&c, F32, 4, &near, 0).step_s, less, 1e-9));
 }
 
-/* The first micro-batch sets what the others add to: both kinds of products can wait (zero_bubble), the first reads less. */
+/* The first micro-batch sets what the others add to. Both kinds of products can be delayed (zero_bubble); the first
+ * reads less. */
 static void gradients_that_are_set_can_wait_too(void **state) {
     (void)state;
     Config  c = config_of(1, 1, 1, 1, 1, 1);
@@ -195,11 +199,12 @@ static void long_steps_go_on_as_shorter_ones(void **state) {
     for (int V = 1; V <= 2; V++)
         for (int zero = 1; zero <= 3; zero++) {
             Config c = config_of(1, 1, 4, V, 1, zero);
-            c.batch.global_tokens = 512 * (V == 1 ? 16384 : 8192); /* twice as many micro-batches, on each of two data ranks, as are replayed */
+            /* twice as many micro-batches, on each of two data ranks, as are simulated */
+            c.batch.global_tokens = 512 * (V == 1 ? 16384 : 8192);
             Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
             Simulated whole = simulate(&c, F32, 8, &cluster, 0);
             for (int a = 0; a < AXES; a++) assert_true(whole.sent[a] == p.sent[a]);
-            c.batch.global_tokens /= 2; /* half of it is replayed */
+            c.batch.global_tokens /= 2; /* half of that is simulated */
             Simulated half = simulate(&c, F32, 8, &cluster, 0);
             double    ends = 0.004 * half.step_s;
             assert_true(fabs(whole.step_s - 2 * half.step_s) < ends && fabs(whole.compute_s - 2 * half.compute_s) < ends);
@@ -211,8 +216,8 @@ static void the_fullest_stage_is_found(void **state) {
     Config    c = config_of(1, 1, 4, 1, 1, 1);
     Cluster   cluster = free_links();
     Simulated s = simulate(&c, F32, 4, &cluster, 0), alone = simulate_memory(&c, F32, 4, &cluster);
-    assert_int_equal(s.fullest, 0); /* keeps the most micro-batches */
-    Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks: 1 2 2 2 1 */
+    assert_int_equal(s.fullest, 0); /* this stage keeps the most micro-batches */
+    Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks, divided as 1 2 2 2 1 */
     uneven.batch.global_tokens = 512 * 5, uneven.memory.recompute = RECOMPUTE_NONE;
     Simulated u = simulate_memory(&uneven, F32, 5, &cluster);
     Plan      planned = plan_make(&uneven, F32, (PlanRanks){5, COMM_RING, -1, 1, 0});
@@ -232,7 +237,7 @@ static void the_search_finds_the_quickest(void **state) {
     Found   f = search(&c, F32, 8, &cluster, 0, 0);
     assert_true(f.count == SEARCH_BEST && f.allowed >= f.count);
     for (int i = 1; i < f.count; i++) assert_true(f.best[i].step_s >= f.best[i - 1].step_s);
-    /* against every grid of one form, by hand */
+    /* compared with every grid of one form, by hand */
     for (int tensor = 1; tensor <= 8; tensor *= 2)
         for (int pipeline = 1; tensor * pipeline <= 8; pipeline *= 2) {
             Config one = config_of(tensor, 1, pipeline, 1, 1, 1);
@@ -244,7 +249,7 @@ static void the_search_finds_the_quickest(void **state) {
     char *held[] = {"parallel.tensor=4", "memory.recompute=block", "run.steps=7"};
     assert_int_equal(search_held(held, 3), HOLD_TENSOR | HOLD_RECOMPUTE);
     Config ordered = c;
-    ordered.parallel.deterministic = 1; /* the rules hold for what a search changes */
+    ordered.parallel.deterministic = 1; /* the rules also hold for what a search changes */
     f = search(&ordered, F32, 8, &cluster, 0, 0);
     for (int i = 0; i < f.count; i++) assert_true(f.best[i].zero_stage <= 1 && f.best[i].mesh.size[AXIS_TENSOR] == 1);
     c.parallel.tensor = 4, c.memory.recompute = RECOMPUTE_BLOCK;
@@ -258,11 +263,11 @@ static void fits_are_the_largest(void **state) {
     (void)state;
     Config c = config_of(2, 1, 2, 1, 1, 1);
     assert_int_equal(search_fit(&c, 16), 16);
-    assert_int_equal(search_fit(&c, 15), 8); /* 12 ranks: 3 do not divide 64 micro-batches */
+    assert_int_equal(search_fit(&c, 15), 8); /* 12 ranks: 3 does not divide 64 micro-batches */
     assert_int_equal(search_fit(&c, 3), 0);
 }
 
-/* Young: interval sqrt(2 save mtbf). */
+/* Young's formula: interval sqrt(2 save mtbf). */
 static void goodput_is_young_s(void **state) {
     (void)state;
     Goodput g = goodput_of(2.0, 10.0, 60.0, 3600.0);

@@ -1,5 +1,5 @@
-/* test_draw.c - drawing one token: the shares of the softmax, and what each rule leaves out, against plain sums over
- * the sorted logits in float64. */
+/* test_draw.c - drawing one token: the probabilities of the softmax, and what each rule leaves out, compared with plain
+ * sums over the sorted logits in float64. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,14 +27,14 @@ static void greedy_takes_the_first_largest(void **state) {
     }
 }
 
-/* Over a fine grid of u every token gets its share, in order. */
+/* Asserts that, over a fine grid of u, every token gets its share, in order. */
 static void assert_shares(const float *logits, int64_t vocab, DrawRule rule, const double *share) {
     enum { GRID = 20000 };
     int count[VOCAB_MAX] = {0}, last = -1;
     for (int i = 0; i < GRID; i++) {
         int32_t token = draw(logits, vocab, rule, (double)i / GRID);
         assert_true(token >= 0 && token < vocab);
-        assert_true(token >= last); /* the inverse of the cumulative distribution */
+        assert_true(token >= last); /* increasing, as the inverse of the cumulative distribution */
         last = token;
         count[token]++;
     }
@@ -49,7 +49,7 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Probabilities of the tokens that are left, of any logits without NaN. */
+/* Computes the probabilities of the tokens that remain, for any logits without NaN. */
 static void reference(const float *logits, int vocab, DrawRule rule, double *share) {
     int    order[VOCAB_MAX], left = vocab;
     double total = 0, sum = 0;
@@ -68,7 +68,7 @@ static void reference(const float *logits, int vocab, DrawRule rule, double *sha
         left = kept;
     }
     total = 0;
-    for (int v = 0; v < vocab; v++) /* the likeliest weighs 1 */
+    for (int v = 0; v < vocab; v++) /* the most likely token has weight 1 */
         total += share[v] = share[v] >= rule.min_p ? share[v] : 0;
     for (int v = 0; v < vocab; v++) share[v] /= total;
 }
@@ -87,24 +87,27 @@ static void shares_are_the_references(void **state) {
             }
 }
 
-/* What each rule leaves, by hand: probabilities 0.5, 0.25, 0.125, 0.125. */
+/* Shares after each rule, by hand. Probabilities: 0.5, 0.25, 0.125, 0.125. */
 static void rules_by_hand(void **state) {
     (void)state;
     float logits[] = {logf(0.125f), logf(0.5f), logf(0.125f), logf(0.25f)};
     assert_shares(logits, 4, (DrawRule){1, 0, 0.6, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 0, 0.4, 0}, (double[]){0, 1, 0, 0});
-    assert_shares(logits, 4, (DrawRule){1, 0, 0.8, 0}, (double[]){0.125, 0.5, 0.125, 0.25}); /* equals stay together */
+    /* equal tokens stay together */
+    assert_shares(logits, 4, (DrawRule){1, 0, 0.8, 0}, (double[]){0.125, 0.5, 0.125, 0.25});
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.4}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.6}, (double[]){0, 1, 0, 0});
-    assert_shares(logits, 4, (DrawRule){1, 3, 1, 0}, (double[]){0.125, 0.5, 0.125, 0.25}); /* the third has an equal */
-    assert_shares(logits, 4, (DrawRule){1, 2, 0.7, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3}); /* of 0.75, not of 1 */
+    /* the third token has an equal */
+    assert_shares(logits, 4, (DrawRule){1, 3, 1, 0}, (double[]){0.125, 0.5, 0.125, 0.25});
+    /* top_p is relative to the 0.75 that remain, not to 1 */
+    assert_shares(logits, 4, (DrawRule){1, 2, 0.7, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 2, 0.6, 0}, (double[]){0, 1, 0, 0});
     /* After the temperature the others have 1/16 and 1/4 of the likeliest's. */
     assert_shares(logits, 4, (DrawRule){0.5, 0, 1, 0.2}, (double[]){0, 0.8, 0, 0.2});
 }
 
-/* Random logits of either sign and size: no token is drawn that the reference leaves out, nor is one of much weight
- * never drawn. */
+/* For random logits of any sign and size, no token is drawn that the reference leaves out, and each token of
+ * considerable weight is drawn. */
 static void random_logits(void **state) {
     (void)state;
     float  logits[VOCAB_MAX];
@@ -131,7 +134,7 @@ static void odd_logits(void **state) {
     assert_shares(logits, 5, all, share);
     assert_shares(logits, 5, four, share);
     assert_shares(logits, 5, most, share);
-    assert_int_equal(draw(logits, 5, all, 1.0), 4); /* a u that should not be: the last of those in play */
+    assert_int_equal(draw(logits, 5, all, 1.0), 4); /* for an invalid u the last remaining token is drawn */
     logits[3] = INFINITY;
     assert_int_equal(draw(logits, 5, all, 0.2), 3);
     for (int v = 0; v < 5; v++) logits[v] = NAN;

@@ -4,7 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static int parse(Task *t, TaskReader r, const char *line, int64_t number, char *
     return task_parse_line(t, r, line, strlen(line), number == 1, fault);
 }
 
-/* A byte model's tokens are its text. */
+/* Asserts the tokens of a text. The tokens of a byte model are its text. */
 static void assert_text(const Task *t, int64_t question, int64_t text, const char *whole, int64_t scored, double length) {
     int32_t         ids[256];
     const Question *q = &t->question[question];
@@ -44,7 +44,7 @@ static void choices_are_divided_as_lm_eval_does(void **state) {
     assert_int_equal(t.kind, TASK_CHOICES);
     assert_int_equal(t.questions, 1);
     assert_int_equal(t.question[0].gold, 1);
-    assert_text(&t, 0, 0, "a b cd", 3, 2);              /* the space joins the choice */
+    assert_text(&t, 0, 0, "a b cd", 3, 2);              /* the space belongs to the choice */
     assert_text(&t, 0, 1, "a b c\xc3\xa9" "f", 5, 3);   /* characters count, not bytes */
     assert_int_equal(t.text[1].shared, 5);
     task_free(&t);
@@ -52,13 +52,13 @@ static void choices_are_divided_as_lm_eval_does(void **state) {
     assert_text(&t, 0, 0, "a\xc2\xa0\xe2\x80\x83\nb", 7, 1); /* white space of any kind */
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"a\",\"choices\":[\"b\",\"cd\"],\"gold\":0,\"delimiter\":\" \"}");
-    assert_text(&t, 0, 1, "a cd", 3, 2);                /* not part of the length */
+    assert_text(&t, 0, 1, "a cd", 3, 2);                /* the space does not count for the length */
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"\",\"choices\":[\"b\",\"cd\"],\"gold\":0}");
-    assert_text(&t, 0, 1, "\ncd", 2, 2);                /* after the token that a text begins after */
+    assert_text(&t, 0, 1, "\ncd", 2, 2);                /* after the begin token */
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"\",\"choices\":[\"\\nb\",\"c\"],\"gold\":0}");
-    assert_text(&t, 0, 0, "\nb", 1, 2);                 /* unless it is there */
+    assert_text(&t, 0, 0, "\nb", 1, 2);                 /* unless there is one already */
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\" \",\"choices\":[\"b\",\"cd\"],\"gold\":0}");
     assert_text(&t, 0, 1, "\n cd", 3, 2);
@@ -85,14 +85,15 @@ static void core_is_divided_as_nanochat_does(void **state) {
     Task t = parsed(reader(40), CORE, "{\"context\":\"q \",\"choices\":[\"xya\",\"xybc\"],\"gold\":0,\"delimiter\":\" \"}");
     assert_string_equal(t.name, "mine");
     assert_true(t.is_core && t.by_tokens && t.baseline == 0.25);
-    assert_text(&t, 0, 0, "\nq  xya", 1, 1);            /* what all begin with is no answer; lengths are of tokens */
+    /* what all texts begin with is not scored; lengths are in tokens */
+    assert_text(&t, 0, 0, "\nq  xya", 1, 1);
     assert_text(&t, 0, 1, "\nq  xybc", 2, 2);
     task_free(&t);
     t = parsed(reader(40), CORE, "{\"context\":\"q\",\"choices\":[\"ab\",\"abc\"],\"gold\":0}");
-    assert_int_equal(t.text[0].scored, 0);              /* what another begins with */
+    assert_int_equal(t.text[0].scored, 0);              /* the beginning of another text */
     task_free(&t);
     t = parsed(reader(40), CORE, "{\"contexts\":[\"ae\",\"be\"],\"continuation\":\" c\",\"gold\":0}");
-    assert_text(&t, 0, 1, "\nbe c", 3, 3);              /* what all end with */
+    assert_text(&t, 0, 1, "\nbe c", 3, 3);              /* what all texts end with */
     task_free(&t);
     t = parsed(reader(40), CORE, "{\"context\":\"a\",\"continuation\":\" bc\"}");
     assert_text(&t, 0, 0, "\na bc", 3, 3);
@@ -103,12 +104,12 @@ static void long_texts_lose_their_beginning(void **state) {
     (void)state;
     const char *line = "{\"context\":\"abcdefgh\",\"choices\":[\"xyz\",\"x\"],\"gold\":0}";
     Task        t = parsed(reader(5), NULL, line);
-    assert_text(&t, 0, 0, "fghxyz", 3, 3);              /* the last token is no input */
+    assert_text(&t, 0, 0, "fghxyz", 3, 3);              /* the last token is not an input */
     assert_text(&t, 0, 1, "defghx", 1, 1);
     assert_int_equal(t.cut, 2);
     task_free(&t);
     t = parsed(reader(5), CORE, line);
-    assert_text(&t, 0, 0, "ghxyz", 2, 2);               /* nanochat keeps one less */
+    assert_text(&t, 0, 0, "ghxyz", 2, 2);               /* nanochat keeps one token less */
     task_free(&t);
     t = parsed(reader(3), NULL, line);
     assert_text(&t, 0, 0, "hxyz", 3, 3);
@@ -164,7 +165,8 @@ static void faults_are_named(void **state) {
     char fault[TASK_FAULT_CHARS] = "";
     assert_int_equal(parse(&t, reader(5), "{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0}", 3, fault), 0);
     assert_non_null(strstr(fault, "of another kind"));
-    assert_int_equal(parse(&t, reader(5), "{\"task\":\"late\"}", 3, fault), 0); /* the first line alone names the task */
+    /* only the first line may name the task */
+    assert_int_equal(parse(&t, reader(5), "{\"task\":\"late\"}", 3, fault), 0);
     task_free(&t);
 }
 
@@ -218,7 +220,7 @@ static void broken_hellaswag_is_refused(void **state) {
             fail_msg("word %d = %d: \"%s\" and not \"%s\"", cases[i].word, cases[i].value, fault, cases[i].says);
         task_free(&t);
     }
-    for (size_t bytes = 0; bytes <= sizeof GOOD; bytes++) { /* any other length */
+    for (size_t bytes = 0; bytes <= sizeof GOOD; bytes++) { /* every other length is refused */
         Task t = {0};
         char fault[TASK_FAULT_CHARS] = "";
         if (bytes != GOOD_BYTES) assert_int_equal(task_parse_hellaswag(&t, reader(40), &GOOD, bytes, fault), 0);
@@ -234,7 +236,7 @@ static void broken_hellaswag_is_refused(void **state) {
     task_free(&t);
 }
 
-/* As by default in lm-eval, the begin token is put before a context once. An empty context is the begin token alone. */
+/* As by default in lm-eval, the begin token is put once before a context. An empty context is only the begin token. */
 static void begin_tokens_come_first(void **state) {
     (void)state;
     static const struct { const char *head, *line; int32_t ids[8], count, scored; } CASES[] = {

@@ -1,10 +1,10 @@
-/* test_plan.c - plan against the tables and the arenas the run uses: its sizes are the model's, to the byte. */
+/* test_plan.c - plan compared with the tables and arenas that the run uses: its sizes are the model's, to the byte. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static Config small_config(void) {
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
-/* Of several: the first has all weights and its part of deltas, another its part of both. */
+/* With several servers, the first has all weights and its part of the deltas; the others have their part of both. */
 static void several_servers_are_counted(void **state) {
     (void)state;
     Config c = small_config();
@@ -56,7 +56,7 @@ static void several_servers_are_counted(void **state) {
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).follower_bytes, 0);
 }
 
-/* What `serve` takes, to the byte. */
+/* The memory that `serve` takes, to the byte. */
 static void a_server_is_counted(void **state) {
     (void)state;
     Config c = small_config();
