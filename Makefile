@@ -1,6 +1,7 @@
 # train_gpt - `make help` lists the targets. Adding a source or a test needs no edit here: folders are globbed.
 BACKEND_ASKED := $(BACKEND)
-# As many jobs at once as there are processors, where -j does not say; several goals that are no files are made one after the other.
+# Run as many jobs at once as there are processors, unless -j is given. Several goals that are not files are made one
+# after the other.
 ifeq ($(MAKELEVEL)$(if $(word 2,$(MAKECMDGOALS)),$(filter-out build/%,$(MAKECMDGOALS))),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
@@ -10,8 +11,8 @@ CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B        = build/$(VARIANT)
 include scripts/gpu.mk scripts/say.mk
-# What the goals need is installed here, before pkg-config is asked for it: not with -n, nor in a make that a script or another make calls.
-# DEPS=0: never.
+# Install what the goals need before pkg-config is called: not with -n, nor in a make that a script or another make
+# calls. DEPS=0: never.
 $(foreach g,test tests faults soak mutants,$(eval FOR_$g := build test))
 $(foreach g,smoke op-tests bench bench-comm bench-peer test-docs test-interop check-hf test-slurm test-hosts,$(eval FOR_$g := build smoke))
 FOR_all    := build
@@ -28,9 +29,9 @@ $(if $(shell MPI='$(MPI)' BACKEND=$(BACKEND) CC='$(CC)' EXTRA_CFLAGS='$(EXTRA_CF
 endif
 
 WARN    := -Wall -Wextra -Wno-psabi -Wno-missing-field-initializers $(if $(WERROR),-Werror)
-# The emulator's debug information is lines alone: it compiles in two thirds of the time.
+# The emulator's debug information has only line numbers, so it compiles in two thirds of the time.
 OPT     := $(if $(ASAN),-O1 -fno-omit-frame-pointer $(ASAN),$(if $(filter emu,$(BACKEND)),-O2,-O3)) $(if $(filter emu,$(BACKEND)),-g1,-g)
-# No -ffast-math: isfinite(NaN) must stay false. Without errno and traps sqrtf and comparisons vectorise.
+# No -ffast-math: isfinite(NaN) must stay false. Without errno and traps sqrtf and comparisons are vectorized.
 NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 LDFLAGS := $(ASAN) $(ASAN_LIB) -fopenmp -pthread
@@ -50,7 +51,7 @@ $(B)/core/version.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 FOLDERS := core layers comm data model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs
 OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu)))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
-# What each folder may see, as the linker enforces it on its tests.
+# The folders that each folder may use. The linker enforces this on the folder's tests.
 $(foreach f,core layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
 NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
 SEEN := $(B)/data.a $(NEEDS_model)
@@ -60,7 +61,7 @@ NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(wildcard test/$(f)/*.c)))
 
 .PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm bench-peer gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs test-fresh mutants look clean
-# The goal `all` alone sets the link ./train_gpt, so scripts and other goals name the file $(B)/train_gpt instead.
+# Only the goal `all` sets the link ./train_gpt, so scripts and other goals name the file $(B)/train_gpt instead.
 all: $(B)/train_gpt        ## the program, linked as ./train_gpt; this is what make alone does
 	@$(if $(filter emu,$(BACKEND))$(SAN),,ln -sfn $(B)/train_gpt train_gpt)
 	@$(next)
@@ -90,13 +91,14 @@ $(B)/%.o: %.c $(B)/.flags
 .SECONDEXPANSION:
 $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
 	$(call short,ar,$@)rm -f $@; ar rcs $@ $^
-# A test is one source; helpers it shares stand in test/ref (float64 references, record/replay). Its __wrap_x() takes the place of x() (ld --wrap).
+# A test is one source. Helpers that tests share are in test/ref (float64 references, record/replay). A __wrap_x() in a
+# test replaces x() (ld --wrap).
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(call NEEDS,$$*) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) $$(nm $< | sed -n 's/.* T __wrap_/-Wl,--wrap=/p') -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(patsubst %,$(B)/core/%.o,error json json_scan terminal) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -ldnnl,$(LIBS))
-# Flags and commit are part of what was built: a change rebuilds what holds them.
+# Flags and commit are part of the build: if they change, everything that contains them is built again.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
 $(B)/.flags $(B)/.commit: FORCE

@@ -9,7 +9,8 @@ wanted=${1:-train kinds documents ops muon start memory deterministic checkpoint
 program=$PWD/$B/train_gpt
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
-# GPT-2 124M, T 256, 4 sequences, optimizer included, against oneDNN at M=N=K=1024; up to three tries for a quiet machine.
+# bench_train: GPT-2 124M, T 256, 4 sequences, optimizer included, compared with oneDNN at M=N=K=1024; up to three tries
+# for a quiet machine.
 bench_train() {
     local dtype try line rate
     for dtype in fp32 bf16; do
@@ -31,7 +32,8 @@ bench_train() {
     done
 }
 
-# The same training by PyTorch, in turns: three times each of this program, compiled and eager PyTorch; the medians.
+# bench_peer: the training of bench_train, compared with PyTorch. This program, compiled and eager PyTorch run
+# alternately, three times each; the results are medians.
 bench_peer() {
     local python=${PYTHON:-build/venv-torch/bin/python} dtype how round options line
     if [ -z "${PYTHON:-}" ] && ! "$python" -c 'import torch' 2> /dev/null; then
@@ -55,7 +57,8 @@ bench_peer() {
     done
 }
 
-# Llama and Qwen3 of GPT-2 124M's size beside it. On a busy machine: OMP_NUM_THREADS=1, whose clock is the processor's.
+# bench_kinds: Llama and Qwen3 of GPT-2 124M's size, compared with it. On a busy machine set OMP_NUM_THREADS=1, which
+# uses the processor's clock.
 bench_kinds() {
     local dtype kind line
     for dtype in fp32 bf16; do
@@ -68,7 +71,7 @@ bench_kinds() {
     done
 }
 
-# Documents kept apart, of whole steps and of attention: what data.document_mask costs and saves.
+# bench_documents: what data.document_mask costs and saves, for whole steps and for attention.
 bench_documents() {
     local line
     line=$("$B/test/bench/bench_documents" fp32) || exit 1
@@ -77,7 +80,8 @@ bench_documents() {
     json_result bench_documents.jsonl command="scripts/bench.sh documents" $line
 }
 
-# Ops that only move bytes, of 1024 rows of 768 channels on one core, beside copies of as many bytes; WORDS: parts of ops' names.
+# bench_ops: ops that only move bytes, with 1024 rows of 768 channels on one core, compared with copies of as many
+# bytes. WORDS: parts of ops' names.
 bench_ops() {
     local dtype word line kind
     for dtype in fp32 bf16; do
@@ -91,7 +95,7 @@ bench_ops() {
     done
 }
 
-# Muon's update beside AdamW's, of a step of 524,288 tokens.
+# bench_muon: the update of Muon compared with AdamW's, in a step of 524,288 tokens.
 bench_muon() {
     local line
     line=$("$B/test/bench/bench_muon" fp32) || exit 1
@@ -101,11 +105,12 @@ bench_muon() {
         note="$(echo "$line" | sed -E 's/.*adamw_ms=([0-9.]+) muon_ms=([0-9.]+).*/update \2 ms, AdamW'"'"'s \1 ms; limit 3 %/')"
 }
 
-make_text() { # a text of N bytes that any machine has
+make_text() { # make_text N: writes a text of N bytes that is the same on every machine
     awk -v n="$1" 'BEGIN { srand(1); while (bytes < n) { w = int(rand() * 5000); s = sprintf("%d ", w * w); bytes += length(s); printf "%s", s } }'
 }
 
-# From exec to the line of step 1, the demo's model, no evaluation at step 0: median of five.
+# bench_start: the time from exec to the line of step 1, for the demo's model without an evaluation at step 0; median of
+# five.
 bench_start() {
     make_text 600000 > "$work/text.txt"
     "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null || exit 1
@@ -129,7 +134,7 @@ PY
     json_result bench_values.jsonl what="exec to the demo's step 1, without evaluation" command="make bench" value="$(cat "$work/start") s" note="median of 5; limit 1 s"
 }
 
-# The largest resident set of a 124M run against the total that plan prints.
+# bench_memory: the largest resident set of a 124M run, compared with the total that plan prints.
 bench_memory() {
     [ -d "$work/data" ] || { make_text 600000 > "$work/text.txt"; "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null; }
     cat > "$work/memory.json" <<JSON
@@ -151,8 +156,8 @@ PY
     json_result bench_values.jsonl what="peak memory of 124M training, fp32" command="make bench" value="$used MiB" note="plan says $planned MiB: $off %"
 }
 
-# The cost of parallel.deterministic: runs with and without it in turn, the median of their steps; 4 micro-batches of
-# 512 tokens a step.
+# bench_deterministic: the cost of parallel.deterministic. Runs with and without it alternate; the median of their
+# steps; 4 micro-batches of 512 tokens a step.
 bench_deterministic() {
     local ranks ratio
     [ -d "$work/data" ] || { make_text 600000 > "$work/text.txt"; "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null; }
@@ -181,7 +186,7 @@ PY
     done
 }
 
-# How long training waits for a checkpoint, against the bare copy of as many bytes.
+# bench_checkpoint: how long training waits for a checkpoint, compared with the plain copy of as many bytes.
 bench_checkpoint() {
     local stall copy mib
     read -r _ stall copy mib < <("$B/test/bench/bench_checkpoint" 101)

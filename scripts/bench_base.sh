@@ -25,7 +25,7 @@ cat > "$work/config.json" <<JSON
   "checkpoint": {"every": 0}, "eval": {"every": 0}, "sample": {"every": 0} }
 JSON
 
-# step_ms TREE RANKS KEY=VALUE...: the median time of a step, without the first three.
+# step_ms TREE RANKS KEY=VALUE...: prints the median time of a step, without the first three.
 step_ms() {
     local program=$1/build/cpu/train_gpt ranks=$2; shift 2
     rm -rf "$work/run"

@@ -3,7 +3,7 @@
 #   scripts/bench_comm.sh [MEGABYTES_AT_MOST]
 set -eu
 . "$(dirname "$0")/env.sh"
-unset OMPI_MCA_btl_vader_single_copy_mechanism # env.sh's setting for quiet tests; a user's run has none
+unset OMPI_MCA_btl_vader_single_copy_mechanism # env.sh sets this for quiet tests; a user's run has no such setting
 export OMP_NUM_THREADS=1
 most=${1:-64}
 log=$(mktemp); trap 'rm -f "$log"' EXIT
@@ -20,7 +20,8 @@ for ranks in 2 4; do
     done < <(grep -v '^#' "$log")
 done
 
-# This machine as a cluster, configs/clusters/here.json, and its grids of two ranks beside what `plan cluster=here` says of them.
+# This machine as a cluster, configs/clusters/here.json: its grids of two ranks compared with the output of `plan
+# cluster=here`.
 python3 test/bench/bench_here.py "$B" "$launch" | tee "$log"
 while read -r grid measured simulated ratio; do
     json_result bench_grids.jsonl "command=make bench-comm" "grid=${grid//,/ }" "measured_ms=$measured" "simulated_ms=$simulated" "ratio=$ratio"

@@ -24,12 +24,13 @@ case $gpu in # dense bf16, NVIDIA's data sheets; other GPUs get no MFU against t
 *) peak_tflops=0 ;;
 esac
 
-# layers heads width, micro-batches to try
+# shape_of SIZE: layers heads width, then micro-batches to try
 shape_of() { case $1 in 124m) echo 12 12 768 ;; 355m) echo 24 16 1024 ;; 774m) echo 36 20 1280 ;; 1558m) echo 48 25 1600 ;; esac; }
 batches_of() { case $1 in 124m) echo 64 128 32 ;; 355m) echo 32 64 16 ;; 774m) echo 16 32 8 ;; 1558m) echo 16 8 4 ;; esac; }
 field() { echo "$2" | tr ' ' '\n' | sed -n "s/^$1=//p" | tail -n 1; } # KEY LINE
 
-# watched COMMAND...: its output, and in $watch the clock, power and memory that nvidia-smi saw while it worked hardest.
+# watched COMMAND...: prints the command's output, and sets $watch to the clock, power and memory that nvidia-smi
+# reported at its highest load.
 watched() {
     nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,memory.used,temperature.gpu --format=csv,noheader,nounits -lms 100 > "$work/smi" 2>/dev/null &
     local watcher=$! status
@@ -40,7 +41,8 @@ watched() {
              if (n) printf "sm_mhz=%.0f power_w=%.0f smi_memory_mib=%d celsius=%d", sum / n, watts / n, memory, hot}' "$work/smi")
     return $status
 }
-# rates LINE LAYERS WIDTH: model TFLOP/s by 6P+6LCT (causal) and 6P+12LCT, against the data sheet and the measured product at 8192.
+# rates LINE LAYERS WIDTH: prints model TFLOP/s by 6P+6LCT (causal) and 6P+12LCT, compared with the data sheet and the
+# measured product at 8192.
 rates() {
     awk -v p="$(field parameters "$1")" -v rate="$(field tokens_per_s "$1")" -v gemm="$(field matmul_8192 "$1")" -v l="$2" -v c="$3" -v t=$T -v peak="$peak_tflops" 'BEGIN {
         causal = rate * (6 * p + 6 * l * c * t) * 1e-12; full = rate * (6 * p + 12 * l * c * t) * 1e-12
@@ -68,7 +70,8 @@ bench_train() {
     done
 }
 
-# A llm.c shard of 20 million tokens drawn so that token k is about as frequent as in text (Zipf), the same every time.
+# make_shard: writes an llm.c shard of 20 million tokens, equal each time. Token k is about as frequent as in text
+# (Zipf).
 make_shard() {
     python3 - "$1" <<'PY'
 import array, random, struct, sys
@@ -84,7 +87,8 @@ with open(sys.argv[1], "wb") as f:
         (tokens[cut:] + tokens[:cut]).tofile(f)
 PY
 }
-# The program itself, as a user runs it: no accumulation, metrics.jsonl's own figures, from exec to the first step.
+# bench_program: the program itself, as a user runs it: no accumulation, the numbers of metrics.jsonl, the time from
+# exec to the first step.
 bench_program() {
     local batch size=124m
     case " $sizes " in *" $size "*) ;; *) return ;; esac
@@ -103,7 +107,8 @@ steps = [json.loads(line) for line in open(f"{work}/program/metrics.jsonl")]
 steps = [s for s in steps if s["kind"] == "train"][10:]
 plan = open(f"{work}/plan").read()
 rows = [re.search(pattern, plan, re.M) for pattern in (r"^ *total, GPU memory +([0-9.]+) MiB", r"^ *not ours, an estimate.* ([0-9.]+) MiB")]
-planned = float(rows[0].group(1)) - float(rows[1].group(1)) if all(rows) else 0  # the run's own figure has no estimates
+# without the estimates, which a run's own number does not contain
+planned = float(rows[0].group(1)) - float(rows[1].group(1)) if all(rows) else 0
 used = re.findall(r"\| *([0-9.]+) GiB \|", open(f"{work}/out").read())
 median = lambda key: statistics.median(s[key] for s in steps if s[key] is not None)
 print(f"step_ms={median('ms'):.2f} tokens_per_s={median('tokens_per_s'):.1f} mfu_in_metrics={median('mfu'):.4f}"

@@ -15,7 +15,7 @@ check() { # NAME COMMAND...: passes when the command succeeds
     if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
 }
 
-# can NAME WHY CONDITION...: whether its condition holds; where it does not, a check that is wanted is said to be skipped.
+# can NAME WHY CONDITION...: succeeds if the condition holds. Otherwise it prints that a requested check is skipped.
 can() {
     local name=$1 why=$2; shift 2
     "$@" > /dev/null 2>&1 && return
@@ -23,12 +23,12 @@ can() {
     return 1
 }
 
-# core <- {layers, comm, data} <- model <- run/{config, guard, checkpoint, outer, text, log, plan} <- run <- run/verbs <- train_gpt.cu; of these
-# seven each may see those before it.
-# mpi.h and nccl.h only in comm/, oneDNN only in layers/.
+# includes: core <- {layers, comm, data} <- model <- run/{config, guard, checkpoint, outer, text, log, plan} <- run <-
+# run/verbs <- train_gpt.cu. Of these seven folders of run/, each may include the ones before it. mpi.h and nccl.h only
+# in comm/, oneDNN only in layers/.
 includes() {
     local bad=""
-    sees() { # FOLDER SEES...: includes of FOLDER's own files that are of another folder
+    sees() { # sees FOLDER SEES...: prints includes by FOLDER's own files that are in another folder
         local folder=$1 allowed; shift
         allowed=$(printf '%s/[a-z0-9_]+\\.(h|cuh)"|' "$folder" "$@"); allowed=${allowed%|}
         grep -nE '#include "[a-z_]+/' "$folder"/*.* | grep -vE "#include \"($allowed)"
@@ -64,7 +64,7 @@ length() {
 flags() { ! grep -nE 'ffast-math|Ofast|march=native' Makefile scripts/*.sh | grep -vE 'No -ffast|grep' && echo "no flag that breaks NaN or ties the program to this machine"; }
 readme() { python3 test/results/table.py --check; }
 figures() { python3 test/results/table.py --commits; }
-# All commits are there: this tree is a clone of its own, and not a shallow one.
+# has_history: succeeds if all commits are there: this tree is its own clone, and not a shallow one.
 has_history() { [ "$(git rev-parse --show-toplevel)" = "$(pwd -P)" ] && [ "$(git rev-parse --is-shallow-repository)" = false ]; }
 map() { python3 scripts/file_map.py --check docs/architecture.md; }
 mutants() { python3 test/mutants.py check test/mutants.txt; }
@@ -72,13 +72,13 @@ schema() {
     make -s BACKEND=cpu build/cpu/train_gpt && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json &&
         build/cpu/train_gpt help config markdown | cmp - docs/config.md && echo "configs/train_gpt.schema.json and docs/config.md are what the table says"
 }
-# What nvcc makes of each kernel: not worse than test/results/sass.tsv.
+# sass: the kernels that nvcc compiles are not worse than test/results/sass.tsv.
 sass() { make -s sass; }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch scripts/elastic.sh && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
-# clang's OpenMP reports its own synchronisation to ThreadSanitizer (libarcher); gcc's does not.
+# Uses clang's OpenMP, which reports its own synchronization to ThreadSanitizer (libarcher); gcc's does not.
 tsan() {
     local part
     make -s BACKEND=cpu SAN=-tsan CC=clang tests || return 1
@@ -87,7 +87,7 @@ tsan() {
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
     done
 }
-# valgrind 3.19 knows no AVX-512; oneDNN's AVX2 code reads past a buffer of its own.
+# valgrind 3.19 does not know AVX-512, and oneDNN's AVX2 code reads after the end of one of its own buffers.
 valgrind_run() {
     make -s BACKEND=cpu tests && B=build/cpu test/run/lib/memcheck.sh
 }

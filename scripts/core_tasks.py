@@ -15,7 +15,8 @@ import sys
 
 from run_files import EXIT_CONFIG, EXIT_DATA, EXIT_IO, Stop, fault_of, run_script, say, write_file
 
-SHUFFLE_SEED, SHOTS_SEED = 1337, 1234  # nanochat's: of the questions' order; plus a question's number, of its examples
+# nanochat's seeds: for the order of questions; and, plus the number of a question, for its examples
+SHUFFLE_SEED, SHOTS_SEED = 1337, 1234
 
 
 def stop(code, text):

@@ -25,7 +25,7 @@ if [ -z "$text" ]; then
     text=$(mktemp -t train_gpt-demo.XXXXXX); trap 'rm -f "$text"' EXIT
     bible -f gen1:1-rev22:21 > "$text" || die "bible could not print its text"
 fi
-# is_stopped RUN DATA: RUN trains on this text, as DATA has it, and its last step is not saved yet.
+# is_stopped RUN DATA: succeeds if RUN trains on this text, as DATA has it, and its last step is not saved yet.
 is_stopped() {
     local steps; steps=$(grep -oE '"steps":[[:space:]]*[0-9]+' "$1/config.json" 2> /dev/null | head -n 1 | grep -o '[0-9]*$')
     [ -n "$steps" ] && [ -e "$2/tokens.json" ] && cmp -s "$text" "$2/text.txt" && [ ! -e "$1/checkpoints/step_$(printf %08d "$steps")" ] &&

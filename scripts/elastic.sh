@@ -28,12 +28,13 @@ if [ -n "${SLURM_JOB_NODELIST:-}" ]; then # each question is a job step there
 fi
 read -ra agent <<<"${AGENT:-ssh -o BatchMode=yes -o ConnectTimeout=3}"
 read -ra options <<<"${OPTIONS:-}"
-own_session=() # a terminal's Ctrl-C is then for this script alone: mpirun would make a quick end of it
+own_session=() # a terminal's Ctrl-C then reaches only this script; mpirun would end its ranks at once
 if (: </dev/tty) 2>/dev/null; then own_session=(setsid); fi
 work=$(mktemp -d) || exit 74
 trap 'rm -rf "$work"' EXIT
 
-# The log waits for the run's folder, which the program makes: a config with faults leaves nothing behind.
+# say WORD...: prints a line, and logs it once the run's folder exists. The program makes the folder, so a config with
+# faults leaves nothing behind.
 say() {
     echo "elastic.sh: $*" >&2
     echo "$(date '+%F %T') $*" >>"$work/unkept"
@@ -65,7 +66,7 @@ trap 'ask HUP' HUP
 trap 'ask Ctrl-C' INT
 trap 'hand_on USR2' USR2
 
-# Runs a command to its end; its status in code. A trapped signal ends only the wait.
+# await COMMAND...: runs a command to its end; its exit code is in code. A trapped signal ends only the wait.
 await() {
     "$@" &
     pid=$!
@@ -118,12 +119,12 @@ list_hosts() {
                for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
 }
 
-# Does a host answer? Those in use, the lines of $2, are not asked.
+# answers HOST IN_USE: succeeds if a host answers. Hosts in use, the lines of $2, are not asked.
 answers() { # HOST IN_USE
     case $1 in localhost | 127.0.0.1 | "$(hostname)" | "$(hostname -s)") return ;; esac
     grep -q "^${1//./\\.} " "$2" || timeout 10 "${agent[@]}" "$1" true </dev/null >/dev/null 2>&1
 }
-# Those of a list that answer, in its order. All are asked at once.
+# answering LIST IN_USE: prints the hosts of a list that answer, in the list's order. All are asked at once.
 answering() ( # LIST IN_USE
     heard=$(mktemp -d "$work/heard.XXXXXX") || exit 74
     while read -r host _; do if answers "$host" "$2"; then touch "$heard/$host"; fi & done <"$1"
@@ -132,7 +133,7 @@ answering() ( # LIST IN_USE
     rm -r "$heard"
 )
 
-# The most ranks that the config allows on the hosts of a file.
+# fit: prints the most ranks that the config allows on the hosts of a file.
 fit() {
     local slots
     slots=$(awk -F= '{ n += $2 } END { print n + 0 }' "$1")
@@ -142,7 +143,8 @@ fit() {
     return "${PIPESTATUS[0]}"
 }
 
-# The hostfile of the next start, and ranks. The first start does not wait for enough hosts.
+# choose: writes the hostfile of the next start and sets the number of ranks. The first start does not wait for enough
+# hosts.
 choose() {
     : >"$work/silent"
     list_hosts >"$work/listed" && answering "$work/listed" /dev/null >"$work/hosts" || return
@@ -168,7 +170,7 @@ gather() {
     name_silent
 }
 
-# A watcher's rest, which ends with the watcher.
+# nap SECONDS: sleeps in a watcher, and ends with the watcher.
 nap() { # SECONDS
     local sleeper=''
     trap 'kill $sleeper 2>/dev/null; exit' TERM
@@ -176,7 +178,8 @@ nap() { # SECONDS
     wait $sleeper && trap - TERM
 }
 
-# Beside the job: asks it to stop once the hosts allow another number of ranks, or one that it uses is listed no more.
+# watch_hosts: runs during the job. Asks the job to stop once the hosts allow another number of ranks, or a host in use
+# is no longer listed.
 watch_hosts() {
     local more gone
     cp "$work/hosts" "$work/seen"
@@ -196,8 +199,8 @@ watch_hosts() {
     done
 }
 
-# Beside the job: a host's daemon that cannot report makes mpirun wait without a word. Where no rank has signed RUN/lock
-# after START seconds, mpirun and what it has begun are ended: a loss.
+# Runs during the job, because mpirun waits silently for a host's daemon that cannot report. If no rank has signed
+# RUN/lock after START seconds, mpirun and its processes are ended, which counts as a loss.
 signed() { stat -c '%i %z' "$run_dir/lock" 2>/dev/null; }
 watch_start() {
     local before waited mpirun
@@ -216,7 +219,7 @@ watch_start() {
 
 saved_steps() { printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'; }
 newest_checkpoint() { { echo 0; saved_steps; } | sort -n | tail -n 1; }
-newest_step() { # in a checkpoint or in the metrics
+newest_step() { # newest_step: prints the newest step in a checkpoint or in the metrics
     {
         echo 0
         saved_steps
@@ -224,7 +227,7 @@ newest_step() { # in a checkpoint or in the metrics
     } | sort -n | tail -n 1
 }
 
-# Without keepalive mpirun would wait a quarter of an hour for a host that is gone without a word.
+# start: without keepalive mpirun would wait a quarter of an hour for a host that disappeared silently.
 start() {
     local watchers
     rm -f "$work/changed"

@@ -6,8 +6,8 @@
 # X caught, - not; a run counts as caught when it ends with a diagnosis or a wrong value, not when it hangs. Lower case: the table differs.
 set -u
 . "$(dirname "$0")/env.sh"
-# number, case, builds that must catch it (plain, ASan, race; a dot: not asked for), fault. 20 needs a watched host, 22
-# is legal on the hardware.
+# The columns: number, case, builds that must catch it (plain, ASan, race; a dot: not required), fault. 20 needs a
+# watched host, 22 is legal on the hardware.
 table='
  1 layernorm   XXX XXX XXX missing row mask
  2 layernorm   XXX XXX XXX misaligned 128-bit load
@@ -109,7 +109,7 @@ table='
 124 nccl_beside XXX XXX XXX NCCL without a limit beside blocks that stay'
 variants=(-plain "" -race)
 
-one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away
+one() { # one NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit code 1 if it was not caught
     local number=$1 case=$2 expected="$3 $4 $5" seen="" message="" verdict i=0 variant run out status
     shift 5
     for variant in "${variants[@]}"; do
@@ -131,7 +131,7 @@ one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when 
     printf '%2d %s%-9s %-44s %s\n' "$number" "$seen" "$verdict" "$*" "${message:0:110}"
     [ "$verdict" = caught ] || [ "$verdict" = legal ]
 }
-clean() { # every case under every schedule; exit 1 on the first that fails
+clean() { # clean: runs every case under every schedule; exit code 1 on the first that fails
     local variant schedule async runs=0
     for variant in "${variants[@]}"; do
         for schedule in forward reverse random:1 random:2; do

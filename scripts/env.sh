@@ -8,7 +8,8 @@ if [[ $(realpath "${BASH_SOURCE[-1]}" 2> /dev/null) == "$(realpath "$(dirname "$
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers often forbid the cross-memory copy; silences its warning
+# containers often forbid the cross-memory copy, so Open MPI would print a warning
+export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations until the process ends
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
@@ -22,8 +23,8 @@ unbuilt() {
     case $B in *-clang*) words+=" CC=clang" ;; esac
     echo "not ok $1 is not built; type: make $words tests"
 }
-unset MAKEFLAGS MAKELEVEL # a make that a script calls is no part of the one that called the script
-export DEPS=0             # nor does it install anything
+unset MAKEFLAGS MAKELEVEL # a make that a script calls is independent of the make that called the script
+export DEPS=0             # such a make installs nothing
 
 # Options of mpirun whose names differ between Open MPI 4 and 5: LAUNCHER_MCA is before a parameter of the launcher, REMOTE_SHELL
 # the parameter that names the remote shell. OUTPUT_OPTIONS keeps stdout and stderr of ranks apart, which Open MPI 5 may join.
@@ -31,7 +32,7 @@ case $(mpirun --version 2>/dev/null) in
 *"(Open MPI) 5."*) LAUNCHER_MCA=--prtemca REMOTE_SHELL=plm_ssh OUTPUT_OPTIONS="--output :raw" ;;
 *) LAUNCHER_MCA=--mca REMOTE_SHELL=plm_rsh OUTPUT_OPTIONS= ;;
 esac
-# run_ranks N COMMAND...: under mpirun of the MPI this build links.
+# run_ranks N COMMAND...: runs the command under mpirun of the MPI that this build links.
 run_ranks() {
     local n=$1; shift
     case $B in

@@ -9,7 +9,7 @@ done
 declare -A result
 status=0
 
-prove() { # TEST: runs it once, keeps pass, FAIL or skip
+prove() { # prove TEST: runs a test once and keeps pass, FAIL or skip
     local last
     case $1 in
         test/slurm/*) last="skip: make test-slurm" ;;

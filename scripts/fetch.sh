@@ -28,7 +28,7 @@ list() {
     sed -n 's/^\([a-z0-9-]*\)  *|.*| *\([^|]*\)$/\1\t\2/p' <<<"$NAMES" | awk -F'\t' '{printf "  %-16s %s\n", $1, $2}'
 }
 
-# "FILE URL [SHA-256]" of each file, those for validation first.
+# files NAME SHARDS: prints "FILE URL [SHA-256]" for each file, those for validation first.
 files() { # NAME SHARDS
     local hub=https://huggingface.co/datasets numbers
     numbers=$(seq 1 "$2")
@@ -54,7 +54,7 @@ shards() { # PREFIX URL NUMBERS
     for i in $3; do printf '%s_train_%06d.bin %s/%s_train_%06d.bin\n' "$1" "$i" "$2" "$1" "$i"; done
 }
 
-next() { # NAME FOLDER: what to type then
+next() { # next NAME FOLDER: prints what to type then
     local keys='' # of data elsewhere than the configs have them
     [ "$2" = "datasets/$1" ] || keys=" data.train='$2/*train_*.bin' data.val='$2/*val_*.bin'"
     case $1 in
@@ -75,7 +75,7 @@ free_bytes() { df -B1 --output=avail "$1" | tail -n 1; }
 gb() { awk -v bytes="$1" 'BEGIN { printf bytes < 1e9 ? "%.1f MB" : "%.1f GB", bytes / (bytes < 1e9 ? 1e6 : 1e9) }'; }
 
 said() { tr '\r' '\n' <"$log" | sed -n 's/^curl: //p' | head -n 1; } # beside its progress
-# The reason why curl failed, and the code to end with.
+# explain CURL'S-STATUS URL: prints why curl failed, and sets the exit code.
 explain() { # CURL'S-STATUS URL
     local host=${2#*//}; host=${host%%/*}
     case $1 in
@@ -89,8 +89,8 @@ explain() { # CURL'S-STATUS URL
     esac
 }
 
-# Sets size and sha256 to what the server states: of files in large-file storage the hub names both (x-linked-*), of
-# others the size alone is taken. "" where it says nothing.
+# ask URL: sets size and sha256 to the server's values. For files in large-file storage the hub sends both (x-linked-*);
+# for others only the size is used. "" if the server does not send one.
 ask() { # URL
     local headers
     headers=$(curl -fsSIL --max-time 60 "$1" 2>"$log") || explain $? "$1"
@@ -101,7 +101,8 @@ ask() { # URL
 }
 
 get() { curl -fL --connect-timeout 30 --speed-limit 1 --speed-time 60 -C - -o "$@"; }
-# Fetches into FILE until it has `size` bytes; a cut connection goes on at the byte where it was cut.
+# download URL FILE: fetches into FILE until it has `size` bytes. A connection that was cut is continued at the byte
+# where it was cut.
 download() { # URL FILE
     local before tries=0 status
     while :; do
@@ -115,7 +116,7 @@ download() { # URL FILE
         case $status in
         0) [ -z "$size" ] && return ;;                   # else the size decides
         33 | 36) rm -f "$2" ;;                           # this server cannot go on in the middle
-        18 | 28 | 52 | 55 | 56 | 92) ;;                  # cut, or stuck
+        18 | 28 | 52 | 55 | 56 | 92) ;;                  # the connection was cut, or hangs
         *) explain $status "$1" ;;
         esac
         if [ "$(size_of "$2")" -gt "$before" ]; then tries=0; else tries=$((tries + 1)); fi
@@ -127,7 +128,8 @@ download() { # URL FILE
 }
 
 u32() { od -An -tu4 -j "$2" -N 4 --endian=little "$1" | tr -d ' '; }
-# Whether a file is what its name promises: llm.c's header and as many tokens, or parquet's marks at both ends.
+# is_whole FILE NAME: succeeds if a file is what its name promises: an llm.c header and as many tokens, or parquet's
+# marks at both ends.
 is_whole() { # FILE NAME
     case $2 in
     *.bin)     [ "$(u32 "$1" 0) $(u32 "$1" 4) $(size_of "$1")" = "20240520 1 $((1024 + 2 * $(u32 "$1" 8)))" ] ;;

@@ -60,7 +60,7 @@ sources() { # RELEASE
 apt_proxies() { apt-config dump 2> /dev/null | grep -iE '^Acquire::(http|https|ftp)::Proxy'; }
 proxies() { env | grep -iE '^((https?|ftp|all|no)_proxy|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST))='; }
 
-base() { # RELEASE: makes build/fresh/RELEASE.tar, a root with only git and make
+base() { # base RELEASE: makes build/fresh/RELEASE.tar, a root with only git and make
     local options=() line lines=()
     find "$kept" -name "$1.tar" -mtime +14 -delete
     [ ! -s "$kept/$1.tar" ] || return 0
@@ -73,7 +73,7 @@ base() { # RELEASE: makes build/fresh/RELEASE.tar, a root with only git and make
     mv "$kept/$1.new" "$kept/$1.tar"
 }
 
-anew() { # RELEASE: makes a new $root of the release, with a clone of HEAD and a user
+anew() { # anew RELEASE: makes a new $root of the release, with a clone of HEAD and a user
     root=$work/root
     rm -rf --one-file-system "$root"; mkdir -p "$root" "$kept/archives-$1/partial"
     tar -xf "$kept/$1.tar" -C "$root" --exclude='./dev/*'
@@ -101,7 +101,7 @@ types() {
         exit $?' _ "$root" "$archives" "$id" HOME="$home" USER="$1" PATH="$path" LANG=C.UTF-8 TERM=xterm "${settings[@]}" \
         bash -c "cd ~/train_gpt && $2" > "$said" 2>&1 < /dev/null
 }
-verdict() { # NAME STATUS SINCE: prints the result, and after a failure the end of the output
+verdict() { # verdict NAME STATUS SINCE: prints the result, and after a failure the end of the output
     if [ "$2" -eq 0 ]; then
         echo "ok $1: $(tail -n 1 "$said") ($(($(date +%s) - $3)) s)"
     else

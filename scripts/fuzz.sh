@@ -12,7 +12,8 @@ mkdir -p "$out"
 
 compile=(clang -std=c11 -D_GNU_SOURCE -I. -O2 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
          -DBACKEND_cpu -DNO_MPI)
-# Code without the fuzzer's counters: an edit distance's comparisons take two thirds of its time and lead it nowhere.
+# Code that is built without the fuzzer's counters: the comparisons of an edit distance take two thirds of the time and
+# do not help.
 untraced=" run/config/nearest.c "
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }' |
     clang -x c - -fsanitize=fuzzer,address -o "$out/probe" 2>/dev/null; then
@@ -20,7 +21,7 @@ if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) {
     exit 0
 fi
 
-# The parsers and the code below them; the rest comes from the plain build, without the fuzzer's counters.
+# The parsers and the code below them get the fuzzer's counters. Everything else is from the plain build.
 make -s BACKEND=cpu build/cpu/train_gpt || exit 1
 rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"

@@ -14,32 +14,35 @@ endif
 
 comma   := ,
 quote   := "
-# emu alone is under AddressSanitizer and UBSan; SAN=-race has the race checker of test/emu instead, SAN=-plain nothing.
+# Only emu is built with AddressSanitizer and UBSan. SAN=-race has the race checker of test/emu instead, SAN=-plain
+# nothing.
 ASAN    := $(if $(filter cpu-asan emu,$(BACKEND)$(SAN)),-fsanitize=address$(comma)undefined)$(if $(filter cpu-tsan,$(BACKEND)$(SAN)),-fsanitize=thread)
 $(if $(filter cpu cpu-asan cpu-tsan emu emu-race emu-plain cuda,$(BACKEND)$(SAN)),,$(error SAN=$(SAN): -asan or -tsan with BACKEND=cpu, -race or -plain with BACKEND=emu))
-# Each switch of the emulator's stacks asks ASan's library for its thread: in the program itself that is no call through the loader.
+# Each switch of the emulator's stacks calls ASan's library for its thread. Linked statically, the call does not go
+# through the loader.
 ASAN_LIB := $(if $(ASAN),$(if $(filter emu,$(BACKEND)),$(if $(wildcard $(shell $(CXX) -print-file-name=libasan.a)),-static-libasan)))
 LINK    := $(if $(filter cpu,$(BACKEND)),$(CC),$(CXX))
 CXXFLAGS = -std=c++17 -I. $(patsubst %,-isystem %,$(filter-out /usr/include,$(CUDA_H))) $(WARN) $(OPT) -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 ifeq ($(BACKEND),emu)
 CUCC    := $(CXX) -x c++
-# Locals start as garbage. AddressSanitizer sees what checks of null, sizes and sums of pointers would see; without them a kernel
-# compiles in three quarters of the time. The hooks of -fsanitize=thread are taken by test/emu/race.cpp, so the sanitizer's library is not linked.
-# Under AddressSanitizer device functions are called where they are neither small nor called once (EMU_CALLS). Under the race checker all of
-# them are inlined: test/emu/count.cpp tells the instructions of a warp apart by their addresses.
+# Local variables begin as garbage. AddressSanitizer finds what checks of null, sizes and sums of pointers would find;
+# without these checks a kernel compiles in three quarters of the time. test/emu/race.cpp defines the hooks of
+# -fsanitize=thread, so the sanitizer's library is not linked. Under AddressSanitizer device functions that are neither
+# small nor called once are not inlined (EMU_CALLS). Under the race checker all are inlined, because test/emu/count.cpp
+# distinguishes the instructions of a warp by their addresses.
 WATCH   := -ftrivial-auto-var-init=pattern $(if $(ASAN),-DEMU_CALLS -finline-small-functions -fno-sanitize-recover=undefined -fno-sanitize=null$(comma)object-size$(comma)pointer-overflow$(comma)vptr,-O1 -fsanitize=thread)
 CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -fno-strict-aliasing -Wno-unknown-pragmas \
            -include test/emu/cuda_emu.h
 ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))
-# The engine's inner loops are most of the time, and it has no undefined behaviour to look for in them.
+# Optimize the engine: its inner loops take most of the time, and it has no undefined behaviour to find there.
 $(ENGINE): CXXFLAGS += -O3 $(if $(ASAN),-fno-sanitize=undefined)
 endif
-# Every CUDA source for each supported architecture, an object folder each; `skip` where there is no nvcc.
+# Compile every CUDA source for each supported architecture, with an object folder each; `skip` if there is no nvcc.
 SUPPORTED := 80 90a 100
-# The architectures that this nvcc compiles for: 100 needs CUDA 12.8. One that lists none is taken at its word when it compiles.
+# The architectures that this nvcc compiles for; 100 needs CUDA 12.8. If nvcc lists none, each is tried.
 KNOWN     := $(patsubst compute_%,%,$(if $(filter cuda,$(BACKEND))$(filter archs,$(MAKECMDGOALS)),$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
 known      = $(if $(KNOWN),$(foreach a,$(1),$(if $(filter $(a:a=),$(KNOWN)),$(a))),$(1))
-# NCCL is no part of the toolkit. Without it the program is for one GPU: comm/nccl.c takes the place of comm/nccl.cu.
+# NCCL is not part of the toolkit. Without it the program uses one GPU: comm/nccl.c replaces comm/nccl.cu.
 ifeq ($(BACKEND)$(NCCL),cuda)
 NCCL      := $(shell $(CXX) -I$(CUDA_HOME)/include -include nccl.h -E -x c++ /dev/null > /dev/null 2>&1 && echo 1 || echo 0)
 endif
@@ -51,8 +54,8 @@ archs:                     ## compile the CUDA sources for each architecture tha
 	@$(if $(NVCC),for a in $(call known,$(SUPPORTED)); do at=$$(date +%s); \
 	    $(MAKE) --no-print-directory -s BACKEND=cuda ARCHS=$$a B=build/archs/sm_$$a cu-objects || exit 1; \
 	    echo "archs: $(words $(CU_OBJECTS)) CUDA sources compiled for sm_$$a in $$(($$(date +%s) - at)) s"; done,echo "skip archs: no nvcc here")
-# What nvcc makes of each kernel, compared with test/results/sass.tsv (scripts/sass.py). A cubin is of one
-# architecture, X.ptxas what ptxas said.
+# The code that nvcc makes of each kernel is compared with test/results/sass.tsv (scripts/sass.py). A cubin has one
+# architecture; X.ptxas is the output of ptxas.
 SASS_ARCHS ?= 80 90a
 CUBINS     = $(patsubst %.cu,$(B)/%.cubin,$(filter-out $(if $(filter 0,$(NCCL)),comm/nccl.cu),$(shell grep -lw KERNEL core/*.cu layers/*.cu comm/*.cu)))
 .PHONY: sass cubins performance
@@ -71,8 +74,9 @@ performance:               ## the estimated step of docs/performance.md, written
 	@python3 scripts/performance_page.py build/emu-plain/train_gpt docs/performance.md
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)
-# Code for the GPUs of this machine, else for all that are supported, and PTX of the last of them for those to come. A GPU that is newer
-# than this nvcc gets PTX of the newest architecture that it knows and that is not newer than the GPU: the driver compiles that.
+# Code for the GPUs of this machine, or for all supported ones if there are none, and PTX of the last of them for later
+# GPUs. For a GPU newer than this nvcc, it is PTX of the newest architecture that nvcc knows and that is not newer than
+# the GPU; the driver compiles it.
 CAPABLE := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null | grep -xE '[0-9]+\.[0-9]' | tr -d . | sort -nu))
 UNKNOWN := $(filter-out $(call known,$(CAPABLE)),$(CAPABLE))
 ifeq ($(origin ARCHS),undefined)
@@ -92,12 +96,12 @@ $(B)/comm/nccl.o: comm/nccl.c $(B)/.flags
 	$(call short,cc,$< (no NCCL))$(CC) $(CFLAGS) -DNO_NCCL -c -o $@ $<
 endif
 endif
-# What a build lacks, a line each.
+# Prints what a build lacks, a line each.
 lacks = $(if $(filter cuda,$(BACKEND)),$(if $(filter 0,$(NCCL)),echo "left out: NCCL$(comma) since nccl.h is not here: ranks on several GPUs would exchange by way of host memory. Install libnccl-dev$(comma) then make";) \
     $(if $(ARCHS_LEFT),echo "left out: code for $(ARCHS_LEFT:%=sm_%)$(comma) which $(NVCC) does not know$(if $(UNKNOWN),; the driver compiles compute_$(NEWEST) for this machine's GPU); a newer CUDA toolkit does";)) \
     $(if $(BACKEND_ASKED),,$(if $(filter cpu,$(BACKEND)),echo "left out: the GPU's part$(comma) since $(if $(NVCC),no NVIDIA GPU is here: make BACKEND=cuda builds it,no nvcc is here: set CUDA_HOME)";))
 ARCHS_LEFT = $(or $(UNKNOWN),$(filter-out $(call known,$(SUPPORTED)),$(if $(CAPABLE),,$(SUPPORTED))))
-# The targets that need a GPU, or stand for one.
+# The targets that need a GPU, or replace one.
 gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
 	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
 gpu-bundle:                ## files that such a machine may lack, in build/gpu-bundle/

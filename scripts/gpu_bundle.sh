@@ -6,7 +6,7 @@
 set -eu
 . "$(dirname "$0")/env.sh"
 bundle=$PWD/build/gpu-bundle
-limit_mib=40 # packed
+limit_mib=40 # MiB, packed
 wanted=" ${*:-data curve libraries mpi calibration programs} "
 mkdir -p "$bundle/bin" "$bundle/lib" "$bundle/include"
 note() { printf '%-12s %s\n' "$1" "$2"; }
@@ -15,7 +15,7 @@ size() { du -sm "$@" | tail -n 1 | cut -f 1; }
 
 cpu_build() { make -s BACKEND=cpu build/cpu/train_gpt; }
 
-# The first megabyte of the King James text, a token per byte.
+# bundle_data: the first megabyte of the King James text, a token for each byte.
 bundle_data() {
     cpu_build
     rm -rf "$bundle/data"; mkdir -p "$bundle/data"
@@ -24,7 +24,7 @@ bundle_data() {
     rm "$bundle/data/text.txt"
 }
 
-# 200 steps in fp32 on this machine's CPU, one thread: the curve that CUDA must reproduce.
+# bundle_curve: 200 steps in fp32 on this machine's CPU with one thread, the curve that CUDA must reproduce.
 bundle_curve() {
     cpu_build
     rm -rf build/gpu-curve
@@ -34,8 +34,8 @@ bundle_curve() {
     note curve "$(grep -c '"kind":"train"' "$bundle/curve/metrics.jsonl") steps, last $(grep '"kind":"train"' "$bundle/curve/metrics.jsonl" | tail -n 1 | cut -c 1-80)"
 }
 
-# Copies to FOLDER the shared libraries that FILE... need and a bare machine may lack. Those of glibc, the compiler and the driver
-# stay out.
+# copy_needed FOLDER FILE...: copies to FOLDER the shared libraries that the files need and a bare machine may lack. Not
+# those of glibc, the compiler and the driver.
 copy_needed() { # FOLDER FILE...
     local library folder=$1; shift
     for library in $(ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u); do
@@ -45,7 +45,7 @@ copy_needed() { # FOLDER FILE...
         esac
     done
 }
-# HEADER LIBRARY: to build with, and to run with.
+# library_of HEADER LIBRARY: the header to build with, and the library to run with.
 library_of() {
     local header=$1 name=$2 found
     mkdir -p "$bundle/include/$(dirname "$header")"
@@ -78,8 +78,9 @@ bundle_libraries() {
     note libraries "libcjson, libxxhash, libsodium, PCRE2, Oniguruma, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
 }
 
-# Open MPI of Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one machine (no network hardware).
-# Its libraries have a folder of their own: in the path of another Open MPI they would break its launcher.
+# bundle_mpi: Open MPI from Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one
+# machine (no network hardware). Its libraries have a folder of their own, because in the path of another Open MPI they
+# would break its launcher.
 bundle_mpi() {
     local from=/usr/lib/x86_64-linux-gnu to=$bundle/mpi/lib/x86_64-linux-gnu component
     [ -e $from/openmpi/lib/openmpi3 ] || { note mpi "skipped: libopenmpi3 is not installed"; return; }
@@ -97,7 +98,7 @@ bundle_mpi() {
     ln -sfn libmpi.so.40 "$bundle/mpi/shared/libmpi.so"
     mkdir -p "$bundle/include/openmpi-c"
     cp -L $from/openmpi/include/mpi.h $from/openmpi/include/mpi_portable_platform.h "$bundle/include/openmpi-c/"
-    # Answers the one question the Makefile asks, on machines without Open MPI's development package.
+    # Answers the Makefile's only question on machines without Open MPI's development package.
     cat > "$bundle/bin/pkg-config" <<'SH'
 #!/bin/sh
 bundle=$(cd "$(dirname "$0")/.." && pwd)
@@ -112,7 +113,7 @@ SH
     note mpi "Open MPI $(/usr/bin/orterun --version | sed -n '1s/.* //p'), $(find "$to/openmpi" -name "*.so" | wc -l) components, $(size "$bundle/mpi") MiB"
 }
 
-# The emulator's result of every primitive of core/ptx.cuh, for comparison with a GPU's.
+# bundle_calibration: the emulator's result for every primitive of core/ptx.cuh, to compare with a GPU's.
 bundle_calibration() {
     local cases=build/emu-plain/test/emu/cases/cases
     if ! make -s BACKEND=emu SAN=-plain $cases || ! $cases calibrate > "$bundle/calibrate.txt"; then
@@ -121,7 +122,7 @@ bundle_calibration() {
     note calibration "$(wc -l < "$bundle/calibrate.txt") lines of the emulator"
 }
 
-# Programs for a machine on which they cannot be built. Its own build is preferred.
+# bundle_programs: programs for a machine on which they cannot be built. A build of the machine itself is preferred.
 bundle_programs() {
     local program
     rm -rf "$bundle/programs"
@@ -135,7 +136,7 @@ bundle_programs() {
     note programs "$(find "$bundle/programs" -type f | wc -l) of build/cuda, $(size "$bundle/programs") MiB"
 }
 
-# scripts/gpu_env.sh unpacks it where the folder is not as new.
+# pack: scripts/gpu_env.sh unpacks the archive if it is newer than the folder.
 pack() {
     tar -czf "$bundle.tar.gz" -C "$(dirname "$bundle")" --exclude .unpacked "$(basename "$bundle")"
     touch "$bundle/.unpacked"

@@ -20,7 +20,7 @@ git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test
 tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
 
-# A part's make targets: its test programs; all tests where a script is among them.
+# targets: prints make's targets for a part: its test programs, or all tests if it has a script.
 targets() {
     local test programs=""
     for test in $(find test -name 'test_*.*' -o -name 'ranks_*.c' | grep -F -- "$1"); do
@@ -28,8 +28,8 @@ targets() {
     done
     echo "$programs"
 }
-# Builds and runs PART in the copy and keeps the logs. Exit 2: it does not build. 3: no test ran, which proves nothing.
-# 124: the mutant hangs.
+# suite PART: builds and runs a part in the copy and keeps the logs. Exit code 2: it does not build. 3: no test ran,
+# which proves nothing. 124: the mutant hangs.
 suite() { # PART
     local status verdict
     case $1 in *:*) emulated "${1%%:*}" "${1#*:}"; return ;; esac
@@ -41,12 +41,12 @@ suite() { # PART
     [ $status -eq 0 ]
 }
 
-emulated() { # BUILD TEST[:early]
+emulated() { # emulated BUILD TEST[:early]: runs a test on the emulator
     make -s BACKEND=emu SAN="${1#emu}" "build/$1/test/${2%:*}" > build.log 2>&1 || return 2
     OMP_NUM_THREADS=1 EMU_ASYNC=$([ "${2#*:}" = early ] && echo early || echo late) timeout 300 "build/$1/test/${2%:*}" > test.log 2>&1 < /dev/null || return 1
 }
 
-# The mutated file as it was, and newer than the objects built from it.
+# restore: puts the original file back, newer than the objects built from the mutant.
 restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
 file= ; trap restore EXIT
 

@@ -6,7 +6,7 @@ import os
 import signal
 
 EXIT_CONFIG, EXIT_DATA, EXIT_MISSING, EXIT_LOCKED, EXIT_IO, EXIT_STOPPED = 64, 65, 69, 73, 74, 75
-for number in (signal.SIGINT, signal.SIGTERM):  # until run_script()
+for number in (signal.SIGINT, signal.SIGTERM):  # until run_script() sets its own handlers
     signal.signal(number, lambda *_: os._exit(EXIT_STOPPED))
 
 # pylint: disable=wrong-import-position
@@ -18,8 +18,8 @@ import shutil
 import stat
 import sys
 
-MOST_BYTES = 16 << 20  # of a file of JSON
-MOST_OF_A_LINE = 1 << 20  # a longer line of metrics.jsonl is none that a run wrote
+MOST_BYTES = 16 << 20  # bytes of a file of JSON
+MOST_OF_A_LINE = 1 << 20  # bytes; a run writes no longer line into metrics.jsonl
 
 
 class Stop(SystemExit):
@@ -38,7 +38,8 @@ def plain(text):
 
 def fault_of(error):
     """FILE: what is wrong, of an OSError."""
-    if isinstance(error, shutil.Error) and error.args and error.args[0]:  # of copytree: (source, copy, what) each
+    # copytree raises a list of (source, copy, what)
+    if isinstance(error, shutil.Error) and error.args and error.args[0]:
         return f"{error.args[0][0][1]}: {error.args[0][0][2]}"
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
 
@@ -55,7 +56,7 @@ def end_quietly(code, text):
     """Leaves with the code, whatever state the standard streams are in."""
     with contextlib.suppress(OSError):
         os.write(2, (plain(text) + "\n").encode())
-    with contextlib.suppress(Exception):  # what a closed standard output still holds must not change the code
+    with contextlib.suppress(Exception):  # unwritten bytes of a closed standard output must not change the exit code
         sys.stdout.flush()
     os._exit(code)
 

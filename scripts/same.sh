@@ -21,7 +21,7 @@ done
 awk 'BEGIN { srand(11); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
              for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$work/text.txt"
 "$tree/build/cpu/train_gpt" tokenize "$work/text.txt" out="$work/data" val=0.1 > /dev/null || exit 1
-# Documents of one to nine words, for the masks: most sequences hold several, and some documents lie in two.
+# Documents of one to nine words, for the masks: most sequences hold several, and some documents are in two sequences.
 sed 's/\.$//' "$work/text.txt" | awk '{ for (i = 1; i <= NF; i += n) { n = 1 + (NR * 5 + i * 3) % 9; line = ""; for (k = i; k < i + n && k <= NF; k++) line = line $k " "; print "{\"text\": \"" line "\"}" } }' > "$work/texts.jsonl"
 { "$tree/build/cpu/train_gpt" train-tokenizer "$work/text.txt" out="$work/bpe" vocab_size=280 &&
     "$tree/build/cpu/train_gpt" tokenize "$work/texts.jsonl" out="$work/documents" tokenizer="$work/bpe" val=0.1; } > /dev/null || exit 1
@@ -34,7 +34,8 @@ cat > "$work/tiny.json" <<JSON
   "checkpoint": {"every": 4}, "eval": {"every": 4, "tokens": 400}, "sample": {"every": 4, "tokens": 8} }
 JSON
 
-# One hash of a run's reproducible part: metrics without times and events, then weights, moments and the model's description.
+# digest: prints one hash of a run's reproducible part: metrics without times and events, then weights, moments and the
+# model's description.
 digest() {
     { sed -E '/"kind":"event"/d; s/,"(tokens_per_s|mfu|[a-z_]*ms|time|hours|epoch|bpb|memory_bytes|gpu_[a-z_]*)":[^,}]*//g' "$1/metrics.jsonl"
       cd "$1/checkpoints" && cat "$(ls | grep -E '^step_[0-9]+$' | tail -1)"/{model.safetensors,optimizer.safetensors,config.json}; } 2>&1 | sha256sum | cut -c1-16
@@ -74,8 +75,8 @@ cases() { # TREE
     kinds "$1" emu-plain 0 "$short" 2
 }
 
-# kinds TREE BACKEND RESUME KEYS RANKS: each kind of model, optimizer and layout, in fp32 and in bf16 (FULL=1; else in turns). RANKS: data ranks of
-# the grids with ZeRO. RESUME=1: runs that are stopped and resumed.
+# kinds TREE BACKEND RESUME KEYS RANKS: runs each kind of model, optimizer and layout, in fp32 and in bf16 (both with
+# FULL=1, otherwise alternately). RANKS: data ranks of the grids with ZeRO. RESUME=1: runs that are stopped and resumed.
 kinds() {
     local wide="model.n_embd=64 model.n_head=4" precisions=(fp32 bf16) n=0 kind model precision layout
     local gpt2="$wide" llama="$wide model.arch=llama model.n_kv_head=2 model.n_inner=96"

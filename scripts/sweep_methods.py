@@ -14,7 +14,7 @@ import warnings
 from run_files import EXIT_DATA, MOST_OF_A_LINE, Stop, open_regular, read_json, write_file
 from sweep_trials import Trial, within
 
-ETA = 3  # one of so many trials goes on from a rung (asha)
+ETA = 3  # one of ETA trials continues from a rung (asha)
 
 
 def rounded(value):
@@ -181,7 +181,7 @@ class Optuna(Random):
         count = len(self.study.get_trials(deepcopy=False))
         if found or count >= self.sweep.n:
             return found
-        startup = min(10, max(4, self.sweep.n // 4))  # random ones first
+        startup = min(10, max(4, self.sweep.n // 4))  # the first trials are random
         self.study.sampler = self.optuna.samplers.TPESampler(
             seed=(self.sweep.seed * 1000003 + count) % 2**32, n_startup_trials=startup
         )

@@ -42,7 +42,7 @@ width, height = columns * WIDTH + 2 * MARGIN, len(rows) * HEIGHT + 2 * MARGIN
 print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" font-family="DejaVu Sans Mono, Menlo, Consolas, '
       f'monospace" font-size="14">\n<rect width="100%" height="100%" rx="8" fill="{BACK}"/>')
 for y, line in enumerate(rows):
-    runs = []  # neighbours of one style
+    runs = []  # adjacent characters of one style
     for column in sorted(line):
         character, style = line[column]
         if runs and runs[-1][2] == style and runs[-1][0] + len(runs[-1][1]) == column:

@@ -15,7 +15,7 @@ started_by() {
     grep -lzsE "^TRAIN_GPT_TEST=$1(/|$)" /proc/[0-9]*/environ | cut -d/ -f3
     [ -z "${2:-}" ] || cat /proc/[0-9]*/stat 2> /dev/null | awk -v s="$2" '{ pid = $1; sub(/.*\) /, "") } $1 != "Z" && $4 == s { print pid }'
 }
-# end_all SECONDS MARK [SESSION]: asks these processes to end, and kills what is left after SECONDS.
+# end_all SECONDS MARK [SESSION]: asks these processes to end, and kills those that remain after SECONDS.
 end_all() {
     local patience=$(($1 * 10)) there; shift
     for there in $(started_by "$@"); do kill -TERM "$there" 2> /dev/null; done
@@ -33,7 +33,7 @@ finish() { # CODE
 trap 'finish $?' EXIT
 trap 'finish 130' INT; trap 'finish 143' TERM; trap 'finish 129' HUP
 
-# note NAME STATUS PASSED FAILED SKIPPED SECONDS
+# note NAME STATUS PASSED FAILED SKIPPED SECONDS: prints and counts the result of a test
 note() {
     local name=$1 status=$2 p=$3 f=$4 s=$5
     if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
@@ -86,13 +86,13 @@ run_cmocka() { # NAME COMMAND...
 }
 export -f run_ranks; export B OUTPUT_OPTIONS
 
-# The reason why no ranks can be started; empty if they can.
+# Prints why no ranks can be started; nothing if they can.
 case $B in
 *nompi*) launchless="this build has no MPI" ;;
 *mpich*) launchless=$(command -v mpirun.mpich > /dev/null || echo "mpirun.mpich is not installed (package mpich)") ;;
 *)       launchless=$(command -v mpirun > /dev/null || echo "mpirun is not installed (package openmpi-bin)") ;;
 esac
-without() { # NAME WHY: reports a test as skipped
+without() { # without NAME WHY: reports a test as skipped
     case $1 in *"$filter"*) echo "skip $1: $2" > "$log"; note "$1" 0 0 0 1 0 ;; esac
 }
 
@@ -104,22 +104,22 @@ run_shell() {
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
 
-# Test folders of a build: the plain CPU build runs all, its variants the code that they compile, the emulator and a
-# GPU the code that runs there.
+# Test folders of a build. The plain CPU build runs all tests, its variants those of the code that they compile, the
+# emulator and a GPU those of the code that runs there.
 case $B in
     build/cpu)   folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs emu interop fuzz" ;;
     build/emu*)  folders="comm emu" ;; # its ops are in test/emu/test_kernels.sh, under both watchers
     build/cuda*) folders="layers comm model" patience=200 ;; # a kernel that hangs must not take all the time that a GPU is there
     *)           folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs interop" ;;
 esac
-# While one works: unit tests, ranks two by two, and one script that trains, saves and resumes.
+# For a quick check while working: unit tests, ranks two by two, and one script that trains, saves and resumes.
 ranks="1 2 3 4" scripts="test_*.sh"
 if [ -n "${SMOKE:-}" ]; then
     folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs" ranks=2 scripts="test_train.sh"
     long="test_checkpoint_faults test_checkpoint_power ranks_checkpoint_faults test_watchdog ranks_groups ranks_grid" # they wait, or try every case
 fi
 is_wanted() { case " ${long:-} " in *" $(basename "$1" .c) "*) return 1 ;; esac; }
-# A rank test may say on how many it runs.
+# rank_counts: prints on how many ranks a rank test runs, which a line of its head may say.
 rank_counts() { local said; said=$(sed -n 's/^ \* Runs on \([0-9 ]*\) ranks\.$/\1/p' "$1"); echo "${said:-$ranks}"; }
 run_folders() { # FOLDER...
     local folder source script n
@@ -139,9 +139,10 @@ run_folders() { # FOLDER...
     done
 }
 
-# Three lanes: the emulator's long scripts, which build what its others need; scripts and whole folders (name/) that no clock is held
-# against; and the others, which mostly wait and go first. Whoever is through takes the next patient one, long ones first, at last
-# those that wait for all of the emulator's builds; what the other lanes say comes after.
+# Three lanes. One runs the emulator's long scripts, which build what other scripts need. One runs patient scripts and
+# whole folders (name/), which have no time limits. One runs the others, which mostly wait and are first. A lane that is
+# finished takes the next patient script, long ones first, and last those that wait for all of the emulator's builds.
+# The output of the other lanes is printed afterwards.
 lanes="" patient=""
 if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
     lanes=1 builders="emu/kernel_plan emu/emulator emu/kernels"
@@ -152,7 +153,7 @@ if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
     for name in $patient; do case $name in */) folders=" $folders "; folders=${folders/ ${name%/} / } ;; esac; done
 fi
 is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
-run_scripts() { # NAME...: those that there are
+run_scripts() { # run_scripts NAME...: runs those that exist
     local name script
     for name in "$@"; do script=test/${name%/*}/test_${name##*/}.sh; [ ! -e "$script" ] || run_shell "$script"; done
 }
@@ -167,7 +168,7 @@ run_patient() {
         case $name in */) run_folders "${name%/}" ;; *) run_scripts "$name" ;; esac
     done
 }
-lane() { # SCRIPT...: these, then patient ones
+lane() { # lane SCRIPT...: runs these, then patient ones
     log=$(mktemp "$tmp/log.XXXXXX") limit=1500
     renice -n 10 -p $BASHPID > /dev/null
     local name

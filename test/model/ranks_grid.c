@@ -227,7 +227,7 @@ static void every_pair_of_axes_computes_pytorch_s_steps(void **state) {
     if (comm_rank(world) == 0) print_message("%d of %d grids of %d ranks\n", count, all, ranks);
     EXPECT_ON_ALL(wrong == 0);
     Errors once = train(grid[count - 1], ranks, FEW_STEPS), again = train(grid[count - 1], ranks, FEW_STEPS);
-    EXPECT_ON_ALL(once.bits == again.bits); /* the same grid again gives equal bits */
+    EXPECT_ON_ALL(once.bits == again.bits); /* a second run on this grid gives equal bits */
     free(grid);
 }
 

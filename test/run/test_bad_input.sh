@@ -31,7 +31,7 @@ head -c 5000 "$shard" > "$WORK/short.bin"
 expect "truncated shard" exits 65 'short.bin' train data.train="$WORK/short.bin"
 { head -c 1024 "$shard"; printf '\xff\xff'; tail -c +1027 "$shard"; } > "$WORK/foreign.bin"
 expect "token outside the vocabulary" exits 65 'foreign.bin.*65535' train data.train="$WORK/foreign.bin"
-for ranks in 1 2; do # the same faults while training: nothing is lost, whichever rank notices them first
+for ranks in 1 2; do # faults of tasks while training: nothing is lost, whichever rank notices them first
     cp "$shard" "$WORK/gone.bin"
     ( train_ranks $ranks data.train="$WORK/gone.bin" run.dir="$WORK/gone$ranks" run.steps=1000000 schedule.name=constant eval.every=0 checkpoint.every=5 checkpoint.keep=2 > /dev/null 2> "$WORK/err" ) & job=$!
     await_step "$WORK/gone$ranks"; sleep 0.5

@@ -56,7 +56,7 @@ train model.n_layer=5 run.steps=12 run.dir="$WORK/chain" checkpoint.every=2 eval
 train model.n_layer=5 run.steps=12 run.dir="$WORK/unbroken" eval.every=0 > /dev/null
 expect "resumed on any grid: the losses of an unbroken run" same_losses "$WORK/chain" "$WORK/unbroken" 2e-6
 
-# The same grid gives equal bits across a resume.
+# A resume on an equal grid continues with equal bits.
 rm -r "$WORK/hybrid/checkpoints/step_00000008"; cp -r "$WORK/hybrid" "$WORK/again"
 for name in hybrid again; do train_ranks 4 $GRID run.dir="$WORK/$name" precision=bf16 parallel.zero_stage=3 parallel.replicas=2 > /dev/null; done
 expect "the same grid: the same bits" same_weights "$WORK/hybrid" "$WORK/again" step_00000008

@@ -32,7 +32,7 @@ static void test_limit(void **state) {
     assert_true(isnan(spikes_median(&s)) && isinf(spikes_limit(&s, 10)));
     for (int i = 0; i < SPIKES_LEAST - 1; i++) spikes_add(&s, i % 2 ? 3.0 : 3.2);
     assert_true(isinf(spikes_limit(&s, 10)));
-    /* these losses are ignored */
+    /* losses that are not finite are ignored */
     for (int i = 0; i < 100; i++) spikes_add(&s, i % 3 ? NAN : INFINITY), spikes_add(&s, -INFINITY);
     assert_true(isinf(spikes_limit(&s, 10)));
     spikes_add(&s, 3.0);

@@ -231,7 +231,7 @@ static void test_lost_checkpoints(void **state) {
     rename(path_of("%s/elsewhere", dir).text, path_of("%s/checkpoints", dir).text);
     assert_int_equal(resume("", 4).code, 0);
     rename(path_of("%s/checkpoints", dir).text, path_of("%s/elsewhere", dir).text);
-    /* as of a run that was killed before its first checkpoint */
+    /* the log of a run that was killed before its first checkpoint */
     assert_int_equal(io_replace_file(metrics.text, LINES, strcspn(LINES, "\n") + 1), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(unlink(metrics.text), 0);

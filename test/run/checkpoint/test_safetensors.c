@@ -166,7 +166,7 @@ static void test_refuses(void **state) {
     assert_non_null(strstr(fault, "too short"));
 }
 
-/* As a tree, a header of values only would need a hundred times its size. */
+/* A header of values only would need, as a tree, a hundred times its size. */
 static void test_refuses_costly_header(void **state) {
     (void)state;
     size_t   n = 4u << 20;

@@ -41,14 +41,14 @@ static void test_bad_values(void **state) {
         Config config;
         char   text[512], place[96], argument[512];
         nested(text, sizeof text, bad->key, bad->value);
-        /* as the only key, without the required ones: reported even so, at the value */
+        /* the only key, without the required ones: reported even so, at the value */
         if (!strstr(bad->got, "no multiple")) {
             char *faults = load(text, NULL, 0, &config);
             snprintf(place, sizeof place, "%s:2:%d: error: ", file, name_length(bad->key) + 5);
             expect_line(faults, place, bad->allowed, bad->got, text);
             free(faults);
         }
-        /* as an override of a good config it is the only fault */
+        /* an override of a good config: the only fault */
         snprintf(argument, sizeof argument, "%s=%s", bad->key, bad->value);
         char *faults = load(GOOD, argument, 0, &config);
         expect_line(faults, "override ", bad->allowed, bad->got, argument);

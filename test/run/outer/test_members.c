@@ -68,7 +68,7 @@ static void who_leaves_holds_nobody_up(void **state) {
     begin(WAIT_ALL, 1);
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 7), give(b, 8);
-    assert_int_equal(members_lose(a), 7); /* its lease is free again */
+    assert_int_equal(members_lose(a), 7); /* returns the lease, which is free again */
     assert_int_equal(end(b, 0, 1.0), 1);
     assert_true(members_may_close(&ms));
     assert_int_equal(members_lose(b), -1); /* a delta that is sent counts */

@@ -236,7 +236,8 @@ static void broken_hellaswag_is_refused(void **state) {
     task_free(&t);
 }
 
-/* As by default in lm-eval, the begin token is put once before a context. An empty context is only the begin token. */
+/* The begin token is put once before a context, which is the default in lm-eval. An empty context is only the begin
+ * token. */
 static void begin_tokens_come_first(void **state) {
     (void)state;
     static const struct { const char *head, *line; int32_t ids[8], count, scored; } CASES[] = {

@@ -99,7 +99,7 @@ static void counts(void **state) {
     assert_true(p.checkpoint_bytes >= 12 * (size_t)p.parameters);
     assert_true(p.checkpoint_bytes < 12 * (size_t)p.parameters + (1 << 20));
 
-    Config gpt2 = small_config(); /* the sizes everyone knows: 124M, GPT-2's published table */
+    Config gpt2 = small_config(); /* GPT-2's published table, with 124M */
     gpt2.model.shape.n_layer = 12, gpt2.model.shape.n_head = 12, gpt2.model.shape.n_embd = 768,
     gpt2.model.shape.n_positions = 1024, gpt2.model.shape.vocab_size = 50257;
     gpt2.batch.micro_batch = 4, gpt2.batch.seq_len = 256, gpt2.batch.global_tokens = 1024;
@@ -115,8 +115,8 @@ static size_t bytes_with(Config c, int64_t micro_batch) {
     return plan_make(&c, BF16, ranks_of(2)).device_bytes;
 }
 
-/* The answer fits, and one sequence more does not. (It may be more than was asked for: a library may want less scratch
- * for 16 sequences than for 15.) */
+/* The micro-batch in the answer fits, and one more sequence does not. (The answer may be larger than the requested one,
+ * because a library may need less scratch memory for 16 sequences than for 15.) */
 static void largest_micro_batch(void **state) {
     (void)state;
     Config c = small_config();
@@ -132,7 +132,7 @@ static void largest_micro_batch(void **state) {
     }
 }
 
-/* Arenas of exactly the planned sizes take the model and the optimizer, and are full afterwards. */
+/* Arenas of exactly the planned sizes hold the model and the optimizer, and are full afterwards. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks_of(ranks));
     ModelSpec spec = plan_model(c, act, ranks, 0, NULL);
@@ -163,7 +163,8 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     shards_destroy(z);
 }
 
-/* Two copies of masters and both moments, 24 bytes a parameter of a rank's share; with a neighbour on another host twice that. */
+/* Two copies of masters and both moments take 24 bytes for each parameter of a rank's share; with a neighbour on
+ * another host twice that. */
 static void copies_in_memory_are_counted(void **state) {
     (void)state;
     device_open(0, 2);
@@ -200,7 +201,7 @@ static void the_plan_is_what_is_carved(void **state) {
                 }
 }
 
-/* Of 124M parameters and 524,288 tokens a step: its products, and passes over memory, by count. */
+/* Muon in a step of 524,288 tokens with 124M parameters: its products and its passes over memory are counted. */
 static void muon_is_a_small_part_of_a_step(void **state) {
     (void)state;
     Config c = small_config();
@@ -231,7 +232,7 @@ static void what_saves_memory_does(void **state) {
     assert_true(plan_make(&c, BF16, ranks_of(4)).optimizer_bytes >= one.optimizer_bytes);
 }
 
-/* The advice of a run without memory: the table, and changes that do take less. */
+/* The advice for a run without enough memory: the table, and changes that really take less. */
 static void the_advice_takes_less(void **state) {
     (void)state;
     Config c = small_config();
@@ -257,7 +258,7 @@ static void fail_for_memory(void *code) {
     error_set_memory_advice("the table\n");
     (fail)(*(int *)code, "no memory for a test");
 }
-/* The end for lack of memory prints the advice; no other end does. */
+/* A run that ends for lack of memory prints the advice. No other end does. */
 static void a_lack_of_memory_is_told_with_the_advice(void **state) {
     (void)state;
     int   memory = EXIT_MEMORY, data = EXIT_DATA;
@@ -298,7 +299,7 @@ static void run_verb(void *arguments) {
     fflush(stdout);
     _exit(code);
 }
-/* The output of `plan` with these arguments, of both streams, and its exit code. */
+/* Returns the output of `plan` with these arguments, from both streams, and its exit code. */
 static Child plan(int argc, char **argv) { return child_run(run_verb, &(Arguments){argc, argv}); }
 
 static void write_shard(const char *name, int64_t tokens) {
@@ -333,7 +334,7 @@ static void the_verb_needs_no_data(void **state) {
 static void epochs_are_counted(void **state) {
     (void)state;
     write_shard("train_0.bin", 2001);
-    write_shard("train_1.bin", 2040); /* 50 samples each, the tail does not count */
+    write_shard("train_1.bin", 2040); /* 50 samples each; the rest of the tokens does not count */
     char *argv[] = {"plan", config_path};
     Child c = plan(2, argv);
     assert_int_equal(c.code, EXIT_DONE);
@@ -354,7 +355,8 @@ static void the_verb_refuses(void **state) {
     }
 }
 
-/* An island that sends gradients has no states: of fp32 weights nothing at all, of others their fp32 masters. */
+/* An island that sends gradients has no states. With fp32 weights it has nothing else, with other weights it has their
+ * fp32 masters. */
 static void an_island_of_gradients_has_no_moments(void **state) {
     (void)state;
     Config c = small_config();
@@ -366,7 +368,7 @@ static void an_island_of_gradients_has_no_moments(void **state) {
     assert_int_equal(gradients.optimizer_bytes + gradients.offload_bytes, 0);
     assert_int_equal(deltas.device_bytes - gradients.device_bytes, deltas.optimizer_bytes);
     assert_int_equal(3 * half_gradients.optimizer_bytes, halves.optimizer_bytes);
-    c.outer.server = ""; /* then it is a job of its own */
+    c.outer.server = ""; /* then it is an ordinary job */
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).optimizer_bytes, deltas.optimizer_bytes);
 }
 

@@ -1,10 +1,11 @@
-/* test_sample.c - texts from a model: kept keys and values against whole windows, stops, and the verb's faults. */
+/* test_sample.c - texts from a model: kept keys and values compared with whole windows, stop texts, and the verb's
+ * faults. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,7 @@ static void writer_create(Writer *w, int64_t vocab_size, int64_t T, GptUse use) 
         .shards = {.shape = GPT2_SHAPE(2, 2, 28, 40, vocab_size), .ranks = 1, .act = F32, .use = use}, .B = 2, .T = T});
     w->tokens = arena_create("tokens", sizeof(int32_t) * (size_t)T);
     w->window = arena_tensor(&w->tokens, I32, 1, T, 1, 1);
-    for (int p = 0; p < m->shards->layout.params; p++) { /* ten times the usual spread: logits far apart */
+    for (int p = 0; p < m->shards->layout.params; p++) { /* ten times the usual spread, so that logits are far apart */
         const Param *row = &m->shards->layout.param[p];
         rng_normal((float *)m->shards->params.data + row->memory, row->elems, 5, (uint64_t)row->offset, row->init_mean, 0.2f);
     }
@@ -52,7 +53,7 @@ static void put(void *page, const char *text, size_t bytes) {
     p->bytes += bytes;
 }
 
-/* A plan of greedy tokens; others change it. */
+/* Returns a plan of greedy tokens, which tests then change. */
 static SamplePlan plan_of(int64_t tokens) { return (SamplePlan){.tokens = tokens, .rule = {.top_p = 1}, .put = put}; }
 
 static char *text_of(Writer *m, const char *prompt, SamplePlan plan) {
@@ -65,7 +66,7 @@ static char *text_of(Writer *m, const char *prompt, SamplePlan plan) {
     return strdup(page.text);
 }
 
-/* As sample_stream, but token by token over batches of exactly the window's length. */
+/* Samples like sample_stream, but token by token over batches of exactly the window's length. */
 static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     int64_t vocab = m->model->gpt.shape.vocab_size;
     float  *logits = malloc(sizeof *logits * (size_t)vocab);
@@ -81,7 +82,7 @@ static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     free(weight);
 }
 
-/* More than two windows of 37, by kept keys and values and by whole windows. */
+/* Samples more than two windows of 37 tokens, with kept keys and values and with whole windows. */
 static void text_follows_the_model(void **state) {
     (void)state;
     enum { TOKENS = 100 };
@@ -100,7 +101,7 @@ static void text_follows_the_model(void **state) {
     }
 }
 
-/* Logits of a token that follows kept ones, against those of a forward over all. */
+/* Logits of a token after kept ones, compared with those of a forward over all tokens. */
 static void kept_keys_give_the_same_logits(void **state) {
     (void)state;
     enum { T = 37, V = 389 };
@@ -125,7 +126,7 @@ static void kept_keys_give_the_same_logits(void **state) {
     writer_destroy(&whole);
 }
 
-/* A model in training keeps them where its own activations do, and its sample is the same text. */
+/* A model in training keeps keys and values in its own activations. Its sample is the same text. */
 static void training_keeps_what_its_activations_keep(void **state) {
     (void)state;
     char *first = NULL;
@@ -249,7 +250,7 @@ static void the_verb_refuses(void **state) {
 static void prompts_follow_the_begin_token(void **state) {
     (void)state;
     static const struct { const char *text; int32_t ids[4], count; } CASES[] = {
-        {"", {256}, 1}, {"ab", {256, 'a', 'b'}, 3}, {"<s>a", {256, 256, 'a'}, 3}}; /* as Hugging Face tokenizers does */
+        {"", {256}, 1}, {"ab", {256, 'a', 'b'}, 3}, {"<s>a", {256, 256, 'a'}, 3}}; /* like Hugging Face tokenizers */
     Tokenizer t = begin_tokenizer();
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Prompt p = prompt_create(&t, CASES[i].text, strlen(CASES[i].text), tokenizer_start(&t));
