@@ -51,15 +51,15 @@ const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const cha
 double sample_epochs(int64_t taken, int64_t samples);
 
 /* Adds the files that an entry of data.train or data.val matches (io_match), except the notes and tokenizer that
- * `tokenize` leaves beside shards. Exit 71 if there is no memory. */
+ * `tokenize` leaves beside shards. Exits with 71 if there is no memory. */
 void dataset_files(const char *name, IoPaths *files);
 
 /* Opens the files of a list of globs: globs in list order, the files of each sorted by byte. key names the option in
- * messages ("data.train"). Exit 65 if a file is named twice, nothing matches, no sample is whole, or a token is
+ * messages ("data.train"). Exits with 65 if a file is named twice, nothing matches, no sample is whole, or a token is
  * >= vocab_size (the message names file and index). */
 Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
 /* Opens a blend: globs[i] is the path of share[i]. A path in several stages is opened once. With share NULL there is no
- * blend. Exit 65 as dataset_open, and if a source holds no whole sample. */
+ * blend. Exits with 65 as dataset_open does, and if a source holds no whole sample. */
 Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
                            int64_t vocab_size);
 /* Warns if a file is in both, under any name. */
@@ -73,8 +73,8 @@ int64_t dataset_first_samples(const Dataset *d, int64_t tokens);
  * in tokens.json beside each file. NaN if a file has no tokens.json. */
 double  dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t samples);
 
-/* Reads inputs and targets [seq_len] of sample number j; targets may be inputs + 1. Exit 65 on a token >= vocab_size,
- * which shows that the file has changed since it was opened. */
+/* Reads inputs and targets [seq_len] of sample number j; targets may be inputs + 1. Exits with 65 on a token >=
+ * vocab_size, which shows that the file has changed since it was opened. */
 void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets);
 
 /* Returns a hash (XXH3) of the name without folder, size, first and last tokens of each shard, and of the sources of a

@@ -295,7 +295,7 @@ static int begins_json(const Stream *s) {
     return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
 }
 
-/* Returns 1 if the first line of the held text has an object and behind it another one. */
+/* Returns 1 if the first line of the held text has an object and another one after it. */
 static int holds_two_objects(const Stream *s) {
     size_t at = 0, end;
     while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;

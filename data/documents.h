@@ -1,6 +1,6 @@
-/* documents.h - the documents of a list of inputs, in order: each text file is one, each line of a JSON Lines file,
- * each row of a parquet file. Text and JSON Lines may be packed and in any encoding of data/text_file.h; a folder
- * stands for all files below it, by name.
+/* documents.h - reads the documents of a list of inputs, in order. A document is a text file, a line of a JSON Lines
+ * file, or a row of a parquet file. Text and JSON Lines may be packed and in any encoding of data/text_file.h. A folder
+ * means all files below it, sorted by name.
  *
  * A file is read as rows in four cases. The user says so (field=, format=). Its name ends in .jsonl, .ndjson or
  * .parquet (before .gz, .zst, .xz). Its content is parquet. Or its first line that is not blank is a whole JSON object,

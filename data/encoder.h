@@ -12,7 +12,7 @@ enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE
 
 /* Consumes the part of a text that later text cannot change. Returns the bytes consumed; with SPLIT_END, all. */
 typedef size_t TextTake(void *with, const char *text, size_t bytes, SplitEnd end);
-/* Keeps the text that take() did not consume, and passes it again before the next text. Exit 65 over
+/* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 over
  * ENCODER_LONGEST. */
 typedef struct {
     TextTake *take;

@@ -1,8 +1,8 @@
 /* number_type.c - see number_type.h.
  *
- * Each test asks for bits that its type fixes and that uint16 tokens leave free: high halves that are 0, places behind
- * the point that are 0, bytes that vary less than they should. A test passes only if every number obeys it and enough
- * numbers show it, so that uint16 tokens of any vocabulary pass by less than one chance in 2^16.
+ * Each test uses bits that its type fixes and that uint16 tokens leave free: high halves that are 0, bits after the
+ * binary point that are 0, bytes that vary less than they should. A test passes only if every number obeys it and
+ * enough numbers show it. So uint16 tokens of any vocabulary pass with a chance below 2^-16.
  */
 #include "data/number_type.h"
 
@@ -73,7 +73,7 @@ static double half_value(uint16_t bits, int mantissa_bits, int bias) {
     return bits & 0x8000 ? -v : v;
 }
 
-/* Whole numbers as float16 or bfloat16. Each different number shows the places behind its point, which are 0. */
+/* Whole numbers as float16 or bfloat16. In each different number the bits after the binary point are 0. */
 static int are_halves(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
     const int mantissa_bits = t->form == BFLOATS ? 7 : 10, bias = t->form == BFLOATS ? 127 : 15;
     uint8_t   seen[1 << 13] = {0};

@@ -56,13 +56,13 @@ typedef struct {
  * sentence. */
 enum { SHARD_SENTENCE_CHARS = 3 * 4352 + 2 * SHARD_FAULT_CHARS };
 int      shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]);
-/* Maps a file. vocab_size: as in shard_parse_header. Exit 65 naming path and fault (also when there is no such file),
- * 74 when it cannot be read. */
+/* Maps a file. vocab_size: as in shard_parse_header. Exits with 65, naming path and fault (also when there is no such
+ * file), 74 when it cannot be read. */
 Shard    shard_open(const char *path, int64_t vocab_size);
 void     shard_close(Shard *shard);
 const char *shard_name(const Shard *shard);      /* returns the last part of the path */
 uint32_t shard_token(const Shard *shard, int64_t i);
-/* Reads tokens [count] from index first on. Exit 74, naming file and byte, when the file was cut meanwhile or its
+/* Reads tokens [count] from index first on. Exits with 74, naming file and byte, when the file was cut meanwhile or its
  * disk fails. Leaves the file's pages in the system's cache, not in this process's memory count. */
 void     shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens);
 /* Returns the index of the first token >= vocab_size, or -1. Reads the whole shard, on all threads. */

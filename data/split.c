@@ -221,7 +221,7 @@ typedef struct {
     int               is_inverted;
     pcre2_code       *code;      /* owned; NULL: onig is used */
     int               has_jit;
-    OnigRegex         onig;      /* owned; used where there is no code */
+    OnigRegex         onig;      /* owned; used if code is NULL */
 } Rule;
 
 struct Split {

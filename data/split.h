@@ -48,8 +48,8 @@ int  split_removes(const Split *split); /* returns 1 if a rule removes some text
  * number of bytes in them; the caller passes the remaining bytes again, before the next text. With SPLIT_END all bytes
  * are split.
  *
- * Exit 65 if a pattern needs over SPLIT_SECONDS of processor time for SPLIT_STRETCH bytes. split_place() sets the byte
- * of the text at which the next call begins, for that message. Not for two threads at once. */
+ * Exits with 65 if a pattern needs over SPLIT_SECONDS of processor time for SPLIT_STRETCH bytes. split_place() sets the
+ * byte of the text at which the next call begins, for that message. Not for two threads at once. */
 enum { SPLIT_SECONDS = 3, SPLIT_STRETCH = 1 << 16 };
 typedef enum { SPLIT_MORE, SPLIT_END } SplitEnd;
 typedef void SplitPiece(void *with, const char *begin, size_t bytes);

@@ -19,8 +19,9 @@ typedef struct {
     BpeFile       file;      /* only for TOKENIZER_BPE */
 } Tokenizer;
 
-/* Reads a tokenizer from a folder or file. Exit 65 if it is not understood, 64 if it has ids that a model of vocab_size
- * lacks. With path "" tokens are bytes if vocab_size is 256, else ids only, which read no text and print as ids. */
+/* Reads a tokenizer from a folder or file. Exits with 65 if it is not understood, 64 if it has ids that a model of
+ * vocab_size lacks. With path "" tokens are bytes if vocab_size is 256, else ids only, which read no text and print as
+ * ids. */
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
 /* Reads the tokenizer of a folder or file only to compare it. Returns 0, or the exit code with the sentence in
  * fault. */
@@ -37,18 +38,18 @@ uint64_t  tokenizer_fingerprint(const Tokenizer *t);
 enum { TOKENIZER_WHY_CHARS = 80 };
 int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
 /* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files, else bytes if the
- * notes beside them (data/tokens_json.h) say so, else as for path "". Exit 65 if a folder of the files has another
- * tokenizer, or notes with another number of ids. */
+ * notes beside them (data/tokens_json.h) say so, else as for path "". Exits with 65 if a folder of the files has
+ * another tokenizer, or notes with another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
-/* Exit 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the message:
- * name of t, whose (what the file belongs to) and cure (what to type). */
+/* Exits with 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the
+ * message: name of t, whose (what the file belongs to) and cure (what to type). */
 void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose, const char *cure);
 void      tokenizer_destroy(Tokenizer *t);
 /* Writes the text of one id. */
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
 /* Returns the id that ends a text, or -1. Ids only with the size of the GPT-2 vocabulary have the id of GPT-2. */
 int32_t   tokenizer_end_of_text(const Tokenizer *t);
-char     *tokenizer_special_text(const Tokenizer *t, int32_t id); /* malloc'ed; NULL where the id has no text */
+char     *tokenizer_special_text(const Tokenizer *t, int32_t id); /* malloc'ed; NULL if the id has no text */
 /* Returns the id before the first id of a new text: the first that the tokenizer puts before each text, else bos_token,
  * else the end of text. For bytes it is a newline, for ids only 0. */
 int32_t   tokenizer_start(const Tokenizer *t);

@@ -20,11 +20,12 @@ int     tokens_folder(const char *shard, int is_target, char *folder, size_t cap
 void    tokens_json_path(const char *shard, char *path, size_t capacity);
 /* Returns 1 if two shards are in one folder and neither is a link, so that they share notes and tokenizer. */
 int     tokens_json_is_same(const char *a, const char *b);
-/* Return the number in the notes of a shard, or NaN and 0 if there are no notes or the number is missing. Exit 65 if the
- * notes are no object, or one of their numbers is none; 74 if the disk fails or they are no file. */
+/* Return the number in the notes of a shard, or NaN and 0 if there are no notes or the number is missing. Exits with 65
+ * if the notes are no object, or one of their numbers is none; 74 if the disk fails or they are no file. */
 double  tokens_json_bytes_per_token(const char *shard);
 int64_t tokens_json_vocab_size(const char *shard);
-/* Exit 65 also if the shards in the folder of the notes hold more tokens than the notes say. Warns if they hold fewer. */
+/* Also exits with 65 if the shards in the folder of the notes hold more tokens than the notes say. Warns if they hold
+ * fewer. */
 void    tokens_json_check(const char *shard);
 /* Returns 1 if `tokenize` wrote the notes of a shard, with the tokens of the training and the validation shards. */
 int     tokens_json_counts(const char *shard, int64_t tokens[2]);

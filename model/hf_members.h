@@ -7,8 +7,8 @@
 
 #include "core/error.h"
 
-/* Checks a config.json. Exit 65 naming a member with a value that this kind of model (Arch) does not support. Warns, in
- * one line, of members that are not on the list. */
+/* Checks a config.json. Exits with 65, naming a member with a value that this kind of model (Arch) does not support.
+ * Warns, in one line, of members that are not on the list. */
 void hf_members_check(const cJSON *config, const char *path, int arch);
 /* Checks the object rope_scaling or rope_parameters in the same way. */
 void hf_members_check_rope(const cJSON *rope, const char *path);
@@ -20,15 +20,15 @@ char *hf_generation_unused(const cJSON *config, const char *const *given, int is
 /* Returns the member of config.json that has the value of a config key for this kind of model, such as
  * "num_hidden_layers" for "model.n_layer", or NULL. */
 const char *hf_member_of(int arch, const char *option);
-/* Exit 65 if a member of config.json that has the value of a config key is a number other than `stored`, which the
- * shapes of the weights show. */
+/* Exits with 65 if a member of config.json that has the value of a config key is a number other than `stored`, which
+ * the shapes of the weights show. */
 void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored);
 /* Copies text into out [capacity] with each config key replaced by the name of its member in config.json. */
 void hf_members_translate(int arch, const char *text, char *out, size_t capacity);
 
-/* Returns a member as a flag, or `fallback` if it is missing or null. Exit 65 if it is neither true nor false. */
+/* Returns a member as a flag, or `fallback` if it is missing or null. Exits with 65 if it is neither true nor false. */
 int hf_flag_of(const cJSON *config, const char *key, int fallback, const char *path);
-/* Ends with exit 65 and the message "FILE: key is VALUE; " followed by `ours`, which says what is supported. */
+/* Exits with 65 and the message "FILE: key is VALUE; " followed by `ours`, which says what is supported. */
 NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours);
 
 #endif

@@ -1,4 +1,4 @@
-/* shards_places.h - which buckets a rank holds of a model's shards, and where they lie. For shards.c and shards_state.c.
+/* shards_places.h - which buckets of a model a rank holds, and their places in memory. For shards.c and shards_state.c.
  */
 #ifndef TRAIN_GPT_MODEL_SHARDS_PLACES_H
 #define TRAIN_GPT_MODEL_SHARDS_PLACES_H

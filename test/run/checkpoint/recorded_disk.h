@@ -241,7 +241,7 @@ static void disk_free(void) {
 
 /* --- states after a power failure --------------------------------------------------------------------------------- */
 
-typedef enum { FATE_LOST, FATE_THERE, FATE_TORN /* FATE_TORN: of a write, only some blocks of 512 bytes are kept */ } Fate;
+typedef enum { FATE_LOST, FATE_THERE, FATE_TORN /* torn: some blocks of 512 bytes of a write are kept */ } Fate;
 
 /* Returns whether change i is certain to be kept if the power fails after `count` changes. */
 static int is_sure(int i, int count) {
