@@ -70,7 +70,7 @@ static void print_json(cJSON *object, const Cluster *cluster) {
 
 /* --- as text ------------------------------------------------------------------------------------------------------ */
 
-/* "2.36 s", "250 ms" */
+/* Returns "2.36 s" or "250 ms". */
 static PlanText seconds_text(double s) {
     PlanText t;
     snprintf(t.text, sizeof t.text, s >= 1.0 ? "%.4g s" : "%.3g ms", s >= 1.0 ? s : s * 1e3);
