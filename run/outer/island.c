@@ -14,7 +14,7 @@
 
 static const double LOOK_MS = 50.0, GOODBYE_MS = 10e3;
 
-/* --- making ------------------------------------------------------------------------------------------------------- */
+/* --- creating ----------------------------------------------------------------------------------------------------- */
 
 static RoundUse use_of(const Config *c) { return c->outer.stream ? ROUND_STREAMS : ROUND_WHOLE; }
 
@@ -79,7 +79,7 @@ int                   island_fragments(const Island *s) { return s->turns.count;
 const char           *island_lost(const Island *s) { return s->lost; }
 int64_t               island_peer_updates(const Island *s) { return s->peer_updates; }
 
-/* --- waiting together --------------------------------------------------------------------------------------------- */
+/* --- waiting, all ranks together ---------------------------------------------------------------------------------- */
 
 static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait for the server"); }
 
@@ -315,7 +315,7 @@ IslandState island_join(Island *s, int64_t updates) {
     }
 }
 
-/* --- a round's end ------------------------------------------------------------------------------------------------ */
+/* --- the end of a round ------------------------------------------------------------------------------------------- */
 
 int island_keep(Island *s) {
     if (s->turns.is_on && pump_is_on(&s->turns.pump)) return 0;
@@ -383,7 +383,7 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
     return island_join(s, work.updates);
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------------ */
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
 
 /* Sends BYE and waits for the server to close the connection, which it does when it has read everything. */
 static void say_goodbye(Island *s) {

@@ -52,7 +52,7 @@ static void break_link(Link *l, const char *fmt, ...) {
     l->is_broken = 1;
 }
 
-/* --- x ------------------------------------------------------------------------------------------------------------ */
+/* --- fetching x --------------------------------------------------------------------------------------------------- */
 
 int64_t link_piece_begin(const Link *l, int64_t piece) { return l->fetch.range.first + piece * MESSAGE_ELEMS; }
 
@@ -105,7 +105,7 @@ static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
     f->has_piece = !f->store && !f->is_given_up;
 }
 
-/* --- deltas ------------------------------------------------------------------------------------------------------- */
+/* --- sending deltas ----------------------------------------------------------------------------------------------- */
 
 static void send_range(Link *l, MessageKind kind, Fragment range, int64_t round, MessageKind last) {
     l->send.is_on = 1, l->send.range = fragment_within(range, l->first, l->end);
@@ -235,7 +235,7 @@ static void send_values(Link *l) {
     if (s->last == MESSAGE_KINDS || message_send(l->server, s->last, s->round, s->text, s->bytes) > 0) s->is_on = 0;
 }
 
-/* --- alive -------------------------------------------------------------------------------------------------------- */
+/* --- signs of life ------------------------------------------------------------------------------------------------ */
 
 void link_ping(Link *l) {
     double now = clock_ms();
@@ -255,7 +255,7 @@ static void look_for_silence(Link *l) {
     else if (now - l->pinged_ms >= PING_MS) link_ping(l);
 }
 
-/* --- what comes --------------------------------------------------------------------------------------------------- */
+/* --- received frames ---------------------------------------------------------------------------------------------- */
 
 static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
     char        fault[MESSAGE_FAULT_BYTES] = "";

@@ -69,7 +69,7 @@ int     island_wants_moments(const Island *s);
 Awaited island_give_moments(Island *s);
 Awaited island_take_moments(Island *s);
 
-/* --- island_turns.c: only where turns.is_on, but for create, destroy and halt ----------------------------------- */
+/* --- island_turns.c: only with turns.is_on, except turns_create, turns_destroy and turns_halt ------------------- */
 
 size_t turns_bytes(const Config *config, const Layout *layout);
 void   turns_create(Island *s);

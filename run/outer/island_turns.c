@@ -63,7 +63,7 @@ void turns_begin_round(Island *s, int is_whole) {
     for (int f = 0; f < t->count; f++) t->sent_at[f] = 0;
 }
 
-/* --- a turn ------------------------------------------------------------------------------------------------------- */
+/* --- sending and taking back fragments ---------------------------------------------------------------------------- */
 
 /* Returns the buffer for the old x of a fragment under way, or NULL if its new x does not come as a change. */
 static float *was_of(const Island *s, int fragment) {
@@ -142,7 +142,7 @@ IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew
     return island_join(s, work.updates);
 }
 
-/* --- the rest ----------------------------------------------------------------------------------------------------- */
+/* --- steps that no fragment has sent ------------------------------------------------------------------------------ */
 
 /* Sends the remaining steps after everything under way: the server reads in order. It ignores the tokens of this
  * TURN. */

@@ -22,7 +22,7 @@ typedef struct {
     Is          is;
 } Line;
 
-/* --- ranges ------------------------------------------------------------------------------------------------------- */
+/* --- ranges of samples -------------------------------------------------------------------------------------------- */
 
 static int64_t end_of(SampleRange r) { return r.first + r.samples; }
 
@@ -82,7 +82,7 @@ static int64_t find(const Leases *l, int64_t number) {
 
 static void forget(Leases *l, int64_t i) { l->given[i] = l->given[--l->givens]; }
 
-/* --- lines -------------------------------------------------------------------------------------------------------- */
+/* --- lines of the file -------------------------------------------------------------------------------------------- */
 
 static void fault_of_file(const Leases *l, int error, const char *what) {
     if (error < 0) fail(EXIT_IO, "%s: cannot %s: %s", l->path, what, io_error_text(error));
@@ -160,7 +160,7 @@ static void read_file(Leases *l) {
     free(text);
 }
 
-/* --- the whole ---------------------------------------------------------------------------------------------------- */
+/* --- the functions of leases.h ------------------------------------------------------------------------------------ */
 
 Leases leases_open(const char *path, int64_t round, int64_t next_sample) {
     Leases l = {.fd = -1};

@@ -42,7 +42,7 @@ int members_here(const Members *ms) {
     return count;
 }
 
-/* --- coming and going --------------------------------------------------------------------------------------------- */
+/* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
 static int refuse(char fault[MEMBER_FAULT_BYTES], const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int refuse(char fault[MEMBER_FAULT_BYTES], const char *fmt, ...) {

@@ -211,7 +211,7 @@ typedef struct {
 size_t turned_write(const Turned *m, char out[MESSAGE_TEXT]);
 int    turned_read(const char *text, size_t bytes, Turned *m, char fault[MESSAGE_FAULT_BYTES]);
 
-/* --- between servers ---------------------------------------------------------------------------------------------- */
+/* --- messages between servers ------------------------------------------------------------------------------------- */
 
 typedef struct {
     int     protocol;             /* CHANNEL_PROTOCOL */

@@ -50,7 +50,7 @@ static void open_round(Server *s) {
     free(is_new);
 }
 
-/* --- a turn ------------------------------------------------------------------------------------------------------- */
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
 
 static void look_for_silence(Server *s) {
     Member *m;
@@ -121,7 +121,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
     return 1;
 }
 
-/* --- making ------------------------------------------------------------------------------------------------------- */
+/* --- creating ----------------------------------------------------------------------------------------------------- */
 
 /* Waits for the leader to make the key file: it may do so on this machine, just now. */
 static void await_key(const Server *s) {

@@ -20,7 +20,7 @@ void server_part_is_in(Server *s, Member *m) {
     peer_say(s->leader, MESSAGE_PART_IN, 0, text, part_in_write(&part, text));
 }
 
-/* --- what the leader says ----------------------------------------------------------------------------------------- */
+/* --- frames of the leader ----------------------------------------------------------------------------------------- */
 
 static Member *ended_with(const Server *s, int64_t lease) {
     Member *m = members_of_lease(&s->members, lease);
@@ -109,7 +109,7 @@ int server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, 
     }
 }
 
-/* --- following ---------------------------------------------------------------------------------------------------- */
+/* --- the follower's loop ------------------------------------------------------------------------------------------ */
 
 static int is_stopped(void *unused) {
     (void)unused;

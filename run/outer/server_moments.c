@@ -19,7 +19,7 @@ static int takers(const Server *s) {
     return count;
 }
 
-/* --- who gives, and who takes ------------------------------------------------------------------------------------- */
+/* --- which island gives, and which take --------------------------------------------------------------------------- */
 
 void server_end_moments(Server *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++) free(s->peer_moments.values[k]);
@@ -70,7 +70,7 @@ OpenMoments server_moments_of(const Server *s, const Member *m) {
     return m == s->peer_moments.giver ? OPEN_GIVE : m->takes_moments ? OPEN_TAKE : OPEN_KEEP;
 }
 
-/* --- what comes --------------------------------------------------------------------------------------------------- */
+/* --- frames of the giver ------------------------------------------------------------------------------------------ */
 
 static int is_giver(const Server *s, const Member *m, int64_t round) {
     return m == s->peer_moments.giver && m->state == MEMBER_TRAINS && round == s->peer_moments.round;
@@ -142,7 +142,7 @@ PeerValues server_values(const Server *s) {
     return (PeerValues){&s->weights, {s->peer_moments.values[0], s->peer_moments.values[1]}, &s->change};
 }
 
-/* --- its end ------------------------------------------------------------------------------------------------------ */
+/* --- the end of an exchange --------------------------------------------------------------------------------------- */
 
 static int others_have_moments(const Server *s, const Member *but) {
     for (int i = 0; i < s->members.count; i++) {

@@ -80,7 +80,7 @@ void server_tell(Server *s, MessageKind kind, const char *text, size_t bytes) {
         if (s->follower[k]) peer_say(s->follower[k], kind, 0, text, bytes);
 }
 
-/* --- what followers send ------------------------------------------------------------------------------------------ */
+/* --- frames of followers ------------------------------------------------------------------------------------------ */
 
 /* A new follower first receives its part of the weights that the leader has. */
 int server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault) {
@@ -135,7 +135,7 @@ int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
     return is_good;
 }
 
-/* --- what followers are told -------------------------------------------------------------------------------------- */
+/* --- orders to followers ------------------------------------------------------------------------------------------ */
 
 /* Reads this follower alone until it has answered a STEP, or has sent state_elems values of STATE if that is not 0. */
 static void await_answer(Server *s, Peer *p, int64_t state_elems) {
@@ -196,7 +196,7 @@ void server_dismiss(Server *s, int code) {
     }
 }
 
-/* --- who is there ------------------------------------------------------------------------------------------------- */
+/* --- which followers are connected -------------------------------------------------------------------------------- */
 
 int server_is_whole(const Server *s) {
     for (int k = 1; k < s->parts.parts; k++)

@@ -16,7 +16,7 @@ struct PeerWord {
     char        text[];
 };
 
-/* --- all of them -------------------------------------------------------------------------------------------------- */
+/* --- the list of peers -------------------------------------------------------------------------------------------- */
 
 Peer *peers_add(Peers *p, Channel *c, double now_ms) {
     Peer     *peer = (Peer *)calloc(1, sizeof *peer);
@@ -90,7 +90,7 @@ void peers_wait(Peers *p, int listening, double ms) {
     channel_wait(p->channel, p->count, listening, ms);
 }
 
-/* --- one ---------------------------------------------------------------------------------------------------------- */
+/* --- one peer ----------------------------------------------------------------------------------------------------- */
 
 void peer_say(Peer *p, MessageKind kind, int64_t round, const char *text, size_t bytes) {
     if (!p->first && message_send(p->channel, kind, round, text, bytes) != 0)

@@ -144,7 +144,7 @@ void server_close_round(Server *s);
 /* Applies the step on this server's part. round: the round that follows. */
 void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int64_t round);
 
-/* --- server_turns.c: where s->streams ----------------------------------------------------------------------------- */
+/* --- server_turns.c: only with s->streams ------------------------------------------------------------------------- */
 
 /* Takes a frame FRAGMENT, or DELTA for the steps that no fragment has sent; and a TURN. */
 void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payload);

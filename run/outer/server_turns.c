@@ -82,7 +82,7 @@ void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes) {
     if (ended > 0 && a == &m->rest) take_rest(s, m);
 }
 
-/* --- a turn is over ----------------------------------------------------------------------------------------------- */
+/* --- completing a fragment ---------------------------------------------------------------------------------------- */
 
 /* Returns 1 if the island has sent all of the current fragment. It counts even if the island leaves after that. */
 static int has_turn(const Server *s, const Member *m) { return members_has_turn(m, s->turn); }
@@ -157,7 +157,7 @@ void server_close_turns(Server *s) {
     }
 }
 
-/* --- the rest ----------------------------------------------------------------------------------------------------- */
+/* --- steps that no fragment has sent ------------------------------------------------------------------------------ */
 
 void server_count_rest(Server *s, Member *m, int islands) {
     if (s->change.type == FRAME_F32) server_weights_rest(&s->weights, m->rest.values, 1.0 / islands);

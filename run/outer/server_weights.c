@@ -6,7 +6,7 @@
 
 #include "layers/layers.h"
 
-/* --- runs --------------------------------------------------------------------------------------------------------- */
+/* --- ranges of elements ------------------------------------------------------------------------------------------- */
 
 /* Returns the part of the span that lies in [first, first + elems), with elems 0 if nothing does. *from is its offset
  * in the span. A span of one rank is a row of the model, and rows follow each other in the flat order. */
@@ -56,7 +56,7 @@ void server_weights_destroy(ServerWeights *w) {
 
 Fragment server_weights_all(const ServerWeights *w) { return (Fragment){w->first, w->first + w->elems}; }
 
-/* --- values ------------------------------------------------------------------------------------------------------- */
+/* --- reading and writing values ----------------------------------------------------------------------------------- */
 
 typedef struct { float *here; int64_t skipped, elems; } Meeting;
 
@@ -82,7 +82,7 @@ void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t of
     }
 }
 
-/* --- rules -------------------------------------------------------------------------------------------------------- */
+/* --- applying rules ----------------------------------------------------------------------------------------------- */
 
 static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
     float *block = (float *)malloc(sizeof *block * MESSAGE_ELEMS);

@@ -81,7 +81,7 @@ static int is_key(const char *path) {
     return is_section(path) || is_link_key(path) || strcmp(last ? last + 1 : path, "$comment") == 0;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------ */
+/* --- reading a file ----------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *path;
@@ -200,7 +200,7 @@ static void tell_unknown(Reading *r) {
     }
 }
 
-/* --- which file --------------------------------------------------------------------------------------------------- */
+/* --- finding the file --------------------------------------------------------------------------------------------- */
 
 enum { PATH_ROOM = 4200 };
 
@@ -286,7 +286,7 @@ Cluster cluster_load(const char *name_or_file) {
     return c;
 }
 
-/* --- by a GPU's name ---------------------------------------------------------------------------------------------- */
+/* --- a cluster by a GPU's name ------------------------------------------------------------------------------------ */
 
 static const struct { const char *gpu, *cluster; } GPUS[] = {
     {"a100", "dgx-a100"}, {"h100", "dgx-h100"}, {"h200", "dgx-h200"}, {"b200", "dgx-b200"}, {"4090", "pcie-4090"}};
@@ -363,6 +363,7 @@ static void reach_on(const Cluster *c, Reach *r, int from, int to) {
     r->latency_s += c->link[link].latency_s;
 }
 
+/* Looks at the group of rank 0, because the other groups lie alike. */
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
     int *ranks = (int *)malloc(sizeof *ranks * (size_t)mesh_ranks(mesh));
     if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");

@@ -81,7 +81,7 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
     }
 }
 
-/* --- a history ---------------------------------------------------------------------------------------------------- */
+/* --- histories ---------------------------------------------------------------------------------------------------- */
 
 static Chapter *chapter_of(const History *h, int part, int kind, int micro) {
     return &h->work[(part * (WORK_BACKWARD + 1) + kind) * MICRO_KINDS + micro];

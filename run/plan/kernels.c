@@ -46,7 +46,7 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
 
 void kernels_free(StepTimes *t) { free(t->kernel); }
 
-/* --- in print ----------------------------------------------------------------------------------------------------- */
+/* --- printing ----------------------------------------------------------------------------------------------------- */
 
 static void print_row(const char *mark, const char *what, const char *sizes, int64_t calls, int64_t launches, double s,
                       double limit_s) {

@@ -124,7 +124,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
 }
 
 /* Plans each stage that differs and returns the one with the most memory. Of stages with equally many blocks, the
- * earlier ones keep the activations of more micro-batches. */
+ * earlier ones keep the activations of more micro-batches. The bytes sent are those of the first stage, as in a run's
+ * metrics. */
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     Plan most = {0}, first = {0};
     if (ranks.stage >= 0 || c->parallel.pipeline == 1) {
@@ -141,9 +142,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
         if (one.device_bytes > most.device_bytes) most = one;
     }
     free(like);
-    memcpy(most.sent, first.sent, sizeof most.sent), most.step_sent = first.step_sent; /* the bytes that the first stage
-                                                                                        * sends, as in a run's
-                                                                                        * metrics */
+    memcpy(most.sent, first.sent, sizeof most.sent), most.step_sent = first.step_sent;
     return most;
 }
 

@@ -14,7 +14,7 @@
 /* Most works of all stages of a step that is replayed completely. */
 static const int64_t REPLAYED_MOST = 1 << 15;
 
-/* --- a stage's clocks --------------------------------------------------------------------------------------------- */
+/* --- the clocks of a stage ---------------------------------------------------------------------------------------- */
 
 enum { ENDS = 4096 }; /* ends of collectives that are kept: more than are ever on their way */
 
@@ -79,7 +79,7 @@ static double operations_of(const Chapter *c) {
     return sum;
 }
 
-/* --- the stages against each other: the rules of model/pipeline.h ------------------------------------------------- */
+/* --- the order of stages: the rules of model/pipeline.h ----------------------------------------------------------- */
 
 typedef struct {
     Stage         *stage;
@@ -184,7 +184,7 @@ static void forget(Stage *s) {
     memset(s->sent, 0, sizeof s->sent);
 }
 
-/* --- a grid ------------------------------------------------------------------------------------------------------- */
+/* --- one grid ----------------------------------------------------------------------------------------------------- */
 
 static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
     DType     dry = act == F16 ? BF16 : act; /* BF16 has the size of F16, and a CPU build can run it dry */
@@ -247,7 +247,7 @@ static double matmul_flops(const Config *c, DType act, const Cluster *cluster) {
     return cluster_flops(cluster, act, c->precision == PRECISION_TF32);
 }
 
-/* Sums over a step; per stage where stages differ, the mean. */
+/* Sums over a step. compute_s and exposed_s are means over the stages; sent is of the first stage. */
 typedef struct { double step_s, compute_s, exposed_s[AXES], sent[AXES]; size_t scratch_bytes; } Totals;
 
 static Totals total(const Replay *r, double step_s) {
@@ -360,8 +360,8 @@ static double block_elements(ModelShape shape) {
     return all;
 }
 
-/* Returns the bytes that keep ranks from computing on this axis in a step, summed over the stages, for one rank of
- * each. docs/parallel.md derives them. */
+/* Returns the bytes on this axis that keep a rank from computing in a step, summed over all stages. docs/parallel.md
+ * derives them. */
 static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
     double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd,
            A = (double)dtype_bytes(act);
@@ -388,7 +388,7 @@ double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cl
     return 0.9 * busy * (1.0 + (zero_bubble ? 0.0 : (P - 1.0) / (double)(grid.micro_batches * grid.parts)));
 }
 
-/* --- failures ----------------------------------------------------------------------------------------------------- */
+/* --- goodput under failures --------------------------------------------------------------------------------------- */
 
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s) {
     double interval = sqrt(2.0 * save_s * mtbf_s), lost;
