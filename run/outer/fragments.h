@@ -4,7 +4,7 @@
  *
  * A fragment is a range of global offsets (core/layout.h). With F fragments and rounds of L steps, fragment f is sent
  * after step ceil((f + 1) L / (F + A)) of the round. A is FRAGMENTS_AHEAD, or L - F if that is less, and at least 1.
- * The island takes the new x of fragment f when it sends fragment f + FRAGMENTS_AHEAD at the latest, or at the end of
+ * The island takes the new x of fragment f no later than at the send of fragment f + FRAGMENTS_AHEAD, or at the end of
  * the round. The round has F + A spells of equal length. No fragment travels in the first spell. The last fragment has
  * A spells to return in, so nothing travels between two rounds.
  */

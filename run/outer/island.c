@@ -261,7 +261,7 @@ static Awaited begin_round(Island *s, int is_first_round) {
 }
 static IslandState state_of(const Island *s) { return s->is_over ? ISLAND_DONE : ISLAND_TRAINS; }
 
-/* Breaks the link if the server has another model, or another part than its place in outer.server says. */
+/* Breaks the link if the server has another model, or not the part that its place in outer.server means. */
 static void check_welcome(Link *l) {
     const Welcome *w = &l->welcome;
     if (w->elems == l->elems && w->parts == l->parts && w->part == l->part) return;

@@ -21,7 +21,7 @@ typedef struct {
     float  *piece;        /* [MESSAGE_ELEMS] the chunk that arrived last; owned */
     int     has_piece;    /* 1 while `piece` holds a chunk that nobody has used; no frame is read until then */
     int     is_given_up;  /* 1 if chunks that still arrive are dropped */
-    float  *store;        /* where chunks of a fragment are stored; borrowed. NULL: they go to `piece`, one at a time */
+    float  *store;        /* where chunks of a fragment are stored; borrowed. NULL: `piece` holds one at a time */
 } LinkFetch;
 
 /* Deltas or moments that are being sent: the part of a range that this server has, then one last message. */
@@ -30,18 +30,18 @@ typedef struct {
     Fragment    range;
     MessageKind kind, last; /* kind of the values; kind of the last message, MESSAGE_KINDS for none */
     int64_t     round;
-    int64_t     run, at;  /* the next element: range `run` of RoundCopy's runs, and its offset there */
+    int64_t     run, at;  /* the next element: range `run` of RoundCopy's runs, and its offset in that */
     int64_t     gone;     /* elements before it in all runs */
     size_t      bytes;    /* length of text */
     char        text[MESSAGE_TEXT];
 } LinkSend;
 
-/* outer.stream: a fragment that was sent, and whose new x is to come back. */
+/* outer.stream: a fragment that was sent, until its new x is in the masters. */
 enum { LINK_TURNS = FRAGMENTS_AHEAD };
 typedef struct {
     Turn     turn;
     Fragment range;
-    float   *store;       /* where this rank's chunks of the new x go, one after another; borrowed */
+    float   *store;       /* buffer for this rank's chunks of the new x, one after another; borrowed */
     int      has_turned;  /* TURNED has arrived, so the new x can be fetched */
     int      has_x;       /* this rank's chunks of the new x have arrived */
 } LinkTurn;
@@ -64,7 +64,7 @@ typedef struct {
     char       fault[1024];
     Refuse     refuse;
     int        has_welcome, has_open, has_closed, has_moments;
-    int        is_put_off; /* MOMENTS said "later": the OPEN before it no longer holds */
+    int        is_put_off; /* MOMENTS had "later": the OPEN before it no longer holds */
     Welcome    welcome;
     Open       open;
     Closed     closed;
@@ -97,9 +97,9 @@ int64_t link_piece_elems(const Link *l, int64_t piece);
 int     link_owns(const Link *l, int64_t piece);
 void    link_send(Link *l, End end);                       /* begins to send the deltas of copy, then END */
 void    link_send_moments(Link *l, MessageKind kind);      /* begins to send M or V, which lies in the delta buffer */
-/* Calls for outer.stream. link_send_end begins to send END without deltas. link_send_rest begins to send the deltas of
- * the whole model, then TURN. link_send_fragment begins to send the deltas of a fragment, then TURN. The chunks of its
- * new x will go to store [link_store_elems]. */
+/* For outer.stream. link_send_end begins to send END without deltas. link_send_rest begins to send the deltas of the
+ * whole model, then TURN. link_send_fragment begins to send the deltas of a fragment, then TURN. store
+ * [link_store_elems] will receive the chunks of its new x. */
 void     link_send_end(Link *l, End end);
 void     link_send_rest(Link *l, Turn turn);
 void     link_send_fragment(Link *l, Turn turn, Fragment range, float *store);
@@ -108,8 +108,8 @@ int      link_has_x(const Link *l);    /* the new x of the oldest fragment has a
 int      link_is_idle(const Link *l);  /* everything is sent, and every new x has arrived */
 void     link_end_turn(Link *l);       /* removes the oldest fragment from the list */
 int64_t  link_store_elems(int64_t fragment_elems, int ranks); /* most elements of one fragment that a rank stores */
-int      link_takes_changes(const Link *l); /* 1 if the new x of a fragment comes as a change of the old one: both sides
-                                             * have outer.compress */
+int      link_takes_changes(const Link *l); /* 1 if the server sends a fragment's new x as a change: both have
+                                             * outer.compress */
 /* Returns the elements of chunk n of a range. Rank n % ranks fetches it. */
 Fragment link_piece(Fragment range, int64_t n);
 

@@ -65,7 +65,8 @@ void turns_begin_round(Island *s, int is_whole) {
 
 /* --- sending and taking back fragments ---------------------------------------------------------------------------- */
 
-/* Returns the buffer for the old x of a fragment under way, or NULL if its new x does not come as a change. */
+/* Returns the buffer for the old x of a fragment under way, or NULL if the server does not send its new x as a
+ * change. */
 static float *was_of(const Island *s, int fragment) {
     return link_takes_changes(s->link) ? s->turns.was[fragment % LINK_TURNS] : NULL;
 }

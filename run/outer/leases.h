@@ -38,7 +38,7 @@ typedef struct {
 
 /* Opens or creates the leases file of a run whose weights are those of `round`. next_sample is the first sample that
  * was never given, used if the file is lost. Cuts an incomplete last line. Ends the program with exit 65 if another
- * line does not fit those before it, and with 74 if the file cannot be read or written. */
+ * line does not fit those before it. Exit 74 if the file cannot be read or written. */
 Leases leases_open(const char *path, int64_t round, int64_t next_sample);
 void   leases_close(Leases *l);
 

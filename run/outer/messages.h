@@ -189,7 +189,8 @@ int    given_read(const char *text, size_t bytes, Given *m, char fault[MESSAGE_F
 
 typedef struct {
     int64_t updates;              /* optimizer updates behind the moments; 0 if no island gives any */
-    int     is_later;             /* "later": the lease is taken back, and the next OPEN asks another island */
+    int     is_later;             /* "later": the server takes the lease back; another island gives, with the next
+                                   * OPEN */
 } Moments;
 size_t moments_write(const Moments *m, char out[MESSAGE_TEXT]);
 int    moments_read(const char *text, size_t bytes, Moments *m, char fault[MESSAGE_FAULT_BYTES]);

@@ -5,7 +5,7 @@
  * the learning rate, mu the momentum, and v the momentum's state.
  *   wait = all   d = sum w_k d_k / sum w_k in the order of islands, w_k the tokens; v = mu v + d; x -= eta (d + mu v)
  *                (DiLoCo, arXiv 2311.08105; with mu = 0, eta = 1 x becomes the mean of the islands' masters)
- *   wait = none  each d / N as it comes, with weight w = 1 / (1 + staleness): x -= eta w d / N. The N-th arrival adds
+ *   wait = none  each d / N as it arrives, with weight w = 1 / (1 + staleness): x -= eta w d / N. The N-th arrival adds
  *                momentum, once for all: v = mu v + the sum of the last N w d / N; x -= eta mu v (delayed Nesterov,
  *                arXiv 2401.09135). N deltas of one x change it as those of one round do.
  */

@@ -5,9 +5,9 @@
  * (exchange.h). All ranks together send each element once.
  *
  * With outer.stream x changes by fragments (run/outer/fragments.h), and the masters do not wait for it. When a fragment
- * is sent, x becomes the masters at that moment. When the server's x' comes, master += x' - x, and x = x'. So the steps
- * made meanwhile are kept and become the next delta; the server does not know them yet. If x' comes as a change of x
- * (round_change.h), the x before is kept until then.
+ * is sent, x becomes the masters at that moment. When the server's x' arrives, master += x' - x, and x = x'. So the
+ * steps made meanwhile are kept and become the next delta; the server does not know them yet. If x' arrives as a change
+ * of x (round_change.h), the x before is kept until then.
  *
  * If deltas are sent in fewer bytes, what rounding lost from each is kept and added to the next one (error feedback).
  */

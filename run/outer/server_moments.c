@@ -1,8 +1,8 @@
 /* server_moments.c - hands the optimizer's moments of one island on to others (outer.moments=peer). See server_state.h.
  *
- * When a round opens and an island wants moments, the server asks one of the islands that begin the round for theirs,
- * before its first step. The islands that take them keep their leases and wait. If the giver is lost and another island
- * has moments, they wait for the next round. If none has, they begin with zeros.
+ * When a round opens and an island wants moments, one of the islands that begin it must give theirs. It does so before
+ * its first step. The islands that take them keep their leases and wait. If the giver is lost and another island has
+ * moments, they wait for the next round. If none has, they begin with zeros.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -152,8 +152,8 @@ static int others_have_moments(const Server *s, const Member *but) {
     return 0;
 }
 
-/* Informs the islands that the moments will not come. If another island can give some, they wait for the next round;
- * not if may_come_later is 0, because that giver may fail in the same way. */
+/* Informs the islands that they will not receive the moments. If another island can give some, they wait for the next
+ * round; not if may_come_later is 0, because that giver may fail in the same way. */
 static void give_up(Server *s, const char *why, int may_come_later) {
     char name[160], taker[160];
     for (int i = 0; i < s->members.count; i++) {

@@ -25,7 +25,7 @@ const char *server_fault(const Peer *p) {
 
 /* --- sending and waiting ------------------------------------------------------------------------------------------ */
 
-/* Since when no byte has gone through a connection. */
+/* When a byte last went through a connection, and the bytes until then. */
 typedef struct { uint64_t bytes; double since_ms; } Quiet;
 
 static int is_quiet(const Server *s, const Peer *p, Quiet *q) {

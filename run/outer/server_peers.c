@@ -126,7 +126,7 @@ int peer_ask(Peer *p, PeerGet get) {
 
 static int has_room(const Peer *p) { return channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES; }
 
-/* Returns 0 if the values of a request are gone: moments can be freed after they were requested. */
+/* Returns 0 if the values of a request no longer exist: moments can be freed after they were requested. */
 static int has_values(PeerValues v, const PeerGet *g) {
     return g->kind == MESSAGE_X || g->kind == MESSAGE_CHANGE || v.moments[0];
 }

@@ -17,7 +17,7 @@
 typedef struct {
     Member *giver;                       /* the island that gives; borrowed. NULL if none is to give, or all has
                                           * arrived */
-    int64_t lease, round;                /* lease and round of the giver when it was asked */
+    int64_t lease, round;                /* lease and round of the giver when its OPEN was sent */
     int64_t updates;                     /* optimizer updates behind the moments; 0 until they are complete */
     int64_t elems[OPTIMIZER_STATES];     /* elements of m and of v that have arrived */
     int     given;                       /* ranks that have sent GIVEN */
@@ -40,8 +40,8 @@ struct Server {
     double      norm;                    /* send=gradients: norm of the last gradient */
     ServerWeights whole, weights;        /* leader: the whole model; any server: its part */
     RoundChange change;                  /* change of the part */
-    Peer      **follower;                /* leader: [parts] NULL for a follower that has not come, and for [0]; owned
-                                          * list */
+    Peer      **follower;                /* leader: [parts] NULL for a follower that has not connected, and for [0];
+                                          * owned list */
     Peer       *leader;                  /* on a follower: its leader */
     Member    **counted;                 /* follower: [counts] the islands whose deltas the next STEP applies; owned
                                           * list */
@@ -55,8 +55,8 @@ struct Server {
     int         is_over;
     PeerMoments peer_moments;
     int         streams;                 /* outer.stream */
-    int         fragments, turn;         /* turn: the next fragment to complete; equal to fragments once all of this
-                                          * round are */
+    int         fragments, turn;         /* the number of fragments; the next one to complete, equal to fragments once
+                                          * all are */
     Exact       squares;                 /* sum of squares of the mean fragments of this round */
 };
 
@@ -65,7 +65,7 @@ struct Server {
 /* Refuses a peer. All connections of its island end with this sentence, and what the island has sent does not count. */
 void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void server_refuse_member(Server *s, Member *m, int code, const char *why);
-/* Records that an island has left or is lost; `why` says which. */
+/* Records that an island has left or is lost; `why` has which. */
 void server_lose_member(Server *s, Member *m, const char *why);
 /* Closes the connections of an island that is gone, except `but`. */
 void server_drop_connections(Server *s, const Member *m, const Peer *but);
@@ -92,7 +92,8 @@ void        server_take_moments(Server *s, Peer *p, const FrameHeader *h, const 
 void        server_take_given(Server *s, Peer *p, const char *text, size_t bytes);
 /* Checks a GET_M or GET_V. Returns 1, or 0 after a refusal because the island is not to take moments. */
 int         server_may_take(Server *s, Peer *p, const FrameHeader *h);
-/* Checks in each iteration that the giver is still there, and frees the moments when no island takes them any more. */
+/* Checks in each iteration that the giver is still connected, and frees the moments when no island takes them any
+ * more. */
 void        server_keep_moments(Server *s);
 void        server_end_moments(Server *s);
 PeerValues  server_values(const Server *s);
@@ -122,7 +123,7 @@ void server_order(Server *s, const Step *step, float *d, Exact *squares);
 int  server_send(Server *s, Peer *p, FrameHeader h, const void *payload);
 /* Sends x, m and v of the part, frame by frame. Returns 0 if the peer is lost. */
 int  server_send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems);
-/* Takes a frame of STATE of the part; frames come in order. Returns 0 with the reason in fault. */
+/* Takes a frame of STATE of the part; frames arrive in order. Returns 0 with the reason in fault. */
 int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                        int64_t elems, char *fault);
 

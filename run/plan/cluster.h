@@ -39,8 +39,8 @@ typedef struct {
  * every fault with its place and what is expected. */
 Cluster cluster_load(const char *name_or_file);
 
-/* Reads the file of configs/clusters/ for a GPU by its short name ("h100"), with ranks / nodes GPUs in a node, or, with
- * nodes 0, as many as the file says. Exit 64 for an unknown name, or if the ranks do not fill the nodes evenly. */
+/* Reads the file of configs/clusters/ for a GPU by its short name ("h100"), with ranks / nodes GPUs in a node. nodes 0:
+ * as many as in the file. Exit 64 for an unknown name, or if the ranks do not fill the nodes evenly. */
 Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes);
 
 /* Returns FLOP/s of matrix products in this precision, 0 if there are none. */

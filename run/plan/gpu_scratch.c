@@ -30,7 +30,7 @@ static int64_t column_sums(Sizes z) {
 }
 
 /* Returns the buffers of attention_backward.cu: lse and delta of padded queries, delta, sums of dq by heads in at most
- * 40 MiB, sums of the rows of dqkv, and column sums of those. */
+ * 40 MiB, sums of the rows of dqkv, column sums of those. */
 static int64_t attention(Sizes z) {
     enum { PADDED = 128, HEADS_BYTES = 40 << 20, KEYS = 64, ROWS = 16, PARTS = 8, COLUMN_PARTS = 128 };
     int64_t heads = z.B * dim_size(DIM_Q, z.shape) / shape_head_dim(z.shape) / z.tensor, D = shape_head_dim(z.shape);

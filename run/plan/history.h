@@ -56,8 +56,8 @@ typedef struct {
 
 Durations durations_of(const Cluster *cluster, Mesh mesh, int expert_ranks, DType act, double flops);
 
-/* Returns 1 if each work needs a history of its own: ZeRO stage 3 with a pipeline, or stage 2 with interleave. There
- * the blocks in the slots depend on the works before. */
+/* Returns 1 if each work needs a history of its own: ZeRO stage 3 with a pipeline, or stage 2 with interleave. The
+ * blocks in their slots depend on the works before. */
 int     history_is_of_list(const ModelSpec *stage);
 History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d);
 void    history_free(History *h);

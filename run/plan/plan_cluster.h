@@ -9,7 +9,7 @@
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
     const char *gpu;          /* or a card's short name: then the whole run is printed, too */
-    int         nodes;        /* with gpu: 0 as the card's file says */
+    int         nodes;        /* with gpu; 0: as in the card's file */
     double      price;        /* dollars an hour of one `gpu`; 0 if not set */
     int         ranks;
     int         searches, json, zero_bubble;
@@ -17,8 +17,8 @@ typedef struct {
     double      mtbf_hours;   /* mean time between failures of the whole job; 0 if not set */
 } ClusterPlan;
 
-/* Prints the simulated step, or the ten quickest grids, as text or as one JSON object. Every line with a figure says
- * "simulated". Exit 64 for a faulty cluster, 71 if a stage does not fit in its memory. */
+/* Prints the simulated step, or the ten quickest grids, as text or as one JSON object. Every line with a figure
+ * contains "simulated". Exit 64 for a faulty cluster, 71 if a stage does not fit in its memory. */
 void plan_cluster(const Config *config, ClusterPlan asked);
 
 #endif

@@ -47,8 +47,8 @@ Simulated simulate_memory(const Config *config, DType act, int ranks, const Clus
  * that stages wait. */
 double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster, int zero_bubble);
 
-/* Returns the first-order best time between saves, and the share of time in which training continues (Young, "A first
- * order approximation to the optimum checkpoint interval", 1974). Training stops for save_s at a save, which is on disk
+/* Returns the first-order best time between saves, and the share of time in which training runs (Young, "A first order
+ * approximation to the optimum checkpoint interval", 1974). Training stops for save_s at a save, which is on disk
  * write_s later. Every mtbf_s the job fails, and restart_s and the steps since the last save on disk are lost. */
 typedef struct { double save_s, write_s, interval_s, goodput; } Goodput;
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s);
