@@ -30,7 +30,7 @@ Fragment fragment_within(Fragment of, int64_t first, int64_t end);
 
 /* Values of one fragment, collected from the ranks of an island. All fields are zero while no fragment is expected. */
 typedef struct {
-    Fragment range;
+    Fragment range;     /* the fragment; elements [first, end) of the model */
     float   *values;    /* [range] values received so far; owned */
     char    *said;      /* [ranks] 1 for each rank that has sent all its values; owned */
     int      done;      /* number of ranks that have sent all their values */

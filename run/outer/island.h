@@ -51,7 +51,7 @@ typedef struct {
 
 /* Numbers of a round that has ended, for the logs. */
 typedef struct {
-    Closed   closed;
+    Closed   closed;           /* the CLOSED that ended the round */
     double   ms;               /* time without training: the wait for the new weights and the next lease */
     int64_t  sent, received;   /* bytes, summed over all ranks */
 } IslandExchange;

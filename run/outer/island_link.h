@@ -14,8 +14,8 @@
  * ranks fetches chunk n. */
 typedef struct {
     MessageKind get;      /* GET, GET_CHANGE, GET_M or GET_V */
-    Fragment    range;
-    int64_t round, pieces;
+    Fragment    range;    /* what is fetched: elements of the model */
+    int64_t round, pieces; /* round of the request; chunks of range */
     int64_t turn;         /* the chunk that all ranks wait for; -1 while they wait for another server */
     int64_t asked, had;   /* chunks of this rank that were requested, and that have arrived */
     float  *piece;        /* [MESSAGE_ELEMS] the chunk that arrived last; owned */
@@ -26,21 +26,21 @@ typedef struct {
 
 /* Deltas or moments that are being sent: the part of a range that this server has, then one last message. */
 typedef struct {
-    int         is_on;
-    Fragment    range;
+    int         is_on;    /* 1 while something is being sent */
+    Fragment    range;    /* what is sent: elements of the model */
     MessageKind kind, last; /* kind of the values; kind of the last message, MESSAGE_KINDS for none */
-    int64_t     round;
+    int64_t     round;    /* round of the messages */
     int64_t     run, at;  /* the next element: range `run` of RoundCopy's runs, and its offset in that */
     int64_t     gone;     /* elements before it in all runs */
     size_t      bytes;    /* length of text */
-    char        text[MESSAGE_TEXT];
+    char        text[MESSAGE_TEXT]; /* the last message */
 } LinkSend;
 
 /* outer.stream: a fragment that was sent, until its new x is in the masters. */
 enum { LINK_TURNS = FRAGMENTS_AHEAD };
 typedef struct {
-    Turn     turn;
-    Fragment range;
+    Turn     turn;        /* the TURN that was sent */
+    Fragment range;       /* elements of the fragment */
     float   *store;       /* buffer for this rank's chunks of the new x, one after another; borrowed */
     int      has_turned;  /* TURNED has arrived, so the new x can be fetched */
     int      has_x;       /* this rank's chunks of the new x have arrived */
@@ -48,28 +48,29 @@ typedef struct {
 
 typedef struct {
     Channel   *server;    /* owned; NULL if not connected */
-    int        rank, ranks;
+    int        rank, ranks; /* this rank and the ranks of the island */
     int64_t    elems;     /* parameters of the model */
-    int        part, parts;
+    int        part, parts; /* part of the model that the server has */
     int64_t    first, end; /* range of the model that the server has */
-    double     patience_ms;
+    double     patience_ms; /* silence after which the link breaks */
     RoundCopy *copy;      /* borrowed */
-    LinkFetch  fetch;
-    LinkSend   send;
+    LinkFetch  fetch;     /* what is being fetched */
+    LinkSend   send;      /* what is being sent */
     LinkTurn   turn[LINK_TURNS]; /* fragments that were sent and are not back, oldest first */
-    int        turns;
+    int        turns;     /* fragments in turn */
     char      *payload;   /* [FRAME_PAYLOAD_LIMIT] a frame of deltas, or another rank's chunk of x; owned */
     int        is_broken; /* 1 if the connection is unusable; fault has the reason. refuse.code is not 0 if the server
                            * refused the island */
-    char       fault[1024];
-    Refuse     refuse;
-    int        has_welcome, has_open, has_closed, has_moments;
+    char       fault[1024]; /* why the link is broken; "" if it is not */
+    Refuse     refuse;    /* the server's REFUSE, if code is not 0 */
+    int        has_welcome, has_open, has_closed, has_moments; /* 1 if the message below has arrived and is not used
+                                                                * up */
     int        is_put_off; /* MOMENTS had "later": the OPEN before it no longer holds */
     Welcome    welcome;
     Open       open;
     Closed     closed;
     Moments    moments;
-    int64_t    pings, answers;
+    int64_t    pings, answers; /* PINGs sent; PINGs answered */
     double     pinged_ms; /* when the last PING was sent; since when a PING has been unanswered */
     double     silent_ms;
 } Link;

@@ -22,23 +22,23 @@ typedef struct {
                                       * owned */
     float   *was[LINK_TURNS];        /* outer.compress: the old x of each fragment under way; owned. NULL without
                                       * outer.compress */
-    LinkPump pump;
+    LinkPump pump;                   /* moves the link during training steps */
 } IslandTurns;
 
 struct Island {
     IslandParts    parts;
-    Key            key;
+    Key            key;                /* the shared key, from outer.key */
     Link          *link;               /* [links] one connection to each server; the first server leads; owned */
-    int            links;
-    RoundCopy      copy;
+    int            links;              /* number of servers */
+    RoundCopy      copy;               /* x of the round, and the deltas */
     int            has_lease, is_over; /* this round has steps to send; the server has no more rounds */
     int64_t        used;               /* samples of the lease that were reported to the server */
     int64_t        updates;            /* optimizer updates behind the moments */
     int64_t        peer_updates;       /* updates behind the moments taken from another island since the last join or
                                         * exchange; 0 if none */
-    IslandExchange ended;
+    IslandExchange ended;              /* numbers of the last round that ended */
     IslandTurns    turns;
-    char           lost[MANIFEST_FAULT_BYTES];
+    char           lost[MANIFEST_FAULT_BYTES]; /* why no server answers: island_lost */
 };
 
 typedef enum {

@@ -17,22 +17,22 @@
 typedef struct { int64_t first, samples; } SampleRange;
 
 typedef struct {
-    int64_t     number;
-    SampleRange range;
-    char        island[ISLAND_ID_BYTES];
+    int64_t     number;    /* from 0, in the order in which leases are given */
+    SampleRange range;     /* samples of the lease; once it is done, those that counted */
+    char        island[ISLAND_ID_BYTES]; /* id of the island that has it */
     int64_t     round;     /* the round that it was given in; once it is done, the round that it counted in */
-    int         is_done;
+    int         is_done;   /* its samples count in x */
 } Lease;
 
 typedef struct {
-    char         path[4096];
-    int          fd;
+    char         path[4096]; /* RUN/leases.jsonl */
+    int          fd;       /* open for appending */
     uint64_t     bytes;    /* bytes of the file up to its last complete line */
-    int64_t      next_number, next_sample;
+    int64_t      next_number, next_sample; /* number of the next lease; first sample that was never given */
     Lease       *given;    /* [givens] leases that islands have; while the file is read, the done ones too; owned */
-    int64_t      givens;
+    int64_t      givens;   /* leases in given */
     SampleRange *free;     /* [frees] free ranges, ascending, no two adjacent; owned */
-    int64_t      frees;
+    int64_t      frees;    /* ranges in free */
     int          is_dirty; /* 1 if lines were written since the last sync */
 } Leases;
 

@@ -25,14 +25,14 @@ enum { MEMBERS_MOST = 1 << 16, MEMBER_FAULT_BYTES = 320 };
                            * norms */
 
 typedef struct {
-    char        id[ISLAND_ID_BYTES];
+    char        id[ISLAND_ID_BYTES]; /* 16 hex digits of the island's run folder */
     int         number;            /* index in Members, from 0: the order of sums over islands */
     MemberState state;
-    int         ranks, joined, ended;
+    int         ranks, joined, ended; /* ranks of the island; those that sent HELLO; those that sent END */
     char       *said;              /* [ranks] 0: nothing received; 1: HELLO; 2: END of this round, too; owned */
     int         leaves;            /* it sent BYE or is lost: it becomes GONE when its deltas have counted */
     int         knows_end;         /* it was informed that run.steps is reached */
-    double      heard_ms;
+    double      heard_ms;          /* when a frame of it last arrived */
     Lease       lease;             /* in TRAINS and ENDED */
     int64_t     arrivals;          /* wait=none: deltas that had counted when it got its lease */
     End         end;               /* the END of its rank 0 */
@@ -58,10 +58,10 @@ typedef struct {
 
 typedef struct {
     Member  **member;              /* [count] list and members; owned */
-    int       count;
-    OuterWait wait;
+    int       count;               /* islands that ever connected */
+    OuterWait wait;                /* outer.wait */
     int64_t   least;               /* islands that must wait before the first round */
-    int64_t   step_samples, seq_len;
+    int64_t   step_samples, seq_len; /* samples of an optimizer step; tokens of a sample */
     int       parts;               /* number of servers; 1 on a follower */
     int64_t   round;               /* the open round */
     int64_t   arrivals;            /* wait=none: deltas that have counted, in all */

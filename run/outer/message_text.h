@@ -24,8 +24,8 @@ char *message_long(int (*write)(FILE *, const void *), const void *m, size_t *by
 /* A message that is being read. After the first fault, the other reads do nothing. */
 typedef struct {
     const char *name; /* the kind with its article: "an OPEN" */
-    char       *fault;
-    int         is_good;
+    char       *fault; /* [MESSAGE_FAULT_BYTES] the first fault; borrowed */
+    int         is_good; /* 0 after a fault */
 } Reading;
 
 Reading reading_begin(const char *name, const char *text, size_t bytes, Json *json, char *fault);

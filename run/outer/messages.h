@@ -108,11 +108,11 @@ typedef struct {
 
 typedef struct {
     int        protocol;          /* CHANNEL_PROTOCOL */
-    char       island[ISLAND_ID_BYTES];
-    int        rank, ranks;
+    char       island[ISLAND_ID_BYTES]; /* id of the island */
+    int        rank, ranks;       /* the sender's rank; ranks of the island */
     cJSON     *config;            /* the resolved config; owned by `json` of a Hello that was read */
     HelloData *data;              /* [data_files] owned if the Hello was read */
-    int        data_files;
+    int        data_files;        /* files of data.train */
     int64_t    elems;             /* parameters of the model */
     int64_t    samples;           /* samples of an epoch */
     int64_t    updates;           /* optimizer updates behind the island's moments; 0 if they are zero */
@@ -161,7 +161,7 @@ int    open_read(const char *text, size_t bytes, Open *m, char fault[MESSAGE_FAU
 typedef struct {
     int64_t round;
     int64_t samples;              /* samples of the lease that were trained on */
-    int64_t tokens;
+    int64_t tokens;               /* tokens of those samples */
     double  norm;                 /* sum of the squares of this rank's deltas */
     double  loss;                 /* mean over the round */
     int64_t lease;                /* number of the lease, from its OPEN */
@@ -243,10 +243,10 @@ int    drop_read(const char *text, size_t bytes, Drop *m, char fault[MESSAGE_FAU
  * STEP_MOMENTUM use the counted deltas up. */
 typedef enum { STEP_MEAN, STEP_NESTEROV, STEP_ARRIVAL, STEP_MOMENTUM, STEP_ADAMW, STEP_RULES } StepRule;
 typedef struct {
-    StepRule rule;
+    StepRule rule;                    /* how d changes x */
     double   learning_rate, momentum; /* STEP_ADAMW: lr and beta1 */
     double   scale;                   /* factor of d: STEP_ARRIVAL its share, STEP_ADAMW the clipping */
-    double   beta2, eps, weight_decay;
+    double   beta2, eps, weight_decay; /* STEP_ADAMW */
     int64_t  update;                  /* STEP_ADAMW: number of the update, from 1 */
 } Step;
 size_t step_write(const Step *m, char out[MESSAGE_TEXT]);

@@ -32,11 +32,11 @@ typedef struct {
     int       part;         /* part of a follower, or PEER_LEADER; 0 for an island */
     int       has_answer;   /* follower: it has answered the last STEP */
     Exact     squares;      /* follower: sum of squares in that answer */
-    double    since_ms;
+    double    since_ms;     /* when it connected */
     int       is_ending;    /* REFUSE is sent, or waits to be sent: no more frames are read */
     PeerWord *first, *last; /* control messages that wait to be sent, in order; owned */
     PeerGet  *get;          /* requests; those from `got` on are not answered completely; owned */
-    int64_t   gets, got;
+    int64_t   gets, got;    /* requests in get; those answered completely */
 } Peer;
 
 typedef struct {

@@ -28,13 +28,14 @@ typedef struct {
 struct Server {
     ServerParts parts;
     Key         key;
-    int         listening;
+    int         listening;               /* descriptor that accepts connections */
     Leases      leases;
     Members     members;
     Peers       peers;
     OuterRule   rule;
-    int64_t     elems, every, tokens;
-    double      patience_ms, round_began_ms, looked_ms;
+    int64_t     elems, every, tokens;    /* parameters; steps of a round; tokens of completed rounds */
+    double      patience_ms, round_began_ms, looked_ms; /* outer.patience_seconds; when the round began; when the loop
+                                                         * last ended */
     int64_t     round_tokens, staleness; /* deltas that have counted in the open round: tokens, greatest staleness */
     double      round_loss;              /* sum of their losses, weighted by tokens */
     double      norm;                    /* send=gradients: norm of the last gradient */
@@ -46,13 +47,13 @@ struct Server {
     Member    **counted;                 /* follower: [counts] the islands whose deltas the next STEP applies; owned
                                           * list */
     double     *weight;                  /* follower: [counts] their weights; owned */
-    int         counts;
+    int         counts;                  /* islands in counted */
     int64_t     had;                     /* values of STATE that have arrived */
     int         is_dismissed, code;      /* the leader has sent, or this follower has received, OVER with this code */
     int         lingers;                 /* the run is over and saved: server_linger */
-    double      pinged_ms, made_ms;
-    ServerRound over;
-    int         is_over;
+    double      pinged_ms, made_ms;      /* when the leader was last pinged; when the server was created */
+    ServerRound over;                    /* the round that ended last */
+    int         is_over;                 /* 1 until server_turn has returned over */
     PeerMoments peer_moments;
     int         streams;                 /* outer.stream */
     int         fragments, turn;         /* the number of fragments; the next one to complete, equal to fragments once

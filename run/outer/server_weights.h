@@ -19,14 +19,14 @@ typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } S
 typedef struct {
     float  *at[WEIGHTS_TENSORS];   /* [elems] of each tensor; borrowed */
     int64_t offset, elems;         /* range of the model */
-    int     decays;
+    int     decays;                /* 1 if AdamW's weight decay applies */
     float   rate;        /* factor of the learning rate in AdamW's step */
 } WeightsRun;
 
 typedef struct {
     int64_t     first, elems;      /* range of the model */
     WeightsRun *run;               /* [runs] adjacent ranges that together are [first, first + elems); owned */
-    int         runs;
+    int         runs;              /* ranges in run */
 } ServerWeights;
 
 /* Returns the part [first, first + elems) of the model: in the optimizer's memory, or in memory [WEIGHTS_TENSORS,

@@ -15,14 +15,14 @@ typedef struct { double ranks, bytes_per_s, latency_s; } Link;
 
 typedef struct {
     char   name[CLUSTER_NAME];     /* name of the file, without folder and ending */
-    char   gpu[CLUSTER_NAME];
+    char   gpu[CLUSTER_NAME];      /* name of the card */
     double gpus_per_node;
     double memory_bytes, reserved_bytes; /* memory of a GPU; bytes of it that its context and kernels use */
     double processors;             /* multiprocessors, for the last wave of a product; 0: not a GPU */
     double fp32, tf32, bf16, fp16, fp8; /* FLOP/s of matrix products; 0 if the GPU has none */
     double bytes_per_s;            /* rate of its memory */
     Link   link[CLUSTER_LINKS];    /* from near to far; the last reaches all ranks */
-    int    links;
+    int    links;                  /* entries of link */
     double product, attention, memory, link_efficiency; /* share of each rate above that programs reach, 0 to 1 */
     double ramp;                   /* products of inner size k reach k/(k + ramp) of their rate */
     double op_s;                   /* seconds of any operation before its work begins */

@@ -19,15 +19,15 @@ enum { LINE_OF_EXPERTS = AXES, LINES };
 typedef struct {
     PassageKind kind;
     Axis        axis;
-    double      seconds, sent;
-    int64_t     back;
-    int         line;
+    double      seconds, sent; /* duration; bytes sent */
+    int64_t     back; /* PASSAGE_WAIT: how many collectives before the latest */
+    int         line; /* line of the collective: an axis, or LINE_OF_EXPERTS */
 } Passage;
 
 /* A work of the work list, or another section of a step. */
 typedef struct {
     Passage *passage;         /* owned */
-    int      passages;
+    int      passages;        /* length of passage */
     double   message_bytes;   /* size of the message to another stage; 0 if none */
     double   weights_s;       /* time of the gradients of matrices among its operations: they can be computed later */
 } Chapter;
@@ -36,18 +36,18 @@ typedef struct {
 enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 
 typedef struct {
-    Chapter  begin, finish, update;
+    Chapter  begin, finish, update; /* before the works; after them; the optimizer's update */
     Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS], or, with each_work, one for
                                * each work of the list */
-    int64_t  works;
-    int      parts, each_work;
-    size_t   scratch_bytes;
+    int64_t  works;           /* length of work */
+    int      parts, each_work; /* parts of the stage; 1 if every work has a history of its own */
+    size_t   scratch_bytes;   /* scratch memory of the dry run */
 } History;
 
 typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
-    size_t         element_bytes;
+    size_t         element_bytes; /* bytes of an activation */
     Reach          reach[AXES], all, twins; /* for collectives: by axis (AXIS_SHARD: the ranks that share a state), of
                                              * all ranks; for messages: first stage to last */
     Reach          experts, expert_state;   /* for collectives of the ranks that divide the experts, and of those that

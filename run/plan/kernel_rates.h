@@ -18,13 +18,13 @@ typedef struct {
     KernelFamily family;
     int          launches;  /* kernels of one call */
     double       rate, limit; /* now; the best known of a GPU. FLOP/s of products and attention, otherwise bytes/s */
-    int          is_measured;
+    int          is_measured; /* 1 if rate is from a file of measured rates */
     const char  *source;    /* source of `rate` */
 } KernelRate;
 
 typedef struct {
     KernelRate row[RATES_MOST];
-    int        rows;
+    int        rows;                     /* rows in use; the last is for all other operations */
     double     launch_s, launch_limit_s; /* from the end of a kernel to the beginning of the next, in a graph */
     double     host_s, host_limit_s;     /* wait of a step for the host, which reads the step's numbers */
     double     bytes_per_s;              /* memory rate that kernels reach; it limits products, too */

@@ -15,14 +15,14 @@
 typedef struct {
     const LedgerEntry *entry;    /* borrowed from the ledger */
     const KernelRate  *rate;     /* borrowed from the rates */
-    int64_t            launches;
-    double             seconds, limit_s;
+    int64_t            launches; /* kernels that the calls launch */
+    double             seconds, limit_s; /* all calls, at the rate and at the limit */
 } KernelTime;
 
 typedef struct {
     KernelTime *kernel;          /* [kernels] longest first; owned */
-    int         kernels;
-    int64_t     launches;
+    int         kernels;         /* length of kernel */
+    int64_t     launches;        /* kernels that the step launches */
     double      gaps_s, gaps_limit_s; /* time between kernels, and waiting for the host */
     double      seconds, limit_s;     /* sums over the step: kernels and gaps */
 } StepTimes;

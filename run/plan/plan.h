@@ -12,7 +12,7 @@
 
 /* The ranks that share the work. */
 typedef struct {
-    int      count;
+    int      count;                         /* number of ranks */
     CommKind comm;                          /* how they exchange buckets */
     int      stage;                         /* pipeline stage to plan for; -1: the one with the most memory */
     int      hosts;                         /* hosts that the ranks are on; 0: one, as far as is known */
@@ -21,9 +21,9 @@ typedef struct {
 } PlanRanks;
 
 typedef struct {
-    DType     act;
+    DType     act;                          /* type of activations */
     PlanRanks ranks;
-    int64_t   parameters;
+    int64_t   parameters;                   /* parameters of the model */
     Mesh      mesh;
     int       parts;                        /* parts of a stage: parallel.interleave */
     int64_t   tokens_per_step, micro_steps; /* tokens of all ranks; micro-batches of each rank */

@@ -11,8 +11,8 @@ typedef struct {
     const char *gpu;          /* or a card's short name: then the whole run is printed, too */
     int         nodes;        /* with gpu; 0: as in the card's file */
     double      price;        /* dollars an hour of one `gpu`; 0 if not set */
-    int         ranks;
-    int         searches, json, zero_bubble;
+    int         ranks;        /* ranks of the job */
+    int         searches, json, zero_bubble; /* 1 if the verb's key is set: search, json, zero_bubble */
     unsigned    held;         /* options that a search keeps: HOLD_... */
     double      mtbf_hours;   /* mean time between failures of the whole job; 0 if not set */
 } ClusterPlan;

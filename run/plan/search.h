@@ -9,7 +9,7 @@ enum { SEARCH_BEST = 10 };
 typedef struct {
     Simulated best[SEARCH_BEST]; /* quickest first */
     int64_t   number[SEARCH_BEST]; /* place of each in the order of trial: of equally quick grids the first is kept */
-    int       count;
+    int       count;               /* grids in best */
     int64_t   allowed;             /* grids that the rules allow; each is tried with the zero_stage and recompute that
                                     * fit */
 } Found;

@@ -19,9 +19,9 @@
 
 typedef struct {
     Mesh    mesh;
-    int     parts, expert_ranks, zero_stage;
+    int     parts, expert_ranks, zero_stage; /* parallel.interleave, parallel.expert, parallel.zero_stage */
     int64_t micro_batch, micro_batches; /* in sequences; micro-batches of a data index in a step */
-    int     recompute;
+    int     recompute;             /* memory.recompute */
     double  step_s;                /* duration of one step among many */
     double  compute_s;             /* part of step_s in operations; mean over the stages */
     double  exposed_s[AXES];       /* part of step_s in collectives or waiting for them, by axis; AXIS_STAGE: waiting
