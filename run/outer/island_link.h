@@ -33,7 +33,7 @@ typedef struct {
     int64_t     run, at;  /* the next element: range `run` of RoundCopy's runs, and its offset in that */
     int64_t     gone;     /* elements before it in all runs */
     size_t      bytes;    /* length of text */
-    char        text[MESSAGE_TEXT]; /* the last message */
+    char        text[MESSAGE_TEXT]; /* JSON of the last message */
 } LinkSend;
 
 /* outer.stream: a fragment that was sent, until its new x is in the masters. */
@@ -61,18 +61,17 @@ typedef struct {
     char      *payload;   /* [FRAME_PAYLOAD_LIMIT] a frame of deltas, or another rank's chunk of x; owned */
     int        is_broken; /* 1 if the connection is unusable; fault has the reason. refuse.code is not 0 if the server
                            * refused the island */
-    char       fault[1024]; /* why the link is broken; "" if it is not */
+    char       fault[1024]; /* why the connection broke; "" if it did not */
     Refuse     refuse;    /* the server's REFUSE, if code is not 0 */
-    int        has_welcome, has_open, has_closed, has_moments; /* 1 if the message below has arrived and is not used
-                                                                * up */
+    int        has_welcome, has_open, has_closed, has_moments; /* 1 if that message has arrived */
     int        is_put_off; /* MOMENTS had "later": the OPEN before it no longer holds */
     Welcome    welcome;
     Open       open;
     Closed     closed;
     Moments    moments;
     int64_t    pings, answers; /* PINGs sent; PINGs answered */
-    double     pinged_ms; /* when the last PING was sent; since when a PING has been unanswered */
-    double     silent_ms;
+    double     pinged_ms; /* when the last PING was sent */
+    double     silent_ms; /* since when PINGs are unanswered */
 } Link;
 
 Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts);

@@ -58,7 +58,7 @@ typedef struct {
 
 typedef struct {
     Member  **member;              /* [count] list and members; owned */
-    int       count;               /* islands that ever connected */
+    int       count;               /* islands that have connected, gone or not */
     OuterWait wait;                /* outer.wait */
     int64_t   least;               /* islands that must wait before the first round */
     int64_t   step_samples, seq_len; /* samples of an optimizer step; tokens of a sample */

@@ -47,7 +47,7 @@ struct Server {
     Member    **counted;                 /* follower: [counts] the islands whose deltas the next STEP applies; owned
                                           * list */
     double     *weight;                  /* follower: [counts] their weights; owned */
-    int         counts;                  /* islands in counted */
+    int         counts;                  /* length of counted and weight */
     int64_t     had;                     /* values of STATE that have arrived */
     int         is_dismissed, code;      /* the leader has sent, or this follower has received, OVER with this code */
     int         lingers;                 /* the run is over and saved: server_linger */
@@ -55,7 +55,7 @@ struct Server {
     ServerRound over;                    /* the round that ended last */
     int         is_over;                 /* 1 until server_turn has returned over */
     PeerMoments peer_moments;
-    int         streams;                 /* outer.stream */
+    int         streams;                 /* 1 if outer.stream is true */
     int         fragments, turn;         /* the number of fragments; the next one to complete, equal to fragments once
                                           * all are */
     Exact       squares;                 /* sum of squares of the mean fragments of this round */

@@ -34,11 +34,11 @@ typedef struct {
     /* Memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
     int       gradient_buffers;             /* parallel.deterministic: buffers in grads_bytes besides the gradients */
-    size_t    tree_bytes;                   /* parallel.deterministic: NCCL's device buffers */
+    size_t    tree_bytes;                   /* parallel.deterministic: NCCL's device buffers for sums in order */
     size_t    library_bytes;                /* memory of others, measured: see device_overhead_bytes */
     size_t    reserve_bytes;                /* memory of others, estimated: what libraries allocate later */
-    size_t    device_bytes;                 /* sum of these; on the CPU, where all memory is the host's, with host_bytes
-                                             * and copies_bytes */
+    size_t    device_bytes;                 /* sum of the bytes above; on the CPU with host_bytes and copies_bytes, because
+                                             * all memory is the host's there */
     /* Host memory; pinned on a rank with a GPU. */
     size_t    comm_bytes;                   /* exchange buffers: chunks and, on a GPU, whole buckets on their way
                                              * between ranks */
@@ -47,7 +47,7 @@ typedef struct {
     size_t    offload_bytes;                /* memory.offload: masters and moments, with their pages */
     size_t    island_bytes;                 /* outer.server: the copy of a round's weights, its deltas, and the
                                              * connections' buffers */
-    size_t    host_bytes;                   /* sum of these five */
+    size_t    host_bytes;                   /* sum of the five above */
     size_t    copies_bytes;                 /* files of copies in memory, which are not pinned; on the CPU part of
                                              * device_bytes */
     size_t    checkpoint_bytes;             /* one checkpoint on disk */

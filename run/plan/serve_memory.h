@@ -30,7 +30,7 @@ typedef struct {
                           * what each of outer.least_islands islands holds (held_weights.h) */
     size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
     size_t moments;      /* outer.moments=peer: the moments of one island, on their way to others */
-    size_t all;          /* sum of these */
+    size_t all;          /* sum of the bytes above */
 } ServeBytes;
 ServeBytes serve_bytes(const Config *config, int part);
 
