@@ -21,7 +21,7 @@ typedef struct {
     SampleRange range;     /* samples of the lease; once it is done, those that counted */
     char        island[ISLAND_ID_BYTES]; /* id of the island that has it */
     int64_t     round;     /* the round that it was given in; once it is done, the round that it counted in */
-    int         is_done;   /* its samples count in x */
+    int         is_done;   /* 1 if the samples count in x */
 } Lease;
 
 typedef struct {

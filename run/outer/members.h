@@ -38,7 +38,7 @@ typedef struct {
     End         end;               /* the END of its rank 0 */
     double      norm;              /* norm of its delta, in ENDED */
     double      last_norm;         /* norm of its last delta that counted, which was in last_round */
-    int64_t     last_round;
+    int64_t     last_round;        /* -1 if none of its deltas has counted */
     float      *delta;             /* [elements of the part] by offset in the part; NULL until a rank sends some of it;
                                     * owned */
     int64_t     elems;             /* elements of delta that have arrived */

@@ -37,8 +37,8 @@ typedef struct {
     size_t    tree_bytes;                   /* parallel.deterministic: NCCL's device buffers for sums in order */
     size_t    library_bytes;                /* memory of others, measured: see device_overhead_bytes */
     size_t    reserve_bytes;                /* memory of others, estimated: what libraries allocate later */
-    size_t    device_bytes;                 /* sum of the bytes above; on the CPU with host_bytes and copies_bytes, because
-                                             * all memory is the host's there */
+    size_t    device_bytes;                 /* sum of the bytes above; on the CPU, where all memory is the host's,
+                                             * with host_bytes and copies_bytes */
     /* Host memory; pinned on a rank with a GPU. */
     size_t    comm_bytes;                   /* exchange buffers: chunks and, on a GPU, whole buckets on their way
                                              * between ranks */
