@@ -131,10 +131,10 @@ static void refuse_other_file(const char *key, const char *path, int (*is_ours)(
              key, path);
 }
 
-/* Links are replaced, not followed; pipes, devices and folders are refused before anything is made beside them. */
+/* Refuses pipes, devices and folders, and links to them, before anything is made beside them. The picture replaces a link to a file. */
 static void refuse_kind(const char *key, const char *path) {
     struct stat st;
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         fail(EXIT_CONFIG, "plot: %s=%s %s: give another name", key, path, io_error_text(io_kind(st.st_mode)));
 }
 
