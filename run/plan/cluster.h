@@ -1,5 +1,5 @@
 /* cluster.h - a machine that is not here: its GPUs and the links between them, for the simulator (run/plan/simulate.h). A file
- * of configs/clusters/, strict JSON; docs/parallel.md has its keys.
+ * of configs/clusters/, strict JSON; docs/simulator.md has its keys.
  */
 #ifndef TRAIN_GPT_RUN_PLAN_CLUSTER_H
 #define TRAIN_GPT_RUN_PLAN_CLUSTER_H

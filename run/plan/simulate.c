@@ -351,7 +351,7 @@ static double block_elements(ModelShape shape) {
     return all;
 }
 
-/* Of one rank and step, over all stages: bytes that keep it from computing. docs/parallel.md derives them. */
+/* Of one rank and step, over all stages: bytes that keep it from computing. docs/parallel-inside.md derives them. */
 static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
     double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd,
            A = (double)dtype_bytes(act);
