@@ -1,5 +1,10 @@
+<<<<<<< HEAD
 /* cluster.h - the description of a machine for the simulator (run/plan/simulate.h): its GPUs and the links between
  * them. It is read from a file of configs/clusters/, strict JSON; docs/parallel.md has the keys.
+=======
+/* cluster.h - a machine that is not here: its GPUs and the links between them, for the simulator (run/plan/simulate.h). A file
+ * of configs/clusters/, strict JSON; docs/simulator.md has its keys.
+>>>>>>> pages
  */
 #ifndef TRAIN_GPT_RUN_PLAN_CLUSTER_H
 #define TRAIN_GPT_RUN_PLAN_CLUSTER_H

@@ -360,8 +360,8 @@ static double block_elements(ModelShape shape) {
     return all;
 }
 
-/* Returns the bytes on this axis that keep a rank from computing in a step, summed over all stages. docs/parallel.md
- * derives them. */
+/* Returns the bytes on this axis that keep a rank from computing in a step, summed over all stages.
+ * docs/parallel-inside.md derives them. */
 static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
     double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd,
            A = (double)dtype_bytes(act);
