@@ -1,4 +1,5 @@
-/* blend_use.h - what each source of a blend gives in all of a run, in words: for the banner and for check. */
+/* blend_use.h - text about how many tokens each source of a blend gives in a whole run, for the banner and for
+ * check. */
 #ifndef TRAIN_GPT_RUN_BLEND_USE_H
 #define TRAIN_GPT_RUN_BLEND_USE_H
 
