@@ -254,7 +254,7 @@ int main(int argc, char **argv) {
     run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
     int64_t steps = config.run.steps, last = schedule_last_step(&config);
     int64_t step = r->resumed.step;
-    int     pending = eval_is_pending(r, step), save = 0; /* evaluation still due; save requested, also before a rollback */
+    int     pending = eval_is_pending(r, step), save = 0; /* evaluation still due; save requested, rolled back or not */
     if (step >= last && !pending) {
         if (run_is_rank0(r))
             progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", config.run.dir, (long long)step,

@@ -84,7 +84,7 @@ static void print_data(const Run *r) {
     char          tokens[32], val[32], all[32], validation[96] = "no validation", unread[SAMPLE_COUNT_CHARS];
     int64_t       samples = run_position(r, c->run.steps).samples;
     SampleCount   count = dataset_count(&r->train);
-    int64_t tails = count.short_files || count.bare_files ? 0 : count.tail_tokens; /* the verb `check` lists these tokens */
+    int64_t tails = count.short_files || count.bare_files ? 0 : count.tail_tokens; /* `check` lists these tokens */
     if (tails) snprintf(unread, sizeof unread, "; %s never read", grouped_text(tails, all));
     else       sample_count_unread(&count, c->batch.seq_len, "; ", unread);
     if (r->val.shards)
