@@ -19,7 +19,7 @@ typedef struct {
     WeightsIndex index;     /* owned: the file of each tensor; its tensors are 0 if there is no index */
 } WeightsSet;
 
-/* A tensor of the set; tensor is NULL if it is not there. */
+/* A tensor of the set. tensor is NULL if it is missing. */
 typedef struct {
     const WeightsFile *file;
     const SafeTensor  *tensor;

@@ -68,8 +68,8 @@ static void on_continue(int signal_number, siginfo_t *info, void *context) {
 }
 
 /* Gives signal handlers a stack of their own on the main thread, which gets the signals of the process. A handler must
- * not run on the stack of a thread that computes. While generated code of oneDNN (seen with 2.6 on AVX-512) had the stack
- * pointer, the signal frame of the kernel overwrote the heap in 3 of 50 signals. */
+ * not run on the stack of a thread that computes. While generated code of oneDNN (seen with 2.6 on AVX-512) had the
+ * stack pointer, the signal frame of the kernel overwrote the heap in 3 of 50 signals. */
 static void lend_stack(void) {
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};

@@ -3,7 +3,7 @@
  *
  *   SIGUSR1, SIGTERM, SIGINT, SIGHUP   save and stop; a second TERM or INT ends at once; HUP stays ignored under nohup
  *   SIGUSR2                            save and go on
- *   SIGCONT                            from mpirun: save and stop; TERM follows after one second, KILL after two: watchdog.c.
+ *   SIGCONT                            from mpirun: save and stop; TERM follows after 1 s, KILL after 2 s: watchdog.c.
  *                                      From a rank of this host, by sigqueue(): that rank ends the job after its own message
  */
 #ifndef TRAIN_GPT_RUN_GUARD_SIGNALS_H
