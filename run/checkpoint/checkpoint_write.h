@@ -28,7 +28,7 @@ typedef struct {
     int64_t      step;
     TrainState   train_state;               /* state of the run when the save began */
     Position     position;                  /* position after this step */
-    const Manifest *rescued;                /* borrowed: the rescued state, saved in place of the run; NULL: no rescue */
+    const Manifest *rescued;                /* borrowed: a rescued state, saved in place of the run; NULL: none */
     cJSON       *config;                    /* owned */
     cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
     cJSON       *fp8;                       /* owned: the history of scales, with fp8 */
@@ -53,14 +53,14 @@ typedef struct {
     int          there;                     /* rank 0: this run has saved this step before, and it verifies */
 } Save;
 
-Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs); /* ends the job without memory */
+Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs); /* exit 71 without memory */
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; checks the free space */
 void save_write_pieces(Save *s);                                   /* every rank */
 void save_hash_pieces(Save *s);                                    /* fills `written`; a state that is not finite is a fault */
-char *save_head(Save *s, size_t *bytes);                           /* manifest without files: malloc'ed; NULL: a fault */
+char *save_head(Save *s, size_t *bytes);                           /* manifest without files: malloc'ed, or NULL */
 void save_open(Save *s);                                           /* every rank; rank 0 writes the headers */
-void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent; its hash is that of the bytes */
+void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent; its hash fits the bytes */
 void save_close(Save *s);                                          /* every rank; rank 0 writes the small files */
 void save_commit(Save *s, WrittenExtent *all, size_t count);          /* rank 0, last; sorts the extents of all ranks */
 void save_drop(Save *s);                                           /* rank 0, after a fault: removes the folder */

@@ -76,7 +76,7 @@ typedef struct {
     const char   *folder;         /* borrowed: absolute folder of the run; NULL if absent */
     char          grid[MESH_TEXT]; /* grid of the ranks that saved it; "": only data parallel */
     int64_t       step, samples, tokens, seed;
-    int64_t       missed;         /* steps that the moments have not seen; from "updates", the steps seen; absent: all */
+    int64_t       missed;         /* steps that the moments have not seen; member "updates": those seen; absent: all */
     int           ranks, threads;
     double        loss_scale;
     int64_t       loss_scale_steps; /* steps without overflow since the scale changed; 0 if absent */
