@@ -127,7 +127,8 @@ void save_make_folder(Save *s) {
     if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
 }
 
-void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->name).text); } /* the next save sweeps */
+/* A rest that cannot be removed is swept by the next save. */
+void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->name).text); }
 
 /* --- hashed extents
  * -------------------------------------------------------------------------------------------------- */

@@ -53,7 +53,8 @@ typedef struct {
     int          there;                     /* rank 0: this run has saved this step before, and it verifies */
 } Save;
 
-Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs); /* exit 71 without memory */
+/* Exit 71 without memory. */
+Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs);
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; checks the free space */
 void save_write_pieces(Save *s);                                   /* every rank */

@@ -298,7 +298,8 @@ static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     snprintf(tail, sizeof tail, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
     if (memcmp(text + body, tail, TAIL_BYTES) != 0)
         return manifest_fault(fault, MANIFEST_NAME " is damaged: its hash does not match its %zu bytes", bytes);
-    for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{'; /* before each value */
+    /* One of these characters comes before each value. */
+    for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
     if (values > MANIFEST_VALUES) return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);
     JsonFault wrong;
     if (json_parse(text, bytes, MANIFEST_LIMIT, json, &wrong)) return 1;

@@ -22,7 +22,8 @@ typedef struct {
     int        is_checked;   /* the data match their hashes */
 } Found;
 
-typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer; /* index: in found of holder */
+/* A copy that the rank `holder` has, at `index` of its list found. */
+typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer;
 
 typedef struct {
     const CheckpointState *state; /* borrowed */

@@ -74,7 +74,7 @@ double   metrics_eval_loss(const Metrics *m, int64_t step); /* loss of the evalu
  * perhaps among the lines of later steps. */
 void     metrics_resumed(Metrics *m, int64_t step, int ranks);
 void     metrics_saved(Metrics *m, int64_t step, double ms);
-void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms); /* a copy in memory; training waited wait_ms */
+void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms); /* a copy in memory */
 void     metrics_skipped(Metrics *m, int64_t step, const char *why); /* called before the line of that step */
 /* Continues the log after step `to`: cuts later lines, and writes an event at that step which names `from`. */
 void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);

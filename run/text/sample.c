@@ -31,7 +31,7 @@ Tokenizer sample_tokenizer(const Config *c) {
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
     Tokenizer t = sample_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
                   : files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
-                                : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* the data do not exist yet */
+                                : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* no data yet */
     io_paths_free(&files);
     if (t.kind == TOKENIZER_IDS) t = tokenizer_create("", vocab_size);
     t.vocab_size =

@@ -205,7 +205,8 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
 
 static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
     int64_t keep = reader.positions + !t->is_core; /* the last token is no input, but nanochat counts it */
-    for (int i = 0; i < texts; i++) { /* a choice of CORE may be the beginning of another; it is then never the likeliest */
+    /* A choice of CORE may be the beginning of another. It is then never the likeliest. */
+    for (int i = 0; i < texts; i++) {
         for (int64_t k = 0; k < text[i].count; k++)
             if (text[i].token[k] >= reader.tokenizer->vocab_size)
                 return fault_is(fault,
