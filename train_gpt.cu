@@ -154,8 +154,8 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
         case GUARD_ROLLBACK: return roll_back(r, step);
         case GUARD_SKIP:     log_skip(r, step, said); break;
         case GUARD_UPDATE:
-            fp8_steps_accept(&r->fp8, model);                        /* the next step's scales */
-            if (rounds_send_gradients(r)) break;                     /* the server updates */
+            fp8_steps_accept(&r->fp8, model);                        /* sets the scales of the next step */
+            if (rounds_send_gradients(r)) break;                     /* the server updates the weights */
             optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
             experts_balance(&model->optimizer, &model->stream, r->experts.counts);
@@ -246,7 +246,7 @@ int main(int argc, char **argv) {
     signals_install();
     Launch launch = launch_detect();
     signals_answer(launch);
-    world_expect(launch);                                  /* from here on a fault ends every rank */
+    world_expect(launch);                                  /* from here on a fault ends all ranks */
     start_computing();
     Config config = load_config(argc, argv, launch);
 
@@ -297,7 +297,7 @@ int main(int argc, char **argv) {
         if (is_due(step, config.checkpoint.every) || save) save_now(r, step), save = 0;
     }
     rounds_leave(r, step);
-    if (!is_saved(r, step)) save_now(r, step); /* exit 75 promises a checkpoint, however early */
+    if (!is_saved(r, step)) save_now(r, step); /* exit 75 promises a checkpoint, even before the first step */
     report_saved(r, saver_finish_last(r->saver));
     rounds_end(r);
 

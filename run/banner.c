@@ -170,7 +170,7 @@ static void print_warmup(const Run *r) {
          number_text(c->optimizer.learning_rate, rate), (long long)(tenth < 1000 ? tenth : 1000));
 }
 
-/* mpirun kills its ranks two seconds after Ctrl-C, which may be less than a step. */
+/* Prints how to stop a run with mpirun, which kills its ranks two seconds after Ctrl-C. A step may take longer. */
 static void print_stop(const Run *r) {
     if (comm_size(r->comm) > 1)
         line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir).text);

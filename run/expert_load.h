@@ -1,5 +1,5 @@
-/* expert_load.h - how evenly the experts of each block share a step's assignments, for metrics, the balance of experts, and a warning
- * when few experts have nearly all. */
+/* expert_load.h - measures how evenly the experts of each block share the assignments of a step: for metrics, for the
+ * balance of experts, and for a warning if few experts have nearly all. */
 #ifndef TRAIN_GPT_RUN_EXPERT_LOAD_H
 #define TRAIN_GPT_RUN_EXPERT_LOAD_H
 

@@ -1,8 +1,8 @@
-/* run.h - everything of one training run, and its making.
+/* run.h - everything that one training run needs, and its creation.
  *
- * run_create() goes from a config to a model that is ready for its next step: inputs opened and checked, ranks joined,
- * folder locked, memory carved, weights initialised or resumed. main() and train_step() in train_gpt.cu then only use
- * it.
+ * run_create() makes a model that is ready for its next step from a config. It opens and checks inputs, joins the
+ * ranks, locks the folder, allocates memory, and initialises or resumes the weights. main() and train_step() in
+ * train_gpt.cu then use the run.
  */
 #ifndef TRAIN_GPT_RUN_RUN_H
 #define TRAIN_GPT_RUN_RUN_H
@@ -28,11 +28,11 @@
 #include "run/guard/requests.h"
 #include "run/guard/watchdog.h"
 
-/* The requests all ranks agreed on, for the time after the step; main() reads them. */
+/* The requests and facts on which all ranks agreed, for the time after the step. main() reads them. */
 typedef struct {
     int    stop, save;  /* any rank got the request; both stay set while a step is computed again */
     int    written;     /* all ranks have finished the phase of the save in flight            */
-    int    fed;         /* all ranks have the next step's batches                             */
+    int    fed;         /* all ranks have the batches of the next step                        */
     int    lost;        /* the connection of a rank to outer.server is broken                 */
     int    has_x;       /* outer.stream: all ranks have received a fragment                   */
     double began_ms;    /* when the step began, on clock_ms()                                 */
@@ -52,19 +52,19 @@ typedef struct {
     Watchdog     *watchdog;         /* owned    */
     RunLock      *lock;             /* owned; NULL but on rank 0 */
     Numerics      numerics;
-    int           device_sharers;    /* ranks that compute on this rank's GPU; 0 on the CPU */
+    int           device_sharers;    /* ranks that compute on the GPU of this rank; 0 on the CPU */
     Plan          plan;
     char         *memory_advice;    /* owned: text that a failed allocation prints */
     Model        *model;            /* owned */
     Arena         batch_arena;
-    Dataset       train, val;       /* val.shards 0: no evaluation */
+    Dataset       train, val;       /* val.shards 0: no validation loss */
     Tokenizer     tokenizer;
     int32_t       end_of_text;      /* token that divides documents (sample_documents); -1: none */
     Task         *task;             /* owned [tasks]: eval.tasks */
     int           tasks;
-    double        bytes_per_token;  /* of the text that the tokens encode; NaN: not known */
+    double        bytes_per_token;  /* mean bytes of text that a token encodes; NaN: not known */
     Loader       *loader;
-    Batch         eval_batch;       /* [micro_batch, this rank's tokens of seq_len] */
+    Batch         eval_batch;       /* on the device: [micro_batch, tokens of seq_len on this rank] */
     int32_t      *eval_tokens;      /* owned, on the host: space for three batches and three whole sequences */
     TrainState    state;
     CheckpointState checkpoint;     /* borrowed parts of this run, for checkpoint.h */
@@ -93,7 +93,7 @@ typedef struct {
 void run_create(Run *r, const Config *config, Launch launch);
 void run_destroy(Run *r);
 
-int  run_is_rank0(const Run *r);    /* this rank writes logs */
+int  run_is_rank0(const Run *r);    /* returns 1 on rank 0, which writes logs */
 /* Starts what only a run with steps left needs: saver, loader, metrics, config.json. */
 void run_begin(Run *r);
 

@@ -1,4 +1,4 @@
-/* slowness.h - warns when steps stay far slower than this run's best: another program may use the machine. */
+/* slowness.h - warns if steps stay far slower than the fastest step, because another program may use the machine. */
 #ifndef TRAIN_GPT_RUN_SLOWNESS_H
 #define TRAIN_GPT_RUN_SLOWNESS_H
 

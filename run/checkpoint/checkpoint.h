@@ -29,7 +29,7 @@ typedef struct {
     const char      *log;          /* rank 0: file that is synced before a checkpoint gets its final name; NULL: none */
     int              log_fd;       /* descriptor of log */
     int64_t          best_step;    /* rank 0: checkpoint that is never pruned; -1: none. Set before saver_start */
-    const char      *precision;    /* "fp32", "bf16", "tf32", "fp16" */
+    const char      *precision;    /* name: "fp32", "bf16", "tf32", "fp16", "fp8" */
     int              threads;
     TrainState      *train_state;
 } CheckpointState;
@@ -39,7 +39,7 @@ static inline const Layout *checkpoint_layout(const CheckpointState *k) { return
 typedef struct {
     int64_t step;                  /* completed optimizer steps                                      */
     int     ranks;                 /* ranks that saved it; 0: no checkpoint, the run is new          */
-    char    name[64];              /* "step_00001000"                                                */
+    char    name[64];              /* name of the folder: "step_00001000"                            */
     char    grid[MESH_TEXT];       /* grid of the ranks that saved it; "": only data parallel        */
     int     is_copy;               /* the folder is a copy of the folder of another run, which is now the parent */
 } Resumed;

@@ -265,8 +265,10 @@ void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
     int        has_head = weights_set_find_plain(&set, "lm_head.weight").tensor != NULL;
     int        has_embedding = weights_set_find_plain(&set, hf_plain_name(layout.param[0].name, plain)).tensor != NULL;
     if (set.folder) weights_set_check_json(set.folder);
-    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding, 0); /* names: below */
-    WeightsTensor *tensor_of = weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0}); /* before allocation */
+    /* If the embedding has another name, weights_set_match refuses it. */
+    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding, 0);
+    /* Checks names and shapes before memory is allocated. */
+    WeightsTensor *tensor_of = weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0});
     if (set.folder) refuse_other_model(set.folder, config, 0, 1);
     refuse_other_source(config, t, &set);
     weights_set_check_values(&set, &layout, tensor_of);

@@ -126,7 +126,7 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
         const Param *p = &layout->param[i];
         own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
     }
-    read_spans(state, &model, &model.header.tensor[0], 0, block); /* the rows follow each other: one flat tensor */
+    read_spans(state, &model, &model.header.tensor[0], 0, block); /* the tensors adjoin, so they are read as one */
     for (int k = 0; k < state->optimizer->kind->states; k++)
         read_spans(state, &states,
                    own_tensor(&states, state->optimizer->kind->state[k], 1, &layout->elems,

@@ -42,8 +42,8 @@ typedef struct {
     const FileRuns *runs;                   /* borrowed: file runs that this rank writes */
     size_t       from;                      /* the extent that waits to be written begins at this byte of host_copy */
     size_t       pending;                   /* bytes of that extent */
-    int          file;                      /* its file, FILE_MODEL or FILE_OPTIMIZER */
-    uint64_t     offset;                    /* its offset in the file */
+    int          file;                      /* file of that extent: FILE_MODEL or FILE_OPTIMIZER */
+    uint64_t     offset;                    /* offset of that extent in the file */
     _Atomic int64_t progress;               /* extents written, and read back, so far */
     WrittenExtent  *written;                   /* owned: the extents that this rank wrote */
     size_t       written_count, written_room;
@@ -57,7 +57,7 @@ typedef struct {
 Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs);
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; checks the free space */
-void save_write_pieces(Save *s);                                   /* every rank */
+void save_write_pieces(Save *s);                                   /* every rank; writes its own pieces */
 void save_hash_pieces(Save *s);                                    /* fills `written`; a state that is not finite is a fault */
 char *save_head(Save *s, size_t *bytes);                           /* manifest without files: malloc'ed, or NULL */
 void save_open(Save *s);                                           /* every rank; rank 0 writes the headers */

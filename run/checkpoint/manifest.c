@@ -32,7 +32,7 @@ uint64_t manifest_extent_bytes(uint64_t file_bytes) {
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static int write_string(FILE *out, const char *text) {
-    size_t bytes = 6 * strlen(text) + 3; /* every byte as \u00XX, quotes, end */
+    size_t bytes = 6 * strlen(text) + 3; /* every byte may become \u00XX; quotes, NUL */
     char  *quoted = (char *)malloc(bytes);
     if (!quoted) return 0;
     json_quote(quoted, bytes, text);

@@ -39,7 +39,7 @@ enum {
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
 typedef enum {
-    FILE_MODEL,            /* model.safetensors, and so on */
+    FILE_MODEL,            /* names of the files: manifest_file_name */
     FILE_OPTIMIZER,
     FILE_CONFIG,
     FILE_GENERATION,       /* a checkpoint may lack this file and those below: before version 1.1, and without text */
@@ -87,7 +87,7 @@ typedef struct {
     ManifestData *data;           /* owned */
     int           data_files;
     ManifestFile  file[MANIFEST_FILES];
-    Json          json;           /* owned: manifest_parse's borrowed members point into it */
+    Json          json;           /* owned: the borrowed members of manifest_parse point into it */
 } Manifest;
 
 typedef enum {

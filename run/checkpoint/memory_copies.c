@@ -20,7 +20,7 @@
 #include "run/checkpoint/memory_copy.h"
 #include "run/checkpoint/state_copy.h"
 
-enum { HEAD_SPARE = 256 << 10 }; /* a head grows with the losses that guard remembers, and with fp8's maxima */
+enum { HEAD_SPARE = 256 << 10 }; /* bytes for growth of a head: losses in the guard, maxima of fp8 */
 static const double PAUSE_MS = 100.0;
 
 /* The slots of one rank. meta: bytes before the data. data: bytes of the data. slot: mapped files, owned. */

@@ -22,7 +22,7 @@ void   memory_copies_start(MemoryCopies *m, int64_t step);
  * next host. */
 typedef struct {
     int64_t step;
-    double  ms;       /* from its start until it was whole */
+    double  ms;       /* time from the start of the copy until it was whole */
     double  wait_ms;  /* time within ms that training waited */
 } MemoryCopied;
 int    memory_copies_next(MemoryCopies *m, MemoryCopied *copied);

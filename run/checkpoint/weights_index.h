@@ -18,7 +18,7 @@ enum { WEIGHTS_INDEX_LIMIT = 16 << 20, WEIGHTS_INDEX_FAULT_BYTES = 480 };
 
 typedef struct {
     const char *name;       /* borrowed from json */
-    int         file;       /* number in WeightsIndex.file */
+    int         file;       /* index in WeightsIndex.file */
 } IndexedTensor;
 
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct {
 int  weights_index_parse(const char *text, size_t bytes, WeightsIndex *out, char *fault);
 void weights_index_free(WeightsIndex *index);
 
-int weights_index_find(const WeightsIndex *index, const char *name); /* number in WeightsIndex.tensor; -1: not named */
+int weights_index_find(const WeightsIndex *index, const char *name); /* index in WeightsIndex.tensor, or -1 */
 
 /* Returns the text of an index of these tensors, malloc'ed. total_bytes: size of all tensors. Equal tensors give equal
  * text. */

@@ -255,7 +255,7 @@ void weights_set_check_json(const char *path) {
         {"generation_config.json", JSON_LIMIT, 0, 1},
         {"tokenizer_config.json", BPE_CONFIG_LIMIT, 1, 1},
         {"special_tokens_map.json", BPE_CONFIG_LIMIT, 1, 1},
-        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* read where it is used; beside WEIGHTS_SINGLE it may be anything */
+        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* not checked here; it is ignored beside WEIGHTS_SINGLE */
     };
     struct stat st;
     int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -408,7 +408,7 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
              w->path, t->name, safetensors_type_name(t->type));
 }
 
-/* Plain name of a parameter row. Arrays of them are sorted by name. */
+/* The plain name of a parameter row and its index. Arrays of these are sorted by name. */
 typedef struct { char plain[64]; int param; } RowName;
 
 static int by_plain(const void *a, const void *b) {

@@ -16,7 +16,7 @@ typedef struct {
     char        *folder;    /* owned: folder whose config.json describes the weights; NULL for a named file of another name */
     WeightsFile *file;      /* owned [files] */
     int          files;
-    WeightsIndex index;     /* owned: the file of each tensor; its tensors are 0 if there is no index */
+    WeightsIndex index;     /* owned: file of each tensor; index.tensors is 0 without an index */
 } WeightsSet;
 
 /* A tensor of the set. tensor is NULL if it is missing. */

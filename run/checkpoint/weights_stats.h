@@ -24,8 +24,8 @@ WeightsStats weights_stats(const WeightsFile *w, const SafeTensor *t);
 
 typedef struct {
     int64_t elems, differ;     /* elements compared; those whose bits differ              */
-    int64_t nans;              /* of those that differ, NaN in at least one tensor        */
-    double  most;              /* the largest |a - b|                                      */
+    int64_t nans;              /* differing elements with a NaN in at least one tensor    */
+    double  most;              /* largest |a - b|                                          */
     double  squares, of;       /* sums of (a - b)^2 and a^2: relative = sqrt(squares / of) */
 } WeightsDiff;
 

@@ -171,8 +171,8 @@ static char *load_end(ConfigLoad *load) {
     return faults_take(&load->faults);
 }
 
-/* Overrides ("key=value") and the job that the config is for. */
-typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; /* NULL: as given */ } Reading;
+/* Overrides ("key=value") and the job that the config is for. run_dir NULL: run.dir of the text. */
+typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; } Reading;
 
 /* Sets run.dir to the folder of config.json, because the folder may have been moved since it was written. */
 static void override_dir(ConfigLoad *load, const char *dir) {

@@ -63,7 +63,7 @@ typedef struct {
         int         document_mask; /* DocumentMask */
         const char *tokenizer;
     } data;
-    struct { double capacity; } moe;    /* its other options are in model.shape */
+    struct { double capacity; } moe;    /* other options of experts are in model.shape */
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
     struct {
         const char *name;

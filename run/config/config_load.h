@@ -8,7 +8,7 @@
 
 typedef struct {
     int   given;    /* the file or an override sets it                                                    */
-    int   faulty;   /* its value has a fault, which is in the list; rules that need it are skipped          */
+    int   faulty;   /* the value has a fault, which is in the list; rules that need the value are skipped   */
     Where where;    /* place of the value */
 } Given;
 
@@ -33,7 +33,7 @@ typedef struct {
 
 /* Sets every option of the object of a section ("" for the root). Faults go to the list. */
 void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Where where, Places *places);
-/* Adds the soft faults that the walk has not reached. */
+/* Adds the soft faults that the walk has not reached to the list. */
 void config_tell_rest(ConfigLoad *load, Where where, Places *places);
 /* Applies one override, "key=value". */
 void config_override(ConfigLoad *load, const char *argument);
@@ -51,10 +51,10 @@ void config_rules_of_shape(ConfigLoad *load);
 /* The keys of a rule, in the order in which rule_where prefers them. Ends with NULL. */
 typedef const char *Keys[10];
 
-void  rules_of_model(ConfigLoad *load); /* model_rules.c: of model.arch */
+void  rules_of_model(ConfigLoad *load); /* model_rules.c: rules of model.arch */
 void  rules_of_outer(ConfigLoad *load);
-void  rules_of_fp8(ConfigLoad *load);   /* fp8_rules.c: of precision = "fp8" */
-void  rules_of_optimizer(ConfigLoad *load);  /* optimizer_rules.c: of optimizer.name */
+void  rules_of_fp8(ConfigLoad *load);   /* fp8_rules.c: rules of precision = "fp8" */
+void  rules_of_optimizer(ConfigLoad *load);  /* optimizer_rules.c: rules of optimizer.name */
 const char *optimizer_fault(const Config *c); /* why the update rule cannot train this run; NULL: it can */
 int   rule_usable(ConfigLoad *load, const Keys keys); /* returns 1 if no key is faulty */
 /* Returns the place of the first key that an override sets, else of the first in the file, else the file. */

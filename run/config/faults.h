@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/json.h"
 
-enum { FAULTS_SHOWN = 100 }; /* more are only counted */
+enum { FAULTS_SHOWN = 100 }; /* faults that are printed; others are only counted */
 
 /* The source of a value. All NULL: a source without a name (config_from_json, a default). */
 typedef struct {

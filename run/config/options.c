@@ -38,7 +38,8 @@ static const Preset PRESETS[] = { /* sizes as published on Hugging Face */
     {"gpt2-355m", GPT2_SHAPE(24, 16, 1024, 1024, 50257)},
     {"gpt2-774m", GPT2_SHAPE(36, 20, 1280, 1024, 50257)},
     {"gpt2-1558m", GPT2_SHAPE(48, 25, 1600, 1024, 50257)},
-    {"llama-160m", LLAMA_SHAPE(12, 12, 12, 768, 3072, 2048, 32000, .norm_eps = 1e-6, .rope_theta = 10000)}, /* JackFram */
+    /* JackFram/llama-160m */
+    {"llama-160m", LLAMA_SHAPE(12, 12, 12, 768, 3072, 2048, 32000, .norm_eps = 1e-6, .rope_theta = 10000)},
     {"llama3-1b", LLAMA_SHAPE(16, 32, 8, 2048, 8192, 131072, 128256, .norm_eps = 1e-5, .rope_theta = 500000, /* Llama 3.2 */
                               .tie_embeddings = 1, .rope_factor = 32)},
     {"llama3-8b", LLAMA_SHAPE(32, 32, 8, 4096, 14336, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)}, /* Grattafiori et al. 2024 */
@@ -49,7 +50,7 @@ static const Preset PRESETS[] = { /* sizes as published on Hugging Face */
     {"qwen3-4b", QWEN3_SHAPE(36, 32, 2560, 9728, 1)},
     {"qwen3-8b", QWEN3_SHAPE(36, 32, 4096, 12288, 0)},
     {"qwen3-30b-a3b", QWEN3_MOE_SHAPE(48, 32, 4, 2048, 128, 128, 8, 768, 40960, 151936)},
-    {"qwen3-moe-small", QWEN3_MOE_SHAPE(8, 8, 4, 512, 64, 16, 2, 512, 2048, 50257)}, /* ours: to try experts on one machine */
+    {"qwen3-moe-small", QWEN3_MOE_SHAPE(8, 8, 4, 512, 64, 16, 2, 512, 2048, 50257)}, /* ours, for one machine */
 };
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",

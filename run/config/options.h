@@ -11,7 +11,7 @@ typedef enum {
     OPTION_IGNORED, /* any string, which is not stored                       */
     OPTION_TEXT,    /* const char *; max = longest in bytes, min = shortest  */
     OPTION_WORD,    /* const char *, one of words                            */
-    OPTION_CHOICE,  /* int: the index into words                             */
+    OPTION_CHOICE,  /* int: index into words                                 */
     OPTION_FLAG,    /* int 0 or 1                                            */
     OPTION_INTEGER, /* int64_t                                               */
     OPTION_REAL,    /* double                                                */
@@ -21,20 +21,20 @@ typedef enum {
 
 typedef enum {
     NEED_NONE,     /* the default is fallback                 */
-    NEED_ALWAYS,   /* must be given                           */
-    NEED_MODEL,    /* must be given, or follows from a preset */
+    NEED_ALWAYS,   /* the key is required                     */
+    NEED_MODEL,    /* the key or a preset is required         */
     NEED_DERIVED   /* follows from other values; see shown    */
 } OptionNeed;
 
 typedef struct {
-    const char        *key;       /* "run.steps" */
+    const char        *key;       /* such as "run.steps" */
     OptionType         type;
     size_t             offset;    /* offset of the field in Config */
     const char        *fallback;  /* default as JSON; NULL: see need */
     OptionNeed         need;
     const char        *shown;     /* text about a derived default */
     double             min, max;
-    int                half_open; /* max itself is not allowed */
+    int                half_open; /* 1: max itself is not allowed */
     const char *const *words;     /* ends with NULL */
     int                fixed;     /* 1: a resume must not change it */
     const char        *help;

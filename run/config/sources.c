@@ -19,7 +19,7 @@ int sources_are_blend(const cJSON *value) { return cJSON_IsArray(value) && cJSON
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* "data.train[2]", for messages */
+typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* key: "data.train[2]", for messages */
 
 static int refuse(const Entry *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int refuse(const Entry *e, const char *fmt, ...) {

@@ -1,4 +1,4 @@
-/* sources.h - data.train as a blend (data/blend.h): a list of {"path", "weight", "until_tokens"}. */
+/* sources.h - reads data.train as a blend (data/blend.h): a list of {"path", "weight", "until_tokens"}. */
 #ifndef TRAIN_GPT_RUN_CONFIG_SOURCES_H
 #define TRAIN_GPT_RUN_CONFIG_SOURCES_H
 

@@ -69,7 +69,7 @@ int guard_hash_due(const Config *c, int ranks, int64_t step) {
 
 int guard_is_outvoted(Comm *comm, int64_t value) {
     int     ranks = comm_size(comm), mine = 0, most = 0;
-    int64_t ends[2] = {value, ~value}; /* their maxima: the greatest value; the complement of the least */
+    int64_t ends[2] = {value, ~value}; /* maxima: the greatest value; the complement of the least */
     comm_all_reduce_i64(comm, ends, 2, COMM_MAX);
     if (ends[0] == ~ends[1]) return 0;
     int64_t *all = (int64_t *)calloc((size_t)ranks, sizeof *all);

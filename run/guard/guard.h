@@ -20,7 +20,7 @@
 
 typedef struct {
     Spikes  spikes;
-    int64_t skips;     /* steps left out in a row */
+    int64_t skips;     /* skipped steps in a row */
     int64_t rollbacks; /* rollbacks since a step after `furthest` was fine */
     int64_t furthest;  /* latest step that a rollback discarded, counted from 0 */
 } Guard;
@@ -46,7 +46,7 @@ typedef struct {
     double  loss, grad_norm;
     int     suspect;              /* the gradients of this rank are not finite */
     int64_t own_grads, grads;     /* hashes: gradients of this rank; sums that it updates with; 0: not requested */
-    int64_t replicas;             /* hash of the state that all ranks hold alike (guard_hash_due) */
+    int64_t replicas;             /* hash of the state that all ranks hold (guard_hash_due) */
     int     replicas_differ;      /* equal on all ranks */
 } StepNumbers;
 

@@ -62,7 +62,7 @@ int holder_lives(const LockHolder *h) {
     int      runs;
     uint64_t started = start_of(h->process, &runs);
     if (started > 0) return runs && (h->started == 0 || h->started == started);
-    return kill((pid_t)h->process, 0) == 0 || errno == EPERM; /* /proc is hidden */
+    return kill((pid_t)h->process, 0) == 0 || errno == EPERM; /* used if /proc is hidden */
 }
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
@@ -87,7 +87,7 @@ int holder_parse(const char *text, LockHolder *h) {
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms) {
     LockHolder h;
     if (seen.flocked) return LOCK_REFUSE;
-    if (!holder_parse(text, &h)) return LOCK_TAKE; /* given back, or never signed */
+    if (!holder_parse(text, &h)) return LOCK_TAKE; /* the folder was given back, or never signed */
     if (strcmp(h.host, self->host) == 0 && strcmp(h.boot, self->boot) == 0) {
         if (seen.lives) return LOCK_REFUSE;
         if (!seen.no_flock) return LOCK_TAKE;

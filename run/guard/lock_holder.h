@@ -7,12 +7,12 @@
 
 /* The identity of a process. The kernel reuses process numbers, but not with the same start on the same boot. */
 typedef struct {
-    char     host[256];   /* from gethostname */
+    char     host[256];   /* name from gethostname */
     char     boot[64];    /* boot id from /proc; "?": not known */
     int64_t  process;
     uint64_t started;     /* clock ticks from the boot to the start of the process; 0: not known */
     char     job[64];     /* SLURM_JOB_ID, "none" outside of SLURM */
-    int64_t  restart;     /* how often SLURM has requeued that job */
+    int64_t  restart;     /* number of times that SLURM has requeued the job */
     uint64_t nonce;       /* drawn each time a job takes the folder */
     uint64_t beat;        /* increases while the holder lives */
 } LockHolder;
@@ -23,8 +23,8 @@ int        holder_lives(const LockHolder *h); /* returns 1 if the process runs; 
 /* The text of the file has one line for each field. The beat comes last with a fixed number of digits, so that the
  * digits alone can be rewritten. */
 enum { HOLDER_TEXT = 768, HOLDER_BEAT_DIGITS = 20 };
-int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* returns its length */
-int holder_parse(const char *text, LockHolder *h);             /* returns 0 if the text is empty or not a lock's */
+int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* returns the length */
+int holder_parse(const char *text, LockHolder *h);             /* returns 0 if text is empty or no lock */
 
 /* The observations so far of a job that wants the folder. */
 typedef struct {

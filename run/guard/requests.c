@@ -13,8 +13,8 @@
 #include "core/io.h"
 #include "run/guard/signals.h"
 
-static const double LOOK_MS = 100.0;        /* between two exchanges */
-static const double SAVES_KEPT_FREE = 3.0;  /* a disk may be three times as slow as it was */
+static const double LOOK_MS = 100.0;        /* wanted time between two exchanges */
+static const double SAVES_KEPT_FREE = 3.0;  /* a disk may become three times slower */
 static const double SLURM_LEAST_MS = 10e3;  /* for other clocks, the end of MPI, and later commands of the script */
 static const double DISK_BYTES_PER_MS = 200e3;
 

@@ -30,7 +30,7 @@ typedef struct {
     int         stop_was_there; /* rank 0: STOP existed at the start; it was removed and is obeyed */
     int         stuck;      /* rank 0: bits 1 << file of files that cannot be removed, and are ignored */
     double      save_ms;    /* duration of a save: estimated from its size until one has been written */
-    int         stepped;    /* a step has been taken */
+    int         stepped;    /* this process has taken a step */
     int         stop;       /* all ranks know the request to stop */
     int64_t     stride;     /* calls from one exchange to the next, equal on all ranks */
     int64_t     left;       /* calls until the next exchange */

@@ -1,4 +1,4 @@
-/* signals.c - see signals.h. The flags are file-scope because a signal handler has no other way to reach them. */
+/* signals.c - see signals.h. The flags are at file scope because a signal handler has no other access to them. */
 #include "run/guard/signals.h"
 
 #include <math.h>
@@ -105,7 +105,7 @@ __attribute__((constructor)) static void restore_inherited(void) {
     static const int requests[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCONT, SIGXFSZ};
     static const int faults[] = {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV};
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) restore(requests[i]);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) restore(faults[i]); /* a sanitizer reports them */
+    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) restore(faults[i]); /* sanitizers use them */
 }
 
 /* --- the program's handlers --------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@ enum { SPIKES_WINDOW = 128, SPIKES_LEAST = 32 }; /* losses in the window; the fe
 
 typedef struct {
     int    count;
-    double loss[SPIKES_WINDOW]; /* the latest finite ones, oldest first */
+    double loss[SPIKES_WINDOW]; /* the latest finite losses, oldest first */
 } Spikes;
 
 /* Returns median + max(threshold * 1.4826 * MAD, SPIKES_RISE). A loss above it is a spike. MAD is the median of

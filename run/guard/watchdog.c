@@ -28,14 +28,14 @@ static const double TOGETHER_MS = 500.0;
 
 struct Watchdog {
     Comm *_Atomic     comm;      /* borrowed; NULL: not known yet */
-    Mesh              mesh;      /* known with comm */
+    Mesh              mesh;      /* set together with comm */
     Launch            launch;
     long              launcher;      /* process number of the launcher on this host; 0: none */
     char              launcher_name[16];
     char              host[HOST_CHARS];
     double            limit_seconds; /* configured limit; 0: it follows from the pauses seen */
     Thread            thread;
-    _Atomic int64_t   last_us;   /* clock_ms() * 1000 of the last tick                  */
+    _Atomic int64_t   last_us;   /* time of the last tick, clock_ms() * 1000            */
     _Atomic int64_t   longest_us;/* longest pause between two ticks, since the first step */
     _Atomic int       started, ends;
     const char *_Atomic phase;
@@ -79,7 +79,7 @@ static void report_line(const char *fmt, ...) {
     if (write(STDERR_FILENO, line, length) < 0) return; /* no process is left that reads it */
 }
 
-static volatile sig_atomic_t stacks_printed; /* a signal handler has no other way to report */
+static volatile sig_atomic_t stacks_printed; /* at file scope for the signal handler */
 
 static void on_stack_signal(int signal_number) {
     (void)signal_number;
@@ -89,7 +89,7 @@ static void on_stack_signal(int signal_number) {
     stacks_printed++;
 }
 
-/* backtrace() loads a library the first time, which a signal handler must not. */
+/* Prepares the signal for stacks. The first backtrace() loads a library, which a signal handler must not do. */
 static void prepare_stacks(void) {
     void *frame[1];
     backtrace(frame, 1);

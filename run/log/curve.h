@@ -12,13 +12,13 @@
 
 enum { CURVE_SLOTS = 1024, CURVE_EVALS = 256, CURVE_MARKS = 64 };
 
-typedef struct { int64_t step, tokens; double loss, lr, grad_norm; } CurveStep; /* tokens -1, NaN: not known */
+typedef struct { int64_t step, tokens; double loss, lr, grad_norm; } CurveStep; /* not known: tokens -1, others NaN */
 
 typedef struct {
     double  sum, least, greatest; /* sum and range of the finite losses */
     int64_t finite, nonfinite;    /* numbers of losses */
     double  norm_sum;             /* sum of the finite gradient norms */
-    int64_t norms;                /* their number */
+    int64_t norms;                /* number of these norms */
     double  lr;                   /* learning rate of the last step */
     int64_t tokens;               /* tokens up to the last step; -1: not known */
 } CurveSlot;
@@ -30,7 +30,7 @@ typedef struct { int64_t step; CurveMarkKind kind; } CurveMark;
 
 typedef struct {
     int64_t    first_step;        /* slot i covers steps [first_step + i*stride, first_step + (i+1)*stride) */
-    int64_t    stride;            /* 0 = no step yet */
+    int64_t    stride;            /* 0: no step yet */
     int        slots, evals, marks;
     CurveSlot  slot[CURVE_SLOTS];
     CurvePoint eval[CURVE_EVALS]; /* finite ones; when full, every second is dropped but the first and the newest */
@@ -43,8 +43,8 @@ void curve_train(Curve *c, CurveStep step); /* steps ascend; a zeroed Curve is a
 void curve_eval(Curve *c, int64_t step, double loss);
 void curve_mark(Curve *c, int64_t step, CurveMarkKind kind);
 
-/* Smoothed losses [c->slots]: the mean over a centred window of 1/20 of the curve, which is narrower near the start, where
- * the loss falls fast. NaN where a slot has no finite loss. */
+/* Computes smoothed losses [c->slots]: means over a centred window of 1/20 of the curve. The window is narrower near
+ * the start, where the loss falls fast. NaN if a slot has no finite loss. */
 void curve_smooth(const Curve *c, double *smooth);
 
 /* Text above the picture, of any bytes. parameters 0, commit "": not known. */

@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     FILE        *out;
     const Curve *c;
-    Drawn       *drawn;  /* [c->slots] */
+    Drawn       *drawn;  /* [c->slots] values to draw; owned */
     double      *sorted; /* scratch [c->slots] */
     SvgPanel     loss, rate, norm;
 } Picture;
@@ -221,7 +221,7 @@ static void draw_evals(const Picture *p) {
         pen_down = shown;
     }
     fprintf(p->out, "\"/>\n<g fill=\"currentColor\" class=\"halo\" stroke-width=\"1.2\">\n");
-    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++) /* many dots would hide their own line */
+    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++) /* many dots would hide the line */
         if (is_drawn(p, c->eval[i].loss))
             fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>\n", svg_x(&p->loss, (double)c->eval[i].step),
                     svg_y(&p->loss, c->eval[i].loss));

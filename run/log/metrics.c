@@ -23,7 +23,7 @@ struct Metrics {
     char     path[4096], picture[4096], title[256];
     MetricsAbout about;
     int      fd;
-    int64_t  step;         /* completed steps that the file accounts for */
+    int64_t  step;         /* completed steps that the file covers */
     int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: none */
     int64_t  last_outer;   /* step of the last round that stays; 0: none */
     int64_t  trains, strangers;     /* lines of steps that stay; foreign lines between them */

@@ -15,7 +15,7 @@
 
 typedef struct {
     int64_t step;          /* completed optimizer steps, 1-based */
-    int64_t tokens;        /* consumed since step 0              */
+    int64_t tokens;        /* tokens consumed since step 0       */
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
     unsigned timed;        /* WITH_... of the axes that have a time of their own, such as replica_ms */
     double  axis_ms[AXES]; /* times by axis */
@@ -26,7 +26,7 @@ typedef struct {
     double  fp8_saturated, fp8_vanished;
     int     has_sent;      /* sent is set */
     int64_t sent[AXES];    /* bytes that a rank sends in the step, by axis */
-    double  epoch;         /* samples in the order of training, in passes over data.train (sample_epochs) */
+    double  epoch;         /* passes over data.train so far (sample_epochs) */
     int64_t memory_bytes;  /* largest memory that rank 0 has used so far; 0: not known */
     GpuReading gpu;        /* state of the GPU of rank 0 */
     int     sources;       /* sources of a blend; 0: no blend */
@@ -45,9 +45,9 @@ typedef struct {
     int64_t sent, received; /* bytes of the island; for a server waited_ms, sent and received are 0 */
 } OuterMetrics;
 
-/* The facts about a run that its lines and its picture need. */
+/* Facts about a run for its log lines and its picture. */
 typedef struct {
-    double      bytes_per_token; /* of the validation data, for bits per byte; NaN: not known */
+    double      bytes_per_token; /* bytes of validation text per token, for bits per byte; NaN: not known */
     const char *commit;          /* borrowed: commit of the program */
     int64_t     parameters;
     int         tensorboard;     /* 1: the numbers go to <dir>/tb, too */

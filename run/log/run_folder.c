@@ -74,7 +74,8 @@ static void check_file(const Config *c, int i) {
     char       *text = NULL;
     if (lstat(path.text, &st) != 0 || is_same_file(path.text, c->path)) return;
     if (S_ISDIR(st.st_mode)) refuse_foreign(c, path.text, "is a folder");
-    if (!S_ISREG(st.st_mode)) return; /* the lock refuses links that would be followed; others are replaced whole */
+    /* lock.c refuses links to files that are appended to. Other files are replaced whole. */
+    if (!S_ISREG(st.st_mode)) return;
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
     if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
     Start start = {text, (size_t)bytes, (size_t)st.st_size};

@@ -20,7 +20,7 @@ typedef struct {
 double svg_x(const SvgPanel *p, double x);
 double svg_y(const SvgPanel *p, double y);         /* far points are moved closer: viewers fail with huge numbers */
 
-void   svg_begin(FILE *out, int width, int height); /* <svg>, styles, background */
+void   svg_begin(FILE *out, int width, int height); /* writes <svg>, styles, background */
 int  svg_is_ours(const char *start); /* returns 1 if text begins like a picture of this program */
 void   svg_end(FILE *out);
 void   svg_clip(FILE *out, const char *id, const SvgPanel *p); /* for clip-path="url(#id)": slightly larger than p */

@@ -18,7 +18,7 @@ typedef struct {
     int64_t  hidden;    /* number of ids at the beginning that are not printed */
 } Prompt;
 
-/* Encodes a prompt. An empty one begins after the token `begin`, unless the tokenizer puts tokens before each text.
+/* Encodes a prompt. An empty one is the token `begin`, unless the tokenizer puts tokens before each text.
  * Exit 64 if the tokenizer reads no text, or if the model lacks one of the ids. */
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes, int32_t begin);
 void   prompt_free(Prompt *prompt);

@@ -69,7 +69,8 @@ ModelShape stored_shape(const char *checkpoint) {
     char             embedding[120];
     snprintf(embedding, sizeof embedding, "%s%s", kind->prefix, kind->embedding.row[0].name);
     int has_embedding = weights_set_find_plain(&set, hf_plain_name(embedding, plain)).tensor != NULL;
-    hf_config_expect(json.root, path, shape, head.tensor != NULL || !has_embedding); /* other names are refused below */
+    /* If the embedding has another name, refuse_other_weights refuses it. */
+    hf_config_expect(json.root, path, shape, head.tensor != NULL || !has_embedding);
     if (head.tensor && has_embedding && shape.tie_embeddings)
         warn("%s: tie_word_embeddings says that the head is the embedding, but %s is stored and is used; set "
              "tie_word_embeddings to false to silence this line", path, head.tensor->name);

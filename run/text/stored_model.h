@@ -15,8 +15,8 @@ ModelShape stored_shape(const char *checkpoint);
 /* Ids that begin and end a text. */
 enum { STORED_ENDS = 64 };
 typedef struct {
-    int32_t begin;              /* the only token of an empty prompt                                         */
-    int32_t end[STORED_ENDS];   /* any of them ends a text                                                   */
+    int32_t begin;              /* only token of an empty prompt                                             */
+    int32_t end[STORED_ENDS];   /* [ends] tokens that end a text                                             */
     int     ends;
 } StoredEnds;
 /* Returns eos_token_id (a number or a list) and bos_token_id of generation_config.json, else of config.json, else of

@@ -30,8 +30,8 @@ typedef struct {
     int64_t     questions, cut;
     double      acc, acc_stderr;  /* acc_stderr: NaN with one question */
     double      acc_norm, acc_norm_stderr; /* with choices, else NaN */
-    double      perplexity;       /* of continuations: exp of the mean of -log p of whole texts; else NaN */
-    double      centered;         /* of a task of CORE: 0 is guessing, 1 is all correct; else NaN */
+    double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
+    double      centered;         /* with tasks of CORE: 0 is guessing, 1 is all correct; else NaN */
 } TaskScores;
 
 /* Collective. Scores a task. Returns 0 if stop() ended it. */

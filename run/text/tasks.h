@@ -54,8 +54,8 @@ int64_t task_text(const Task *t, const Question *q, int64_t text, int32_t *out);
 /* Returns the length in tokens of the longest text of the task. */
 int64_t task_longest(const Task *t);
 
-/* Parse one line of JSONL, which may name the task if is_first, or a whole file of llm.c, and add it to *t. Return 1,
- * or 0 with a sentence in fault. */
+/* Parse text and add its questions to *t. task_parse_line reads one line of JSONL, which may name the task if is_first.
+ * task_parse_hellaswag reads a whole file of llm.c. Both return 1, or 0 with a sentence in fault. */
 enum { TASK_FAULT_CHARS = 400 };
 int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int is_first,
                     char fault[TASK_FAULT_CHARS]);

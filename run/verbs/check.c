@@ -127,7 +127,7 @@ int verb_check(int argc, char **argv) {
         return EXIT_CONFIG;
     }
     Tokenizer tokenizer = sample_tokenizer(&config);
-    int is_alone = sample_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS; /* no tokenizer is known */
+    int is_alone = sample_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS; /* no tokenizer is known here */
     if (!is_alone) sample_documents(&config, &tokenizer);
     checkpoint_precheck_source(&config, &tokenizer);
     print_understood(&config, ranks);

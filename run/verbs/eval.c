@@ -40,7 +40,7 @@ const VerbKey EVAL_KEYS[] = {
 };
 
 enum { MOST_TASKS = 256 };
-static const int64_t DEFAULT_TOKENS = 131072; /* default of eval.tokens, too */
+static const int64_t DEFAULT_TOKENS = 131072; /* equal to the default of eval.tokens */
 
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 
@@ -265,7 +265,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     Task       task[MOST_TASKS];
     TaskScores scores[MOST_TASKS];
     Dataset    d = open_data(asked, words, T, shape.vocab_size);
-    int64_t    room_T = T; /* positions that the texts need memory for */
+    int64_t    room_T = T; /* positions for which memory is allocated */
     char       advice[300];
     if (!d.shards && asked->task_count == 0)
         fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
@@ -283,7 +283,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
         longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
     if (!d.shards) room_T = stored_room(T, longest, 1, groups);
 
-    /* as the run was trained; weights of others' as their kind is by default */
+    /* The mask is that of the training run. For foreign weights it is the default of the kind. */
     int       masks = words->is_run ? words->masks : shape.arch != ARCH_GPT2;
     int32_t   end_of_text = masks ? tokenizer_end_of_text(&tokenizer) : -1;
     snprintf(advice, sizeof advice,
@@ -300,7 +300,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     s.room.inputs = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     s.room.targets = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     s.room.starts = arena_tensor(&room, I32, 2, asked->batch, own, 1);
-    matmul_algorithms_freeze(); /* the same scores each time */
+    matmul_algorithms_freeze(); /* so that each call gives equal scores */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, is_first);
 
     Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked->task_count};
@@ -346,7 +346,7 @@ int verb_eval(int argc, char **argv) {
     ModelShape shape = stored_shape(checkpoint);
     RunWords   words = read_words(checkpoint);
     int64_t    T = shape.n_positions;
-    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* as it was trained */
+    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* length of training */
     T = stored_positions("eval", asked.positions, T, shape);
     if (verb_is_of_ranks(argc, argv)) {
         evaluate_on_ranks(&asked, &words, argv[1], checkpoint, shape, T);

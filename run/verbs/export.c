@@ -102,7 +102,7 @@ static void refuse_full_folder(const Export *e) {
         fail(EXIT_CONFIG, "export: %s is there and no folder that can be read: choose another out=", e->out.text);
     while (readdir(folder)) entries++;
     closedir(folder);
-    if (entries > 2) /* . and .. */
+    if (entries > 2) /* more than . and .. */
         fail(EXIT_CONFIG, "export: %s is not empty: choose another out=, or remove it", e->out.text);
 }
 
@@ -134,7 +134,7 @@ static void find_checkpoint(Export *e) {
     } while (!stays && newest_step(e->from) != step);
     if (!stays) fail(EXIT_DATA, "export: %s is neither a checkpoint nor a run folder that holds a complete one", e->from);
     weights_set_check_json(e->checkpoint.text);
-    e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text); /* an open file survives pruning */
+    e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text); /* it survives pruning */
 }
 
 /* Finds the folder of the run: RUN, if the real path of the checkpoint is in RUN/checkpoints. */

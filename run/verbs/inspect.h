@@ -20,8 +20,8 @@ typedef enum {
     PATH_RUN,         /* a folder with config.json and metrics or checkpoints  */
     PATH_WEIGHTS,     /* a folder with .safetensors files                      */
     PATH_SHARDS,      /* a folder with token files                             */
-    PATH_TOKENIZER,   /* a folder with a tokenizer's files                     */
-    PATH_FOLDER       /* any other                                             */
+    PATH_TOKENIZER,   /* a folder with files of a tokenizer                    */
+    PATH_FOLDER       /* any other folder                                      */
 } PathKind;
 PathKind path_kind(const char *path); /* exit 65 if path does not exist, 74 if it cannot be read */
 
@@ -46,7 +46,7 @@ void inspect_config(Inspect *in, const cJSON *config); /* reports the keys that 
 void inspect_metrics(Inspect *in, const char *path);
 /* inspect_files.c: each returns an exit code */
 int  inspect_json(Inspect *in, const char *path, const cJSON *json);
-int  inspect_lines(Inspect *in, const char *path); /* JSON Lines */
+int  inspect_lines(Inspect *in, const char *path); /* a file of JSON Lines */
 int  inspect_other(Inspect *in, const char *path);
 
 #endif

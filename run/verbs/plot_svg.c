@@ -66,7 +66,7 @@ static void choose_ranges(Picture *s) {
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
-/* Runs beyond the colours are dashed. */
+/* Returns the dashes of a run. If there are more runs than colours, those that reuse a colour are dashed. */
 static const char *dashes(int which) {
     return which < SVG_COLOURS       ? ""
            : which < 2 * SVG_COLOURS ? " stroke-dasharray=\"7 3\""

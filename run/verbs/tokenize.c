@@ -50,7 +50,7 @@ typedef struct {
     char      **name;           /* owned [names]: names of the inputs; each borrowed */
     int         names;
     DocumentOptions inputs;     /* owns inputs.skip */
-    const char *tokenizer_path; /* NULL: bytes */
+    const char *tokenizer_path; /* NULL: tokens are bytes */
     Tokenizer   tokenizer;
     Eot         eot;
     Documents  *documents;      /* owned */
@@ -306,7 +306,7 @@ typedef struct {
     int64_t document, bytes; /* documents begun, and bytes read so far */
     int     is_row;
     char    last;            /* last byte read; '\n' before the first */
-    char *window; /* owned [CUT_WINDOW]: text at the planned border of the held-out part, not written yet */
+    char *window; /* owned [CUT_WINDOW]: unwritten text at the planned beginning of the held-out text */
     size_t  windows;
 } Writer;
 
@@ -358,7 +358,7 @@ static void put_window(Writer *w, int64_t cut) {
     put_text(w, w->window + first, n - first);
 }
 
-/* Writes text. From the planned border of the held-out part on, text is kept in the window until a place to cut is
+/* Writes text. From the planned beginning of the held-out text on, text is kept in the window until a place to cut is
  * known. */
 static void take_text(void *writer, const char *text, size_t bytes) {
     Writer *w = (Writer *)writer;
@@ -395,7 +395,8 @@ static HeldOut choose_held(const Job *job) {
     if (exit_code) give_up(job, exit_code, "%s", fault);
     if (bytes == 0) return (HeldOut){.first_byte = INT64_MAX};
     HeldOut held = {documents, (int64_t)(job->val * (double)documents), INT64_MAX};
-    if (held.count == 0 && documents > 1 && documents_have_rows(job->documents)) held.count = 1; /* rows stay whole */
+    /* Rows are not cut, so at least one is held out. */
+    if (held.count == 0 && documents > 1 && documents_have_rows(job->documents)) held.count = 1;
     if (held.count > 0) return held;
     int64_t held_bytes = (int64_t)(job->val * (double)bytes);
     if (held_bytes == 0)
@@ -425,8 +426,8 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     return w.encoder.invalid;
 }
 
-/* Copies a file into the folder of the shards, under that name: unpacked, and as UTF-8 without a mark, as other
- * programs read it. */
+/* Copies a file into the folder of the shards, under that name. The copy is unpacked, and UTF-8 without a mark, so that
+ * other programs can read it. */
 static void copy_beside(const Job *job, const char *from, const char *name) {
     char    to[PATH_MAX], fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
     int64_t read = io_read_file(from, COPIED_BYTES, &text);

@@ -33,9 +33,9 @@ int is_verb(int argc, char **argv);
 /* Runs the verb. Returns the exit code. */
 int verb_main(int argc, char **argv);
 
-const Verb *verb_find(const char *word); /* NULL: none */
+const Verb *verb_find(const char *word); /* returns NULL for an unknown word */
 /* help.c: prints the usage of the program, and the help for the topic in the words after "help". */
-void verb_print_usage(void);             /* on stderr */
+void verb_print_usage(void);             /* prints to stderr */
 int  verb_help(int words, char **word);
 
 extern const VerbKey CHECK_KEYS[], PLAN_KEYS[], TRAIN_TOKENIZER_KEYS[], TOKENIZE_KEYS[], SAMPLE_KEYS[], EVAL_KEYS[],
@@ -45,7 +45,7 @@ int verb_check(int argc, char **argv);      /* check.c        */
 int verb_plan(int argc, char **argv);       /* plan.c    */
 int verb_sample(int argc, char **argv);     /* sample.c  */
 int verb_eval(int argc, char **argv);       /* eval.c    */
-int verb_is_of_ranks(int argc, char **argv); /* for sample and eval: returns 1 if a grid is given, so that all ranks take part */
+int verb_is_of_ranks(int argc, char **argv); /* sample, eval: returns 1 with a grid, where all ranks take part */
 int verb_inspect(int argc, char **argv);    /* inspect.c      */
 int verb_diff(int argc, char **argv);       /* diff.c         */
 int verb_doctor(int argc, char **argv);     /* doctor.c       */

@@ -38,7 +38,7 @@ static void keep(WatchRun *w, const MetricsLine *l) {
     if (l->kind == LINE_EVAL) {
         w->eval = *l;
         curve_eval(&w->curve, l->step, l->loss);
-    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) { /* a server has only rounds */
+    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) { /* rounds: of a server */
         int64_t before = w->last.step > 0 ? w->last.step : 0;
         double  steps = l->kind == LINE_OUTER ? (double)(l->step - before) : 1;
         w->last = *l;
@@ -106,10 +106,10 @@ static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, c
     if (strcmp(h->host, self.host) == 0) return strcmp(h->boot, self.boot) == 0 && holder_lives(h);
     if (!w->lock[0]) w->still_since_ms = clock_ms() - (stat(path, &st) == 0 ? fmax(0, now - (double)st.st_mtim.tv_sec) * 1e3 : 0);
     else if (strcmp(text, w->lock) != 0) w->still_since_ms = clock_ms();
-    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS; /* clock_ms, because the wall clock may jump */
+    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS; /* the wall clock may jump */
 }
 
-/* Stores the last message of log.txt if nothing but its own further lines, which are indented, follows it. */
+/* Stores the last message of log.txt if only the indented further lines of that message follow it. */
 static void read_message(WatchRun *w) {
     enum { END_BYTES = 8192 };
     static const char MARK[] = "train_gpt: ", WARNING[] = "train_gpt: warning:";

@@ -14,9 +14,9 @@ typedef enum {
     WATCH_STARTING,  /* no step yet                                     */
     WATCH_RUNNING,
     WATCH_STOPPED,   /* ended in order before run.steps                 */
-    WATCH_DONE,      /* at run.steps                                    */
+    WATCH_DONE,      /* ended at run.steps                              */
     WATCH_LOST,      /* ended without a message: killed, crashed or host lost      */
-    WATCH_FAILED     /* ended with a message, which is the last one in log.txt     */
+    WATCH_FAILED     /* ended with a message, the last one in log.txt              */
 } WatchState;
 
 typedef struct {
