@@ -20,8 +20,8 @@ typedef struct {
  * collapse. */
 void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step);
 void expert_load_drop(ExpertLoad *l);
-/* Shares of n experts in counts [n], which are divided by their sum: share and index of the busiest expert, entropy,
- * and the number of equal experts that would have this entropy. */
+/* The shares of n experts: share and index of the busiest expert, entropy, and the number of equal experts that would
+ * have this entropy. counts [n] are divided by their sum. */
 typedef struct { double busiest, entropy, effective; int64_t expert; } ExpertShares;
 ExpertShares expert_shares(const int64_t *counts, int64_t n);
 

@@ -6,7 +6,7 @@
 #include "run/run.h"
 
 /* Joins the server, and receives its weights and the first lease. Returns the number of completed steps, at which the
- * lease begins. Sets r->between.stop if the run was asked to stop meanwhile, or if no server was found. */
+ * lease begins. Sets r->between.stop after a request to stop, or if no server was found. */
 int64_t rounds_begin(Run *r, int64_t step);
 
 /* Called after each step, with its loss. Exchanges with the server if the round is over. Trains the round again if the

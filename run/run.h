@@ -108,9 +108,9 @@ Position run_position(const Run *r, int64_t step);
 /* Returns the hash of the present state that must be equal on all ranks (optimizer_hash_replicas). Waits for the
  * stream. */
 int64_t run_hash_replicas(Run *r);
-/* Collective. Returns `replicas` if all ranks hold the same weights. If ranks hold different slices, returns 0 on each
- * rank whose slice equals that of most of its peers. The rows that tensor ranks do not cut must be equal, too. So the
- * result is the same on all ranks if no rank differs. Overwrites the sums of the step. */
+/* Collective. Returns a number that is equal on all ranks if no rank differs, for guard_compare. If all ranks hold the
+ * whole weights, it is `replicas`. If ranks hold different slices, it is 0, plus 1 if the rows that tensor ranks do not
+ * cut differ from those of most peers, plus 2 if the slice differs. Overwrites the sums of the step. */
 int64_t run_with_parts(Run *r, int64_t replicas);
 int64_t run_hash_pieces(Run *r); /* hash of optimizer_hash_pieces, equal on all ranks of r->groups.replicas */
 

@@ -94,8 +94,8 @@ void   saver_start(Saver *s, int64_t step, const char *fault);
 /* Returns 1 if this rank has finished its phase of the save in flight. Once all ranks have, as the reduction of a step
  * shows, all call saver_next. */
 int    saver_ready(Saver *s);
-/* Begins the next phase of the save. Returns 0. If the save is complete and its folder has its final name, returns the
- * milliseconds of the save instead: the copy, and the slowest rank in each phase, without training steps between. */
+/* Begins the next phase of the save and returns 0. If the save is complete, and the folder has its final name, returns
+ * the milliseconds of the save. They include the copy, and the slowest rank in each phase, but no training steps. */
 double saver_next(Saver *s);
 double saver_finish(Saver *s);                 /* waits for the end; returns like saver_next; 0 also without a save */
 double saver_finish_last(Saver *s);            /* saver_finish at the end of a run; exit 74 if the last save failed */

@@ -36,9 +36,9 @@ void       weights_set_close(WeightsSet *set);
  * with config.json and such weights. Exit 65 if path is none of these. */
 void weights_set_folder(const char *path, char *out, size_t capacity);
 
-/* Exit 65 naming file, line and column if a JSON file of a model is broken. path is the file, or the folder of a model:
- * then config.json, generation_config.json, tokenizer_config.json and special_tokens_map.json are read if they are
- * there. A file of another name is not read. */
+/* Exit 65 naming file, line and column if a JSON file of a model is broken. path is the file, or the folder of a model.
+ * In a folder it reads config.json, generation_config.json, tokenizer_config.json and special_tokens_map.json if they
+ * exist. A file of another name is not read. */
 void weights_set_check_json(const char *path);
 
 /* Returns a hash of the sizes of the files and of samples of their content. */

@@ -70,7 +70,7 @@ typedef struct {
         double      learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
         int         weight_decay_schedule; /* WeightDecaySchedule */
         double      muon_momentum;
-        int         newton_schulz, normuon; /* NewtonKind; */
+        int         newton_schulz, normuon; /* NewtonKind; 0 or 1 */
     } optimizer;
     struct {
         int     name;               /* ScheduleKind */
@@ -104,8 +104,8 @@ typedef struct {
 
 /* Reads a config file and applies the overrides, such as "optimizer.learning_rate=3e-4", whose value is JSON or a bare
  * word read as a string. If path is the folder of a run, its config.json is read and run.dir is that folder. ranks is
- * the size of the job, against which batch.global_tokens is checked; 0 if it is not known yet (call config_check_ranks
- * later).
+ * the size of the job, against which batch.global_tokens is checked. It is 0 if it is not known yet. config_check_ranks
+ * must then be called later.
  *
  * Returns NULL and fills *config. On faults it returns a malloc'ed text with one line "file:line:column: ..." for each
  * fault; a syntax fault is the only one. */

@@ -20,7 +20,7 @@ typedef struct {
     void      (*rewind)(void *ctx, int64_t step);
     void      (*compute)(void *ctx);
     StepNumbers (*numbers)(void *ctx, int64_t step); /* collective: the numbers, reduced over all ranks */
-    int       (*has_time)(void *ctx);                /* returns 0 if asked to stop: nothing is then verified */
+    int       (*has_time)(void *ctx);                /* returns 0 after a request to stop: no verification */
     void       *ctx;
 } Again;
 

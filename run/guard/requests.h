@@ -1,7 +1,7 @@
 /* requests.h - collects the requests to stop a run or to save it, and brings them to all ranks at the same step.
  *
- *   SIGUSR1, SIGTERM, SIGINT, <run.dir>/STOP   stop, saved, exit 75 (SIGHUP too: signals.h)
- *   SIGUSR2, <run.dir>/SAVE                    save and go on
+ *   SIGUSR1, SIGTERM, SIGINT, <run.dir>/STOP   save and stop: exit 75 (SIGHUP too: signals.h)
+ *   SIGUSR2, <run.dir>/SAVE                    save and continue
  *   run.max_minutes, SLURM_JOB_END_TIME        stop as above, so early that three checkpoints could be written before the time is over
  *
  * A step reads the requests once, and its reduction carries them to all ranks. Evaluations and samples read them

@@ -2,7 +2,7 @@
  * time.
  *
  *   SIGUSR1, SIGTERM, SIGINT, SIGHUP   save and stop; a second TERM or INT ends at once; HUP stays ignored under nohup
- *   SIGUSR2                            save and go on
+ *   SIGUSR2                            save and continue
  *   SIGCONT                            from mpirun: save and stop; TERM follows after 1 s, KILL after 2 s: watchdog.c.
  *                                      From a rank of this host, by sigqueue(): that rank ends the job after its own message
  */
