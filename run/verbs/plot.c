@@ -131,7 +131,7 @@ static void refuse_other_file(const char *key, const char *path, int (*is_ours)(
              key, path);
 }
 
-/* Refuses pipes, devices and folders before any file is made beside them. Links are replaced, not followed. */
+/* Links are replaced, not followed; pipes, devices and folders are refused before anything is made beside them. */
 static void refuse_kind(const char *key, const char *path) {
     struct stat st;
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
