@@ -29,17 +29,18 @@ extern "C" {
 #endif
 
 typedef struct {
-    int  error;      /* errno to fail with; 0: make the call */
+    int  error;      /* errno to fail with; 0 if the call is to be made */
     int  is_short;
-    int  kills;      /* after the call */
-    char word[16];   /* "" unless it is the caller's own */
+    int  kills;      /* SIGKILL after the call */
+    char word[16];   /* word of a rule that the caller defines; otherwise "" */
 } Failpoint;
 
 #ifdef FAILPOINTS
-Failpoint failpoint(const char *name);       /* counts the call; hangs and kills here; any thread */
-void      failpoint_done(Failpoint f);       /* kills here, too; keeps errno */
-int64_t   failpoint_calls(const char *name); /* so far, of a name or a group */
-void      failpoints_reset(void);            /* counts from 1 again */
+Failpoint failpoint(const char *name);       /* counts the call and applies the rule: hangs or kills here; may be called
+                                              * by any thread */
+void      failpoint_done(Failpoint f);       /* kills here if the rule says after the call; keeps errno */
+int64_t   failpoint_calls(const char *name); /* calls so far of a name or a group */
+void      failpoints_reset(void);            /* starts all counts again from 1 */
 #else
 static inline Failpoint failpoint(const char *name) {
     (void)name;

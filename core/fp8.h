@@ -22,15 +22,17 @@ extern "C" {
 float   fp8_to_f32(uint8_t code, DType type);
 uint8_t fp8_from_f32(float x, DType type);
 
-/* The exponent of the largest value, 1.75 * 2^top, and of the smallest normal one. */
+/* Exponents of the largest value, which is 1.75 * 2^top, and of the smallest normal value. */
 HOST_AND_DEVICE static inline int   fp8_top(DType type) { return type == E4M3 ? 8 : 15; }
 HOST_AND_DEVICE static inline int   fp8_bottom(DType type) { return type == E4M3 ? -6 : -14; }
 HOST_AND_DEVICE static inline float fp8_largest(DType type) { return type == E4M3 ? 448.0f : 57344.0f; }
 
-/* Scales are 2^FP8_LEAST to 2^FP8_MOST: they and their inverses are far from the ends of f32 and bf16. */
+/* Limits of a scale, as exponents of 2. Such scales and their inverses are far from the ends of f32 and bf16.
+ * FP8_MARGIN is the log2 of the spare factor of 2. */
 enum { FP8_LEAST = -100, FP8_MOST = 100, FP8_MARGIN = 1 };
 
-/* log2 s for a tensor whose largest |t| has these bits as f32. 0 where that is zero, infinite or NaN: it says nothing. */
+/* Returns log2 s for a tensor whose largest |t| has these bits as f32. Returns 0 if that value is zero, infinite or
+ * NaN, because it then gives no scale. */
 HOST_AND_DEVICE static inline int fp8_exponent(uint32_t amax_bits, DType type) {
     if (amax_bits == 0 || amax_bits >= 0x7f800000u) return 0;
     int own = (int)(amax_bits >> 23) - 127, is_over = (amax_bits & 0x7fffffu) > 0x600000u; /* 1.75 and up to 2 */
@@ -38,7 +40,7 @@ HOST_AND_DEVICE static inline int fp8_exponent(uint32_t amax_bits, DType type) {
     return fits < FP8_LEAST ? FP8_LEAST : fits > FP8_MOST ? FP8_MOST : fits;
 }
 
-/* 2^exponent */
+/* Returns 2^exponent. */
 HOST_AND_DEVICE static inline float fp8_power(int exponent) {
     uint32_t bits = (uint32_t)(exponent + 127) << 23;
     float    power;

@@ -14,8 +14,9 @@
 
 #include "core/device.h"
 
-void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* gradients, just zeroed */
-double inject_loss(double tokens);                               /* to be added to the sum of `tokens` losses */
-void   inject_flip(Stream *s, const char *name, Tensor x);       /* a bit, anywhere in x */
+void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* gradients that have just been zeroed */
+double inject_loss(double tokens);                               /* returns the amount to add to the sum of `tokens`
+                                                                  * losses */
+void   inject_flip(Stream *s, const char *name, Tensor x);       /* flips one bit in x */
 
 #endif
