@@ -35,7 +35,8 @@ enum { FP8_LEAST = -100, FP8_MOST = 100, FP8_MARGIN = 1 };
  * NaN, because it then gives no scale. */
 HOST_AND_DEVICE static inline int fp8_exponent(uint32_t amax_bits, DType type) {
     if (amax_bits == 0 || amax_bits >= 0x7f800000u) return 0;
-    int own = (int)(amax_bits >> 23) - 127, is_over = (amax_bits & 0x7fffffu) > 0x600000u; /* 1.75 and up to 2 */
+    /* the fraction is above 1.75 */
+    int own = (int)(amax_bits >> 23) - 127, is_over = (amax_bits & 0x7fffffu) > 0x600000u;
     int fits = fp8_top(type) - FP8_MARGIN - own - is_over;
     return fits < FP8_LEAST ? FP8_LEAST : fits > FP8_MOST ? FP8_MOST : fits;
 }

@@ -19,7 +19,7 @@
 
 #include "core/kernel.cuh"
 
-/* PTX_HERE: where the caller stands, for the emulator's messages. EMULATED(...) runs in the emulator, PTX(...) on a
+/* PTX_HERE passes the caller's place, for the emulator's messages. EMULATED(...) runs in the emulator, PTX(...) on a
  * GPU. */
 #ifdef CUDA_EMU
 #define PTX_HERE , const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -90,8 +90,8 @@ DEVICE float exp2_approx(float x) {
     return x;
 }
 
-/* e^x of relative error 2^-22 + |x| 2^-24, for the rounding of x log2(e); below 2^-126 zero. __expf takes three instructions
- * more, for results below that. */
+/* Returns e^x with relative error 2^-22 + |x| 2^-24, because x log2(e) is rounded; zero below 2^-126. __expf takes
+ * three instructions more, for results below that. */
 DEVICE float exp_approx(float x) { return exp2_approx(x * 1.4426950408889634f); }
 
 /* --- asynchronous copies, global to shared, 16 bytes; bytes past source_bytes become zero ------------------------- */
@@ -104,8 +104,8 @@ DEVICE void cp_async_commit() {
     EMULATED(emu::cp_async_commit();)
     PTX("cp.async.commit_group;" ::: "memory");
 }
-/* At most `pending` of this thread's latest groups are still on their way. A barrier is still needed before others
- * read. */
+/* Waits until at most `pending` of this thread's latest groups are incomplete. Other threads may read only after a
+ * barrier. */
 template <int pending> DEVICE void cp_async_wait() {
     EMULATED(emu::cp_async_wait(pending);)
     PTX("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -117,7 +117,7 @@ DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
     EMULATED(emu::block_barrier(id, threads, "named_barrier_sync", 0, emu::REDUCE_NONE, file, line);)
     PTX("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/* Counts as having come, and goes on: what it wrote before is there for those who sync. */
+/* Arrives at the barrier without waiting. Threads that sync see what this thread wrote before. */
 DEVICE void named_barrier_arrive(int id, int threads PTX_HERE) {
     EMULATED(emu::block_arrive(id, threads, "named_barrier_arrive", file, line);)
     PTX("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -148,7 +148,8 @@ DEVICE void mbarrier_init(uint64_t *barrier, unsigned count PTX_HERE) {
     EMULATED(emu::mbarrier_init(barrier, count, file, line);)
     PTX("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
-/* After the inits, before a barrier: TMA sees them. */
+/* Makes initialized barriers visible to TMA and the cluster. Called after the inits, before a block or cluster
+ * barrier. */
 DEVICE void mbarrier_init_fence() { PTX("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void mbarrier_arrive(uint64_t *barrier PTX_HERE) {
     EMULATED(emu::mbarrier_arrive(barrier, 0, file, line);)
@@ -158,16 +159,16 @@ DEVICE void mbarrier_arrive_expect(uint64_t *barrier, unsigned bytes PTX_HERE) {
     EMULATED(emu::mbarrier_arrive(barrier, bytes, file, line);)
     PTX("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
-/* Until the phase of this parity has completed. */
+/* Waits until the phase of this parity has completed. */
 DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
     EMULATED(emu::mbarrier_wait(barrier, parity, file, line);)
     PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-/* True in one lane of a warp, always the same one, whose lanes call it together. The compiler then knows that a single
- * thread goes on: behind a comparison of thread numbers it puts each TMA instruction into a loop over the threads that
- * may have come. */
+/* Returns true in one lane of a warp, always the same one. All lanes call it together. The compiler then knows that a
+ * single thread continues. After a comparison of thread numbers it would put each TMA instruction into a loop over the
+ * threads that may be active. */
 DEVICE bool elect_one(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     uint32_t elected = 0;
     EMULATED(elected = emu::vote(0xffffffffu, 1, "elect.sync", file, line) && emu::lane() == 0;)
@@ -182,7 +183,7 @@ typedef EmuTensorMap TensorMap;
 #else
 typedef CUtensorMap TensorMap;
 #endif
-/* Issued by one thread; completes the bytes of `barrier`. The map is a __grid_constant__ kernel parameter. */
+/* Issued by one thread. Completes the expected bytes of `barrier`. The map is a __grid_constant__ kernel parameter. */
 DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, 0, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4}], [%2];"
@@ -197,13 +198,14 @@ DEVICE unsigned cluster_rank() {
     PTX("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-/* A barrier of all threads of the cluster, in two parts. Blocks that others reach into (below) start and end with one. */
+/* Arrive and wait are the two halves of a barrier of all threads of the cluster. Blocks whose shared memory other
+ * blocks access start and end with one. */
 DEVICE void cluster_arrive(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-/* The same, and orders no memory: behind mbarrier_init_fence, which has said that the barriers exist. The other one waits until all that
- * this thread wrote is there for the whole GPU. */
+/* Arrives without ordering memory. That is enough after mbarrier_init_fence, which has already published the barriers
+ * to the cluster. cluster_arrive would wait until all writes of this thread are visible to the whole GPU. */
 DEVICE void cluster_arrive_relaxed(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -212,8 +214,9 @@ DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line 
     EMULATED(emu::cluster_wait(file, line);)
     PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* Arrives at the barrier that block `rank` of the cluster has at the same address: this thread has read its stage. Orders reads only;
- * to hand writes on to the other block would need .release.cluster, which compiles to a slow fence of the whole GPU. */
+/* Arrives at the barrier that block `rank` of the cluster has at the same address, after this thread has read its
+ * stage. Orders reads only: to pass writes to the other block would need .release.cluster, which compiles to a slow
+ * fence of the whole GPU. */
 DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
     EMULATED(emu::mbarrier_arrive_at(barrier, rank, file, line);)
     PTX("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -225,7 +228,8 @@ DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
     PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
-/* Into the blocks whose bits are set in `blocks`, at the same place in each; completes the bytes of each one's barrier. */
+/* Loads a tile into each block whose bit is set in `blocks`, at the same place in each. Completes the bytes of each
+ * block's barrier. */
 DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, blocks, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3,%4}], [%2], %5;"
@@ -234,13 +238,15 @@ DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *
 
 /* --- TMA, the other way: a tile in shared memory to a matrix; what lies outside of the matrix is not written ------- */
 
-/* Stores, cp.async and stmatrix write through the generic proxy, TMA and wgmma read through the asynchronous one. Whoever
- * wrote calls this, and a barrier follows, before TMA or wgmma may read. */
+/* Orders generic writes before asynchronous reads. Stores, cp.async and stmatrix write through the generic proxy, TMA
+ * and wgmma read through the asynchronous one. The writer calls this before a barrier, after which TMA or wgmma may
+ * read. */
 DEVICE void fence_proxy_async() {
     EMULATED(emu::fence_proxy_async();)
     PTX("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Issued by one thread, which commits and waits. add: matrix += tile, in the type of the map. */
+/* Issued by one thread, which then calls bulk_commit and bulk_wait. tma_reduce_add_2d adds the tile to the matrix, in
+ * the type of the map. */
 DEVICE void tma_store_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
     EMULATED(emu::tma_store_2d(map, shared, column, row, false, file, line);)
     PTX("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2,%3}], [%1];"
@@ -255,8 +261,8 @@ DEVICE void bulk_commit() {
     EMULATED(emu::bulk_commit();)
     PTX("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* At most `pending` of this thread's latest groups are not yet written; read: have not yet left shared memory, which may
- * be filled again, and which a block must not give up by ending. */
+/* bulk_wait waits until at most `pending` of this thread's latest groups are not yet written. bulk_wait_read waits only
+ * until they have left shared memory: it may then be filled again, and the block may end. */
 template <int pending> DEVICE void bulk_wait() {
     EMULATED(emu::bulk_wait(pending, false);)
     PTX("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
@@ -268,7 +274,8 @@ template <int pending> DEVICE void bulk_wait_read() {
 
 /* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers give up, consumers take ---- */
 
-/* A raise waits until the block has them: it starts with those of its launch bounds, at most 64 Ki. */
+/* registers_raise waits until the block has enough registers. The block starts with those of its launch bounds, at most
+ * 64 Ki. */
 template <int registers> DEVICE void registers_raise(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::set_registers(registers, true, file, line);)
     PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
