@@ -72,7 +72,7 @@ static int chunk_bytes(const Op *op, int64_t chunk) {
     return (int)(left < TREE_CHUNK_BYTES ? left : TREE_CHUNK_BYTES);
 }
 
-/* The address of a chunk of part i of the tree: in this rank's own node, or in the receive buffer. */
+/* Returns the address of a chunk of node i of the tree: in this rank's own node, or in the receive buffer. */
 static char *chunk_at(const Op *op, int64_t chunk, int i) {
     const Comm        *c = op->comm;
     const struct Tree *t = c->tree;
@@ -85,7 +85,7 @@ static void post_receives(Op *op) {
     struct Tree *t = c->tree;
     for (; op->receives < op->messages && op->receives < op->received + 2; op->receives++) {
         if (t->owner < 0) t->owner = op->sequence;
-        if (t->owner != op->sequence) return; /* an older one owns the buffers; it needs nothing from us to end */
+        if (t->owner != op->sequence) return; /* an older sum owns the buffers, and needs nothing from us to end */
         for (int i = 0; i < t->parts; i++) {
             MPI_Request *request = &t->receive[op->receives % 2 * t->parts + i];
             *request = MPI_REQUEST_NULL;
@@ -96,7 +96,7 @@ static void post_receives(Op *op) {
     }
 }
 
-/* Messages are in order of chunk, then of rank from the next one on, then of node. */
+/* Posts sends in order of chunk, then of rank from the next one on, then of node. */
 static void post_sends(Op *op) {
     Comm              *c = op->comm;
     const struct Tree *t = c->tree;
@@ -110,7 +110,7 @@ static void post_sends(Op *op) {
     }
 }
 
-/* The oldest chunk, if all of it has arrived. */
+/* Takes the oldest chunk if all of it has arrived. */
 static int take_chunk(Op *op) {
     Comm        *c = op->comm;
     struct Tree *t = c->tree;
