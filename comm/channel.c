@@ -15,7 +15,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 
-enum { DROPS = 64 /* reads of 64 KiB in one call while the channel ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
+enum { DROPS = 64 /* reads of 64 KiB in a call while the channel ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
 
 typedef enum {
     CHANNEL_WHOLE,

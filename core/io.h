@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 typedef enum {
-    IO_CREATE, IO_APPEND, IO_SHARED /* creates the file or keeps the one that exists; several processes write into it */,
+    IO_CREATE, IO_APPEND, IO_SHARED /* creates the file or keeps an existing one; several processes write into it */,
     IO_SECRET /* mode 600; -EEXIST if the file exists */, IO_READ,
     IO_READ_ANY /* an input file that may also be a pipe or device; waits for the writer of a pipe */
 } IoOpen;

@@ -20,7 +20,7 @@
 enum {
     WARPGROUP = 128, GROUPS = 2, GROUP_ROWS = 64, BLOCK_ROWS = GROUPS * GROUP_ROWS,
     CONSUMER_WARPS = GROUPS * WARPGROUP / WARP, HOPPER_THREADS = (GROUPS + 1) * WARPGROUP, LOADER = GROUPS * WARPGROUP,
-    LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232, /* of 3 x 168 that the block starts with */
+    LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232, /* the block starts with 3 x 168 */
     BOX = 64, TILE_ALIGN = 1024, SWIZZLE_ROWS_BYTES = 8 * 128
 };
 
@@ -39,7 +39,8 @@ DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) =
 
 template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
 
-/* fillers: the loader, or warps that write the places themselves; takers: warps. */
+/* Initializes a queue. fillers: 1 for the loader, or the number of warps that write the places themselves. takers:
+ * number of warps that read. */
 template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 1, unsigned takers = CONSUMER_WARPS) {
     for (int i = 0; i < SLOTS; i++) {
         mbarrier_init(&q.full[i], fillers);
@@ -47,19 +48,19 @@ template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 
     }
 }
 template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) { mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1); }
-/* When the n-th place is free: announces the bytes that its barrier will see; returns the barrier. */
+/* Waits until the n-th place is free, announces the bytes to its barrier and returns the barrier. */
 template <int SLOTS> DEVICE uint64_t *queue_fill(Queue<SLOTS> &q, unsigned n, unsigned bytes) {
     queue_await_room(q, n);
     mbarrier_arrive_expect(&q.full[n % SLOTS], bytes);
     return &q.full[n % SLOTS];
 }
 template <int SLOTS> DEVICE void queue_take(Queue<SLOTS> &q, unsigned n) { mbarrier_wait(&q.full[n % SLOTS], n / SLOTS & 1); }
-/* Each warp, when it has read the n-th place. */
+/* Called by each warp after it has read the n-th place. */
 template <int SLOTS> DEVICE void queue_free(Queue<SLOTS> &q, unsigned n) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.empty[n % SLOTS]);
 }
-/* Each warp that fills places, when it has written its part of the n-th one. */
+/* Called by each warp that fills places, after it has written its share of the n-th one. */
 template <int SLOTS> DEVICE void queue_give(Queue<SLOTS> &q, unsigned n) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.full[n % SLOTS]);
@@ -74,7 +75,7 @@ template <typename T, int ROWS, int D> DEVICE void load_box(T *tile, const Tenso
 template <typename T, int ROWS, int D> DEVICE void load_rows(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
     for (int r = 0; r < ROWS; r += BOX) load_box<T, ROWS, D>(tile + r * BOX, map, full, column, row + r);
 }
-/* ROWS keys from position `key` on, of the sequence whose rows begin at first_row on each rank. */
+/* Loads ROWS keys from position `key` on, of the sequence whose rows begin at first_row on each rank. */
 template <typename T, int ROWS, int D>
 DEVICE void load_positions(T *tile, const TensorMap *keys, uint64_t *full, int column, int first_row, int key, const Heads &h) {
     for (int r = 0; r < ROWS; r += BOX) {
@@ -84,7 +85,7 @@ DEVICE void load_positions(T *tile, const TensorMap *keys, uint64_t *full, int c
     }
 }
 
-/* The first row of a head's sequence, and its columns in y (or among the q of qkv) and in keys. */
+/* Return the first row of a head's sequence, and its columns in y (or in the q of qkv) and in keys. */
 DEVICE int sequence_row(const Heads &h, int head) { return head / h.H * h.T; }
 DEVICE int head_column(const Heads &h, int head) { return head % h.H * h.D; }
 DEVICE int key_column(const Heads &h, int head) { return (h.context > 1 ? 0 : h.C) + head % h.H / h.group * h.D; }
@@ -95,7 +96,8 @@ DEVICE int           held_row() { return (int)threadIdx.x % WARPGROUP / WARP * 1
 DEVICE constexpr int held_side(int i) { return i / 2 % 2; }
 DEVICE int           held_column(int i) { return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2; }
 
-/* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another. A_ROWS: of the whole tile. */
+/* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another, transposed. A_ROWS: rows of the whole
+ * tile a. */
 template <typename T, int N, int D, int A_ROWS>
 DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bool add) {
     const uint64_t left = descriptor_afresh(matrix_descriptor(a + row * BOX, 16, SWIZZLE_ROWS_BYTES)),
@@ -113,7 +115,7 @@ template <typename T, int N, int D> DEVICE void add_rows(float (&out)[D / 2], co
     for (int j = 0; j < N; j += 16) wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
     wgmma_commit();
 }
-/* A product as the left factor of the next one, rounded to T. */
+/* Makes a product the left factor of the next one, rounded to T. */
 template <typename T, int N> DEVICE void round_product(uint32_t (&p)[N / 16][4], const float (&s)[N / 2]) {
     #pragma unroll
     for (int i = 0; i < N / 4; i++) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
@@ -125,7 +127,7 @@ template <int N> DEVICE void set_zero(float (&x)[N]) {
 
 /* --- masks: rows are queries and columns keys from the given positions on, or TURNED; the scores become -infinity ------- */
 
-/* No query sees a later key. */
+/* Masks later keys: no query sees a key after it. */
 template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, int key) {
     #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -133,7 +135,7 @@ template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, i
         if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[i] = -INFINITY;
     }
 }
-/* Nor one of an earlier document. row: of the first query, in `starts`. */
+/* Masks earlier documents: no query sees a key before its document. row: row of the first query, in `starts`. */
 template <bool TURNED, int N> DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key, const Heads &h) {
     #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -144,7 +146,7 @@ template <bool TURNED, int N> DEVICE void mask_earlier(float (&s)[N], const int3
 
 /* --- results: by way of a tile's own 16 rows of this warp, which no product reads any more --------------------------- */
 
-/* product times scale[side], rounded, into the tile of ROWS rows; row: of the warp. */
+/* Writes product times scale[side], rounded, into the tile of ROWS rows. row: the warp's first row. */
 template <typename T, int ROWS, int D>
 DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (&scale)[2]) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(T);
@@ -159,7 +161,7 @@ DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (
     }
     __syncwarp();
 }
-/* And from there to rows `first` on of a head, those before T. */
+/* Writes the product through the tile to rows `first` on of a head, except rows from T on. */
 template <typename T, int ROWS, int D>
 DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2],
                           const Heads &h) {
