@@ -111,7 +111,7 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
     for (int r = lane / PACKS; r < CHUNK; r += WARP / PACKS) {
         const Codes8 codes = cast_pack<E5M2>(load_pairs(rows + r * BOX + (pack ^ r % 8) * PACK8), by, &seen);
         pack_store((uint32_t *)(t.plain + (first + r) * t.pitch + column + pack * PACK8), codes);
-        __syncwarp(); /* all have read the four rows */
+        __syncwarp(); /* the four rows have been read */
         pack_store(words + (r + r / HALF) * WORDS + pack * 2, codes);
     }
     notes() = seen;
@@ -253,7 +253,7 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
             #pragma unroll 1
             for (int query = key; query < end; query += STEP, n++) {
                 const int first = DOCUMENTS ? starts_of(h, head)[query] / BLOCK_ROWS * BLOCK_ROWS : 0;
-                const bool is_last = query < key + BLOCK_ROWS; /* these queries see no later key */
+                const bool is_last = query < key + BLOCK_ROWS; /* no later key is seen by this step's queries */
                 const T   *ds = shared->ds[n % SLOTS];
                 #pragma unroll 1
                 for (int column = 0; column < D; column += BOX) {
@@ -323,7 +323,7 @@ size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
 }
 
 bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
-    enum { L2_BYTES = 40 << 20 }; /* four fifths of an H100's 50 MB */
+    enum { L2_BYTES = 40 << 20 }; /* less than an H100's 50 MB */
     const AttentionAsked asked = attention_asked();
     if (!attention_expects_hopper(act, h.size) || h.query != h.key || asked == ATTENTION_TILES) return false;
     const int64_t waves = blocks_for(heads, heads_processors());

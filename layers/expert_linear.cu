@@ -22,7 +22,7 @@ template <typename T> struct Operand { const T *data; int64_t ld; int outer, inn
  * memory. */
 struct Tile16 {
     static constexpr int I = 128, J = 128, R = 32, WARPS_I = 2, WARPS_J = 4, THREADS = WARPS_I * WARPS_J * WARP;
-    static constexpr int ATOMS = I / WARPS_I / 16, COLUMNS = J / WARPS_J; /* of one warp */
+    static constexpr int ATOMS = I / WARPS_I / 16, COLUMNS = J / WARPS_J; /* a warp has ATOMS x 16 rows and COLUMNS columns */
     static constexpr int PAD = 8;                                       /* puts the eight rows of a matrix load in
                                                                          * different banks */
     static constexpr int OPERAND = I * (R + PAD), STAGE = 2 * OPERAND, SHARED_BYTES = 2 * STAGE * 2;

@@ -141,7 +141,7 @@ DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     return x;
 }
 
-/* The same expressions as in layernorm.cu and rmsnorm.cu, for the same bits. */
+/* Sums with the expressions of layernorm.cu and rmsnorm.cu, for the same bits. */
 DEVICE float pack_total(Pairs8 x) {
     Pack<float, PACK8> v = pairs_to_f32(x);
     float              total = 0.0f;

@@ -15,7 +15,7 @@
 
 enum {
     TILE_ROWS = 128, TILE_COLUMNS = 64, TILE_THREADS = 256,
-    PACK8 = 8, THREAD_ROWS = 4, /* of one thread */
+    PACK8 = 8, THREAD_ROWS = 4, /* a thread has 4 rows of 8 columns */
     CHUNK = 16,                 /* rows of a column that are written at once */
     COLUMN_CHUNKS = TILE_ROWS / CHUNK, ROW_PACKS = TILE_COLUMNS / PACK8
 };
@@ -60,7 +60,7 @@ DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
 
 /* --- casting ------------------------------------------------------------------------------------------------------ */
 
-/* What a thread has seen in the elements that it cast: bits of the largest |x| of the even and of the odd elements, how
+/* Notes of a thread on the elements that it cast: bits of the largest |x| of the even and of the odd elements, how
  * many exceeded the type's largest value, how many became zero. */
 typedef struct { uint32_t most; int over, vanished; } Seen;
 
@@ -217,7 +217,7 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
         turn_words(w);
         for (int j = 0; j < 4; j++) tile[pack * PACK8 + half * 4 + j][chunk ^ pack].v[rows % (CHUNK / THREAD_ROWS)] = w[j];
     }
-    __syncthreads(); /* the tile is complete */
+    __syncthreads(); /* the tile is whole */
     #pragma unroll
     for (int i = (int)threadIdx.x; i < TILE_COLUMNS * COLUMN_CHUNKS; i += TILE_THREADS) {
         int     column = i / COLUMN_CHUNKS, from = i % COLUMN_CHUNKS;

@@ -45,7 +45,7 @@ void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
     for (int64_t row = 0; row < x.dim[0]; row++) sum_row(x.type, f, row);
 }
 
-/* Runs of rows side by side, then their partial sums in order. partial [runs][2][half] */
+/* Computes runs of rows in parallel, then adds their partial sums in order. partial [runs][2][half] */
 static void backward_rows(Tensor dw, Tensor db, Tensor x, Backward k, float *partial) {
     int64_t N = x.dim[0], runs = runs_of(N), half = partial_elems(k.C);
     #pragma omp parallel for schedule(static)

@@ -21,7 +21,7 @@ typedef enum {
                              * has it */
 } Epilogue;
 
-/* What replaces an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the epilogue
+/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the epilogue
  * leaves to do, or is NULL. Timing calls them several times before the product, so they may only write memory that the
  * product or its caller overwrites afterwards. */
 typedef struct {

@@ -101,8 +101,8 @@ KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight,
     }
 }
 
-/* The same with dweight = sum_f dy silu(gate) up; dgate_up may be gate_up: each element is read and written by one thread. As above;
- * bound: 5 elements of traffic each. */
+/* Backward of the weighted swiglu, with dweight = sum_f dy silu(gate) up. dgate_up may be gate_up, because each element
+ * is read and written by one thread. Warp and grid as in forward. Bound: 5 elements of traffic each. */
 template <typename T, int W>
 KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, const T *gate_up, const float *weight,
                                      const int32_t *order, int64_t R, int64_t F) {

@@ -1,4 +1,4 @@
-/* transpose_simd.h - matrices transposed and widened to f32 on their way into a packed tile. CPU only; included in
+/* transpose_simd.h - matrices turned over and widened to f32 on their way into a packed tile. CPU only; included in
  * every pass of core/simd_each.h, after act_simd.h.
  *
  * A block of L x L floats, L to a register, is transposed in log2(L) rounds. Interleaving register i with register i +
