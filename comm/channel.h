@@ -1,15 +1,15 @@
 /* channel.h - one TCP connection between an island's rank and a server: frames that are whole, sealed and in order, or
  * a broken channel and a sentence. No MPI.
  *
- * Opening, before any frame; a peer gets no more memory than a small buffer until it has proven the key:
+ * The opening comes before any frame. A peer gets only a small buffer until it has proven the key:
  *   client: "TGO1" u32 protocol, nonce_c[32]
  *   server: "TGO1" u32 protocol, nonce_s[32], proof[32]
  *   client: proof[32]
- * The first 8 bytes are the same in every protocol to come: so each side can say which one the other speaks.
+ * The first 8 bytes will be the same in every later protocol, so that each side can name the protocol of the other.
  *
- * All calls but channel_connect, channel_wait and channel_flush return at once. A channel breaks once and stays broken:
- * its peer closed it, was silent in the opening, or sent bytes that are no frame, a frame with a wrong seal, or one out
- * of order. A call never ends the program and never raises SIGPIPE. One thread uses a channel at a time.
+ * All calls but channel_connect, channel_wait and channel_flush return at once. A channel breaks if its peer closes it,
+ * does not finish its opening, or sends bytes that are not a frame, a frame with a wrong seal, or one out of order. It
+ * then stays broken. A call never ends the program and never raises SIGPIPE. One thread uses a channel at a time.
  *
  * A loop over channels:
  *   channel_wait(all, count, listening, 100);

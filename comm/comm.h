@@ -1,10 +1,10 @@
 /* comm.h - groups of ranks and their collectives. A Comm is a group; every collective takes one, there is no global.
  *
- * Only the main thread calls these (MPI_THREAD_FUNNELED). Started collectives progress inside comm_poll() and every
- * wait, those of all groups of this process: Open MPI moves data only inside its calls. In a group of one every
- * collective is a no-op. Ranks start the collectives of one group in the same order. Those of different groups may be
- * started in any order, but with NCCL: there all ranks that share two groups start theirs in one order, since a GPU
- * runs them one after another.
+ * Only the main thread calls these (MPI_THREAD_FUNNELED). Started collectives of all groups of this process progress
+ * inside comm_poll() and every wait, because Open MPI moves data only inside its calls. In a group of one every
+ * collective does nothing. Ranks start the collectives of one group in the same order. Collectives of different groups
+ * may be started in any order, except with NCCL. There all ranks that share two groups start theirs in one order,
+ * because a GPU runs them one after another.
  */
 #ifndef TRAIN_GPT_COMM_COMM_H
 #define TRAIN_GPT_COMM_COMM_H

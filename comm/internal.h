@@ -9,8 +9,8 @@
  *   nccl.cu                                   collectives in a queue of its own, on the GPU
  *   mpi.c                                     the launcher's side of MPI, and the small blocking calls over MPI
  *
- * In a build without MPI, no_mpi.c stands in for ring.c, pair.c, collectives_mpi.c and mpi.c; in one without CUDA, staging.c
- * and nccl.c for the .cu files.
+ * In a build without MPI, no_mpi.c replaces ring.c, pair.c, collectives_mpi.c and mpi.c. In a build without CUDA,
+ * staging.c and nccl.c replace the .cu files.
  */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
 #define TRAIN_GPT_COMM_INTERNAL_H

@@ -1,8 +1,8 @@
 /* key.h - the secret that islands and their server share: 32 random bytes in a file of mode 600, as 64 hex digits.
  *
- * Also what is made of it: each side's proof that it has the key, and the keys that seal the frames of a connection,
- * one for each direction. All are BLAKE2b-256 keyed with the secret, over a word of its own and both sides' nonces: a
- * proof for one connection, or for one side, is none for another.
+ * The file also computes each side's proof that it has the key, and the keys that seal the frames of a connection, one
+ * for each direction. All are BLAKE2b-256 keyed with the secret, over a word of its own and both sides' nonces. So a
+ * proof is valid for one side of one connection only.
  */
 #ifndef TRAIN_GPT_COMM_KEY_H
 #define TRAIN_GPT_COMM_KEY_H

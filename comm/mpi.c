@@ -2,7 +2,7 @@
  * a count is an int.
  *
  * Each small blocking call starts MPI's non-blocking call and waits. Every collective in flight progresses during the
- * wait: a peer may need one of another group before it comes.
+ * wait, because a peer may need one of another group before it reaches this call.
  */
 #ifndef NO_MPI
 #include <ifaddrs.h>

@@ -1,14 +1,16 @@
 /* nccl.cu - parallel.comm = nccl: collectives between GPUs, on a stream beside the one that computes. A group has its
- * own communicator. All groups share the stream: their collectives run in program order, and none waits on a GPU for
- * a later one.
+ * own communicator. All groups share the stream: their collectives run in program order, and none waits on a GPU for a
+ * later one.
  *
- * Each starts behind an event of the followed stream. None makes the host wait: at the end the followed stream waits
- * for ours. Those of an inline group are on the followed stream itself, and so in order without events. Our stream has
- * the highest priority: a collective needs few multiprocessors, but spins on them until every peer has come, so one
- * that waits for a large product's blocks to drain keeps multiprocessors of all its peers idle.
+ * Each collective starts after an event of the followed stream. None makes the host wait: at the end the followed
+ * stream waits for ours. Collectives of an inline group are on the followed stream itself, and so in order without
+ * events.
  *
- * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and reported here.
- * But then a call may return before it is done, and before its work is on the stream: settle() asks until it is.
+ * Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until every peer has
+ * arrived. If it waited for the blocks of a large product to end, it would keep multiprocessors of all its peers idle.
+ *
+ * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost peer is found and reported here.
+ * But a call may then return before it is done, and before its work is on the stream: settle() polls until it is.
  */
 #include <nccl.h>
 #include <sched.h>

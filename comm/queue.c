@@ -1,7 +1,8 @@
 /* queue.c - the started collectives of this process, of all its groups, in one queue.
  *
- * A collective is started, moved along by every poll and every wait, whichever group it is of, and leaves the queue
- * when it is done. In a group of one nothing is ever queued. NCCL's are queued on the GPU instead, by nccl.cu.
+ * Every poll and every wait moves all started collectives along, whichever group they belong to. A collective leaves
+ * the queue when it is done. In a group of one nothing is ever queued. nccl.cu queues NCCL's collectives on the GPU
+ * instead.
  */
 #include <sched.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* staging.cu - the ring and MPI's collectives for buckets in GPU memory, by way of pinned host memory: for ranks that
  * share a GPU, which NCCL refuses, and for machines without NCCL.
  *
- * A bucket is copied to the host on a stream of our own, once the followed stream has come to it. So backward is
- * queued and runs on meanwhile; the host polls an event for the copy's end. The result goes back on the same stream,
- * and the followed stream waits for it. Both ways and all groups share one stream, so host memory is reusable once
- * the way back is queued: the next bucket into it comes later.
+ * A bucket is copied to the host on a stream of our own, after the work that the followed stream has so far. Meanwhile
+ * backward is queued and runs; the host polls an event for the copy's end. The result is copied back on the same
+ * stream, and the followed stream waits for it. Both directions and all groups share one stream, so host memory can be
+ * reused once the copy back is queued: the next bucket is copied into it later.
  */
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* threads.c - how many threads this rank should run, and on which cores.
  *
  * A launcher may bind ranks to fewer cores than the job has: Open MPI gives `-np 1` one core. The launcher's own
- * affinity is not narrowed, so it shows the job's cores. Those that no rank of this host carries are dealt out among
- * the ranks. A binding by the user is left alone. Cores are counted, not hardware threads: SIMD code gains nothing
+ * affinity is not narrowed, so it shows the job's cores. Cores to which no rank of this host is bound are divided among
+ * the ranks. A binding by the user is not changed. Cores are counted, not hardware threads: SIMD code gains nothing
  * from the second one.
  */
 #include <sched.h>

@@ -1,10 +1,10 @@
 /* tree.h - the order in which a step's gradients are added where no number of ranks may change a bit
  * (parallel.deterministic).
  *
- * The step's K micro-batches are the leaves 0..K-1 of a binary tree over K padded to a power of two. A node is the
- * sum of its two halves; a half without leaves is left out. Rank r has the leaves [r K/W, (r+1) K/W) and adds them to
- * whole nodes, as a binary counter carries. The holder of all ranks' nodes goes on adding in the same tree. So the
- * sum does not depend on the rank of an addition.
+ * The step's K micro-batches are the leaves 0..K-1 of a binary tree over K padded to a power of two. A node is the sum
+ * of its two halves; a half without leaves is left out. Rank r has the leaves [r K/W, (r+1) K/W) and adds them to whole
+ * nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same tree. So the
+ * sum does not depend on which rank makes an addition.
  */
 #ifndef TRAIN_GPT_COMM_TREE_H
 #define TRAIN_GPT_COMM_TREE_H

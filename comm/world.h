@@ -1,9 +1,9 @@
 /* world.h - this process among all: MPI's life, the hosts, the cores, the queue of started collectives. One per
  * process.
  *
- * A dry world stands for ranks that are not there. Groups of ranks, and the collectives over them, are comm.h's. Only
- * the main thread calls these functions (MPI_THREAD_FUNNELED), but for those with "any thread" in their comment.
- * mpi.h is included nowhere but in comm/. A program that no launcher started never calls MPI_Init.
+ * A dry world plans for ranks that do not exist. Groups of ranks, and their collectives, are in comm.h. Only the main
+ * thread calls these functions (MPI_THREAD_FUNNELED), except those with "any thread" in their comment. Only comm/
+ * includes mpi.h. A program that no launcher started never calls MPI_Init.
  */
 #ifndef TRAIN_GPT_COMM_WORLD_H
 #define TRAIN_GPT_COMM_WORLD_H

@@ -1,7 +1,7 @@
 /* device.h - the seam to the hardware: device.c is the CPU, device.cu an NVIDIA GPU; the build links one of them.
  *
- * A Stream is an ordered queue of operations; on the CPU each has finished when its call returns. Only this seam
- * knows where memory lives. The rest of the program uses plain pointers for host memory alone.
+ * A Stream is an ordered queue of operations. On the CPU each has finished when its call returns. Only these files know
+ * where memory lives. The rest of the program uses plain pointers for host memory only.
  */
 #ifndef TRAIN_GPT_CORE_DEVICE_H
 #define TRAIN_GPT_CORE_DEVICE_H
@@ -29,9 +29,9 @@ typedef struct Stream {
     Ledger  *ledger;  /* borrowed; if not NULL the stream is dry: it runs nothing, and costs are noted here */
 } Stream;
 
-/* Opens the device of this process. CPU: sets the number of threads to OMP_NUM_THREADS, or to `threads` if that is not set.
- * CUDA: picks GPU local_rank modulo the number of GPUs. Exit 69 with the reason if no device is usable.
- * DEVICE_NONE: this process needs no GPU. Its device memory is host memory, and of layers.h it runs only the host's operations. */
+/* Opens the device of this process. CPU: sets the number of threads to OMP_NUM_THREADS, or to `threads` if that is not
+ * set. CUDA: picks GPU local_rank modulo the number of GPUs. Exit 69 with the reason if no device is usable. DEVICE_NONE:
+ * this process needs no GPU. Its device memory is host memory, and of layers.h it runs only the host's operations. */
 enum { DEVICE_NONE = -1 };
 void device_open(int local_rank, int threads);
 

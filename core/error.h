@@ -1,11 +1,11 @@
 /* error.h - how the program ends when it cannot go on.
  *
  * Two kinds of end:
- *   fail()    a fault that a user can mend (a config key, a file, a full disk): one sentence and an exit code
+ *   fail()    a fault that a user can correct (a config key, a file, a full disk): one sentence and an exit code
  *   CHECK()   a bug: expression, place, rank, host and step; exit 70
- * Both end the whole job: all its ranks, once error_set_rank() has set an abort function (MPI_Abort, by comm/).
+ * Both end the whole job, with all its ranks, once error_set_rank() has set an abort function (MPI_Abort, by comm/).
  *
- * A fault that all ranks meet is printed once: rank 0 prints it at once, the others give it time to end the job first.
+ * A fault that all ranks meet is printed once. Rank 0 prints it at once; the others first give it time to end the job.
  */
 #ifndef TRAIN_GPT_CORE_ERROR_H
 #define TRAIN_GPT_CORE_ERROR_H

@@ -2,13 +2,13 @@
  * ranks.
  *
  * A sum is kept whole, as a fixed-point number that spans the range of a double. Its digits have 32 bits, each in an
- * int64: the upper half is room for carries, and these stay there until the sum is read (Neal, "Fast exact summation
- * using small and large superaccumulators", arXiv:1505.05571; Kulisch's long accumulator). A double is 53 bits at
- * some place of that number: it is added to three digits, without rounding. Integer additions are associative and
- * commutative, so parts of a sum may be added in any order, by atomics or by MPI as int64, and give the same digits.
- * Only reading the sum as a double rounds: once, to nearest.
+ * int64. The upper half is for carries, which stay there until the sum is read (Neal, "Fast exact summation using small
+ * and large superaccumulators", arXiv:1505.05571; Kulisch's long accumulator). A double is 53 bits at some place of
+ * that number. It is added to three digits, without rounding. Integer additions are associative and commutative. So
+ * summands may be added in any order, by atomics or by MPI as int64, and give the same digits. Only reading the sum as
+ * a double rounds: once, to nearest.
  *
- * NaN and infinities are counted, not added. Room for carries is 2^31 values; each digit's magnitude grows by less
+ * NaN and infinities are counted, not added. The carries hold 2^31 values, because each digit's magnitude grows by less
  * than 2^32 a value.
  */
 #ifndef TRAIN_GPT_CORE_EXACT_H

@@ -1,13 +1,14 @@
 /* fp8.h - the types E4M3 and E5M2 of 8 bits, and the scale of a tensor that is stored in one: Micikevicius et al., "FP8
  * formats for deep learning", arXiv:2209.05433.
  *
- *   E4M3   sign, 4 bits of exponent (bias 7), 3 of fraction; the largest value is 448 = 1.75 * 2^8, the smallest 2^-9; no
- *          infinities, and NaN where all seven bits are set
- *   E5M2   sign, 5 bits of exponent (bias 15), 2 of fraction, as IEEE 754 has it; 57344 = 1.75 * 2^15, and 2^-16
+ *   E4M3   sign, 4 bits of exponent (bias 7), 3 of fraction; the largest value is 448 = 1.75 * 2^8, the smallest 2^-9;
+ *          no infinities, and NaN where all seven bits are set
+ *   E5M2   sign, 5 bits of exponent (bias 15), 2 of fraction, as in IEEE 754; the largest value is 57344 = 1.75 * 2^15,
+ *          the smallest 2^-16
  *
  * A tensor t is stored as fp8(s t), rounded to nearest, ties to even. A finite number beyond the type's largest becomes
  * the largest; an infinity becomes NaN, and NaN stays NaN, so that a fault stays visible. s is the largest power of two
- * with s amax <= max/2: the half is room for a tensor that grows before its scale has followed.
+ * with s amax <= max/2. The half is spare, for a tensor that grows before its scale has followed.
  */
 #ifndef TRAIN_GPT_CORE_FP8_H
 #define TRAIN_GPT_CORE_FP8_H

@@ -1,7 +1,7 @@
 /* gpu_meter.h - what this process's GPU is doing: use, power, memory, temperature, by NVIDIA's management library.
  *
- * The library comes with the driver and is opened at run time, so that no build needs it. Where it is missing, lacks a
- * function or fails, that reading is left out and nothing is said; `doctor` says why.
+ * The library is part of the driver and is opened at run time, so that no build needs it. If it is missing, lacks a
+ * function or fails, that reading is left out without a message; `doctor` gives the reason.
  */
 #ifndef TRAIN_GPT_CORE_GPU_METER_H
 #define TRAIN_GPT_CORE_GPU_METER_H

@@ -1,13 +1,14 @@
 /* json.h - strict JSON on top of libcjson: one pass of our own over the bytes checks syntax, UTF-8, duplicate keys and
  * numbers and records where each value stands; libcjson then builds the tree.
  *
- * The pass is a pure function over (bytes, length). It refuses these faults, against RFC 8259 or a limit of ours,
- * that libcjson accepts: trailing bytes, leading zeros, control characters, bad UTF-8, a byte-order mark, \u0000,
- * lone surrogates, duplicate keys, numbers that are not finite, integers beyond 2^53 or not exact as written, depth
- * over 32, files over 1 MiB (JSON_LIMIT, or the caller's own).
+ * The pass is a pure function over (bytes, length). It refuses these faults, against RFC 8259 or a limit of ours, that
+ * libcjson accepts: trailing bytes, leading zeros, control characters, bad UTF-8, a byte-order mark, \u0000, lone
+ * surrogates, duplicate keys, numbers that are not finite, integers beyond 2^53 or not exact as written, depth over 32,
+ * files over 1 MiB (JSON_LIMIT, or the caller's own).
  *
- * Duplicate keys and such numbers leave the rest of the text readable: these are the soft faults. json_parse() refuses
- * them like any other; json_parse_all() goes on and lists them all, for a reader that prints all faults at once.
+ * After a duplicate key, or a number that a double cannot hold, the rest of the text is still readable: these are the
+ * soft faults. json_parse() refuses them like any other fault. json_parse_all() lists them all, for a reader that
+ * prints all faults at once.
  */
 #ifndef TRAIN_GPT_CORE_JSON_H
 #define TRAIN_GPT_CORE_JSON_H

@@ -1,9 +1,9 @@
 /* kernel.cuh - the words every .cu file is written in: launching, shared memory, element types, 128-bit accesses,
  * reductions.
  *
- * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and watches it. The
- * differences between the two stand here and in ptx.cuh alone: no raw <<<, no __shared__, no inline PTX outside. The
- * emulator and the hardware's forward progress need three rules:
+ * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and checks it. Only
+ * this file and ptx.cuh contain the differences between the two: no other file has a raw <<<, __shared__ or inline PTX.
+ * The emulator and the hardware's forward progress require three rules:
  *   masks and barriers are uniform
  *   no thread returns before a barrier that others reach
  *   no block spins on another

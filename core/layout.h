@@ -1,18 +1,18 @@
 /* layout.h - where every parameter element lives: the parameter table, buckets and shards.
  *
- * Two coordinates. The *global offset* counts elements of the table's rows one after another without gaps: files,
- * hashes and seeds use it, it never depends on the number of ranks. The *memory index* is the place in the parameter
- * memory (masters, moments, gradients, working copy): rows of a bucket one after another, each at a multiple of 64
- * elements, wte followed by its vocabulary padding rows, then room up to W*q with q = 64*ceil(length/(64*W)). Padding
- * is zero and reaches nothing.
+ * An element has two coordinates. The *global offset* counts elements of the table's rows one after another without
+ * gaps. Files, hashes and seeds use it, and it never depends on the number of ranks. The *memory index* is the place in
+ * the parameter memory (masters, moments, gradients, working copy). Rows of a bucket follow one another, each at a
+ * multiple of 64 elements, wte followed by its vocabulary padding rows. A bucket is padded to W*q elements, q =
+ * 64*ceil(length/(64*W)). Padding is zero and affects nothing.
  *
- * Two ways of sharing. Tensor ranks cut the rows themselves (Cut): the memory of each holds its own part of every row,
- * of the same size on all of them. Ranks of one state then share that memory: piece r of a bucket is [r*q, (r+1)*q) of
- * it, rank r's part after a reduce-scatter, its ZeRO shard. layout_spans() turns pieces into runs of elements of one
- * row's part, layout_run() those into runs of a file.
+ * Ranks share in two ways. Tensor ranks cut the rows themselves (Cut): each holds its own slice of every row, of the
+ * same size on all of them. Ranks of one state then share that memory: piece r of a bucket is elements [r*q, (r+1)*q)
+ * of it. It is what rank r has after a reduce-scatter: its ZeRO shard. layout_spans() translates pieces into runs of
+ * elements of one row's slice, layout_run() translates those into runs of a file.
  *
- * Ranks that divide the experts (parallel.expert) hold whole rows: those of their own experts. These are in buckets of
- * their own, whose pieces fewer ranks share: those with the same experts.
+ * Ranks that divide the experts (parallel.expert) hold whole rows: those of their own experts. These rows are in
+ * buckets of their own. Only the ranks with the same experts share the pieces of such a bucket.
  */
 #ifndef TRAIN_GPT_CORE_LAYOUT_H
 #define TRAIN_GPT_CORE_LAYOUT_H

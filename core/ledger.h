@@ -3,10 +3,10 @@
  *
  * A stream with a ledger is dry (core/device.h). An op's contract notes its FLOPs and the bytes it reads and writes.
  * The op's own host code still runs and takes its scratch from a dry arena; kernels, loops and library calls are left
- * out. An op made of other ops notes nothing: those do.
+ * out. An op made of other ops notes nothing, because those ops do.
  *
- * A ledger adds up equal entries. One `in_order` keeps each by itself, and with them where the host waits for a
- * collective and where parts of a step begin: a step's history, which a simulator runs on clocks.
+ * A ledger adds up equal entries. With `in_order` it keeps each entry separately, and also where the host waits for a
+ * collective and where phases of a step begin. That is a step's history, which a simulator runs on clocks.
  */
 #ifndef TRAIN_GPT_CORE_LEDGER_H
 #define TRAIN_GPT_CORE_LEDGER_H

@@ -2,7 +2,7 @@
  * may use it as well.
  *
  * The order, innermost first, is that of Axis: rank = (((stage R + replica) S + shard) C + context) T + tensor.
- * Neighbours along the first axis have neighbouring ranks, and so share a host where anything does.
+ * Neighbours along the first axis have neighbouring ranks. So they share a host if any ranks do.
  */
 #ifndef TRAIN_GPT_CORE_MESH_H
 #define TRAIN_GPT_CORE_MESH_H

@@ -3,8 +3,8 @@
  *
  * PTX ISA, "Asynchronous warpgroup-level matrix instructions". The order of a step:
  *   wgmma_fence();  wgmma(...) once or more;  wgmma_commit();  ...  wgmma_wait<0>(d);
- * Until a wait covers them the products read a, b and d whenever they like: d is neither read nor written, the
- * registers of a and the shared memory of both stay as they are. The emulator refuses what breaks that.
+ * Until a wait covers them the products may read a, b and d at any time. The program must neither read nor write d, nor
+ * change the registers of a or the shared memory of a and b. The emulator refuses a violation.
  *
  * Thread t of the warpgroup holds, with row = t / 32 * 16 + t % 32 / 4:
  *   d[4 j + 2 h + e] = D[row + 8 h][8 j + t % 4 * 2 + e]

@@ -1,7 +1,7 @@
 /* tensor_map.cuh - TMA's description of a matrix in global memory, made on the host.
  *
- * The encoder is a function of the driver and is taken through the runtime, never linked: the program must start where
- * there is no driver.
+ * The encoder is a function of the driver. It is looked up through the runtime, never linked, because the program must
+ * start on machines without a driver.
  */
 #ifndef TRAIN_GPT_CORE_TENSOR_MAP_CUH
 #define TRAIN_GPT_CORE_TENSOR_MAP_CUH

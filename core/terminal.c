@@ -1,5 +1,5 @@
-/* terminal.c - see terminal.h. Its file-scope state is what this process has printed and where: a warning may come from
- * anywhere, and a signal handler has no other way to it. */
+/* terminal.c - see terminal.h. Its file-scope state is what this process has printed and where: a warning may be
+ * printed from anywhere, and a signal handler cannot reach it otherwise. */
 #include "core/terminal.h"
 
 #include <errno.h>

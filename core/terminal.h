@@ -1,8 +1,8 @@
 /* terminal.h - what the program prints: colours and line breaks where a terminal shows it, and its copy in RUN/log.txt.
  *
- * Text carries the marks below. A terminal gets them as colours, and its lines broken between words; a file or a pipe
- * gets plain lines, whole. Each stream is judged alone. NO_COLOR or TERM=dumb: no colours; FORCE_COLOR: colours in
- * files and pipes, too. TERM=dumb: no line is rewritten.
+ * Text carries the marks below. On a terminal they become colours, and lines are broken between words. A file or a pipe
+ * gets plain lines, not broken. Each stream is judged separately. NO_COLOR or TERM=dumb: no colours. FORCE_COLOR:
+ * colours in files and pipes, too. TERM=dumb: no line is rewritten.
  *
  * A line that will be rewritten is printed on a terminal only. The next print on either stream replaces it.
  */

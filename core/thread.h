@@ -1,8 +1,8 @@
 /* thread.h - threads beside the main one: their start, their lock and their end.
  *
  * Only the main thread takes signals sent to the process. Another thread takes those of its own faults, and the
- * watchdog's request for its stack. Timed waits use the monotonic clock: a change of the machine's clock moves
- * nothing. Every thread has one lock and one condition with the main thread, and ends when it is asked to.
+ * watchdog's request for its stack. Timed waits use the monotonic clock, so a change of the wall clock has no effect.
+ * Every thread shares one lock and one condition with the main thread, and ends on request.
  */
 #ifndef TRAIN_GPT_CORE_THREAD_H
 #define TRAIN_GPT_CORE_THREAD_H

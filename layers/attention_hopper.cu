@@ -3,8 +3,7 @@
  *
  * An item is 128 queries of one head. A warpgroup has 64 of them and walks the keys, 128 at once: s = q k' into
  * registers, the softmax of attention.cu on these, then p v. Two overlaps keep the tensor cores busy during exp:
- *     the products with tile j's keys are queued before those with tile j - 1's values, which then run during tile j's
- *       softmax
+ *   the products with tile j's keys are queued before those with tile j - 1's values, which run during tile j's softmax
  *   the warpgroups alternate in queueing products, so that one computes its softmax while the other's products run
  * Shared memory: two items' queries (2 x 16 KiB at D = 64) and a queue of tiles of keys or values, in the order of use:
  * k0 k1 v0 k2 v1 ... (6 x 16 KiB; at D = 128 4 x 32 KiB). That is 128 and 192 KiB, one block on a multiprocessor.

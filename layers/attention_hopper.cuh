@@ -1,14 +1,15 @@
 /* attention_hopper.cuh - shared by attention's kernels for compute capability 9.0 (attention_hopper.cu,
  * attention_hopper_backward.cu): tiles in shared memory, queues of them, and products of a warpgroup.
  *
- * A block stays on its multiprocessor and takes one item after another: 128 rows of one head. One thread of the last
- * warpgroup, the loader, lets TMA fill the tiles; the first two warpgroups multiply, 64 of the rows each. Loader and
- * consumers walk the same items in the same order and meet in queues alone, so that the next item's tiles come while
- * this one's results are stored. The loader's warpgroup gives up its registers to the others. Shah et al.,
+ * A block stays on its multiprocessor and processes one item after another: 128 rows of one head. One thread of the
+ * last warpgroup, the loader, makes TMA fill the tiles; the first two warpgroups multiply, 64 of the rows each. Loader
+ * and consumers walk the same items in the same order and synchronize by queues alone. So the next item's tiles are
+ * loaded while this one's results are stored. The loader's warpgroup gives its registers to the others. Shah et al.,
  * FlashAttention-3, arXiv:2407.08608.
  *
- * A tile has ROWS rows of D columns, 64 columns after 64: a row of these is 128 bytes, swizzled (core/tensor_map.cuh).
- * Rows past the end of a sequence are the next one's, or zero: finite either way, and multiplied by p = 0.
+ * A tile has ROWS rows of D columns, in blocks of 64 columns. A row of such a block is 128 bytes, swizzled
+ * (core/tensor_map.cuh). Rows past the end of a sequence hold the next sequence's rows, or zeros: finite either way,
+ * and multiplied by p = 0.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_HOPPER_CUH
 #define TRAIN_GPT_LAYERS_ATTENTION_HOPPER_CUH

@@ -1,9 +1,9 @@
 /* attention_hopper_backward.cuh - shared by the kernels of attention_backward for compute capability 9.0
  * (attention_hopper_backward.cu, attention_hopper_heads.cu): the step in which a warpgroup has 64 keys, and statistics.
  *
- * A warpgroup's products of a step, in the order in which it queues them: s dp (exp) dv (ds) dk. Each runs while the next
- * is queued: dp during exp, dv during ds, dk beside the next step's s; and while one warpgroup computes exp and ds the
- * other's products run. With D = 128 dk and dv take half of the registers, and dp waits for exp.
+ * A warpgroup queues the products of a step in the order s dp (exp) dv (ds) dk. Each runs while the next is queued: dp
+ * during exp, dv during ds, dk together with the next step's s. While one warpgroup computes exp and ds, the other's
+ * products run. With D = 128 dk and dv take half of the registers, and dp waits for exp.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_HOPPER_BACKWARD_CUH
 #define TRAIN_GPT_LAYERS_ATTENTION_HOPPER_BACKWARD_CUH

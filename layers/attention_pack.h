@@ -1,10 +1,8 @@
 /* attention_pack.h - shared by forward and backward of attention: the shape, per-thread scratch, packing of head
- * slices.
- * CPU only; included in every pass of core/simd_each.h, after act_simd.h, transpose_simd.h and tile_simd.h.
+ * slices. CPU only; included in every pass of core/simd_each.h, after act_simd.h, transpose_simd.h and tile_simd.h.
  *
- * A head's q, k, v and dy are copied to f32 tiles of TILE positions whose rows are padded with zeros to 16 floats: the
- * products then see aligned, whole vectors whatever the head size and type. Copying costs T*D where the products cost
- * T*T*D.
+ * A head's q, k, v and dy are copied to f32 tiles of TILE positions, with rows padded with zeros to 16 floats. So the
+ * products see aligned, whole vectors for any head size and type. Copying costs T*D where the products cost T*T*D.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_PACK_H
 #define TRAIN_GPT_LAYERS_ATTENTION_PACK_H

@@ -1,9 +1,9 @@
-/* attention_tile.cuh - shared by attention's kernels: a block's place, tiles in shared memory, tensor-core products
- * of tiles.
+/* attention_tile.cuh - shared by attention's kernels: a block's place, tiles in shared memory, tensor-core products of
+ * tiles.
  *
- * A tile holds rows of one head's q, k, v or dy, D columns of T padded with zeros to a multiple of 32 (zeros change no
- * product), with 16 bytes between rows: the eight rows of a matrix load then lie in different banks for each of the
- * widths 32, 64, 96, 128. A warp of the tensor-core kernels owns ATOMS x 16 rows of a product; scores become the left
+ * A tile holds rows of one head's q, k, v or dy: D columns of T, padded with zeros to a multiple of 32 (zeros change no
+ * product). 16 bytes separate the rows, so that the eight rows of a matrix load are in different banks for each of the
+ * widths 32, 64, 96, 128. A warp of the tensor-core kernels owns ATOMS x 16 rows of a product. Scores become the left
  * factor of the next product in registers.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_TILE_CUH

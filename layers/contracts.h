@@ -1,9 +1,9 @@
 /* contracts.h - the contract of each op of layers.h, once for all backends: shapes and types, and the costs that a dry
  * stream notes (core/ledger.h).
  *
- * Each returns whether the stream is dry: the op then runs no loop and no kernel. On a dry stream an op
- * that takes scratch or calls other ops still runs its host code, so that these are counted. FLOPs are those of the
- * formula; bytes are read and written once.
+ * Each contract returns whether the stream is dry: the op then runs no loop and no kernel. On a dry stream an op that
+ * takes scratch or calls other ops still runs its host code, so that these are counted. FLOPs are those of the formula;
+ * bytes are those read and written once.
  */
 #ifndef TRAIN_GPT_LAYERS_CONTRACTS_H
 #define TRAIN_GPT_LAYERS_CONTRACTS_H

@@ -1,6 +1,6 @@
-/* fp8_outputs.cu - CUDA side of the ops of layers.h that write a product's operand as 8 bits, as it lies and turned. They do what the
- * ops of bf16 do, round to bf16, and cast what that would have stored: a tensor costs the bytes of one bf16 copy, and no cast reads
- * it again. fp8_tile.cuh casts and turns.
+/* fp8_outputs.cu - CUDA side of the ops of layers.h that write a product's operand as 8 bits, as it lies and turned.
+ * They compute the bf16 op, round to bf16, and cast what that op would have stored. A tensor then costs the bytes of
+ * one bf16 copy, and no cast reads it again. fp8_tile.cuh casts and transposes.
  */
 #include "layers/fp8_contracts.h"
 #include "layers/fp8_tile.cuh"

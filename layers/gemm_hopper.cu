@@ -5,8 +5,8 @@
  * (ping-pong): while one stores its tile, the other has the tensor cores. With k = 768 a tile takes 12 stages of 512
  * clocks at best, and its store a third of that [calculated].
  *   cluster  two blocks with neighbouring tiles along m load each half of their tile of b, for both (multicast)
- *     parts    few tiles and a long k, as of weights' gradients: slices of k are summed separately, a second kernel
- *       adds them in order
+ *   parts    few tiles and a long k, as of weights' gradients: slices of k are summed separately, a second kernel adds
+ *            them in order
  * Tiles, slices and orders of additions follow from the shape and the stored way alone, so a run repeats its bits.
  *
  * Shared memory: 128 KiB of stages, 64 KiB of panels of c before they are stored (gemm_hopper_store.cuh), barriers, of

@@ -1,10 +1,11 @@
 /* gemm_hopper_store.cuh - gemm_hopper.cu's way from accumulators to memory: the epilogues.
  *
- * A warp holds 16 rows of each half of a tile. It rounds 16 x 64 of them, lays them into a slot of shared memory by stmatrix,
- * and TMA writes the slot to c: whole lines, clipped at c's edges. An f32 c is written from registers, whose quads fill sectors
- * of 32 bytes; such products are long.
+ * A warp holds 16 rows of each half of a tile. It rounds 16 x 64 of them and writes them to a slot of shared memory by
+ * stmatrix. TMA then writes the slot to c: whole lines, clipped at c's edges. An f32 c is written from registers, whose
+ * quads fill sectors of 32 bytes; such products are long.
  *
- * Lane l, g = l / 4, t = l % 4, register i of block q of 16 columns: rows g + 8 (i % 2), columns 16 q + 8 (i / 2) + 2 t, + 1.
+ * Lane l, g = l / 4, t = l % 4, register i of block q of 16 columns: rows g + 8 (i % 2), columns 16 q + 8 (i / 2) + 2
+ * t, + 1.
  */
 #ifndef TRAIN_GPT_LAYERS_GEMM_HOPPER_STORE_CUH
 #define TRAIN_GPT_LAYERS_GEMM_HOPPER_STORE_CUH

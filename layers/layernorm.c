@@ -1,7 +1,7 @@
 /* layernorm.c - CPU side of the layernorm ops in layers.h. A thread owns a row and passes over it while it is in cache:
  * mean, then squared deviations from it (two passes lose nothing to cancellation), then the output. Backward keeps
- * partial sums of dw and db, of runs of rows that the shape fixes, added in order: the same bits for any number of
- * threads. */
+ * partial sums of dw and db for runs of rows, which the shape alone fixes, and adds them in order. So the bits are the
+ * same for any number of threads. */
 #include "layers/act_simd.h"
 #include "layers/bias.h"
 #include "layers/contracts.h"

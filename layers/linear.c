@@ -1,6 +1,6 @@
 /* linear.c - CPU side of the linear ops in layers.h: matrix products of matmul.h, and GELU around them.
  *
- * GELU works on the pre-activation as it was stored, rounded in bf16: recomputing it from pre gives the same bits.
+ * GELU uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same bits.
  */
 #include "layers/act_simd.h"
 #include "layers/bias.h"

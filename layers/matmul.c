@@ -2,8 +2,8 @@
  *
  * Three ways, chosen by type, shape and processor only, so that a run repeats its bits:
  *   sgemm       fp32, nearly always: it packs both operands, so no leading dimension hurts it
- *     primitive   bf16 where the processor multiplies it faster than fp32; fp32 with b transposed and k >= n, where it
- *       is ahead of sgemm
+ *   primitive   bf16 where the processor multiplies it faster than fp32; fp32 with b transposed and k >= n, where it is
+ *               ahead of sgemm
  *   panels      bf16 elsewhere: operands are widened panel by panel and multiplied in fp32, the result is rounded once
  * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2026: 1024 x 3072 x 768 (m n k) 248 :
  * 138, 1024 x 768 x 3072 239 : 120, with b transposed 200 : 248, with a transposed 231 : 125.

@@ -1,7 +1,7 @@
 /* matmul.cuh - epilogues of the GPU's matrix products: work on the output, or beside it, within the product.
  *
- * Such an epilogue saves a pass over a large tensor and may cost the product more than that, by shape and GPU. So each
- * stands beside a kernel that does the same, and the first product of a shape times both.
+ * Such an epilogue saves a pass over a large tensor, but may make the product slower by more than that, depending on
+ * shape and GPU. So each has a separate kernel that does the same, and the first product of a shape times both.
  */
 #ifndef TRAIN_GPT_LAYERS_MATMUL_CUH
 #define TRAIN_GPT_LAYERS_MATMUL_CUH

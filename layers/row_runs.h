@@ -1,8 +1,8 @@
 /* row_runs.h - sums over rows of what each row adds to a weight's gradient: those of layernorm.c and rmsnorm.c. CPU
  * only.
  *
- * The rows are cut into runs, each with partial sums of its own, and these are added in order. The shape alone fixes
- * the runs: the same bits for any number of threads.
+ * The rows are cut into runs, each with its own partial sums, which are added in order. The shape alone fixes the runs,
+ * so the bits are the same for any number of threads.
  */
 #ifndef TRAIN_GPT_LAYERS_ROW_RUNS_H
 #define TRAIN_GPT_LAYERS_ROW_RUNS_H

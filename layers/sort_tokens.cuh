@@ -1,7 +1,7 @@
 /* sort_tokens.cuh - a stable sort of (token, position) by token on the device: equal tokens come to stand side by side,
- * their positions in rising order. A radix sort from the lowest digit up, three kernels a digit: how often each tile
- * has each digit; where the tile's keys of that digit begin in the output; the keys go there. The order is the input's
- * alone: nothing depends on who came first.
+ * their positions in rising order. It is a radix sort from the lowest digit up, with three kernels a digit. They count
+ * each digit in each tile, compute where the tile's keys of that digit begin in the output, and move the keys there.
+ * The order depends on the input alone, not on which thread is first.
  */
 #ifndef TRAIN_GPT_LAYERS_SORT_TOKENS_CUH
 #define TRAIN_GPT_LAYERS_SORT_TOKENS_CUH

@@ -3,8 +3,8 @@
  *
  *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
  *
- * Arguments are held above -80, and of the gradient below 80, where silu is 0 or x in fp32 and the exponential is still
- * finite; NaN stays NaN, as f32x16_max gives its second argument then.
+ * Arguments are limited to above -80, in the gradient also to below 80. There silu is 0 or x in fp32 and the
+ * exponential is still finite. NaN stays NaN, because f32x16_max then returns its second argument.
  */
 #include "layers/act_simd.h"
 
