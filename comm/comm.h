@@ -157,12 +157,13 @@ size_t comm_library_bytes(CommKind kind, int ranks, CommUse use);
  * NCCL_MAX_CTAS takes precedence. The GPU must be open. */
 int comm_library_blocks(CommKind kind, CommUse use);
 
-/* Times of collectives, by kind:
- *   ring, MPI   on the host's clock. On a GPU from a bucket's arrival in host memory, or from the end of the followed
- *               stream's other work where that is earlier and a call waits; exposed_ms from that end
- *   NCCL        by events on the GPU, read without waiting: a later call counts collectives still in flight
- * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The last
- * step's gather counts for none. */
+/* Times of collectives.
+ *   ring, MPI   measured on the host's clock. On a GPU a collective begins when its bucket has arrived in host memory. If a
+ *               call waits and the followed stream's other work ends before that, it begins at that end, and so does
+ *               exposed_ms
+ *   NCCL        measured by events on the GPU, read without waiting: a later call counts collectives still in flight
+ * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather of
+ * the last step is not counted. */
 typedef struct {
     double  comm_ms;    /* from a collective's start to its end; time in which several of the group overlap counts
                          * once */

@@ -87,7 +87,7 @@ void world_poll(World *w); /* moves started collectives of all groups along; che
 /* Sets a function that is called now and then while a wait for a collective, or for NCCL's start or end, makes
  * progress: such a long wait is no hang. progress may be NULL. */
 void world_watch(World *w, void (*progress)(void *ctx), void *ctx);
-void world_moved(World *w); /* calls it for progress elsewhere */
+void world_moved(World *w); /* calls the function of world_watch, for progress elsewhere */
 
 /* A collective: the one that this rank is in, otherwise the oldest in flight, otherwise the last one. Any thread may
  * call world_last_call, also while the main thread hangs in the collective. Ranks of a group at the same point return

@@ -136,13 +136,13 @@ double timer_stop_ms(Timer t, Stream *s);
 /* Returns whether the stream is being captured into a graph. Nothing runs then, and the host must not wait for it. */
 int    stream_is_captured(const Stream *s);
 
-/* Return the number of streaming multiprocessors of this process's GPU (or TRAIN_GPT_MULTIPROCESSORS, if that is
- * fewer), and the most dynamic shared memory of a block. */
+/* Returns the number of streaming multiprocessors of this process's GPU, or TRAIN_GPT_MULTIPROCESSORS if that is
+ * fewer. */
 int    device_multiprocessors(void);
 /* Returns the number of blocks for a persistent kernel, whose blocks stay on their multiprocessors and share the work.
  * It is one for each multiprocessor except those of device_leave_multiprocessors, and at least 2. */
 int    device_resident_blocks(void);
-size_t device_shared_bytes(void);
+size_t device_shared_bytes(void); /* the most dynamic shared memory of a block */
 
 template <typename T> static inline T *ptr(Tensor t) { return (T *)t.data; }
 

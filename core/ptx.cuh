@@ -32,7 +32,8 @@
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 #endif
 
-/* --- matrix loads: four 8x8 tiles of 16-bit elements; lanes 8i..8i+7 name the rows of tile i, 16-byte aligned, in shared memory ------- */
+/* --- matrix loads: four 8x8 tiles of 16-bit elements in shared memory. Lanes 8i..8i+7 pass the addresses of the rows of
+ * tile i, 16-byte aligned. */
 
 DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row PTX_HERE) {
     EMULATED(emu::ldmatrix(r, 4, row, false, file, line);)
@@ -94,7 +95,7 @@ DEVICE float exp2_approx(float x) {
  * three instructions more, for results below that. */
 DEVICE float exp_approx(float x) { return exp2_approx(x * 1.4426950408889634f); }
 
-/* --- asynchronous copies, global to shared, 16 bytes; bytes past source_bytes become zero ------------------------- */
+/* --- asynchronous copies of 16 bytes, global to shared; bytes past source_bytes become zero ----------------------- */
 
 DEVICE void cp_async_16(void *shared, const void *global, int source_bytes PTX_HERE) {
     EMULATED(emu::cp_async(shared, global, 16, source_bytes, file, line);)
@@ -111,7 +112,7 @@ template <int pending> DEVICE void cp_async_wait() {
     PTX("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* --- a barrier of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ---------------- */
+/* --- barriers of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ----------------- */
 
 DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
     EMULATED(emu::block_barrier(id, threads, "named_barrier_sync", 0, emu::REDUCE_NONE, file, line);)
@@ -123,13 +124,13 @@ DEVICE void named_barrier_arrive(int id, int threads PTX_HERE) {
     PTX("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* === compute capability 9.0: a kernel that uses this part has its body inside #ifdef PTX_HOPPER ==================== */
+/* === compute capability 9.0: kernels that use what follows have their bodies inside #ifdef PTX_HOPPER ============= */
 
 #if defined(CUDA_EMU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define PTX_HOPPER 1
 #endif
 
-/* --- matrix stores: ldmatrix the other way; its registers and rows are as there ----------------------------------- */
+/* --- matrix stores: the reverse of ldmatrix, with the same registers and rows ------------------------------------- */
 
 DEVICE void stmatrix_x4(void *row, const uint32_t (&r)[4] PTX_HERE) {
     EMULATED(emu::stmatrix(row, r, 4, false, file, line);)
@@ -142,7 +143,8 @@ DEVICE void stmatrix_x4_transposed(void *row, const uint32_t (&r)[4] PTX_HERE) {
         ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 
-/* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have come; phases have parity 0, 1, 0, ... */
+/* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have been written.
+ * Phases have parity 0, 1, 0, ... */
 
 DEVICE void mbarrier_init(uint64_t *barrier, unsigned count PTX_HERE) {
     EMULATED(emu::mbarrier_init(barrier, count, file, line);)
@@ -176,7 +178,7 @@ DEVICE bool elect_one(EMULATED(const char *file = __builtin_FILE(), int line = _
     return elected;
 }
 
-/* --- TMA: a tile of a matrix, global to shared; zero outside of the matrix. Maps come from core/tensor_map.cuh ---- */
+/* --- TMA loads: a tile of a matrix to shared memory; zero outside of the matrix. Maps: core/tensor_map.cuh -------- */
 
 #ifdef CUDA_EMU
 typedef EmuTensorMap TensorMap;
@@ -190,7 +192,7 @@ DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, i
         ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row) : "memory");
 }
 
-/* --- clusters: blocks along x that run together, up to 8; LAUNCH_CLUSTER of core/kernel.cuh launches them ---------- */
+/* --- clusters: up to 8 blocks along x that run together; launched by LAUNCH_CLUSTER of core/kernel.cuh ------------ */
 
 DEVICE unsigned cluster_rank() {
     unsigned rank = 0;
@@ -236,7 +238,7 @@ DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *
         ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"((uint16_t)blocks) : "memory");
 }
 
-/* --- TMA, the other way: a tile in shared memory to a matrix; what lies outside of the matrix is not written ------- */
+/* --- TMA stores: a tile in shared memory to a matrix; nothing outside of the matrix is written -------------------- */
 
 /* Orders generic writes before asynchronous reads. Stores, cp.async and stmatrix write through the generic proxy, TMA
  * and wgmma read through the asynchronous one. The writer calls this before a barrier, after which TMA or wgmma may
@@ -272,7 +274,8 @@ template <int pending> DEVICE void bulk_wait_read() {
     PTX("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
 }
 
-/* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers give up, consumers take ---- */
+/* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers lower the number, consumers
+ * raise it */
 
 /* registers_raise waits until the block has enough registers. The block starts with those of its launch bounds, at most
  * 64 Ki. */

@@ -161,7 +161,7 @@ template <typename T> constexpr emu::MmaType mma_type() {
 }
 #endif
 
-/* --- d = a b (+ d if accumulate); a and b are descriptors ---------------------------------------------------------- */
+/* --- d = a b (+ d if accumulate); a and b are descriptors --------------------------------------------------------- */
 
 /* Transposed means that the operand's rows (a) or columns (b) are contiguous; 16-bit types only. */
 template <typename A, typename B, int N, int a_transposed = 0, int b_transposed = 0>

@@ -15,7 +15,7 @@
 #include "layers/bias.h"
 #include "layers/fp8_contracts.h"
 
-/* --- the values of a query that come before its scores ------------------------------------------------------------ */
+/* --- statistics of a query that are needed before its scores ------------------------------------------------------ */
 
 enum { PREPARE_THREADS = 256 };
 

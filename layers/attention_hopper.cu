@@ -27,7 +27,7 @@ template <int SLOTS> struct ForwardQueues {
     Queue<SLOTS> keys;
 };
 
-/* --- items: all heads' last tiles of queries, which are the longest, then the tiles before ---------------------------- */
+/* --- items: the last tiles of queries of all heads, which are the longest, then earlier tiles --------------------- */
 
 typedef struct { int head, query, begin, tiles; } ForwardItem; /* query: first row; begin: first key; tiles: number of
                                                                 * tiles of keys */
@@ -63,7 +63,7 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queu
     }
 }
 
-/* --- softmax: as in attention.cu; the numbers of a row depend on that row alone ---------------------------------------- */
+/* --- softmax: as in attention.cu; the values of a row depend on that row alone ------------------------------------ */
 
 typedef struct { float top[2], sum[2]; } Running; /* for a thread's two rows; the sum is over its own columns */
 

@@ -36,7 +36,7 @@ template <typename T> static TensorMap map_of(Tensor matrix) {
 /* Returns true in the one thread that loads. All lanes of the warps from LOADER on call it together. */
 DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) == LOADER && elect_one(); }
 
-/* --- queues: the loader fills SLOTS places in turn, the consumers take them in the same order; n counts from 0 ------ */
+/* --- queues: the loader fills SLOTS places in rotation, the consumers take them in that order; n is from 0 -------- */
 
 template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
 
@@ -67,7 +67,7 @@ template <int SLOTS> DEVICE void queue_give(Queue<SLOTS> &q, unsigned n) {
     if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.full[n % SLOTS]);
 }
 
-/* --- loads: 64 rows and D columns of a matrix, into a tile of ROWS rows --------------------------------------------- */
+/* --- loads: 64 rows and D columns of a matrix, into a tile of ROWS rows ------------------------------------------- */
 
 template <typename T, int ROWS, int D> DEVICE void load_box(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
     #pragma unroll
@@ -91,7 +91,7 @@ DEVICE int sequence_row(const Heads &h, int head) { return head / h.H * h.T; }
 DEVICE int head_column(const Heads &h, int head) { return head % h.H * h.D; }
 DEVICE int key_column(const Heads &h, int head) { return (h.context > 1 ? 0 : h.C) + head % h.H / h.group * h.D; }
 
-/* --- products: a thread holds element i of [64,N] in row held_row() + 8 held_side(i), column held_column(i) --------- */
+/* --- products: element i of [64,N] is in row held_row() + 8 held_side(i), column held_column(i) ------------------- */
 
 DEVICE int           held_row() { return (int)threadIdx.x % WARPGROUP / WARP * 16 + (int)threadIdx.x % WARP / 4; }
 DEVICE constexpr int held_side(int i) { return i / 2 % 2; }
@@ -126,7 +126,8 @@ template <int N> DEVICE void set_zero(float (&x)[N]) {
     for (int i = 0; i < N; i++) x[i] = 0.0f;
 }
 
-/* --- masks: rows are queries and columns keys from the given positions on, or TURNED; the scores become -infinity ------- */
+/* --- masks set scores to -infinity. Rows are queries and columns keys, from the given positions on; if TURNED, rows are
+ * keys and columns queries. */
 
 /* Masks later keys: no query sees a key after it. */
 template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, int key) {
@@ -145,7 +146,7 @@ template <bool TURNED, int N> DEVICE void mask_earlier(float (&s)[N], const int3
     }
 }
 
-/* --- results: by way of a tile's own 16 rows of this warp, which no product reads any more --------------------------- */
+/* --- results pass through the warp's own 16 rows of a tile, which no product reads any more ----------------------- */
 
 /* Writes product times scale[side], rounded, into the tile of ROWS rows. row: the warp's first row. */
 template <typename T, int ROWS, int D>

@@ -127,7 +127,7 @@ DEVICE int first_query(const Heads &h, int key, int step) {
     return high < (int)h.at.half ? (int)h.at.half : high / step * step;
 }
 
-/* --- documents: kernels are built with DOCUMENTS, too, for sequences that hold several ------------------------------- */
+/* --- documents: kernels with DOCUMENTS are for sequences that hold several ---------------------------------------- */
 
 /* Returns the running maximum before a query has met a key of its document. It is below every score, and finite, so
  * that exp(-infinity - it) is 0. */
@@ -270,8 +270,8 @@ DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (
 DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
 DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
-/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys from the given
- * ones on, or TURNED the other way round. */
+/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the given
+ * ones on; if TURNED, rows are keys and columns queries. */
 template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)

@@ -165,7 +165,7 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
     classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, terms, scale);
 }
 
-/* --- a row of several ranks: targets[i] = columns is another's ------------------------------------------------------ */
+/* --- a row of several ranks: targets[i] = columns belongs to another rank ----------------------------------------- */
 
 /* Sets most[row] to the largest of row[0..V). Block: a row. */
 template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns, float softcap) {

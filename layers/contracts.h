@@ -154,7 +154,7 @@ static inline int head_norm_backward_contract(Stream *s, Tensor dx, Tensor dw, T
                        3.0 * elems * (double)dtype_bytes(x.type) + contract_bytes(rstd));
 }
 
-/* --- linear: its products and sums note themselves ---------------------------------------------------------------- */
+/* --- linear: its products and column sums note their own costs ---------------------------------------------------- */
 
 static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b) {
     int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
@@ -224,7 +224,7 @@ static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor fr
     return stream_note(s, op, qkv.dim[0], h.query, h.key, h.size, 3.0 * turned, 2.0 * turned * (double)dtype_bytes(qkv.type));
 }
 
-/* --- attention: two products forward, five backward, of the causal half of T x T ---------------------------------- */
+/* --- attention: two products forward, five backward, each over the causal half of T x T --------------------------- */
 
 static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
     int64_t T = lse.dim[1], B = lse.dim[0] / h.query;

@@ -82,8 +82,8 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
     }
 }
 
-/* dwpe[position of t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(length / WARPS), ceil(C /
- * 32 packs)). */
+/* dwpe[position of t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(length / WARPS),
+ * ceil(C / 32 packs)). */
 template <typename T, int W>
 KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t length, Positions p, int64_t C) {
     await_kernels();

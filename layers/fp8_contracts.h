@@ -48,7 +48,7 @@ static inline int fp8_cast_contract(Stream *s, Tensor x, int copies) {
                        contract_bytes(x) + copies * (double)tensor_elems(x));
 }
 
-/* --- outputs in fp8: both copies of y are the bytes of one in bf16 -------------------------------------------------- */
+/* --- outputs in fp8: both copies of y have the bytes of one copy in bf16 ------------------------------------------ */
 
 static inline void fp8_output_expect(Tensor y, DType type, int64_t rows, int64_t columns, Fp8 f) {
     CHECK(columns % 16 == 0, "codes of %lld columns: a multiple of 16", (long long)columns);

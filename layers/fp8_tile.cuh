@@ -227,7 +227,7 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
     __syncthreads(); /* the tile may be overwritten */
 }
 
-/* --- column sums of what tiles are made of, as stored in bf16 -------------------------------------------------------- */
+/* --- column sums of the values of tiles, as stored in bf16 -------------------------------------------------------- */
 
 /* Returns the rows of a block that writes one tile below the other. The shape alone fixes them. */
 static inline int64_t stretch_rows(int64_t N) { return blocks_for(sum_rows_of(N), TILE_ROWS) * TILE_ROWS; }
