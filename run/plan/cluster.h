@@ -1,10 +1,5 @@
-<<<<<<< HEAD
 /* cluster.h - the description of a machine for the simulator (run/plan/simulate.h): its GPUs and the links between
- * them. It is read from a file of configs/clusters/, strict JSON; docs/parallel.md has the keys.
-=======
-/* cluster.h - a machine that is not here: its GPUs and the links between them, for the simulator (run/plan/simulate.h). A file
- * of configs/clusters/, strict JSON; docs/simulator.md has its keys.
->>>>>>> pages
+ * them. It is read from a file of configs/clusters/, strict JSON; docs/simulator.md has the keys.
  */
 #ifndef TRAIN_GPT_RUN_PLAN_CLUSTER_H
 #define TRAIN_GPT_RUN_PLAN_CLUSTER_H
