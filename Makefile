@@ -120,7 +120,7 @@ bench-peer: tests          ## GPT-2 124M beside PyTorch on this processor, in tu
 	@B=$(B) scripts/bench.sh peer
 bench-comm: tests          ## ring against MPI's collectives; the simulator against steps of two ranks
 	@B=$(B) scripts/bench_comm.sh
-check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs
+check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures of the docs
 	@scripts/check.sh
 check-hf test-interop: $(B)/train_gpt ## logits of a checkpoint in Hugging Face transformers, scores in lm-eval; test-interop: also ids of its tokenizers and of tiktoken, text of pyarrow
 	@for each in $(if $(filter test-interop,$@),check_interop) check_hf; do test/interop/$$each.sh || failed=1; done; exit $$failed

@@ -1,8 +1,8 @@
 /* train_gpt - pretrains GPT models:  mpirun -np N ./train_gpt config.json [key=value ...]
  *
- * train_step() stands first: one optimizer step; main() stands last. They call layers/ (the ops), model/ (the model
- * over the ranks), comm/ (ranks), data/ (tokens) and run/ (everything around it). A CPU build compiles this file as
- * plain C.
+ * train_step() comes first and makes one optimizer step. main() comes last. They call layers/ (the ops), model/ (the
+ * model over the ranks), comm/ (ranks), data/ (tokens) and run/ (everything else). A CPU build compiles this file
+ * as plain C.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,12 +34,13 @@ static Batch next_batch(void *run) {
     return loader_next(r->loader, &r->model->stream, NULL);
 }
 
-/* Forward and backward of this step's micro-batches: this rank's pieces of the gradients then hold their sum over
- * micro-batches and ranks. */
+/* Runs forward and backward for the micro-batches of this step. Afterwards this rank's pieces of the gradients hold
+ * their sum over micro-batches and ranks. */
 static void compute_gradients(void *run) {
     Run   *r = (Run *)run;
     Model *m = r->model;
-    float  token_weight = (float)(r->state.loss_scale.scale / (double)r->config->batch.global_tokens); /* gradients of the mean over the global batch */
+    /* the gradients are those of the mean over the global batch */
+    float  token_weight = (float)(r->state.loss_scale.scale / (double)r->config->batch.global_tokens);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
     pipeline_step(&m->pipeline, &m->stream, token_weight, next_batch, r);
@@ -47,7 +48,7 @@ static void compute_gradients(void *run) {
     shards_finish(m->shards, &m->stream);
 }
 
-/* The functions by which guard_step computes a step again, from the same batches. */
+/* Callbacks of guard_step, which computes a step again from the same batches with them. */
 static void rewind_batches(void *run, int64_t step) {
     Run *r = (Run *)run;
     r->between.began_ms = clock_ms();
@@ -69,20 +70,21 @@ static void report_saved(Run *r, double ms) {
                   (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver));
 }
 
-/* After every step: copies in memory move along. */
+/* Called after every step. Moves the copies in memory on to their next phase, and logs a copy that is complete. */
 static void report_copied(Run *r) {
     MemoryCopied copied;
     if (memory_copies_next(r->copies, &copied) && r->metrics) metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
 }
 
-/* Exit 76. The save under way holds good weights: it is finished first. Copies in memory may hold wrong ones. */
+/* Ends the job with exit 76. First finishes the save in flight, which holds good weights, and removes the copies in
+ * memory, which may hold wrong ones. */
 static NORETURN void stop_with(Run *r, const char *reason) {
     report_saved(r, saver_finish(r->saver));
     memory_copies_end(r->copies);
     fail(EXIT_NUMERIC, "%s", reason);
 }
 
-/* Back to the newest checkpoint; returns its step. */
+/* Goes back to the newest checkpoint. Returns its step. */
 static int64_t roll_back(Run *r, int64_t step) {
     report_saved(r, saver_finish(r->saver));
     int64_t to = run_roll_back(r, step);
@@ -132,17 +134,17 @@ static void log_skip(const Run *r, int64_t step, const char *why) {
     if (run_is_rank0(r)) metrics_skipped(r->metrics, step + 1, why);
 }
 
-/* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the
- * number of completed steps: step + 1, or fewer after a rollback; *m is then not set. */
+/* Makes one optimizer step over batch.global_tokens tokens. All ranks call it together. step counts from 0. Returns
+ * the number of completed steps: step + 1, or fewer after a rollback, which leaves *m unset. */
 static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     Model *model = r->model;
     char   said[GUARD_SAID];
-    double began_ms = clock_ms(), scale = r->state.loss_scale.scale; /* the factor in this step's gradients */
-    groups_forget_times(&r->groups);                                 /* evaluations and checkpoints before the step are not its own */
+    double began_ms = clock_ms(), scale = r->state.loss_scale.scale; /* scale: a factor of the gradients in this step */
+    groups_forget_times(&r->groups);                                 /* drops those of evaluations and saves */
     r->between = (Between){.began_ms = began_ms};
     model->shards->hashes_own = guard_verify_due(r->config, step);
 
-    compute_gradients(r);                                            /* forward, backward; finished buckets travel meanwhile */
+    compute_gradients(r);                                            /* forward, backward, reduction */
     StepNumbers n = reduce_numbers(r, step);                         /* loss, norm, requests: the one reduction of scalars */
     GuardAct act = guard_step(&r->state.guard, &r->state.loss_scale, r->numerics.act, r->config, r->comm, step, &n, again(r),
                               shards_state_is_shared(model->shards), said);
@@ -152,13 +154,13 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
         case GUARD_ROLLBACK: return roll_back(r, step);
         case GUARD_SKIP:     log_skip(r, step, said); break;
         case GUARD_UPDATE:
-            fp8_steps_accept(&r->fp8, model);                        /* the next step's scales */
-            if (rounds_send_gradients(r)) break;                     /* the server updates */
+            fp8_steps_accept(&r->fp8, model);                        /* sets the scales of the next step */
+            if (rounds_send_gradients(r)) break;                     /* the server updates the weights */
             optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
             experts_balance(&model->optimizer, &model->stream, r->experts.counts);
             watchdog_tick(r->watchdog, "the exchange of the weights");
-            shards_publish(model->shards, &model->stream);           /* on its way while the next forward starts */
+            shards_publish(model->shards, &model->stream);           /* arrive while the next forward starts */
     }
     *m = step_metrics(r, step, &n, clock_ms() - began_ms);
     m->sources = dataset_source_tokens(&r->train, run_position(r, step + 1).samples, m->source_tokens);
@@ -174,7 +176,8 @@ static int asked_to_stop(void *run) {
     return requests_agree(&((Run *)run)->requests);
 }
 
-/* All ranks draw the same text, so that none waits in silence; rank 0 prints it. Returns 0 when it was cut short. */
+/* Draws a text on all ranks, so that none waits in silence. Rank 0 prints it. Returns 0 if a request to stop cut the
+ * text short. */
 static int sample_now(Run *r, int64_t step) {
     shards_need_all(r->model->shards);
     requests_begin(&r->requests);
@@ -187,8 +190,8 @@ static int sample_now(Run *r, int64_t step) {
     return text != NULL;
 }
 
-/* Copies the state; the files are written while training goes on. Exit 76 where ranks hold different
- * weights, or copies of the state different pieces. */
+/* Copies the state. The files are written while training continues. Exit 76 if ranks hold different weights, or if
+ * replicas hold different pieces of the state. */
 static void save_now(Run *r, int64_t step) {
     char said[GUARD_SAID], fault[METRICS_FAULT_BYTES] = "";
     shards_need_all(r->model->shards);
@@ -196,7 +199,8 @@ static void save_now(Run *r, int64_t step) {
         !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said))
         stop_with(r, said);
     if (r->groups.replicas) {
-        char differ[MANIFEST_FAULT_BYTES] = ""; /* known to one pair of copies, and then to all ranks: rank 0 says it */
+        /* Only one group of replicas knows a fault. any_fault sends it to all ranks, and rank 0 prints it. */
+        char differ[MANIFEST_FAULT_BYTES] = "";
         if (!guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) snprintf(differ, sizeof differ, "%s", said);
         if (any_fault(r->comm, differ)) stop_with(r, differ);
     }
@@ -210,10 +214,10 @@ static int is_saved(const Run *r, int64_t step) {
     return (r->resumed.ranks > 0 && r->resumed.step == step) || saver_step(r->saver) == step;
 }
 
-/* loss.svg is kept fresh: at every eval, else about fifty times a run. */
+/* Logs a step on rank 0. Redraws loss.svg about fifty times a run; an evaluation redraws it, too. */
 static void log_step(Run *r, StepMetrics *m) {
     if (!run_is_rank0(r)) return;
-    if (lock_is_lost(r->lock)) lock_fail(r->lock); /* not a line more */
+    if (lock_is_lost(r->lock)) lock_fail(r->lock); /* another job has taken the folder over: nothing more is logged */
     int64_t every = r->config->run.steps / 50 + 1;
     m->memory_bytes = (int64_t)device_memory_peak(), m->gpu = gpu_meter_read(r->gpu);
     metrics_train(r->metrics, m);
@@ -238,11 +242,11 @@ int main(int argc, char **argv) {
     start_process(argv);
     io_hold_standard();
     verbs_plain_keys(argc, argv);
-    if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
+    if (is_verb(argc, argv)) return verb_main(argc, argv); /* verbs such as plan and check, and --help, need no MPI */
     signals_install();
     Launch launch = launch_detect();
     signals_answer(launch);
-    world_expect(launch);                                  /* from here on a fault ends every rank */
+    world_expect(launch);                                  /* from here on a fault ends all ranks */
     start_computing();
     Config config = load_config(argc, argv, launch);
 
@@ -250,14 +254,14 @@ int main(int argc, char **argv) {
     run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
     int64_t steps = config.run.steps, last = schedule_last_step(&config);
     int64_t step = r->resumed.step;
-    int     pending = eval_is_pending(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
+    int     pending = eval_is_pending(r, step), save = 0; /* evaluation still due; save requested, rolled back or not */
     if (step >= last && !pending) {
         if (run_is_rank0(r))
             progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", config.run.dir, (long long)step,
                           step < steps ? "run.stop_step" : "run.steps", (long long)last, step < steps ? "; run.stop_step=0 goes on" : "");
         memory_copies_sweep(&r->checkpoint);
         run_destroy(r), config_free(&config);
-        return EXIT_DONE; /* at run.stop_step, too: a job that was requeued ends here */
+        return EXIT_DONE; /* a requeued job that is already at run.stop_step ends here, too */
     }
     run_begin(r);
     banner_print(r);
@@ -273,13 +277,13 @@ int main(int argc, char **argv) {
         step = train_step(r, step, &metrics);
         watchdog_started(r->watchdog);
         save |= b->save;
-        if (step <= before) { /* rolled back: the next step asks again whether to stop */
+        if (step <= before) { /* after a rollback the next step reads the requests again */
             *b = (Between){0};
             continue;
         }
         log_step(r, &metrics);
         step = rounds_step(r, step, metrics.loss);
-        if (step <= before) continue; /* of a round that is trained anew */
+        if (step <= before) continue; /* the step belongs to a round that is trained again */
         stragglers_note(&r->stragglers, r->comm, &metrics);
         balance_note(r, step);
         report_copied(r);
@@ -293,7 +297,7 @@ int main(int argc, char **argv) {
         if (is_due(step, config.checkpoint.every) || save) save_now(r, step), save = 0;
     }
     rounds_leave(r, step);
-    if (!is_saved(r, step)) save_now(r, step); /* exit 75 promises a checkpoint, however early */
+    if (!is_saved(r, step)) save_now(r, step); /* exit 75 promises a checkpoint, even before the first step */
     report_saved(r, saver_finish_last(r->saver));
     rounds_end(r);
 

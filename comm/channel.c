@@ -15,11 +15,11 @@
 #include "core/clock.h"
 #include "core/error.h"
 
-enum { DROPS = 64 /* reads of 64 KiB in one call, while it ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
+enum { DROPS = 64 /* reads of 64 KiB in a call while the channel ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
 
 typedef enum {
     CHANNEL_WHOLE,
-    CHANNEL_MUTE,  /* the peer takes nothing more; what it has sent may still be read */
+    CHANNEL_MUTE,  /* the peer accepts no more; what it has sent may still be read */
     CHANNEL_BROKEN
 } ChannelState;
 
@@ -30,26 +30,27 @@ struct Channel {
     ChannelFault fault;
     Opening      opening;
     int          is_open;
-    int          is_ending, is_shut;     /* channel_end; its direction is closed */
-    double       until;                  /* of the opening, then of the end */
+    int          is_ending, is_shut;     /* channel_end was called; the sending direction is closed */
+    double       until;                  /* deadline of the opening, later of the end */
     double       heard;
     uint64_t     sent, received;
     Key          key_in, key_out;
     uint64_t     counter_in, counter_out;
     int64_t      most_elems;
-    uint8_t     *in;                     /* the bytes of one stage of the opening, then of one frame */
+    uint8_t     *in;                     /* the bytes of one stage of the opening, later of one frame */
     size_t       in_bytes;
-    int          wakes_at;               /* so many bytes in the socket end a wait */
-    FrameHeader  header;                 /* of the frame in `in`, once its header is there */
-    int          is_ready, is_given;     /* it is whole and sealed; channel_next has given it away */
+    int          wakes_at;               /* a wait ends when the socket holds this many bytes */
+    FrameHeader  header;                 /* header of the frame in `in`, set once its header has arrived */
+    int          is_ready, is_given;     /* the frame is whole and its seal is right; channel_next has returned it */
     uint8_t     *out;                    /* [out_capacity]: bytes from out_from to out_to are unsent */
     size_t       out_capacity, out_from, out_to;
-    uint8_t      small_in[OPENING_MOST_BYTES], small_out[2 * OPENING_MOST_BYTES]; /* before a peer's proof */
+    /* used before the peer has proven the key */
+    uint8_t      small_in[OPENING_MOST_BYTES], small_out[2 * OPENING_MOST_BYTES];
 };
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */
 
-/* The first fault counts. Returns -1. */
+/* Breaks the channel and keeps the first fault. Returns -1. */
 static int break_channel(Channel *c, ChannelState state, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 static int break_channel(Channel *c, ChannelState state, int code, const char *fmt, ...) {
     char    text[sizeof c->fault.text - CHANNEL_PEER_BYTES - 1];
@@ -70,7 +71,7 @@ static void free_buffers(Channel *c) {
 void channel_close(Channel *c) {
     uint8_t dropped[4096];
     if (!c) return;
-    /* Bytes that nobody has read would make the system cut off what it still has to send. */
+    /* If bytes stay unread, the system drops what it still has to send. */
     shutdown(c->fd, SHUT_WR);
     for (int i = 0; i < DROPS && recv(c->fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++) {}
     close(c->fd);
@@ -100,7 +101,7 @@ static void write_out(Channel *c) {
     if (c->is_ending && !c->is_shut) c->is_shut = 1, shutdown(c->fd, SHUT_WR);
 }
 
-/* Room for bytes at the end of the out buffer; NULL: there is none. */
+/* Returns the place for `bytes` bytes at the end of the out buffer, or NULL if they do not fit. */
 static uint8_t *room_out(Channel *c, size_t bytes) {
     size_t unsent = c->out_to - c->out_from;
     if (unsent + bytes > c->out_capacity) return NULL;
@@ -139,7 +140,7 @@ static void reply(Channel *c, const OpeningReply *r) {
     write_out(c);
 }
 
-/* The peer has proven the key: now it gets memory. */
+/* Allocates the channel's buffers after the peer has proven the key. */
 static void open_channel(Channel *c) {
     uint8_t *in = malloc(CHANNEL_FRAME_BYTES), *out = malloc(CHANNEL_OUT_BYTES);
     if (!in || !out) {
@@ -168,7 +169,7 @@ static void take_opening(Channel *c) {
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
 
-/* The bytes that `in` will hold when its stage or frame is whole. */
+/* Returns the bytes that `in` will hold when its stage or frame is whole. */
 static size_t wants(const Channel *c) {
     if (!c->is_open) return opening_wants(&c->opening);
     if (c->in_bytes < FRAME_HEADER_BYTES) return FRAME_HEADER_BYTES;
@@ -200,13 +201,13 @@ static void meet_end(Channel *c, ssize_t n) {
     else break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "closed the connection%s", when);
 }
 
-/* Up to `bytes` into `at`. Returns how many; 0: none now, or the connection has come to its end. */
+/* Receives up to `bytes` bytes into `at`. Returns how many; 0 if there are none now or the connection has ended. */
 static size_t receive(Channel *c, void *at, size_t bytes) {
     ssize_t n;
     do n = recv(c->fd, at, bytes, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* it has no more to say */
+        if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer has nothing more to say */
         return 0;
     }
     if (n <= 0) return meet_end(c, n), 0;
@@ -235,7 +236,7 @@ static void read_in(Channel *c) {
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */
 
-/* Whether a deadline runs: of the opening, or of the end. */
+/* Returns whether a deadline runs, for the opening or for the end. */
 static int has_deadline(const Channel *c) { return !c->is_open || c->is_ending; }
 
 int channel_progress(Channel *c) {
@@ -265,8 +266,8 @@ static struct pollfd interest(const Channel *c) {
     return (struct pollfd){.fd = c->fd, .events = (short)((reads ? POLLIN : 0) | (writes ? POLLOUT : 0))};
 }
 
-/* Within a frame a wait ends with its rest, or WAKE_BYTES of it: not with each packet, of which a frame of 4 MiB has
- * thousands. The system wakes for the end of the connection all the same. */
+/* Sets when a wait ends in the middle of a frame: at the frame's end or after WAKE_BYTES of it. Not at each packet,
+ * because a frame of 4 MiB has thousands. The system wakes at the end of the connection all the same. */
 static void set_wakes_at(Channel *c) {
     int    is_within = c->is_open && !c->is_ending && !c->is_ready && c->in_bytes >= FRAME_HEADER_BYTES;
     size_t left = is_within ? wants(c) - c->in_bytes : 1;
@@ -276,7 +277,7 @@ static void set_wakes_at(Channel *c) {
     c->wakes_at = at;
 }
 
-/* Rounded up: a wait that ends just before its deadline would begin anew. */
+/* Rounds up. A wait that ends just before its deadline would begin again. */
 static int whole_ms(double ms) { return ms <= 0 ? 0 : ms > 1e6 ? 1000000 : (int)ms + 1; }
 
 int channel_wait(Channel *const *c, int count, int listening, double ms) {

@@ -5,7 +5,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 
-/* Until the peer has proven the key, or the channel is broken; the channel's own deadline ends it. */
+/* Waits until the peer has proven the key or the channel is broken. The channel's own deadline ends the wait. */
 static Channel *open_whole(Channel *c, const char *host_port, Between between, ChannelFault *fault) {
     if (!c) return channel_fault_set(fault, EXIT_MEMORY, "%s: no memory to connect", host_port), NULL;
     while (!channel_is_open(c) && channel_progress(c) == 0 && !between_stops(between))

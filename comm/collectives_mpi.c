@@ -27,7 +27,7 @@ void collectives_mpi_start(Op *op) {
         case OP_REDUCE_SCATTER:
             MPI_CHECK(c->world, MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
             break;
-        case OP_ALL_GATHER: /* bytes of one kind or another; a piece of the type's own units keeps counts small */
+        case OP_ALL_GATHER: /* any type's bytes; a piece counted in elements of the type keeps counts small */
             MPI_CHECK(c->world,
                       MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece,
                                      dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T, c->ring, &op->send[0]));

@@ -39,7 +39,7 @@ void comm_make_dry(Comm *c, const int *member, int size, int rank) {
     c->size = size, c->rank = rank;
 }
 
-/* The least bytes that a rank sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan, "Bandwidth
+/* Notes the least bytes that a rank sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan, "Bandwidth
  * optimal all-reduce algorithms", 2009). For small calls it is the mean over the ranks. */
 int comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
     return comm_note_sent(c, name, elems, times * (double)bytes * (c->size - 1) / c->size);
@@ -70,7 +70,7 @@ Comm *comm_split(Comm *parent, int color, int key, const char *name) {
     return c;
 }
 
-/* ranks [size]: of parent, ascending. The lowest names the group. */
+/* Makes a group of ranks [size] of parent, in ascending order. The lowest rank is the color of comm_split. */
 static Comm *group_of(Comm *parent, const int *ranks, int size, const char *name) {
     int at = 0;
     if (!parent->world->ledger) return comm_split(parent, ranks[0], parent->rank, name);
@@ -132,7 +132,8 @@ const char *comm_name(const Comm *c) { return c->name; }
 int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
 const char *comm_host(const Comm *c, int rank) { return world_host(c->world, c->member[rank]); }
 
-/* A group of one needs no communicator. The group of all ranks opens NCCL even then: its absence is a fault. */
+/* Sets the kind. A group of one needs no communicator. The group of all ranks opens NCCL even then, so that a missing
+ * NCCL is a fault. */
 void comm_set_kind(Comm *c, CommKind kind) {
     CHECK(c->ops == 0, "%d collectives in flight", c->ops);
     if (kind == COMM_NCCL && !c->nccl && !c->world->ledger && (c->size > 1 || c == c->world->all)) nccl_open(c);
@@ -146,15 +147,16 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 
 /* --- times, and memory -------------------------------------------------------------------------------------------- */
 
-/* Chunks have one size; a bucket of any length goes through the same few. */
+/* Chunks have one size, and a bucket of any length uses the same few. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
 
-/* A channel of NCCL is one of its kernel's blocks. Each has a buffer from and to a neighbour for each protocol:
+/* Estimates NCCL's memory. A channel of NCCL is one of its kernel's blocks. Each has a buffer from and to a neighbour
+ * for each protocol:
  *   Simple   NCCL_BUFFSIZE, 4 MiB by default
  *   LL128    120 words for each of 640 threads, 8 times
  *   LL       8 lines of 16 bytes for each of 512 threads, 8 times
- * (src/include/device.h of NCCL 2). For messages it has the same from each rank in an allocation of 10 MiB, and 2 MiB to
- * each (src/transport/p2p.cc). 32 channels are the most between GPUs of one host. */
+ * (src/include/device.h of NCCL 2). For messages it has the same buffers from each rank in an allocation of 10 MiB, and
+ * 2 MiB to each rank (src/transport/p2p.cc). 32 channels are the most between GPUs of one host. */
 size_t comm_library_bytes(CommKind kind, int ranks, CommUse use) {
     static const int most[] = {[COMM_FOR_BUCKETS] = NCCL_BLOCKS, [COMM_FOR_INLINE] = 32, [COMM_FOR_MESSAGES] = NCCL_BLOCKS,
                                   [COMM_FOR_PAIR] = NCCL_PAIR_BLOCKS};
@@ -176,7 +178,8 @@ static void count_so_far(Comm *c) {
     c->busy_since_ms = now;
 }
 
-/* Reads the times of all groups: an ended collective of a group without such a call must not seem in flight. */
+/* Reads the times of all groups, so that an ended collective of a group whose times nobody reads does not seem in
+ * flight. */
 CommTimes comm_times(Comm *c) {
     for (Comm *each = c->world->groups; each; each = each->next)
         if (each->nccl) nccl_read_times(each);

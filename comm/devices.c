@@ -8,7 +8,7 @@
 
 enum { ID_CHARS = 64, WARNINGS = 8 };
 
-/* Writes "ranks 0, 1 and 2", the ranks that share rank first's device, to text; returns their number. */
+/* Writes "ranks 0, 1 and 2", the ranks that share the device of rank `first`, to text. Returns their number. */
 static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *text, size_t room) {
     int count = 0, last = first;
     for (int r = first; r < ranks; r++)
@@ -19,7 +19,7 @@ static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *
     return count;
 }
 
-/* Rank 0, from every rank's device. */
+/* Warns on rank 0 of ranks that share a device. id has every rank's device. */
 static void warn_of_sharers(const Comm *c, const char (*id)[ID_CHARS]) {
     int shared = 0;
     for (int r = 0; r < c->size; r++) {

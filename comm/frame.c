@@ -83,7 +83,7 @@ int64_t frame_value_bytes(FrameType type, int64_t elems) {
     }
 }
 
-/* The scale of a block, and how often it goes into 1. */
+/* Returns the scale of a block, and 1/scale in *inverse. */
 static float scale_of(const float *values, int64_t elems, float *inverse) {
     float most = 0;
     int   is_finite = 1;

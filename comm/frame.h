@@ -16,31 +16,33 @@
 
 enum { FRAME_HEADER_BYTES = 48, FRAME_PAYLOAD_LIMIT = 4 << 20, FRAME_FAULT_BYTES = 200 };
 
-/* FRAME_INT8: an f32 scale, then up to INT8_BLOCK values as int8; again and again. value = scale * int8. */
+/* Types of a payload. FRAME_INT8 is a sequence of blocks: an f32 scale, then up to INT8_BLOCK values as int8, value =
+ * scale * int8. */
 typedef enum { FRAME_BYTES, FRAME_F32, FRAME_BF16, FRAME_INT8, FRAME_TYPES } FrameType;
 enum { INT8_BLOCK = 4096 };
 
 typedef struct {
     uint8_t  kind, type;
-    int64_t  round, offset, elems; /* what is not used is 0 */
-    uint64_t counter;              /* a sender leaves it to the channel */
+    int64_t  round, offset, elems; /* 0 if not used */
+    uint64_t counter;              /* set by the channel, not by the sender */
     uint32_t payload_bytes;
 } FrameHeader;
 
 void frame_write_header(const FrameHeader *h, uint8_t out[FRAME_HEADER_BYTES]);
 
-/* Reads the first FRAME_HEADER_BYTES of bytes [length]. most_elems: offset + elems may not be more (INT64_MAX: not
- * known yet). Returns 1, or 0 with the rest of a sentence in fault: "sent a frame of ...". Of a good header the payload
- * is at most FRAME_PAYLOAD_LIMIT, and of the types with values it is exactly what elems of them take. */
+/* Reads a header from the first FRAME_HEADER_BYTES of bytes [length]. offset + elems may be at most most_elems
+ * (INT64_MAX if not known yet). Returns 1, or 0 with the rest of a sentence in fault: "sent a frame of ...". A good
+ * header's payload has at most FRAME_PAYLOAD_LIMIT bytes, and for types with values exactly the bytes of `elems`
+ * values. */
 int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, FrameHeader *h,
                        char fault[FRAME_FAULT_BYTES]);
 
-/* Bytes of elems values; elems >= 0. 0 for FRAME_BYTES. */
+/* Returns the bytes of elems values (elems >= 0); 0 for FRAME_BYTES. */
 int64_t frame_value_bytes(FrameType type, int64_t elems);
 
-/* Values to a payload [frame_value_bytes] and back. bf16 rounds to the nearest, ties to even. int8: scale = the block's
- * largest |value| / 127; a block with a value that is not finite is NaN all over when it comes back, so that a receiver
- * sees it. */
+/* Convert values to a payload [frame_value_bytes] and back. bf16 rounds to nearest, ties to even. int8: scale = the
+ * block's largest |value| / 127. A block with a value that is not finite becomes all NaN after unpacking, so that the
+ * receiver sees the fault. */
 void frame_pack(FrameType type, void *payload, const float *values, int64_t elems);
 void frame_unpack(FrameType type, float *values, const void *payload, int64_t elems);
 

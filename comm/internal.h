@@ -9,8 +9,8 @@
  *   nccl.cu                                   collectives in a queue of its own, on the GPU
  *   mpi.c                                     the launcher's side of MPI, and the small blocking calls over MPI
  *
- * In a build without MPI, no_mpi.c stands in for ring.c, pair.c, collectives_mpi.c and mpi.c; in one without CUDA, staging.c
- * and nccl.c for the .cu files.
+ * In a build without MPI, no_mpi.c replaces ring.c, pair.c, collectives_mpi.c and mpi.c. In a build without CUDA,
+ * staging.c and nccl.c replace the .cu files.
  */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
 #define TRAIN_GPT_COMM_INTERNAL_H
@@ -34,8 +34,8 @@ extern "C" {
 #endif
 
 enum {
-    WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers of a group                         */
-    SENDS = 64,      /* sends posted ahead: a neighbour fetches them even while this rank does not poll      */
+    WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers of a group */
+    SENDS = 64,      /* sends posted ahead: a neighbour can fetch them even while this rank does not poll */
     TRACES = 128,
     HOST_CHARS = 64
 };
@@ -48,118 +48,130 @@ static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY
 enum { NOT_STAGED = -2 };
 typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE, OP_EXCHANGE } OpKind;
 static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send", "receive", "exchange"};
-/* An exchange is in the queue as its messages. */
+/* Returns whether an Op is a message. The queue holds an exchange as its messages. */
 static inline int op_is_message(OpKind kind) { return kind == OP_SEND || kind == OP_RECEIVE; }
 static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE || kind == OP_ALL_MAX; }
 
-/* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they
- * travel: message i is chunk i % chunks of ring step i / chunks. */
+/* One started collective; of an all-gather, one of its two directions around the ring. Its messages are numbered in the
+ * order they travel: message i is chunk i % chunks of ring step i / chunks. */
 typedef struct {
     Comm    *comm;         /* borrowed */
     OpKind   kind;
     CommKind by;
-    Tensor   bucket;       /* borrowed until the end */
-    Tensor   x;            /* the bucket, or its copy in host memory */
-    Comm    *after;        /* begins once this group has done its collectives before number after_number; NULL: at once */
+    Tensor   bucket;       /* borrowed until the collective ends */
+    Tensor   x;            /* the bucket, or the copy of it in host memory */
+    Comm    *after;        /* the collective begins after this group's collectives before number after_number; NULL: at
+                            * once */
     int64_t  after_number;
-    int      peer;         /* of a message */
-    int      is_begun;     /* else it waits for its bytes to reach the host, or for `after` */
-    int      staged;       /* that copy's number in staging.cu; -1: none; NOT_STAGED: not yet */
-    int64_t  sequence;     /* among the collectives over buckets of this process: its place in the trace */
-    int64_t  number;       /* among those of its group: the same on all its ranks */
+    int      peer;         /* the other rank of a message */
+    int      is_begun;     /* 0 while it waits for its bytes to reach the host, or for `after` */
+    int      staged;       /* number of the copy to the host in staging.cu; -1: no copy is needed; NOT_STAGED: not
+                            * started yet */
+    int64_t  sequence;     /* number among this process's collectives over buckets: its place in the trace */
+    int64_t  number;       /* number among the group's collectives: the same on all its ranks */
     double   first_send_ms;
-    int64_t  total_bytes, piece_bytes, chunk_bytes, chunks; /* of an all-reduce of any length the last pieces are shorter, or nothing */
-    int      way;          /* 1: to the right, to rank r+1; -1: to the left                                              */
-    int      first_step;   /* the ring's steps: W-1 that sum, then W-1 that copy; an all-gather enters at the second half */
-    int64_t  messages, sums; /* of them, the first `sums` are added to x, the others copied into it                       */
-    int64_t  to_send;        /* messages sent; `messages` of a tree sum counts chunks of all ranks     */
-    float   *node[TREE_MOST]; /* that sum's nodes in host memory, x the last                                              */
+    int64_t  total_bytes, piece_bytes, chunk_bytes, chunks; /* sizes; in an all-reduce of any length the last pieces are
+                                                             * shorter or empty */
+    int      way;          /* 1: to the right, to rank r+1; -1: to the left */
+    int      first_step;   /* first ring step: W-1 steps sum, then W-1 copy; an all-gather begins at the second half */
+    int64_t  messages, sums; /* messages in all; the first `sums` are added to x, the others copied into it */
+    int64_t  to_send;        /* messages to send; in a tree sum `messages` counts chunks of all ranks */
+    float   *node[TREE_MOST]; /* nodes of a tree sum in host memory; x is the last */
     int      node_staged[TREE_MOST];
-    int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted             */
-    MPI_Request receive[WINDOW], send[SENDS];  /* message i in place i % size; COMM_MPI uses send[0]                       */
+    int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted */
+    MPI_Request receive[WINDOW], send[SENDS];  /* message i is in place i % size; COMM_MPI uses send[0] */
 } Op;
 
 struct World {
     int      rank, size, local_rank, local_size;
-    char   (*host)[HOST_CHARS]; /* owned, by rank                                        */
-    pid_t   *neighbour;         /* owned [local_size]: this host's ranks, by local rank; NULL where they do not see each other */
+    char   (*host)[HOST_CHARS]; /* owned [size], by rank */
+    pid_t   *neighbour;         /* owned [local_size]: process of each rank of this host, by local rank; NULL if they
+                                 * cannot see each other */
     int      launched;          /* MPI is initialised                                    */
-    Ledger  *ledger;            /* borrowed; of a dry world: collectives note and do nothing else. NULL: a real one */
-    int      yields;            /* waiting hands the core over at once                   */
+    Ledger  *ledger;            /* borrowed; set in a dry world, whose collectives only note their cost; NULL in a real
+                                 * one */
+    int      yields;            /* 1: a wait yields the core at once */
     MPI_Comm local;             /* the ranks of this host                                */
     Comm    *all;               /* owned                                                 */
-    Comm    *groups;            /* all of them, the newest first; any thread reads it    */
+    Comm    *groups;            /* all groups, the newest first; any thread reads the list */
 
-    void   (*watch)(void *ctx);  /* called at progress in waits; NULL: nobody */
+    void   (*watch)(void *ctx);  /* called when a wait progresses; may be NULL */
     void    *watch_ctx;
     double   watched_ms;
 
-    Op      *op;                /* owned; in flight, of all groups, in start order       */
+    Op      *op;                /* owned; the queue: collectives in flight of all groups, in start order */
     int      ops, op_room;
-    int64_t  started;           /* collectives over buckets so far                       */
-    CommCall blocking;          /* the small one that the main thread is in, or was in last */
-    CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
+    int64_t  started;           /* number of collectives over buckets started so far */
+    CommCall blocking;          /* the small blocking call that the main thread is in, or was in last */
+    CommTrace trace[TRACES];    /* sequence s is in place s % TRACES */
 
-    Stream         *followed;   /* borrowed; NULL: buckets lie in host memory            */
+    Stream         *followed;   /* borrowed; NULL: buckets are in host memory */
     struct Staging *staging;    /* owned by staging.cu; NULL before first use            */
-    void           *nccl_queue; /* owned by nccl.cu: the one stream of all groups; NULL without */
+    void           *nccl_queue; /* owned by nccl.cu: the one stream of all groups; NULL without NCCL */
 };
 
 struct Comm {
     World   *world;             /* borrowed                                              */
-    Comm    *next;              /* in the world's list                                   */
+    Comm    *next;              /* next group in the world's list */
     char     name[COMM_NAME_CHARS];
     int      rank, size;
-    int     *member;            /* owned [size]: the world's number of each rank         */
+    int     *member;            /* owned [size]: each rank's number among all ranks */
     CommKind kind;
-    MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. Of one rank: neither is there */
+    MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. A group of one
+                                 * has neither */
 
-    int      is_offline, is_inline, is_pair, is_on_host; /* comm_set_offline, comm_set_inline, comm_pair, comm_set_on_host */
-    int      exchanges;         /* comm_set_exchanges                                    */
-    int      ops, begun;        /* in the world's queue; of them, begun                  */
-    int      is_held;           /* its next may not begin: those behind it wait          */
-    int64_t  started;           /* collectives over buckets so far                       */
-    int64_t  calls;             /* collectives of all kinds                              */
-    int64_t  sent;              /* bytes of those over buckets, since comm_times         */
+    int      is_offline, is_inline, is_pair, is_on_host; /* set by comm_set_offline, comm_set_inline, comm_pair,
+                                                          * comm_set_on_host */
+    int      exchanges;         /* set by comm_set_exchanges */
+    int      ops, begun;        /* collectives in the world's queue; how many of them have begun */
+    int      is_held;           /* the group's next collective may not begin, so later ones wait */
+    int64_t  started;           /* number of collectives over buckets started so far */
+    int64_t  calls;             /* number of collectives of all kinds */
+    int64_t  sent;              /* bytes sent by collectives over buckets, since comm_times */
     char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
     int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
     struct Tree *tree;          /* owned by tree_sum.c; NULL before comm_tree_open       */
-    struct Nccl *nccl;          /* owned by nccl.cu; NULL without                        */
+    struct Nccl *nccl;          /* owned by nccl.cu; NULL without NCCL */
 
-    double    busy_since_ms;    /* when the first of those begun did, after a time without */
-    CommTimes times;            /* of collectives over buckets                           */
-    CommTimes waits;            /* of the small blocking calls                           */
+    double    busy_since_ms;    /* when, after a time without collectives, the first of those in flight began */
+    CommTimes times;            /* times of collectives over buckets */
+    CommTimes waits;            /* times of the small blocking calls */
 };
 
-/* threads.c: the processors that this host's ranks may use between them. */
+/* threads.c: returns the number of processors that the ranks of this host may use together. */
 int threads_host_processors(World *w);
 
 /* world.c: reports an error of a peer or the network, with rank, host and collective, and ends the job. */
 NORETURN void world_failed(const World *w, const char *why);
-/* The ranks' numbers: those of a host follow each other, hosts and the ranks of one in their order so far. So neighbours
- * in a grid share a host, however a launcher deals its ranks out; rank 0 stays rank 0. number [size] by former rank. */
+/* Computes new numbers for the ranks. Ranks of one host become neighbours; hosts, and the ranks of a host, keep their
+ * order. So neighbours in a grid share a host however the launcher places its ranks. Rank 0 stays rank 0. number [size]
+ * is indexed by the former rank. */
 void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);
-void        world_renumber(World *w); /* rank and host */
-CommTrace  *world_trace_of(World *w, int64_t sequence); /* NULL: forgotten, too many have come since */
-void        world_list(World *w, Comm *c); /* enters a group into the list */
+void        world_renumber(World *w); /* changes rank and host to the new numbers */
+CommTrace  *world_trace_of(World *w, int64_t sequence); /* returns NULL if the trace is overwritten by later
+                                                         * collectives */
+void        world_list(World *w, Comm *c); /* adds a group to the list */
 void        world_unlist(World *w, Comm *c);
 
 /* comm.c */
 Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
-/* The milliseconds of collectives over buckets so far, those in flight among them. */
+/* Returns the milliseconds of collectives over buckets so far, including those in flight. */
 double comm_counted_ms(const Comm *c, double now);
-/* Adds to times a wait since begin_ms: all of it is exposed; it is communication where no collective in flight counts it
- * already. counted_ms: comm_counted_ms at its begin. */
+/* Adds a wait that began at begin_ms to `times`. All of it is exposed; it counts as communication where no collective
+ * in flight counts the same time. counted_ms: comm_counted_ms at its begin. */
 void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
-void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* a group of ranks that are not there */
-/* A collective has nothing to do: this rank is alone in the group, or the world is dry. That notes it, and the bytes
- * that this rank would send: of small things the mean over the ranks, (W-1)/W of `bytes`, `times` over. */
+void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* makes c a group of ranks that do not exist */
+/* Returns 1 if a collective has nothing to do, because this rank is alone in the group or the world is dry. In a dry
+ * world it notes the collective and the bytes that this rank would send. For small calls that is the mean over the
+ * ranks, (W-1)/W of `bytes`, `times` over. */
 int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
-int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent); /* the same, of so many bytes sent */
-void  comm_note_wait(Comm *c, int64_t number); /* that the host waits here for this collective of the group */
+/* notes a collective that sends so many bytes */
+int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
+void  comm_note_wait(Comm *c, int64_t number); /* notes that the host waits here for the group's collective of this
+                                                * number */
 void  comm_drop(Comm *c);
 
-/* mpi.c: of the process; group_all sets up c as the group of all ranks, group_split as a part of parent. */
+/* mpi.c: functions of the process. group_all makes c the group of all ranks, group_split a subgroup of parent. */
 void world_expect_ranks(Launch launch);
 void world_start(World *w, Launch launch);
 void world_stop(World *w);
@@ -167,7 +179,7 @@ void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes)
 void group_all(Comm *c);
 void group_split(Comm *c, Comm *parent, int color, int key);
 void group_free(Comm *c);
-/* Each waits; started collectives progress meanwhile. */
+/* Blocking calls. Started collectives progress meanwhile. */
 void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
 void  group_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
@@ -177,64 +189,68 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
 
 /* queue.c */
 Failpoint queue_obey_test(World *w, const char *point); /* a place where a test may break a collective */
-/* A turn of a wait: moves everything in flight along. *moved_ms is the time of the last progress; clock_ms() at
- * first. */
+/* One iteration of a wait: moves everything in flight along. *moved_ms is the time of the last progress; the caller
+ * sets it to clock_ms() at first. */
 void queue_turn(World *w, double *moved_ms);
 
-/* staging: brings a bucket in device memory to the host for a collective, and the result back. */
-int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and turns *x into it; -1: *x is host memory itself */
+/* Staging copies a bucket in device memory to the host for a collective, and the result back. */
+int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and replaces *x by it; returns its number, or -1
+                                                     * if *x is in host memory already */
 int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
 void   staging_finish(World *w);                   /* the followed stream waits for the copies of staging_out */
-void   staging_drop(World *w, int staged);         /* nothing of it goes back */
-int    staging_stream_is_idle(World *w);           /* the followed stream has done everything it was given */
+void   staging_drop(World *w, int staged);         /* frees a copy whose result does not go back */
+int    staging_stream_is_idle(World *w);           /* the followed stream has finished all its work */
 void   staging_close(World *w);
 
-/* nccl: its kernels hold so many multiprocessors at most. Of a pair few: a receive that is posted ahead spins until its sender comes. */
+/* Most multiprocessors that NCCL's kernels hold. A pair gets few, because a receive that is posted ahead spins until
+ * its sender arrives. */
 enum { NCCL_BLOCKS = 16, NCCL_PAIR_BLOCKS = 2 };
-int  comm_max_blocks(int chosen); /* comm.c: NCCL_MAX_CTAS where it is set, which NCCL obeys before us; else chosen */
+int  comm_max_blocks(int chosen); /* comm.c: returns NCCL_MAX_CTAS if it is set, because NCCL obeys it first; otherwise
+                                   * `chosen` */
 void nccl_open(Comm *c);
 void nccl_close(Comm *c);
-void nccl_tree_open(Comm *c); /* device memory for what other ranks send to be added, of c->tree */
-void nccl_leave(World *w); /* after the last close */
-void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: of OP_TREE_SUM, all but the last */
+void nccl_tree_open(Comm *c); /* allocates device memory of c->tree for what other ranks send to be added */
+void nccl_leave(World *w); /* called after the last nccl_close */
+void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: for OP_TREE_SUM, all nodes but the
+                                                                       * last */
 void nccl_exchange(Comm *c, const CommMessage *message, int count);
-void nccl_join(Comm *c, GatherOrder order); /* collectives started until nccl_join_end are one call of NCCL */
+void nccl_join(Comm *c, GatherOrder order); /* collectives started until nccl_join_end become one call of NCCL */
 void nccl_join_end(Comm *c);
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
-void nccl_abandon(World *w, double wait_ms); /* every group's communicator */
-void nccl_read_times(Comm *c); /* adds the collectives ended meanwhile to times and trace */
+void nccl_abandon(World *w, double wait_ms); /* aborts every group's communicator */
+void nccl_read_times(Comm *c); /* adds the collectives that have ended to times and trace */
 
-/* ring.c and collectives_mpi.c: op->comm, kind, x, sequence, number, total_bytes and piece_bytes are set. Progress
- * returns whether something moved. */
+/* ring.c and collectives_mpi.c. The caller sets op->comm, kind, x, sequence, number, total_bytes and piece_bytes. A
+ * progress function returns whether something moved. */
 int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
-void ring_start(Op *op, int way);                /* 0, ... */
+void ring_start(Op *op, int way);                /* way: 0, ... */
 int  ring_progress(Op *op);
 void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
 void pair_start(Op *op);                         /* pair.c */
 int  pair_progress(Op *op);
-/* Messages between two ranks keep their order, so tags need to differ only among messages in flight; 32767 is MPI's
- * least limit. */
+/* Returns the tag of an op's messages. Messages between two ranks keep their order, so tags differ only among messages
+ * in flight. 32767 is the least limit that MPI allows. */
 static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
 void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
 
-/* tree_sum.c: the nodes of all ranks in order of their leaves. */
-typedef struct { int rank, index; /* of the rank's own */ TreeNode node; } TreePart;
+/* tree_sum.c: the nodes of all ranks in the order of their leaves. */
+typedef struct { int rank, index; /* number among the rank's own nodes */ TreeNode node; } TreePart;
 struct Tree {
     int64_t   leaves;
     TreePart *part;      /* owned */
     int       parts, mine;
     int64_t   owner;     /* sequence of the sum that receives into buffer, or -1 */
     char     *buffer;    /* owned [2][parts][TREE_CHUNK_BYTES]; NULL before first use */
-    float   **at;        /* owned [parts]: where a chunk of each lies */
+    float   **at;        /* owned [parts]: address of the current chunk of each node */
     MPI_Request *receive; /* owned [2][parts] */
 };
 enum { TREE_CHUNK_BYTES = 128 << 10, NCCL_TREE_CHUNK_BYTES = 4 << 20 };
 typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* x += y */
-/* Adds at[parts] [n] in the order of the tree; returns which of them holds the sum. */
+/* Adds at[parts] [n] in the order of the tree. Returns the one that holds the sum. */
 float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
 void tree_close(Comm *c);
 void tree_sum_start(Op *op);

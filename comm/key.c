@@ -15,7 +15,7 @@
 #include "core/io.h"
 #include "core/shell_word.h"
 
-enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* end of line, NUL */ };
+enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* end of line and NUL */ };
 
 static void random_bytes(void *out, size_t bytes) {
     if (sodium_init() < 0 || getrandom(out, bytes, 0) != (ssize_t)bytes)
@@ -38,7 +38,8 @@ static void folder_of(const char *path, char out[PATH_MAX]) {
     snprintf(out, PATH_MAX, "%.*s", slash ? (int)(slash - path + (slash == path)) : 1, slash ? path : ".");
 }
 
-/* A new key under the name draft, then under its own: where two make it, the first name stays. */
+/* Writes a new key under the name `draft`, then links it to its own name. If two processes make it, the first name
+ * stays. */
 static int write_key(const char *draft, const char *path, const char *text) {
     char folder[PATH_MAX];
     int  fd = io_open(draft, IO_SECRET);
@@ -71,7 +72,7 @@ int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
     return 0;
 }
 
-/* The digits and one end of line at most. */
+/* Parses the digits, with at most one end of line. */
 static int parse_key(const char *text, int64_t bytes, Key *key) {
     size_t length = 0;
     if (bytes != DIGITS && !(bytes == DIGITS + 1 && text[DIGITS] == '\n')) return 0;

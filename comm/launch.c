@@ -75,7 +75,7 @@ void launch_explain_alone(void) {
     if (stale)
         warn("%s=%s is set, but no launcher of that job answers: this process works alone; `unset %s` silences this "
              "line", stale, getenv(stale), stale);
-    stale = NULL; /* once */
+    stale = NULL; /* warns once */
 }
 
 void launch_explain_tasks(void) {

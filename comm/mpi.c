@@ -2,7 +2,7 @@
  * a count is an int.
  *
  * Each small blocking call starts MPI's non-blocking call and waits. Every collective in flight progresses during the
- * wait: a peer may need one of another group before it comes.
+ * wait, because a peer may need one of another group before it reaches this call.
  */
 #ifndef NO_MPI
 #include <ifaddrs.h>
@@ -15,7 +15,7 @@
 #include "comm/internal.h"
 #include "core/clock.h"
 
-enum { PIECE_BYTES = 1 << 30 }; /* of a message: MPI counts with int */
+enum { PIECE_BYTES = 1 << 30 }; /* longest message, because MPI counts with int */
 
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
@@ -46,7 +46,7 @@ NORETURN void mpi_failed(const World *w, const char *call, int code, const char 
 
 static int is_set_by_user(void) {
     char path[4096], line[512];
-    if (getenv("OMPI_MCA_" FAMILY)) return 1; /* mpirun --mca sets it, too */
+    if (getenv("OMPI_MCA_" FAMILY)) return 1; /* mpirun --mca sets this variable too */
     snprintf(path, sizeof path, "%s/.openmpi/mca-params.conf", getenv("HOME") ? getenv("HOME") : "");
     FILE *file = fopen(path, "r");
     int   found = 0;
@@ -66,9 +66,9 @@ static int is_included(const char *interface) {
     return !list;
 }
 
-/* Turns IPv6 off for Open MPI 5.0 if the host has an IPv4 address. That version pairs IPv6 addresses that do not reach
- * each other, prints warnings, and may end in MPI_Init (open-mpi/ompi#14079). All hosts have IPv4, because its mpirun
- * connects them by it. */
+/* Turns IPv6 off for Open MPI 5.0 if the host has an IPv4 address. That version pairs IPv6 addresses that cannot reach
+ * each other, prints warnings, and may fail in MPI_Init (open-mpi/ompi#14079). All hosts have IPv4, because mpirun of
+ * that version connects them by it. */
 static void prefer_ipv4(void) {
     char            version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int             length, has_ipv4 = 0;
@@ -83,7 +83,7 @@ static void prefer_ipv4(void) {
 
 /* --- start and end ------------------------------------------------------------------------------------------------ */
 
-/* MPI_Init returns once all ranks have called it. So a rank that another rank should end calls it first. */
+/* Calls MPI_Init. It returns once all ranks have called it, so a rank that another rank should end calls it first. */
 static void join_job(void) {
     int here = 0, provided;
     MPI_Initialized(&here);
@@ -91,19 +91,19 @@ static void join_job(void) {
     if (!here) MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
 }
 
-enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for a launcher that a cut link may have taken away */
+enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for the launcher, which a cut link may have made unreachable */
 
 static void abort_job(int exit_code) {
     join_job();
     error_end_within(ABORT_SECONDS, exit_code);
     world_tell_neighbours();
-    usleep(50000); /* at its end hydra drops output that it has not forwarded yet */
+    usleep(50000); /* hydra, when it ends, drops output that it has not forwarded yet */
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     _exit(exit_code);
 }
 
-/* Processes of a launcher that do not find each other would be as many lone runs in one folder. Rank 0 reports
- * that. */
+/* Refuses processes of a launcher that do not find each other. They would be as many lone runs in one folder. Rank 0
+ * reports it. */
 static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
@@ -131,7 +131,7 @@ void world_expect_ranks(Launch launch) {
 void world_start(World *w, Launch launch) {
     int expected = expected_ranks(launch), provided;
     if (!launch.manager) refuse_lone_ranks(launch, expected);
-    error_set_rank(launch.rank, expected, NULL); /* nothing to abort until MPI is up */
+    error_set_rank(launch.rank, expected, NULL); /* nothing can be aborted before MPI is up */
     error_set_join(NULL);
     prefer_ipv4();
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
@@ -143,7 +143,7 @@ void world_start(World *w, Launch launch) {
     error_set_rank(w->rank, w->size, abort_job);
     error_set_join(NULL);
 
-    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* copies and parts inherit it */
+    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* copies and subgroups inherit it */
     MPI_CHECK(w, MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &w->local));
     MPI_Comm_rank(w->local, &w->local_rank);
     MPI_Comm_size(w->local, &w->local_size);
@@ -171,7 +171,7 @@ void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes)
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* c->small is there: the rest of the group follows from it. */
+/* Sets up the rest of the group from c->small. */
 static void meet(Comm *c) {
     const World *w = c->world;
     MPI_Comm_rank(c->small, &c->rank);
@@ -259,7 +259,7 @@ static void receive_bytes(Comm *c, char *data, size_t bytes, int from) {
     }
 }
 
-/* In turn with the ranks at each distance: this one sends to the one while it receives from the other. */
+/* Exchanges with the ranks at each distance in succession: sends to one while it receives from the other. */
 void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive) {
     size_t mine = bytes[c->rank];
     for (int away = 0; away < c->size; away++) {

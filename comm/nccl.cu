@@ -1,14 +1,16 @@
 /* nccl.cu - parallel.comm = nccl: collectives between GPUs, on a stream beside the one that computes. A group has its
- * own communicator. All groups share the stream: their collectives run in program order, and none waits on a GPU for
- * a later one.
+ * own communicator. All groups share the stream: their collectives run in program order, and none waits on a GPU for a
+ * later one.
  *
- * Each starts behind an event of the followed stream. None makes the host wait: at the end the followed stream waits
- * for ours. Those of an inline group are on the followed stream itself, and so in order without events. Our stream has
- * the highest priority: a collective needs few multiprocessors, but spins on them until every peer has come, so one
- * that waits for a large product's blocks to drain keeps multiprocessors of all its peers idle.
+ * Each collective starts after an event of the followed stream. None makes the host wait: at the end the followed
+ * stream waits for ours. Collectives of an inline group are on the followed stream itself, and so in order without
+ * events.
  *
- * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and reported here.
- * But then a call may return before it is done, and before its work is on the stream: settle() asks until it is.
+ * Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until every peer has
+ * arrived. If it waited for the blocks of a large product to end, it would keep multiprocessors of all its peers idle.
+ *
+ * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost peer is found and reported here.
+ * But a call may then return before it is done, and before its work is on the stream: settle() polls until it is.
  */
 #include <nccl.h>
 #include <sched.h>
@@ -26,40 +28,41 @@
 #include "core/kernel.cuh"
 #include "core/layout.h"
 
-/* As long as the watchdog's patience with a start; the first collective connects the peers. */
+/* Longest wait for a start or end, as long as the watchdog allows a start. The first collective connects the peers. */
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
-enum { PAUSE_US = 1000, LEAVE_MS = 500 /* patience of an abort with a call that the main thread is in */ };
+enum { PAUSE_US = 1000, LEAVE_MS = 500 /* LEAVE_MS: how long an abort waits for a call that the main thread is in */ };
 
 enum { WAITS = TRACES };
 
 typedef struct {
     cudaEvent_t begin, end;
-    int64_t     elems, number, sequence; /* the latter two as in Op */
+    int64_t     elems, number, sequence; /* number and sequence as in Op */
 } Collective;
 typedef struct { cudaEvent_t begin, end; } Wait;
 
 struct Nccl {
     ncclComm_t   comm;
-    cudaStream_t queue;              /* the world's; of a pair its own                         */
-    cudaEvent_t  reached;            /* on the followed stream: the bucket is complete        */
-    Collective   collective[TRACES]; /* the started'th in place started % TRACES               */
-    int64_t      started, read;      /* how many, and whose times are read                    */
-    int64_t      finished;           /* the followed stream waits for so many of them          */
-    int64_t      joined;             /* those from this number on are one group; -1: none is open */
-    int          joined_before;      /* GATHERS_BEHIND                                         */
-    Wait         wait[WAITS];        /* of the followed stream, in comm_finish                */
+    cudaStream_t queue;              /* the world's stream; a pair has its own */
+    cudaEvent_t  reached;            /* an event on the followed stream: the bucket is complete */
+    Collective   collective[TRACES]; /* collective i is in place i % TRACES */
+    int64_t      started, read;      /* numbers of collectives started, and of those whose times are read */
+    int64_t      finished;           /* number of collectives that the followed stream waits for */
+    int64_t      joined;             /* collectives from this number on are one call of NCCL; -1: no such call is
+                                      * open */
+    int          joined_before;      /* the open call is GATHERS_BEHIND */
+    Wait         wait[WAITS];        /* waits of the followed stream in comm_finish */
     int64_t      waits, waits_read;
     double       polled_ms;
-    int          abandoned;          /* atomic: any thread may, once                           */
-    int          inside;             /* atomic: calls of NCCL that the main thread is in        */
-    float       *received;           /* owned [parts of the tree][a chunk]; NULL before nccl_tree_open */
+    int          abandoned;          /* atomic: any thread may abort, once */
+    int          inside;             /* atomic: number of NCCL calls that the main thread is in */
+    float       *received;           /* owned [nodes of other ranks][chunk of the tree]; NULL before nccl_tree_open */
     size_t       received_bytes;
 };
 
 /* --- errors ------------------------------------------------------------------------------------------------------- */
 
 enum { NAME_CHARS = CALL_CHARS + 48 };
-/* "reduce-scatter 12 of 1024 elements" */
+/* Writes "reduce-scatter 12 of 1024 elements". */
 static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     const Collective *one = &c->nccl->collective[i % TRACES];
     const CommTrace  *trace = world_trace_of(c->world, one->sequence);
@@ -69,26 +72,26 @@ static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     return text;
 }
 
-/* NCCL has no code of its own for it; its last error is a line like "Cuda failure 2 'out of memory'" or "Failed to CUDA
- * malloc 9633792 bytes". */
+/* Returns whether NCCL's fault is a lack of memory. NCCL has no code for it; its last error is a line like "Cuda
+ * failure 2 'out of memory'" or "Failed to CUDA malloc 9633792 bytes". */
 static int is_out_of_memory(ncclResult_t result, const char *detail) {
     return (result == ncclUnhandledCudaError || result == ncclSystemError) && detail &&
            (strstr(detail, "out of memory") || strstr(detail, "malloc"));
 }
 
-/* A fault of a peer or the network ends in 77; one of this program or CUDA in 70. */
+/* Returns 77 for a fault of a peer or the network, 70 for one of this program or CUDA. */
 static int exit_code_of(ncclResult_t result) {
     return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER : EXIT_INTERNAL;
 }
 
-/* An abort frees the communicator. From then on the main thread calls NCCL no more, nor works with what the aborted kernels
- * have left: it waits here for the thread that aborted to end the process. */
+/* Waits until the thread that aborted ends the process. An abort frees the communicator, so the main thread then calls
+ * NCCL no more and uses nothing that the aborted kernels have left. */
 NORETURN static void pause_for_ever(void) {
     for (;;) pause();
 }
 static int is_abandoned(const Nccl *n) { return __atomic_load_n(&n->abandoned, __ATOMIC_SEQ_CST); }
 
-/* The main thread is inside NCCL while one of these lives. */
+/* Marks that the main thread is inside NCCL while the object lives. */
 struct Inside {
     Nccl *n;
     explicit Inside(Comm *c) : n(c->nccl) {
@@ -101,9 +104,9 @@ struct Inside {
     ~Inside() { __atomic_sub_fetch(&n->inside, 1, __ATOMIC_SEQ_CST); }
 };
 
-/* Aborts every communicator, since other ranks' kernels spin on ours. Each abort has a thread of its own: an abort
- * may hang, and this thread waits wait_ms at most. All run at once: on the stream one may stand behind another. A call
- * that the main thread is in ends before, unless it is the one that hangs. */
+/* Aborts every communicator, because kernels of other ranks spin on ours. Each abort has its own thread: it may hang,
+ * and this thread waits at most wait_ms. All run at once, because on the stream one may wait for another. If the main
+ * thread is in a call of NCCL, the abort waits for its end, up to LEAVE_MS. */
 void nccl_abandon(World *w, double wait_ms) {
     auto left = std::make_shared<std::atomic<int>>(0);
     for (const Comm *c = __atomic_load_n(&w->groups, __ATOMIC_ACQUIRE); c; c = c->next) {
@@ -121,19 +124,19 @@ void nccl_abandon(World *w, double wait_ms) {
 }
 
 NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
-    if (c->nccl && is_abandoned(c->nccl)) pause_for_ever(); /* the abort is what failed the call */
+    if (c->nccl && is_abandoned(c->nccl)) pause_for_ever(); /* the abort made this call fail */
     const char *detail = ncclGetLastError(NULL); /* the last error of any communicator */
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
     char        why[512];
     if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
-    if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread calls no more */
+    if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread makes no more calls */
     nccl_abandon(c->world, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
          world_rank(c->world), comm_host(c, c->rank), device_id(), why);
 }
 
-/* The number of the collective that the GPU works on: the first that has not ended. */
+/* Returns the number of the collective that the GPU works on: the first that has not ended. */
 static int64_t current_collective(const Nccl *n) {
     int64_t i = n->read;
     while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].end) == cudaSuccess) i++;
@@ -147,7 +150,7 @@ static void check_answer(Comm *c, ncclResult_t state) {
     nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(c->nccl), name), state, exit_code_of(state));
 }
 
-/* Asks until the last call is done. With a pause, in a start or an end, the wait is no hang before SETUP_MS. */
+/* Polls until the last call is done. With a pause, in a start or an end, the watchdog sees no hang before SETUP_MS. */
 static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     double begin = clock_ms();
     while (result == ncclInProgress && clock_ms() - begin < SETUP_MS) {
@@ -162,8 +165,8 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     return result;
 }
 
-/* Before a group ends nothing is in flight, so a call inside it may not answer that it is. Asked again, the communicator
- * would be fine, and the message missing. */
+/* Checks a call inside a group of NCCL. Nothing is in flight before the group ends, so "in progress" is a fault here.
+ * If settle() polled it, the communicator would look fine and the message would be missing. */
 static ncclResult_t in_group(Comm *c, ncclResult_t result) {
     if (result == ncclInProgress) nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, EXIT_INTERNAL);
     return result;
@@ -175,7 +178,7 @@ static int has_passed(cudaEvent_t event) {
     cudaError_t answer = cudaEventQuery(event);
     if (answer == cudaSuccess) return 1;
     if (answer != cudaErrorNotReady) CUDA_CHECK(answer);
-    cudaGetLastError(); /* CUDA keeps "not yet" as an error, which the next launch would report */
+    cudaGetLastError(); /* CUDA keeps "not ready" as an error, which the next launch would report */
     return 0;
 }
 
@@ -193,7 +196,7 @@ static cudaStream_t queue_for(const Comm *c) {
     return c->is_inline && c->world->followed ? stream_queue(c->world->followed) : c->nccl->queue;
 }
 
-/* A group of one message: NCCL counts both directions of a pair's ranks in groups. */
+/* Queues one message as a group of its own, because NCCL counts groups on both ranks of a pair. */
 static ncclResult_t enqueue_message(Comm *c, OpKind kind, Tensor x) {
     Inside       inside(c);
     ncclResult_t result = ncclGroupStart();
@@ -222,9 +225,9 @@ static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
 
 /* --- the communicator --------------------------------------------------------------------------------------------- */
 
-/* Ring alone: the machine's topology and the length then fix a sum's order, and both are the same in every run. They
- * also fix protocol and channels: NCCL takes these from a table, not from measurements. NVLS results depend on the
- * place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
+/* Selects the ring algorithm. The topology of the machine and the length then fix the order of a sum, and both are the
+ * same in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results
+ * of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
 static void fix_algorithm(void) { setenv("NCCL_ALGO", "Ring", 0); }
 
 static void make_events(Nccl *n) {
@@ -239,7 +242,8 @@ static void make_events(Nccl *n) {
     }
 }
 
-/* A message from every rank to every other, as the exchanges of a step will send them: piece r of x to rank r, and from it. */
+/* Queues a message from every rank to every other, as the exchanges of a step do: piece r of x to rank r, and one from
+ * it. */
 static ncclResult_t enqueue_round(Comm *c, Tensor x, Tensor room) {
     Inside       inside(c);
     ncclResult_t result = ncclGroupStart();
@@ -254,7 +258,7 @@ static ncclResult_t enqueue_round(Comm *c, Tensor x, Tensor room) {
     return result == ncclSuccess ? ended : result;
 }
 
-/* Waits until what is on the stream has ended. */
+/* Waits until everything on the stream has ended. */
 static ncclResult_t await_end(Comm *c, ncclResult_t result) {
     Nccl  *n = c->nccl;
     double begin = clock_ms();
@@ -271,9 +275,9 @@ static ncclResult_t await_end(Comm *c, ncclResult_t result) {
     return result;
 }
 
-/* NCCL connects peers, and takes the buffers between them, at the first collective, and at the first message between two. These
- * run here: a fault is then one of the start, the memory is taken before anybody counts the rest, and none is taken later
- * while kernels of other groups wait for this rank. */
+/* Runs a first collective and a first message between every two ranks, because NCCL connects peers and allocates their
+ * buffers then. So a fault is one of the start, and the memory is taken before anybody counts the rest. None is taken
+ * later, while kernels of other groups wait for this rank. */
 static void connect_peers(Comm *c) {
     int64_t half = LAYOUT_ALIGN * c->size;
     Tensor  both = tensor_1d(NULL, F32, 2 * half);
@@ -288,7 +292,8 @@ static void connect_peers(Comm *c) {
     CUDA_CHECK(cudaFree(both.data));
 }
 
-/* One for all groups; a pair has its own, since a message may wait for its peer while others go on. */
+/* Returns the one stream of all groups. A pair has its own, because a message may wait for its peer while others
+ * continue. */
 static cudaStream_t queue_of(Comm *c) {
     int          least, greatest;
     cudaStream_t queue;
@@ -303,8 +308,8 @@ static cudaStream_t queue_of(Comm *c) {
 #define TEXT(x)    TEXT_OF(x)
 const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH); }
 
-/* An eighth of the multiprocessors, at most NCCL_BLOCKS: kernels beside NCCL's leave them free (device_leave_multiprocessors).
- * Inline collectives have nothing beside them. */
+/* An eighth of the multiprocessors, at most NCCL_BLOCKS. Kernels beside NCCL's leave them free
+ * (device_leave_multiprocessors). Beside inline collectives no kernel runs. */
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = device_multiprocessors() / 8;
     if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;
@@ -337,10 +342,11 @@ void nccl_open(Comm *c) {
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
-    nccl_read_times(c); /* all have ended: none stays in flight in the trace */
+    nccl_read_times(c); /* all have ended, so the trace shows none in flight */
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (__atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) pause_for_ever();
-    if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* not settled: the communicator may be gone */
+    if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* if it is not settled the communicator may be
+                                                                   * gone */
     if (result != ncclSuccess && result != ncclInProgress) nccl_failed(c, "closing", result, EXIT_PEER);
     for (int i = 0; i < TRACES; i++) {
         CUDA_CHECK(cudaEventDestroy(n->collective[i].begin));
@@ -364,7 +370,7 @@ void nccl_leave(World *w) {
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* x += y. Thread: a pack; bound: 12 bytes an element. */
+/* x += y. Thread: one pack. Bound: 12 bytes an element. */
 KERNEL add_kernel(float *x, const float *y, int64_t n) {
     constexpr int W = pack_elems<float>();
     int64_t       i = pack_place<W, 1>(0);
@@ -387,8 +393,8 @@ void nccl_tree_open(Comm *c) {
     n->received = (float *)device_alloc(n->received_bytes = bytes, "sums in the order of the tree");
 }
 
-/* The messages of a chunk of a tree sum: elements [first, first + elems) of each rank's piece of its nodes. t->at is then where this
- * rank has its own and the others' parts. */
+/* Queues the messages of one chunk of a tree sum: elements [first, first + elems) of each rank's piece of its nodes.
+ * Sets t->at to the addresses of this rank's own nodes and of those received. */
 static ncclResult_t enqueue_chunk(Comm *c, Tensor x, const Tensor *nodes, int64_t piece, int64_t first, int64_t elems) {
     Inside             inside(c);
     const Nccl        *n = c->nccl;
@@ -409,7 +415,8 @@ static ncclResult_t enqueue_chunk(Comm *c, Tensor x, const Tensor *nodes, int64_
     return result == ncclSuccess ? ended : result;
 }
 
-/* The sum in the order of tree.h, as in tree_sum.c, on our stream: each chunk is added before the next is received. */
+/* Queues the sum in the order of tree.h, as tree_sum.c does, on our stream: each chunk is added before the next is
+ * received. */
 static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     Nccl              *n = c->nccl;
     const struct Tree *t = c->tree;
@@ -428,13 +435,14 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     return ncclSuccess;
 }
 
-/* On our stream, once the followed one has come to here; where_before: once it has come to where the collective before
- * this one waited for it. */
+/* Begins a collective on our stream, after the followed stream's work so far. With where_before, after the work that
+ * the group's last collective waited for. */
 static int64_t begin(Comm *c, int64_t elems, int where_before) {
     Nccl *n = c->nccl;
     CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");
-    if (n->started - n->read >= TRACES && n->joined < 0) nccl_read_times(c); /* a group has no ends yet */
-    if (n->started - n->read >= TRACES) n->read++; /* its time is never read: nobody has asked for long */
+    /* collectives of an open call have no end events yet */
+    if (n->started - n->read >= TRACES && n->joined < 0) nccl_read_times(c);
+    if (n->started - n->read >= TRACES) n->read++; /* drops the oldest time, which nobody has read for long */
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];
     one->elems = elems, one->number = c->started, one->sequence = c->world->started;
@@ -446,7 +454,7 @@ static int64_t begin(Comm *c, int64_t elems, int where_before) {
     return i;
 }
 
-/* result is no longer "in progress": the work is on the stream. */
+/* Ends a collective after its work is on the stream; `result` is then no longer "in progress". */
 static void end(Comm *c, int64_t i, ncclResult_t result) {
     char name[NAME_CHARS];
     if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
@@ -468,7 +476,7 @@ static ncclResult_t end_group(Comm *c) {
     return ncclGroupEnd();
 }
 
-/* They are one kernel on the GPU, and end together. */
+/* Ends the call. Its collectives are one kernel on the GPU and end together. */
 void nccl_join_end(Comm *c) {
     ncclResult_t result = settle(c, end_group(c), 0);
     for (int64_t i = c->nccl->joined; i < c->nccl->started; i++) end(c, i, result);
@@ -487,7 +495,7 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     end(c, i, kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0));
 }
 
-/* One group: NCCL then runs all its messages at once. An empty one it would refuse. */
+/* Queues the messages as one group, so that NCCL runs them at once. NCCL would refuse an empty group. */
 static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int count) {
     Inside       inside(c);
     ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
@@ -509,22 +517,25 @@ void nccl_exchange(Comm *c, const CommMessage *message, int count) {
     end(c, i, settle(c, enqueue_messages(c, message, count), 0));
 }
 
-/* Asks no event: a poll may come while the followed stream is recorded into a graph, which forbids that. */
+/* Checks the communicator for errors. Queries no event: a poll may come while the followed stream is recorded into a
+ * graph, which forbids that. */
 void nccl_poll(Comm *c) {
     Nccl        *n = c->nccl;
     ncclResult_t state;
     double       now = clock_ms();
-    Inside       inside(c); /* also between two polls: after an abort nobody goes on from here */
+    Inside       inside(c); /* also between two polls: after an abort the main thread must not go on */
     if (now - n->polled_ms < POLL_EVERY_MS) return;
     n->polled_ms = now;
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
     check_answer(c, asked == ncclSuccess ? state : asked);
 }
 
-/* The last of those up to `number` ends last: they follow each other on one stream. */
+/* Makes the followed stream wait for collectives up to `number`. The last of them ends last, because they follow each
+ * other on one stream. */
 void nccl_wait(Comm *c, int64_t number) {
     Nccl   *n = c->nccl;
-    int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0; /* event not reused yet */
+    /* the oldest event that is not reused yet */
+    int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0;
     while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].number > number) last--;
     if (last == n->finished || c->is_inline) {
         n->finished = last;
@@ -550,7 +561,7 @@ static double elapsed_ms(cudaEvent_t from, cudaEvent_t to) {
     return ms;
 }
 
-/* Collectives follow each other on one stream: their times add up without overlap. */
+/* Adds the times of ended collectives. They follow each other on one stream, so their times add up without overlap. */
 void nccl_read_times(Comm *c) {
     Nccl *n = c->nccl;
     for (; n->read < n->started; n->read++) {

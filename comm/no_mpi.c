@@ -9,7 +9,7 @@ static NORETURN void needs_mpi(void) { fail(EXIT_NODEVICE, "this build has no MP
 
 const char *world_library(void) { return "none"; }
 
-/* Ranks that cannot find each other would be as many lone runs in one folder. */
+/* Refuses ranks that cannot find each other. They would be as many lone runs in one folder. */
 void world_expect_ranks(Launch launch) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     needs_mpi();

@@ -45,7 +45,7 @@ size_t opening_wants(const Opening *o) {
     return o->side == SIDE_SERVER ? OPENING_CLIENT_BYTES : OPENING_SERVER_BYTES;
 }
 
-/* Another key: the client sends its proof all the same, for the server's own sentence. */
+/* Judges the peer's proof. If the keys differ the client still sends its proof, so that the server can report it. */
 static int judge_proof(Opening *o, const uint8_t *proof, int *code, char *fault) {
     Side side = o->side == SIDE_SERVER ? SIDE_CLIENT : SIDE_SERVER;
     Seal right = proof_of(o, side);

@@ -3,7 +3,7 @@
 #include "comm/internal.h"
 #include "core/clock.h"
 
-enum { PART_BYTES = 1 << 30 }; /* of a message: MPI counts with int */
+enum { PART_BYTES = 1 << 30 }; /* longest message, because MPI counts with int */
 
 void pair_start(Op *op) {
     Comm   *c = op->comm;

@@ -1,7 +1,8 @@
 /* queue.c - the started collectives of this process, of all its groups, in one queue.
  *
- * A collective is started, moved along by every poll and every wait, whichever group it is of, and leaves the queue
- * when it is done. In a group of one nothing is ever queued. NCCL's are queued on the GPU instead, by nccl.cu.
+ * Every poll and every wait moves all started collectives along, whichever group they belong to. A collective leaves
+ * the queue when it is done. In a group of one nothing is ever queued. nccl.cu queues NCCL's collectives on the GPU
+ * instead.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static void stall_from(int64_t sequence) { (void)sequence; }
 static int  is_stalled(const Op *op) { return (void)op, 0; }
 #endif
 
-/* A word of its own, "stall": this collective and later ones are started but never progress. */
+/* Applies a test's rule. The word "stall" means that this collective and later ones are started but never progress. */
 Failpoint queue_obey_test(World *w, const char *point) {
     Failpoint f = failpoint(point);
     if (f.error) world_failed(w, strerror(f.error));
@@ -43,7 +44,7 @@ static Op *new_op(World *w) {
 static int is_waited_for(const Comm *c, int64_t number) {
     const World *w = c->world;
     for (int i = 0; c->ops > 0 && i < w->ops; i++)
-        if (w->op[i].comm == c) return w->op[i].number <= number; /* the group's oldest */
+        if (w->op[i].comm == c) return w->op[i].number <= number; /* the group's oldest collective */
     return 0;
 }
 
@@ -53,14 +54,16 @@ static int is_in(World *w, const Op *op) {
     return op->staged < 0 || staging_is_in(w, op->staged);
 }
 
-/* One that comes after another group's takes its bytes when those have ended. */
+/* Returns whether a collective may begin. One that comes after another group's copies its bytes when those have
+ * ended. */
 static int may_begin(World *w, Op *op) {
     if (op->after && is_waited_for(op->after, op->after_number - 1)) return 0;
     if (op->staged == NOT_STAGED) op->staged = staging_in(op->comm, op->kind, &op->x);
     return is_in(w, op);
 }
 
-/* In start order within a group, since its messages and MPI's collectives keep theirs on every rank. */
+/* Begins collectives in start order within a group, because messages and MPI's collectives must have the same order on
+ * every rank. */
 static void begin_those_ready(World *w) {
     for (Comm *c = w->groups; c; c = c->next) c->is_held = 0;
     for (int i = 0; i < w->ops; i++) {
@@ -93,15 +96,16 @@ static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
     op->node[last] = (float *)op->x.data;
 }
 
-/* Pieces are equal, except in an all-reduce of a length that does not divide: its last ones are shorter or empty. */
+/* Returns the elements of a piece. Pieces are equal, except in an all-reduce whose length does not divide: its last
+ * ones are shorter or empty. */
 static int64_t piece_elems(const Comm *c, Tensor x) {
     int64_t unit = (int64_t)LAYOUT_ALIGN * c->size, elems = tensor_elems(x);
     return elems % c->size == 0 ? elems / c->size : (elems + unit - 1) / unit * LAYOUT_ALIGN;
 }
 
-/* Of the ring: a sum passes every piece on but this rank's own, a copy every one but its right neighbour's. With equal
- * pieces these are (W-1)/W of the bytes, the least possible (Patarasu and Yuan, "Bandwidth optimal all-reduce
- * algorithms", 2009). */
+/* Returns the bytes that this rank sends around the ring. A sum passes on every piece except this rank's own, a copy
+ * every piece except its right neighbour's. With equal pieces these are (W-1)/W of the bytes, the least possible
+ * (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). */
 static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
     if (op_is_message(kind)) return kind == OP_SEND ? (int64_t)tensor_bytes(x) : 0;
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
@@ -124,7 +128,7 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
     if (kind != OP_ALL_GATHER) CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
 }
 
-/* Adds one entry of the collective that starts now. */
+/* Adds an entry for the collective that starts now. */
 static Op *add_op(Comm *c, OpKind kind, Tensor x) {
     Op *op = new_op(c->world);
     op->comm = c;
@@ -145,7 +149,7 @@ static void enqueue_message(Comm *c, OpKind kind, Tensor x, int peer) {
     if (!c->is_on_host) op->staged = staging_in(c, kind, &op->x);
 }
 
-/* Adds a collective to the queue. MPI adds no 16-bit floats: under COMM_MPI the ring sums them. */
+/* Adds a collective to the queue. MPI cannot add 16-bit floats, so the ring sums them under COMM_MPI. */
 static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     Tensor   bucket = x;
     int      staged = c->is_on_host ? -1 : after ? NOT_STAGED : staging_in(c, kind, &x);
@@ -164,10 +168,10 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
     }
 }
 
-/* Counts and notes a collective; returns whether this rank has nothing to do. */
+/* Counts and notes a collective. Returns whether this rank has nothing to do. */
 static int note_start(Comm *c, OpKind kind, int64_t elems, int64_t sent) {
     int is_noted = comm_note_sent(c, OP_NAMES[kind], elems, (double)sent);
-    if (is_noted && c->world->ledger) c->started++; /* numbers of collectives are the same in a plan */
+    if (is_noted && c->world->ledger) c->started++; /* collectives have the same numbers in a plan */
     if (!is_noted) c->sent += sent;
     return is_noted;
 }
@@ -189,12 +193,14 @@ static void started(Comm *c, Failpoint f) {
     failpoint_done(f);
 }
 
-/* nodes: of OP_TREE_SUM, this rank's but the last, which is x. after: NULL, or see comm_all_reduce_after. */
+/* Starts a collective. nodes: for OP_TREE_SUM, this rank's nodes but the last, which is x. after: NULL, or see
+ * comm_all_reduce_after. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     expect_bucket(c, kind, x);
     if (c->is_offline || note_start(c, kind, tensor_elems(x), bytes_sent(c, kind, x))) return;
     Failpoint f = open_trace(c, kind);
-    if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes); /* all groups' follow each other on one stream */
+    if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes); /* collectives of all groups follow each other on one
+                                                              * stream */
     else if (op_is_message(kind)) enqueue_message(c, kind, x, 1 - c->rank);
     else enqueue(c, kind, x, nodes, after);
     started(c, f);
@@ -233,7 +239,7 @@ static int move(Op *op) {
     return op->by == COMM_RING ? ring_progress(op) : collectives_mpi_progress(op);
 }
 
-/* Each message has a copy of its own. */
+/* Ends an op. Each message has its own copy in host memory; other ops of a collective share one. */
 static void end(World *w, const Op *op, int is_last) {
     CommTrace *trace = world_trace_of(w, op->sequence);
     if (trace && is_last) trace->end_ms = clock_ms();
@@ -271,8 +277,9 @@ void world_poll(World *w) {
 }
 void comm_poll(Comm *c) { world_poll(c->world); }
 
-/* Where ranks outnumber processors, the awaited rank may need this core: yield, unless Open MPI yields in its every
- * test. Elsewhere a yield only gives the core to other programs: spin as MPI does, for PATIENCE_MS. */
+/* One iteration of a wait. If ranks outnumber processors, the awaited rank may need this core: yields, unless Open MPI
+ * yields in its every test. Elsewhere a yield only gives the core to other programs, so it spins as MPI does, for
+ * PATIENCE_MS. */
 void queue_turn(World *w, double *moved_ms) {
     if (w->ops > 0 && progress(w)) {
         *moved_ms = clock_ms();
@@ -282,7 +289,7 @@ void queue_turn(World *w, double *moved_ms) {
     }
 }
 
-/* Time in which the stream still computes is not exposed. */
+/* Waits for collectives up to `number`. Time in which the stream still computes is not exposed. */
 static void wait_until(Comm *c, int64_t number) {
     double begin = 0, counted = 0, moved = clock_ms();
     for (int idle = 0; is_waited_for(c, number); queue_turn(c->world, &moved))
@@ -335,8 +342,8 @@ void comm_all_reduce_max(Comm *c, Tensor x) {
     comm_finish(c);
 }
 
-/* Two ranks of the ring gain from chunks handed back as soon as they are summed. More ranks gain from a gather that
- * goes round both ways and needs equal pieces. The additions, and so the bits, are the same. */
+/* Sums over the ranks. Two ranks of the ring gain from chunks that are returned as soon as they are summed. More ranks
+ * gain from a gather in both directions, which needs equal pieces. The additions, and so the bits, are the same. */
 void comm_all_reduce(Comm *c, Tensor x) {
     if (c->kind == COMM_RING && c->size > 2 && x.dims == 1 && x.dim[0] % c->size == 0) {
         comm_reduce_scatter(c, x);

@@ -2,11 +2,11 @@
  *
  * At step s rank r sends piece r-1-s to its right neighbour and receives piece r-2-s from its left one. In the first
  * W-1 steps it adds the received piece to x: rank r then holds the whole sum of piece r. In the next W-1 steps it
- * copies the received piece, so the pieces go round. A piece travels in chunks: a chunk goes on as soon as it is
- * summed, while later ones are still on their way. The order of the additions depends on W alone: the same bits every
- * time.
+ * copies the received piece, so that every piece reaches all ranks. A piece travels in chunks: a chunk is sent as soon
+ * as it is summed, while later chunks are still arriving. The order of the additions depends on W alone, so the bits
+ * are the same every time.
  *
- * In an all-gather no order matters, so it goes round both ways at once: half as many steps, and each waits for a
+ * In an all-gather no order matters, so it uses both directions at once: half as many steps, each a wait for a
  * neighbour. An all-reduce takes any length: its last pieces are shorter, or empty.
  *
  * Nothing here waits. Sends that depend on nothing are posted at start, so a neighbour can fetch them whenever it
@@ -47,14 +47,14 @@ static void join_bytes(OpKind kind, DType type, char *x, const char *y, int64_t 
 }
 
 typedef struct {
-    char *at;    /* in x */
+    char *at;    /* address in x */
     int   bytes;
 } Chunk;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Chunk of message i, of the piece that lies `back` places before this rank's at step 0. Beyond the end of x it is
- * empty, and travels so. */
+/* Returns the chunk of message i, in the piece that is `back` places before this rank's at step 0. Beyond the end of x
+ * the chunk is empty, and is sent empty. */
 static Chunk chunk_of(const Op *op, int64_t i, int back) {
     int     rank = op->comm->rank, size = op->comm->size;
     int64_t step = op->first_step + i / op->chunks, at = i % op->chunks * op->chunk_bytes;
@@ -78,7 +78,8 @@ static void post_receives(Op *op) {
         Chunk   chunk = received_chunk(op, i);
         if (i < op->sums) {
             if (c->chunk_owner < 0) c->chunk_owner = op->sequence;
-            if (c->chunk_owner != op->sequence) return; /* an older one owns the buffers; it needs nothing from us to end */
+            if (c->chunk_owner != op->sequence) return; /* an older collective owns the buffers, and needs nothing from
+                                                         * us to end */
             chunk.at = buffer(c, i);
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
             return; /* an all-reduce is still sending from this place */
@@ -87,7 +88,7 @@ static void post_receives(Op *op) {
     }
 }
 
-/* Chunks of the first step are there from the start, those of a later step once received. */
+/* Posts sends. Chunks of the first step are ready at the start, those of a later step once received. */
 static void post_sends(Op *op) {
     Comm *c = op->comm;
     int   to = neighbour(c, op->way);
@@ -105,7 +106,7 @@ static int is_complete(const Comm *c, MPI_Request *request) {
     return done;
 }
 
-/* The oldest message, if it has arrived. */
+/* Takes the oldest message if it has arrived. */
 static int take_message(Op *op) {
     Comm   *c = op->comm;
     int64_t i = op->received;
@@ -124,8 +125,8 @@ static int drop_sent(Op *op) {
     return 1;
 }
 
-/* A failed test costs a turn of MPI's progress engine, and a yield where MPI yields. So sends are tested only when
- * they are in the way. */
+/* Moves the op along. A failed test costs a pass of MPI's progress engine, and a yield where MPI yields. So sends are
+ * tested only when they block progress. */
 int ring_progress(Op *op) {
     for (int moved = 0;; moved = 1) {
         post_receives(op);

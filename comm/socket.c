@@ -48,7 +48,7 @@ int channel_check_address(const char *host_port, ChannelFault *fault) {
     return address_parse(host_port, &a, fault) == 0;
 }
 
-/* The addresses of a host, for freeaddrinfo(); NULL: fault. */
+/* Returns the addresses of a host, to be freed with freeaddrinfo(), or NULL with *fault set. */
 static struct addrinfo *look_up(const char *host_port, ChannelFault *fault) {
     const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP, .ai_flags = AI_NUMERICSERV};
     struct addrinfo      *found = NULL;
@@ -87,7 +87,7 @@ void channel_listening(int listening, char out[CHANNEL_PEER_BYTES]) {
 
 static void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
-/* Small frames leave at once; a host that is gone is noticed after some 25 s without traffic. */
+/* Sets options. Small frames are sent at once, and a host that is gone is noticed after some 25 s without traffic. */
 static int with_options(int fd) {
     set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -97,7 +97,8 @@ static int with_options(int fd) {
     return fd;
 }
 
-/* A connection on this machine may meet itself: a free port of its own choice is the very one that it asks for. */
+/* Returns whether a connection on this machine is with itself: the free port that the system chose may be the very one
+ * it connects to. */
 static int is_own(int fd) {
     char here[CHANNEL_PEER_BYTES], there[CHANNEL_PEER_BYTES];
     channel_listening(fd, here);
@@ -105,7 +106,7 @@ static int is_own(int fd) {
     return strcmp(here, there) == 0;
 }
 
-/* Whether the connection under way is there by `until`: 0, or an errno. */
+/* Waits until the connection is complete. Returns 0, or an errno if it fails or `until` passes. */
 static int await_connection(int fd, double until, Between between) {
     struct pollfd p = {.fd = fd, .events = POLLOUT};
     int           error = 0;
@@ -157,7 +158,7 @@ static int listen_on(const struct addrinfo *at, int *error) {
     return -1;
 }
 
-/* A host's first address that it can have: a name may stand for several. */
+/* Listens on the first address of the host that this machine has. A name may have several addresses. */
 int channel_listen(const char *host_port, ChannelFault *fault) {
     struct addrinfo *found = look_up(host_port, fault);
     int              fd = -1, error = 0;

@@ -9,25 +9,26 @@ enum { HOST_BYTES = 256, PORT_BYTES = 6 };
 
 typedef struct { char host[HOST_BYTES], port[PORT_BYTES]; } Address;
 
-/* Sets *fault; returns -1. */
+/* Sets *fault and returns -1. */
 int channel_fault_set(ChannelFault *fault, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* "host:port" or "[host]:port". Returns 0, or -1. */
+/* Parses "host:port" or "[host]:port". Returns 0, or -1. */
 int address_parse(const char *host_port, Address *a, ChannelFault *fault);
 
-/* Calls that wait ask this several times a second whether to go on; NULL: always. */
+/* A function that waiting calls call several times a second. They stop waiting if it returns 1. stop may be NULL. */
 typedef struct { int (*stop)(void *); void *argument; } Between;
 enum { BETWEEN_MS = 100 };
 static inline int between_stops(Between b) { return b.stop && b.stop(b.argument); }
 
-/* A connection to the first of the host's addresses that answers, within ms; a descriptor, or -1. */
+/* Connects to the first address of the host that answers within ms. Returns a descriptor, or -1. */
 int socket_connect(const char *host_port, double ms, Between between, ChannelFault *fault);
-/* The next connection that waits, or -1: none. */
+/* Returns the next waiting connection, or -1 if there is none. */
 int socket_accept(int listening);
-/* The address of a socket's other end. */
+/* Writes the address of the socket's other end. */
 void socket_peer(int fd, char out[CHANNEL_PEER_BYTES]);
 
-/* --- of channel.c, for channel_connect.c: a channel over a connected socket, which it owns; NULL: no memory --- */
+/* --- channel.c, for channel_connect.c: a channel over a connected socket, which it owns; NULL if memory runs out
+ * --- */
 Channel *channel_over(int fd, Side side, const Key *key);
 
 #endif

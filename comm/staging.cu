@@ -1,17 +1,17 @@
 /* staging.cu - the ring and MPI's collectives for buckets in GPU memory, by way of pinned host memory: for ranks that
  * share a GPU, which NCCL refuses, and for machines without NCCL.
  *
- * A bucket is copied to the host on a stream of our own, once the followed stream has come to it. So backward is
- * queued and runs on meanwhile; the host polls an event for the copy's end. The result goes back on the same stream,
- * and the followed stream waits for it. Both ways and all groups share one stream, so host memory is reusable once
- * the way back is queued: the next bucket into it comes later.
+ * A bucket is copied to the host on a stream of our own, after the work that the followed stream has so far. Meanwhile
+ * backward is queued and runs; the host polls an event for the copy's end. The result is copied back on the same
+ * stream, and the followed stream waits for it. Both directions and all groups share one stream, so host memory can be
+ * reused once the copy back is queued: the next bucket is copied into it later.
  */
 #include <stdlib.h>
 
 #include "comm/internal.h"
 #include "core/kernel.cuh"
 
-/* Host memory of one bucket. */
+/* Host memory for one bucket. */
 typedef struct {
     char       *host;  /* owned, pinned */
     size_t      bytes;
@@ -21,10 +21,11 @@ typedef struct {
 
 struct Staging {
     cudaStream_t queue;
-    cudaEvent_t  reached; /* recorded on the followed stream: the bucket is complete; and at the end on queue */
+    cudaEvent_t  reached; /* an event: recorded on the followed stream when the bucket is complete, and on queue at the
+                           * end */
     Block       *block;   /* owned */
     int          blocks;
-    int          pending; /* a way back that the followed stream does not wait for yet */
+    int          pending; /* a copy back is queued that the followed stream does not wait for yet */
 };
 
 static struct Staging *opened(World *w) {
@@ -36,8 +37,8 @@ static struct Staging *opened(World *w) {
     return s;
 }
 
-/* The smallest free block that fits, or a new one. Buckets have the same few lengths in every step, and a block has
- * the width of the widest type. So after the first round each bucket finds its block. */
+/* Returns the smallest free block that fits, or a new one. Buckets have the same few lengths in every step, and a block
+ * has the width of the widest type. So after the first step each bucket finds its block. */
 static int take_block(Staging *s, size_t bytes) {
     int best = -1;
     for (int b = 0; b < s->blocks; b++)
@@ -54,7 +55,8 @@ static int take_block(Staging *s, size_t bytes) {
     return best;
 }
 
-/* The bytes of a bucket that a collective reads: of a gather, this rank's piece; of a receive, none. */
+/* Returns the bytes of a bucket that a collective reads, from *at on. For a gather that is this rank's piece, for a
+ * receive nothing. */
 static size_t piece_of(const Comm *c, Tensor x, size_t *at) {
     size_t piece = tensor_bytes(x) / (size_t)c->size;
     *at = piece * (size_t)c->rank;
@@ -78,7 +80,7 @@ int staging_in(Comm *c, OpKind kind, Tensor *x) {
     return b;
 }
 
-/* CUDA keeps "not yet" as an error, which the next launch would report: it is cleared. */
+/* Clears "not ready", which CUDA keeps as an error that the next launch would report. */
 static int has_passed(cudaError_t answer) {
     if (answer == cudaErrorNotReady) {
         cudaGetLastError();

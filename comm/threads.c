@@ -1,8 +1,8 @@
 /* threads.c - how many threads this rank should run, and on which cores.
  *
  * A launcher may bind ranks to fewer cores than the job has: Open MPI gives `-np 1` one core. The launcher's own
- * affinity is not narrowed, so it shows the job's cores. Those that no rank of this host carries are dealt out among
- * the ranks. A binding by the user is left alone. Cores are counted, not hardware threads: SIMD code gains nothing
+ * affinity is not narrowed, so it shows the job's cores. Cores to which no rank of this host is bound are divided among
+ * the ranks. A binding by the user is not changed. Cores are counted, not hardware threads: SIMD code gains nothing
  * from the second one.
  */
 #include <sched.h>
@@ -17,10 +17,10 @@
 #define ADVICE "the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun"
 
 typedef struct {
-    cpu_set_t mine, given; /* processors of this rank; of its launcher */
+    cpu_set_t mine, given; /* processors of this rank; processors of its launcher */
 } Masks;
 
-/* The core a processor belongs to, named by its first hardware thread. */
+/* Returns the core of a processor, named by the core's first hardware thread. */
 static int read_core(int cpu) {
     char path[96];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
@@ -32,7 +32,7 @@ static int read_core(int cpu) {
     return first;
 }
 
-/* The cores of a set of processors; core_of[cpu] < 0 is not read yet. */
+/* Returns the cores of a set of processors. core_of[cpu] < 0 is not read yet. */
 static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -51,7 +51,8 @@ static cpu_set_t without(const cpu_set_t *a, const cpu_set_t *b) {
     return rest;
 }
 
-/* Only Open MPI binds unasked; these variables hold a user's own binding. */
+/* Returns whether a binding may be widened. Only Open MPI binds without a request; these variables hold a user's own
+ * binding. */
 static int may_widen(void) {
     static const char *const asked[] = {"OMPI_MCA_hwloc_base_binding_policy",
                                         "OMPI_MCA_rmaps_base_mapping_policy",
@@ -64,7 +65,7 @@ static int may_widen(void) {
     return getenv("OMPI_COMM_WORLD_RANK") != NULL;
 }
 
-/* Deals the host's idle cores out among its ranks, in order, and binds this process to its own. */
+/* Divides the host's idle cores among its ranks, in order, and binds this process to its own. */
 static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
     cpu_set_t carried, given, before = ranks[w->local_rank].mine;
     CPU_ZERO(&carried);
@@ -76,12 +77,13 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
     cpu_set_t idle = without(&given, &carried), cores = cores_of(&idle, core_of);
     int       share = CPU_COUNT(&cores) / w->local_size;
     if (share == 0) {
-        /* A wrapper script hides the launcher's processors. */
+        /* A wrapper script hides the processors of the launcher. */
         if (may_widen() && getenv("OMPI_MCA_orte_bound_at_launch") && CPU_EQUAL(&given, &carried) &&
             CPU_COUNT(&carried) < sysconf(_SC_NPROCESSORS_ONLN)) warn(ADVICE);
         return;
     }
-    for (int r = 0; r < w->local_size; r++) CPU_AND(&ranks[r].mine, &ranks[r].mine, &given); /* `taskset mpirun`: bound outside of it */
+    /* `taskset mpirun`: bound outside of the launcher */
+    for (int r = 0; r < w->local_size; r++) CPU_AND(&ranks[r].mine, &ranks[r].mine, &given);
     for (int core = 0, dealt = 0; dealt < share * w->local_size; core++) {
         if (!CPU_ISSET(core, &cores)) continue;
         for (int cpu = core; cpu < CPU_SETSIZE; cpu++)
@@ -106,8 +108,8 @@ int threads_host_processors(World *w) {
     return CPU_COUNT(&all);
 }
 
-/* Cores' worth of processor time a container grants (cgroup v2 "max 100000" or "200000 100000"); many if it does not
- * say. */
+/* Returns how many cores' worth of processor time a container grants (cgroup v2 "max 100000" or "200000 100000").
+ * Returns a large number if it does not say. */
 static double quota(void) {
     double period, share = CPU_SETSIZE;
     FILE  *file = fopen("/sys/fs/cgroup/cpu.max", "r");
@@ -126,8 +128,8 @@ static int host_cores(int core_of[CPU_SETSIZE]) {
     return CPU_COUNT(&cores);
 }
 
-/* Explains one core a rank on a host with more cores than its ranks carry together. Under SLURM it is seldom meant: a
- * task gets one core by default. The same core for all ranks is never meant. */
+/* Explains why each rank has one core on a host with more cores than its ranks use together. Under SLURM that is seldom
+ * intended: a task gets one core by default. The same core for all ranks is never intended. */
 static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZE]) {
     int one_for_all = carried == 1 && w->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
     if (!one_for_all && (!slurm || thread_asked() == 1)) return;

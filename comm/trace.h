@@ -8,14 +8,15 @@
 extern "C" {
 #endif
 
-/* The last collectives over buckets (at most 128) of all groups, oldest first, on clock_ms(); returns their number. */
+/* Writes the last collectives over buckets (at most 128) of all groups, oldest first, in times of clock_ms(). Returns
+ * their number. */
 typedef struct {
-    const char *name;      /* of the collective                                      */
-    int64_t number;        /* as in CommCall                                         */
-    int64_t sequence;      /* the process's 0th, 1st, ... collective over a bucket   */
+    const char *name;      /* name of the collective */
+    int64_t number;        /* number in its group, as in CommCall */
+    int64_t sequence;      /* number among the process's collectives over buckets, from 0 */
     double  start_ms;
-    double  first_send_ms; /* 0: nothing posted yet                                  */
-    double  end_ms;        /* 0: in flight; else when a poll or finish (NCCL: comm_times) saw it end */
+    double  first_send_ms; /* 0 if nothing is posted yet */
+    double  end_ms;        /* 0 in flight; otherwise when a poll or finish (NCCL: comm_times) saw it end */
     char    group[COMM_NAME_CHARS];
 } CommTrace;
 int world_trace(const World *w, CommTrace *out, int max);

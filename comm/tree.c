@@ -19,7 +19,7 @@ TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank) {
     CHECK(leaves % ranks == 0, "%lld micro-batches on %d ranks", (long long)leaves, ranks);
     TreeNodes t = {0};
     int64_t   first = leaves / ranks * rank, end = first + leaves / ranks;
-    while (first < end) { /* the largest node that begins here and ends in time */
+    while (first < end) { /* takes the largest node that begins here and ends before `end` */
         TreeNode node = {first, 1};
         while (first % (2 * node.leaves) == 0 && first + 2 * node.leaves <= end) node.leaves *= 2;
         tree_push(&t, node);

@@ -1,10 +1,10 @@
 /* tree_sum.c - comm_tree_sum_start: a reduce-scatter whose additions follow tree.h, over non-blocking point-to-point
  * messages.
  *
- * Every rank sends piece p of each of its nodes to rank p. Rank p adds the nodes of all ranks in the tree's order.
- * With one node on each rank that is W-1 pieces sent, as in any reduce-scatter. Pieces travel in chunks, all ranks'
- * chunks of one place together: two places are received ahead, so that one is summed while the next is on its way.
- * Nothing here waits.
+ * Every rank sends piece p of each of its nodes to rank p. Rank p adds the nodes of all ranks in the tree's order. With
+ * one node on each rank that is W-1 pieces sent, as in any reduce-scatter. Pieces travel in chunks. The chunks of all
+ * ranks for one place in the piece are received together. Two places are received ahead: one is summed while the next
+ * arrives. Nothing here waits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static int chunk_bytes(const Op *op, int64_t chunk) {
     return (int)(left < TREE_CHUNK_BYTES ? left : TREE_CHUNK_BYTES);
 }
 
-/* The address of a chunk of part i of the tree: in this rank's own node, or in the receive buffer. */
+/* Returns the address of a chunk of node i of the tree: in this rank's own node, or in the receive buffer. */
 static char *chunk_at(const Op *op, int64_t chunk, int i) {
     const Comm        *c = op->comm;
     const struct Tree *t = c->tree;
@@ -85,7 +85,7 @@ static void post_receives(Op *op) {
     struct Tree *t = c->tree;
     for (; op->receives < op->messages && op->receives < op->received + 2; op->receives++) {
         if (t->owner < 0) t->owner = op->sequence;
-        if (t->owner != op->sequence) return; /* an older one owns the buffers; it needs nothing from us to end */
+        if (t->owner != op->sequence) return; /* an older sum owns the buffers, and needs nothing from us to end */
         for (int i = 0; i < t->parts; i++) {
             MPI_Request *request = &t->receive[op->receives % 2 * t->parts + i];
             *request = MPI_REQUEST_NULL;
@@ -96,7 +96,7 @@ static void post_receives(Op *op) {
     }
 }
 
-/* Messages are in order of chunk, then of rank from the next one on, then of node. */
+/* Posts sends in order of chunk, then of rank from the next one on, then of node. */
 static void post_sends(Op *op) {
     Comm              *c = op->comm;
     const struct Tree *t = c->tree;
@@ -110,7 +110,7 @@ static void post_sends(Op *op) {
     }
 }
 
-/* The oldest chunk, if all of it has arrived. */
+/* Takes the oldest chunk if all of it has arrived. */
 static int take_chunk(Op *op) {
     Comm        *c = op->comm;
     struct Tree *t = c->tree;

@@ -24,7 +24,8 @@ static int set_to_one(const char *variable) {
     return value && strcmp(value, "1") == 0;
 }
 
-/* The world of this process, NULL before world_join. It stands here because the function that ends the job receives the exit code alone. */
+/* The world of this process, NULL before world_join. It is static because the function that ends the job receives only
+ * the exit code. */
 static const World *joined;
 
 void world_tell_neighbours(void) {
@@ -33,7 +34,7 @@ void world_tell_neighbours(void) {
         if (r != w->local_rank) sigqueue(w->neighbour[r], SIGCONT, (union sigval){.sival_int = w->local_rank});
 }
 
-/* Ranks of one host in separate containers may not see each other's processes. */
+/* Collects the processes of this host's ranks. Ranks in separate containers may not see each other's processes. */
 static void meet_neighbours(World *w) {
     pid_t mine = getpid();
     w->neighbour = (pid_t *)malloc(sizeof *w->neighbour * (size_t)w->local_size);
@@ -45,7 +46,8 @@ static void meet_neighbours(World *w) {
     w->neighbour = NULL;
 }
 
-/* Of /proc/PID/stat: "12 (name) T ...", where the name may hold anything. Without stdio: the watchdog asks. */
+/* Reads the state from /proc/PID/stat: "12 (name) T ...", where the name may hold any character. Does not use stdio,
+ * because the watchdog calls it. */
 static ProcessState state_of(pid_t pid) {
     char path[32], text[512];
     if (kill(pid, 0) < 0 && errno == ESRCH) return PROCESS_GONE;
@@ -146,7 +148,7 @@ static void leave_ranks(World *w) {
 void world_leave(World *w) {
     CHECK(w->groups == w->all && !w->all->next, "a group is not freed");
     if (!w->ledger) leave_ranks(w);
-    comm_drop(w->all); /* until here the watchdog may ask */
+    comm_drop(w->all); /* the watchdog may read the group until here */
     if (joined == w) joined = NULL;
     free(w->host);
     free(w->neighbour);
@@ -160,7 +162,7 @@ int         world_local_rank(const World *w) { return w->local_rank; }
 int         world_local_size(const World *w) { return w->local_size; }
 const char *world_host(const World *w, int rank) { return w->host[rank]; }
 
-/* The watchdog's thread walks the list: a group enters it complete. */
+/* Adds the group to the list, complete, because the watchdog's thread reads the list. */
 void world_list(World *w, Comm *c) {
     c->next = w->groups;
     __atomic_store_n(&w->groups, c, __ATOMIC_RELEASE);
@@ -197,7 +199,8 @@ static CommCall call_of(const CommTrace *t, int has_ended) {
 CommCall world_last_call(const World *w) {
     CommCall last = w->blocking;
     if (!last.has_ended) return last;
-    for (int64_t i = w->started > TRACES ? w->started - TRACES : 0; i <= w->started; i++) { /* number `started` may just be starting */
+    /* number `started` may be starting now */
+    for (int64_t i = w->started > TRACES ? w->started - TRACES : 0; i <= w->started; i++) {
         const CommTrace *t = &w->trace[i % TRACES];
         if (!t->name || t->sequence != i) continue;
         if (t->end_ms == 0) return call_of(t, 0);

@@ -3,7 +3,8 @@
 
 #include "core/device.h"
 
-/* Arenas of different names lie apart, so that no op takes two of their tensors for one. */
+/* Arenas of different names have addresses far apart, so that an op never takes a tensor of one for a tensor of
+ * another. */
 Arena arena_dry(const char *name) {
     uintptr_t place = 0;
     for (const char *c = name; *c; c++) place = (place * 31 + (unsigned char)*c) % 4093;

@@ -16,23 +16,24 @@ extern "C" {
 enum { ARENA_ALIGN = 256 };
 
 typedef struct {
-    const char *name;     /* as printed by plan and the banner */
-    char       *base;     /* owned; in a dry run a made-up address    */
+    const char *name;     /* name that plan and the banner print */
+    char       *base;     /* owned; a made-up address in a dry arena */
     size_t      used_bytes, peak_bytes, capacity_bytes;
     int         is_dry, is_host;
 } Arena;
 
-/* Counts bytes and owns none. Its addresses are made up: aligned and never NULL (NULL means "no such operand"). Nobody
- * follows them. */
+/* Returns an arena that only counts bytes. Its addresses are made up: aligned and never NULL, because NULL means "no
+ * such operand". No code reads or writes them. */
 Arena arena_dry(const char *name);
-Arena arena_create(const char *name, size_t capacity_bytes); /* device memory, zeroed; exit 71 if there is none */
-Arena arena_create_host(const char *name, size_t capacity_bytes); /* pinned host memory, the same */
+Arena arena_create(const char *name, size_t capacity_bytes); /* device memory, zeroed; exit 71 if it does not fit */
+Arena arena_create_host(const char *name, size_t capacity_bytes); /* pinned host memory, zeroed; exit 71 if it does not
+                                                                   * fit */
 void  arena_destroy(Arena *arena);
 
-void  *arena_take(Arena *arena, size_t bytes);          /* CHECK fails when full                              */
+void  *arena_take(Arena *arena, size_t bytes);          /* ends the job (CHECK) when the arena is full */
 Tensor arena_tensor(Arena *arena, DType type, int dims, int64_t a, int64_t b, int64_t c);
 
-/* Stack use: m = arena_mark(a); ... takes ...; arena_release(a, m). */
+/* Use as a stack: m = arena_mark(a); ... arena_take() ...; arena_release(a, m). */
 static inline size_t arena_mark(const Arena *arena) { return arena->used_bytes; }
 static inline void   arena_release(Arena *arena, size_t mark) { arena->used_bytes = mark; }
 

@@ -7,15 +7,18 @@
 typedef struct {
     Tensor inputs;  /* [B,T] I32                                      */
     Tensor targets; /* [B,T] I32: inputs shifted by one token         */
-    Tensor starts;  /* [B,T] I32, or data NULL: each sequence is one document. Position of the first token of the token's document */
+    Tensor starts;  /* [B,T] I32: position of the first token of the token's document; data is NULL if each sequence is
+                     * one document */
 } Batch;
 
-/* Context ranks share each sequence: it is cut into 2*ranks chunks, of which each rank has two, numbers `rank` and
- * 2*ranks-1-rank, in this order. So all have equally much to do where a token sees those before it. ranks 1: all of it. */
+/* Context ranks share each sequence. It is cut into 2*ranks chunks; each rank has two, numbers `rank` and
+ * 2*ranks-1-rank, in this order. So all ranks have the same work under a causal mask. With 1 rank it has the whole
+ * sequence. */
 typedef struct { int64_t ranks, rank; } ContextPart;
 #define WHOLE_SEQUENCE ((ContextPart){1, 0})
 
-/* Token t of a rank's T stands at POSITION_OF(p, t) of its sequence: at t + low where t < half, else at t + high. */
+/* Token t of a rank's T tokens has position POSITION_OF(p, t) in its sequence: t + low if t < half, otherwise t +
+ * high. */
 typedef struct { int64_t half, low, high; } Positions;
 static inline Positions positions_of(ContextPart c, int64_t T) {
     Positions p = {T / 2, c.rank * (T / 2), (2 * c.ranks - 2 - c.rank) * (T / 2)}, in_order = {0, 0, 0};
@@ -23,15 +26,15 @@ static inline Positions positions_of(ContextPart c, int64_t T) {
 }
 #define POSITION_OF(p, t) ((t) + ((t) < (p).half ? (p).low : (p).high))
 
-/* Of a whole sequence: the position of the first token of each token's document, which is the end-of-text token before
- * it, or the sequence's first token. As an input that token belongs to the text after it, as when a text is sampled; as
- * a target to the one before. */
+/* Fills starts [T] for a whole sequence with the position of the first token of each token's document. A document
+ * starts at the end-of-text token before it, or at the sequence's first token. As an input the end-of-text token
+ * belongs to the text after it, as in sampling; as a target it belongs to the text before it. */
 static inline void document_starts(int32_t *starts, const int32_t *sequence, int64_t T, int32_t end_of_text) {
     int32_t start = 0;
     for (int64_t t = 0; t < T; t++) starts[t] = start = sequence[t] == end_of_text ? (int32_t)t : start;
 }
 
-/* This rank's T tokens of a whole sequence. */
+/* Copies this rank's T tokens of a whole sequence to out. */
 static inline void context_take(int32_t *out, const int32_t *sequence, ContextPart c, int64_t T) {
     Positions p = positions_of(c, T);
     for (int64_t t = 0; t < T; t++) out[t] = sequence[POSITION_OF(p, t)];

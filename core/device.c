@@ -14,7 +14,7 @@
 
 static struct { char name[128]; } cpu;
 
-/* "model name" of the first processor in /proc/cpuinfo. */
+/* Reads the "model name" of the first processor in /proc/cpuinfo. */
 static void read_processor_name(void) {
     snprintf(cpu.name, sizeof cpu.name, "CPU");
     FILE *f = fopen("/proc/cpuinfo", "r");
@@ -29,9 +29,9 @@ static void read_processor_name(void) {
     if (f) fclose(f);
 }
 
-/* Results below 2^-126 are zero from here on, as on an accelerator: to make a subnormal number takes a processor some
- * hundred times an ordinary operation, and models make them by the million (GELU's derivative at inputs below -10,
- * squares of small gradients). Subnormal operands, of a file, count. Threads that start later inherit the mode. */
+/* Makes results below 2^-126 zero from here on, as on an accelerator. A subnormal result takes a processor some hundred
+ * times an ordinary operation, and models make them by the million (GELU's derivative at inputs below -10, squares of
+ * small gradients). Subnormal operands, as from a file, keep their value. Threads that start later inherit the mode. */
 static void flush_subnormals(void) {
 #if defined(__x86_64__)
     _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
@@ -39,7 +39,7 @@ static void flush_subnormals(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    (void)local_rank; /* every rank of a host shares its processors; world_threads() has divided them */
+    (void)local_rank; /* all ranks of a host share its processors, and world_threads() has divided them */
     read_processor_name();
     flush_subnormals();
     omp_set_dynamic(0);
@@ -66,11 +66,11 @@ size_t device_memory_peak(void) {
     return (size_t)usage.ru_maxrss * 1024;
 }
 
-/* Fresh pages from the kernel are zero without a write, so a page takes memory from its first use on. */
+/* Fresh pages from the kernel are zero without a write. So a page takes no memory before its first use. */
 void *device_alloc(size_t bytes, const char *what) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
-    madvise(memory, bytes, MADV_HUGEPAGE); /* fewer TLB misses; advice only */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* fewer TLB misses; only a hint */
     return memory;
 }
 
@@ -97,7 +97,7 @@ void device_zero(Stream *s, Tensor t) {
     for (size_t at = 0; at < bytes; at += block) memset((char *)t.data + at, 0, bytes - at < block ? bytes - at : block);
 }
 
-/* One thread alone does not use the memory's whole bandwidth. */
+/* Copies with several threads, because one does not use the memory's whole bandwidth. */
 static void copy(void *to, const void *from, size_t bytes) {
     const size_t block = 1 << 20;
     #pragma omp parallel for schedule(static) if (bytes > 4 * block)
@@ -109,7 +109,7 @@ void device_to_host(Stream *s, void *host, Tensor t) { (void)s, copy(host, t.dat
 void device_from_host(Stream *s, Tensor t, const void *host) { (void)s, copy(t.data, host, tensor_bytes(t)); }
 void device_sync(Stream *s) { (void)s; }
 
-/* Every operation has finished when its call returns: an event is always past. */
+/* Events do nothing: every operation has finished when its call returns, so an event is always past. */
 Event event_create(void) { return (Event){NULL}; }
 void  event_destroy(Event *e) { (void)e; }
 void  event_record(Event e, Stream *s) { (void)e, (void)s; }

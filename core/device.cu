@@ -16,18 +16,19 @@
 
 enum {
     OLDEST_MAJOR = 8,
-    FREE_SHARED_BYTES = 48 << 10, /* of a block without a request, static and dynamic together                */
-    STATIC_SHARED_BYTES = 1 << 10 /* of a kernel that has dynamic memory too, at the most: SMEM_DYN's alignment */
+    FREE_SHARED_BYTES = 48 << 10, /* shared memory, static and dynamic, that a block has without a request */
+    STATIC_SHARED_BYTES = 1 << 10 /* largest static part of a kernel that also has dynamic memory: the alignment of
+                                   * SMEM_DYN */
 };
 
 static struct {
-    int            is_open, is_none; /* none: DEVICE_NONE */
-    int            launches_early;   /* TRAIN_GPT_LAUNCH */
-    int            multiprocessors;  /* TRAIN_GPT_MULTIPROCESSORS */
-    int            left_free;        /* device_leave_multiprocessors */
+    int            is_open, is_none; /* is_none: opened with DEVICE_NONE */
+    int            launches_early;   /* see launches_early(); TRAIN_GPT_LAUNCH can forbid it */
+    int            multiprocessors;  /* those of the GPU, or TRAIN_GPT_MULTIPROCESSORS */
+    int            left_free;        /* set by device_leave_multiprocessors */
     cudaDeviceProp properties;
     char           isa[16], id[48];
-    size_t         context_bytes; /* taken on the GPU before our first allocation: by CUDA itself, and by other processes */
+    size_t         context_bytes; /* taken on the GPU before our first allocation, by CUDA and by other processes */
     size_t         used_bytes, peak_bytes;
 } gpu;
 
@@ -50,8 +51,9 @@ void launch_check(const char *kernel, const char *file, int line) {
     if (error != cudaSuccess) cuda_failed(kernel, error, file, line);
 }
 
-/* The architecture that nvcc compiled the code for that this program has for the GPU that is set; 0: it has none. Where the driver makes
- * that code from PTX of an older architecture, __CUDA_ARCH__ was the older one's: 80 on a GPU of 9.0. */
+/* Returns the architecture for which nvcc compiled the code that this program has for the current GPU; 0 if it has
+ * none. If the driver compiles that code from PTX of an older architecture, __CUDA_ARCH__ was the older one: 80 on a
+ * GPU of 9.0. */
 #ifdef CUDA_EMU
 static int code_architecture(void) { return gpu.properties.major * 10 + gpu.properties.minor; }
 #else
@@ -59,18 +61,18 @@ KERNEL any_kernel(void) {}
 static int code_architecture(void) {
     cudaFuncAttributes attributes;
     int                found = cudaFuncGetAttributes(&attributes, (const void *)any_kernel) == cudaSuccess;
-    cudaGetLastError(); /* it will be reported */
+    cudaGetLastError(); /* clears the error, which the caller reports */
     return found ? attributes.ptxVersion : 0;
 }
 #endif
 
 /* --- the GPU ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the number of this machine's GPUs. Where it is 0, writes the reason to why. */
+/* Returns the number of this machine's GPUs. If it is 0, writes the reason to `why`. */
 static int count_devices(char *why, size_t room) {
     int         count = 0, driver = 0, runtime = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
-    cudaGetLastError(); /* it has been reported */
+    cudaGetLastError(); /* clears the error, which is reported below */
     if (error == cudaSuccess && count > 0) return count;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
@@ -102,7 +104,8 @@ void device_describe(char text[256], char fault[256]) {
     count_devices(fault, 256);
 }
 
-/* A graph holds programmatic dependent launches since CUDA 12.3, and the micro-step is recorded as a graph. */
+/* Returns whether graphs can hold programmatic dependent launches, as since CUDA 12.3. The micro-step is recorded as a
+ * graph. */
 static int graphs_hold_early_launches(void) {
     enum { CUDA_12_3 = 12030 };
     int driver = 0, runtime = 0;
@@ -111,7 +114,8 @@ static int graphs_hold_early_launches(void) {
     return driver >= CUDA_12_3 && runtime >= CUDA_12_3;
 }
 
-/* Compute capability 9.0 has programmatic dependent launches; code for less than that does not wait in await_kernels(). */
+/* Returns whether kernels may be launched early. Programmatic dependent launches need compute capability 9.0, and code
+ * compiled for less does not wait in await_kernels(). */
 static int may_launch_early(int architecture) {
     const char *asked = getenv("TRAIN_GPT_LAUNCH");
     int         serial = asked && strcmp(asked, "serial") == 0;
@@ -119,8 +123,8 @@ static int may_launch_early(int architecture) {
     return architecture >= 90 && !serial && graphs_hold_early_launches();
 }
 
-/* Those that kernels which stay on one take for granted. With few a small shape gives each of their blocks several tiles in turn, as large
- * ones do: a test can see that. */
+/* Returns the number of multiprocessors that persistent kernels assume. With a small TRAIN_GPT_MULTIPROCESSORS each of
+ * their blocks gets several tiles even of a small shape, so that a test covers what large shapes do. */
 static int multiprocessors_asked(void) {
     const char *asked = getenv("TRAIN_GPT_MULTIPROCESSORS");
     char       *end;
@@ -132,7 +136,7 @@ static int multiprocessors_asked(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    thread_share(threads); /* for the update of an optimizer in host memory */
+    thread_share(threads); /* threads for the update of an optimizer in host memory */
     if (local_rank == DEVICE_NONE) gpu.is_none = 1;
     if (gpu.is_open || gpu.is_none) return;
     char why[256];
@@ -146,7 +150,7 @@ void device_open(int local_rank, int threads) {
              "`make BACKEND=cpu` builds a program that computes on the processor",
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, OLDEST_MAJOR);
     CUDA_CHECK(cudaSetDevice(id));
-    CUDA_CHECK(cudaFree(NULL)); /* makes the context */
+    CUDA_CHECK(cudaFree(NULL)); /* creates the context */
     int architecture = code_architecture();
     if (architecture == 0)
         fail(EXIT_NODEVICE,
@@ -175,12 +179,12 @@ const char *device_name(void) { return gpu.is_open ? gpu.properties.name : "no G
 const char *device_id(void) { return gpu.id; }
 const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }
 int         device_threads(void) { return 1; }
-int         device_has_bf16(void) { return 1; } /* since compute capability 8.0 */
+int         device_has_bf16(void) { return 1; } /* every GPU since compute capability 8.0 does */
 int         device_has_quick_bf16(void) { return 1; }
 int         device_multiprocessors(void) { return gpu.multiprocessors; }
 void        device_leave_multiprocessors(int count) { gpu.left_free = count; }
 int         device_resident_blocks(void) {
-    enum { LEAST = 2 }; /* a cluster */
+    enum { LEAST = 2 }; /* blocks of a cluster */
     int blocks = gpu.multiprocessors - gpu.left_free;
     return blocks > LEAST ? blocks : LEAST;
 }
@@ -198,8 +202,8 @@ size_t      device_overhead_bytes(void) {
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
     return total - available > gpu.used_bytes ? total - available - gpu.used_bytes : 0;
 }
-/* Not measured: code that CUDA loads when a kernel is first launched (cuBLASLt's and ours), the captured micro-step of
- * some three hundred kernels, and the rounding of our few allocations to its pages of 2 MiB. */
+/* Memory that is not measured: code that CUDA loads at a kernel's first launch (cuBLASLt's and ours), the captured
+ * micro-step of some three hundred kernels, and rounding of our few allocations to pages of 2 MiB. */
 size_t      device_reserve_bytes(void) { return (size_t)256 << 20; }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -262,7 +266,7 @@ void device_free_host(void *memory) {
 int device_pin_host(void *memory, size_t bytes) {
     if (gpu.is_none) return 0;
     cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
-    cudaGetLastError(); /* a refusal is no fault */
+    cudaGetLastError(); /* clears the error, because a refusal is no fault */
     return error == cudaSuccess;
 }
 void device_unpin_host(void *memory) { CUDA_CHECK(cudaHostUnregister(memory)); }
@@ -317,7 +321,7 @@ void device_sync(Stream *s) {
     if (!gpu.is_none) CUDA_CHECK(cudaStreamSynchronize(stream_queue(s)));
 }
 
-/* With DEVICE_NONE all has finished when its call returns. */
+/* Events do nothing with DEVICE_NONE: every operation has finished when its call returns. */
 Event event_create(void) {
     cudaEvent_t event = NULL;
     if (!gpu.is_none) CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -334,7 +338,7 @@ int  event_is_past(Event e) {
     if (!e.handle) return 1;
     cudaError_t answer = cudaEventQuery((cudaEvent_t)e.handle);
     if (answer == cudaErrorNotReady) {
-        cudaGetLastError(); /* CUDA keeps "not yet" as an error, which the next launch would report */
+        cudaGetLastError(); /* CUDA keeps "not ready" as an error, which the next launch would report */
         return 0;
     }
     CUDA_CHECK(answer);

@@ -62,17 +62,18 @@ void error_end_within(unsigned seconds, int exit_code) {
     set_action(SIGALRM, &action);
     sigemptyset(&alarm_alone);
     sigaddset(&alarm_alone, SIGALRM);
-    pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* so at least the calling thread can take it */
+    pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* the calling thread at least can take the signal */
     alarm(seconds);
 }
 
-/* Ranks other than 0 wait here before they report a fault. So rank 0 alone prints a fault of all ranks, and its abort
- * ends this wait. */
+/* Ranks other than 0 wait here before they report a fault. If all ranks meet the fault, rank 0 alone prints it, and its
+ * abort ends this wait. */
 static void let_rank_zero_speak_first(void) {
     if (self.rank <= 0 || !self.abort_job) return;
     if (self.join) self.join();
-    signal(SIGTERM, SIG_DFL); /* the launcher's way of ending us; a handler would only cut the wait short */
-    struct timespec left = {1, 500000000L + self.rank % 4 * 100000000L}; /* an abort by rank 0 takes Open MPI 1.0 s to reach us */
+    signal(SIGTERM, SIG_DFL); /* the launcher ends us by SIGTERM; a handler would only cut the wait short */
+    struct timespec left = {1, 500000000L + self.rank % 4 * 100000000L}; /* an abort by rank 0 takes 1.0 s to reach us
+                                                                          * under Open MPI */
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
 }
 
@@ -81,7 +82,7 @@ static void let_rank_zero_speak_first(void) {
 static void (*terminate_before)(void);
 
 /* Ends the job with the message for lack of memory. oneDNN 3 throws std::bad_alloc where oneDNN 2 returned an error. No
- * frame of this program catches exceptions, so the C++ runtime calls this handler at the throw. */
+ * function of this program catches exceptions, so the C++ runtime calls this handler at the throw. */
 static void on_terminate(void) {
     typedef struct { void *table; const char *name; } TypeInfo; /* std::type_info, by the C++ ABI */
     void *(*type_of_exception)(void);
@@ -106,7 +107,7 @@ __attribute__((section(".preinit_array"), used)) static void (*take_first)(void)
 
 NORETURN void fail_silently(int exit_code) {
     void (*at_end)(void *with) = self.at_end;
-    self.at_end = NULL; /* it may fail itself */
+    self.at_end = NULL; /* at_end may fail itself */
     if (at_end) at_end(self.end_with);
     fflush(stdout);
     fflush(stderr);

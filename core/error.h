@@ -1,11 +1,11 @@
 /* error.h - how the program ends when it cannot go on.
  *
  * Two kinds of end:
- *   fail()    a fault that a user can mend (a config key, a file, a full disk): one sentence and an exit code
+ *   fail()    a fault that a user can correct (a config key, a file, a full disk): one sentence and an exit code
  *   CHECK()   a bug: expression, place, rank, host and step; exit 70
- * Both end the whole job: all its ranks, once error_set_rank() has set an abort function (MPI_Abort, by comm/).
+ * Both end the whole job, with all its ranks, once error_set_rank() has set an abort function (MPI_Abort, by comm/).
  *
- * A fault that all ranks meet is printed once: rank 0 prints it at once, the others give it time to end the job first.
+ * A fault that all ranks meet is printed once. Rank 0 prints it at once; the others first give it time to end the job.
  */
 #ifndef TRAIN_GPT_CORE_ERROR_H
 #define TRAIN_GPT_CORE_ERROR_H
@@ -31,36 +31,36 @@ enum {
     EXIT_DONE     = 0,
     EXIT_CONFIG   = 64, /* usage or config                                  */
     EXIT_DATA     = 65, /* bad data or checkpoint                           */
-    EXIT_NODEVICE = 69, /* no GPU, MPI or NCCL                              */
-    EXIT_INTERNAL = 70, /* a bug here                                       */
+    EXIT_NODEVICE = 69, /* no GPU, MPI or NCCL was found */
+    EXIT_INTERNAL = 70, /* a bug of this program */
     EXIT_MEMORY   = 71, /* out of memory                                    */
     EXIT_LOCKED   = 73, /* run folder locked or in use                      */
-    EXIT_IO       = 74, /* I/O                                              */
+    EXIT_IO       = 74, /* a read or write failed */
     EXIT_STOPPED  = 75, /* stopped on request, checkpointed, resumable      */
-    EXIT_NUMERIC  = 76, /* numerical stop                                   */
-    EXIT_PEER     = 77  /* a peer lost or timed out                         */
+    EXIT_NUMERIC  = 76, /* stopped because of the numbers: loss or gradients */
+    EXIT_PEER     = 77  /* another rank or server is lost or timed out */
 };
 
-/* The rank of this process, the number of ranks, and the function that ends them all. abort_job does not return;
- * NULL: one process. */
+/* Sets the rank of this process, the number of ranks, and the function that ends all of them. abort_job does not
+ * return. It is NULL if there is one process. */
 void error_set_rank(int rank, int ranks, void (*abort_job)(int exit_code));
 
-/* Before the ranks know each other: join() takes this rank into the job, so that rank 0 can end it. A rank other than
- * 0 calls it before its wait for rank 0's report. May be NULL. */
+/* Sets a function for the time before the ranks know each other. join() takes this rank into the job, so that rank 0
+ * can end it. A rank other than 0 calls it before it waits for rank 0's report. May be NULL. */
 void error_set_join(void (*join)(void));
 
-/* The step named in a CHECK message; -1 before the first. */
+/* Sets the step that a CHECK message names; -1 before the first step. */
 void error_set_step(int64_t step);
 
-/* Lines of text that every fail(EXIT_MEMORY, ...) prints before its sentence; borrowed; NULL: nothing. */
+/* Sets lines that every fail(EXIT_MEMORY, ...) prints before its sentence. borrowed; NULL prints none. */
 void error_set_memory_advice(const char *lines);
 
-/* Sets the name of the file that is being read, or NULL; borrowed. fail() adds "(while reading NAME)", for faults that
+/* Sets the name of the file that is being read, or NULL. borrowed. fail() adds "(while reading NAME)", for faults that
  * are found far from where the file was opened. */
 void error_set_input(const char *name);
 
 /* Sets a function that fail() and CHECK() call once before the process ends, to remove what must not stay on the disk.
- * NULL: none. Returns the `with` of the function set before. */
+ * at_end may be NULL. Returns the `with` of the function that was set before. */
 void *error_set_end(void (*at_end)(void *with), void *with);
 
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
@@ -77,28 +77,30 @@ NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define IS_SANITIZED 0
 #endif
 
-/* Installs the action of a signal by the sigaction() of the C library. A library may export its own, as UCX 1.10 does,
- * which ignores signals that it handles itself. */
+/* Installs a signal's action with the C library's own sigaction(). A library may export another sigaction(): that of
+ * UCX 1.10 ignores signals that UCX handles itself. */
 void set_action(int signal_number, const struct sigaction *action);
 
-/* Ends this process with exit_code after `seconds`, even if its threads hang: an abort may hang like the call that it
+/* Ends this process with exit_code after `seconds`, even if its threads hang. An abort may hang like the call that it
  * should end. */
 void error_end_within(unsigned seconds, int exit_code);
 
-/* Ends the job with exit_code, printing nothing: another rank reports the fault. */
+/* Ends the job with exit_code and prints nothing, because another rank reports the fault. */
 NORETURN void fail_silently(int exit_code);
 
-/* fail() for text that carries its own places ("file:line:column: error: ..." lines): printed as it is. */
+/* Prints lines that already name their places ("file:line:column: error: ...") as they are, then ends the job like
+ * fail(). */
 NORETURN void fail_lines(int exit_code, const char *lines);
-/* The lines alone. */
+/* Prints such lines and returns. */
 void error_print_lines(const char *lines);
 
-/* A line "train_gpt: warning: ..." on stderr from rank 0; the others are silent. */
+/* Prints the line "train_gpt: warning: ..." to stderr on rank 0. Other ranks print nothing. */
 void warn(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 NORETURN void check_failed(const char *expression, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
 
-/* An internal impossibility: CHECK(cond, "what was expected, with %values"). */
+/* CHECK(cond, "what was expected, with %values") ends the job if cond is false. For conditions that only a bug can
+ * break. */
 #define CHECK(cond, ...) \
     do { if (!(cond)) check_failed(#cond, __FILE__, __LINE__, __VA_ARGS__); } while (0)
 

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* The digits of |sum|, each in [0, 2^32), and one more for the rest above them; returns the sign. */
+/* Writes the digits of |sum|, each in [0, 2^32), and one more for the rest above them. Returns the sign. */
 static int carry(uint32_t digit[EXACT_DIGITS + 1], const Exact *sum) {
     for (int negative = 0;; negative = 1) {
         int64_t above = 0;
@@ -27,8 +27,8 @@ double exact_value(const Exact *sum) {
     int      sign = carry(digit, sum), top = EXACT_DIGITS;
     while (top > 0 && digit[top] == 0) top--;
     if (top < 2) return sign * ldexp((double)((uint64_t)digit[1] << 32 | digit[0]), -1074); /* ldexp is exact */
-    /* The highest 64 bits; the last one is also set for any bit below it. Conversion then rounds the whole number to
-     * nearest even. */
+    /* The highest 64 bits of the sum. The last bit is also set for any bit below it, so that conversion rounds the
+     * whole number to nearest even. */
     uint64_t high = (uint64_t)digit[top] << 32 | digit[top - 1], below = digit[top - 2];
     int      shift = __builtin_clzll(high);
     if (shift) high = high << shift | below >> (32 - shift);

@@ -2,13 +2,13 @@
  * ranks.
  *
  * A sum is kept whole, as a fixed-point number that spans the range of a double. Its digits have 32 bits, each in an
- * int64: the upper half is room for carries, and these stay there until the sum is read (Neal, "Fast exact summation
- * using small and large superaccumulators", arXiv:1505.05571; Kulisch's long accumulator). A double is 53 bits at
- * some place of that number: it is added to three digits, without rounding. Integer additions are associative and
- * commutative, so parts of a sum may be added in any order, by atomics or by MPI as int64, and give the same digits.
- * Only reading the sum as a double rounds: once, to nearest.
+ * int64. The upper half is for carries, which stay there until the sum is read (Neal, "Fast exact summation using small
+ * and large superaccumulators", arXiv:1505.05571; Kulisch's long accumulator). A double is 53 bits at some place of
+ * that number. It is added to three digits, without rounding. Integer additions are associative and commutative. So
+ * summands may be added in any order, by atomics or by MPI as int64, and give the same digits. Only reading the sum as
+ * a double rounds: once, to nearest.
  *
- * NaN and infinities are counted, not added. Room for carries is 2^31 values; each digit's magnitude grows by less
+ * NaN and infinities are counted, not added. The carries hold 2^31 values, because each digit's magnitude grows by less
  * than 2^32 a value.
  */
 #ifndef TRAIN_GPT_CORE_EXACT_H
@@ -27,13 +27,13 @@ extern "C" {
 #define HOST_AND_DEVICE
 #endif
 
-/* Digit i weighs 2^(32 i - 1074): 2098 bits of doubles, 66 digits. Behind them: how many were NaN, +infinity,
- * -infinity. */
+/* Digit i weighs 2^(32 i - 1074). 66 digits cover the 2098 bits of doubles. The three words behind them count NaN,
+ * +infinity and -infinity. */
 enum { EXACT_DIGITS = 66, EXACT_NAN = EXACT_DIGITS, EXACT_ABOVE, EXACT_BELOW, EXACT_WORDS };
 
-typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* zero: an empty sum */
+typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* all words zero: an empty sum */
 
-/* The parts of x: a sum adds part[k] to word[first + k]. */
+/* The three digits of x: a sum adds part[k] to word[first + k]. */
 typedef struct { int first; int64_t part[3]; } ExactParts;
 
 HOST_AND_DEVICE static inline ExactParts exact_parts(double x) {
@@ -44,7 +44,7 @@ HOST_AND_DEVICE static inline ExactParts exact_parts(double x) {
     ExactParts p = {0, {0, 0, 0}};
     if (exponent == 0x7ff) {
         p.first = fraction ? EXACT_NAN : negative ? EXACT_BELOW : EXACT_ABOVE;
-        p.first -= 2; /* the third part, so that all three lie within the words */
+        p.first -= 2; /* only part[2] is not zero; first is moved back so that all three lie within the words */
         p.part[2] = 1;
         return p;
     }
@@ -68,7 +68,7 @@ static inline void exact_merge(Exact *sum, const Exact *other) {
     for (int i = 0; i < EXACT_WORDS; i++) sum->word[i] += other->word[i];
 }
 
-/* The sum, rounded once to nearest even; +-infinity beyond the range of a double. NaN where a NaN was added, or
+/* Returns the sum, rounded once to nearest even. +-infinity beyond the range of a double. NaN if a NaN was added, or
  * infinities of both signs. */
 double exact_value(const Exact *sum);
 

@@ -24,7 +24,7 @@ static struct {
 typedef struct {
     char    name[NAME_BYTES], what[16];
     int64_t nth;
-    int     and_later, rank; /* rank -1: every */
+    int     and_later, rank; /* rank -1 means every rank */
 } Rule;
 
 static int64_t *count_of(const char *name) {
@@ -56,7 +56,7 @@ static int own_rank(void) {
     return 0;
 }
 
-/* The rule at *text, which moves on behind it; 0 when there is none left. */
+/* Reads the rule at *text and moves *text behind it. Returns 0 if there is no rule left. */
 static int next_rule(const char **text, Rule *r) {
     long long nth;
     int       used = 0;
@@ -89,7 +89,7 @@ static int error_of(const char *what) {
     return 0;
 }
 
-/* With write(2) itself: the log must not run into a failpoint. */
+/* Appends a line to the log. Calls write(2) itself, because the log must not meet a failpoint. */
 static void record(const char *name, int64_t nth, const char *what) {
     char        line[128];
     const char *path = getenv("TRAIN_GPT_FAIL_LOG");

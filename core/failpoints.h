@@ -1,23 +1,25 @@
 /* failpoints.h - calls that a test makes fail. Without -DFAILPOINTS, as the program is built, all of it compiles to
  * nothing.
  *
- * A source that includes this marks a call worth breaking:   Failpoint f = failpoint("comm.all_reduce");   before it, and after it
- * failpoint_done(f). Its test build (build/cpu/test/train_gpt-failpoints: the Makefile finds such sources by their
- * include) then obeys
+ * A source that includes this file marks a call worth breaking with Failpoint f = failpoint("comm.all_reduce"); before
+ * it, and failpoint_done(f); after it. The Makefile finds such sources by their include and links their test build,
+ * build/cpu/test/train_gpt-failpoints. That program obeys
  *
  *   TRAIN_GPT_FAIL="io.pwrite@3:ENOSPC; comm.all_reduce@2+:fail,rank=1"
  *
- * name     of one call, or of a group of calls up to a dot: "io" is every I/O call
- * @n       the n-th of this process, from 1; @n+ also all later ones
- * what     ENOSPC EIO EDQUOT EFBIG EINTR EROFS EACCES ENOMEM ENOENT EINVAL    the call is not made, and fails with that error; fail = EIO
+ * name     one call, or a group of calls up to a dot: "io" is every I/O call
+ * @n       the n-th call of this process, from 1; @n+ also all later ones
+ * what     ENOSPC EIO EDQUOT EFBIG EINTR EROFS EACCES ENOMEM ENOENT EINVAL
+ *                                     the call is not made, and fails with that error
+ *          fail                       the call is not made, and fails with EIO
  *          short                      a write or read moves half of its bytes
  *          hang, slow                 the call never returns, or takes 50 ms more
- *          kill-before, kill-after    the process gets SIGKILL; the call has not, or has, been made
- *          any other word             is the caller's own, in `word`: "nan", "flip"
+ *          kill-before, kill-after    the process gets SIGKILL before or after the call
+ *          any other word             is passed to the caller, in `word`: "nan", "flip"
  * rank=r   only on this rank (by the launcher's environment); without it on every rank
  *
- * TRAIN_GPT_FAIL_LOG=path: every fault that strikes first appends its line "io.pwrite@3:ENOSPC,rank=0" there. A rule
- * that cannot be read ends the process, exit 64.
+ * TRAIN_GPT_FAIL_LOG=path: every fault first appends its line "io.pwrite@3:ENOSPC,rank=0" to that file. A rule that
+ * cannot be parsed ends the process, exit 64.
  */
 #ifndef TRAIN_GPT_CORE_FAILPOINTS_H
 #define TRAIN_GPT_CORE_FAILPOINTS_H
@@ -29,17 +31,18 @@ extern "C" {
 #endif
 
 typedef struct {
-    int  error;      /* errno to fail with; 0: make the call */
+    int  error;      /* errno to fail with; 0 if the call is to be made */
     int  is_short;
-    int  kills;      /* after the call */
-    char word[16];   /* "" unless it is the caller's own */
+    int  kills;      /* SIGKILL after the call */
+    char word[16];   /* word of a rule that the caller defines; otherwise "" */
 } Failpoint;
 
 #ifdef FAILPOINTS
-Failpoint failpoint(const char *name);       /* counts the call; hangs and kills here; any thread */
-void      failpoint_done(Failpoint f);       /* kills here, too; keeps errno */
-int64_t   failpoint_calls(const char *name); /* so far, of a name or a group */
-void      failpoints_reset(void);            /* counts from 1 again */
+Failpoint failpoint(const char *name);       /* counts the call and applies the rule: hangs or kills here; may be called
+                                              * by any thread */
+void      failpoint_done(Failpoint f);       /* kills here if the rule says after the call; keeps errno */
+int64_t   failpoint_calls(const char *name); /* calls so far of a name or a group */
+void      failpoints_reset(void);            /* starts all counts again from 1 */
 #else
 static inline Failpoint failpoint(const char *name) {
     (void)name;

@@ -20,8 +20,9 @@ uint8_t fp8_from_f32(float x, DType type) {
     float   size = fabsf(x), largest = fp8_largest(type);
     if (!isfinite(x)) return sign | 0x7f;
     if (size > largest) size = largest;
-    int exponent = fp8_bottom(type); /* of subnormals, too */
+    int exponent = fp8_bottom(type); /* exponent of subnormals, too */
     if (size >= fp8_power(exponent)) exponent = ilogbf(size);
-    int steps = (int)rintf(ldexpf(size, bits - exponent)); /* of the last place; a carry goes on into the exponent */
+    int steps = (int)rintf(ldexpf(size, bits - exponent)); /* multiples of the last place; a carry goes into the
+                                                            * exponent */
     return (uint8_t)(sign | (steps + ((exponent - fp8_bottom(type)) << bits)));
 }

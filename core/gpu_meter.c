@@ -1,5 +1,5 @@
 /* gpu_meter.c - see gpu_meter.h. The prototypes are ours: NVML's are not in every CUDA, and these functions have kept
- * theirs since its first versions. Each returns 0 where it worked. */
+ * theirs since its first versions. Each function of NVML returns 0 on success. */
 #include "core/gpu_meter.h"
 
 #include <dlfcn.h>
@@ -10,11 +10,11 @@
 #include "core/clock.h"
 #include "core/device.h"
 
-static const double FRESH_MS = 1000; /* NVML's own mean of the use is over a sixth of a second to one */
+static const double FRESH_MS = 1000; /* NVML itself averages the use over a sixth of a second to one second */
 enum { SENSOR_OF_GPU = 0 };
 
-typedef struct { unsigned gpu, memory; } Use;                       /* percent */
-typedef struct { unsigned long long total, free, used; } Memory;    /* bytes   */
+typedef struct { unsigned gpu, memory; } Use;                       /* percent of the time */
+typedef struct { unsigned long long total, free, used; } Memory;    /* bytes of GPU memory */
 
 struct GpuMeter {
     void *library, *device;
@@ -61,13 +61,13 @@ static GpuReading read_all(const GpuMeter *m) {
     return r;
 }
 
-/* NVML's error, or -1 where the library has no such function. */
+/* Finds the GPU. Returns NVML's error, or -1 if the library lacks the function. */
 static int find_device(GpuMeter *m, const char *name) {
     if (*name) return m->by_name ? m->by_name(name, &m->device) : -1;
     return m->by_index ? m->by_index(0, &m->device) : -1;
 }
 
-/* Returns whether there is a reading; else why not. */
+/* Returns whether the library gives a reading. If not, writes the reason to fault. */
 static int start(GpuMeter *m, const char *path, const char *device, char fault[GPU_METER_FAULT_CHARS]) {
     m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!m->library) return snprintf(fault, GPU_METER_FAULT_CHARS, "%.400s", dlerror()), 0;

@@ -1,26 +1,28 @@
 /* gpu_meter.h - what this process's GPU is doing: use, power, memory, temperature, by NVIDIA's management library.
  *
- * The library comes with the driver and is opened at run time, so that no build needs it. Where it is missing, lacks a
- * function or fails, that reading is left out and nothing is said; `doctor` says why.
+ * The library is part of the driver and is opened at run time, so that no build needs it. If it is missing, lacks a
+ * function or fails, that reading is left out without a message; `doctor` gives the reason.
  */
 #ifndef TRAIN_GPT_CORE_GPU_METER_H
 #define TRAIN_GPT_CORE_GPU_METER_H
 
 typedef enum { GPU_USE, GPU_POWER, GPU_MEMORY, GPU_TEMPERATURE, GPU_READINGS } GpuReadingKind;
 typedef struct {
-    unsigned has;                 /* bit kind: that value is known */
-    double   value[GPU_READINGS]; /* use from 0 to 1, watts, bytes of all processes, degrees Celsius */
+    unsigned has;                 /* bit k is set if value[k] is known */
+    double   value[GPU_READINGS]; /* use from 0 to 1; power in watts; memory in bytes of all processes; degrees
+                                   * Celsius */
 } GpuReading;
 
 typedef struct GpuMeter GpuMeter;
 enum { GPU_METER_FAULT_CHARS = 512 };
 
-/* The GPU of that name (device_id), "": the first. Asks libnvidia-ml.so.1, in a build for the CPU nobody;
- * TRAIN_GPT_NVML=FILE names another library. NULL: nobody to ask, with fault "", or no reading, with the reason. */
+/* Opens the meter of the GPU of that name (device_id); "" is the first GPU. It uses libnvidia-ml.so.1, or the library
+ * that TRAIN_GPT_NVML=FILE names; a CPU build uses only the latter. Returns NULL with fault "" if there is no library
+ * to ask, or with the reason if it gives no reading. */
 GpuMeter  *gpu_meter_open(const char *device, char fault[GPU_METER_FAULT_CHARS]);
-GpuReading gpu_meter_read(GpuMeter *m); /* at most a second old; NULL: nothing is known */
+GpuReading gpu_meter_read(GpuMeter *m); /* at most a second old; m may be NULL, then no value is known */
 void       gpu_meter_close(GpuMeter *m);
 
-const char *gpu_reading_key(GpuReadingKind kind); /* as metrics.jsonl has it: "gpu_use", ... */
+const char *gpu_reading_key(GpuReadingKind kind); /* key in metrics.jsonl: "gpu_use", ... */
 
 #endif

@@ -1,11 +1,13 @@
 /* injection.h - wrong numbers that a test puts into a training step (core/failpoints.h). In the program itself each of
  * these does nothing.
  *
- *   guard.gradient@n:nan|inf    the n-th time gradients are computed, an element of wpe's gradient on this rank; :lone takes one of ln_f's bias,
- *                               which leaves no trace in any other
- *   guard.loss@n:rise           the n-th loss that this rank brings to the step's reduction is some 6 nats too high
- *   guard.own@n:flip            the n-th time gradients are computed, a bit of this rank's part of their sum over the ranks
- *   guard.sum@n:flip            the n-th time the ranks agree on a step, a bit of the sum
+ *   guard.gradient@n:nan|inf    the n-th time gradients are computed, sets an element of this rank's gradient of wpe;
+ *                               with the word "lone" it sets an element of the gradient of ln_f's bias, which affects
+ *                               no other gradient
+ *   guard.loss@n:rise           makes the n-th loss that this rank adds to the step's reduction some 6 nats too high
+ *   guard.own@n:flip            the n-th time gradients are computed, flips a bit of this rank's shard of their sum
+ *                               over the ranks
+ *   guard.sum@n:flip            the n-th time the ranks agree on a step, flips a bit of the sum
  *   guard.weight@n:flip         ... of this rank's working weights
  *   guard.m@n:flip guard.v@n:flip   ... of its moments
  */
@@ -14,8 +16,9 @@
 
 #include "core/device.h"
 
-void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* gradients, just zeroed */
-double inject_loss(double tokens);                               /* to be added to the sum of `tokens` losses */
-void   inject_flip(Stream *s, const char *name, Tensor x);       /* a bit, anywhere in x */
+void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* gradients that have just been zeroed */
+double inject_loss(double tokens);                               /* returns the amount to add to the sum of `tokens`
+                                                                  * losses */
+void   inject_flip(Stream *s, const char *name, Tensor x);       /* flips one bit in x */
 
 #endif

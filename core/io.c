@@ -57,7 +57,7 @@ static void *sys_mmap(int fd, size_t bytes) {
 static int sys_rmdir(const char *path) { FAILABLE(int, "io.rmdir", rmdir(path)); }
 static int sys_close(int fd) {
     Failpoint f = failpoint("io.close");
-    int       result = close(fd); /* a close that fails has closed all the same */
+    int       result = close(fd); /* a close that fails has closed the descriptor all the same */
     failpoint_done(f);
     return f.error ? errno = f.error, -1 : result;
 }
@@ -73,7 +73,8 @@ static int open_retrying(const char *path, int flags, mode_t mode) {
 
 void io_hold_standard(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR, 0) != fd) return; /* without /dev there is nothing to be done */
+        /* without /dev nothing can be done */
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR, 0) != fd) return;
 }
 
 int io_kind(unsigned mode) {
@@ -106,9 +107,9 @@ void io_expect_file(const char *path, int64_t bytes) {
         fail(EXIT_IO, "%s %s: move it away", path, io_error_text(code));
 }
 
-/* O_NONBLOCK is for a pipe that has one of our names: open() would wait for its other end. Without a reader it then
- * fails (ENXIO); with one the pipe is closed again. Plain files ignore the flag. To open a device may already do
- * something, so a path is looked at before it is opened for reading. */
+/* O_NONBLOCK is for a pipe that has one of our names: open() would wait for its other end. If the pipe has no reader,
+ * open() then fails with ENXIO; otherwise the pipe is closed again. Plain files ignore the flag. Opening a device may
+ * already have an effect, so the path is checked before it is opened for reading. */
 int io_open(const char *path, IoOpen how) {
     enum { WRITE = O_CREAT | O_NOFOLLOW | O_NONBLOCK };
     static const int flags[] = {[IO_CREATE] = O_WRONLY | O_TRUNC | WRITE,
@@ -178,7 +179,7 @@ int io_fsync(int fd) {
     return rc < 0 ? -errno : 0;
 }
 
-/* Linux has closed the descriptor even when interrupted: a second try could close another thread's. */
+/* Linux has closed the descriptor even when interrupted. A second close could close another thread's descriptor. */
 int io_close(int fd) { return sys_close(fd) < 0 && errno != EINTR ? -errno : 0; }
 
 int io_rename(const char *from, const char *to) { return sys_rename(from, to) < 0 ? -errno : 0; }
@@ -191,7 +192,7 @@ static int is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* One folder; an existing one is fine, even where mkdir fails with EROFS or EACCES before EEXIST. */
+/* Makes one folder. An existing one is no error, even where mkdir fails with EROFS or EACCES instead of EEXIST. */
 static int make_folder(const char *path) {
     if (sys_mkdir(path, 0777) == 0) return 0;
     int error = errno;
@@ -220,7 +221,7 @@ int io_mkdir_own(const char *path) {
     return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() ? 0 : -EPERM;
 }
 
-/* Removes a folder and its content. Links are removed, never followed; folders deeper than `below` levels are
+/* Removes a folder and its content. Links are removed, never followed. Folders more than `below` levels deep are
  * refused. */
 static int remove_tree(const char *path, int below) {
     int fd = open_retrying(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
@@ -258,17 +259,18 @@ int io_fsync_dir(const char *path) {
     if (fd < 0) return fd;
     int rc = io_fsync(fd);
     io_close(fd);
-    return rc == -EINVAL ? 0 : rc; /* a file system that cannot sync folders */
+    return rc == -EINVAL ? 0 : rc; /* the file system cannot sync folders */
 }
 
-/* Opens path.tmp, empty, for this writer alone. Another process that holds it has soon renamed or removed it. A file
- * system without flock(2) keeps nobody out. */
+/* Opens path.tmp, empty, for this writer alone. If another process holds it, waits until that one renames or removes
+ * it. On a file system without flock(2) two writers may open it at once. */
 static int open_alone(const char *tmp) {
     enum { PAUSE_US = 10000, PAUSES = 500 };
     for (int pauses = 0;;) {
         struct stat opened, named;
         int         fd = io_open(tmp, IO_SHARED);
-        if ((fd == -ELOOP || fd == -ENXIO) && io_unlink(tmp) == 0) continue; /* a link or pipe of that name leads nowhere of ours */
+        /* a link or pipe of that name is not one of our files */
+        if ((fd == -ELOOP || fd == -ENXIO) && io_unlink(tmp) == 0) continue;
         if (fd < 0) return fd;
         int is_held = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
         int is_named = fstat(fd, &opened) == 0 && stat(tmp, &named) == 0 && opened.st_ino == named.st_ino;
@@ -280,8 +282,8 @@ static int open_alone(const char *tmp) {
     }
 }
 
-/* The second descriptor keeps the lock until the file has its name. The first is closed before, because a network file
- * system may report a failed write only then. */
+/* The second descriptor holds the lock until the file has its name. The first is closed before that, because a network
+ * file system may report a failed write only at close. */
 int io_replace_file(const char *path, const void *data, size_t bytes) {
     char *tmp = NULL;
     if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;
@@ -299,7 +301,7 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
     return rc;
 }
 
-/* A page that is missing later would be SIGBUS: all are there before the map. */
+/* Allocates all pages before the map. A page that could not be allocated later would raise SIGBUS. */
 int io_map_new(const char *path, size_t bytes, void **memory) {
     int fd = io_open(path, IO_SHARED), rc = fd < 0 ? fd : io_truncate(fd, 0);
     while (rc == 0 && sys_fallocate(fd, (off_t)bytes) < 0)
@@ -311,7 +313,7 @@ int io_map_new(const char *path, size_t bytes, void **memory) {
 
 void io_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
 
-/* Reads up to `bytes` from offset, or from the descriptor's place where offset is negative; returns the bytes read or
+/* Reads at most `bytes` from offset, or from the descriptor's position if offset is negative. Returns the bytes read or
  * -errno. */
 static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     size_t have = 0;
@@ -334,9 +336,9 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **dat
     size_t      room = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size + 1 : 4096, have = 0;
     char       *text = NULL;
     int64_t     n = 0;
-    do { /* a pipe has no size, and a file may grow: read until the end is seen */
+    do { /* reads until the end of the file: a pipe has no size, and a file may grow */
         if (have == room) room *= 2;
-        if (room - 1 > limit) room = limit + 1; /* one more than allowed shows that it is too long */
+        if (room - 1 > limit) room = limit + 1; /* one byte more than allowed shows that the file is too long */
         char *grown = realloc(text, room + 1);
         if (!grown) n = -ENOMEM;
         else text = grown, n = read_up_to(fd, text + have, room - have, -1);
@@ -411,8 +413,8 @@ static int end_without_memory(const char *folder, int error) {
     return error == ENOMEM;
 }
 
-/* Matches one part of a name, path [folder, end), inside the folder path [0, folder), which includes its last slash.
- * The folder is escaped, so that glob() takes it literally. Returns 1, 0 if nothing matches, or -ENOMEM. */
+/* Matches one section of a name, path [folder, end), in the folder path [0, folder), which includes its last slash. The
+ * folder is escaped, so that glob() takes it literally. Returns 1, 0 if nothing matches, or -ENOMEM. */
 static int match_part(const char *path, size_t folder, size_t end, glob_t *found) {
     char *pattern = (char *)malloc(2 * end + 1), *to = pattern;
     if (!pattern) return -ENOMEM;
@@ -426,8 +428,8 @@ static int match_part(const char *path, size_t folder, size_t end, glob_t *found
     return rc == GLOB_NOSPACE || rc == GLOB_ABORTED ? -ENOMEM : rc == 0 ? 1 : 0;
 }
 
-/* Matches the parts that are left of a name, one after the other. The first `folder` bytes of path are found already,
- * with their last slash; the parts that are left follow. */
+/* Matches the remaining sections of a name one after another. The first `folder` bytes of path, with their last slash,
+ * are already found. */
 static int match_rest(const char *path, size_t folder, IoPaths *found) {
     struct stat st;
     size_t      from = folder + strspn(path + folder, "/"), end = from + strcspn(path + from, "/"), count = 1;

@@ -12,7 +12,7 @@
 static int parse(const char *text, size_t bytes, JsonScan how, Json *json, JsonFault *fault) {
     if (!json_scan(text, bytes, how, json, fault)) return 0;
     json->root = cJSON_ParseWithLength(text, bytes);
-    /* libcjson refuses no text that passed above: only memory can lack. */
+    /* libcjson refuses no text that passed json_scan, so memory ran out */
     if (!json->root) fail(EXIT_MEMORY, "out of memory while reading %zu bytes of JSON", bytes);
     return 1;
 }
@@ -47,8 +47,8 @@ cJSON *json_member(const cJSON *object, const char *name) {
     return cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, name) : NULL;
 }
 
-/* Writes one character of text, as a JSON string holds it, to piece (NUL-terminated); returns the bytes of text it
- * covers. Each byte that is no UTF-8 becomes U+FFFD: the output is always valid. */
+/* Writes one character of text as a JSON string holds it to piece (NUL-terminated). Returns the bytes of text that it
+ * covers. A byte that is not UTF-8 becomes U+FFFD, so the output is always valid. */
 static size_t escape(const char *text, char piece[8]) {
     static const char means[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
     const char *special = strchr(means, *text);

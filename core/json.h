@@ -1,13 +1,14 @@
 /* json.h - strict JSON on top of libcjson: one pass of our own over the bytes checks syntax, UTF-8, duplicate keys and
  * numbers and records where each value stands; libcjson then builds the tree.
  *
- * The pass is a pure function over (bytes, length). It refuses these faults, against RFC 8259 or a limit of ours,
- * that libcjson accepts: trailing bytes, leading zeros, control characters, bad UTF-8, a byte-order mark, \u0000,
- * lone surrogates, duplicate keys, numbers that are not finite, integers beyond 2^53 or not exact as written, depth
- * over 32, files over 1 MiB (JSON_LIMIT, or the caller's own).
+ * The pass is a pure function over (bytes, length). It refuses these faults, against RFC 8259 or a limit of ours, that
+ * libcjson accepts: trailing bytes, leading zeros, control characters, bad UTF-8, a byte-order mark, \u0000, lone
+ * surrogates, duplicate keys, numbers that are not finite, integers beyond 2^53 or not exact as written, depth over 32,
+ * files over 1 MiB (JSON_LIMIT, or the caller's own).
  *
- * Duplicate keys and such numbers leave the rest of the text readable: these are the soft faults. json_parse() refuses
- * them like any other; json_parse_all() goes on and lists them all, for a reader that prints all faults at once.
+ * After a duplicate key, or a number that a double cannot hold, the rest of the text is still readable: these are the
+ * soft faults. json_parse() refuses them like any other fault. json_parse_all() lists them all, for a reader that
+ * prints all faults at once.
  */
 #ifndef TRAIN_GPT_CORE_JSON_H
 #define TRAIN_GPT_CORE_JSON_H
@@ -21,45 +22,46 @@ typedef struct { int line, column; } JsonPlace; /* 1-based; columns count bytes 
 
 typedef struct {
     JsonPlace at;
-    char      text[240]; /* "duplicate key \"seed\", first at line 3" */
-    int       is_number; /* a soft fault: a number that a double cannot hold */
+    char      text[240]; /* example: "duplicate key \"seed\", first at line 3" */
+    int       is_number; /* a soft fault: the text has a number that a double cannot hold */
 } JsonFault;
 
 typedef struct {
     char     *path;      /* owned: "optimizer.learning_rate", "data.train[1]" */
-    JsonPlace key;       /* of the key (of the value in an array)             */
+    JsonPlace key;       /* place of the key; in an array, place of the value */
     JsonPlace value;
-    int       faulty;    /* a soft fault is about it: its number, or its key stands twice (then both) */
+    int       faulty;    /* the value has a soft fault: its number, or its key appears twice (then both entries are
+                          * marked) */
 } JsonEntry;
 
 typedef struct {
     cJSON     *root;     /* owned; NULL if there was a fault */
-    JsonEntry *entry;    /* owned: every value but the root, in file order */
+    JsonEntry *entry;    /* owned; every value except the root, in file order */
     int        entries;
-    JsonFault *soft;     /* owned: in file order; NULL from json_parse() */
+    JsonFault *soft;     /* owned; soft faults in file order; NULL from json_parse() */
     int        softs;
 } Json;
 
-/* Parses text [bytes] of at most `limit` bytes. Returns 1, or 0 with *fault set. */
+/* Parses text [bytes], which may have at most `limit` bytes. Returns 1, or 0 with *fault set. */
 int  json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault);
-/* As json_parse, but soft faults go to json->soft and the result is 1; the value of a number at fault must not be read
- * from the tree. Paths start with top, the name of the root ("" for none), at most 255 bytes. */
+/* Parses like json_parse, but lists soft faults in json->soft and then returns 1. A number with a soft fault must not
+ * be read from the tree. Paths start with `top`, the name of the root ("" for none), of at most 255 bytes. */
 int  json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault);
 void json_free(Json *json);
-/* Parses a file of another program with libcjson alone, which is less strict. text is NUL-terminated after `bytes`
- * bytes, and nothing but blanks may follow the value. Returns NULL if it is not JSON, with *end where reading stopped
- * (end may be NULL). Ends with EXIT_MEMORY, naming `name`, if memory runs out: that is never taken for damage. */
+/* Parses a file of another program with libcjson alone, which is less strict. text has a NUL after `bytes` bytes, and
+ * only blanks may follow the value. Returns NULL if it is not JSON, with *end where reading stopped (end may be NULL).
+ * Exit 71, naming `name`, if memory runs out: a lack of memory must not look like a damaged file. */
 cJSON *json_of_others(const char *text, size_t bytes, const char *name, const char **end);
 const JsonEntry *json_entry(const Json *json, const char *path);  /* NULL if absent */
-/* Member by exact, case-sensitive name; NULL if absent or object is no object. */
+/* Returns the member with exactly this name (case matters), or NULL if there is none or `object` is not an object. */
 cJSON *json_member(const cJSON *object, const char *name);
-/* Appends text as a JSON string with quotes and escapes to out [capacity]; returns the bytes it takes (also if it did
- * not fit). */
+/* Appends text as a JSON string with quotes and escapes to out [capacity]. Returns the bytes that it needs, even if
+ * they did not fit. */
 size_t json_quote(char *out, size_t capacity, const char *text);
-/* Returns whether `read` is what a reader gets for a string that json_quote() wrote of text: names of files need not be
- * UTF-8. */
+/* Returns whether `read` is the string that a reader gets back from json_quote(text). The two may differ, because names
+ * of files need not be UTF-8. */
 int    json_reads_as(const char *read, const char *text);
-/* A string node of text, with U+FFFD for each byte that is no UTF-8. NULL: no memory. */
+/* Returns a string node of text, with U+FFFD for each byte that is not UTF-8. NULL if memory runs out. */
 cJSON *json_string(const char *text);
 
 #endif

@@ -9,7 +9,7 @@
 #include "core/io.h"
 #include "core/shell_word.h"
 
-/* Returns the first soft fault that counts, or NULL. */
+/* Returns the first soft fault that must be reported, or NULL. */
 static const JsonFault *soft_fault(const Json *json, int keeps_numbers) {
     for (int i = 0; i < json->softs; i++)
         if (!keeps_numbers || !json->soft[i].is_number) return &json->soft[i];
@@ -31,7 +31,7 @@ int json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json
     const JsonFault *first = is_read ? soft_fault(json, keeps_numbers) : &wrong;
     if (!first) return 0;
     int at = snprintf(fault, JSON_FILE_FAULT_CHARS, "%s:%d:%d: ", path, first->at.line, first->at.column);
-    if (at >= JSON_FILE_FAULT_CHARS) at = 0; /* a path that long has no room for more */
+    if (at >= JSON_FILE_FAULT_CHARS) at = 0; /* the path is so long that nothing else fits */
     snprintf(fault + at, (size_t)(JSON_FILE_FAULT_CHARS - at), "%s", first->text);
     shell_name_file(fault + at, (size_t)(JSON_FILE_FAULT_CHARS - at), path);
     if (is_read) json_free(json);

@@ -14,8 +14,8 @@
 
 #include "core/error.h"
 
-/* Of an entry: the container's index (-1: the root), and where its name starts in its path (-1: an array element, which
- * has none). */
+/* Where an entry belongs. parent: index of its container, -1 for the root. name_at: where its name starts in its path,
+ * -1 for an array element, which has no name. */
 typedef struct { int parent, name_at; } Link;
 
 typedef struct {
@@ -47,8 +47,8 @@ static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
     return 0;
 }
 
-/* Adds the fault just set to the list and returns 1, if soft faults are collected; else returns 0, as for any
- * other. */
+/* If soft faults are collected, adds the fault just set to the list and returns 1. Otherwise returns 0, as for any
+ * fault. */
 static int soften(Scanner *s) {
     Json *json = s->json;
     if (!s->collect) return 0;
@@ -104,7 +104,7 @@ int json_utf8(const char *text, size_t bytes) {
     if (length == 0 || (size_t)length > bytes) return 0;
     for (int i = 1; i < length; i++)
         if ((t[i] & 0xc0) != 0x80) return 0;
-    /* overlong forms, surrogates, and beyond U+10FFFF: Unicode 15, table 3-7 */
+    /* overlong forms, surrogates, and code points above U+10FFFF (Unicode 15, table 3-7) */
     if ((t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f)) return 0;
     if ((t[0] == 0xf0 && t[1] < 0x90) || (t[0] == 0xf4 && t[1] > 0x8f)) return 0;
     return length;
@@ -112,7 +112,7 @@ int json_utf8(const char *text, size_t bytes) {
 
 /* --- strings ------------------------------------------------------------------------------------------------------ */
 
-/* Appends a key's text to the path; a value's text (decode 0) is only checked. */
+/* Appends the text of a key to the path. With decode 0, for the text of a value, does nothing. */
 static int put(Scanner *s, int decode, const char *bytes, size_t count) {
     if (!decode) return 1;
     if (s->path_bytes + count > JSON_PATH_BYTES)
@@ -123,7 +123,7 @@ static int put(Scanner *s, int decode, const char *bytes, size_t count) {
     return 1;
 }
 
-/* The four digits of a \u escape whose backslash is at `at`, or -1. */
+/* Returns the four digits of the \u escape whose backslash is at `at`, or -1 if there is none. */
 static int hex4(const Scanner *s, size_t at) {
     int value = 0;
     if (byte_at(s, at) != '\\' || byte_at(s, at + 1) != 'u') return -1;
@@ -193,7 +193,7 @@ static int scan_string(Scanner *s, int decode) {
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-/* The decimal value of a number literal as 0.DIGITS x 10^exponent, without leading and trailing zeros; zero has no
+/* Decimal value of a number literal as 0.DIGITS x 10^exponent, without leading and trailing zeros. Zero has no
  * digits. */
 typedef struct { char digits[JSON_NUMBER_BYTES + 1]; int count; long exponent; } Decimal;
 
@@ -213,13 +213,14 @@ static Decimal decimal_of(const char *literal) {
     while (d.count && d.digits[d.count - 1] == '0') d.count--;
     d.digits[d.count] = '\0';
     long power = *literal ? strtol(literal + 1, NULL, 10) : 0;
-    d.exponent += power > 99999 ? 99999 : power < -99999 ? -99999 : power; /* beyond: infinite or 0 in any case */
+    d.exponent += power > 99999 ? 99999 : power < -99999 ? -99999 : power; /* clamped: a larger exponent is infinite or
+                                                                            * 0 in any case */
     if (d.count == 0) d.exponent = 0;
     return d;
 }
 
-/* A literal whose double is an integer must be that integer: 9007199254740993.0, 600.00000000000000001 and 1e-999 are
- * not. */
+/* Returns whether a literal whose double is an integer equals that integer. 9007199254740993.0, 600.00000000000000001
+ * and 1e-999 do not. */
 static int is_exact(const char *literal, double value) {
     char integer[32];
     if (fabs(value) > 0x1p53 || value != floor(value)) return 1;
@@ -235,9 +236,10 @@ static int scan_digits(Scanner *s, const char *after) {
     return 1;
 }
 
-enum { NAMED = 96 }; /* characters of a path: the message still fits behind it */
+enum { NAMED = 96 }; /* characters of a path in a message, so that the rest of the message still fits */
 
-/* "optimizer.learning_rate: ", in quotes where a character is escaped or the end is cut; "" for the root. */
+/* Writes the path for a message: "optimizer.learning_rate: ". It is in quotes if a character is escaped or the end is
+ * cut, and "" for the root. */
 static const char *named(const Scanner *s, char out[NAMED]) {
     if (!s->path_bytes) return "";
     json_quote_short(out, NAMED - 2, s->path);
@@ -247,10 +249,11 @@ static const char *named(const Scanner *s, char out[NAMED]) {
     return out;
 }
 
-/* Can the number at start [length] be kept as it is written? self: its entry, -1 for the root. */
+/* Returns whether the number at start [length] can be kept as it is written. self: index of its entry, -1 for the
+ * root. */
 static int check_number(Scanner *s, size_t start, size_t length, int integer, int self) {
     char literal[JSON_NUMBER_BYTES + 1], name[NAMED];
-    /* no soft fault: libcjson could not read on either */
+    /* not a soft fault, because libcjson could not read on */
     if (length > JSON_NUMBER_BYTES)
         return fault_at(s, start, "%sa number of %zu characters; at most %d are allowed", named(s, name), length,
                         JSON_NUMBER_BYTES);
@@ -297,7 +300,7 @@ static int scan_number(Scanner *s, int self) {
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
-/* true, false, null; the fault of another word names the likely one. */
+/* Scans true, false or null. The fault of another word names the likely one. */
 static int scan_word(Scanner *s) {
     size_t start = s->at, length = 0;
     char   word[32];
@@ -328,7 +331,7 @@ static int open_container(Scanner *s) {
     return 1;
 }
 
-/* Behind an item: 1 = a comma and another item follows, 0 = closed, -1 = fault. */
+/* Scans what follows an item. Returns 1 at a comma (another item follows), 0 at the closing bracket, -1 at a fault. */
 static int next_item(Scanner *s, int close) {
     skip_space(s);
     if (peek(s) == close) {
@@ -421,7 +424,7 @@ static int fault_duplicate(Scanner *s, int again, int first) {
     return 0;
 }
 
-/* Sorted, so that a hostile file cannot make it quadratic. */
+/* Refuses duplicate keys. Sorts the entries, so that a hostile file cannot make the search quadratic. */
 static int check_duplicates(Scanner *s) {
     JsonEntry *entry = s->json->entry;
     Sibling   *list = malloc(sizeof *list * (size_t)(s->json->entries + 1));
@@ -454,7 +457,7 @@ static int compare_places(const void *a, const void *b) {
     return x.line != y.line ? (x.line > y.line) - (x.line < y.line) : (x.column > y.column) - (x.column < y.column);
 }
 
-/* First bytes of files that are JSON only after a command. FILE stands for the path. */
+/* First bytes of files that become JSON by a command. FILE stands for the path. */
 static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
     {"\xef\xbb\xbf", 3, "starts with a byte-order mark; save it as plain UTF-8, as by tail -c +4 FILE > NEW.json"},
     {"\xff\xfe\0\0", 4, "is UTF-32, not UTF-8: iconv -f utf-32 -t utf-8 FILE > NEW.json converts it"},

@@ -5,19 +5,19 @@
 #include <cjson/cJSON.h>
 #include <stdint.h>
 
-enum { SHOWN_BYTES = 160 }; /* a value or range in a message */
+enum { SHOWN_BYTES = 160 }; /* longest value or range in a message */
 
-/* Writes the shortest decimal that this program's own JSON reader reads back as value. Returns out [SHOWN_BYTES]. */
+/* Writes the shortest decimal that this program's JSON reader reads back as `value`. Returns out [SHOWN_BYTES]. */
 char *number_text(double value, char out[SHOWN_BYTES]);
-/* 12288 as "12,288". Returns out [32]. */
+/* Writes 12288 as "12,288". Returns out [32]. */
 char *grouped_text(int64_t n, char out[32]);
-/* A JSON value as a message shows it: 600, the string "600", a list. Returns out [SHOWN_BYTES]. */
+/* Writes a JSON value for a message: 600, the string "600", a list. Returns out [SHOWN_BYTES]. */
 char *value_text(const cJSON *value, char out[SHOWN_BYTES]);
-/* A number node that reads back as value from libcjson's output: where its own digits are too few, ours go in
- * verbatim. */
+/* Returns a number node that reads back as `value` from libcjson's output. If libcjson writes too few digits, ours are
+ * inserted verbatim. */
 cJSON *number_json(double value);
-double number_value(const cJSON *number); /* of a node from number_json() or the parser; NaN if it is neither */
-/* To standard output, with a newline; frees it. Ends the program where there is no memory. */
+double number_value(const cJSON *number); /* value of a node from number_json() or the parser; NaN if it is neither */
+/* Prints json to standard output with a newline, and frees it. Exit 71 if memory runs out. */
 void json_print(cJSON *json);
 
 #endif

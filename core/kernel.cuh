@@ -1,9 +1,9 @@
 /* kernel.cuh - the words every .cu file is written in: launching, shared memory, element types, 128-bit accesses,
  * reductions.
  *
- * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and watches it. The
- * differences between the two stand here and in ptx.cuh alone: no raw <<<, no __shared__, no inline PTX outside. The
- * emulator and the hardware's forward progress need three rules:
+ * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and checks it. Only
+ * this file and ptx.cuh contain the differences between the two: no other file has a raw <<<, __shared__ or inline PTX.
+ * The emulator and the hardware's forward progress require three rules:
  *   masks and barriers are uniform
  *   no thread returns before a barrier that others reach
  *   no block spins on another
@@ -30,8 +30,7 @@
 #define DEVICE static __device__ __forceinline__
 #endif
 
-/* Device code is compiled for the emulator, or by nvcc for a GPU. The emulated LAUNCH, SMEM and SMEM_DYN have the same
- * meaning. */
+/* Device code is compiled for the emulator, or by nvcc for a GPU. LAUNCH, SMEM and SMEM_DYN mean the same in both. */
 #ifdef CUDA_EMU
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 #define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, launches_early(), kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
@@ -47,22 +46,24 @@
     name##_array          &name = *(name##_array *)emu::smem_static(&name##_key, sizeof(name##_array), alignof(T))
 #define SMEM_DYN(T, name) T *name = (T *)emu::smem_dynamic(alignof(T))
 #else
-/* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...) queues a kernel and checks for
- * a launch error; it does nothing on a dry stream. A kernel template with commas stands in parentheses. */
+/* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...) queues a kernel and checks for a
+ * launch error. It does nothing on a dry stream. A kernel template with commas stands in parentheses. */
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
-/* The same for a kernel that begins with await_kernels(): its blocks take their places while the last ones of the kernel
- * before it still work, and wait there (programmatic dependent launch, compute capability 9.0; elsewhere as LAUNCH). */
+/* Launches a kernel that begins with await_kernels(). Its blocks may start while the last blocks of the kernel before
+ * it still run, and wait in await_kernels() (programmatic dependent launch, compute capability 9.0). On other GPUs it
+ * is LAUNCH. */
 #define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      launch_early((kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
-/* The same for clusters of blocks along x, which run together (compute capability 9.0). */
+/* Launches a kernel in clusters of blocks along x, which run together (compute capability 9.0). */
 #define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      launch_cluster((cluster), (kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), \
      launch_check(#kernel, __FILE__, __LINE__)))
-/* T name dims in shared memory, as in SMEM(float, part, [32]); and the launch's dynamic shared memory as T *name. */
+/* SMEM declares `T name dims` in shared memory, as in SMEM(float, part, [32]). SMEM_DYN gives the launch's dynamic
+ * shared memory as T *name. */
 #define SMEM(T, name, dims) __shared__ T name dims
 #define SMEM_DYN(T, name) extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; T *name = reinterpret_cast<T *>(dynamic_shared_memory)
 #endif
@@ -71,12 +72,12 @@
 
 static inline cudaStream_t stream_queue(const Stream *s) { return (cudaStream_t)s->queue; }
 
-/* More than 48 KiB of dynamic shared memory must be asked for, once per kernel. */
+/* Raises the kernel's limit if it needs more than 48 KiB of dynamic shared memory; done once per kernel. */
 void launch_prepare(const void *kernel, size_t shared_bytes);
 void launch_check(const char *kernel, const char *file, int line);
 
-/* A failed CUDA call ends the job: memory with the plan's advice (71), everything else as a fault of this program or
- * machine (70). */
+/* Ends the job after a failed CUDA call: exit 71 with the plan's advice if memory ran out, otherwise exit 70 as a fault
+ * of this program or machine. */
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line);
 #define CUDA_CHECK(call)                                                               \
     do {                                                                               \
@@ -113,8 +114,9 @@ static inline void launch_early(void (*kernel)(P...), dim3 grid, dim3 block, siz
 }
 #endif
 
-/* A kernel of LAUNCH_EARLY calls this before it touches memory: the kernels before it on the stream have then ended, and
- * what they wrote is there. The kernel after it may then take places that become free. */
+/* A kernel launched with LAUNCH_EARLY calls this before it touches memory. On return the kernels before it on the
+ * stream have ended and their writes are visible. It also lets the next kernel's blocks start as multiprocessors become
+ * free. */
 DEVICE void await_kernels() {
 #if defined(CUDA_EMU)
     emu::await_kernels();
@@ -124,29 +126,30 @@ DEVICE void await_kernels() {
 #endif
 }
 
-/* The GPU's own clock, to choose between ways of computing the same: stop waits and returns the milliseconds since
- * start. */
+/* Measures with the GPU's own clock, to choose between ways of computing the same result. timer_stop_ms waits and
+ * returns the milliseconds since timer_start. */
 typedef struct { cudaEvent_t from, to; } Timer;
 Timer  timer_create(void);
 void   timer_destroy(Timer *t);
 void   timer_start(Timer t, Stream *s);
 double timer_stop_ms(Timer t, Stream *s);
-/* While a stream is captured into a graph nothing runs, and nobody may wait for it. */
+/* Returns whether the stream is being captured into a graph. Nothing runs then, and the host must not wait for it. */
 int    stream_is_captured(const Stream *s);
 
-/* Streaming multiprocessors of this process's GPU (TRAIN_GPT_MULTIPROCESSORS: as if there were fewer), and the most dynamic
- * shared memory of a block. */
+/* Returns the number of streaming multiprocessors of this process's GPU, or TRAIN_GPT_MULTIPROCESSORS if that is
+ * fewer. */
 int    device_multiprocessors(void);
-/* Blocks of a kernel whose blocks stay on their multiprocessors and share the work out: one for each multiprocessor but those
- * of device_leave_multiprocessors, at least 2. */
+/* Returns the number of blocks for a persistent kernel, whose blocks stay on their multiprocessors and share the work.
+ * It is one for each multiprocessor except those of device_leave_multiprocessors, and at least 2. */
 int    device_resident_blocks(void);
-size_t device_shared_bytes(void);
+size_t device_shared_bytes(void); /* the most dynamic shared memory of a block */
 
 template <typename T> static inline T *ptr(Tensor t) { return (T *)t.data; }
 
 static inline int64_t blocks_for(int64_t n, int64_t per_block) { return (n + per_block - 1) / per_block; }
 
-/* A breach of contract that only the device sees ends the kernel, and the job at the next call. */
+/* Ends the kernel if `holds` is false, and so the job at its next CUDA call. For breaches of contract that only the
+ * device can see. */
 DEVICE void device_check(bool holds) {
     if (!holds) __trap();
 }
@@ -155,8 +158,7 @@ DEVICE void device_check(bool holds) {
 
 typedef __nv_bfloat16 bf16;
 
-/* Runs the statements with T as float, bf16 or half: the only place where a run-time type becomes a template
- * argument. */
+/* Runs the statements with T as float, bf16 or half. Only here a run-time type becomes a template argument. */
 #define DISPATCH_ACT(type, T, ...)                                                                        \
     do {                                                                                                  \
         switch (type) {                                                                                   \
@@ -181,25 +183,25 @@ template <typename T> DEVICE T from_f32(float x) {
 
 enum { WARP = 32, PACK_BYTES = 16 };
 
-/* N elements that move together: 16 bytes of them where rows allow it, else one. */
+/* N elements that are loaded and stored together: 16 bytes of them if rows allow it, otherwise one element. */
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 
 template <typename T> __host__ __device__ constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
 
-/* Whether rows of row_bytes (a flat array: PACK_BYTES) at these addresses are whole packs. */
+/* Returns whether rows of row_bytes at these addresses consist of whole packs. A flat array passes PACK_BYTES. */
 static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void *> rows) {
     uintptr_t bits = row_bytes;
     for (const void *row : rows) bits |= (uintptr_t)row;
     return bits % PACK_BYTES == 0;
 }
-/* Runs the statements with W = the elements of a pack of T, or 1 where packs do not fit. */
+/* Runs the statements with W = the number of elements of a pack of T, or 1 if packs do not fit. */
 #define DISPATCH_PACK(T, fit, W, ...)                                        \
     do {                                                                     \
         if (fit) { constexpr int W = pack_elems<T>(); __VA_ARGS__; }         \
         else { constexpr int W = 1; __VA_ARGS__; }                           \
     } while (0)
 
-#ifdef CUDA_EMU /* its compiler may take a pack apart; counted is what a GPU does */
+#ifdef CUDA_EMU /* the host compiler may split a pack; the emulator counts the single access of a GPU */
 #define ONE_ACCESS(p, bytes, writes) if (emu::counts) emu::count_whole(p, bytes, writes)
 #else
 #define ONE_ACCESS(p, bytes, writes) (void)0
@@ -213,7 +215,7 @@ template <typename T, int N> DEVICE void pack_store(T *p, Pack<T, N> x) {
     *reinterpret_cast<Pack<T, N> *>(p) = x;
 }
 
-/* The same of memory that nobody looks at again soon: it leaves the L2 cache before the rest. */
+/* Load and store a pack that is not used again soon: it leaves the L2 cache before other data. */
 template <int bytes> struct PackWord;
 template <> struct PackWord<16> { typedef int4 type; };
 template <> struct PackWord<8> { typedef int2 type; };
@@ -235,8 +237,8 @@ template <typename T, int N> DEVICE void pack_store_once(T *p, Pack<T, N> x) {
     __stcs(reinterpret_cast<Word *>(p), word);
 }
 
-/* The last pack of a flat array may be short: n < N elements of it are there, the others read as 0 and are not
- * written. */
+/* Load and store the last pack of a flat array, which may be short. Only n < N elements of it exist; the others read as
+ * 0 and are not written. */
 enum Reuse { REUSED, ONCE };
 template <typename T, int N, Reuse reuse = REUSED> DEVICE Pack<T, N> pack_load_part(const T *p, int64_t n) {
     if (n >= N) return reuse == ONCE ? pack_load_once<T, N>(p) : pack_load<T, N>(p);
@@ -260,7 +262,7 @@ template <typename T, int N> DEVICE Pack<T, N> pack_from_f32(Pack<float, N> x) {
     for (int i = 0; i < N; i++) y.v[i] = from_f32<T>(x.v[i]);
     return y;
 }
-/* p[0..N) += x, of f32 in accesses of 16 bytes at most. */
+/* Adds x to p[0..N), in accesses of at most 16 bytes. */
 template <int N> DEVICE void pack_add(float *p, Pack<float, N> x) {
     constexpr int W = N < pack_elems<float>() ? N : pack_elems<float>();
     for (int i = 0; i < N; i += W) {
@@ -270,8 +272,8 @@ template <int N> DEVICE void pack_add(float *p, Pack<float, N> x) {
     }
 }
 
-/* Elementwise kernels walk flat memory: the first element of this thread's k-th pack of `packs`, neighbours side by
- * side. */
+/* Returns the index of the first element of this thread's k-th pack of `packs`, for elementwise kernels over flat
+ * memory. Neighbouring threads have neighbouring packs. */
 template <int W, int packs> DEVICE int64_t pack_place(int k) {
     return (((int64_t)blockIdx.x * packs + k) * blockDim.x + threadIdx.x) * W;
 }
@@ -290,8 +292,8 @@ DEVICE double warp_sum(double x) {
     for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
     return x;
 }
-/* Over a one-dimensional block of a multiple of 32 threads; part has room for one value per warp and may be used again
- * at once. */
+/* Reduce over a one-dimensional block of a multiple of 32 threads. `part` holds one value per warp and may be reused at
+ * once after the call. */
 template <typename F> DEVICE F block_sum(F x, F *part) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     x = warp_sum(x);

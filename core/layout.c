@@ -8,10 +8,11 @@
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-/* A vector is one row of columns, except where its elements are cut as rows. */
+/* Returns the columns of a row of the table. A vector is one row of columns, except where its elements are cut as
+ * rows. */
 static int64_t columns_of(const Param *p, const int64_t dim[2]) { return p->dims == 2 ? dim[1] : dim[0]; }
 
-/* Experts on several ranks: each has as many, in order. */
+/* How ranks share the experts: each rank has `each` of them, in order of rank. */
 typedef struct { int ranks, rank, each; } ExpertShare;
 static int is_elsewhere(ExpertShare of, const Param *p) { return of.ranks > 1 && p->expert && (p->expert - 1) / of.each != of.rank; }
 
@@ -59,7 +60,7 @@ static void place_bucket(Layout *l, Bucket *b, int index) {
     l->shard_elems += is_own ? b->piece_elems : 0;
 }
 
-/* Places the rows in files, and finds those of each bucket. */
+/* Gives each row its place in the files, and finds the rows of each bucket. */
 static void list_rows(Layout *l, LayoutPlace place) {
     ExpertShare experts = share_of(l, place);
     for (int i = 0; i < l->params; i++) {
@@ -125,7 +126,8 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
     return count;
 }
 
-/* Of a row cut by columns, each row of its part continues in the file with the part of the next tensor rank. */
+/* If a row of the table is cut by columns, each row of this rank's slice is followed in the file by the slice of the
+ * next tensor rank. */
 FileRun layout_run(const Layout *layout, const Span *span, int64_t at) {
     const Param *p = &layout->param[span->param];
     int64_t      element = span->first + at, left = span->elems - at, i = layout->tensor_rank;
@@ -133,7 +135,8 @@ FileRun layout_run(const Layout *layout, const Span *span, int64_t at) {
     if (!layout_cuts_columns(layout, p))
         return (FileRun){p->offset + element + (p->cut == CUT_NONE ? 0 : i * p->local[0] * p->local[1]), left};
     int64_t width = columns_of(p, p->local) / layout_parts(p);
-    int64_t block = element / width, column = element % width, rest = width - column; /* a block: one row of one part */
+    /* a block is one row of one slice */
+    int64_t block = element / width, column = element % width, rest = width - column;
     return (FileRun){p->offset + (block * layout->tensor_ranks + i) * width + column, left < rest ? left : rest};
 }
 

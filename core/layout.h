@@ -1,18 +1,18 @@
 /* layout.h - where every parameter element lives: the parameter table, buckets and shards.
  *
- * Two coordinates. The *global offset* counts elements of the table's rows one after another without gaps: files,
- * hashes and seeds use it, it never depends on the number of ranks. The *memory index* is the place in the parameter
- * memory (masters, moments, gradients, working copy): rows of a bucket one after another, each at a multiple of 64
- * elements, wte followed by its vocabulary padding rows, then room up to W*q with q = 64*ceil(length/(64*W)). Padding
- * is zero and reaches nothing.
+ * An element has two coordinates. The *global offset* counts elements of the table's rows one after another without
+ * gaps. Files, hashes and seeds use it, and it never depends on the number of ranks. The *memory index* is the place in
+ * the parameter memory (masters, moments, gradients, working copy). Rows of a bucket follow one another, each at a
+ * multiple of 64 elements, wte followed by its vocabulary padding rows. A bucket is padded to W*q elements, q =
+ * 64*ceil(length/(64*W)). Padding is zero and affects nothing.
  *
- * Two ways of sharing. Tensor ranks cut the rows themselves (Cut): the memory of each holds its own part of every row,
- * of the same size on all of them. Ranks of one state then share that memory: piece r of a bucket is [r*q, (r+1)*q) of
- * it, rank r's part after a reduce-scatter, its ZeRO shard. layout_spans() turns pieces into runs of elements of one
- * row's part, layout_run() those into runs of a file.
+ * Ranks share in two ways. Tensor ranks cut the rows themselves (Cut): each holds its own slice of every row, of the
+ * same size on all of them. Ranks of one state then share that memory: piece r of a bucket is elements [r*q, (r+1)*q)
+ * of it. It is what rank r has after a reduce-scatter: its ZeRO shard. layout_spans() translates pieces into runs of
+ * elements of one row's slice, layout_run() translates those into runs of a file.
  *
- * Ranks that divide the experts (parallel.expert) hold whole rows: those of their own experts. These are in buckets of
- * their own, whose pieces fewer ranks share: those with the same experts.
+ * Ranks that divide the experts (parallel.expert) hold whole rows: those of their own experts. These rows are in
+ * buckets of their own. Only the ranks with the same experts share the pieces of such a bucket.
  */
 #ifndef TRAIN_GPT_CORE_LAYOUT_H
 #define TRAIN_GPT_CORE_LAYOUT_H
@@ -26,46 +26,49 @@ extern "C" {
 
 enum { LAYOUT_ALIGN = 64 }; /* elements: 128 bytes of bf16, so every piece is aligned for 128-bit accesses and NCCL */
 
-/* How the optimizer treats a row. Weight decay is for all but vectors. */
+/* How the optimizer treats a row. It applies weight decay to all groups but vectors. */
 typedef enum { GROUP_VECTOR, GROUP_MATRIX, GROUP_EMBEDDING } ParamGroup;
 
-/* How tensor ranks divide a row, in order of rank: all have it whole; by its (input) rows; its (output) columns; the
- * columns of each of its thirds q, k and v; the vocabulary, with padding rows at the end. A vector is one row. */
+/* How tensor ranks divide a row, in order of rank. CUT_NONE: every rank has all of it. CUT_ROWS: by its (input) rows.
+ * CUT_COLUMNS: by its (output) columns. CUT_HEADS: by the columns of each third q, k and v. CUT_VOCABULARY: by the
+ * vocabulary, with padding rows at the end. A vector counts as one row. */
 typedef enum { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_HEADS, CUT_VOCABULARY } Cut;
 
 typedef struct {            /* one row of the parameter table */
-    char    name[64];       /* "transformer.h.3.attn.c_attn.weight", as in the files */
+    char    name[64];       /* example: "transformer.h.3.attn.c_attn.weight", as in the files */
     int     dims;
     int64_t dim[2];         /* shape in files                              */
     int     symbol[2];      /* name of each dimension, defined by the caller (model/params.h, Dim) */
     Cut     cut;
-    int64_t pad;            /* CUT_VOCABULARY: rows in memory are a multiple, on each tensor rank; else unused */
+    int64_t pad;            /* CUT_VOCABULARY: each tensor rank's rows in memory are a multiple of this; otherwise not
+                             * used */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */
     float   init_std;
-    float   rate, muon_rate; /* of the optimizer's learning rate: factors, AdamW's and Muon's */
+    float   rate, muon_rate; /* factors of the optimizer's learning rate, for AdamW and for Muon */
     ParamGroup group;
-    size_t  field;          /* offset of its Tensor in its bucket's view (model/params.h) */
-    int     bucket;         /* rows of a bucket are neighbours, but for those of another bucket among them */
-    int     expert;         /* of an expert: its number, from 1 on; 0: of none */
+    size_t  field;          /* offset of the row's Tensor in the view of its bucket (model/params.h) */
+    int     bucket;         /* index of the bucket; a bucket's rows are neighbours, except that rows of another bucket
+                             * may lie between them */
+    int     expert;         /* number of the expert that owns the row, from 1; 0 if none does */
     /* computed by layout_create */
     int64_t elems;          /* product of dim                              */
     int64_t offset;         /* global offset of element 0                  */
-    int64_t local[2];       /* shape in this rank's memory, with padding rows; of a vector the second is 1 */
-    int64_t local_elems;    /* of them, no padding; 0: another rank has this expert */
-    int64_t memory;         /* memory index of the first of them           */
+    int64_t local[2];       /* shape in this rank's memory, with padding rows; the second is 1 for a vector */
+    int64_t local_elems;    /* elements in this rank's memory without padding; 0 if another rank has this expert */
+    int64_t memory;         /* memory index of the row's first element */
 } Param;
 
-/* How a rank holds a bucket, if ranks hold different ones: with its masters, which it writes to files; as a copy whose
- * master another rank has; or not at all. */
+/* How a rank holds a bucket. BUCKET_OWN: with its masters, which the rank writes to files. BUCKET_TWIN: as a copy whose
+ * master another rank has. BUCKET_ELSEWHERE: not at all. */
 typedef enum { BUCKET_OWN, BUCKET_TWIN, BUCKET_ELSEWHERE } BucketHold;
 
 typedef struct {
     int64_t memory;         /* memory index of the bucket's first element  */
-    int64_t elems;          /* W*q: the bucket's room                      */
+    int64_t elems;          /* W*q: elements of the bucket in memory, with padding */
     int64_t piece_elems;    /* q                                           */
     int64_t shard;          /* index of this bucket's piece in a rank's shard: the sum of q over earlier buckets */
-    int     first_param, params; /* its rows are among these params: those with this bucket */
-    int     ranks;          /* W: that share it                            */
+    int     first_param, params; /* range of params that holds the bucket's rows: those with this bucket's index */
+    int     ranks;          /* W: ranks that share the bucket */
     BucketHold hold;
 } Bucket;
 
@@ -74,46 +77,46 @@ typedef struct {
     int     params;
     Bucket *bucket;         /* owned */
     int     buckets;
-    int     ranks;          /* W of all buckets but those of experts */
+    int     ranks;          /* W of all buckets except those of experts */
     int     tensor_ranks, tensor_rank;
-    int     expert_ranks;   /* that divide the experts */
+    int     expert_ranks;   /* number of ranks that divide the experts */
     int64_t elems;          /* P: parameters, without padding */
-    int64_t memory_elems;   /* sum of the buckets' rooms      */
+    int64_t memory_elems;   /* sum of the buckets' elems */
     int64_t shard_elems;    /* sum of q                       */
 } Layout;
 
 typedef struct {
     int64_t memory;         /* memory index of the first element */
-    int64_t shard;          /* index of it in its owner's shard  */
-    int64_t first;          /* its number among the row's elements in this rank's memory */
+    int64_t shard;          /* index of the first element in its owner's shard */
+    int64_t first;          /* number of the first element among the row's elements in this rank's memory */
     int64_t elems;
     int     param;
     ParamGroup group;
 } Span;
 
-/* Place of a layout in the grid. `ranks` ranks share the state. `tensor_ranks` divide every extent that is cut.
- * expert_ranks (0 counts as 1) divide the experts, whose rows then have their own buckets; expert_rank is this one.
- * hold [buckets] is copied; NULL if the rank owns all buckets. */
+/* Place of a layout in the grid. `ranks` ranks share the state. `tensor_ranks` divide every dimension that is cut.
+ * `expert_ranks` (0 counts as 1) divide the experts, whose rows then have buckets of their own. `expert_rank` is this
+ * rank's number among them. hold [buckets] is copied; it is NULL if the rank owns all buckets. */
 typedef struct { int ranks, tensor_ranks, tensor_rank; const BucketHold *hold; int expert_ranks, expert_rank; } LayoutPlace;
-/* Copies the rows and places them. A bucket that is elsewhere takes no memory, and its pieces are empty. */
+/* Copies the rows and places them. A bucket with BUCKET_ELSEWHERE takes no memory, and its pieces are empty. */
 Layout layout_create(const Param *rows, int params, LayoutPlace place);
 void   layout_destroy(Layout *layout);
 
-/* Writes the spans of piece `rank` of `bucket`, in memory order, at most layout->params of them. Returns their number,
- * 0 if the piece is all padding or another rank has the master. */
+/* Writes the spans of piece `rank` of `bucket` in memory order, at most layout->params of them. Returns their number: 0
+ * if the piece is all padding or another rank has the master. */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
 
-/* Where the span's elements from number `at` on lie in files: at global offset `offset` the first, and `elems` of them
- * one after another. */
+/* Contiguous elements in a file: `elems` of them, the first at global offset `offset`. layout_run returns the first
+ * such run of the span's elements from number `at` on. */
 typedef struct { int64_t offset, elems; } FileRun;
 FileRun layout_run(const Layout *layout, const Span *span, int64_t at);
-/* The cut divides every row of the matrix: its part is not one run. */
+/* Returns whether the cut divides every row of the matrix. This rank's slice is then not one run of the file. */
 static inline int layout_cuts_columns(const Layout *layout, const Param *p) {
     return layout->tensor_ranks > 1 && (p->cut == CUT_COLUMNS || p->cut == CUT_HEADS);
 }
-/* Its rows are those of experts that other ranks have others of. */
+/* Returns whether the bucket holds rows of experts while other ranks hold other experts. */
 static inline int layout_is_of_experts(const Layout *layout, int bucket) { return layout->bucket[bucket].ranks < layout->ranks; }
-/* Parts of a row of the file that are cut each for itself. */
+/* Returns into how many blocks of columns a row of the file is split before each block is cut by itself. */
 static inline int layout_parts(const Param *p) { return p->cut == CUT_HEADS ? 3 : 1; }
 
 const Param *layout_find(const Layout *layout, const char *name); /* NULL if absent */

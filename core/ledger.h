@@ -3,10 +3,10 @@
  *
  * A stream with a ledger is dry (core/device.h). An op's contract notes its FLOPs and the bytes it reads and writes.
  * The op's own host code still runs and takes its scratch from a dry arena; kernels, loops and library calls are left
- * out. An op made of other ops notes nothing: those do.
+ * out. An op made of other ops notes nothing, because those ops do.
  *
- * A ledger adds up equal entries. One `in_order` keeps each by itself, and with them where the host waits for a
- * collective and where parts of a step begin: a step's history, which a simulator runs on clocks.
+ * A ledger adds up equal entries. With `in_order` it keeps each entry separately, and also where the host waits for a
+ * collective and where phases of a step begin. That is a step's history, which a simulator runs on clocks.
  */
 #ifndef TRAIN_GPT_CORE_LEDGER_H
 #define TRAIN_GPT_CORE_LEDGER_H
@@ -21,35 +21,40 @@ extern "C" {
 enum { LEDGER_DIMS = 4, LEDGER_GROUP_CHARS = 16 };
 
 typedef enum {
-    LEDGER_OP,     /* an operation, or a collective that starts */
-    LEDGER_WAIT,   /* for the collective of `group` that started dim[0] collectives of it before the last one */
-    LEDGER_MARK    /* `op` begins here: "forward" or "backward" of part dim[0], "finish", "update" */
+    LEDGER_OP,     /* an operation, or the start of a collective */
+    LEDGER_WAIT,   /* the host waits for the collective of `group` that was started dim[0] collectives before the last
+                    * one */
+    LEDGER_MARK    /* a phase `op` begins: "forward" or "backward" of model part dim[0], "finish", "update" */
 } LedgerKind;
 
 typedef struct {
     LedgerKind  kind;
-    const char *op;                /* "layernorm_forward", "matmul", "all-gather"; a constant */
-    char        group[LEDGER_GROUP_CHARS]; /* of ranks that exchange bytes; "": computed here */
-    int64_t     dim[LEDGER_DIMS];  /* sizes that differ between calls; unused ones are 0   */
-    double      flops, bytes;      /* of one call; bytes read and written, or sent            */
-    int64_t     count;             /* calls                                                   */
+    const char *op;                /* "layernorm_forward", "matmul", "all-gather"; a string constant */
+    char        group[LEDGER_GROUP_CHARS]; /* group of ranks that exchange the bytes; "" for an operation on this
+                                            * rank */
+    int64_t     dim[LEDGER_DIMS];  /* sizes that differ between calls; unused ones are 0 */
+    double      flops, bytes;      /* FLOPs of one call; bytes that one call reads and writes, or sends */
+    int64_t     count;             /* number of calls */
 } LedgerEntry;
 
 typedef struct Ledger {
     LedgerEntry *entry;            /* owned */
     int          entries, room;
-    int64_t      times;            /* calls that each note stands for; 0 counts as 1, below 0 nothing is noted */
-    int          in_order;         /* every note is an entry of its own; else waits and marks are left out */
-    int          is_elsewhere;     /* a plan for another machine: no library here is asked for its scratch */
+    int64_t      times;            /* number of calls that each note counts for; 0 means 1, below 0 nothing is noted */
+    int          in_order;         /* 1: every note is an entry of its own; 0: equal notes are added up, waits and marks
+                                    * are left out */
+    int          is_elsewhere;     /* the plan is for another machine, so no library here is asked how much scratch it
+                                    * needs */
 } Ledger;
 
-void   ledger_note(Ledger *l, LedgerEntry e);     /* e.count calls, 0 counts as 1 */
-void   ledger_mark(Ledger *l, const char *what, int64_t part); /* l may be NULL: nothing */
+void   ledger_note(Ledger *l, LedgerEntry e);     /* adds e.count calls; 0 counts as 1 */
+void   ledger_mark(Ledger *l, const char *what, int64_t part); /* does nothing if l is NULL */
 void   ledger_free(Ledger *l);
 double ledger_flops(const Ledger *l);
-double ledger_bytes(const Ledger *l);             /* read and written here            */
-double ledger_sent(const Ledger *l, const char *group); /* by a rank, the mean over the ranks; NULL: in all groups */
-/* A line per entry, most FLOPs first, then most bytes. */
+double ledger_bytes(const Ledger *l);             /* bytes read and written by operations */
+double ledger_sent(const Ledger *l, const char *group); /* bytes that one rank sends, as the mean over the ranks; NULL
+                                                         * means all groups */
+/* Prints a line per entry, sorted by most FLOPs, then most bytes. */
 void   ledger_print(FILE *out, const Ledger *l);
 
 #ifdef __cplusplus

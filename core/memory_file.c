@@ -10,7 +10,7 @@ typedef struct {
     int     has_lost;
 } Cookie;
 
-/* Room for that many more bytes and the NUL. */
+/* Makes sure that the buffer can hold `more` further bytes and the NUL. Returns 0 if memory runs out. */
 static int has_room(Cookie *c, size_t more) {
     size_t need = *c->bytes + more + 1;
     if (need <= c->room) return 1;

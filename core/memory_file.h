@@ -8,8 +8,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* NULL without memory. After each fflush() and after fclose() *text holds the *bytes written so far and a NUL:
- * malloc'ed, the caller's to free in any case. fclose() returns EOF when something that was written is not there. */
+/* Opens a FILE that writes to memory. Returns NULL if memory runs out. After each fflush() and after fclose() *text
+ * holds the *bytes written so far and a NUL. The caller frees *text in any case. fclose() returns EOF if some of the
+ * written bytes were lost. */
 FILE *memory_file_open(char **text, size_t *bytes);
 
 #endif

@@ -78,7 +78,7 @@ int mesh_rank(Mesh m, MeshPlace p) {
     return rank;
 }
 
-/* The axes from the outermost in are a rank's digits, highest first. Counting up through the chosen axes gives
+/* A rank's digits are its places on the axes, the outermost axis first. Counting up through the chosen axes gives
  * ascending ranks. */
 int mesh_group(Mesh m, int rank, unsigned axes, int *ranks) {
     MeshPlace p = mesh_place(m, rank);

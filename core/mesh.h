@@ -2,7 +2,7 @@
  * may use it as well.
  *
  * The order, innermost first, is that of Axis: rank = (((stage R + replica) S + shard) C + context) T + tensor.
- * Neighbours along the first axis have neighbouring ranks, and so share a host where anything does.
+ * Neighbours along the first axis have neighbouring ranks. So they share a host if any ranks do.
  */
 #ifndef TRAIN_GPT_CORE_MESH_H
 #define TRAIN_GPT_CORE_MESH_H
@@ -26,22 +26,25 @@ enum {
     WITH_DATA = WITH_SHARD | WITH_REPLICA      /* compute different micro-batches         */
 };
 
-/* The ranks that tensor, context and stage leave compute different micro-batches, and there are `replicas` copies of the
- * state. ranks is a multiple of all of them. */
+/* Sizes of the grid. The ranks that tensor, context and stages leave compute different micro-batches, and the state
+ * exists in `replicas` copies. mesh_of's `ranks` is a multiple of the product of all four. */
 typedef struct { int tensor, context, stages, replicas; } MeshSizes;
 Mesh      mesh_of(int ranks, MeshSizes sizes);
-const char *mesh_axis_name(Axis axis); /* "tensor" */
+const char *mesh_axis_name(Axis axis); /* name of the axis: "tensor" */
 enum { MESH_TEXT = 120 };
-char       *mesh_text(Mesh m, char out[MESH_TEXT]); /* "tensor 2 x shard 4": those of more than one rank, and shard. Returns out */
-/* "shard, stage": the axes whose neighbours are on different hosts of so many ranks, or "none". Returns out. */
+char       *mesh_text(Mesh m, char out[MESH_TEXT]); /* writes "tensor 2 x shard 4": the shard axis, and the axes with
+                                                     * more than one rank. Returns out */
+/* Writes the axes whose neighbours are on different hosts: "shard, stage" or "none". Each host has `host` ranks.
+ * Returns out. */
 char       *mesh_crossing(Mesh m, int host, char out[MESH_TEXT]);
-int       mesh_ranks(Mesh m);      /* of the whole grid */
+int       mesh_ranks(Mesh m);      /* number of ranks in the grid */
 MeshPlace mesh_place(Mesh m, int rank);
 int       mesh_rank(Mesh m, MeshPlace p);
-/* "tensor 1 of 2, stage 0 of 2", counted from 0: the axes of more than one rank. Returns out. */
+/* Writes the place of a rank: "tensor 1 of 2, stage 0 of 2", counted from 0, on the axes with more than one rank.
+ * Returns out. */
 char     *mesh_place_text(Mesh m, int rank, char out[MESH_TEXT]);
-/* The ranks that differ from `rank` in these axes (WITH_...) alone, `rank` among them, in ascending order. ranks has
- * room for all of them: mesh_ranks(m) is enough. Returns how many. */
+/* Writes to `ranks` the ranks that differ from `rank` at most in these axes (WITH_...), `rank` among them, in ascending
+ * order. Returns how many. ranks holds mesh_ranks(m) entries at most. */
 int mesh_group(Mesh m, int rank, unsigned axes, int *ranks);
 
 #ifdef __cplusplus

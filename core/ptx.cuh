@@ -19,7 +19,7 @@
 
 #include "core/kernel.cuh"
 
-/* PTX_HERE: where the caller stands, for the emulator's messages. EMULATED(...) runs in the emulator, PTX(...) on a
+/* PTX_HERE passes the caller's place, for the emulator's messages. EMULATED(...) runs in the emulator, PTX(...) on a
  * GPU. */
 #ifdef CUDA_EMU
 #define PTX_HERE , const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -32,7 +32,8 @@
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 #endif
 
-/* --- matrix loads: four 8x8 tiles of 16-bit elements; lanes 8i..8i+7 name the rows of tile i, 16-byte aligned, in shared memory ------- */
+/* --- matrix loads: four 8x8 tiles of 16-bit elements in shared memory. Lanes 8i..8i+7 pass the addresses of the rows of
+ * tile i, 16-byte aligned. */
 
 DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row PTX_HERE) {
     EMULATED(emu::ldmatrix(r, 4, row, false, file, line);)
@@ -90,11 +91,11 @@ DEVICE float exp2_approx(float x) {
     return x;
 }
 
-/* e^x of relative error 2^-22 + |x| 2^-24, for the rounding of x log2(e); below 2^-126 zero. __expf takes three instructions
- * more, for results below that. */
+/* Returns e^x with relative error 2^-22 + |x| 2^-24, because x log2(e) is rounded; zero below 2^-126. __expf takes
+ * three instructions more, for results below that. */
 DEVICE float exp_approx(float x) { return exp2_approx(x * 1.4426950408889634f); }
 
-/* --- asynchronous copies, global to shared, 16 bytes; bytes past source_bytes become zero ------------------------- */
+/* --- asynchronous copies of 16 bytes, global to shared; bytes past source_bytes become zero ----------------------- */
 
 DEVICE void cp_async_16(void *shared, const void *global, int source_bytes PTX_HERE) {
     EMULATED(emu::cp_async(shared, global, 16, source_bytes, file, line);)
@@ -104,32 +105,32 @@ DEVICE void cp_async_commit() {
     EMULATED(emu::cp_async_commit();)
     PTX("cp.async.commit_group;" ::: "memory");
 }
-/* At most `pending` of this thread's latest groups are still on their way. A barrier is still needed before others
- * read. */
+/* Waits until at most `pending` of this thread's latest groups are incomplete. Other threads may read only after a
+ * barrier. */
 template <int pending> DEVICE void cp_async_wait() {
     EMULATED(emu::cp_async_wait(pending);)
     PTX("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* --- a barrier of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ---------------- */
+/* --- barriers of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ----------------- */
 
 DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
     EMULATED(emu::block_barrier(id, threads, "named_barrier_sync", 0, emu::REDUCE_NONE, file, line);)
     PTX("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/* Counts as having come, and goes on: what it wrote before is there for those who sync. */
+/* Arrives at the barrier without waiting. Threads that sync see what this thread wrote before. */
 DEVICE void named_barrier_arrive(int id, int threads PTX_HERE) {
     EMULATED(emu::block_arrive(id, threads, "named_barrier_arrive", file, line);)
     PTX("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* === compute capability 9.0: a kernel that uses this part has its body inside #ifdef PTX_HOPPER ==================== */
+/* === compute capability 9.0: kernels that use what follows have their bodies inside #ifdef PTX_HOPPER ============= */
 
 #if defined(CUDA_EMU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define PTX_HOPPER 1
 #endif
 
-/* --- matrix stores: ldmatrix the other way; its registers and rows are as there ----------------------------------- */
+/* --- matrix stores: the reverse of ldmatrix, with the same registers and rows ------------------------------------- */
 
 DEVICE void stmatrix_x4(void *row, const uint32_t (&r)[4] PTX_HERE) {
     EMULATED(emu::stmatrix(row, r, 4, false, file, line);)
@@ -142,13 +143,15 @@ DEVICE void stmatrix_x4_transposed(void *row, const uint32_t (&r)[4] PTX_HERE) {
         ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 
-/* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have come; phases have parity 0, 1, 0, ... */
+/* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have been written.
+ * Phases have parity 0, 1, 0, ... */
 
 DEVICE void mbarrier_init(uint64_t *barrier, unsigned count PTX_HERE) {
     EMULATED(emu::mbarrier_init(barrier, count, file, line);)
     PTX("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
-/* After the inits, before a barrier: TMA sees them. */
+/* Makes initialized barriers visible to TMA and the cluster. Called after the inits, before a block or cluster
+ * barrier. */
 DEVICE void mbarrier_init_fence() { PTX("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void mbarrier_arrive(uint64_t *barrier PTX_HERE) {
     EMULATED(emu::mbarrier_arrive(barrier, 0, file, line);)
@@ -158,16 +161,16 @@ DEVICE void mbarrier_arrive_expect(uint64_t *barrier, unsigned bytes PTX_HERE) {
     EMULATED(emu::mbarrier_arrive(barrier, bytes, file, line);)
     PTX("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
-/* Until the phase of this parity has completed. */
+/* Waits until the phase of this parity has completed. */
 DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
     EMULATED(emu::mbarrier_wait(barrier, parity, file, line);)
     PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-/* True in one lane of a warp, always the same one, whose lanes call it together. The compiler then knows that a single
- * thread goes on: behind a comparison of thread numbers it puts each TMA instruction into a loop over the threads that
- * may have come. */
+/* Returns true in one lane of a warp, always the same one. All lanes call it together. The compiler then knows that a
+ * single thread continues. After a comparison of thread numbers it would put each TMA instruction into a loop over the
+ * threads that may be active. */
 DEVICE bool elect_one(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     uint32_t elected = 0;
     EMULATED(elected = emu::vote(0xffffffffu, 1, "elect.sync", file, line) && emu::lane() == 0;)
@@ -175,21 +178,21 @@ DEVICE bool elect_one(EMULATED(const char *file = __builtin_FILE(), int line = _
     return elected;
 }
 
-/* --- TMA: a tile of a matrix, global to shared; zero outside of the matrix. Maps come from core/tensor_map.cuh ---- */
+/* --- TMA loads: a tile of a matrix to shared memory; zero outside of the matrix. Maps: core/tensor_map.cuh -------- */
 
 #ifdef CUDA_EMU
 typedef EmuTensorMap TensorMap;
 #else
 typedef CUtensorMap TensorMap;
 #endif
-/* Issued by one thread; completes the bytes of `barrier`. The map is a __grid_constant__ kernel parameter. */
+/* Issued by one thread. Completes the expected bytes of `barrier`. The map is a __grid_constant__ kernel parameter. */
 DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, 0, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4}], [%2];"
         ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row) : "memory");
 }
 
-/* --- clusters: blocks along x that run together, up to 8; LAUNCH_CLUSTER of core/kernel.cuh launches them ---------- */
+/* --- clusters: up to 8 blocks along x that run together; launched by LAUNCH_CLUSTER of core/kernel.cuh ------------ */
 
 DEVICE unsigned cluster_rank() {
     unsigned rank = 0;
@@ -197,13 +200,14 @@ DEVICE unsigned cluster_rank() {
     PTX("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-/* A barrier of all threads of the cluster, in two parts. Blocks that others reach into (below) start and end with one. */
+/* Arrive and wait are the two halves of a barrier of all threads of the cluster. Blocks whose shared memory other
+ * blocks access start and end with one. */
 DEVICE void cluster_arrive(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-/* The same, and orders no memory: behind mbarrier_init_fence, which has said that the barriers exist. The other one waits until all that
- * this thread wrote is there for the whole GPU. */
+/* Arrives without ordering memory. That is enough after mbarrier_init_fence, which has already published the barriers
+ * to the cluster. cluster_arrive would wait until all writes of this thread are visible to the whole GPU. */
 DEVICE void cluster_arrive_relaxed(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -212,8 +216,9 @@ DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line 
     EMULATED(emu::cluster_wait(file, line);)
     PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* Arrives at the barrier that block `rank` of the cluster has at the same address: this thread has read its stage. Orders reads only;
- * to hand writes on to the other block would need .release.cluster, which compiles to a slow fence of the whole GPU. */
+/* Arrives at the barrier that block `rank` of the cluster has at the same address, after this thread has read its
+ * stage. Orders reads only: to pass writes to the other block would need .release.cluster, which compiles to a slow
+ * fence of the whole GPU. */
 DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
     EMULATED(emu::mbarrier_arrive_at(barrier, rank, file, line);)
     PTX("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -225,22 +230,25 @@ DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
     PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
-/* Into the blocks whose bits are set in `blocks`, at the same place in each; completes the bytes of each one's barrier. */
+/* Loads a tile into each block whose bit is set in `blocks`, at the same place in each. Completes the bytes of each
+ * block's barrier. */
 DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, blocks, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3,%4}], [%2], %5;"
         ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"((uint16_t)blocks) : "memory");
 }
 
-/* --- TMA, the other way: a tile in shared memory to a matrix; what lies outside of the matrix is not written ------- */
+/* --- TMA stores: a tile in shared memory to a matrix; nothing outside of the matrix is written -------------------- */
 
-/* Stores, cp.async and stmatrix write through the generic proxy, TMA and wgmma read through the asynchronous one. Whoever
- * wrote calls this, and a barrier follows, before TMA or wgmma may read. */
+/* Orders generic writes before asynchronous reads. Stores, cp.async and stmatrix write through the generic proxy, TMA
+ * and wgmma read through the asynchronous one. The writer calls this before a barrier, after which TMA or wgmma may
+ * read. */
 DEVICE void fence_proxy_async() {
     EMULATED(emu::fence_proxy_async();)
     PTX("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Issued by one thread, which commits and waits. add: matrix += tile, in the type of the map. */
+/* Issued by one thread, which then calls bulk_commit and bulk_wait. tma_reduce_add_2d adds the tile to the matrix, in
+ * the type of the map. */
 DEVICE void tma_store_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
     EMULATED(emu::tma_store_2d(map, shared, column, row, false, file, line);)
     PTX("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2,%3}], [%1];"
@@ -255,8 +263,8 @@ DEVICE void bulk_commit() {
     EMULATED(emu::bulk_commit();)
     PTX("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* At most `pending` of this thread's latest groups are not yet written; read: have not yet left shared memory, which may
- * be filled again, and which a block must not give up by ending. */
+/* bulk_wait waits until at most `pending` of this thread's latest groups are not yet written. bulk_wait_read waits only
+ * until they have left shared memory: it may then be filled again, and the block may end. */
 template <int pending> DEVICE void bulk_wait() {
     EMULATED(emu::bulk_wait(pending, false);)
     PTX("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
@@ -266,9 +274,11 @@ template <int pending> DEVICE void bulk_wait_read() {
     PTX("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
 }
 
-/* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers give up, consumers take ---- */
+/* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers lower the number, consumers
+ * raise it */
 
-/* A raise waits until the block has them: it starts with those of its launch bounds, at most 64 Ki. */
+/* registers_raise waits until the block has enough registers. The block starts with those of its launch bounds, at most
+ * 64 Ki. */
 template <int registers> DEVICE void registers_raise(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::set_registers(registers, true, file, line);)
     PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));

@@ -3,8 +3,8 @@
  *
  * PTX ISA, "Asynchronous warpgroup-level matrix instructions". The order of a step:
  *   wgmma_fence();  wgmma(...) once or more;  wgmma_commit();  ...  wgmma_wait<0>(d);
- * Until a wait covers them the products read a, b and d whenever they like: d is neither read nor written, the
- * registers of a and the shared memory of both stay as they are. The emulator refuses what breaks that.
+ * Until a wait covers them the products may read a, b and d at any time. The program must neither read nor write d, nor
+ * change the registers of a or the shared memory of a and b. The emulator refuses a violation.
  *
  * Thread t of the warpgroup holds, with row = t / 32 * 16 + t % 32 / 4:
  *   d[4 j + 2 h + e] = D[row + 8 h][8 j + t % 4 * 2 + e]
@@ -20,8 +20,9 @@
 typedef __nv_fp8_e4m3 e4m3;
 typedef __nv_fp8_e5m2 e5m2;
 
-/* An operand in shared memory with the 128-byte swizzle, as TMA lays it. K-major: groups of 8 rows lie stride_bytes apart;
- * K moves by its bytes. Transposed: groups of 8 values of K lie stride_bytes apart, of 64 rows leading_bytes. */
+/* Returns the descriptor of an operand in shared memory with the 128-byte swizzle, as TMA stores it. K-major: groups of
+ * 8 rows are stride_bytes apart, and a step along K advances the address by its bytes. Transposed: groups of 8 values
+ * of K are stride_bytes apart, groups of 64 rows leading_bytes. */
 DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes PTX_HERE) {
 #ifdef CUDA_EMU
     uint32_t start = emu::shared_offset(shared, 16, "matrix descriptor", file, line);
@@ -31,13 +32,14 @@ DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, un
     uint64_t at = (start & 0x3ffff) >> 4, leading = leading_bytes >> 4, stride = stride_bytes >> 4, swizzle_128 = 1;
     return at | leading << 16 | stride << 32 | swizzle_128 << 62;
 }
-/* The same value, for the compiler a new one wherever this stands: what it gives need not be kept in registers over a loop. */
+/* Returns x as a value that the compiler treats as new at each call. Results computed from it need not stay in
+ * registers across a loop. */
 DEVICE uint32_t afresh(uint32_t x) {
     PTX("mov.b32 %0, %0;" : "+r"(x));
     return x;
 }
-/* Checks that tiles for TMA and wgmma lie at a multiple of their alignment. SMEM_DYN asks for it, and the compiler believes
- * that it got it. */
+/* Checks that tiles for TMA and wgmma lie at a multiple of their alignment. SMEM_DYN requests that alignment, and the
+ * compiler assumes it. */
 template <typename T> DEVICE void tiles_aligned(const T *shared) {
 #ifdef CUDA_EMU
     uint32_t at = emu::shared_offset(shared, sizeof(T), "tiles", __builtin_FILE(), __builtin_LINE());
@@ -46,13 +48,13 @@ template <typename T> DEVICE void tiles_aligned(const T *shared) {
 #endif
     device_check(afresh(at) % alignof(T) == 0);
 }
-/* The one that begins `bytes` later, in one addition of 32 bits. */
+/* Returns the descriptor of an operand that begins `bytes` later, with one addition of 32 bits. */
 DEVICE uint64_t descriptor_after(uint64_t descriptor, unsigned bytes) {
     return (descriptor >> 32 << 32) | (uint32_t)((uint32_t)descriptor + (bytes >> 4));
 }
 DEVICE uint64_t descriptor_afresh(uint64_t descriptor) { return (descriptor >> 32 << 32) | afresh((uint32_t)descriptor); }
 
-/* Before the first product, and after the program touched registers of d or a that a product takes next. */
+/* Called before the first product, and after the program touched registers of d or a that the next product uses. */
 DEVICE void wgmma_fence() {
     EMULATED(emu::wgmma_fence();)
     PTX("wgmma.fence.sync.aligned;" ::: "memory");
@@ -62,8 +64,8 @@ DEVICE void wgmma_commit() {
     PTX("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* At most `pending` of the latest groups are still on their way. The accumulators that this completes are named: the
- * compiler, which takes the products for done when they are issued, must not move a use of them up. */
+/* wgmma_wait returns when at most `pending` of the latest groups are incomplete. It names the accumulators that this
+ * completes: the compiler takes the products as done when they are issued, and must not move a use of them up. */
 template <int n> DEVICE void accumulators_pinned(float (&d)[n]) {
     EMULATED((void)d;)
 #pragma unroll
@@ -117,7 +119,8 @@ template <int pending, int n, int m, int l> DEVICE void wgmma_wait(float (&d)[n]
 #define PTX_F96 PTX_F64, PTX_F32(64)
 #define PTX_F128 PTX_F96, PTX_F32(96)
 
-/* i0... name the operands behind those of d: accumulate, then a, b, and for 16 bits whether they are transposed. */
+/* i0, i1, ... name the operands after those of d: accumulate, then a, b, and for 16 bits whether they are
+ * transposed. */
 #define PTX_WGMMA(i0, shape, types, D, operands) \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " i0 ", 0;\nwgmma.mma_async.sync.aligned.m64" shape ".f32." types " {" D "}, " operands ";\n}"
 #define PTX_SHARED_16(n, types, D, i0, i1, i2, i3, i4, i5, i6, ...)                                    \
@@ -158,9 +161,9 @@ template <typename T> constexpr emu::MmaType mma_type() {
 }
 #endif
 
-/* --- d = a b (+ d if accumulate); a and b are descriptors ---------------------------------------------------------- */
+/* --- d = a b (+ d if accumulate); a and b are descriptors --------------------------------------------------------- */
 
-/* Transposed: the operand lies with its rows (a) or columns (b) contiguous; 16 bits only. */
+/* Transposed means that the operand's rows (a) or columns (b) are contiguous; 16-bit types only. */
 template <typename A, typename B, int N, int a_transposed = 0, int b_transposed = 0>
 DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_HERE) {
     static_assert(wgmma_has<N> && wgmma_takes<A, B>, "64, 128, 192 or 256 columns; bf16, fp16, or two of fp8");
@@ -168,7 +171,7 @@ DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_
     EMULATED(emu::wgmma(d, N, mma_type<A>(), mma_type<B>(), a, nullptr, b, accumulate, a_transposed, b_transposed, file, line);)
     PTX_OF_TYPES(PTX_SHARED_16, PTX_SHARED_8)
 }
-/* a in registers, which stay as they are until the wait. */
+/* Multiplies a in registers, which must not change until the wait. */
 template <typename A, typename B, int N, int b_transposed = 0>
 DEVICE void wgmma_from_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate PTX_HERE) {
     static_assert(wgmma_has<N> && wgmma_takes<A, B>, "64, 128, 192 or 256 columns; bf16, fp16, or two of fp8");

@@ -4,7 +4,8 @@
 #include <math.h>
 
 void rng_words(uint32_t out[4], uint64_t seed, RngUse use, uint64_t counter) {
-    const uint32_t mul0 = 0xD2511F53u, mul1 = 0xCD9E8D57u, weyl0 = 0x9E3779B9u, weyl1 = 0xBB67AE85u; /* Philox4x32 constants */
+    /* constants of Philox4x32 */
+    const uint32_t mul0 = 0xD2511F53u, mul1 = 0xCD9E8D57u, weyl0 = 0x9E3779B9u, weyl1 = 0xBB67AE85u;
     uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
     uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = (uint32_t)use, c3 = 0;
     for (int round = 0; round < 10; round++) {
@@ -20,12 +21,12 @@ void rng_words(uint32_t out[4], uint64_t seed, RngUse use, uint64_t counter) {
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Four normal draws from one counter: two Box-Muller pairs. */
+/* Computes four normal draws from one counter: two Box-Muller pairs. */
 static void normal_quad(double z[4], uint64_t seed, uint64_t counter) {
     uint32_t u[4];
     rng_words(u, seed, RNG_INIT, counter);
     for (int pair = 0; pair < 2; pair++) {
-        double radius = sqrt(-2.0 * log(((double)u[2 * pair] + 1.0) * 0x1p-32)); /* argument in (0,1] */
+        double radius = sqrt(-2.0 * log(((double)u[2 * pair] + 1.0) * 0x1p-32)); /* the argument of log is in (0,1] */
         double angle = 6.283185307179586 * (double)u[2 * pair + 1] * 0x1p-32;
         z[2 * pair] = radius * cos(angle);
         z[2 * pair + 1] = radius * sin(angle);

@@ -16,7 +16,7 @@ ShellWord shell_word(const char *word) {
         has_controls = has_controls || c < 32 || c == 127;
     }
     if (is_plain) return snprintf(w.text, sizeof w.text, "%s", word), w;
-    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* $'' is of bash, zsh and ksh */
+    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* bash, zsh and ksh read $'' */
     for (const unsigned char *c = (const unsigned char *)word; *c && used < room; c++) {
         int is_quote = *c == '\'', is_slash = *c == '\\';
         if (has_controls && (*c < 32 || *c == 127)) used += (size_t)sprintf(w.text + used, "\\x%02x", *c);
@@ -28,7 +28,7 @@ ShellWord shell_word(const char *word) {
     return w;
 }
 
-/* Appends to a text [capacity], which stays within it. Returns the new length. */
+/* Appends bytes to a text [capacity]. The text never exceeds the capacity. Returns the new length. */
 static size_t append(char *out, size_t capacity, size_t used, const char *text, size_t bytes) {
     if (used + bytes >= capacity) return capacity;
     memcpy(out + used, text, bytes);
@@ -37,7 +37,8 @@ static size_t append(char *out, size_t capacity, size_t used, const char *text, 
 }
 static size_t append_text(char *out, size_t capacity, size_t used, const char *text) { return append(out, capacity, used, text, strlen(text)); }
 
-/* Returns the next placeholder of a sentence as a word of its own, with the space before it; NULL if there is none. */
+/* Returns the next placeholder in the sentence that is a separate word, with the space before it. NULL if there is
+ * none. */
 static const char *next_place(const char *sentence, size_t *length) {
     static const char *const PLACES[] = {" FILE", " PACKED"};
     const char *first = NULL;
@@ -51,14 +52,14 @@ static const char *next_place(const char *sentence, size_t *length) {
     return first;
 }
 
-/* Returns the first "$ " of a sentence that begins a command; NULL if there is none. */
+/* Returns the first "$ " in the sentence that begins a command. NULL if there is none. */
 static const char *next_command(const char *sentence) {
     const char *at = sentence;
     while ((at = strstr(at, "$ ")) && at > sentence && at[-1] != ' ' && at[-1] != '(') at++;
     return at;
 }
 
-/* Appends a command, from `command` to its placeholder at place [length]. */
+/* Appends a command, from `command` up to its placeholder at place [length]. */
 static size_t append_command(char *out, size_t capacity, size_t used, const char *command, const char *place, size_t length,
                              ShellFile file) {
     int       is_packed = length == strlen(" PACKED"), is_filter = place > command && place[-1] == '<', is_dashed = file.path && file.path[0] == '-';

@@ -10,7 +10,7 @@
 #include <cpuid.h>
 #endif
 
-/* Leaf 7: AVX512-BF16 is subleaf 1 eax bit 5, AMX-BF16 subleaf 0 edx bit 22 (Intel SDM, CPUID). */
+/* CPUID leaf 7: AVX512-BF16 is subleaf 1 eax bit 5, AMX-BF16 subleaf 0 edx bit 22 (Intel SDM, CPUID). */
 static int cpu_has_avx512_bf16(void) {
 #if defined(__x86_64__)
     unsigned a, b, c, d;
@@ -62,7 +62,7 @@ static Isa detect(void) {
 }
 
 Isa simd_isa(void) {
-    static _Atomic int known = -1; /* threads that come first together all find the same */
+    static _Atomic int known = -1; /* threads that call first at the same time all find the same value */
     int isa = atomic_load_explicit(&known, memory_order_relaxed);
     if (isa < 0) atomic_store_explicit(&known, isa = (int)detect(), memory_order_relaxed);
     return (Isa)isa;
@@ -70,10 +70,11 @@ Isa simd_isa(void) {
 
 int         simd_has_bf16(void) { return simd_isa() == ISA_AVX512_BF16; }
 
-/* A virtual machine may hide AMX: oneDNN then multiplies bf16 by VDPBF16PS, on a Sapphire Rapids core at 82 GFLOP/s where
- * fp32 has 160 (n = 1024, 23 November 2026). AMD's cores do twice the multiplications of fp32 by it. */
+/* A virtual machine may hide AMX. oneDNN then multiplies bf16 by VDPBF16PS: on a Sapphire Rapids core 82 GFLOP/s, where
+ * fp32 reaches 160 (n = 1024, 23 November 2026). On AMD's cores VDPBF16PS does twice the multiplications of fp32. */
 int simd_has_quick_bf16(void) {
-    static _Atomic int known = -1; /* each product asks, and in a virtual machine cpuid takes as long as a small product */
+    static _Atomic int known = -1; /* cached, because each product calls this, and in a virtual machine cpuid takes as
+                                    * long as a small product */
     int is_quick = atomic_load_explicit(&known, memory_order_relaxed);
     if (is_quick < 0) atomic_store_explicit(&known, is_quick = cpu_has_amx_bf16() || !cpu_is_intel(), memory_order_relaxed);
     return is_quick && simd_has_bf16();

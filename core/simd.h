@@ -18,16 +18,18 @@
 #include <immintrin.h>
 #endif
 
-typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 } Isa; /* each has the ones before it */
+typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 } Isa; /* each set includes the sets before it */
 
-Isa         simd_isa(void);      /* by cpuid, capped by TRAIN_GPT_ISA (exit 64 if no name below); constant */
-const char *simd_name(void);     /* "avx512bf16", "avx512", "avx2", "sse2" */
-int         simd_has_bf16(void); /* multiplies bf16: AVX512-BF16 or AMX-BF16 */
-int         simd_has_quick_bf16(void); /* and does so quicker than fp32: AMX-BF16, or AVX512-BF16 of others than Intel */
+Isa         simd_isa(void);      /* instruction set of this processor by cpuid, at most TRAIN_GPT_ISA (exit 64 if that
+                                  * is not a name below); constant */
+const char *simd_name(void);     /* name of that instruction set: "avx512bf16", "avx512", "avx2", "sse2" */
+int         simd_has_bf16(void); /* the processor multiplies bf16: AVX512-BF16 or AMX-BF16 */
+int         simd_has_quick_bf16(void); /* the processor multiplies bf16 faster than fp32: AMX-BF16, or AVX512-BF16 on
+                                        * processors not by Intel */
 
 #define SIMD_INLINE static inline __attribute__((always_inline))
 
-/* name() calls name_avx512, name_avx2 or name_base. */
+/* Defines name(), which calls name_avx512, name_avx2 or name_base. */
 #if defined(__x86_64__)
 #define SIMD_DISPATCH(result, name, params, args)         \
     static inline result name params {                    \
@@ -38,8 +40,8 @@ int         simd_has_quick_bf16(void); /* and does so quicker than fp32: AMX-BF1
     }
 #define TARGET_AVX512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi2")))
 #define TARGET_AVX2   __attribute__((target("avx2,fma,f16c,bmi2")))
-/* SIMD_KERNEL(void, scale, (float *x, int64_t n), (x, n)) needs: SIMD_INLINE void scale_body(float *x, int64_t n)
- * {...} */
+/* SIMD_KERNEL(void, scale, (float *x, int64_t n), (x, n)) compiles SIMD_INLINE void scale_body(float *x, int64_t n)
+ * {...} for each instruction set. */
 #define SIMD_KERNEL(result, name, params, args)                                   \
     TARGET_AVX512 static result name##_avx512 params { return name##_body args; } \
     TARGET_AVX2 static result name##_avx2 params { return name##_body args; }     \
@@ -60,7 +62,7 @@ typedef int32_t  i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
 
-/* Of each pass of simd_each.h, where SIMD(name) is name_avx512, name_avx2 or name_base. */
+/* Names of simd_ops.h in each pass of simd_each.h: SIMD(name) is name_avx512, name_avx2 or name_base. */
 #define f32x16_load SIMD(f32x16_load)
 #define f32x16_store SIMD(f32x16_store)
 #define f32x16_all SIMD(f32x16_all)

@@ -17,9 +17,10 @@ SIMD_INLINE f32x16 f32x16_load(const float *p) {
     return v;
 }
 SIMD_INLINE void   f32x16_store(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
-SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* x - 0 is x and costs nothing; 0 + x would be an addition, for -0 */
+SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* x - 0 is x and costs nothing; 0 + x would need an
+                                                                    * addition, because of -0 */
 
-/* The larger, and the smaller; b where either is NaN, and of two zeros. */
+/* Return the larger and the smaller of a and b; b if either is NaN or both are zeros. */
 SIMD_INLINE f32reg SIMD(reg_max)(f32reg a, f32reg b) {
 #if SIMD_BYTES == 64
     return (f32reg)_mm512_max_ps((__m512)a, (__m512)b);
@@ -48,7 +49,7 @@ SIMD_INLINE f32x16 f32x16_max(f32x16 a, f32x16 b) {
     memcpy(&a, x, sizeof a);
     return a;
 }
-/* The sum and the maximum over lanes, in a fixed order. */
+/* Return the sum and the maximum over lanes, in a fixed order. */
 SIMD_INLINE float f32x16_sum(f32x16 v) {
     float x[LANES];
     memcpy(x, &v, sizeof x);
@@ -71,7 +72,7 @@ SIMD_INLINE f32x16 f32x16_sqrt(f32x16 v) {
     return v;
 }
 
-/* bf16 in memory, f32 in registers; rounding to nearest even, NaN stays NaN. */
+/* Conversions between bf16 in memory and f32 in registers. They round to nearest even; NaN stays NaN. */
 SIMD_INLINE f32x16 f32x16_load_bf16(const uint16_t *p) {
 #if SIMD_BYTES == 64
     return (f32x16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
@@ -90,7 +91,7 @@ SIMD_INLINE f32x16 f32x16_load_bf16(const uint16_t *p) {
     return v;
 #endif
 }
-SIMD_INLINE u32reg SIMD(reg_round_bf16)(u32reg u) { /* in the high halves; the low ones hold anything */
+SIMD_INLINE u32reg SIMD(reg_round_bf16)(u32reg u) { /* the result is in the high halves; the low halves are undefined */
 #if SIMD_BYTES == 64
     __m512i   x = (__m512i)u, up = _mm512_add_epi32(x, _mm512_set1_epi32(0x7fff));
     __mmask16 is_odd = _mm512_test_epi32_mask(x, _mm512_set1_epi32(0x10000));
@@ -117,14 +118,15 @@ SIMD_INLINE void f32x16_store_bf16(uint16_t *p, f32x16 v) {
 #elif SIMD_BYTES == 32
     __m256i u[2];
     memcpy(u, &h, sizeof h);
-    __m256i mixed = _mm256_packus_epi32(u[0], u[1]); /* packs within 128-bit halves */
+    __m256i mixed = _mm256_packus_epi32(u[0], u[1]); /* _mm256_packus_epi32 packs within 128-bit halves */
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(mixed, 0xd8));
 #else
     for (int k = 0; k < LANES; k++) p[k] = (uint16_t)h[k];
 #endif
 }
 
-/* Thirty-two bf16 with no lane moved: the low halves of sixteen words, which are every second value, and the high halves. */
+/* Load and store 32 bf16 without moving lanes: v[0] has the low halves of sixteen 32-bit words, which are every second
+ * value, and v[1] the high halves. */
 SIMD_INLINE void f32x16_load_bf16_halves(f32x16 v[2], const uint16_t *p) {
     u32x16 words;
     memcpy(&words, p, sizeof words);
@@ -135,15 +137,15 @@ SIMD_INLINE void f32x16_store_bf16_halves(uint16_t *p, const f32x16 v[2]) {
     memcpy(p, &words, sizeof words);
 }
 
-/* exp(x), relative error under 2 ulp for x in [-87.3, 88.3]; below it is 0, above exp(88.3), NaN stays NaN. x = n ln2 +
- * r, |r| <= ln2/2; the polynomial is Taylor's up to r^7/7! (remainder below 2^-27). */
+/* Returns exp(x), relative error under 2 ulp for x in [-87.3, 88.3]. Below that it returns 0, above it exp(88.3); NaN
+ * stays NaN. x = n ln2 + r with |r| <= ln2/2. The polynomial is Taylor's up to r^7/7! (remainder below 2^-27). */
 SIMD_INLINE f32reg SIMD(reg_exp)(f32reg x) {
     f32reg zero = {0}, low = zero - 87.336544f, high = zero + 88.3762589f;
     f32reg clamped = SIMD(reg_min)(high, SIMD(reg_max)(low, x));
     f32reg magic = zero + 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
     f32reg shifted = clamped * 1.44269504f + magic;
     f32reg n = shifted - magic;
-    f32reg r = clamped - n * 0.693359375f; /* ln2 in two parts, the first exact in 10 bits */
+    f32reg r = clamped - n * 0.693359375f; /* ln2 as a sum of two constants, the first exact in 10 bits */
     r = r - n * -2.12194440e-4f;
     f32reg p = zero + 1.98412698e-4f;
     p = p * r + 1.38888889e-3f;

@@ -34,7 +34,7 @@ Tensor tensor_slice(Tensor t, int64_t first, int64_t elems) {
     return tensor_1d(t.data, t.type, elems);
 }
 
-/* IEEE 754 binary16: sign, 5 bits of exponent (bias 15), 10 of fraction. */
+/* Converts from IEEE 754 binary16: sign, 5 bits of exponent (bias 15), 10 of fraction. */
 float f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, fraction = h & 1023u;
     if (exponent == 0) { /* zero and subnormals: fraction * 2^-24 is exact */
@@ -53,7 +53,8 @@ uint16_t f16_from_f32(float f) {
     uint32_t sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
     if (size > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (size >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and up round to infinity */
-    if (size < 0x38800000u) {                                   /* below 2^-14: adding 1/2 leaves the fraction in units of 2^-24 */
+    if (size < 0x38800000u) {                                   /* below 2^-14: adding 1/2 leaves the fraction as a
+                                                                 * multiple of 2^-24 */
         float value;
         memcpy(&value, &size, 4);
         value += 0.5f;

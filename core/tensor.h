@@ -25,7 +25,7 @@ typedef struct {
     DType   type;
     int     dims;
     int64_t dim[TENSOR_DIMS]; /* unused ones are 1 */
-    int     is_fresh;         /* of a gradient: holds nothing yet, so that a product sets it, which else adds to it */
+    int     is_fresh;         /* the gradient holds no values yet: a product sets it instead of adding to it */
 } Tensor;
 
 size_t      dtype_bytes(DType type);
@@ -43,16 +43,16 @@ static inline Tensor tensor_3d(void *data, DType type, int64_t a, int64_t b, int
     return tensor_of(data, type, 3, a, b, c, 1);
 }
 
-/* No tensor, where a contract allows that. */
+/* Returns the tensor that stands for "not given", where a contract allows that. */
 static inline Tensor tensor_none(void) { return tensor_of(NULL, F32, 0, 0, 0, 0, 0); }
 static inline int    tensor_is_none(Tensor t) { return t.dims == 0; }
 
 static inline int64_t tensor_elems(Tensor t) { return t.dim[0] * t.dim[1] * t.dim[2] * t.dim[3]; }
 static inline size_t  tensor_bytes(Tensor t) { return (size_t)tensor_elems(t) * dtype_bytes(t.type); }
 
-/* Rows [first, first + rows) of the leading dimension. */
+/* Returns rows [first, first + rows) of the leading dimension. */
 Tensor tensor_rows(Tensor t, int64_t first, int64_t rows);
-/* Elements [first, first + elems) as a flat tensor. */
+/* Returns elements [first, first + elems) as a flat tensor. */
 Tensor tensor_slice(Tensor t, int64_t first, int64_t elems);
 
 /* --- the 16-bit types, on the host -------------------------------------------------------------------------------- */
@@ -63,7 +63,7 @@ static inline float bf16_to_f32(uint16_t h) {
     memcpy(&f, &u, 4);
     return f;
 }
-/* Round to nearest, ties to even; NaN stays NaN. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static inline uint16_t bf16_from_f32(float f) {
     uint32_t u;
     memcpy(&u, &f, 4);
@@ -72,9 +72,10 @@ static inline uint16_t bf16_from_f32(float f) {
 }
 
 float    f16_to_f32(uint16_t h);
-uint16_t f16_from_f32(float f); /* to nearest, ties to even; infinity past 65504 */
+uint16_t f16_from_f32(float f); /* rounds to nearest, ties to even; infinity above 65504 */
 
-/* One element of an F32, BF16 or F16 tensor in memory that the host reaches, for references and tests; slow. */
+/* Read and write one element of an F32, BF16 or F16 tensor in memory that the host can access. Slow: for references and
+ * tests. */
 float tensor_get(Tensor t, int64_t i);
 void  tensor_set(Tensor t, int64_t i, float value);
 

@@ -1,7 +1,7 @@
 /* tensor_map.cuh - TMA's description of a matrix in global memory, made on the host.
  *
- * The encoder is a function of the driver and is taken through the runtime, never linked: the program must start where
- * there is no driver.
+ * The encoder is a function of the driver. It is looked up through the runtime, never linked, because the program must
+ * start on machines without a driver.
  */
 #ifndef TRAIN_GPT_CORE_TENSOR_MAP_CUH
 #define TRAIN_GPT_CORE_TENSOR_MAP_CUH
@@ -10,7 +10,7 @@
 
 #include "core/ptx.cuh"
 
-/* bf16, half, float, or 8 bits, of which TMA does not ask the meaning. */
+/* TMA's element type for T: bf16, half, float, or 8 bits. TMA copies 8-bit elements without interpreting them. */
 #ifdef CUDA_EMU
 template <typename T> constexpr EmuElement element_type() {
     return std::is_same<T, bf16>::value ? ELEMENT_BF16
@@ -40,8 +40,9 @@ static TensorMapEncode tensor_map_encoder_find(void) {
 }
 #endif
 
-/* Tiles [box_rows, box_columns] of a row-major matrix [rows, columns], with the 128-byte swizzle. Rows are ld elements apart
- * (0: columns), a multiple of 16 bytes; box_columns are at most 128 bytes, box_rows at most 256, matrix 16-byte aligned. */
+/* Returns the map of a row-major matrix [rows, columns] in tiles [box_rows, box_columns], with the 128-byte swizzle.
+ * Rows are ld elements apart (0 means columns), a multiple of 16 bytes. A row of a tile has at most 128 bytes, a tile
+ * at most 256 rows, and the matrix is 16-byte aligned. */
 template <typename T>
 static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns, int64_t ld = 0) {
     static_assert(std::is_same<T, float>::value || std::is_same<T, bf16>::value || std::is_same<T, half>::value || sizeof(T) == 1,

@@ -1,5 +1,5 @@
-/* terminal.c - see terminal.h. Its file-scope state is what this process has printed and where: a warning may come from
- * anywhere, and a signal handler has no other way to it. */
+/* terminal.c - see terminal.h. Its file-scope state is what this process has printed and where: a warning may be
+ * printed from anywhere, and a signal handler cannot reach it otherwise. */
 #include "core/terminal.h"
 
 #include <errno.h>
@@ -18,22 +18,23 @@ enum { LINE_BYTES = 4096, PRINTED_BYTES = 8192, EARLY_BYTES = 16384, LEAST_COLUM
 static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;
 
 static struct {
-    _Atomic int         rewriting;     /* the cursor stands in a line that will be rewritten    */
-    const char *_Atomic part;          /* the work under way, since when, and when it was shown */
+    _Atomic int         rewriting;     /* the cursor is in a line that will be rewritten */
+    const char *_Atomic part;          /* the work that say_part reports, NULL if none; when it began; when it was shown
+                                        * last */
     double              part_began_ms, part_shown_ms;
-    _Atomic int         log_fd;        /* 0: none; descriptors start at 3                       */
-    _Atomic int         log_warned, log_torn; /* half a line is in the file                     */
+    _Atomic int         log_fd;        /* 0 if there is no log; descriptors start at 3 */
+    _Atomic int         log_warned, log_torn; /* log_torn: the file ends with half a line */
     _Atomic int         log_ended;
     char                log_path[LINE_BYTES];
-    char                early[EARLY_BYTES]; /* said before there was a log                      */
+    char                early[EARLY_BYTES]; /* lines printed before there was a log */
     size_t              early_bytes;
-    int                 errors_shown;  /* stderr is a terminal: known to the handler beforehand */
+    int                 errors_shown;  /* stderr is a terminal; set beforehand for the signal handler */
 } self;
 
 /* --- what a stream is --------------------------------------------------------------------------------------------- */
 
-/* Open MPI puts a pseudo-terminal between rank 0's stdout and its own, and a pipe before its stderr: the output of
- * mpirun, our parent, decides. */
+/* Under Open MPI rank 0's stdout is a pseudo-terminal and its stderr a pipe, in front of those of mpirun. So the output
+ * of mpirun, our parent, decides. */
 static int is_under_mpirun(void) { return getenv("OMPI_COMM_WORLD_RANK") != NULL; }
 
 static void parents_stream(FILE *stream, char path[64]) {
@@ -83,14 +84,15 @@ int terminal_columns(FILE *stream) {
 
 /* --- marked text -------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the mark that text begins with, 0 if it begins with none. */
+/* Returns the bytes of the mark that text begins with; 0 if it begins with none. */
 static size_t mark_bytes(const char *text) {
     if (text[0] != '\033' || text[1] != '[') return 0;
     size_t n = 2 + strspn(text + 2, "0123456789;");
     return text[n] == 'm' ? n + 1 : 0;
 }
 
-/* Bytes of the character that text begins with. *steers becomes 1 if it is a control character or no UTF-8. */
+/* Returns the bytes of the character that text begins with. Sets *steers to 1 if it is a control character or not
+ * UTF-8. */
 static size_t character_bytes(const char *text, int *steers) {
     size_t        n = (size_t)json_utf8(text, strnlen(text, 4));
     unsigned char c = (unsigned char)*text;
@@ -129,8 +131,8 @@ void print_plain(FILE *out, const char *fmt, ...) {
     fputs(terminal_plain(plain, sizeof plain, text), out);
 }
 
-/* Columns of the character that text begins with, and its bytes; Chinese, Japanese, Korean and emoji take two, a tab
- * eight at most. */
+/* Returns the columns of the character that text begins with, and its bytes in *bytes. Chinese, Japanese, Korean and
+ * emoji take two columns, a tab at most eight. */
 static int character(const char *text, size_t *bytes) {
     static const struct { uint32_t first, last; } wide[] = {{0x1100, 0x115f}, {0x2e80, 0xa4cf}, {0xac00, 0xd7a3},
                                                             {0xf900, 0xfaff}, {0xfe30, 0xfe6f}, {0xff00, 0xff60},
@@ -149,7 +151,7 @@ static int character(const char *text, size_t *bytes) {
     return 1;
 }
 
-/* Columns of text up to `end`. */
+/* Returns the columns of text up to `end`. */
 static int width_to(const char *text, const char *end) {
     int columns = 0;
     for (size_t n; text < end; text += n) {
@@ -161,9 +163,9 @@ static int width_to(const char *text, const char *end) {
 
 int terminal_width(const char *text) { return width_to(text, text + strlen(text)); }
 
-/* Where text goes: a stream or a descriptor, in few writes. */
+/* Destination of text: a stream or a descriptor, written in few writes. */
 typedef struct {
-    FILE  *stream; /* NULL: fd */
+    FILE  *stream; /* NULL if the destination is fd */
     int    fd, colour, error;
     size_t used;
     char   bytes[LINE_BYTES];
@@ -191,7 +193,7 @@ static void put(Out *o, const char *text, size_t bytes) {
     }
 }
 
-/* Marked text up to `end`, without the marks where there are no colours. */
+/* Writes marked text up to `end`, without the marks if the destination has no colours. */
 static void put_marked(Out *o, const char *text, const char *end) {
     char escaped[17];
     int  steers;
@@ -211,7 +213,7 @@ static int break_line(Out *o, int indent) {
     return indent;
 }
 
-/* A word that no line has room for, from column `at` on; returns the column after it. */
+/* Writes a word longer than a line, from column `at` on. Returns the column after it. */
 static int put_long_word(Out *o, const char *word, const char *end, int at, int columns, int indent) {
     for (size_t n; word < end; word += n) {
         int width = 0;
@@ -224,7 +226,7 @@ static int put_long_word(Out *o, const char *word, const char *end, int at, int 
     return at;
 }
 
-/* One line up to `end`, broken between words at `columns` (0: not at all). */
+/* Writes one line up to `end`, broken between words at `columns`. 0 breaks nothing. */
 static void put_line(Out *o, const char *text, const char *end, int columns, int indent) {
     int at = 0;
     while (text < end) {
@@ -267,7 +269,7 @@ static void clear_rewritten(FILE *stream) {
 
 static void keep(const char *text) {
     if (self.log_ended) return;
-    if (!self.log_fd) { /* the start of what was said, as far as there is room */
+    if (!self.log_fd) { /* keeps the first lines, as far as they fit */
         for (size_t n; *text && self.early_bytes < EARLY_BYTES - 2; text += n) {
             n = mark_bytes(text);
             if (n == 0) self.early[self.early_bytes++] = *text, n = 1;
@@ -293,7 +295,7 @@ void say_text(FILE *stream, int indent, const char *text) {
 }
 
 void say(FILE *stream, int indent, const char *fmt, ...) {
-    char    text[LINE_BYTES + 64]; /* a message of LINE_BYTES, and its marks */
+    char    text[LINE_BYTES + 64]; /* a message of LINE_BYTES and its marks */
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -305,7 +307,8 @@ void say_again(const char *text) {
     if (!terminal_is(stdout)) return;
     const char *end = text;
     Out         o = {.stream = stdout, .colour = terminal_has_colour(stdout)};
-    for (int left = terminal_columns(stdout) - 1; *end;) { /* a wrapped line could not be rewritten */
+    for (int left = terminal_columns(stdout) - 1; *end;) { /* a wrapped line could not be rewritten, so it is cut to the
+                                                            * width */
         size_t n = mark_bytes(end);
         if (n == 0) left -= character(end, &n);
         if (left < 0) break;
@@ -339,7 +342,7 @@ void say_no_more(void) {
 
 void say_keep_log(int fd, const char *path, const char *heading) {
     snprintf(self.log_path, sizeof self.log_path, "%s", path);
-    self.log_torn = lseek(fd, 0, SEEK_END) > 0; /* an empty line between two starts, and after half a line */
+    self.log_torn = lseek(fd, 0, SEEK_END) > 0; /* an empty line separates two starts, and ends half a line */
     self.log_fd = fd;
     keep(heading);
     if (self.early_bytes) keep(self.early);
@@ -364,7 +367,8 @@ void say_in_log(const char *line) {
 
 void say_from_signal(const char *line) {
     int error = errno, is_clear = !self.errors_shown || write(STDERR_FILENO, "\r\033[K", 4) > 0;
-    if (is_clear && write(STDERR_FILENO, line, strlen(line)) < 0) self.errors_shown = 0; /* nobody reads it any more */
+    /* nobody reads stderr any more */
+    if (is_clear && write(STDERR_FILENO, line, strlen(line)) < 0) self.errors_shown = 0;
     say_in_log(line);
     errno = error;
 }

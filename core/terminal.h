@@ -1,8 +1,8 @@
 /* terminal.h - what the program prints: colours and line breaks where a terminal shows it, and its copy in RUN/log.txt.
  *
- * Text carries the marks below. A terminal gets them as colours, and its lines broken between words; a file or a pipe
- * gets plain lines, whole. Each stream is judged alone. NO_COLOR or TERM=dumb: no colours; FORCE_COLOR: colours in
- * files and pipes, too. TERM=dumb: no line is rewritten.
+ * Text carries the marks below. On a terminal they become colours, and lines are broken between words. A file or a pipe
+ * gets plain lines, not broken. Each stream is judged separately. NO_COLOR or TERM=dumb: no colours. FORCE_COLOR:
+ * colours in files and pipes, too. TERM=dumb: no line is rewritten.
  *
  * A line that will be rewritten is printed on a terminal only. The next print on either stream replaces it.
  */
@@ -22,39 +22,42 @@
 #define PLAIN  "\033[0m"
 #define GLUE   "\037" /* a space at which no line is broken */
 
-int terminal_is(FILE *stream);       /* someone looks, and lines can be rewritten; under mpirun: at its own output */
+int terminal_is(FILE *stream);       /* lines can be rewritten on the stream, because it is a terminal; under mpirun
+                                      * judged by mpirun's own output */
 int terminal_has_colour(FILE *stream);
-int terminal_columns(FILE *stream);  /* COLUMNS, else the terminal's, else 80 */
-int terminal_width(const char *text); /* columns that marked text takes */
+int terminal_columns(FILE *stream);  /* COLUMNS, or the terminal's width, or 80 */
+int terminal_width(const char *text); /* columns that the text takes without its marks */
 
-/* Control characters of names and files could steer a terminal. Everything below prints them, newline, tab and marks
- * apart, as \xNN, and bytes that are no UTF-8 as well. terminal_plain does the same to a text, marks included. It cuts
- * the text to the capacity and returns out. print_plain is fprintf with such a text of 8 KiB at most. */
+/* Control characters in names and files could steer a terminal. All functions below print them as \xNN, except newline,
+ * tab and marks; also bytes that are not UTF-8. terminal_plain does this to a text, marks included, cut to the
+ * capacity. It returns out. print_plain is fprintf with such a text of at most 8 KiB. */
 char *terminal_plain(char *out, size_t capacity, const char *text);
 void print_plain(FILE *out, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Prints whole lines: the text, which may have several, and an end. Broken lines go on at column `indent`. A call is
- * one write, unless it is long. Any thread. */
+/* Prints whole lines: the text, which may have several lines, and a newline. A broken line continues at column
+ * `indent`. A call is one write, unless the text is long. May be called by any thread. */
 void say(FILE *stream, int indent, const char *fmt, ...) PRINTF_LIKE(3, 4);
-void say_text(FILE *stream, int indent, const char *text); /* of any length */
+void say_text(FILE *stream, int indent, const char *text); /* like say, for a text of any length */
 
-/* Marked lines into a file of the caller's, broken at `columns`. */
+/* Writes marked lines to `out`, broken at `columns`. */
 void terminal_fold(FILE *out, const char *text, int columns, int indent);
 
-/* On stdout, if it is a terminal: a line that will be rewritten, cut to the width. And a sign of life from work that
- * has taken two seconds: "validation 12/40", or where all = 0 "saving 5 s". The next line that is said ends it, and
- * so does say_no_more(), before what is printed otherwise. Of rank 0's main thread. */
+/* Functions of rank 0's main thread that print to stdout, if it is a terminal. say_again prints a line that will be
+ * rewritten, cut to the width. say_part reports work that has taken two seconds: "validation 12/40", or "saving 5 s" if
+ * all = 0. The next call of say ends such a line. say_no_more() ends it before output that does not go through say. */
 void say_again(const char *text);
 void say_part(const char *work, int64_t done, int64_t all);
 void say_no_more(void);
 
-/* Everything said from now on, and what was said since the start, is written to fd, a file open for appending, which is
- * then ours: without colours and rewritten lines, each line at once; before it comes `heading`. A line that cannot be
- * written is warned of once, and the next are tried. say_end_log: nothing more is written there. */
+/* Copies to fd everything printed by say from now on and since the start, after the line `heading`. fd is open for
+ * appending and owned by this file afterwards. The copy has no colours and no rewritten lines, and each line is written
+ * at once. The first line that cannot be written causes a warning, and later lines are tried again. say_end_log ends
+ * the copy. */
 void say_keep_log(int fd, const char *path, const char *heading);
 void say_end_log(void);
 
-/* For a signal handler, after say_prepare(): a line with its end on stderr and in the log; in the log alone. */
+/* Functions for a signal handler, after say_prepare(). say_from_signal prints a line and a newline to stderr and the
+ * log; say_in_log to the log alone. */
 void say_prepare(void);
 void say_from_signal(const char *line);
 void say_in_log(const char *line);

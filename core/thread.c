@@ -39,7 +39,7 @@ void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *wh
     t->ctx = ctx;
     sigfillset(&blocked);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&blocked, own[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a thread is born with its maker's mask */
+    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a new thread inherits the mask of its creator */
     int error = pthread_create(&t->id, NULL, run, t);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) fail(EXIT_MEMORY, "cannot start the thread of %s: %s", what, strerror(error));
@@ -110,10 +110,11 @@ void thread_share(int share) {
         warn("OMP_NUM_THREADS=\"%s\" is not a number of threads and is ignored: each rank uses its share of the "
              "processors, %d here; unset it, or set it to a number", getenv("OMP_NUM_THREADS"), threads);
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    omp_set_num_threads(processors > 0 && threads > processors ? processors : threads); /* thread_start_team() has warned */
+    /* thread_start_team() has already warned */
+    omp_set_num_threads(processors > 0 && threads > processors ? processors : threads);
 }
 
-/* Starts and ends as many threads of our own first: a failure then exits here, with 71, not in libgomp. */
+/* First starts and ends as many threads of our own. If that fails the process exits here with 71, not in libgomp. */
 void thread_start_team(void) {
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
     if (processors > 0 && threads > processors) {

@@ -1,7 +1,7 @@
 /* act_simd.h - sixteen values of an activation tensor in f32 registers, whatever its type in memory. CPU only.
  *
- * `type` is a constant in every kernel body (see ACT_KERNEL), so each choice below is made by the compiler. The _part
- * forms take the last n < 16 values of a row and touch no byte beyond them. The second half is read once per pass of
+ * `type` is a constant in every kernel body (see ACT_KERNEL), so the compiler makes each choice below. The _part forms
+ * handle the last n < 16 values of a row and access no byte beyond them. The second half is read once per pass of
  * core/simd_each.h.
  */
 #ifndef TRAIN_GPT_LAYERS_ACT_SIMD_H
@@ -12,7 +12,8 @@
 
 #define EXPECT_ACT(t) CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
 
-/* Elementwise ops walk flat memory in blocks: one per thread's turn, a multiple of every vector. */
+/* Elementwise ops process flat memory in blocks, one per iteration of a thread. ACT_BLOCK is a multiple of every
+ * vector. */
 enum { ACT_BLOCK = 1 << 14 };
 static inline int64_t act_block_elems(int64_t first, int64_t elems) {
     return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK;
@@ -29,12 +30,13 @@ static inline int64_t act_block_elems(int64_t first, int64_t elems) {
 #define act32_store_n SIMD(act32_store_n)
 #define act32_count SIMD(act32_count)
 
-/* Thirty-two values for work on each alone: their order in the halves is that of memory for fp32, another for bf16. */
+/* Thirty-two values that are processed element by element. In the halves they have the order of memory for fp32,
+ * another order for bf16. */
 enum { PAIR = 2 * LANES };
 typedef struct { f32x16 half[2]; } ActPair;
 
-/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) of SIMD(scale_of): one copy per type, `type` constant in
- * each. The last arguments are the parameters' names after type. */
+/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) from SIMD(scale_of): one copy per type, with `type`
+ * constant. The last arguments are the names of the parameters after type. */
 #define ACT_KERNEL(name, params, ...)                     \
     static void SIMD(name) params {                       \
         if (type == BF16) SIMD(name##_of)(BF16, __VA_ARGS__); \
@@ -52,7 +54,7 @@ SIMD_INLINE void act16_store(void *p, int64_t i, DType type, f32x16 v) {
     else              f32x16_store((float *)p + i, v);
 }
 
-/* Lanes n..15 are `rest`. */
+/* Loads n values; lanes n..15 become `rest`. */
 SIMD_INLINE f32x16 act16_load_part(const void *p, int64_t i, int64_t n, DType type, float rest) {
     float x[LANES];
     for (int64_t k = 0; k < LANES; k++)
@@ -67,7 +69,7 @@ SIMD_INLINE void act16_store_part(void *p, int64_t i, int64_t n, DType type, f32
         else              ((float *)p)[i + k] = x[k];
 }
 
-/* A row of `elems` values is walked as whole vectors and one part: n = 16, ..., 16, elems % 16. */
+/* Load and store n of a row's `elems` values: whole vectors, then the rest: n = 16, ..., 16, elems % 16. */
 SIMD_INLINE f32x16 act16_load_n(const void *p, int64_t i, int64_t n, DType type) {
     return n == LANES ? act16_load(p, i, type) : act16_load_part(p, i, n, type, 0.0f);
 }
@@ -77,7 +79,7 @@ SIMD_INLINE void act16_store_n(void *p, int64_t i, int64_t n, DType type, f32x16
 }
 SIMD_INLINE int64_t act16_count(int64_t i, int64_t elems) { return elems - i < LANES ? elems - i : LANES; }
 
-/* The same in pairs: n = 32, ..., 32, elems % 32. */
+/* Load and store n values as a pair of vectors: n = 32, ..., 32, elems % 32. */
 SIMD_INLINE ActPair act32_load_n(const void *p, int64_t i, int64_t n, DType type) {
     ActPair v = {{f32x16_all(0.0f), f32x16_all(0.0f)}};
     if (n == PAIR && type == BF16) {

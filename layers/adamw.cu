@@ -1,14 +1,14 @@
 /* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many pieces a
- * launch. Products and sums are written as fused multiply-adds, so that no compiler chooses and any cut of the tensor
- * into spans gives the same bits. */
+ * launch. Products and sums are written as fused multiply-adds, so that the compiler has no choice and any cut of the
+ * tensor into spans gives the same bits. */
 #include "core/kernel.cuh"
 #include "layers/adamw_factors.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 256, MOST_PIECES = 60 /* of a launch: its parameters are 4 KiB at most */ };
+enum { THREADS = 256, MOST_PIECES = 60 /* most pieces of a launch: its parameters are 4 KiB at most */ };
 
-/* A piece of one launch. Blocks work on it from first_block up to that of the next piece. */
+/* A piece: one span of a launch. Blocks from first_block up to that of the next piece work on it. */
 template <typename T> struct Piece {
     float       *master, *m, *v;
     T           *working;
@@ -31,9 +31,9 @@ DEVICE void adamw_element(float &p, float &m, float &v, float grad, SpanFactors 
     p = fmaf(-own.learning_rate, step, p);
 }
 
-/* Which piece a block works on: the last that begins at it or before. */
+/* Returns the piece that a block works on: the last one that begins at or before it. */
 template <typename T> DEVICE const Piece<T> &piece_of(const Pieces<T> &all, unsigned block) {
-    int low = 0, high = all.count; /* piece[low] begins at the block or before, piece[high] behind it */
+    int low = 0, high = all.count; /* piece[low] begins at or before the block, piece[high] after it */
     while (high - low > 1) {
         int middle = (low + high) / 2;
         if (all.piece[middle].first_block <= block) low = middle;
@@ -70,7 +70,8 @@ template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSp
     all->blocks += (unsigned)blocks_for(n, THREADS * W);
 }
 
-/* Updates as many pieces as one launch takes: neighbours, all aligned to packs or all not. Returns their number. */
+/* Updates as many pieces as fit into one launch: consecutive ones, all aligned to packs or all not. Returns their
+ * number. */
 template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, AdamW h) {
     Pieces<T> all = {};
     int       taken = 0;

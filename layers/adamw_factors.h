@@ -10,10 +10,10 @@ typedef struct { /* the formula's constants, rounded once from float64 */
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float grad_scale;
     float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
-    float learning_rate, eps, decay;  /* of a span: SpanFactors */
+    float learning_rate, eps, decay;  /* values of one span: adamw_span_factors */
 } Factors;
 
-/* A span's own learning rate, and its decay: their product is the same for every rate. */
+/* The learning rate and decay of one span. Their product is the same for every `rate`. */
 typedef struct { float learning_rate, decay; } SpanFactors;
 static inline SpanFactors adamw_span_factors(const AdamWSpan *span, AdamW h) {
     double rate = span->rate > 0.0f ? (double)span->rate : 1.0;

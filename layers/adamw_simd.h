@@ -2,8 +2,8 @@
  * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
-/* Whole vectors only, and never inlined: compilers choose which product of a*b + c*d a fused multiply-add takes, copy
- * by copy. */
+/* Updates whole vectors only. Never inlined, because compilers choose in each copy which product of a*b + c*d a fused
+ * multiply-add takes. */
 static __attribute__((noinline)) void SIMD(adamw_vectors)(DType type, float *master, float *m, float *v,
                                                           uint16_t *working, const float *grad, Factors f,
                                                           int64_t elems) {

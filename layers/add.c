@@ -9,7 +9,7 @@ SIMD_INLINE void add_body(float *restrict y, const float *restrict x, int64_t n)
 SIMD_KERNEL(void, add, (float *restrict y, const float *restrict x, int64_t n), (y, x, n))
 
 void add_forward(Stream *s, Tensor y, Tensor x) {
-    enum { STRETCH = 1 << 14 }; /* elements of a thread's turn */
+    enum { STRETCH = 1 << 14 }; /* elements of a thread's work item */
     int64_t n = y.dim[0];
     if (add_forward_contract(s, y, x)) return;
     #pragma omp parallel for schedule(static) if (n > STRETCH)

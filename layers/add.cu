@@ -5,7 +5,7 @@
 
 enum { THREADS = 256 };
 
-/* Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: 12 bytes of traffic each. */
+/* y = y + x. Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: 12 bytes of traffic each. */
 template <int W> KERNEL add_kernel(float *y, const float *x, int64_t n) {
     await_kernels();
     int64_t i = pack_place<W, 1>(0);

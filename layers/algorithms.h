@@ -1,9 +1,9 @@
 /* algorithms.h - which algorithm computes which matrix product: the table behind same bits on a GPU.
  *
- * matmul.cu times cuBLASLt's candidates and its own at the first product of a shape and adds the quickest here. Another choice
- * sums in another order, so a run repeats its bits only with the table it had. model/algorithms_file.c stores the
- * records, sets them before the first step of the next process, and gives rank 0's to every rank. On the CPU the
- * table stays empty.
+ * At the first product of a shape matmul.cu times cuBLASLt's candidates and its own kernel, and adds the fastest to
+ * this table. Another choice sums in another order, so a run repeats its bits only with the table it had.
+ * model/algorithms_file.c stores the records, sets them before the first step of the next process, and gives rank 0's
+ * to every rank. On the CPU the table stays empty.
  */
 #ifndef TRAIN_GPT_LAYERS_ALGORITHMS_H
 #define TRAIN_GPT_LAYERS_ALGORITHMS_H
@@ -17,8 +17,8 @@ extern "C" {
 enum {
     ALGORITHM_KEY_ROOM = 192,
     ALGORITHM_FIRST    = -1, /* id: the library's own first choice                                                  */
-    ALGORITHM_NONE     = -2, /* id: the work around the product has a kernel of its own, which is quicker           */
-    ALGORITHM_OWN      = -3  /* id: the own product of gemm_hopper.cu; state: its way                               */
+    ALGORITHM_NONE     = -2, /* id: no algorithm, because separate kernels around the product are faster */
+    ALGORITHM_OWN      = -3  /* id: the product of gemm_hopper.cu; state holds its GemmWay */
 };
 
 /* cuBLASLt's algorithms are 64 opaque bytes, which may be stored and later restored for the same version of the library
@@ -26,25 +26,26 @@ enum {
 enum { ALGORITHM_WORDS = 16 };
 typedef struct {
     char     key[ALGORITHM_KEY_ROOM]; /* the product: types, sizes, transpositions, epilogue; one line of text */
-    int32_t  id;                      /* cuBLASLt's number of it, or one of the above                          */
+    int32_t  id;                      /* cuBLASLt's number of the algorithm, or one of the above */
     uint32_t state[ALGORITHM_WORDS];
 } MatmulAlgorithm;
 
-/* The library of the products and its version: "cuBLASLt 13.0.2", "oneDNN 2.6.0". Records of one do not fit
- * another. */
+/* Returns the library of the products and its version: "cuBLASLt 13.0.2", "oneDNN 2.6.0". Records of one version do not
+ * fit another. */
 const char *matmul_library(void);
 
 int             matmul_algorithms_count(void);
 MatmulAlgorithm matmul_algorithms_get(int i);             /* in the order of first use */
-void            matmul_algorithms_set(MatmulAlgorithm a); /* added, or in the place of its key's; products look again */
-void            matmul_algorithms_clear(void);            /* and thawed */
+void            matmul_algorithms_set(MatmulAlgorithm a); /* adds the record, or replaces that of the same key; products
+                                                           * then look it up again */
+void            matmul_algorithms_clear(void);            /* also ends matmul_algorithms_freeze */
 
-/* From now on a product whose key is not here takes the library's first choice, without timing and without a record:
- * ranks that time by themselves would choose differently. */
+/* Freezes the table. From now on a product whose key is missing uses the library's first choice, without timing and
+ * without a record, because ranks that time by themselves would choose differently. */
 void matmul_algorithms_freeze(void);
 
-/* For matmul.cu. */
-int      matmul_algorithms_find(const char *key); /* -1: not there */
+/* Functions for matmul.cu. */
+int      matmul_algorithms_find(const char *key); /* index of the record, or -1 */
 int      matmul_algorithms_frozen(void);
 uint64_t matmul_algorithms_version(void);         /* changes with every set and clear */
 

@@ -1,8 +1,8 @@
 /* attention.c - CPU side of attention_forward in layers.h; backward is attention_backward.c.
  *
- * One item of work is a tile of queries of one head. It walks the tiles of keys up to its own with a running maximum
- * and sum per query, so that only one tile of scores exists per thread. Dao, FlashAttention-2, arXiv:2307.08691. With
- * context ranks the keys are those of all ranks; a tile of queries then stands elsewhere among them (attention_place).
+ * A work item is a tile of queries of one head. It walks the tiles of keys up to its own with a running maximum and sum
+ * per query, so that only one tile of scores exists per thread. Dao, FlashAttention-2, arXiv:2307.08691. With context
+ * ranks the keys are those of all ranks, and a tile of queries has another place among them (attention_place).
  */
 #include "layers/act_simd.h"
 #include "layers/transpose_simd.h"
@@ -16,19 +16,19 @@ typedef struct {
     float *lse; /* borrowed, [B*H,T]     */
 } Forward;
 
-/* The running maximum before a query has met a key of its document: below every score, and finite, so that exp(-infinity
- * - NO_SCORE) is 0. */
+/* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
+ * exp(-infinity - NO_SCORE) is 0. */
 static const float NO_SCORE = -1e38f;
 
 /* A thread's memory. k and v hold the whole sequence of one head of keys. */
 typedef struct {
-    float *k;        /* [key_tiles][D,TILE] turned                                   */
-    float *v;        /* [key_tiles][TILE,wide]                                       */
+    float *k;        /* [key_tiles][D,TILE] transposed keys */
+    float *v;        /* [key_tiles][TILE,wide] values */
     float *q, *y;    /* [TILE,wide] scaled queries; sums of p v                      */
     float *scores;   /* [TILE,TILE]                                                  */
     float *sum;      /* [TILE,16]  sums of p, lane by lane                           */
     float *top;      /* [TILE]     running maximum                                   */
-    float *shrink;   /* [TILE]     factor of earlier sums at its last rise           */
+    float *shrink;   /* [TILE]     factor of earlier sums when the maximum last rose */
 } ForwardScratch;
 
 static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {

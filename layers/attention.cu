@@ -3,7 +3,7 @@
  *
  * A block has a tile of queries of one head and walks the tiles of keys up to the diagonal with a running maximum and
  * sum per query, so that scores exist only in registers. Dao, FlashAttention-2, arXiv:2307.08691. The maximum is raised
- * only when it grew by more than a factor 2^RAISE of exp (any maximum near the true one gives the same quotient):
+ * only if exp would grow by more than a factor 2^RAISE (any maximum near the true one gives the same quotient), so
  * products are rarely rescaled.
  */
 #include "layers/contracts.h"
@@ -13,20 +13,21 @@
 
 /* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
 
-enum { RAISE = 8 }; /* p <= 2^8: far from fp16's 65504 */
+enum { RAISE = 8 }; /* p <= 2^8, far below fp16's 65504 */
 
 template <int D> struct ForwardTile {
-    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 32 rows a warp: a matrix load feeds four products; registers suffice to D = 64 */
+    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 2: 32 rows a warp, so that a matrix load feeds four products;
+                                                   * registers suffice up to D = 64 */
     static constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, QUERIES = WARPS * ROWS, KEYS = 64;
     static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE, STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage is k and v */
     static constexpr int SHARED_BYTES = 2 * STAGE_ELEMS * 2;
     static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
 };
 
-/* Running maximum and sum of a thread's rows (the sum over its own columns only). */
+/* Running maximum and sum of a thread's rows. The sum is over its own columns only. */
 template <int ATOMS> struct Softmax { float top[ATOMS][2], sum[ATOMS][2]; };
 
-/* The highest score of a row so far, over the four threads that share it. */
+/* Returns the highest score of a row in s, over the four threads that share the row. */
 template <int N> DEVICE float highest_score(const float (&s)[N][4], int side) {
     float high = fmaxf(s[0][2 * side], s[0][2 * side + 1]);
     #pragma unroll
@@ -35,8 +36,8 @@ template <int N> DEVICE float highest_score(const float (&s)[N][4], int side) {
     return fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
 }
 
-/* Raises maxima where scores demand it and shrinks the sums under the lower ones. A row's numbers depend on that row
- * alone. */
+/* Raises maxima where scores exceed them by enough, and shrinks the sums under the lower maxima. The values of a row
+ * depend on that row alone. */
 template <int ATOMS, int N, int D8>
 DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float (&s)[ATOMS][N][4], float scale_log2) {
     float shrink[ATOMS][2];
@@ -65,7 +66,7 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         }
 }
 
-/* s becomes p = exp(s - top) and joins the sums. */
+/* Replaces s by p = exp(s - top) and adds it to the sums. */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], Softmax<ATOMS> &m, float scale_log2) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -83,7 +84,7 @@ template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], So
         }
 }
 
-/* A stage: keys and values from position `key` on. */
+/* Loads a stage: keys and values from position `key` on. */
 template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key, const Heads &h) {
     typedef ForwardTile<D> Tile;
     KeyRows from = key_rows(h, key);
@@ -92,7 +93,8 @@ template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key
     cp_async_commit();
 }
 
-/* One tile of keys for a warp's queries: scores, softmax, out += p v. query: the first one's position; row: its row. */
+/* Processes one tile of keys for a warp's queries: scores, softmax, out += p v. query: position of the first query;
+ * row: its row. */
 template <typename T, int D, int ATOMS, bool DOCUMENTS>
 DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4], const T *k,
                          const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
@@ -114,7 +116,7 @@ DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const
     }
 }
 
-/* Divides by the sums and writes a warp's rows of y, by way of its own rows of shared memory, and of lse. */
+/* Divides by the sums and writes a warp's rows of y, through its own rows of shared memory, and of lse. */
 template <typename T, int D, int ATOMS>
 DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m, int query,
                           const Heads &h) {
@@ -135,10 +137,10 @@ DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D
     store_rows<T, ATOMS * ATOM, D>(y, h.C, rows, query, h);
 }
 
-/* A block of 4 warps has QUERIES queries of one head, a warp ROWS of them; keys and values pass through two stages of
- * shared memory, one being copied while the other is multiplied. grid heads * tiles, 36 KiB of shared memory at D = 64;
- * no two blocks write to one place. Bound: tensor cores and the exp units about equally (256 products per exp at D =
- * 64). */
+/* A block of 4 warps has QUERIES queries of one head, a warp ROWS of them. Keys and values pass through two stages
+ * of shared memory: one is copied while the other is multiplied. grid heads * tiles, 36 KiB of shared memory at D =
+ * 64. No two blocks write to one place. Bound: tensor cores and the exp units about equally (256 products per exp at
+ * D = 64). */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     attention_forward_kernel(T *y, float *lse, const T *qkv, const T *keys, Heads h) {
@@ -147,7 +149,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const Place p = attention_place(h, 1, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
     const T    *q = qkv + p.qkv, *k = keys + p.keys;
     const int   warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES, query = block_query + warp * Tile::ROWS;
-    const int   position = position_of(h, query); /* of the warp's first query; its rows are in one chunk */
+    const int   position = position_of(h, query); /* position of the warp's first query; its rows are in one chunk */
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int   begin = DOCUMENTS ? starts[block_query] / Tile::KEYS * Tile::KEYS : 0,
                 warp_begin = DOCUMENTS ? start_at(starts, query, h) : 0;
@@ -168,14 +170,14 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there; the other stage has been read by all */
+        __syncthreads(); /* this tile is loaded; all have read the other stage */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
-        if (key < position + Tile::ROWS && query < h.T && /* else nothing of it is on or below the diagonal */
+        if (key < position + Tile::ROWS && query < h.T && /* otherwise no score of it is on or below the diagonal */
             (!DOCUMENTS || key + Tile::KEYS > warp_begin))
             forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key, starts, query, h);
     }
-    __syncthreads(); /* both stages have been read: the queries' outputs pass through them */
+    __syncthreads(); /* both stages have been read, so outputs may pass through them */
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE,
                                      out, m, query, h);
 }
@@ -186,7 +188,7 @@ template <int D> struct ForwardF32 {
     static constexpr int SHARED_BYTES = (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, k, v, p */
 };
 
-/* s becomes p, and joins sum and top; out shrinks where the maximum rises. */
+/* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
 template <bool DOCUMENTS, int M, int COLUMNS>
 DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query, int key,
                         const int32_t *starts, int row, const Heads &h) {
@@ -207,8 +209,8 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
     }
 }
 
-/* A block has ROWS queries of one head, a thread M x M scores of a tile; see attention_f32.cuh. grid heads * tiles.
- * Bound: f32 units. */
+/* attention_forward_kernel for fp32. A block has ROWS queries of one head, a thread M x M scores of a tile; see
+ * attention_f32.cuh. grid heads * tiles. Bound: f32 units. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
@@ -227,12 +229,12 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* the tile before has been read */
+        __syncthreads(); /* all have read the last tile */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row, h);
         cp_async_commit();
         cp_async_wait<0>();
-        __syncthreads(); /* this one is there */
+        __syncthreads(); /* this tile is loaded */
         float s[Tile::M][Tile::M];
         f32_scores<D>(s, shared, k_tile);
         f32_softmax<DOCUMENTS>(s, top, sum, out, block_position + f32_ty() * Tile::M, key, starts, query, h);
@@ -285,7 +287,8 @@ void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tens
 
 enum { COPY_THREADS = 256 };
 
-/* Thread: W elements of a row of `columns`. grid ceil(rows columns / (COPY_THREADS W)). Bound: read and written once. */
+/* Copies columns. Thread: W elements of a row of `columns`. grid ceil(rows columns / (COPY_THREADS W)). Bound: read and
+ * written once. */
 template <typename T, int W>
 KERNEL copy_columns_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t to_stride, int64_t from_stride) {
     int64_t i = ((int64_t)blockIdx.x * COPY_THREADS + threadIdx.x) * W, row = i / columns, column = i % columns;

@@ -1,9 +1,9 @@
 /* attention_backward.c - CPU side of attention_backward in layers.h.
  *
- * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
+ * With p = exp(q.k - lse) recomputed tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = sum_i ds_ij q_i      dq_i = sum_j ds_ij k_j        (q carries the scale)
- * An item of work is a head of keys, with the query heads of its group one after the other, when there are heads enough
- * to occupy the threads: five products a tile. Else it is a tile of keys (dk, dv), then a tile of queries (dq): seven
+ * If there are enough heads to occupy the threads, a work item is a head of keys with the query heads of its group, one
+ * after another: five products a tile. Otherwise it is a tile of keys (dk, dv), then a tile of queries (dq): seven
  * products, but as many items as there are tiles. No two threads add to one place either way, and both ways add in the
  * same order.
  */
@@ -16,13 +16,13 @@
 typedef struct {
     Heads       heads;
     void       *dqkv;   /* borrowed, as qkv     */
-    void       *dkeys;  /* borrowed, of the context ranks' keys; NULL: they are in dqkv */
+    void       *dkeys;  /* borrowed; gradients of the context ranks' keys; NULL: they are in dqkv */
     const void *y;      /* borrowed, [N,C] act  */
     const float *lse;   /* borrowed, [B*H,T]    */
-    const float *delta; /* borrowed, [H,N]; NULL: found from dy and y */
+    const float *delta; /* borrowed, [H,N]; NULL: computed from dy and y */
 } Backward;
 
-/* A thread's memory. The first group covers the sequence of one head, in tiles of TILE positions. */
+/* A thread's memory. q to delta cover the sequence of one head, in tiles of TILE positions. */
 typedef struct {
     float *q, *dy, *dq;         /* [tiles][TILE,wide]                     */
     float *lse, *delta;         /* [tiles][TILE]                          */
@@ -35,7 +35,7 @@ typedef struct {
 /* The kinds of work items. */
 typedef enum { BY_HEAD, BY_KEYS, BY_QUERIES } BackwardItem;
 
-/* The tiles of dk and dv that a thread keeps: all where the heads of a group come back to them. */
+/* Returns the number of tiles of dk and dv that a thread keeps: all if several heads of a group add to them. */
 static inline int64_t backward_sums(const Heads *h) { return h->group > 1 ? h->key_tiles : 1; }
 
 static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
@@ -84,7 +84,7 @@ static void backward(Stream *s, Backward job, int is_dry) {
     int64_t         rounds = (heads + threads - 1) / threads;
     if (is_dry) {
         /* nothing runs */
-    } else if (8 * heads >= 5 * rounds * threads) { /* threads idle less than the two products cost */
+    } else if (8 * heads >= 5 * rounds * threads) { /* threads idle for less time than the two extra products cost */
         backward_items(&job, memory, floats, BY_HEAD);
     } else {
         backward_items(&job, memory, floats, BY_KEYS);

@@ -1,12 +1,12 @@
-/* attention_backward.cu - CUDA side of attention_backward in layers.h; the CPU twin is attention_backward.c,
- * kernels for compute capability 9.0 are in attention_hopper_backward.cu.
+/* attention_backward.cu - CUDA side of attention_backward in layers.h; the CPU twin is attention_backward.c, kernels
+ * for compute capability 9.0 are in attention_hopper_backward.cu.
  *
- * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
+ * With p = exp(q.k - lse) recomputed tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * delta is given, or found first (attention_delta.cu). Three kernels: lse and delta as the others want them; then blocks of
- * keys that walk the queries (dk, dv), of one head of the group after another; then blocks of queries that walk the keys
- * (dq). Scores are computed twice, seven products a tile where five would do, and in return no two blocks add to one
- * place: the same bits every time.
+ * delta is given, or computed first (attention_delta.cu). There are three kernels. The first prepares lse and delta. In
+ * the second, blocks of keys walk the queries of one head of the group after another (dk, dv). In the third, blocks of
+ * queries walk the keys (dq). Scores are computed twice: seven products a tile where five would do. In return no two
+ * blocks add to one place, and the bits are the same every time.
  */
 #include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
@@ -15,15 +15,16 @@
 #include "layers/bias.h"
 #include "layers/fp8_contracts.h"
 
-/* --- the values of a query that come before its scores ------------------------------------------------------------ */
+/* --- statistics of a query that are needed before its scores ------------------------------------------------------ */
 
 enum { PREPARE_THREADS = 256 };
 
-/* Thread: a query of one head. grid ceil(heads * padded / 256), no shared memory. Bound: 16 bytes of traffic each. */
+/* Sets minus. Thread: a query of one head. grid ceil(heads * padded / 256), no shared memory. Bound: 16 bytes of
+ * traffic each. */
 KERNEL attention_prepare_kernel(Minus minus, const float *lse, const float *delta, Heads h) {
     await_kernels();
     int64_t at = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x;
-    int     row = (int)(at / minus.padded), t = (int)(at % minus.padded); /* row: of B*H */
+    int     row = (int)(at / minus.padded), t = (int)(at % minus.padded); /* row: number of B*H */
     if (row >= h.heads) return;
     bool there = t < h.T;
     minus.lse[at] = there ? -lse[(int64_t)row * h.T + t] / h.scale : -INFINITY;
@@ -32,17 +33,18 @@ KERNEL attention_prepare_kernel(Minus minus, const float *lse, const float *delt
 
 /* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
 
-/* The block's own pair of tiles, (k, v) or (q, dy), stays in shared memory; the other pair passes through two stages,
+/* A block's own pair of tiles, (k, v) or (q, dy), stays in shared memory. The other pair passes through two stages,
  * STEP rows at once. */
 template <int D> struct BackwardTile {
     static constexpr int ATOMS = D <= 64 ? 2 : 1, WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM,
                          OWN = WARPS * ROWS, STEP = 32;
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
     static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS, STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
-    static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float); /* the last: lse and delta of two stages */
+    /* the last term: lse and delta of two stages */
+    static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float);
 };
 
-/* Where a pair of tiles comes from. */
+/* Source of a pair of tiles. */
 template <typename T> struct Pair {
     const T *first, *second;
     int      first_stride, second_stride;
@@ -55,13 +57,13 @@ template <typename T, int ROWS, int D> DEVICE void load_pair(T *tile, Pair<T> fr
     cp_async_commit();
 }
 
-/* Keys and values from position `key` on. */
+/* Loads keys and values from position `key` on. */
 template <typename T, int ROWS, int D> DEVICE void load_keys(T *tile, const T *keys, int key, const Heads &h) {
     KeyRows from = key_rows(h, key);
     load_pair<T, ROWS, D>(tile, Pair<T>{keys + from.owner, keys + from.owner + h.key_columns, h.key_stride, h.key_stride}, from.row, h);
 }
 
-/* A step's lse and delta, from where the head's rows begin. */
+/* Loads lse and delta of a step, from `at`, where the head's rows begin. */
 template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_t at) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(float), PACKS = STEP / PACK;
     int           i = (int)threadIdx.x % PACKS * PACK;
@@ -69,7 +71,7 @@ template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_
     else if (threadIdx.x < 2 * PACKS) cp_async_16(to + STEP + i, minus.delta + at + i, PACK_BYTES);
 }
 
-/* s += own rows times a step's rows, turned; the left factor is loaded anew for each 16 columns. */
+/* s += own rows times a step's rows, transposed. The left factor is reloaded for each 16 columns. */
 template <typename T, int D, int ATOMS, int N>
 DEVICE void scores_of(float (&s)[ATOMS][N / 8][4], const T *own, const T *step) {
     #pragma unroll
@@ -80,7 +82,7 @@ DEVICE void scores_of(float (&s)[ATOMS][N / 8][4], const T *own, const T *step) 
     }
 }
 
-/* Scores as left factors, rounded to T; out += p x over a step's rows. */
+/* round_scores makes scores left factors, rounded to T. out += p x over a step's rows. */
 template <typename T, int ATOMS, int N>
 DEVICE void round_scores(uint32_t (&p)[N / 16][ATOMS][4], const float (&s)[ATOMS][N / 8][4]) {
     #pragma unroll
@@ -94,7 +96,7 @@ DEVICE void add_scores(float (&out)[ATOMS][D / 8][4], const uint32_t (&p)[N16][A
     for (int j = 0; j < N16; j++) add_straight<T, ATOMS, D>(out, p[j], x + j * 16 * BackwardTile<D>::STRIDE);
 }
 
-/* Products begin at -lse or -delta, here one value for each column. */
+/* Sets s to -lse or -delta, with which products begin: one value for each column. */
 template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], const float *minus) {
     #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -104,7 +106,7 @@ template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], c
     }
 }
 
-/* Scores less lse become p. */
+/* Replaces scores minus lse by p. */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], float scale_log2) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -114,7 +116,8 @@ template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], fl
             for (int e = 0; e < 4; e++) s[atom][n][e] = exp2_approx(s[atom][n][e] * scale_log2);
 }
 
-/* ds, which comes as dp less delta, from the rounded p: the exact one would take as many registers again. */
+/* Multiplies ds, which holds dp - delta, by p. p is the rounded one, because the exact p would take as many registers
+ * again. */
 template <typename T, int ATOMS, int N>
 DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N / 16][ATOMS][4]) {
     #pragma unroll
@@ -128,8 +131,9 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. Where the
- * group is one head (PLAIN) the rows alone say whether there are more: a register less, which the kernel at D = 64 lacks. */
+/* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. If the
+ * group is one head (PLAIN) the rows alone tell whether there are more. That saves a register, which the kernel lacks
+ * at D = 64. */
 typedef struct { int query, head; } Walk;
 template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end) {
     w.query += step;
@@ -138,18 +142,19 @@ template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end)
     w.head++;
 }
 template <bool PLAIN> DEVICE bool has_more(const Walk &w, int end, int group) { return PLAIN ? w.query < end : w.head < group; }
-/* The pair of tiles of another head of the group. */
+/* Returns the pair of tiles of another head of the group. */
 template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Heads &h) {
     return {first.first + head * h.D, first.second + head * h.D, first.first_stride, first.second_stride};
 }
 
-/* Values that a block of keys reads once a step, or only at its end. They are in shared memory: no register is free. */
+/* Values that a block of keys reads once a step, or only at its end. They are in shared memory, because no register is
+ * free. */
 typedef struct { int64_t keys_at; const int32_t *starts; int begin, end; } KeysKept;
 
-/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries of its
+/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers. It walks the queries of its
  * group's heads from the diagonal to the end of the keys' documents. PLAIN: neither groups nor documents. grid heads of
- * keys * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor cores, four products a
- * tile. */
+ * keys * tiles, 55 KiB of shared memory at D = 64. No two blocks write to one place. Bound: tensor cores, four products
+ * a tile. */
 template <typename T, int D, bool PLAIN>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
@@ -165,7 +170,8 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     const Pair<T> own = {keys + keys_at, keys + keys_at + h.key_columns, h.key_stride, h.key_stride},
                   other = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const Positions at = owner_positions(h, owner);
-    const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP); /* of the warp's first key; a row */
+    /* position of the warp's first key; first row of queries */
+    const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP);
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, p.head);
@@ -174,7 +180,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     Walk          next = {begin, begin < end ? 0 : group};
 
     if (threadIdx.x == 0) kept[0] = {keys_at, starts, begin, end};
-    __syncthreads(); /* kept is there */
+    __syncthreads(); /* `kept` is set */
     load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
     if (has_more<PLAIN>(next, kept->end, group)) {
         load_minus<STEP>(statistics, minus, (int64_t)p.head * minus.padded + begin);
@@ -189,7 +195,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is there; the other stage has been read by all */
+        __syncthreads(); /* this step is loaded; all have read the other stage */
         walk_on<PLAIN>(next, STEP, kept->begin, kept->end);
         if (has_more<PLAIN>(next, kept->end, group)) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
@@ -197,7 +203,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
             load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
                                   PLAIN ? other : pair_of(other, next.head, h), next.query, h);
         }
-        if (position < query_position + STEP && key < h.T) { /* else no query of the step sees a key of the warp */
+        if (position < query_position + STEP && key < h.T) { /* otherwise no query of the step sees a key of the warp */
             float    s[ATOMS][STEP / 8][4];
             uint32_t rounded[STEP / 16][ATOMS][4];
             begin_columns(s, step_minus);
@@ -215,10 +221,10 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
             add_scores<T, D, ATOMS>(dk, rounded, q);
         }
     }
-    /* A warp's rows of the own tiles are read by that warp alone: its results pass through them. */
+    /* Only the warp itself reads its rows of the own tiles, so its results pass through them. */
     float one[ATOMS][2], scale[ATOMS][2];
     for (int i = 0; i < ATOMS; i++) one[i][0] = one[i][1] = 1.0f, scale[i][0] = scale[i][1] = h.scale;
-    cp_async_wait<0>(); /* of own rows that met no query */
+    cp_async_wait<0>(); /* loads of own rows that met no query */
     __syncthreads();
     put_rows<T, ATOMS, D>(k_rows, dk, scale);
     put_rows<T, ATOMS, D>(v_rows, dv, one);
@@ -245,8 +251,9 @@ template <int ATOMS, int N> DEVICE void multiply(float (&ds)[ATOMS][N][4], const
             for (int e = 0; e < 4; e++) ds[atom][n][e] *= p[atom][n][e];
 }
 
-/* A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to the diagonal.
- * grid, shared memory and determinism as above. Bound: tensor cores, three products a tile. */
+/* Computes dq. A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to
+ * the diagonal. grid, shared memory and determinism are those of the keys kernel. Bound: tensor cores, three products a
+ * tile. */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
@@ -275,7 +282,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     for (int key = begin, stage = 0; key < end; key += STEP, stage ^= 1) {
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is there; the other stage has been read by all */
+        __syncthreads(); /* this step is loaded; all have read the other stage */
         if (key + STEP < end)
             load_keys<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, keys + p.keys, key + STEP,
                                   h);
@@ -315,14 +322,14 @@ template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int ro
     cp_async_commit();
 }
 
-/* s becomes p and ds, which comes as dp, ds; of one score. The query's statistics are minus' elements `at`, its keys first
- * to position. */
+/* Replaces one score s by p, and ds, which holds dp, by ds. The query's statistics are at element `at` of minus; it
+ * sees keys `first` to `position`. */
 DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int first, int position, int key, float scale_log2) {
     s = key >= first && key <= position ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
     ds = s * (ds + minus.delta[at]);
 }
 
-/* As attention_backward_keys_kernel: a block has ROWS keys, a thread M x M turned scores of a tile; see
+/* attention_backward_keys_kernel for fp32. A block has ROWS keys, a thread M x M transposed scores of a tile; see
  * attention_f32.cuh. */
 template <int D, bool PLAIN>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
@@ -350,10 +357,10 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
     for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
-        __syncthreads(); /* the step before has been read */
+        __syncthreads(); /* all have read the last step */
         load_pair_f32<D>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this one is there */
+        __syncthreads(); /* this step is loaded */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, k, q);
         f32_scores<D>(ds, v, d);
@@ -364,12 +371,12 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
-    cp_async_wait<0>(); /* of keys that met no query */
+    cp_async_wait<0>(); /* loads of keys that met no query */
     f32_store<D>(dkeys + keys_at, h.key_stride, dk, scale, block_key, h);
     f32_store<D>(dkeys + keys_at + h.key_columns, h.key_stride, dv, one, block_key, h);
 }
 
-/* As attention_backward_queries_kernel: a block has ROWS queries. */
+/* attention_backward_queries_kernel for fp32. A block has ROWS queries. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
 attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, const float *keys, Heads h) {
@@ -388,13 +395,13 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
     load_pair_f32<D>(q, own, block_query, h);
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* the step before has been read */
+        __syncthreads(); /* all have read the last step */
         load_pair_f32<D>(k,
                          Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride,
                                      h.key_stride},
                          from.row, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this one is there */
+        __syncthreads(); /* this step is loaded */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, q, k);
         f32_scores<D>(ds, d, v);
@@ -431,7 +438,8 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-/* Returns whether dbias has been added to: that takes row_sums, few beside dqkv, and a pass over those. f: NULL, or of codes. */
+/* Returns whether it has added to dbias. That takes row_sums, small beside dqkv, and a pass over them. f: NULL, or dqkv
+ * is codes. */
 static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
                      Heads h, bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};

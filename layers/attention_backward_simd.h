@@ -5,8 +5,8 @@
 #include "layers/tile_simd.h"
 #include "layers/attention_pack.h"
 
-/* Loads queries [TILE] of the tile, and dy, lse and delta for their rows of p and ds. Rows past the sequence are zero
- * and so contribute nothing. */
+/* Loads the queries [TILE] of a tile, and dy, lse and delta for their rows of p and ds. Rows past the sequence are zero
+ * and so add nothing. */
 static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->T), at = (head / h->H * h->T + tile * TILE) * h->C + head % h->H * h->D;
@@ -29,7 +29,7 @@ static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t h
     }
 }
 
-/* Of a row's heads, `step` apart, as load_queries adds. */
+/* Computes delta of the heads of a row, `step` apart, with load_queries' order of additions. */
 SIMD_INLINE void SIMD(delta_row_of)(DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row, int64_t heads,
                                     int64_t D) {
     for (int64_t head = 0; head < heads; head++) {
@@ -54,8 +54,8 @@ static void SIMD(load_keys)(const Backward *job, BackwardScratch w, int64_t head
     pack_turned(w.v_turned, v, step, rows, h);
 }
 
-/* w.p and w.ds of a tile of queries and a tile of keys, both loaded. In a tile on the diagonal, elements above it are
- * zero, or not set past the 16 columns that hold the diagonal. */
+/* Sets w.p and w.ds of a tile of queries and a tile of keys, both loaded. In a tile on the diagonal, elements above it
+ * are zero; past the 16 columns that hold the diagonal they are not set. */
 static void SIMD(scores)(const Heads *h, BackwardScratch w, int64_t head, int64_t tile, int64_t keys, int64_t rows, int64_t columns,
                          TileForm form) {
     const float *q = w.q + tile * TILE * h->wide, *dy = w.dy + tile * TILE * h->wide;
@@ -75,7 +75,7 @@ static void SIMD(scores)(const Heads *h, BackwardScratch w, int64_t head, int64_
     }
 }
 
-/* Rows of a head, from element `at` of y on, `step` elements apart = scale * x [rows,wide]. */
+/* Writes `rows` rows of a head, from element `at` of y on and `step` elements apart: y = scale * x [rows,wide]. */
 static void SIMD(store_rows)(const Heads *h, void *y, int64_t at, int64_t step, int64_t rows, const float *x, float scale) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < h->D; d += LANES)
@@ -92,14 +92,14 @@ static void SIMD(store_keys)(const Backward *job, KeyPart part, int64_t head, in
                      attention_rows(tile, h->context.ranks * h->T), x, 1.0f);
 }
 
-/* dq of a tile of queries += ds k of a tile of keys, whose scores are there. */
+/* dq of a tile of queries += ds k of a tile of keys, whose scores are already computed. */
 static void SIMD(add_dq)(const Heads *h, BackwardScratch w, int64_t tile, int64_t rows, int64_t columns, int on_diagonal) {
     tile_product((TileProduct){w.dq + tile * TILE * h->wide, w.ds, w.k, h->wide, TILE, 1, h->wide, rows, h->wide, columns, TILE_ADD,
                                on_diagonal ? TILE_LOWER_FACTOR : TILE_FULL});
 }
 
-/* What a head adds to dk and dv of a tile of keys, its queries being loaded; with item BY_HEAD its part of dq as well.
- * The first head of a group finds no sums, the last one stores them. */
+/* Adds what a head contributes to dk and dv of a tile of keys, after its queries are loaded; with item BY_HEAD also to
+ * dq. The first head of a group starts the sums at zero, the last one stores them. */
 static void SIMD(backward_keys)(const Backward *job, BackwardScratch w, int64_t head, int64_t keys, BackwardItem item) {
     const Heads *h = &job->heads;
     int64_t      columns = tile_round(attention_rows(keys, h->context.ranks * h->T)),
@@ -124,7 +124,7 @@ static void SIMD(backward_keys)(const Backward *job, BackwardScratch w, int64_t 
     SIMD(store_keys)(job, PART_V, head, keys, dv);
 }
 
-/* dq of a tile of queries. */
+/* Computes dq of a tile of queries. */
 static void SIMD(backward_queries)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = tile_round(attention_rows(tile, h->T)), last = attention_place(h, tile);
@@ -139,7 +139,7 @@ static void SIMD(backward_queries)(const Backward *job, BackwardScratch w, int64
     SIMD(store_queries)(job, head, tile, w.dq + tile * TILE * h->wide);
 }
 
-/* All of one query head: dq, and what it adds to dk and dv. Its queries are loaded. */
+/* Computes one query head: dq, and what it adds to dk and dv. Its queries are loaded. */
 static void SIMD(backward_head)(const Backward *job, BackwardScratch w, int64_t head) {
     const Heads *h = &job->heads;
     memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));

@@ -1,4 +1,5 @@
-/* attention_delta.cu - CUDA side of attention_delta in layers.h, for where no product's epilogue finds delta (linear.cu). */
+/* attention_delta.cu - CUDA side of attention_delta in layers.h, for where no product's epilogue finds delta
+ * (linear.cu). */
 #include "core/kernel.cuh"
 #include "layers/attention_tile.cuh"
 #include "layers/contracts.h"
@@ -6,8 +7,8 @@
 
 enum { LANES = 8, ROWS = 8, THREADS = 256 };
 
-/* Eight threads share a row of one head; a block has 32 of these, eight rows of heads side by side, so that it reads and writes
- * whole sectors. grid ceil(ceil(N / 8) 8 H / 32), no shared memory. Bound: reading dy and y once. */
+/* Eight threads share a row of one head. A block has 32 such rows, eight rows for each head, so that it reads and
+ * writes whole sectors. grid ceil(ceil(N / 8) 8 H / 32), no shared memory. Bound: reading dy and y once. */
 template <typename T, int PACK>
 KERNEL attention_delta_kernel(float *delta, const T *dy, const T *y, int64_t N, int H, int D) {
     await_kernels();

@@ -12,7 +12,8 @@
 
 template <int D> struct F32Tile {
     static constexpr int THREADS = 256, SIDE = 16;
-    static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * SIDE, COLUMNS = D / SIDE; /* of a thread; of a tile; of a thread in D */
+    /* per thread; per tile; per thread in D */
+    static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * SIDE, COLUMNS = D / SIDE;
     static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* a tile of positions */
     static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;
 };
@@ -20,7 +21,8 @@ template <int D> struct F32Tile {
 DEVICE int f32_tx() { return (int)threadIdx.x % 16; }
 DEVICE int f32_ty() { return (int)threadIdx.x / 16; }
 
-/* s = a b^T over D columns. Rows of b that half a warp reads together lie in different banks; a's are broadcast. */
+/* s = a b^T over D columns. Rows of b that half a warp reads together are in different banks; those of a are
+ * broadcast. */
 template <int D> DEVICE void f32_scores(float (&s)[F32Tile<D>::M][F32Tile<D>::M], const float *a, const float *b) {
     constexpr int M = F32Tile<D>::M, STRIDE = Row<float, D>::STRIDE;
     for (int i = 0; i < M; i++)
@@ -42,8 +44,8 @@ template <int D> DEVICE void f32_scores(float (&s)[F32Tile<D>::M][F32Tile<D>::M]
     }
 }
 
-/* Writes a thread's scores to the shared tile p; out += p x. The first barrier is for threads that still read p's old
- * scores. */
+/* Writes a thread's scores to the shared tile p, then out += p x. The first barrier protects threads that still read
+ * p's old scores. */
 template <int D>
 DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p, const float (&s)[F32Tile<D>::M][F32Tile<D>::M],
                     const float *x) {
@@ -70,7 +72,7 @@ DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p, 
     }
 }
 
-/* Rows [first, first + ROWS) of a head = scale[i] out. */
+/* Stores rows [first, first + ROWS) of a head: scale[i] out. */
 template <int D>
 DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS],
                       const float (&scale)[F32Tile<D>::M], int first, const Heads &h) {
@@ -81,7 +83,7 @@ DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F
         }
 }
 
-/* Over the 16 threads of a row. */
+/* Return the maximum and the sum over the 16 threads of a row. */
 DEVICE float row_max(float x) {
     for (int o = 8; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
     return x;

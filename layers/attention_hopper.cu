@@ -1,18 +1,19 @@
-/* attention_hopper.cu - attention_forward of layers.h on wgmma and TMA, for compute capability 9.0; the portable kernels
- * are in attention.cu. See attention_hopper.cuh.
+/* attention_hopper.cu - attention_forward of layers.h on wgmma and TMA, for compute capability 9.0; the portable
+ * kernels are in attention.cu. See attention_hopper.cuh.
  *
  * An item is 128 queries of one head. A warpgroup has 64 of them and walks the keys, 128 at once: s = q k' into
- * registers, the softmax of attention.cu on these, p v from there. Two overlaps keep the tensor cores busy during exp:
- *   the products with tile j's keys are queued before those with tile j - 1's values, which then run during tile j's softmax
- *   the warpgroups take turns in queueing products, so that one computes its softmax while the other's products run
+ * registers, the softmax of attention.cu on these, then p v. Two overlaps keep the tensor cores busy during exp:
+ *   the products with tile j's keys are queued before those with tile j - 1's values, which run during tile j's softmax
+ *   the warpgroups alternate in queueing products, so that one computes its softmax while the other's products run
  * Shared memory: two items' queries (2 x 16 KiB at D = 64) and a queue of tiles of keys or values, in the order of use:
- * k0 k1 v0 k2 v1 ... (6 x 16 KiB; at D = 128 4 x 32 KiB): 128 and 192 KiB, one block on a multiprocessor.
+ * k0 k1 v0 k2 v1 ... (6 x 16 KiB; at D = 128 4 x 32 KiB). That is 128 and 192 KiB, one block on a multiprocessor.
  */
 #include "layers/attention_hopper.cuh"
 
 #include <string.h>
 
-enum { RAISE = 8, TURN = 1, GROUP_BARRIER = TURN + GROUPS }; /* p <= 2^8; numbers of named barriers */
+enum { RAISE = 8, TURN = 1, GROUP_BARRIER = TURN + GROUPS }; /* RAISE: p <= 2^8; the others are numbers of named
+                                                              * barriers */
 
 template <typename T, int D> struct alignas(TILE_ALIGN) ForwardShared {
     static constexpr int KEYS = 128, SLOTS = D == 64 ? 6 : 4;
@@ -26,9 +27,10 @@ template <int SLOTS> struct ForwardQueues {
     Queue<SLOTS> keys;
 };
 
-/* --- items: all heads' last tiles of queries, which are the longest, then the tiles before ---------------------------- */
+/* --- items: the last tiles of queries of all heads, which are the longest, then earlier tiles --------------------- */
 
-typedef struct { int head, query, begin, tiles; } ForwardItem; /* first row; first key; tiles of keys */
+typedef struct { int head, query, begin, tiles; } ForwardItem; /* query: first row; begin: first key; tiles: number of
+                                                                * tiles of keys */
 
 template <int KEYS, bool DOCUMENTS> DEVICE ForwardItem forward_item(const Heads &h, int i) {
     const Place p = attention_place(h, 1, (h.T + BLOCK_ROWS - 1) / BLOCK_ROWS, true, i);
@@ -61,12 +63,12 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queu
     }
 }
 
-/* --- softmax: as in attention.cu; the numbers of a row depend on that row alone ---------------------------------------- */
+/* --- softmax: as in attention.cu; the values of a row depend on that row alone ------------------------------------ */
 
-typedef struct { float top[2], sum[2]; } Running; /* of a thread's two rows; the sum over its own columns */
+typedef struct { float top[2], sum[2]; } Running; /* for a thread's two rows; the sum is over its own columns */
 
-/* s becomes p = exp(s - top) and joins the sums. Returns whether the maximum rose in a row of this warp: what was summed
- * up before shrinks by these factors. */
+/* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. What
+ * was summed before must then be multiplied by `shrink`. */
 template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[2], float scale_log2) {
     bool raised = false;
     #pragma unroll
@@ -77,7 +79,7 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
             if (held_side(i) == side) high = fmaxf(high, s[i]);
         high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
         high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
-        const float rise = (high - m.top[side]) * scale_log2; /* infinite at first */
+        const float rise = (high - m.top[side]) * scale_log2; /* infinite for the first keys */
         shrink[side] = 1.0f;
         if (rise > (float)RAISE) shrink[side] = exp2_approx(-rise), m.top[side] = high, raised = true;
         const float top = m.top[side] * scale_log2;
@@ -91,11 +93,12 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
 
 /* --- a warpgroup's 64 queries -------------------------------------------------------------------------------------------- */
 
-/* A token that the warpgroups hand round: who has it queues products. */
+/* A token that the warpgroups pass on. The one that has it queues products. */
 DEVICE void turn_begin(int group) { named_barrier_sync(TURN + group, 2 * WARPGROUP); }
 DEVICE void turn_end(int group) { named_barrier_arrive(TURN + (group + 1) % GROUPS, 2 * WARPGROUP); }
 
-/* The scores with the keys from `key` on, without those that a query does not see, become p and join the sums. */
+/* Masks the scores with the keys from `key` on that a query does not see, replaces the scores by p and adds p to the
+ * sums. */
 template <bool DOCUMENTS, int N>
 DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int position, int row, int key, const int32_t *starts,
                              const Heads &h) {
@@ -104,7 +107,7 @@ DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int 
     return softmax(s, m, shrink, h.scale_log2);
 }
 
-/* n: tiles that the consumers have taken so far. */
+/* Computes a warpgroup's rows of an item. n: tiles that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues,
                          unsigned &n, const ForwardItem &item, int group, const Heads &h) {
@@ -126,8 +129,8 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     round_product<T, KEYS>(p, s);
     #pragma unroll 1
     for (int key = item.begin + KEYS, last = item.begin + item.tiles * KEYS; key < last; key += KEYS) {
-        queue_take(queues.keys, n);     /* these keys */
-        queue_take(queues.keys, n + 1); /* the values of the tile before */
+        queue_take(queues.keys, n);     /* the keys of this tile */
+        queue_take(queues.keys, n + 1); /* the values of the last tile */
         turn_begin(group);
         wgmma_fence();
         multiply_rows<T, KEYS, D, BLOCK_ROWS>(s, q, own, shared->tile[n % SLOTS], false);
@@ -149,8 +152,8 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     queue_free(queues.keys, n++);
 }
 
-/* Divides by the sums; writes the rows of y, by way of the queries' tile, and of lse. query, row: the warp's first, in the
- * sequence and in the tile. */
+/* Divides by the sums and writes the rows of y, through the queries' tile, and of lse. query: the warp's first row in
+ * the sequence; row: its first row in the tile. */
 template <typename T, int D>
 DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Running m, int head, int query, int row, const Heads &h) {
     float scale[2];
@@ -166,9 +169,10 @@ DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Run
 
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const Heads &h, int items) {
-    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16; /* the warp's first in the tile */
+    /* the warp's first row in the tile */
+    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
-    if (group == GROUPS - 1) turn_end(group); /* the first one begins */
+    if (group == GROUPS - 1) turn_end(group); /* the first warpgroup begins */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<ForwardShared<T, D>::KEYS, DOCUMENTS>(h, i);
         T                *q = shared->q[done % 2];
@@ -181,14 +185,14 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Forwa
         fence_proxy_async(); /* TMA fills the tile again */
         queue_free(queues.queries, done);
     }
-    if (group == 0) turn_begin(group); /* takes back the turn that nobody needs */
+    if (group == 0) turn_begin(group); /* takes the token that nobody needs */
 }
 
 #endif
 
-/* grid: the multiprocessors, or fewer where there are fewer items; no two items write to one place. Bound: tensor cores
- * and the exp units about equally at D = 64 (256 products per exp), tensor cores at D = 128; the two overlaps above hide
- * one behind the other. */
+/* grid: the multiprocessors, or fewer if there are fewer items. No two items write to one place. Bound: tensor cores
+ * and the exp units about equally at D = 64 (256 products per exp), tensor cores at D = 128. The two overlaps above
+ * hide one behind the other. */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     attention_forward_hopper_kernel(T *y, float *lse, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap keys,
@@ -205,7 +209,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
         queue_init(queues[0].keys);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last one of the whole block */
+    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
         if (is_loader()) forward_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &keys, h, items);
@@ -218,7 +222,8 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-/* A kernel's static shared memory shows whether its body was compiled: not in code for sm_90 without the a. */
+/* Returns whether the program has code for sm_90a. A kernel's static shared memory shows whether its body was compiled,
+ * as it is not in code for sm_90. */
 static bool has_hopper_code(void) {
 #ifdef CUDA_EMU
     return true;

@@ -1,14 +1,15 @@
 /* attention_hopper.cuh - shared by attention's kernels for compute capability 9.0 (attention_hopper.cu,
  * attention_hopper_backward.cu): tiles in shared memory, queues of them, and products of a warpgroup.
  *
- * A block stays on its multiprocessor and takes one item after another: 128 rows of one head. One thread of the last
- * warpgroup, the loader, lets TMA fill the tiles; the first two warpgroups multiply, 64 of the rows each. Loader and
- * consumers walk the same items in the same order and meet in queues alone, so that the next item's tiles come while
- * this one's results are stored. The loader's warpgroup gives up its registers to the others. Shah et al.,
+ * A block stays on its multiprocessor and processes one item after another: 128 rows of one head. One thread of the
+ * last warpgroup, the loader, makes TMA fill the tiles; the first two warpgroups multiply, 64 of the rows each. Loader
+ * and consumers walk the same items in the same order and synchronize by queues alone. So the next item's tiles are
+ * loaded while this one's results are stored. The loader's warpgroup gives its registers to the others. Shah et al.,
  * FlashAttention-3, arXiv:2407.08608.
  *
- * A tile has ROWS rows of D columns, 64 columns after 64: a row of these is 128 bytes, swizzled (core/tensor_map.cuh).
- * Rows past the end of a sequence are the next one's, or zero: finite either way, and multiplied by p = 0.
+ * A tile has ROWS rows of D columns, in blocks of 64 columns. A row of such a block is 128 bytes, swizzled
+ * (core/tensor_map.cuh). Rows past the end of a sequence hold the next sequence's rows, or zeros: finite either way,
+ * and multiplied by p = 0.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_HOPPER_CUH
 #define TRAIN_GPT_LAYERS_ATTENTION_HOPPER_CUH
@@ -20,7 +21,7 @@
 enum {
     WARPGROUP = 128, GROUPS = 2, GROUP_ROWS = 64, BLOCK_ROWS = GROUPS * GROUP_ROWS,
     CONSUMER_WARPS = GROUPS * WARPGROUP / WARP, HOPPER_THREADS = (GROUPS + 1) * WARPGROUP, LOADER = GROUPS * WARPGROUP,
-    LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232, /* of 3 x 168 that the block starts with */
+    LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232, /* the block starts with 3 x 168 */
     BOX = 64, TILE_ALIGN = 1024, SWIZZLE_ROWS_BYTES = 8 * 128
 };
 
@@ -35,11 +36,12 @@ template <typename T> static TensorMap map_of(Tensor matrix) {
 /* Returns true in the one thread that loads. All lanes of the warps from LOADER on call it together. */
 DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) == LOADER && elect_one(); }
 
-/* --- queues: the loader fills SLOTS places in turn, the consumers take them in the same order; n counts from 0 ------ */
+/* --- queues: the loader fills SLOTS places in rotation, the consumers take them in that order; n is from 0 -------- */
 
 template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
 
-/* fillers: the loader, or warps that write the places themselves; takers: warps. */
+/* Initializes a queue. fillers: 1 for the loader, or the number of warps that write the places themselves. takers:
+ * number of warps that read. */
 template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 1, unsigned takers = CONSUMER_WARPS) {
     for (int i = 0; i < SLOTS; i++) {
         mbarrier_init(&q.full[i], fillers);
@@ -47,25 +49,25 @@ template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 
     }
 }
 template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) { mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1); }
-/* When the n-th place is free: announces the bytes that its barrier will see; returns the barrier. */
+/* Waits until the n-th place is free, announces the bytes to its barrier and returns the barrier. */
 template <int SLOTS> DEVICE uint64_t *queue_fill(Queue<SLOTS> &q, unsigned n, unsigned bytes) {
     queue_await_room(q, n);
     mbarrier_arrive_expect(&q.full[n % SLOTS], bytes);
     return &q.full[n % SLOTS];
 }
 template <int SLOTS> DEVICE void queue_take(Queue<SLOTS> &q, unsigned n) { mbarrier_wait(&q.full[n % SLOTS], n / SLOTS & 1); }
-/* Each warp, when it has read the n-th place. */
+/* Called by each warp after it has read the n-th place. */
 template <int SLOTS> DEVICE void queue_free(Queue<SLOTS> &q, unsigned n) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.empty[n % SLOTS]);
 }
-/* Each warp that fills places, when it has written its part of the n-th one. */
+/* Called by each warp that fills places, after it has written its share of the n-th one. */
 template <int SLOTS> DEVICE void queue_give(Queue<SLOTS> &q, unsigned n) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.full[n % SLOTS]);
 }
 
-/* --- loads: 64 rows and D columns of a matrix, into a tile of ROWS rows --------------------------------------------- */
+/* --- loads: 64 rows and D columns of a matrix, into a tile of ROWS rows ------------------------------------------- */
 
 template <typename T, int ROWS, int D> DEVICE void load_box(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
     #pragma unroll
@@ -74,7 +76,7 @@ template <typename T, int ROWS, int D> DEVICE void load_box(T *tile, const Tenso
 template <typename T, int ROWS, int D> DEVICE void load_rows(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
     for (int r = 0; r < ROWS; r += BOX) load_box<T, ROWS, D>(tile + r * BOX, map, full, column, row + r);
 }
-/* ROWS keys from position `key` on, of the sequence whose rows begin at first_row on each rank. */
+/* Loads ROWS keys from position `key` on, of the sequence whose rows begin at first_row on each rank. */
 template <typename T, int ROWS, int D>
 DEVICE void load_positions(T *tile, const TensorMap *keys, uint64_t *full, int column, int first_row, int key, const Heads &h) {
     for (int r = 0; r < ROWS; r += BOX) {
@@ -84,18 +86,19 @@ DEVICE void load_positions(T *tile, const TensorMap *keys, uint64_t *full, int c
     }
 }
 
-/* The first row of a head's sequence, and its columns in y (or among the q of qkv) and in keys. */
+/* Return the first row of a head's sequence, and its columns in y (or in the q of qkv) and in keys. */
 DEVICE int sequence_row(const Heads &h, int head) { return head / h.H * h.T; }
 DEVICE int head_column(const Heads &h, int head) { return head % h.H * h.D; }
 DEVICE int key_column(const Heads &h, int head) { return (h.context > 1 ? 0 : h.C) + head % h.H / h.group * h.D; }
 
-/* --- products: a thread holds element i of [64,N] in row held_row() + 8 held_side(i), column held_column(i) --------- */
+/* --- products: element i of [64,N] is in row held_row() + 8 held_side(i), column held_column(i) ------------------- */
 
 DEVICE int           held_row() { return (int)threadIdx.x % WARPGROUP / WARP * 16 + (int)threadIdx.x % WARP / 4; }
 DEVICE constexpr int held_side(int i) { return i / 2 % 2; }
 DEVICE int           held_column(int i) { return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2; }
 
-/* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another. A_ROWS: of the whole tile. */
+/* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another, transposed. A_ROWS: rows of the whole
+ * tile a. */
 template <typename T, int N, int D, int A_ROWS>
 DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bool add) {
     const uint64_t left = descriptor_afresh(matrix_descriptor(a + row * BOX, 16, SWIZZLE_ROWS_BYTES)),
@@ -113,7 +116,7 @@ template <typename T, int N, int D> DEVICE void add_rows(float (&out)[D / 2], co
     for (int j = 0; j < N; j += 16) wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
     wgmma_commit();
 }
-/* A product as the left factor of the next one, rounded to T. */
+/* Makes a product the left factor of the next one, rounded to T. */
 template <typename T, int N> DEVICE void round_product(uint32_t (&p)[N / 16][4], const float (&s)[N / 2]) {
     #pragma unroll
     for (int i = 0; i < N / 4; i++) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
@@ -123,9 +126,10 @@ template <int N> DEVICE void set_zero(float (&x)[N]) {
     for (int i = 0; i < N; i++) x[i] = 0.0f;
 }
 
-/* --- masks: rows are queries and columns keys from the given positions on, or TURNED; the scores become -infinity ------- */
+/* --- masks set scores to -infinity. Rows are queries and columns keys, from the given positions on; if TURNED, rows are
+ * keys and columns queries. */
 
-/* No query sees a later key. */
+/* Masks later keys: no query sees a key after it. */
 template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, int key) {
     #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -133,7 +137,7 @@ template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, i
         if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[i] = -INFINITY;
     }
 }
-/* Nor one of an earlier document. row: of the first query, in `starts`. */
+/* Masks earlier documents: no query sees a key before its document. row: row of the first query, in `starts`. */
 template <bool TURNED, int N> DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key, const Heads &h) {
     #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -142,9 +146,9 @@ template <bool TURNED, int N> DEVICE void mask_earlier(float (&s)[N], const int3
     }
 }
 
-/* --- results: by way of a tile's own 16 rows of this warp, which no product reads any more --------------------------- */
+/* --- results pass through the warp's own 16 rows of a tile, which no product reads any more ----------------------- */
 
-/* product times scale[side], rounded, into the tile of ROWS rows; row: of the warp. */
+/* Writes product times scale[side], rounded, into the tile of ROWS rows. row: the warp's first row. */
 template <typename T, int ROWS, int D>
 DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (&scale)[2]) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(T);
@@ -159,7 +163,7 @@ DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (
     }
     __syncwarp();
 }
-/* And from there to rows `first` on of a head, those before T. */
+/* Writes the product through the tile to rows `first` on of a head, except rows from T on. */
 template <typename T, int ROWS, int D>
 DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2],
                           const Heads &h) {

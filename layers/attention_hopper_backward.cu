@@ -1,21 +1,22 @@
-/* attention_hopper_backward.cu - attention_backward of layers.h on wgmma and TMA, for compute capability 9.0, by blocks of
- * keys and blocks of queries; formulas and the portable kernels are in attention_backward.cu.
+/* attention_hopper_backward.cu - attention_backward of layers.h on wgmma and TMA, for compute capability 9.0, by blocks
+ * of keys and blocks of queries; formulas and the portable kernels are in attention_backward.cu.
  *
- * As there, one kernel has blocks of keys that walk the queries (dk, dv), the other blocks of queries that walk the keys
- * (dq): seven products a tile. Five do where a block has a whole head (attention_hopper_heads.cu); but then dq passes
- * through L2 in fp32, 8 D bytes a query for each 128 keys, and a batch of few heads leaves most of the GPU idle. So these
- * kernels are for few heads, long sequences, grouped keys and context ranks. A sum stays in the registers of one
- * warpgroup, in one order: the same bits every time, for each number of context ranks, and as a block a head has them.
+ * As in that file, one kernel has blocks of keys that walk the queries (dk, dv), the other blocks of queries that walk
+ * the keys (dq): seven products a tile. Five are enough if a block has a whole head (attention_hopper_heads.cu). But
+ * then dq passes through L2 in fp32, 8 D bytes a query for each 128 keys, and a batch of few heads leaves most of the
+ * GPU idle. So these kernels are for few heads, long sequences, grouped keys and context ranks. A sum stays in the
+ * registers of one warpgroup, in one order. The bits are the same every time, for any number of context ranks, and with
+ * a block a head.
  */
 #include "layers/attention_hopper_backward.cuh"
 
-/* Two items' own rows, and STAGES steps of the other side's: 136 and 196 KiB at D = 64 and 128. */
+/* Shared memory of two items' own rows, and of STAGES steps of the other side's: 136 and 196 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) KeysShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D];
-    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP of them */
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values each */
 };
-/* 160 and 224 KiB. */
+/* Shared memory of the queries kernel: 160 and 224 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
     static constexpr int STEP = D == 64 ? 128 : 64, STAGES = 3;
     T q[2][BLOCK_ROWS * D], dy[2][BLOCK_ROWS * D], k[STAGES][STEP * D], v[STAGES][STEP * D];
@@ -33,16 +34,16 @@ template <int STAGES> DEVICE void queues_init(BackwardQueues<STAGES> &queues) {
         queue_init(queues.steps);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last one of the whole block */
+    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
 }
 
 /* --- keys: dk and dv ------------------------------------------------------------------------------------------------------ */
 
-/* head: the group's first; row: the first one in keys; key: in its sequence; position: of this warpgroup's first key. Queries
- * begin .. end - 1 of each of the group's heads, STEP at a time, see one of these keys. */
+/* head: the group's first; row: first row in keys; key: its row in the sequence; position: position of this warpgroup's
+ * first key. Queries begin .. end - 1 of each of the group's heads, STEP at a time, see one of these keys. */
 typedef struct { int head, row, key, position, begin, end; } KeysItem;
 
-/* All lanes of a warp call it together. */
+/* Returns item i. All lanes of a warp call it together. */
 template <int STEP, bool PLAIN> DEVICE KeysItem keys_item(const Heads &h, int i) {
     const int       tiles = (h.T + BLOCK_ROWS - 1) / BLOCK_ROWS;
     const Place     p = attention_place(h, h.group, h.context * tiles, false, i);
@@ -83,7 +84,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>:
     }
 }
 
-/* All steps of an item. n: steps that the consumers have taken so far. */
+/* Computes all steps of an item. n: steps that the consumers have taken so far. */
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues,
                       const T *k, const T *v, unsigned &n, const KeysItem &item, const Heads &h) {
@@ -91,7 +92,7 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
     const int      position = item.position, steps = max(item.end - item.begin + STEP - 1, 0) / STEP * (PLAIN ? 1 : h.group);
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, item.head);
     int            query = item.begin, step = 0;
-    bool           is_running = false; /* the product of step n - 1 for dk */
+    bool           is_running = false; /* the product for dk of step n - 1 still runs */
     uint32_t       ds[STEP / 16][4];
     set_zero(dk);
     set_zero(dv);
@@ -101,7 +102,7 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
     }
     #pragma unroll 1
     for (; step < steps; step++, n++) {
-        if (query >= item.end) query = item.begin; /* of the group's next head */
+        if (query >= item.end) query = item.begin; /* continues with the group's next head */
         queue_take(queues.steps, n);
         const unsigned slot = n % STAGES;
         keys_step<T, D, !PLAIN>(dk, dv, ds, {k, v, shared->q[slot], shared->dy[slot], shared->lse[slot], shared->delta[slot]}, position,
@@ -116,7 +117,8 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
 
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues, const Heads &h, int items) {
-    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16; /* the warp's first in the tile */
+    /* the warp's first row in the tile */
+    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const KeysItem item = keys_item<KeysShared<T, D>::STEP, PLAIN>(h, i);
@@ -166,11 +168,11 @@ DEVICE void queries_load(QueriesShared<T, D> *shared, BackwardQueues<QueriesShar
     }
 }
 
-/* A thread's two rows: -lse log2(e) and -delta. */
+/* -lse log2(e) and -delta of a thread's two rows. */
 typedef struct { float lse[2], delta[2]; } RowMinus;
 
-/* One step: s and dp, and what they add to dq. The last step's product still runs when it begins, and this one's when it
- * returns. */
+/* One step: computes s and dp, and what they add to dq. At the begin the last step's product still runs, and on return
+ * this step's. */
 template <typename T, int D, bool DOCUMENTS, class F>
 DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>::STEP / 16][4], const T *q, const T *dy, const T *k,
                          const T *v, const RowMinus &minus, int position, int row, int key, const int32_t *starts, const Heads &h,
@@ -189,7 +191,7 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     for (int i = 0; i < STEP / 2; i++) s[i] = exp2_approx(fmaf(s[i], h.scale_log2, minus.lse[held_side(i)]));
     wgmma_wait<0>(dp);
     #pragma unroll
-    for (int i = 0; i < STEP / 2; i += 2) { /* of p rounded, as in multiply_by_scores: the same bits of dq */
+    for (int i = 0; i < STEP / 2; i += 2) { /* from the rounded p, as in multiply_by_scores, for the same bits of dq */
         const float2 p = unpack_pair<T>(pack_pair<T>(s[i], s[i + 1]));
         s[i] = p.x * (dp[i] + minus.delta[held_side(i)]), s[i + 1] = p.y * (dp[i + 1] + minus.delta[held_side(i)]);
     }
@@ -198,7 +200,7 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     add_rows<T, STEP, D>(dq, ds, k);
 }
 
-/* All steps of an item. n: steps that the consumers have taken so far. */
+/* Computes all steps of an item. n: steps that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues, const T *q,
                          const T *dy, unsigned &n, const QueriesItem &item, Minus minus, const Heads &h) {
@@ -222,7 +224,7 @@ DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared, Backwa
     }
     wgmma_wait<0>(dq);
     if (key > item.begin) queue_free(queues.steps, n - 1);
-    for (; key < item.end; key += STEP, n++) { /* no query of the warpgroup sees these */
+    for (; key < item.end; key += STEP, n++) { /* no query of the warpgroup sees these keys */
         queue_take(queues.steps, n);
         queue_free(queues.steps, n);
     }
@@ -231,7 +233,8 @@ DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared, Backwa
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues, Minus minus,
                             const Heads &h, int items) {
-    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16; /* the warp's first in the tile */
+    /* the warp's first row in the tile */
+    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const QueriesItem item = queries_item<QueriesShared<T, D>::STEP, DOCUMENTS>(h, i);
@@ -250,9 +253,9 @@ DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues
 
 #endif
 
-/* Items are 128 keys of one head of keys, those of the earliest, which most queries see, first. grid: the
- * multiprocessors, or fewer where there are fewer items; no two items write to one place. Bound: tensor cores, four
- * products a tile; of the operands in shared memory dv's and dk's left ones are in registers. */
+/* An item is 128 keys of one head of keys; the earliest keys, which most queries see, come first. grid: the
+ * multiprocessors, or fewer if there are fewer items. No two items write to one place. Bound: tensor cores, four
+ * products a tile. The left operands for dv and dk are in registers, the other operands in shared memory. */
 template <typename T, int D, bool PLAIN>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     attention_keys_hopper_kernel(T *dkeys, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap keys,
@@ -275,8 +278,8 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
 #endif
 }
 
-/* Items are 128 queries of one head, the last ones first. grid and places as above. Bound: tensor cores, three products
- * a tile. */
+/* An item is 128 queries of one head; the last ones come first. grid and places are those of the keys kernel. Bound:
+ * tensor cores, three products a tile. */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     attention_queries_hopper_kernel(T *dqkv, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap keys,

@@ -1,15 +1,18 @@
-/* attention_hopper_heads.cu - attention_backward of layers.h with a block a head, for compute capability 9.0: five products
- * a tile, where the kernels of attention_hopper_backward.cu take seven. See attention_hopper_backward.cuh.
+/* attention_hopper_heads.cu - attention_backward of layers.h with a block a head, for compute capability 9.0: five
+ * products a tile, where the kernels of attention_hopper_backward.cu take seven. See attention_hopper_backward.cuh.
  *
  * A block walks a head's keys, 128 at once, and for each of these tiles the queries that see it, 64 at once. Two
- * warpgroups have 64 of the keys each, and dk and dv in registers. They leave ds, rounded, in shared memory, where a third
- * warpgroup takes it as the left operand of its one product, dq += ds k. So only dq is not finished when a tile of keys
- * is: the tile of 64 queries waits in memory, in fp32, for the next tile of keys. A thread of the third warpgroup always
- * has the same elements of it: it loads and stores them itself, without atomics and in one order, and the bits are the
- * same every time. The first tile of keys begins a sum, that of the queries' own positions ends it; what lies between
- * passes through L2, in which the sums of all blocks fit (attention_by_heads).
- * With 128 channels dk and dv take 128 of a thread's 208 registers: ds overwrites p once dv's product has ended, and dq,
- * with the registers that are left, is made 64 columns after 64.
+ * warpgroups have 64 of the keys each, and dk and dv in registers. They leave ds, rounded, in shared memory. A third
+ * warpgroup uses it as the left operand of its one product, dq += ds k.
+ *
+ * So only dq is not finished when a tile of keys is: the tile of 64 queries waits in memory, in fp32, for the next tile
+ * of keys. A thread of the third warpgroup always has the same elements of it. It loads and stores them itself, without
+ * atomics and in one order, so the bits are the same every time. The first tile of keys begins a sum; that of the
+ * queries' own positions ends it. In between it passes through L2, in which the sums of all blocks fit
+ * (attention_by_heads).
+ *
+ * With 128 channels dk and dv take 128 of a thread's 208 registers. ds then overwrites p once dv's product has ended,
+ * and dq, with the remaining registers, is computed 64 columns at a time.
  */
 #include "layers/attention_hopper_backward.cuh"
 #include "layers/fp8_tile.cuh"
@@ -18,19 +21,19 @@ enum {
     ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP
 };
 
-/* A thread's registers; 2 x KEYS + ADDER + LOADER = 4 x 128. */
+/* Registers of a thread. 2 x KEYS + ADDER + LOADER = 4 x 128. */
 template <int D> struct HeadsRegisters { enum { KEYS = D == 64 ? 192 : 208, ADDER = D == 64 ? 96 : 64, LOADER = 32 }; };
 
-/* Two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries], 64 columns of dq on
- * their way out: 176 and 220 KiB at D = 64 and 128. */
+/* Shared memory: two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries], and 64 columns
+ * of dq before they are stored. 176 and 220 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2, SLOTS = D == 64 ? 2 : 1;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D],
           ds[SLOTS][BLOCK_ROWS * STEP], dq[STEP * BOX];
-    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP of them */
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values each */
 };
 
-/* Where dqkv goes: there, or as codes. */
+/* Destination of dqkv: a tensor, or codes. */
 template <typename T> struct HeadsOut {
     T        *dqkv;
     Fp8Target codes;
@@ -50,10 +53,11 @@ template <typename T, int D> DEVICE void queues_init(HeadsQueues<T, D> &queues) 
         queue_init(queues.ds, CONSUMER_WARPS, ADDER_WARPS);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last one of the whole block */
+    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
 }
 
-/* A tile of keys is seen by queries from `key` up to end - 1. All lanes of a warp call it together. */
+/* Returns the end of the queries that see a tile of keys: queries `key` to end - 1. All lanes of a warp call it
+ * together. */
 template <bool DOCUMENTS> DEVICE int queries_end(const Heads &h, int head, int key) {
     return DOCUMENTS ? rows_until(starts_of(h, head), min(key + BLOCK_ROWS, h.T) - 1, h) : h.T;
 }
@@ -86,19 +90,21 @@ DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, con
 
 /* --- results -------------------------------------------------------------------------------------------------------- */
 
-/* A thread's notes of the codes it has made: registers are few. */
+/* Returns a thread's notes on the codes it has made. They are in shared memory, because registers are few. */
 DEVICE Seen &notes() {
     SMEM(Seen, seen, [HEADS_LOADER]);
     return seen[threadIdx.x];
 }
 
-/* A warp's 16 rows of 64 columns, as they lie in a tile, to t from that row and column on, as codes. The warp casts four rows at once,
- * whose codes take the place of rows that have been read; from there a lane turns 8 rows of 4 columns. No bank conflicts. */
+/* Stores a warp's 16 rows of 64 columns of a tile as codes, from that row and column of t on. The warp casts four rows
+ * at once, and their codes overwrite rows that have been read. From there a lane transposes 8 rows of 4 columns. No
+ * bank conflicts. */
 DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *rows) {
     enum { PACKS = BOX / PACK8, WORDS = BOX / 4, HALF = CHUNK / 2 };
     const int       lane = (int)afresh(threadIdx.x) % WARP, pack = lane % PACKS, half = lane / WORDS, word = lane % WORDS;
     const CastScale by = cast_scale<E5M2>(t.scale);
-    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the lower 8 rows a row further: other banks */
+    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the lower 8 rows are moved by a row, to other
+                                                                 * banks */
     Seen            seen = notes();
     Codes8          turned[4];
     #pragma unroll 1
@@ -120,7 +126,8 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
     for (int j = 0; j < 4; j++) pack_store((uint32_t *)(t.turned + (column + word * 4 + j) * t.R_up + first + half * HALF), turned[j]);
 }
 
-/* x times scale: the warp's rows of a tile, and its column sums. first: its position; column: of dqkv. */
+/* Stores x times scale: the warp's rows of a tile, and its column sums. first: position of the first row; column:
+ * column of dqkv. */
 template <typename T, int ROWS, int D, bool CODES>
 DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2], int head,
                         int column, const Heads &h) {
@@ -135,7 +142,7 @@ DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, con
 
 /* --- two warpgroups: dk, dv and ds ------------------------------------------------------------------------------------ */
 
-/* A warp's 16 rows of ds, in the n-th place. */
+/* Writes a warp's 16 rows of ds to the n-th place of the queue. */
 template <typename T, int SLOTS, class Shared>
 DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint32_t (&ds)[KEYS_STEP / 16][4]) {
     const int thread = (int)afresh(threadIdx.x), lane = thread % WARP, row = thread / WARP * 16 + lane % 16,
@@ -147,18 +154,18 @@ DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint3
     queue_give(queue, n);
 }
 
-/* A tile of keys, the one in that place. n: steps that the consumers have taken so far. */
+/* Computes the tile of keys in this place. n: steps that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, unsigned place,
                        unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
     constexpr int  STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    constexpr bool FEW = D == 128 && std::is_same<T, half>::value; /* registers: else the compiler spills */
+    constexpr bool FEW = D == 128 && std::is_same<T, half>::value; /* few registers: without this the compiler spills */
     const int      group = (int)threadIdx.x / WARPGROUP, position = key + group * GROUP_ROWS;
     int            query = key;
     uint32_t       ds[STEP / 16][4];
     set_zero(dk);
     set_zero(dv);
-    if (group > 0) { /* the first step's queries see none of these keys: its ds is not read */
+    if (group > 0) { /* the first step's queries see none of these keys, and its ds is not read */
         queue_take(queues.steps, n);
         queue_free(queues.steps, n);
         queue_await_room(queues.ds, n);
@@ -181,7 +188,8 @@ DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D>
 
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
-    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16; /* the warp's first in the tile */
+    /* the warp's first row in the tile */
+    const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
         const int32_t *starts = DOCUMENTS ? starts_of(h, head) : NULL;
@@ -192,7 +200,8 @@ DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, Hea
             T          *v = shared->v[done % 2];
             queue_take(queues.own, done);
             heads_rows<T, D, DOCUMENTS>(dk, dv, shared, queues, done % 2, n, key, queries_end<DOCUMENTS>(h, head, key), starts, h);
-            named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's values have been read; keys still are, for dq */
+            named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's values have been read; keys are still needed
+                                                       * for dq */
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dv, one, head, column + h.key_columns, h);
             __syncwarp();
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dk, scale, head, column, h);
@@ -204,7 +213,7 @@ DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, Hea
 
 /* --- the third: dq ---------------------------------------------------------------------------------------------------- */
 
-/* 64 columns of dq = or += ds k, over the first KEYS keys of the tile; ds lies as [keys, queries]. */
+/* Computes 64 columns of dq = or += ds k, over the first KEYS keys of the tile. ds is [keys, queries]. */
 template <typename T, int KEYS> DEVICE void multiply_ds(float (&dq)[BOX / 2], const T *ds, const T *k, bool add) {
     const uint64_t left = matrix_descriptor(ds, BOX * BOX * 2, SWIZZLE_ROWS_BYTES),
                    right = matrix_descriptor(k, BOX * BLOCK_ROWS * 2, SWIZZLE_ROWS_BYTES);
@@ -216,7 +225,7 @@ template <typename T, int KEYS> DEVICE void multiply_ds(float (&dq)[BOX / 2], co
     wgmma_wait<0>(dq);
 }
 
-/* A thread's elements of a tile of sums, four at once. */
+/* Load and store a thread's elements of a tile of sums, four at once. */
 template <int N> DEVICE void sums_load(float (&x)[N], const float *tile) {
     #pragma unroll
     for (int i = 0; i < N; i += 4) {
@@ -233,7 +242,7 @@ template <int N> DEVICE void sums_store(float *tile, const float (&x)[N]) {
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
     constexpr int STEP = HeadsShared<T, D>::STEP, SLOTS = HeadsShared<T, D>::SLOTS;
-    const int     row = (int)threadIdx.x % WARPGROUP / WARP * 16; /* the warp's first in the tile */
+    const int     row = (int)threadIdx.x % WARPGROUP / WARP * 16; /* the warp's first row in the tile */
     const float   scale[2] = {h.scale, h.scale};
     unsigned      done = 0, n = 0;
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
@@ -244,18 +253,18 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
             #pragma unroll 1
             for (int query = key; query < end; query += STEP, n++) {
                 const int first = DOCUMENTS ? starts_of(h, head)[query] / BLOCK_ROWS * BLOCK_ROWS : 0;
-                const bool is_last = query < key + BLOCK_ROWS; /* no later key is seen */
+                const bool is_last = query < key + BLOCK_ROWS; /* no later key is seen by this step's queries */
                 const T   *ds = shared->ds[n % SLOTS];
                 #pragma unroll 1
                 for (int column = 0; column < D; column += BOX) {
                     float *part = sums + (int64_t)query * D + column * STEP, dq[BOX / 2];
-                    if (key > first) sums_load(dq, part); /* comes while ds is awaited */
+                    if (key > first) sums_load(dq, part); /* is loaded while the warp waits for ds */
                     if (column == 0) queue_take(queues.ds, n);
                     if (query == key) multiply_ds<T, GROUP_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     else multiply_ds<T, BLOCK_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     if (column == D - BOX) queue_free(queues.ds, n);
-                    __syncwarp(); /* the last result has left shared->dq */
-                    if (is_last) { /* what it takes to store is found again each time: registers are few */
+                    __syncwarp(); /* the last result in shared->dq has been stored */
+                    if (is_last) { /* values for the store are computed again each time, because registers are few */
                         const int again = (int)afresh(head), from = (int)afresh(row);
                         heads_store<T, STEP, BOX, CODES>(out, query + row, shared->dq, from, dq, scale, again,
                                                          head_column(h, again) + column, h);
@@ -271,9 +280,9 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
 
 #endif
 
-/* Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its part of sums [grid, heads_sums]. grid:
- * the multiprocessors, or fewer where there are fewer heads. Bound: tensor cores, five products a tile, and nearly as much
- * shared memory. */
+/* Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its row of sums [grid, heads_sums].
+ * grid: the multiprocessors, or fewer if there are fewer heads. Bound: tensor cores, five products a tile, and nearly
+ * as much shared memory. */
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 KERNEL __launch_bounds__(HEADS_THREADS, 1)
     attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums, const __grid_constant__ TensorMap qkv,
@@ -288,7 +297,7 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
     queues_init(queues[0]);
     if (threadIdx.x >= HEADS_LOADER) {
         registers_lower<HeadsRegisters<D>::LOADER>();
-        tiles_aligned(shared); /* here, where registers are many */
+        tiles_aligned(shared); /* checked here, where registers are plenty */
         if (threadIdx.x < HEADS_LOADER + WARP) heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
     } else if (threadIdx.x >= ADDER) {
         registers_lower<HeadsRegisters<D>::ADDER>();
@@ -303,10 +312,10 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-/* Without a GPU, as on an H100. */
+/* Returns the number of multiprocessors; without a GPU that of an H100. */
 static int64_t heads_processors(void) { return device_multiprocessors() ? device_multiprocessors() : 132; }
 static int64_t heads_blocks(int64_t heads) { return heads < heads_processors() ? heads : heads_processors(); }
-/* Elements of dq that a block keeps in memory. */
+/* Returns the elements of dq that a block keeps in memory. */
 static int64_t heads_sums(int64_t T, int64_t D) { return blocks_for(T, KEYS_STEP) * KEYS_STEP * D; }
 
 size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
@@ -314,7 +323,7 @@ size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
 }
 
 bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
-    enum { L2_BYTES = 40 << 20 }; /* of an H100's 50 MB */
+    enum { L2_BYTES = 40 << 20 }; /* less than an H100's 50 MB */
     const AttentionAsked asked = attention_asked();
     if (!attention_expects_hopper(act, h.size) || h.query != h.key || asked == ATTENTION_TILES) return false;
     const int64_t waves = blocks_for(heads, heads_processors());

@@ -1,7 +1,7 @@
 /* attention_last.c - CPU side of attention_last_forward in layers.h.
  *
- * One item of work is a query of one head. It walks the keys up to its own, KEYS at a time, with a running maximum and
- * sum. An item's sums do not depend on the other items, nor on the threads.
+ * A work item is a query of one head. It walks the keys up to its own, KEYS at a time, with a running maximum and sum.
+ * An item's sums do not depend on the other items, nor on the threads.
  */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
@@ -13,8 +13,8 @@ enum { KEYS = 64 }; /* a multiple of 16 */
 typedef struct {
     DType       type;
     int64_t     n, T, C, H, D; /* C = H*D: columns of y         */
-    int64_t     group;         /* query heads to a head of keys */
-    int64_t     columns;       /* of qkv                        */
+    int64_t     group;         /* query heads that share a head of keys */
+    int64_t     columns;       /* columns of qkv */
     int64_t     wide;  /* D rounded up to 16: floats of a row of scratch */
     float       scale; /* 1/sqrt(D), folded into q                       */
     void       *y;     /* borrowed, [n,C]  */

@@ -1,18 +1,18 @@
 /* attention_last.cu - CUDA side of attention_last_forward in layers.h; the CPU twin is attention_last.c.
  *
  * A block has one query of one head and walks the keys up to its own, THREADS at a time, with a running maximum and
- * sum. First a thread has a key and computes its score; then a warp has every WARPSth of these keys and adds their
- * values, a lane D/32 channels.
+ * sum. First each thread computes the score of one key. Then each warp adds the values of every WARPSth of these keys;
+ * a lane has D/32 channels.
  */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP, MOST_D = 128, HELD = MOST_D / WARP };
 
-/* C, columns: those of y and of qkv; group: query heads to a head of keys */
+/* C, columns: columns of y and of qkv; group: query heads that share a head of keys */
 typedef struct { int64_t T, n, C, columns; int D, group; float scale; } Last;
 
-/* q . k of D channels, W at a time. */
+/* Returns q . k of D channels, W at a time. */
 template <typename T, int W> DEVICE float last_score(const float *q, const T *k, int D) {
     float score = 0.0f;
     for (int d = 0; d < D; d += W) {
@@ -36,13 +36,13 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     float    top = -INFINITY, total = 0.0f, sum[HELD];
     for (int i = 0; i < HELD; i++) sum[i] = 0.0f;
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
-    __syncthreads(); /* q is there */
+    __syncthreads(); /* q is complete */
     for (int64_t first = 0; first < seen; first += THREADS) {
         int   left = (int)(seen - first), count = left < THREADS ? left : (int)THREADS;
         float score = thread < count ? last_score<T, W>(q, keys + (first + thread) * step, D) : -INFINITY;
         float high = fmaxf(top, block_max(score, part)), shrink = expf(top - high);
         top = high;
-        p[thread] = expf(score - high); /* the values of the keys before have been added: block_max has a barrier */
+        p[thread] = expf(score - high); /* block_max has a barrier, so the values of the earlier keys have been added */
         total = total * shrink + p[thread];
         __syncthreads(); /* p is complete */
         for (int i = 0; i < HELD; i++) sum[i] *= shrink;
@@ -54,7 +54,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     }
     total = block_sum(total, part);
     for (int i = 0; i < HELD; i++) sums[warp * MOST_D + lane + i * WARP] = sum[i];
-    __syncthreads(); /* the warps' sums are there */
+    __syncthreads(); /* the warps' sums are complete */
     if (thread >= D) return;
     float all = 0.0f;
     for (int w = 0; w < WARPS; w++) all += sums[w * MOST_D + thread];

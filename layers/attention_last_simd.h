@@ -2,7 +2,7 @@
  * per instruction set (core/simd_each.h). */
 #include "layers/act_simd.h"
 
-/* q . k over a head's D channels; q is padded with zeros. */
+/* Returns q . k over a head's D channels; q is padded with zeros. */
 SIMD_INLINE float SIMD(last_score)(DType type, const float *q, const void *qkv, int64_t at, int64_t D) {
     f32x16 sum = f32x16_all(0.0f);
     for (int64_t d = 0; d < D; d += LANES)
@@ -10,7 +10,7 @@ SIMD_INLINE float SIMD(last_score)(DType type, const float *q, const void *qkv, 
     return f32x16_sum(sum);
 }
 
-/* Scores of `keys` keys from element `at` of qkv on; those past them are -infinity. Returns the largest. */
+/* Writes the scores of `keys` keys from element `at` of qkv on. Scores past them are -infinity. Returns the largest. */
 SIMD_INLINE float SIMD(last_scores)(DType type, float *score, const Last *job, const float *q, int64_t at,
                                     int64_t keys) {
     f32x16 high = f32x16_all(-INFINITY);

@@ -5,11 +5,11 @@
 #include "layers/tile_simd.h"
 #include "layers/attention_pack.h"
 
-/* The scores of a tile become p = exp(score - top), their lanewise sums join w->sum, and sums under a lower maximum
- * shrink. */
+/* Replaces the scores of a tile by p = exp(score - top) and adds their lanewise sums to w->sum. Sums under a lower
+ * maximum shrink. */
 static void SIMD(softmax_tile)(ForwardScratch w, int64_t wide, int64_t rows, int64_t columns, TileForm form) {
     for (int64_t row = 0; row < rows; row += LANES) {
-        int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* past it the scores are not set */
+        int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* columns from `end` on are not set */
         float   highest[LANES * LANES], turned[LANES * LANES];
         for (int64_t r = 0; r < LANES; r++) {
             float *p = w.scores + (row + r) * TILE;
@@ -37,7 +37,7 @@ static void SIMD(softmax_tile)(ForwardScratch w, int64_t wide, int64_t rows, int
     }
 }
 
-/* One tile of queries: w.k and w.v hold the head's keys and values. */
+/* Computes one tile of queries. w.k and w.v hold the head's keys and values. */
 static void SIMD(forward_tile)(const Forward *job, ForwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->T), padded = tile_round(rows), last = attention_place(h, tile);
@@ -68,7 +68,7 @@ static void SIMD(forward_share)(const Forward *job, ForwardScratch w, Share shar
     const Heads *h = &job->heads;
     int64_t      packed = -1;
     for (int64_t item = share.first; item < share.end; item++) {
-        int64_t head = item / h->tiles, group = head / h->group; /* heads of a group share what is packed */
+        int64_t head = item / h->tiles, group = head / h->group; /* heads of a group share the packed keys and values */
         if (group != packed) {
             for (int64_t keys = 0; keys < h->key_tiles; keys++) {
                 int64_t rows = attention_rows(keys, h->context.ranks * h->T), step = attention_key_step(h);

@@ -1,9 +1,9 @@
-/* attention_tile.cuh - shared by attention's kernels: a block's place, tiles in shared memory, tensor-core products
- * of tiles.
+/* attention_tile.cuh - shared by attention's kernels: a block's place, tiles in shared memory, tensor-core products of
+ * tiles.
  *
- * A tile holds rows of one head's q, k, v or dy, D columns of T padded with zeros to a multiple of 32 (zeros change no
- * product), with 16 bytes between rows: the eight rows of a matrix load then lie in different banks for each of the
- * widths 32, 64, 96, 128. A warp of the tensor-core kernels owns ATOMS x 16 rows of a product; scores become the left
+ * A tile holds rows of one head's q, k, v or dy: D columns of T, padded with zeros to a multiple of 32 (zeros change no
+ * product). 16 bytes separate the rows, so that the eight rows of a matrix load are in different banks for each of the
+ * widths 32, 64, 96, 128. A warp of the tensor-core kernels owns ATOMS x 16 rows of a product. Scores become the left
  * factor of the next product in registers.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_TILE_CUH
@@ -16,41 +16,42 @@
 
 enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20, SUMMED_ROWS = 16, HEADS_SUMMED = 8 };
 
-/* The problem, as each kernel gets it. */
+/* Parameters of a call, as each kernel gets them. */
 typedef struct {
     int   T, C, D, H, heads; /* C = H*D, heads = B*H                                              */
-    int   group;             /* query heads to a head of keys                                       */
-    int   columns;           /* of qkv                                                              */
+    int   group;             /* query heads that share a head of keys */
+    int   columns;           /* columns of qkv */
     int   key_columns;       /* elements from a key to its value                                    */
-    Positions at;            /* of queries; in order: a query's position is its row                 */
-    int   context;           /* ranks; 1: keys and values are in qkv, in order                      */
+    Positions at;            /* positions of queries; in order, a query's position is its row */
+    int   context;           /* number of context ranks; 1: keys and values are in qkv, in order */
     int   key_stride;        /* elements from a key to the next                                     */
     int64_t owner_stride;    /* elements from the keys of one context rank to those of the next     */
-    int   section;           /* heads of keys that stay in the second-level cache with their values  */
+    int   section;           /* heads of keys that stay in the L2 cache with their values */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
-    const int32_t *starts;   /* [B,T] of documents; NULL: each sequence is one                       */
-    float *row_sums;         /* [B,parts,columns] of dqkv, by kernels on wgmma; or NULL              */
-    int   parts;             /* of a sequence's SUMMED_ROWS rows, or HEADS_SUMMED and later ones with them */
+    const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one */
+    float *row_sums;         /* [B,parts,columns] column sums of dqkv, by kernels on wgmma; or NULL */
+    int   parts;             /* sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to which later
+                              * ones are added */
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
 } Heads;
 
-/* Where a block works: a tile of positions of one head. */
+/* Where a block works: on one tile of positions of one head. */
 typedef struct {
-    int     head, tile; /* query head of B*H, of a group the first                      */
+    int     head, tile; /* query head of B*H, the first of its group */
     int64_t qkv, y;     /* elements before the head's first row in qkv (its q) and in y */
-    int64_t keys;       /* the same, of keys                                            */
+    int64_t keys;       /* elements before the head's first row of keys */
 } Place;
 
-/* Backward's products begin at these negated values of a query, in place of a subtraction: p = exp(scale (q.k + lse)) and
- * ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
+/* Backward's products start from these negated values of each query, which replaces a subtraction: p = exp(scale (q.k +
+ * lse)) and ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
 enum { PADDED = 128 };
 typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
 
-/* delta, or where none is given that of dy and y, taken from s->scratch. In attention_delta.cu. */
+/* Returns delta. If it is none, computes it from dy and y in memory of s->scratch. In attention_delta.cu. */
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);
 
-/* Checks the tensors that forward and backward share; returns the problem. */
+/* Checks the tensors that forward and backward share, and returns the parameters. */
 static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor starts, ContextPart context, HeadShape shape) {
     int64_t H = shape.query, T = lse.dim[1], B = lse.dim[0] / H, D = shape.size;
     CHECK(D <= ATTENTION_MAX_D, "a head of %lld channels; the GPU takes up to %d", (long long)D, ATTENTION_MAX_D);
@@ -84,9 +85,10 @@ static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor sta
         else { constexpr int WIDE = ATTENTION_MAX_D; __VA_ARGS__; }            \
     } while (0)
 
-/* Of a block, or item, of this number; they start in the order of their numbers. Heads go section by section, so that the
- * rows that tiles of a head share are read from the cache. Within a section tile 0 of all heads comes first, or the last
- * tile where later tiles have more work. A block has `members` query heads: one, or a whole group. */
+/* Returns the place of the block, or item, of this number. They start in the order of their numbers. Heads follow
+ * section by section, so that the rows that tiles of a head share are read from the cache. Within a section tile 0 of
+ * all heads comes first, or the last tile if later tiles have more work. A block has `members` query heads: one, or a
+ * whole group. */
 DEVICE Place attention_place(const Heads &h, int members, int tiles, bool last_first, int block = (int)blockIdx.x) {
     int   section = h.section * h.group / members, first = block / (section * tiles) * section,
           i = block - first * tiles;
@@ -103,20 +105,21 @@ DEVICE Place attention_place(const Heads &h, int members, int tiles, bool last_f
 
 DEVICE int position_of(const Heads &h, int row) { return (int)POSITION_OF(h.at, row); }
 
-/* Keys from position `key` on, as far as the chunk goes (whole tiles of 64): on which rank, and from which row of the
- * sequence there. */
+/* Where the keys from position `key` on are, as far as the chunk goes (whole tiles of 64): the context rank that owns
+ * them, and their first row of the sequence there. */
 typedef struct { int64_t owner; int row; } KeyRows; /* elements before the owner's keys */
 DEVICE KeyRows key_rows(const Heads &h, int key) {
     if (h.context == 1) return {0, key};
     int half = (int)h.at.half, chunk = key / half, owner = chunk < h.context ? chunk : 2 * h.context - 1 - chunk;
     return {owner * h.owner_stride, (chunk < h.context ? 0 : half) + key % half};
 }
-/* The positions of an owner's rows. */
+/* Returns the positions of an owner's rows. */
 DEVICE Positions owner_positions(const Heads &h, int owner) {
     Positions p = {h.at.half, owner * h.at.half, (2 * h.context - 2 - owner) * h.at.half}, in_order = {0, 0, 0};
     return h.context > 1 ? p : in_order;
 }
-/* The first row, a multiple of `step`, of which a query may see the key at this position: rows and positions both rise. */
+/* Returns the first row, a multiple of `step`, whose query may see the key at this position. Rows and positions both
+ * rise. */
 DEVICE int first_query(const Heads &h, int key, int step) {
     int low = key - (int)h.at.low, high = key - (int)h.at.high;
     if (h.context == 1) return key / step * step;
@@ -124,18 +127,19 @@ DEVICE int first_query(const Heads &h, int key, int step) {
     return high < (int)h.at.half ? (int)h.at.half : high / step * step;
 }
 
-/* --- documents: kernels are built with DOCUMENTS, too, for sequences that hold several ------------------------------- */
+/* --- documents: kernels with DOCUMENTS are for sequences that hold several ---------------------------------------- */
 
-/* The running maximum before a query has met a key of its document: below every score, and finite, so that exp(-infinity
- * - it) is 0. */
+/* Returns the running maximum before a query has met a key of its document. It is below every score, and finite, so
+ * that exp(-infinity - it) is 0. */
 DEVICE float no_score() { return -1e38f; }
 
-/* Of each row of a head's sequence, the position of the first key that its query sees. Rows past T have the last one's. */
+/* Return the starts of a head's sequence: for each row the position of the first key that its query sees. Rows past T
+ * have the value of the last row. */
 DEVICE const int32_t *starts_of(const Heads &h, int head) { return h.starts + (int64_t)(head / h.H) * h.T; }
 DEVICE int            start_at(const int32_t *starts, int row, const Heads &h) { return starts[min(row, h.T - 1)]; }
 
-/* The number of rows whose queries' documents begin no later than at this position: the first ones, since starts never
- * fall. All lanes of a warp call it together. */
+/* Returns the number of rows whose queries' documents begin at or before this position. They are the first rows,
+ * because starts never fall. All lanes of a warp call it together. */
 DEVICE int rows_until(const int32_t *starts, int position, const Heads &h) {
     int low = 0, high = h.T, lane = (int)threadIdx.x % WARP;
     while (low < high) {
@@ -147,18 +151,18 @@ DEVICE int rows_until(const int32_t *starts, int position, const Heads &h) {
     return low;
 }
 
-/* A tile's rows: elements of a vector, vectors of a row, elements from one row to the next. */
+/* Layout of a tile's rows: elements of a vector, vectors of a row, elements from one row to the next. */
 template <typename T, int D> struct Row {
     static constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK, STRIDE = D + PACK;
 };
 
-/* Rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile; past T or D the tile
- * is zero. The block's THREADS share the work. Asynchronous copies arrive with this thread's next group. */
+/* Loads rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile. Past T or D the
+ * tile is zero. The block's THREADS share the work. Asynchronous copies are complete with this thread's next group. */
 template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
     if (h.vector) {
-        #pragma unroll 1 /* nothing to overlap: the copies are asynchronous, and registers are scarce */
+        #pragma unroll 1 /* no unrolling gains anything, because the copies are asynchronous; it would cost registers */
         for (int i = (int)threadIdx.x; i < ROWS * PACKS; i += THREADS) {
             int  row = i / PACKS, column = i % PACKS * PACK;
             bool inside = first + row < h.T && column < h.D;
@@ -175,7 +179,7 @@ DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads
     }
 }
 
-/* Rows [first, first + ROWS) of a head from a tile, those before T, by one warp. */
+/* Stores rows [first, first + ROWS) of a head from a tile, except those from T on. One warp does it. */
 template <typename T, int ROWS, int D>
 DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
@@ -197,7 +201,7 @@ DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads 
 
 /* --- products of 16-bit tiles: fragments as in core/ptx.cuh, g = lane / 4, t = lane % 4 --------------------------- */
 
-/* Left factor: ATOMS x 16 rows of a tile, 16 columns from `column`. */
+/* Loads a left factor: ATOMS x 16 rows of a tile, 16 columns from `column`. */
 template <typename T, int ATOMS, int D>
 DEVICE void load_left(uint32_t (&a)[ATOMS][4], const T *rows, int column) {
     int lane = (int)threadIdx.x % WARP;
@@ -206,15 +210,15 @@ DEVICE void load_left(uint32_t (&a)[ATOMS][4], const T *rows, int column) {
         ldmatrix_x4(a[atom], rows + (atom * ATOM + lane % 16) * Row<T, D>::STRIDE + column + lane / 16 * 8);
 }
 
-/* Left factor from accumulators: 16 columns of a product, rounded to T. */
+/* Makes a left factor of accumulators: 16 columns of a product, rounded to T. */
 template <typename T>
 DEVICE void left_of(uint32_t (&a)[4], const float (&low)[4], const float (&high)[4]) {
     a[0] = pack_pair<T>(low[0], low[1]), a[1] = pack_pair<T>(low[2], low[3]);
     a[2] = pack_pair<T>(high[0], high[1]), a[3] = pack_pair<T>(high[2], high[3]);
 }
 
-/* s[i][j] += sum over 16 columns d from `column` of a[i][d] rows[j][d]: a step of a product with N rows of a tile,
- * turned. */
+/* s[i][j] += sum over 16 columns d from `column` of a[i][d] rows[j][d]: one step of a product with N rows of a tile,
+ * transposed. */
 template <typename T, int ATOMS, int N, int D>
 DEVICE void add_turned(float (&s)[ATOMS][N / 8][4], const uint32_t (&a)[ATOMS][4], const T *rows, int column) {
     int lane = (int)threadIdx.x % WARP;
@@ -231,7 +235,7 @@ DEVICE void add_turned(float (&s)[ATOMS][N / 8][4], const uint32_t (&a)[ATOMS][4
     }
 }
 
-/* out[i][d] += sum over 16 rows j of a[i][j] rows[j][d]: a step of a product with a tile as it stands. */
+/* out[i][d] += sum over 16 rows j of a[i][j] rows[j][d]: one step of a product with a tile that is not transposed. */
 template <typename T, int ATOMS, int D>
 DEVICE void add_straight(float (&out)[ATOMS][D / 8][4], const uint32_t (&a)[ATOMS][4], const T *rows) {
     int lane = (int)threadIdx.x % WARP;
@@ -248,7 +252,7 @@ DEVICE void add_straight(float (&out)[ATOMS][D / 8][4], const uint32_t (&a)[ATOM
     }
 }
 
-/* Accumulators times scale[atom][upper or lower half] into a warp's own rows of a tile. */
+/* Writes accumulators times scale[atom][upper or lower half] to a warp's own rows of a tile. */
 template <typename T, int ATOMS, int D>
 DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (&scale)[ATOMS][2]) {
     int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
@@ -262,12 +266,12 @@ DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (
                     pack_pair<T>(out[atom][n][2 * side] * scale[atom][side], out[atom][n][2 * side + 1] * scale[atom][side]);
 }
 
-/* Where element e of accumulator n of an atom stands in a warp's product. */
+/* Return the row and column of element e of accumulator n of an atom in a warp's product. */
 DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
 DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
-/* No query sees a later key: those scores become -infinity. Rows are queries and columns keys from the given ones on,
- * or TURNED. */
+/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the given
+ * ones on; if TURNED, rows are keys and columns queries. */
 template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -280,7 +284,8 @@ template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOM
             }
 }
 
-/* Nor one of an earlier document. row: of the first query, in `starts`. */
+/* Masks earlier documents: scores of keys before their query's document become -infinity. row: row of the first query,
+ * in `starts`. */
 template <bool TURNED, int ATOMS, int N>
 DEVICE void mask_documents(float (&s)[ATOMS][N][4], const int32_t *starts, int row, int key, const Heads &h) {
     #pragma unroll

@@ -7,12 +7,12 @@
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, add_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), (type, sum, x, rows, M))
 
-/* Rows whose sum is one f32 partial; the partials are added in float64. */
+/* Rows whose sum is one f32 partial sum; partial sums are added in float64. */
 enum { BIAS_ROWS = 64 };
 
 static int64_t bias_blocks(int64_t N) { return (N + BIAS_ROWS - 1) / BIAS_ROWS; }
 
-/* Blocks do not depend on the thread count. */
+/* Adds column sums of dy to db. The blocks do not depend on the number of threads. */
 static void add_columns(Tensor db, Tensor dy, float *partial) {
     int64_t N = dy.dim[0], M = dy.dim[1], blocks = bias_blocks(N);
     #pragma omp parallel

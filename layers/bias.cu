@@ -23,7 +23,7 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
     });
 }
 
-/* 16 bytes at a time where the rows allow it. */
+/* Queues the kernel. It reads 16 bytes at a time if the rows allow it. */
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M, MatmulWrite write) {
     unsigned parts = (unsigned)blocks_for(rows, per_block);
     DISPATCH_ACT(type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,

@@ -1,7 +1,7 @@
 /* bias.cuh - column sums on a GPU: by bias.cu's kernel, and by kernels that have just computed the matrix.
  *
- * Blocks add stretches of rows and leave partial sums in scratch; a second pass adds those in order. The shape alone fixes
- * the stretches: a GPU of another size adds in the same order.
+ * Blocks add contiguous ranges of rows and leave partial sums in scratch; a second pass adds those in order. The shape
+ * alone fixes the ranges, so a GPU of another size adds in the same order.
  */
 #ifndef TRAIN_GPT_LAYERS_BIAS_CUH
 #define TRAIN_GPT_LAYERS_BIAS_CUH
@@ -12,11 +12,11 @@
 
 enum {
     SUM_WARPS = 8,
-    SUM_BLOCKS = 128, /* along the rows: enough of them to fill a GPU */
-    SUM_ROWS = 64     /* at least, per block                          */
+    SUM_BLOCKS = 128, /* ranges along the rows: enough to fill a GPU */
+    SUM_ROWS = 64     /* rows per block, at least */
 };
 
-/* Rows of one partial sum, and how many of these there are. */
+/* Return the rows of one partial sum, and the number of partial sums. */
 static inline int64_t sum_rows_of(int64_t N) {
     int64_t rows = blocks_for(N, SUM_BLOCKS);
     return rows < SUM_ROWS ? (int64_t)SUM_ROWS : rows;
@@ -24,14 +24,15 @@ static inline int64_t sum_rows_of(int64_t N) {
 static inline int64_t sum_parts_of(int64_t N) { return blocks_for(N, sum_rows_of(N)); }
 static inline size_t  bias_scratch_bytes(int64_t N, int64_t M) { return (size_t)(sum_parts_of(N) * M) * sizeof(float); }
 
-/* A block has a strip of 32 PACK columns, lanes side by side, and its warps take turns with the rows. Their eight sums meet
- * in shared memory, in order: total(c, sum) gets those of this thread's columns below M. Block (32,8). */
+/* Adds the warps' sums of a block. A block has a strip of 32 PACK columns, and its warps alternate over the rows. The
+ * eight sums are added in shared memory, in order: total_of(c, sum) is called for this thread's columns below M. Block
+ * (32,8). */
 template <int PACK, typename F> DEVICE void strip_sums(const float (&sum)[PACK], int64_t M, F total_of) {
     SMEM(float, part, [SUM_WARPS][WARP * PACK]);
     int     lane = (int)threadIdx.x, warp = (int)threadIdx.y;
     int64_t strip = (int64_t)blockIdx.x * WARP * PACK;
     for (int k = 0; k < PACK; k++) part[warp][k * WARP + lane] = sum[k]; /* neighbours in neighbouring banks */
-    __syncthreads(); /* every warp's sums are there */
+    __syncthreads(); /* every warp's sums are complete */
     for (int i = warp * WARP + lane; i < WARP * PACK; i += SUM_WARPS * WARP) {
         int64_t at = strip + i % WARP * PACK + i / WARP;
         if (at >= M) continue;
@@ -41,7 +42,7 @@ template <int PACK, typename F> DEVICE void strip_sums(const float (&sum)[PACK],
     }
 }
 
-/* sums [parts,M] f32 (+)= sums of x [rows,M] over each per_block of its rows. */
+/* sums [parts,M] f32 (+)= sums of x [rows,M] over each range of per_block rows. */
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M, MatmulWrite write);
 
 #endif

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* db [M] f32 += column sums of dy [N,M]. Takes its memory from s->scratch and gives it back. */
+/* db [M] f32 += column sums of dy [N,M]. It takes its memory from s->scratch and gives it back. */
 void bias_backward(Stream *s, Tensor db, Tensor dy);
 
 #ifdef __cplusplus

@@ -2,7 +2,7 @@
  * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
-/* sum [M] = the sum of `rows` rows of x, four at a time. */
+/* Sets sum [M] to the sum of `rows` rows of x, four rows at a time. */
 SIMD_INLINE void SIMD(add_rows_of)(DType type, float *sum, const void *x, int64_t rows, int64_t M) {
     memset(sum, 0, (size_t)M * sizeof(float));
     for (int64_t r = 0; r < rows; r += 4) {

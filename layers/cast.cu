@@ -10,7 +10,7 @@ template <typename To, typename From> DEVICE To cast(From x) {
     else return from_f32<To>(to_f32(x));
 }
 
-/* Thread: PACKS packs, 16 bytes on the wider side. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: its
+/* Thread: PACKS packs of 16 bytes on the wider side. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: its
  * traffic. */
 template <typename To, typename From, int W> KERNEL cast_kernel(To *y, const From *x, int64_t n) {
     await_kernels();

@@ -1,10 +1,10 @@
 /* classifier.c - CPU side of the classifier ops in layers.h. One thread owns one row and walks it while it is in cache:
- * maximum, sum of exponentials, gradient. The sum is taken in f32 over stretches and in float64 across them. */
+ * maximum, sum of exponentials, gradient. The sum is taken in f32 over STRETCH elements and in float64 across them. */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { STRETCH = 32 * LANES }; /* f32 adds per lane before float64 takes over */
+enum { STRETCH = 32 * LANES }; /* elements that are added in f32 before float64 takes over: 32 a lane */
 
 typedef struct { float max; double sum; } Softmax; /* softmax[v] = exp(x[v] - max) / sum */
 
@@ -55,7 +55,7 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
 
-/* Its own, or V' for another rank's. */
+/* Checks targets: each is one of this rank's columns, or V' for another rank's. */
 static void expect_part_targets(Tensor targets, int64_t V, int64_t columns) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)

@@ -1,32 +1,33 @@
 /* classifier.cu - CUDA side of the classifier ops in layers.h. A block owns a row and reads it once from memory: each
  * thread keeps a running maximum and the sum of exponentials below it (Milakov & Gimelshein, arXiv:1805.02867), which
- * the block then joins in a fixed order. The gradient pass reads the row again from shared memory, or from the L2 cache
- * where two rows do not fit a multiprocessor's. */
+ * the block then adds in a fixed order. The gradient pass reads the row again from shared memory, or from the L2 cache
+ * if two rows do not fit into a multiprocessor's. */
 #include "core/ptx.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum {
-    MAX_THREADS = 512, PACKS = 4, /* two blocks of a multiprocessor then have 64 KiB of loads on their way */
-    MAX_COLUMNS = 1 << 30         /* places in a row are int                                              */
+    MAX_THREADS = 512, PACKS = 4, /* two blocks of a multiprocessor then have 64 KiB of loads in flight */
+    MAX_COLUMNS = 1 << 30         /* columns, because indices in a row are int */
 };
 
 typedef enum { LOSS, LOSS_AND_GRADIENT } Pass;
 
 typedef struct { float max, sum; } Softmax; /* softmax[v] = exp(x[v] - max) / sum */
 
-/* The fast exponential errs by 2 units in the last place of f32 and by |x| 2^-24 for its argument's rounding: far less
- * than 16-bit logits and gradients carry, but too much for fp32's. */
+/* Returns exp(x). The fast exponential errs by 2 units in the last place of f32, and by |x| 2^-24 for its argument's
+ * rounding. That is far less than the precision of 16-bit logits and gradients, but too much for fp32's. */
 template <typename T> DEVICE float softmax_exp(float x) {
     if constexpr (std::is_same<T, float>::value) return expf(x);
     else return exp_approx(x);
 }
 
-/* Where nothing has been seen but -infinity, the sum is kept relative to 0. NaN fails every comparison and poisons the
- * sum. */
+/* Returns the maximum to which a sum is relative. It is 0 if only -infinity has been seen. NaN fails every comparison
+ * and makes the sum NaN. */
 DEVICE float finite_max(float max) { return max == -INFINITY ? 0.0f : max; }
 
-/* y = c tanh(x / c), rounded for itself, so that the target's y is that of the same logit among the others; c 0: x itself. */
+/* Returns y = c tanh(x / c), rounded without fusing, so that the target's y equals that of the same logit in a pack.
+ * With c 0 returns x itself. */
 DEVICE float cap_logit(float x, float c) { return c == 0.0f ? x : __fmul_rn(c, tanhf(x / c)); }
 template <int W> DEVICE void cap_logits(Pack<float, W> &x, float c) {
     if (c == 0.0f) return;
@@ -34,7 +35,7 @@ template <int W> DEVICE void cap_logits(Pack<float, W> &x, float c) {
     for (int j = 0; j < W; j++) x.v[j] = cap_logit(x.v[j], c);
 }
 
-/* 1 - tanh(x / c)^2 = 4 e / (1 + e)^2, e = exp(-2 |x / c|) */
+/* Returns 1 - tanh(x / c)^2 = 4 e / (1 + e)^2, e = exp(-2 |x / c|). */
 DEVICE float cap_slope(float x, float c) {
     float e = expf(-2.0f * fabsf(x / c));
     return 4.0f * e / ((1.0f + e) * (1.0f + e));
@@ -53,7 +54,7 @@ template <typename T, int W> DEVICE void softmax_add(Softmax &r, Pack<float, W> 
     for (int j = 0; j < W; j++) r.sum += softmax_exp<T>(x.v[j] - max);
 }
 
-/* The columns from V on, of a pack that begins at v, take no part. */
+/* Sets the columns from V on, of a pack that begins at v, to -infinity. */
 template <int W> DEVICE void mask_padding(Pack<float, W> &x, int v, int V) {
     if (v + W <= V) return;
     #pragma unroll
@@ -61,7 +62,7 @@ template <int W> DEVICE void mask_padding(Pack<float, W> &x, int v, int V) {
         if (v + j >= V) x.v[j] = -INFINITY;
 }
 
-/* This thread's share of the row, kept in `copy` unless that is NULL. */
+/* Computes this thread's share of the row, and keeps its packs in `copy` unless that is NULL. */
 template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row, int V, float softcap) {
     Softmax r = {-INFINITY, 0.0f};
     int     step = (int)blockDim.x * W;
@@ -84,17 +85,17 @@ template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row
     return r;
 }
 
-/* The factors of a row's gradient: of exp(y - max), and the target's own. */
+/* Factors of a row's gradient: for exp(y - max), and the gradient at the target. */
 typedef struct { float others, at_target; } RowFactors;
 DEVICE RowFactors row_factors(Softmax r, float y_target, LossTerms k, float scale) {
     float more = k.z == 0.0f ? 0.0f : 2.0f * k.z * (logf(r.sum) + r.max), p = expf(y_target - r.max) / r.sum;
-    /* At the target p and 1 nearly cancel once the model is sure: what z adds joins their difference. */
+    /* At the target p and 1 nearly cancel once the model is sure, so z's term is added to their difference. */
     RowFactors f = {scale * (1.0f + more) / r.sum, scale * (p - 1.0f + more * p)};
     return f;
 }
 
-/* row[0..V) = scale (pull softmax - target) slope, row[V..columns) = 0. Each thread meets the packs that it met, and kept,
- * before. */
+/* Writes row[0..V) = scale (pull softmax - target) slope and row[V..columns) = 0. Each thread processes the packs that
+ * it processed, and kept, before. */
 template <typename T, int W>
 DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, RowFactors f, float softcap, int V,
                            int columns) {
@@ -116,8 +117,9 @@ DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, RowFa
     }
 }
 
-/* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row where kept is
- * 1. Same bits always. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits each. */
+/* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row if kept is
+ * 1. The bits are always the same. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits
+ * each. */
 template <Pass pass, typename T, int W>
 KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, LossTerms terms, float scale,
                          int kept) {
@@ -127,7 +129,7 @@ KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, 
     T      *row = logits + (int64_t)blockIdx.x * columns, *copy = kept ? shared_row : NULL;
     int     target = targets[blockIdx.x];
     device_check(target >= 0 && target < V);
-    /* Read before the barriers below, so before any thread overwrites it. */
+    /* The target's logit is read before the barriers below, so before any thread overwrites it. */
     float   y_target = cap_logit(to_f32(row[target]), terms.softcap);
     Softmax r = thread_softmax<T, W>(copy, row, V, terms.softcap);
     float   max = block_max(r.max, part);
@@ -163,9 +165,9 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
     classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, terms, scale);
 }
 
-/* --- a row of several ranks: targets[i] = columns is another's ------------------------------------------------------ */
+/* --- a row of several ranks: targets[i] = columns belongs to another rank ----------------------------------------- */
 
-/* Block: a row, as above. most[row] = the largest of row[0..V). */
+/* Sets most[row] to the largest of row[0..V). Block: a row. */
 template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns, float softcap) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -173,7 +175,7 @@ template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logit
     if (threadIdx.x == 0) most[blockIdx.x] = max;
 }
 
-/* Block: a row. sums[row] = the sum of the exponentials below most[row]; sums[rows + row] = the target's logit. */
+/* Sets sums[row] to the sum of exp(y - most[row]), and sums[rows + row] to the target's logit. Block: a row. */
 template <typename T, int W>
 KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns,
                         float softcap) {
@@ -189,7 +191,7 @@ KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, co
     sums[gridDim.x + blockIdx.x] = target < V ? cap_logit(to_f32(row[target]), softcap) : 0.0f;
 }
 
-/* Block: a row. scale not 0: the logits become their gradients. */
+/* Sets loss[row]. If scale is not 0 the logits become their gradients. Block: a row. */
 template <typename T, int W>
 KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const float *most, const float *sums, int V,
                         int columns, LossTerms terms, float scale) {

@@ -2,8 +2,8 @@
  * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
-/* tanh(u) with a relative error of a few units in the last place: below 1/2 by a polynomial in u^2, fitted to (tanh(u) / u - 1) / u^2 at
- * Chebyshev's points, above by the exponential. NaN stays NaN. */
+/* Returns tanh(u) with a relative error of a few units in the last place. Below 1/2 it uses a polynomial in u^2, fitted
+ * to (tanh(u) / u - 1) / u^2 at Chebyshev's points; above, the exponential. NaN stays NaN. */
 typedef int32_t SIMD(i32x16) __attribute__((vector_size(64)));
 SIMD_INLINE f32x16 SIMD(tanh16)(f32x16 u) {
     SIMD(i32x16) bits = (SIMD(i32x16))u, sign = bits & INT32_MIN;
@@ -13,19 +13,20 @@ SIMD_INLINE f32x16 SIMD(tanh16)(f32x16 u) {
     p = p * square + 0.133332267f;
     p = p * square - 0.333333313f;
     f32x16       e = f32x16_exp(-2.0f * size), far = (1.0f - e) / (1.0f + e), near = low + low * (square * p);
-    SIMD(i32x16) is_low = size < 0.5f; /* all bits set, or none */
+    SIMD(i32x16) is_low = size < 0.5f; /* a lane has all bits set, or none */
     return (f32x16)((((SIMD(i32x16))near & is_low) | ((SIMD(i32x16))far & ~is_low)) | sign);
 }
-/* 1 - tanh(u)^2 = 4 e / (1 + e)^2, e = exp(-2 |u|) */
+/* Returns 1 - tanh(u)^2 = 4 e / (1 + e)^2, e = exp(-2 |u|). */
 SIMD_INLINE f32x16 SIMD(tanh_slope16)(f32x16 u) {
     f32x16 size = (f32x16)((SIMD(i32x16))u & INT32_MAX), e = f32x16_exp(-2.0f * size);
     return 4.0f * e / ((1.0f + e) * (1.0f + e));
 }
 
-/* y of logits. Never inlined: the target's y is to be that of the same logit among the others, to the bit. */
+/* Returns y of logits. Never inlined, because the target's y must equal, to the bit, that of the same logit in a
+ * vector. */
 static __attribute__((noinline)) f32x16 SIMD(soft_capped)(f32x16 x, float softcap) { return softcap * SIMD(tanh16)(x / softcap); }
 
-/* y of a row's logits; -infinity from V on. */
+/* Returns y of 16 logits of a row; -infinity from V on. */
 SIMD_INLINE f32x16 SIMD(logits16)(const void *row, int64_t v, int64_t V, DType type, float softcap) {
     if (softcap == 0.0f) return v + LANES <= V ? act16_load(row, v, type) : act16_load_part(row, v, V - v, type, -INFINITY);
     f32x16 y = SIMD(soft_capped)(act16_load_n(row, v, act16_count(v, V), type), softcap);
@@ -42,7 +43,7 @@ SIMD_INLINE float SIMD(row_most_of)(DType type, const void *row, int64_t V, floa
     return f32x16_top(top);
 }
 
-/* The sum of the exponentials below max. */
+/* Returns the sum of exp(y - max). */
 SIMD_INLINE Softmax SIMD(row_sum)(const void *row, int64_t V, DType type, float max, float softcap) {
     Softmax r = {max, 0.0};
     for (int64_t first = 0; first < V; first += STRETCH) {
@@ -76,13 +77,13 @@ SIMD_INLINE void SIMD(loss_row_of)(DType type, float *loss, const void *row, int
 }
 ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms), loss, row, target, V, terms)
 
-/* A target from V on is not among these columns. */
+/* Writes the gradient over a row. A target from V on is not among these columns. */
 SIMD_INLINE void SIMD(set_gradient)(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
                                     LossTerms terms, float scale) {
     float  c = terms.softcap, at_target = 0.0f;
     double pull = 1.0 + 2.0 * (double)terms.z * (log(r.sum) + (double)r.max);
     float  factor = (float)((double)scale * pull / r.sum);
-    /* At the target the two terms nearly cancel once the model is sure, so it is computed apart. */
+    /* At the target the two terms nearly cancel once the model is sure, so that element is computed separately. */
     if (target < V) {
         double y = SIMD(y_of)(row, target, type, c);
         at_target = (float)((double)scale * (pull * exp(y - (double)r.max) / r.sum - 1.0));

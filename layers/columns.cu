@@ -5,7 +5,7 @@
 
 enum { THREADS = 256 };
 
-/* Thread: one element. grid ceil(R n / THREADS), no shared memory. Bound: 8 bytes of traffic each. */
+/* Copies columns. Thread: one element. grid ceil(R n / THREADS), no shared memory. Bound: 8 bytes of traffic each. */
 KERNEL columns_copy_kernel(float *y, int64_t y_width, const float *x, int64_t x_width, int64_t R, int64_t n) {
     await_kernels();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;

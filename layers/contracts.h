@@ -1,9 +1,9 @@
 /* contracts.h - the contract of each op of layers.h, once for all backends: shapes and types, and the costs that a dry
  * stream notes (core/ledger.h).
  *
- * Each returns whether the stream is dry: the op then runs no loop and no kernel. On a dry stream an op
- * that takes scratch or calls other ops still runs its host code, so that these are counted. FLOPs are those of the
- * formula; bytes are read and written once.
+ * Each contract returns whether the stream is dry: the op then runs no loop and no kernel. On a dry stream an op that
+ * takes scratch or calls other ops still runs its host code, so that these are counted. FLOPs are those of the formula;
+ * bytes are those read and written once.
  */
 #ifndef TRAIN_GPT_LAYERS_CONTRACTS_H
 #define TRAIN_GPT_LAYERS_CONTRACTS_H
@@ -154,7 +154,7 @@ static inline int head_norm_backward_contract(Stream *s, Tensor dx, Tensor dw, T
                        3.0 * elems * (double)dtype_bytes(x.type) + contract_bytes(rstd));
 }
 
-/* --- linear: its products and sums note themselves ---------------------------------------------------------------- */
+/* --- linear: its products and column sums note their own costs ---------------------------------------------------- */
 
 static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b) {
     int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
@@ -172,7 +172,7 @@ static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tenso
     EXPECT2(dw, F32, K, M);
     if (!tensor_is_none(db)) EXPECT1(db, F32, M);
 }
-/* db += column sums of dy, where no op that wrote dy has added them. */
+/* db += column sums of dy. Called where no op that wrote dy has added them. */
 static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     EXPECT1(db, F32, dy.dim[1]);
     return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));
@@ -224,7 +224,7 @@ static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor fr
     return stream_note(s, op, qkv.dim[0], h.query, h.key, h.size, 3.0 * turned, 2.0 * turned * (double)dtype_bytes(qkv.type));
 }
 
-/* --- attention: two products forward, five backward, of the causal half of T x T ---------------------------------- */
+/* --- attention: two products forward, five backward, each over the causal half of T x T --------------------------- */
 
 static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
     int64_t T = lse.dim[1], B = lse.dim[0] / h.query;
@@ -249,7 +249,7 @@ static inline int attention_delta_contract(Stream *s, Tensor delta, Tensor dy, T
     return stream_note(s, "attention_delta", N, H, C / H, 0, 2.0 * (double)tensor_elems(y),
                        2.0 * contract_bytes(y) + contract_bytes(delta));
 }
-/* Of y, or of the delta that is given in its place. */
+/* Returns the bytes of y, or of the delta that is given in its place. */
 static inline double attention_delta_bytes(Tensor y, Tensor delta, HeadShape h) {
     if (tensor_is_none(delta)) return contract_bytes(y);
     EXPECT2(delta, F32, h.query, y.dim[0]);
@@ -266,14 +266,14 @@ static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbi
                        2.0 * contract_bytes(qkv) + contract_bytes(dy) + attention_delta_bytes(y, delta, h) + contract_bytes(lse));
 }
 
-/* Keys of all context ranks; queries and dqkv as above. */
+/* Checks tensors where `keys` holds the keys of all context ranks; queries and dqkv are as above. */
 static inline void attention_context_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c, HeadShape h) {
     attention_expect(y, lse, qkv, starts, h);
     EXPECT2(keys, qkv.type, c.ranks * qkv.dim[0], 2 * h.key * h.size);
     CHECK(c.ranks > 1 && lse.dim[1] % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks",
           (long long)lse.dim[1], (long long)c.ranks);
 }
-/* The mean query of a rank sees half of all tokens. */
+/* Returns the FLOPs of one product. On average a query of a rank sees half of all tokens. */
 static inline double attention_context_flops(Tensor lse, Tensor y, ContextPart c) {
     return (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
 }
@@ -372,8 +372,8 @@ static inline int muon_momentum_contract(Stream *s, Tensor grad, Tensor m) {
     EXPECT1(m, F32, grad.dim[0]);
     return stream_note(s, "muon_momentum", grad.dim[0], 0, 0, 0, 6.0 * (double)grad.dim[0], 4.0 * contract_bytes(grad));
 }
-/* Beside the products, which note themselves: the norm, a pass to narrow and one to widen; in a round two passes that read two matrices
- * and write one, over X and over the square of its smaller side. */
+/* Notes the work beside the products, which note themselves: the norm, and one pass each to narrow and widen. Each
+ * iteration has two passes that read two matrices and write one, over X and over the square of its smaller side. */
 static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DType type) {
     double elems = (double)x.dim[0] * (double)x.dim[1], bytes = (double)dtype_bytes(type);
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
@@ -382,7 +382,7 @@ static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DTy
     return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 3.0 * elems + 15.0 * (elems + squares),
                        12.0 * elems + bytes * (2.0 * elems + 15.0 * (elems + squares)));
 }
-/* Two passes, and a third of a neuron's numbers. */
+/* Notes two passes over x, and a third over one value a neuron. */
 static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts) {
     double elems = (double)x.dim[0] * (double)x.dim[1];
     EXPECT2(x, F32, x.dim[0], x.dim[1]);

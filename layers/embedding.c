@@ -18,7 +18,7 @@ static void expect_tokens(Tensor tokens, int64_t rows) {
         CHECK(token[n] >= 0 && token[n] <= rows, "token %d at %lld, wte has %lld rows", token[n], (long long)n, (long long)rows);
 }
 
-/* y = a + b, one of which may be NULL; all have C elements. */
+/* Sets y = a + b. Each of a and b may be NULL. All have C elements. */
 static void set_row(DType type, void *y, const void *a, const void *b, int64_t C) {
     if (a && b) add_rows(type, y, a, b, 0, 0, 0, C);
     else if (a || b) memcpy(y, a ? a : b, (size_t)C * dtype_bytes(type));
@@ -27,7 +27,7 @@ static void set_row(DType type, void *y, const void *a, const void *b, int64_t C
 
 static void *row_of(Tensor t, int64_t row) { return (char *)t.data + (size_t)(row * t.dim[1]) * dtype_bytes(t.type); }
 
-/* The position where row n's document begins. */
+/* Returns the position at which row n's document begins. */
 static int64_t start_of(Tensor starts, int64_t n) { return tensor_is_none(starts) ? 0 : ((const int32_t *)starts.data)[n]; }
 
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context) {
@@ -44,7 +44,7 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
 }
 
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context) {
-    enum { CHANNELS = 64 }; /* of one thread's turn: whole cache lines of f32 */
+    enum { CHANNELS = 64 }; /* channels of one work item of a thread: whole cache lines of f32 */
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
     EXPECT_ACT(dy);
     if (embedding_backward_contract(s, dwte, dwpe, dy, tokens, starts, context)) return;

@@ -1,7 +1,8 @@
 /* embedding.cu - CUDA side of the embedding ops in layers.h. The gradient of wte sums the rows of equal tokens: the
- * tokens are sorted with their positions, and each run of one token adds its rows in the order of their positions. For
- * a run of up to 32 rows a warp adds 32 packs of channels; for a longer one a block adds a slice of channels, so that
- * even a batch of a single token keeps many blocks at work. No element is added by two, so nothing is atomic. */
+ * tokens are sorted with their positions, and each run of one token adds its rows in the order of their positions.
+ * For a run of up to 32 rows a warp adds 32 packs of channels. For a longer one a block adds a slice of channels, so
+ * that even a batch of a single token keeps many blocks busy. Each element is added to by one thread, so nothing is
+ * atomic. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -9,13 +10,13 @@
 
 enum {
     WARPS = 8, THREADS = WARPS * WARP,
-    SLICE_PACKS = 8,                   /* of a long run's block: 128 bytes of each row */
-    GROUPS = THREADS / SLICE_PACKS,    /* threads that share its rows                  */
-    BATCH = 4                          /* rows whose loads are on their way together   */
+    SLICE_PACKS = 8,                   /* packs of a block for a long run: 128 bytes of each row */
+    GROUPS = THREADS / SLICE_PACKS,    /* threads that share the rows of a run */
+    BATCH = 4                          /* rows whose loads are in flight together */
 };
 
-/* y[n] = wte[token[n]] + wpe[position of n % T - starts[n]]; wpe and starts may be NULL. Warp: a row. grid ceil(N / WARPS), no shared memory.
- * Bound: 2 elements of traffic each, wte and wpe mostly from L2. */
+/* y[n] = wte[token[n]] + wpe[position of n % T - starts[n]]; wpe and starts may be NULL. Warp: a row. grid ceil(N /
+ * WARPS), no shared memory. Bound: 2 elements of traffic each, wte and wpe mostly from L2. */
 template <typename T, int W>
 KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, const int32_t *starts, int64_t N,
                                 int64_t length, Positions p, int64_t C,
@@ -46,7 +47,7 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
                ptr<A>(wpe), ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
 }
 
-/* Thread: a token. */
+/* own = token - first for rows of this rank, otherwise `rows`. Thread: a token. */
 KERNEL tokens_own_kernel(int32_t *own, const int32_t *token, int64_t n, int64_t first, int64_t rows) {
     await_kernels();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -61,8 +62,7 @@ void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t row
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* sum += the packs at place(i), i = first, first + step, ... below end, in this order. mine: whether this thread has a
- * pack. */
+/* sum += the packs at place(i), i = first, first + step, ... below end, in this order. mine: this thread has a pack. */
 template <typename T, int W, typename Place>
 DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t step, bool mine, Place place) {
     for (int64_t i = first; i < end; i += BATCH * step) {
@@ -70,7 +70,7 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
         #pragma unroll
         for (int k = 0; k < BATCH; k++) {
             if (i + k * step >= end) continue;
-            const T *p = place(i + k * step); /* may shuffle, so all lanes go there */
+            const T *p = place(i + k * step); /* place may shuffle, so all lanes call it */
             if (mine) row[k] = pack_load<T, W>(p);
         }
         #pragma unroll
@@ -82,8 +82,8 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
     }
 }
 
-/* dwpe[position of t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(length / WARPS), ceil(C /
- * 32 packs)). */
+/* dwpe[position of t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(length / WARPS),
+ * ceil(C / 32 packs)). */
 template <typename T, int W>
 KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t length, Positions p, int64_t C) {
     await_kernels();
@@ -94,8 +94,9 @@ KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t l
     pack_add(dwpe + POSITION_OF(p, t) * C + c, sum);
 }
 
-/* Runs of up to 32 rows. Warp: the run that begins at this place of the list, if one does; 32 packs of its channels.
- * Tokens from `rows` on have none. grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound: dy read once. */
+/* Adds runs of up to 32 rows. Warp: the run that begins at this place of the list, if one does, and 32 packs of its
+ * channels. Tokens from `rows` on have no run. grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound: dy
+ * read once. */
 template <typename T, int W>
 KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     await_kernels();
@@ -106,8 +107,9 @@ KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N
     if (token >= rows_of_wte || (first > 0 && list.token[first - 1] == token)) return;
     int64_t  at = first + lane;
     unsigned same = __ballot_sync(0xffffffffu, at < N && list.token[at] == token);
-    if (same == 0xffffffffu && first + WARP < N && list.token[first + WARP] == token) return; /* a long run */
-    int            rows = __popc(same); /* its lanes are the first ones */
+    /* a long run, which the other kernel adds */
+    if (same == 0xffffffffu && first + WARP < N && list.token[first + WARP] == token) return;
+    int            rows = __popc(same); /* the lanes of the run are the first ones */
     int32_t        position = at < N ? list.position[at] : 0;
     Pack<float, W> sum = {};
     add_rows<T, W>(sum, 0, rows, 1, c < C,
@@ -115,7 +117,7 @@ KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N
     if (c < C) pack_add(dwte + token * C + c, sum);
 }
 
-/* The first place in [low, high) whose token is not less than this one, or high. */
+/* Returns the first place in [low, high) whose token is at least `wanted`, or high. */
 DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int32_t wanted) {
     while (low < high) {
         int64_t middle = (low + high) / 2;
@@ -125,9 +127,9 @@ DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int3
     return low;
 }
 
-/* Runs of more than 32 rows: each holds a place that is a multiple of 32, and the block of the first such place adds
- * it. Thread: one pack of channels of every GROUPS-th row; shared memory: the groups' sums, then added in order. grid
- * (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
+/* Adds runs of more than 32 rows. Each contains a place that is a multiple of 32, and the block of the first such place
+ * adds it. Thread: one pack of channels of every GROUPS-th row; shared memory: the groups' sums, which are then added
+ * in order. grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
 template <typename T, int W>
 KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     await_kernels();
@@ -135,8 +137,10 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     int64_t place = (int64_t)blockIdx.x * WARP;
     int32_t token = list.token[place];
     if (token >= rows_of_wte) return;
-    if (place + 1 >= N || list.token[place + 1] != token) return;       /* ends here: not longer than 32 */
-    if (place >= WARP && list.token[place - WARP] == token) return;     /* not its first multiple of 32   */
+    if (place + 1 >= N || list.token[place + 1] != token) return;       /* the run ends here, so it has at most 32
+                                                                         * rows */
+    if (place >= WARP && list.token[place - WARP] == token) return;     /* the run's first multiple of 32 is before this
+                                                                         * one */
     int64_t begin = lower_bound(list.token, place >= WARP ? place - WARP : 0, place, token);
     if (begin + WARP >= N || list.token[begin + WARP] != token) return; /* a short run */
     int64_t end = lower_bound(list.token, begin + WARP, N, token + 1);
@@ -154,14 +158,14 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     dwte[token * C + slice + column] += total;
 }
 
-/* Thread: a row's position in its document. */
+/* Computes a row's position in its document. Thread: a row. */
 KERNEL document_positions_kernel(int32_t *position, const int32_t *starts, int64_t N, int64_t length, Positions p) {
     await_kernels();
     int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (n < N) position[n] = (int32_t)POSITION_OF(p, n % length) - starts[n];
 }
 
-/* dw[id of row n] += dy[n], where ids from `rows` on have no row: the rows of equal ids by way of a sorted list. */
+/* dw[id of row n] += dy[n]; ids from `rows` on are skipped. The rows of equal ids are found with a sorted list. */
 static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_t rows) {
     int64_t   N = dy.dim[0], C = dy.dim[1];
     size_t    mark = arena_mark(&s->scratch);
@@ -175,7 +179,7 @@ static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_
     arena_release(&s->scratch, mark);
 }
 
-/* Positions of documents are sorted as tokens are: any row may have any. */
+/* Adds to dwpe by the positions in documents, sorted as tokens are, because a row may have any position. */
 static void add_by_position(Stream *s, Tensor dwpe, Tensor dy, Tensor starts, Positions p) {
     int64_t  N = dy.dim[0];
     size_t   mark = arena_mark(&s->scratch);

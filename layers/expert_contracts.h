@@ -53,7 +53,7 @@ static inline int experts_sort_contract(Stream *s, Tensor order, Tensor place, T
     CHECK(R < INT32_MAX && first.dim[0] >= 2, "%lld rows of %lld experts", (long long)R, (long long)first.dim[0] - 1);
     return stream_note(s, "experts_sort", R, first.dim[0] - 1, 0, 0, (double)R, 3.0 * contract_bytes(order));
 }
-/* of [R,C] rows, part [N,C] of tokens */
+/* rows [R,C]   tokens [N,C]   index [R]: the row of each assignment, or the assignment of each row */
 static inline int rows_contract(Stream *s, const char *op, Tensor rows, Tensor tokens, Tensor index) {
     int64_t R = rows.dim[0], N = tokens.dim[0], C = rows.dim[1];
     EXPECT2(rows, rows.type, R, C);
@@ -74,7 +74,8 @@ static inline int expert_swiglu_contract(Stream *s, const char *op, Tensor y, Te
     return stream_note(s, op, R, F, 0, 0, flops * (double)tensor_elems(y), passes * contract_bytes(y));
 }
 
-/* Of all experts together, m x n x k as a product of one would be; how the rows are shared among them changes neither FLOPs nor bytes. */
+/* Notes the products of all experts together, m x n x k as one product would be. How the rows are divided among the
+ * experts changes neither FLOPs nor bytes. */
 static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first, int64_t m,
                                      int64_t n, int64_t k) {
     int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
@@ -99,7 +100,7 @@ static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor d
     int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
     expert_linear_note(s, "matmul, experts", dy, dx, w, stride, first, R, K, M);
     return expert_linear_note(s, dw.is_fresh ? "matmul, experts, set" : "matmul, experts, added", dy, x, dw, stride, first, E * M, K,
-                              (R + E - 1) / E); /* shares taken as even */
+                              (R + E - 1) / E); /* experts are assumed to have equal numbers of rows */
 }
 
 #ifdef __cplusplus

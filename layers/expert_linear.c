@@ -1,11 +1,12 @@
-/* expert_linear.c - CPU side of the expert_linear ops in layers.h: the experts' products one after another. The host reads how many
- * rows each has: CPU memory is its own. */
+/* expert_linear.c - CPU side of the expert_linear ops in layers.h: the experts' products one after another. The host
+ * reads how many rows each expert has, because its memory holds the tensors. */
 #include "layers/act_simd.h"
 #include "layers/expert_contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
 
-/* Rows [first[e], first[e+1]). On a dry stream expert 0 has them all, and there are no others: the most memory. */
+/* The rows of an expert: [first[e], first[e+1]). On a dry stream expert 0 has all rows and the others none, which takes
+ * the most memory. */
 typedef struct { int64_t begin, count; } Rows;
 static Rows rows_of(Stream *s, Tensor first, int64_t e, int64_t all) {
     const int32_t *start = (const int32_t *)first.data;

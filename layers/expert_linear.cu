@@ -1,8 +1,9 @@
-/* expert_linear.cu - CUDA side of the expert_linear ops in layers.h: the products of all experts in one launch. Blocks read on the
- * device how many rows each expert has, so the host never waits, and a graph of launches holds for any routing.
+/* expert_linear.cu - CUDA side of the expert_linear ops in layers.h: the products of all experts in one launch. Blocks
+ * read on the device how many rows each expert has, so the host never waits, and a graph of launches holds for any
+ * routing.
  *
- * A block computes a tile of one expert's product, c[i][j] = sum_r a[i][r] b[r][j]. An operand is read as it lies: the index r of the
- * sum is its INNER one, neighbours in memory, or its OUTER one.
+ * A block computes a tile of one expert's product, c[i][j] = sum_r a[i][r] b[r][j]. An operand is read in its order in
+ * memory: the index r of the sum is its INNER one, contiguous in memory, or its OUTER one.
  *   forward   y  = x w^T     a = x, b = w: both INNER
  *   input     dx = dy w      a = dy INNER, b = w OUTER
  *   weight    dw = or += dy^T x   a = dy, b = x: both OUTER; the sum is over the expert's rows */
@@ -13,18 +14,21 @@
 
 typedef enum { INNER, OUTER } SumIndex;
 
-/* An operand's part: element (o, c) at o ld + c, o < outer, c < inner; beyond them it is zero. */
+/* One expert's slice of an operand: element (o, c) is at o ld + c, o < outer, c < inner. Other elements count as
+ * zero. */
 template <typename T> struct Operand { const T *data; int64_t ld; int outer, inner; };
 
-/* A product of 16-bit types: 8 warps, each 64 x 32 of the tile. Both operands pass through two stages of shared memory. */
+/* A product of 16-bit types: 8 warps, each with 64 x 32 of the tile. Both operands pass through two stages of shared
+ * memory. */
 struct Tile16 {
     static constexpr int I = 128, J = 128, R = 32, WARPS_I = 2, WARPS_J = 4, THREADS = WARPS_I * WARPS_J * WARP;
-    static constexpr int ATOMS = I / WARPS_I / 16, COLUMNS = J / WARPS_J; /* of a warp */
-    static constexpr int PAD = 8;                                       /* the eight rows of a matrix load lie in different banks */
+    static constexpr int ATOMS = I / WARPS_I / 16, COLUMNS = J / WARPS_J; /* a warp has ATOMS x 16 rows and COLUMNS columns */
+    static constexpr int PAD = 8;                                       /* puts the eight rows of a matrix load in
+                                                                         * different banks */
     static constexpr int OPERAND = I * (R + PAD), STAGE = 2 * OPERAND, SHARED_BYTES = 2 * STAGE * 2;
     static_assert(I == J && R * (I + PAD) <= OPERAND, "room for either order");
 };
-/* fp32: a thread has 4 x 4 of the tile. */
+/* A product in fp32: a thread has 4 x 4 of the tile. */
 struct Tile32 {
     static constexpr int I = 64, J = 64, R = 16, THREADS = 256, EACH = 4, WIDTH = 64 + 1;
     static constexpr int SHARED_BYTES = 2 * R * WIDTH * 4;
@@ -36,7 +40,8 @@ template <> struct TileOf<float> { typedef Tile32 Type; };
 
 typedef struct { int expert, tile; } Place;
 
-/* The t-th of all experts' tiles of `size` rows; expert E past the last. Every warp finds it for itself. */
+/* Finds the t-th of all experts' tiles of `size` rows; past the last tile the expert is E. Each warp does this by
+ * itself. */
 DEVICE Place find_tile(const int32_t *first, int E, int size, int t) {
     int   lane = (int)threadIdx.x % WARP, before = 0;
     Place place = {E, 0};
@@ -56,7 +61,7 @@ DEVICE Place find_tile(const int32_t *first, int E, int size, int t) {
 
 /* --- 16-bit types: tensor cores ----------------------------------------------------------------------------------- */
 
-/* ROWS x COLUMNS of an operand from (o, c) on. vector: its rows are whole, aligned 16-byte vectors. */
+/* Loads ROWS x COLUMNS of an operand from (o, c) on. vector: its rows are whole, aligned 16-byte vectors. */
 template <typename T, int ROWS, int COLUMNS> DEVICE void load_operand(T *tile, const Operand<T> &x, int o, int c, bool vector) {
     constexpr int STRIDE = COLUMNS + Tile16::PAD, PACK = PACK_BYTES / (int)sizeof(T), PACKS = COLUMNS / PACK;
     if (vector) {
@@ -76,13 +81,13 @@ template <typename T, int ROWS, int COLUMNS> DEVICE void load_operand(T *tile, c
     }
 }
 
-/* The operand's tile that starts at `at` along the product and at r along the sum. */
+/* Loads the operand's tile that starts at `at` along the product and at r along the sum. */
 template <SumIndex order, typename T> DEVICE void load_side(T *tile, const Operand<T> &x, int at, int r, bool vector) {
     if constexpr (order == INNER) load_operand<T, Tile16::I, Tile16::R>(tile, x, at, r, vector);
     else                          load_operand<T, Tile16::R, Tile16::I>(tile, x, r, at, vector);
 }
 
-/* Fragments of core/ptx.cuh: 16 rows i of a from `i` on, of the sum's 16 from r on. */
+/* Loads a left fragment of core/ptx.cuh: 16 rows i of a from `i` on, 16 terms of the sum from r on. */
 template <SumIndex order, typename T> DEVICE void left_fragment(uint32_t (&a)[4], const T *tile, int i, int r) {
     int lane = (int)threadIdx.x % WARP;
     if constexpr (order == INNER)
@@ -90,7 +95,7 @@ template <SumIndex order, typename T> DEVICE void left_fragment(uint32_t (&a)[4]
     else
         ldmatrix_x4_transposed(a, tile + (r + lane / 16 * 8 + lane % 8) * (Tile16::I + Tile16::PAD) + i + lane / 8 % 2 * 8);
 }
-/* 16 columns j of b: two fragments. */
+/* Loads two right fragments: 16 columns j of b from `j` on. */
 template <SumIndex order, typename T> DEVICE void right_fragments(uint32_t (&b)[4], const T *tile, int j, int r) {
     int lane = (int)threadIdx.x % WARP;
     if constexpr (order == INNER)
@@ -99,8 +104,8 @@ template <SumIndex order, typename T> DEVICE void right_fragments(uint32_t (&b)[
         ldmatrix_x4_transposed(b, tile + (r + lane / 8 % 2 * 8 + lane % 8) * (Tile16::J + Tile16::PAD) + j + lane / 16 * 8);
 }
 
-/* Calls store(i, j, value) for the tile's elements (i, j), counted from its corner. Block: the tile at (i0, j0) of a product whose sum
- * has `length` terms. */
+/* Calls store(i, j, value) for the tile's elements (i, j), counted from its corner. Block: the tile at (i0, j0) of a
+ * product whose sum has `length` terms. */
 template <SumIndex a_order, SumIndex b_order, typename T, typename Store>
 DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j0, int length, bool vector, T *shared, Store store) {
     typedef Tile16 Tile;
@@ -116,7 +121,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
     if (length > 0) load(0, 0);
     for (int r = 0, stage = 0; r < length; r += Tile::R, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this stage is there; the other has been read by all */
+        __syncthreads(); /* this stage is loaded; all have read the other */
         if (r + Tile::R < length) load(stage ^ 1, r + Tile::R);
         const T *left = shared + stage * Tile::STAGE, *right = left + Tile::OPERAND;
         #pragma unroll
@@ -148,7 +153,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
-/* tile[r][at]: zero beyond the operand. */
+/* Loads tile[r][at], with zeros beyond the operand. */
 template <SumIndex order> DEVICE void load_f32(float *tile, const Operand<float> &x, int at, int r) {
     for (int k = (int)threadIdx.x; k < Tile32::R * Tile32::I; k += Tile32::THREADS) {
         int dr = order == INNER ? k % Tile32::R : k / Tile32::I, da = order == INNER ? k / Tile32::R : k % Tile32::I;
@@ -165,12 +170,12 @@ DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i
     for (int r = 0; r < length; r += Tile::R) {
         load_f32<a_order>(left, a, i0, r);
         load_f32<b_order>(right, b, j0, r);
-        __syncthreads(); /* both are there */
+        __syncthreads(); /* both tiles are loaded */
         for (int k = 0; k < Tile::R; k++)
             for (int di = 0; di < Tile::EACH; di++)
                 for (int dj = 0; dj < Tile::EACH; dj++)
                     sum[di][dj] = fmaf(left[k * Tile::WIDTH + i + di], right[k * Tile::WIDTH + j + dj], sum[di][dj]);
-        __syncthreads(); /* both have been read */
+        __syncthreads(); /* both tiles have been read */
     }
     for (int di = 0; di < Tile::EACH; di++)
         for (int dj = 0; dj < Tile::EACH; dj++) store(i + di, j + dj, sum[di][dj]);
@@ -178,16 +183,16 @@ DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
-/* y of each expert's rows: [.,n] = x [.,k] times w, which is [n,k] (INNER) or [k,n] (OUTER). Block: a tile. grid (ceil(n / J),
- * ceil(R / I) + E), of which some blocks find nothing to do. Each element is one thread's: nothing is atomic. Bound: tensor cores;
- * of few rows to an expert, the traffic of w. */
+/* Computes y of each expert's rows: [.,n] = x [.,k] times w, which is [n,k] (INNER) or [k,n] (OUTER). Block: a tile.
+ * grid (ceil(n / J), ceil(R / I) + E); some blocks have no work. Each element belongs to one thread, so nothing is
+ * atomic. Bound: tensor cores; with few rows to an expert, the traffic of w. */
 template <typename T, SumIndex w_order>
 KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
     expert_rows_kernel(T *y, const T *x, const T *w, const int32_t *first, int E, int n, int k, int64_t stride, bool vector) {
     typedef typename TileOf<T>::Type Tile;
     SMEM_DYN(T, shared);
     Place p = find_tile(first, E, Tile::I, (int)blockIdx.y);
-    if (p.expert == E) return; /* the whole block */
+    if (p.expert == E) return; /* the whole block returns */
     int        begin = first[p.expert], rows = first[p.expert + 1] - begin, i0 = p.tile * Tile::I, j0 = (int)blockIdx.x * Tile::J;
     Operand<T> a = {x + (int64_t)begin * k, k, rows, k};
     Operand<T> b = {w + p.expert * stride, w_order == INNER ? k : n, w_order == INNER ? n : k, w_order == INNER ? k : n};
@@ -197,14 +202,15 @@ KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
     });
 }
 
-/* dw_e [m,k] = or += dy^T x over its rows; without rows it becomes zero, or stays. grid (ceil(k / J), ceil(m / I), E). */
+/* dw_e [m,k] = or += dy^T x over the expert's rows. Without rows it becomes zero, or is unchanged if it would be added
+ * to. grid (ceil(k / J), ceil(m / I), E). */
 template <typename T>
 KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
     expert_weights_kernel(float *dw, const T *dy, const T *x, const int32_t *first, int m, int k, int64_t stride, bool vector, bool add) {
     typedef typename TileOf<T>::Type Tile;
     SMEM_DYN(T, shared);
     int e = (int)blockIdx.z, begin = first[e], rows = first[e + 1] - begin;
-    if (rows == 0 && add) return; /* the whole block */
+    if (rows == 0 && add) return; /* the whole block returns */
     int        i0 = (int)blockIdx.y * Tile::I, j0 = (int)blockIdx.x * Tile::J;
     Operand<T> a = {dy + (int64_t)begin * m, m, rows, m}, b = {x + (int64_t)begin * k, k, rows, k};
     float     *out = dw + e * stride;

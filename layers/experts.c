@@ -5,13 +5,13 @@
 #include "layers/expert_contracts.h"
 #include "layers/layers.h"
 
-/* y[n] = the sum of the k rows of x whose numbers are place[n k] and on; C columns. */
+/* y[n] = the sum of the k rows of x with the numbers place[n k], ..., place[n k + k - 1]; C columns. */
 typedef struct { void *y; const void *x; const int32_t *place; int64_t k, C; } RowSum;
 #define SIMD_FILE "layers/experts_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, sum_rows_of, (DType type, RowSum r, int64_t n), (type, r, n))
 
-/* A stable counting sort: one pass counts, one places. */
+/* Sorts by counting, which is stable: one pass counts, one places. */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert) {
     int64_t  R = order.dim[0], E = first.dim[0] - 1;
     int      is_dry = experts_sort_contract(s, order, place, first, expert);

@@ -6,8 +6,8 @@
 
 enum { WARPS = 8, THREADS = WARPS * WARP };
 
-/* Thread: a row of the sorted list, and the experts that begin at it: those after the one of the row before. Thread R: those that
- * begin at the end. grid ceil((R + 1) / THREADS). */
+/* Thread: a row of the sorted list, and the experts whose rows begin at it, those after the expert of the row before.
+ * Thread R: experts that begin at the end. grid ceil((R + 1) / THREADS). */
 KERNEL experts_place_kernel(int32_t *order, int32_t *place, int32_t *first, TokenList list, int64_t R, int E) {
     int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (r > R) return;
@@ -30,7 +30,7 @@ void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor ex
     arena_release(&s->scratch, mark);
 }
 
-/* Warp: a row. grid ceil(R / WARPS), no shared memory. Bound: 2 elements of traffic each. */
+/* Copies each row's token. Warp: a row. grid ceil(R / WARPS), no shared memory. Bound: 2 elements of traffic each. */
 template <typename T, int W> KERNEL rows_dispatch_kernel(T *y, const T *x, const int32_t *order, int64_t R, int64_t k, int64_t C) {
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (r >= R) return;
@@ -39,7 +39,8 @@ template <typename T, int W> KERNEL rows_dispatch_kernel(T *y, const T *x, const
     for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) pack_store(y + r * C + c, pack_load<T, W>(from + c));
 }
 
-/* Warp: a token, whose rows it adds in order. grid ceil(N / WARPS), no shared memory. Bound: k + 1 elements of traffic each. */
+/* Adds a token's rows in order. Warp: a token. grid ceil(N / WARPS), no shared memory. Bound: k + 1 elements of traffic
+ * each. */
 template <typename T, int W> KERNEL rows_combine_kernel(T *y, const T *x, const int32_t *place, int64_t N, int64_t k, int64_t C) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;

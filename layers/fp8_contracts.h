@@ -17,13 +17,13 @@ static inline void fp8_cells_expect(Fp8 f) {
 /* --- products ------------------------------------------------------------------------------------------------------ */
 
 static inline int fp8_is_codes(Tensor t) { return t.type == E4M3 || t.type == E5M2; }
-/* bf16, or codes that an op has written. */
+/* Checks an operand of a product: bf16, or codes that an op has written. */
 static inline void fp8_operand_expect(Tensor t, DType codes, int64_t rows, int64_t columns, Fp8 f) {
     EXPECT2(t, fp8_is_codes(t) ? codes : BF16, rows, columns);
     CHECK(!fp8_is_codes(t) || (rows % 16 == 0 && !f.uses_own), "codes of %lld rows, of a scale that is %s", (long long)rows,
           f.uses_own ? "not known" : "known");
 }
-/* K and M of w, which lies as [K,M], or turned as [M,K]. */
+/* Checks a product. w is [K,M], or with is_turned [M,K]. */
 static inline void fp8_expect(Tensor y, Tensor x, Tensor w, Fp8 f, int is_turned) {
     int64_t N = x.dim[0], K = w.dim[is_turned], M = w.dim[!is_turned];
     CHECK(K % 16 == 0 && M % 16 == 0, "a product in fp8 of %lld x %lld: multiples of 16", (long long)K, (long long)M);
@@ -42,13 +42,13 @@ static inline void fp8_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor d
     if (!tensor_is_none(db)) EXPECT1(db, F32, dy.dim[1]);
     CHECK(tensor_is_none(db) || !fp8_is_codes(dy), "column sums of %lld columns of codes", (long long)dy.dim[1]);
 }
-/* Reading x and writing it as 8 bits, as it lies, turned, or both: `copies`. */
+/* Notes a cast: reads x and writes `copies` of it as 8 bits, in row-major order, transposed, or both. */
 static inline int fp8_cast_contract(Stream *s, Tensor x, int copies) {
     return stream_note(s, "fp8_cast", x.dim[0], x.dim[1], copies, 0, (double)tensor_elems(x),
                        contract_bytes(x) + copies * (double)tensor_elems(x));
 }
 
-/* --- outputs in fp8: both copies of y are the bytes of one in bf16 -------------------------------------------------- */
+/* --- outputs in fp8: both copies of y have the bytes of one copy in bf16 ------------------------------------------ */
 
 static inline void fp8_output_expect(Tensor y, DType type, int64_t rows, int64_t columns, Fp8 f) {
     CHECK(columns % 16 == 0, "codes of %lld columns: a multiple of 16", (long long)columns);
@@ -79,14 +79,14 @@ static inline int fp8_swiglu_backward_contract(Stream *s, Tensor dgate_up, Tenso
     fp8_output_expect(dgate_up, E5M2, dy.dim[0], 2 * dy.dim[1], f);
     return stream_note(s, "fp8_swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 14.0 * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
 }
-/* Noted as attention_backward: the same work, and as many bytes. */
+/* Noted as attention_backward, because the work and the bytes are the same. */
 static inline int fp8_attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                                                   Tensor qkv, Tensor starts, HeadShape h, Fp8 f) {
     fp8_output_expect(dqkv, E5M2, qkv.dim[0], qkv.dim[1], f);
     dqkv.type = BF16;
     return attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, h);
 }
-/* mean and b are none for rmsnorm; update and sum for the norm alone. */
+/* mean and b are none for rmsnorm. update and sum are none if there is only the norm. */
 static inline int fp8_norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
                                             Tensor update, Tensor w, Tensor b, Fp8 f) {
     int64_t N = x.dim[0], C = x.dim[1];

@@ -1,14 +1,14 @@
 /* fp8_linear.c - CPU side of the products in fp8 of layers.h: operands are rounded to what 8 bits would hold, and
  * multiplied as bf16 by matmul.h. A rounded value, three bits of fraction times a power of two, is exact in bf16, and a
- * product of two is exact in f32: only the order of the sums is another than a GPU's.
- */
+ * product of two is exact in f32. Only the order of the sums differs from a GPU's. */
 #include "layers/bias.h"
 #include "layers/fp8_contracts.h"
 #include "layers/fp8_round.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
 
-/* One of x, w and dy, rounded, in scratch, or as an op of fp8_outputs.c has written it. copies: what a GPU writes for it. */
+/* Returns x, w or dy, rounded, in scratch, or as an op of fp8_outputs.c has written it. copies: the number of copies
+ * that a GPU writes of it. */
 static Tensor rounded(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
     if (fp8_is_codes(x)) return tensor_2d(x.data, BF16, x.dim[0], x.dim[1]);
     Tensor y = arena_tensor(&s->scratch, BF16, 2, x.dim[0], x.dim[1], 1);
@@ -16,7 +16,7 @@ static Tensor rounded(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int 
     return y;
 }
 
-/* A dry stream notes the GPU's product. */
+/* Computes a product. A dry stream notes the GPU's product instead. */
 static void product(Stream *s, Matmul p, DType a, DType b) {
     Matmul  noted = p;
     int64_t times = s->ledger ? s->ledger->times : 0;

@@ -1,8 +1,9 @@
 /* fp8_linear.cu - CUDA side of the products in fp8 of layers.h: casts to 8 bits, and cuBLASLt's products of those.
  *
- * Hopper multiplies 8-bit matrices whose sums run along their rows in memory, both of them. So each product has its own
- * copies: forward x and w^T, the input's gradient dy and w, the weight's gradient x^T and dy^T. A cast reads a tensor once
- * and writes it as it lies, turned, or both; of an x or dy that an op of fp8_outputs.cu has written, both are there.
+ * Hopper multiplies 8-bit matrices only if the sums run along the rows of both in memory. So each product has its own
+ * copies: forward x and w^T, the input's gradient dy and w, the weight's gradient x^T and dy^T. A cast reads a tensor
+ * once and writes it in row-major order, transposed, or both. If an op of fp8_outputs.cu has written x or dy, both
+ * copies exist.
  */
 #include "layers/bias.h"
 #include "layers/fp8_contracts.h"
@@ -14,13 +15,14 @@
 
 enum { ROUND_UP = 16 };
 
-/* x [R,C] as t says. Block: a tile. Bound: its traffic. */
+/* Casts x [R,C] to t. Block: a tile. Bound: its traffic. */
 template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
 }
 
-/* scale [FP8_SCALES] = 1/s and s for `measured`, the bits of a tensor's amax, which amax, where it is not NULL, takes over. One thread. */
+/* Sets scale [FP8_SCALES] to 1/s and s for `measured`, the bits of a tensor's amax. amax, unless it is NULL, becomes at
+ * least `measured`. One thread. */
 KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DType type) {
     int exponent = fp8_exponent((uint32_t)*measured, type);
     scale[FP8_SCALE] = fp8_power(exponent), scale[FP8_INVERSE] = fp8_power(-exponent);
@@ -47,7 +49,7 @@ Fp8Target fp8_target(Tensor y, Fp8 f) {
     return {ptr<uint8_t>(y), ptr<uint8_t>(y) + R * C, R, C, R, C, ptr<float>(f.scale) + FP8_SCALES * which, ptr<int32_t>(f.amax) + which, counts};
 }
 
-/* 1/s and s for x alone, in scratch; `amax`, if it is not NULL, takes x's over. */
+/* Returns 1/s and s from x's own largest value, in scratch. `amax`, unless it is NULL, becomes at least that value. */
 static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
     Tensor    scale = arena_tensor(&s->scratch, F32, 1, FP8_SCALES, 1, 1), measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
     Fp8Target largest = {NULL, NULL, x.dim[0], x.dim[1], x.dim[0], x.dim[1], NULL, ptr<int32_t>(measured), NULL};
@@ -62,7 +64,7 @@ static Codes written_codes(Tensor x, Fp8 f) {
     return {{t.plain, x.type, t.C, PLAIN}, {t.turned, x.type, t.R, PLAIN}, t.scale + FP8_INVERSE};
 }
 
-/* One of x, w and dy as 8 bits. */
+/* Returns x, w or dy as 8 bits. */
 static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
     if (fp8_is_codes(x)) return written_codes(x, f);
     int64_t R = x.dim[0], C = x.dim[1], up = blocks_for(R, ROUND_UP) * ROUND_UP;
@@ -83,7 +85,7 @@ static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copi
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* c [m,n] = or += a b^T, a [m,k], b [n,k] 8-bit */
+/* c [m,n] = or += a b^T, with a [m,k], b [n,k] of 8 bits. */
 static void product(Stream *s, Tensor c, const Codes &of_a, Matrix a, const Codes &of_b, Matrix b, int64_t k, MatmulWrite write,
                     const void *bias) {
     b.order = TRANSPOSED;
@@ -104,7 +106,7 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
     Codes  dy8 = cast(s, dy, FP8_DY, f, NOTED, AS_IT_LIES | TURNED);
     Codes  w8 = cast(s, w, FP8_W, f, NOT_NOTED, is_turned ? TURNED : AS_IT_LIES), x8 = cast(s, x, FP8_X, f, NOT_NOTED, TURNED);
     product(s, dx, dy8, dy8.plain, w8, is_turned ? w8.turned : w8.plain, dy.dim[1], MATMUL_SET, NULL);
-    int64_t rows = x8.turned.ld; /* with zeros behind the last */
+    int64_t rows = x8.turned.ld; /* with zeros after the last row */
     if (is_turned) product(s, dw, dy8, dy8.turned, x8, x8.turned, rows, gradient_write(dw), NULL);
     else product(s, dw, x8, x8.turned, dy8, dy8.turned, rows, gradient_write(dw), NULL);
     arena_release(&s->scratch, mark);

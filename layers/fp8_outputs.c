@@ -1,6 +1,5 @@
-/* fp8_outputs.c - CPU side of the ops of layers.h that write a product's operand in fp8: the op in bf16, whose memory is as large, and
- * fp8_round.h's rounding in place.
- */
+/* fp8_outputs.c - CPU side of the ops of layers.h that write a product's operand in fp8: the op in bf16, whose memory
+ * is as large, and fp8_round.h's rounding in place. */
 #include "layers/fp8_contracts.h"
 #include "layers/fp8_round.h"
 #include "layers/layers.h"
@@ -17,7 +16,8 @@ void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
     round_output(y, f);
 }
 
-/* The sums are those of bf16. A dry stream notes this op, and takes the other's scratch. */
+/* Computes the op in bf16, so dbias has bf16's sums. A dry stream notes only this op, but takes the scratch of the
+ * other. */
 void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     int     is_dry = fp8_gelu_backward_contract(s, dx, dbias, dy, x, f);
     int64_t times = is_dry ? s->ledger->times : 0;

@@ -1,6 +1,6 @@
-/* fp8_outputs.cu - CUDA side of the ops of layers.h that write a product's operand as 8 bits, as it lies and turned. They do what the
- * ops of bf16 do, round to bf16, and cast what that would have stored: a tensor costs the bytes of one bf16 copy, and no cast reads
- * it again. fp8_tile.cuh casts and turns.
+/* fp8_outputs.cu - CUDA side of the ops of layers.h that write a product's operand as 8 bits, as it lies and turned.
+ * They compute the bf16 op, round to bf16, and cast what that op would have stored. A tensor then costs the bytes of
+ * one bf16 copy, and no cast reads it again. fp8_tile.cuh casts and transposes.
  */
 #include "layers/fp8_contracts.h"
 #include "layers/fp8_tile.cuh"
@@ -14,11 +14,11 @@ static void expect_aligned(std::initializer_list<const void *> tensors) {
 
 /* --- gelu --------------------------------------------------------------------------------------------------------- */
 
-/* t = gelu(x). Block: a tile. Bound: its traffic, 4 bytes an element. */
+/* Writes t = gelu(x). Block: a tile. Bound: its traffic, 4 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
-        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* again in backward alone */
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* x is read again only in backward */
         for (int j = 0; j < PACK8; j++) v.v[j] = gelu(v.v[j]);
         return pairs_from_f32(v);
     });
@@ -30,7 +30,8 @@ void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
     LAUNCH_EARLY(fp8_gelu_forward_kernel, tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s, fp8_target(y, f), ptr<bf16>(x));
 }
 
-/* t = dy gelu'(x), and column sums of it; or sums NULL. Block: a stretch. Bound: its traffic, 6 bytes an element. */
+/* Writes t = dy gelu'(x), and its column sums unless sums is NULL. Block: rows_per_block rows of a strip of columns.
+ * Bound: its traffic, 6 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS)
 fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
     await_kernels();
@@ -59,7 +60,7 @@ void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, 
 
 /* --- swiglu ------------------------------------------------------------------------------------------------------- */
 
-/* t = silu(gate) up. Block: a tile. Bound: its traffic, 6 bytes an element. */
+/* Writes t = silu(gate) up. Block: a tile. Bound: its traffic, 6 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, const bf16 *gate_up) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
@@ -77,7 +78,8 @@ void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
                  ptr<bf16>(gate_up));
 }
 
-/* gate = dy up silu'(gate), up = dy silu(gate). Block: a tile of either. Bound: its traffic, 10 bytes an element of dy. */
+/* Writes gate = dy up silu'(gate) and up = dy silu(gate). Block: a tile of each. Bound: its traffic, 10 bytes an
+ * element of dy. */
 KERNEL __launch_bounds__(TILE_THREADS)
 fp8_swiglu_backward_kernel(Fp8Target gate, Fp8Target up, const bf16 *dy, const bf16 *gate_up) {
     await_kernels();
@@ -117,28 +119,29 @@ void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, 
 
 enum {
     NORM_WARPS = 8, NORM_ROWS = 2 * CHUNK, WARP_ROWS = NORM_ROWS / NORM_WARPS, HELD_PACKS = 8,
-    SKEW_WORDS = 16 /* of a block's lower rows in shared memory, so that its two chunks of a column stand in different banks */
+    SKEW_WORDS = 16 /* words by which a block's lower rows are moved in shared memory, so that its two chunks of a
+                     * column are in different banks */
 };
 
 typedef struct {
-    bf16       *sum; /* x + update as stored, where there is an update */
+    bf16       *sum; /* x + update as stored, if there is an update */
     float      *mean, *rstd;
     const bf16 *x, *update, *w, *b;
     float       eps;
 } NormForward;
 
-/* The row's pack at i of the flat arrays, after the update, which it stores. */
+/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. */
 DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     Pairs8 x = load_pairs(f.x + i);
     if (!f.update) return x;
     Pack<float, PACK8> sum = pairs_to_f32(x), update = pairs_to_f32(load_pairs_once(f.update + i));
     for (int j = 0; j < PACK8; j++) sum.v[j] += update.v[j];
     x = pairs_from_f32(sum);
-    pack_store_once((uint32_t *)(f.sum + i), x); /* wanted again when the next branch ends */
+    pack_store_once((uint32_t *)(f.sum + i), x); /* needed again only when the next branch ends */
     return x;
 }
 
-/* The expressions of layernorm.cu and rmsnorm.cu, for their bits. */
+/* Sums with the expressions of layernorm.cu and rmsnorm.cu, for the same bits. */
 DEVICE float pack_total(Pairs8 x) {
     Pack<float, PACK8> v = pairs_to_f32(x);
     float              total = 0.0f;
@@ -165,7 +168,7 @@ template <bool centred> DEVICE Pairs8 normed(const NormForward &f, int64_t c, Pa
     return pairs_from_f32(y);
 }
 
-/* One row, by a warp: its codes go to t.plain and to `codes` [C/4] in shared memory. */
+/* Computes one row, by a warp. The codes go to t.plain and to `codes` [C/4] in shared memory. */
 template <bool centred, int HELD> DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint32_t *codes, Seen *seen) {
     int     lane = (int)threadIdx.x % WARP, C = (int)t.C;
     Pairs8 x[HELD];
@@ -196,9 +199,9 @@ template <bool centred, int HELD> DEVICE void norm_row(const NormForward &f, con
     if (lane == 0 && centred) f.mean[row] = mean;
 }
 
-/* Block: 32 rows of at most WARP HELD 8 channels, four of each warp in turn, held in its registers; then a thread turns 16 rows of four
- * columns at a time. grid ceil(R/32), dynamic shared memory of a byte an element. Bound: its traffic, 4 bytes an element, 8 with an
- * update. */
+/* Block: 32 rows of at most WARP HELD 8 channels. Each warp processes four of them one after another, in registers.
+ * Then a thread transposes 16 rows of four columns at a time. grid ceil(R/32), dynamic shared memory of a byte an
+ * element. Bound: its traffic, 4 bytes an element, 8 with an update. */
 template <bool centred, int HELD>
 KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(NormForward f, Fp8Target t) {
     await_kernels();
@@ -209,7 +212,7 @@ KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(N
     #pragma unroll 1
     for (int i = warp * WARP_ROWS; i < (warp + 1) * WARP_ROWS && first + i < t.R; i++)
         norm_row<centred, HELD>(f, t, first + i, codes + i * row_words + i / CHUNK * SKEW_WORDS, &seen);
-    __syncthreads(); /* the rows are whole */
+    __syncthreads(); /* the rows are complete */
     for (int i = (int)threadIdx.x; i < 2 * row_words; i += NORM_WARPS * WARP) {
         int         chunk = i % 2, word = i / 2;
         ColumnChunk column[4];
@@ -233,7 +236,8 @@ template <bool centred> static void norm_rows(Stream *s, NormForward f, Fp8Targe
     else LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP, shared, s, f, t);
 }
 
-/* Longer rows, and unaligned weights: the op in bf16, in scratch, and a cast. */
+/* Returns whether the kernel takes the row. Longer rows, and unaligned weights, use the op in bf16, in scratch, and a
+ * cast. */
 static int norm_fits(int64_t C, Tensor w, Tensor b) { return C <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data}); }
 
 static void cast_plain(Stream *s, Tensor y, Tensor plain, Fp8 f) {

@@ -3,7 +3,7 @@
 
 #include "core/fp8.h"
 
-enum { SPLIT_ELEMS = 1 << 14 }; /* fewer are one thread's */
+enum { SPLIT_ELEMS = 1 << 14 }; /* fewer elements are processed by one thread */
 
 static uint32_t bits_of(float x) {
     uint32_t bits;
@@ -30,8 +30,8 @@ static int32_t largest_bits(Tensor x) {
 
 typedef struct { int64_t over, vanished; } Lost;
 
-/* y = fp8(scale x) / scale. To the nearest multiple of u = 2^(exponent - bits of fraction), ties to even, by f32's own
- * rounding: a + 2^23 u is one, of 23 bits. */
+/* y = fp8(scale x) / scale. Rounds to the nearest multiple of u = 2^(exponent - bits of fraction), ties to even, by
+ * f32's own rounding: a + 2^23 u is a number of 23 bits. */
 static Lost round_values(uint16_t *out, const uint16_t *in, int64_t n, DType type, float scale, float inverse) {
     const float    largest = fp8_largest(type);
     const uint32_t bottom = (uint32_t)(127 + fp8_bottom(type)) << 23, lift = (uint32_t)(23 - (type == E4M3 ? 3 : 2)) << 23;
@@ -55,7 +55,7 @@ static DType type_of(int which) { return which == FP8_DY ? E5M2 : E4M3; }
 
 void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
     const float *scale = (const float *)f.scale.data + FP8_SCALES * which;
-    int32_t      now = f.uses_own || noting == NOTED ? largest_bits(x) : 0; /* y may be x */
+    int32_t      now = f.uses_own || noting == NOTED ? largest_bits(x) : 0; /* read first, because y may be x */
     float        own = f.uses_own ? fp8_power(fp8_exponent((uint32_t)now, type_of(which))) : scale[FP8_SCALE];
     Lost lost = round_values((uint16_t *)y.data, (const uint16_t *)x.data, tensor_elems(x), type_of(which), own, 1.0f / own);
     if (noting == NOT_NOTED) return;

@@ -9,7 +9,8 @@
 
 typedef enum { NOTED, NOT_NOTED } Noting;
 
-/* y = fp8(s x) / s, both bf16; y may be x. which: FP8_X, FP8_W or FP8_DY, whose scale f has, and whose maximum and counts it takes. */
+/* Sets y = fp8(s x) / s, both bf16; y may be x. `which` is FP8_X, FP8_W or FP8_DY: it selects the scale in f, and the
+ * maximum and counts that are updated if noting is NOTED. */
 void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting);
 
 #endif

@@ -1,9 +1,9 @@
-/* fp8_tile.cuh - a bf16 tensor as 8 bits (core/fp8.h), as it lies and turned, written by whoever has its values in registers: the cast of
- * fp8_linear.cu, and the ops of fp8_outputs.cu, whose values need not be stored in between.
+/* fp8_tile.cuh - a bf16 tensor as 8 bits (core/fp8.h), as it lies and turned, written by whoever has its values in
+ * registers: the cast of fp8_linear.cu, and the ops of fp8_outputs.cu, whose values need not be stored in between.
  *
- * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes on their way at once. Its bytes
- * turn in registers, four by four, and meet in shared memory as 16 rows of a column: no bank conflicts, and 128 bytes of a column leave
- * side by side.
+ * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes are in flight at
+ * once. The thread transposes its bytes in registers, four by four. They meet in shared memory as 16 rows of a column,
+ * without bank conflicts, and 128 contiguous bytes of a column are written at once.
  */
 #ifndef TRAIN_GPT_LAYERS_FP8_TILE_CUH
 #define TRAIN_GPT_LAYERS_FP8_TILE_CUH
@@ -15,13 +15,14 @@
 
 enum {
     TILE_ROWS = 128, TILE_COLUMNS = 64, TILE_THREADS = 256,
-    PACK8 = 8, THREAD_ROWS = 4, /* of a thread */
-    CHUNK = 16,                 /* rows of a column that leave at once */
+    PACK8 = 8, THREAD_ROWS = 4, /* a thread has 4 rows of 8 columns */
+    CHUNK = 16,                 /* rows of a column that are written at once */
     COLUMN_CHUNKS = TILE_ROWS / CHUNK, ROW_PACKS = TILE_COLUMNS / PACK8
 };
 
-/* plain [R,C], rows `pitch` apart; turned [C,R_up], whose columns from R on become zero. Each of plain, turned, amax and counts
- * may be NULL. scale NULL: only the maximum is looked for. C and R_up are multiples of 16. */
+/* Where a cast writes. plain [R,C] has rows `pitch` apart; turned [C,R_up] is transposed, with zeros in columns from R
+ * on. Each of plain, turned, amax and counts may be NULL. If scale is NULL, only the maximum is computed. C and R_up
+ * are multiples of 16. */
 typedef struct {
     uint8_t            *plain, *turned;
     int64_t             R, C, R_up, pitch;
@@ -32,7 +33,8 @@ typedef struct {
 
 /* --- values as stored ------------------------------------------------------------------------------------------------ */
 
-typedef Pack<uint32_t, PACK8 / 2> Pairs8; /* 8 neighbours of bf16, two in a word: halves that part and meet again cost instructions */
+typedef Pack<uint32_t, PACK8 / 2> Pairs8; /* 8 neighbours of bf16, two in a word, because splitting and joining halves
+                                           * costs instructions */
 
 DEVICE Pairs8 load_pairs(const bf16 *p) { return pack_load<uint32_t, PACK8 / 2>((const uint32_t *)p); }
 DEVICE Pairs8 load_pairs_once(const bf16 *p) { return pack_load_once<uint32_t, PACK8 / 2>((const uint32_t *)p); }
@@ -58,28 +60,32 @@ DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
 
 /* --- casting ------------------------------------------------------------------------------------------------------ */
 
-/* A thread's notes on the elements that it cast: bits of the largest |x| of the even and of the odd ones, how many lay beyond the type's
- * largest value, how many became zero. */
+/* Notes of a thread on the elements that it cast: bits of the largest |x| of the even and of the odd elements, how
+ * many exceeded the type's largest value, how many became zero. */
 typedef struct { uint32_t most; int over, vanished; } Seen;
 
-/* s in both halves, as the others; |x| above `most` lies beyond the type's largest value, and up to `least` becomes zero. */
+/* s in both halves, as the other fields. |x| above `most` exceeds the type's largest value; |x| up to `least` becomes
+ * zero. */
 typedef struct { __nv_bfloat162 s, least; uint32_t most; } CastScale;
 
-enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_NANS = 0x7f7f7f7f }; /* halves in bf16, and four codes */
+/* constants for two halves of bf16, and for four codes */
+enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_NANS = 0x7f7f7f7f };
 
-/* x is a power of two, or 1.75 times one: exact. */
+/* Returns x in both halves of bf16. Exact, because x is a power of two, or 1.75 times one. */
 DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0, 0x3232); }
 
-/* scale [FP8_SCALES], as Fp8 has it. The smallest code is 2^(bottom - fraction); its half is a tie, and becomes zero. NULL: nothing is beyond. */
+/* Makes the CastScale of scale [FP8_SCALES], as in Fp8. The smallest code is 2^(bottom - fraction); its half is a tie,
+ * and becomes zero. If scale is NULL nothing exceeds the largest value. */
 template <DType type> DEVICE CastScale cast_scale(const float *scale) {
     if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
     float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);
     return {pair_of(both_halves(scale[FP8_SCALE])), pair_of(both_halves(tie * scale[FP8_INVERSE])), both_halves(fp8_largest(type) * scale[FP8_INVERSE])};
 }
 
-typedef Pack<uint32_t, PACK8 / 4> Codes8; /* of 8 neighbours, the first in the lowest byte */
+typedef Pack<uint32_t, PACK8 / 4> Codes8; /* codes of 8 neighbours, the first in the lowest byte */
 
-/* Rare: some of the pack lie beyond. The finite ones, which are the largest code already, are counted; the others become NaN. */
+/* Corrects a pack in which some elements exceed the largest value; rare. Finite ones, which are the largest code
+ * already, are counted. Infinities and NaN become NaN. */
 DEVICE void mend_pack(Codes8 &c, Pairs8 x, uint32_t most, Seen *seen) {
     uint32_t fault[PACK8 / 2], over = 0;
     for (int i = 0; i < PACK8 / 2; i++) {
@@ -94,11 +100,12 @@ DEVICE void mend_pack(Codes8 &c, Pairs8 x, uint32_t most, Seen *seen) {
     }
 }
 
-/* fp8(s x), two elements at a time: s x is exact in bf16, as s is a power of two, but where it is 0 or beyond anyway. */
+/* Returns fp8(s x), two elements at a time. s x is exact in bf16, because s is a power of two, except where the result
+ * is 0 or too large anyway. */
 template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, Seen *seen) {
     Codes8 c = {};
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-    device_check(false); /* no such GPU multiplies fp8: the run has refused it */
+    device_check(false); /* such a GPU cannot multiply fp8, and the run has refused it */
     return c;
 #endif
     uint32_t most = 0, vanished = 0;
@@ -116,7 +123,7 @@ template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, See
     return c;
 }
 
-/* A warp's notes, in each of its lanes. */
+/* Combines the notes of a warp, in each of its lanes. */
 DEVICE Seen warp_seen(Seen seen) {
     for (int o = WARP / 2; o > 0; o /= 2) {
         seen.most = __vmaxu2(seen.most, __shfl_xor_sync(0xffffffffu, seen.most, o));
@@ -130,7 +137,7 @@ DEVICE int most_seen(Seen seen) {
     return (int)(even > odd ? even : odd);
 }
 
-/* The notes of all the block's threads, to memory: a maximum and whole numbers, which any order gives. */
+/* Writes the notes of all the block's threads to memory. A maximum and integers do not depend on the order. */
 DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     SMEM(int, all, [3]);
     if (threadIdx.x < 3) all[threadIdx.x] = 0;
@@ -147,7 +154,7 @@ DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     if (threadIdx.x == 0 && counts && all[2]) atomicAdd(counts + 1, (unsigned long long)all[2]);
 }
 
-/* The same of a warp by itself. */
+/* Writes the notes of one warp to memory. */
 DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
     seen = warp_seen(seen);
     if (threadIdx.x % WARP != 0) return;
@@ -158,7 +165,7 @@ DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
 
 /* --- turning ------------------------------------------------------------------------------------------------------ */
 
-/* Four words of four bytes, turned: byte i of word j becomes byte j of word i. */
+/* Transposes four words of four bytes: byte i of word j becomes byte j of word i. */
 DEVICE void turn_words(uint32_t (&w)[4]) {
     uint32_t even = __byte_perm(w[0], w[1], 0x5140), odd = __byte_perm(w[0], w[1], 0x7362); /* columns 0, 1 and 2, 3 of two rows */
     uint32_t even_below = __byte_perm(w[2], w[3], 0x5140), odd_below = __byte_perm(w[2], w[3], 0x7362);
@@ -170,15 +177,16 @@ typedef Pack<uint32_t, CHUNK / 4> ColumnChunk;
 
 /* --- a tile ------------------------------------------------------------------------------------------------------- */
 
-/* The first of this thread's rows and of its columns. */
+/* The first row and the first column of this thread. */
 typedef struct { int64_t row, column; } TilePlace;
 DEVICE TilePlace tile_place(int64_t first_row, int64_t first_column) {
     return {first_row + threadIdx.x / ROW_PACKS * THREAD_ROWS, first_column + threadIdx.x % ROW_PACKS * PACK8};
 }
 
-typedef struct { Pairs8 row[THREAD_ROWS]; } TileValues; /* a thread's */
+typedef struct { Pairs8 row[THREAD_ROWS]; } TileValues; /* the values of one thread */
 
-/* value(row, column): 8 values of the tensor. Zeros where it has no such row or column. */
+/* Returns this thread's values: value(row, column) gives 8 values of the tensor. Zeros where the tensor has no such row
+ * or column. */
 template <typename F> DEVICE TileValues tile_values(const Fp8Target &t, TilePlace at, F value) {
     TileValues x = {};
     #pragma unroll
@@ -187,7 +195,8 @@ template <typename F> DEVICE TileValues tile_values(const Fp8Target &t, TilePlac
     return x;
 }
 
-/* The block's tile from first_row and first_column on, of 256 threads. It may write another one at once. */
+/* Writes the block's tile from first_row and first_column on, with 256 threads. The block may write another tile at
+ * once. */
 template <DType type>
 DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_column, const TileValues &x, Seen *seen) {
     SMEM(ColumnChunk, tile, [TILE_COLUMNS][COLUMN_CHUNKS]);
@@ -215,15 +224,15 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
         int64_t c = first_column + column, r = first_row + from * CHUNK;
         if (c < t.C && r < t.R_up) pack_store((uint32_t *)(t.turned + c * t.R_up + r), pack_load<uint32_t, CHUNK / 4>(tile[column][from ^ column / PACK8].v));
     }
-    __syncthreads(); /* and may be written again */
+    __syncthreads(); /* the tile may be overwritten */
 }
 
-/* --- column sums of what tiles are made of, as stored in bf16 -------------------------------------------------------- */
+/* --- column sums of the values of tiles, as stored in bf16 -------------------------------------------------------- */
 
-/* Rows of a block that writes one tile below the other: the shape alone fixes them. */
+/* Returns the rows of a block that writes one tile below the other. The shape alone fixes them. */
 static inline int64_t stretch_rows(int64_t N) { return blocks_for(sum_rows_of(N), TILE_ROWS) * TILE_ROWS; }
 
-/* A thread has the same 8 columns of each tile. */
+/* Adds values to the thread's sums. A thread has the same 8 columns of each tile. */
 DEVICE void add_values(float (&sum)[PACK8], const TileValues &x) {
     for (int k = 0; k < THREAD_ROWS; k++) {
         Pack<float, PACK8> row = pairs_to_f32(x.row[k]);
@@ -231,7 +240,7 @@ DEVICE void add_values(float (&sum)[PACK8], const TileValues &x) {
     }
 }
 
-/* The sums of the block's 64 columns, in a fixed order, to sums [C]. */
+/* Writes the sums of the block's 64 columns, in a fixed order, to sums [C]. */
 DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, int64_t C) {
     enum { TILE_WARPS = TILE_THREADS / WARP };
     SMEM(float, part, [TILE_WARPS][TILE_COLUMNS]);
@@ -240,7 +249,7 @@ DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, in
         for (int o = WARP / 2; o >= ROW_PACKS; o /= 2) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], o);
         if ((int)threadIdx.x % WARP < ROW_PACKS) part[warp][pack * PACK8 + j] = sum[j];
     }
-    __syncthreads(); /* every warp's sums are there */
+    __syncthreads(); /* every warp's sums are complete */
     int column = (int)threadIdx.x;
     if (column >= TILE_COLUMNS || first_column + column >= C) return;
     float total = 0.0f;
@@ -250,8 +259,8 @@ DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, in
 
 /* --- a block's work ------------------------------------------------------------------------------------------------- */
 
-/* The tiles of a block's stretch of rows, one below the other, of value(row, column) = 8 values; with their column sums to sums
- * [gridDim.y, C], or NULL. grid (ceil(C/64), stretches). */
+/* Writes the tiles of a block's rows, one below the other, of value(row, column) = 8 values, and their column sums to
+ * sums [gridDim.y, C], or NULL. grid (ceil(C/64), ceil(R_up/rows_per_block)). */
 template <DType type, typename F> DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_block, F value) {
     int64_t first_column = (int64_t)blockIdx.x * TILE_COLUMNS, first = (int64_t)blockIdx.y * rows_per_block;
     int64_t end = first + rows_per_block < t.R_up ? first + rows_per_block : t.R_up;
@@ -274,7 +283,7 @@ static inline dim3 tile_grid(int64_t R_up, int64_t C, int64_t rows_per_block) {
 
 /* Queues the cast of x [R,C], a tensor of bf16, to t. In fp8_linear.cu. */
 void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type);
-/* t of y, whose memory has both copies: layers.h. */
+/* Returns the target that writes both copies of y into y's memory, as layers.h describes. */
 Fp8Target fp8_target(Tensor y, Fp8 f);
 
 #endif

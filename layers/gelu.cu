@@ -4,7 +4,7 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 256, PACKS = 2 }; /* packs of a thread: two loads of each array on their way at once */
+enum { THREADS = 256, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
 
 /* y = gelu(x). Thread: PACKS packs. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: 2 elements of traffic
  * each. */
@@ -14,7 +14,7 @@ template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = pack_place<W, PACKS>(k);
-        if (i < n) in[k] = pack_load_part<T, W, ONCE>(x + i, n - i); /* again in backward alone */
+        if (i < n) in[k] = pack_load_part<T, W, ONCE>(x + i, n - i); /* x is read again only in backward */
     }
     #pragma unroll
     for (int k = 0; k < PACKS; k++) {
@@ -26,8 +26,8 @@ template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_
     }
 }
 
-/* dx = dy gelu'(x); dx may be dy: each element is read and written by one thread. As above; bound: 3 elements of
- * traffic each. */
+/* dx = dy gelu'(x). dx may be dy, because each element is read and written by one thread. Threads and grid as in
+ * forward. Bound: 3 elements of traffic each. */
 template <typename T, int W> KERNEL gelu_backward_kernel(T *dx, const T *dy, const T *x, int64_t n) {
     await_kernels();
     Pack<T, W> in[PACKS], grad[PACKS];
@@ -55,8 +55,9 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
         LAUNCH_EARLY((gelu_forward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<T>(y), ptr<T>(x), n)));
 }
 
-/* The same for a strip of 32 W columns and a stretch of rows, whose sums go to sums[blockIdx.y]: bias.cuh. A warp has ROWS
- * rows on their way at once. grid (ceil(M/(32 W)), parts), block (32,8), static shared memory. Bound: as above. */
+/* dx = dy gelu'(x) for a strip of 32 W columns and rows_per_block rows, whose column sums go to sums[blockIdx.y]:
+ * bias.cuh. A warp has ROWS rows in flight at once. grid (ceil(M/(32 W)), parts), block (32,8), static shared memory.
+ * Bound: as above. */
 enum { ROWS = 2 };
 template <typename T, int W>
 KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows, int64_t rows_per_block, int64_t M) {

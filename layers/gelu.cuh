@@ -15,13 +15,14 @@
 #define GELU_CUBIC 0.0713548162726f /* 0.044715 * 2 sqrt(2/pi) */
 #define GELU_FAR   30.0f            /* beyond +-30 the function is 0 or x in f32 */
 
-/* NaN stays NaN through the exponential. */
+/* Returns gelu(x). NaN stays NaN through the exponential. */
 DEVICE float gelu(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
     return __fdividef(fmaxf(x, -GELU_FAR), 1.0f + exp_approx(-two_u));
 }
 
-/* gelu'(x) = p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)). With e = exp(-|2u|) nothing overflows; the smaller of p, 1-p is e / (1+e). */
+/* Returns gelu'(x) = p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)). With e = exp(-|2u|) nothing overflows; the smaller
+ * of p and 1-p is e / (1+e). */
 DEVICE float gelu_grad(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
     float e = exp_approx(-fabsf(two_u));

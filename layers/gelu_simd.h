@@ -21,7 +21,8 @@
 
 #ifdef SIMD_PASS
 SIMD_INLINE f32x16 gelu16(f32x16 x) {
-    f32x16 low = f32x16_max(f32x16_all(-30.0f), x); /* NaN passes: f32x16_max gives its second argument then */
+    f32x16 low = f32x16_max(f32x16_all(-30.0f), x); /* NaN passes, because f32x16_max then returns its second
+                                                     * argument */
     f32x16 e = f32x16_exp(-low * (low * low * GELU_CUBIC + GELU_SLOPE));
     return low / (e + 1.0f);
 }

@@ -1,17 +1,19 @@
 /* gemm_hopper.cu - an own matrix product for GPT-2's shapes on compute capability 9.0, see gemm_hopper.cuh.
  *
- * A block per multiprocessor stays for the whole product and takes tiles of 128 x 128 of c in turn. One thread loads operands by TMA
- * into a ring of 4 stages of 64 values of k. Two warpgroups multiply in turn (ping-pong): while one stores its tile, the other has
- * the tensor cores. With k = 768 a tile takes 12 stages of 512 clocks at best, and its store a third of that [calculated].
+ * A block per multiprocessor stays for the whole product and computes tiles of 128 x 128 of c one after another. One
+ * thread loads operands by TMA into a ring of 4 stages of 64 values of k. Two warpgroups multiply alternately
+ * (ping-pong): while one stores its tile, the other has the tensor cores. With k = 768 a tile takes 12 stages of 512
+ * clocks at best, and its store a third of that [calculated].
  *   cluster  two blocks with neighbouring tiles along m load each half of their tile of b, for both (multicast)
- *   parts    few tiles and a long k, as of weights' gradients: parts of k are summed apart, a second kernel adds them in order
- * Tiles, parts and orders of additions follow from the shape and the stored way alone: a run repeats its bits.
+ *   parts    few tiles and a long k, as of weights' gradients: slices of k are summed separately, a second kernel adds
+ *            them in order
+ * Tiles, slices and orders of additions follow from the shape and the stored way alone, so a run repeats its bits.
  *
- * Shared memory: 128 KiB of stages, 64 KiB of panels of c on their way out (gemm_hopper_store.cuh), barriers; 227 KiB are there.
- * Registers: 128 accumulators a thread, of 232.
+ * Shared memory: 128 KiB of stages, 64 KiB of panels of c before they are stored (gemm_hopper_store.cuh), barriers, of
+ * 227 KiB. Registers: 128 accumulators a thread, of 232.
  *
- * Bound: tensor cores, 128 x 128 x 64 in 512 clocks. A stage reads 48 KiB of shared memory for products (64 KiB could be
- * read in that time) and 24 KiB of L2, 32 without a cluster. Not measured on a GPU yet.
+ * Bound: tensor cores, 128 x 128 x 64 in 512 clocks. A stage reads 48 KiB of shared memory for products (64 KiB could
+ * be read in that time) and 24 KiB of L2, 32 without a cluster. Not measured on a GPU yet.
  */
 #include "layers/gemm_hopper.cuh"
 
@@ -21,10 +23,10 @@
 #include "layers/bias.cuh"
 #include "layers/gemm_hopper_store.cuh"
 
-enum { MOST_PARTS = 32, LEAST_STEPS = 8 /* of a part, whose sums are written and read again */ };
+enum { MOST_PARTS = 32, LEAST_STEPS = 8 /* least steps of a slice of k, because its sums are written and read again */ };
 
 #ifdef PTX_HOPPER
-/* What a math warpgroup does: every second of the block's works. */
+/* The work of a math warpgroup: every second work item of the block. */
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
 DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int group) {
     int   warp = (int)threadIdx.x / WARP, stride = work_stride(g);
@@ -36,7 +38,8 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
         int  steps = w.end - w.first;
         if (turn % 2 == group) {
             if (reads_aux(epilogue)) load_aux(s, g, w, warp);
-            named_barrier_sync(TURN + group, 2 * WARPGROUP); /* the other one's products are issued: its stages come first */
+            named_barrier_sync(TURN + group, 2 * WARPGROUP); /* the other warpgroup's products are issued, so its stages
+                                                              * come first */
             multiply<T, a_by_lines, b_by_lines>(acc, s, step, steps, g.cluster);
             if (i + stride < g.works) named_barrier_arrive(TURN + 1 - group, 2 * WARPGROUP);
             wgmma_wait<0>(acc[0], acc[1]);
@@ -60,25 +63,25 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
     if (threadIdx.x == 0) barriers_init(s, g.cluster);
     __syncwarp();
     cluster_arrive_relaxed();
-    cluster_wait(); /* the barriers exist, in both blocks */
+    cluster_wait(); /* the barriers exist in both blocks */
     int group = (int)threadIdx.x / WARPGROUP;
     if (group == MATH_GROUPS) {
         registers_lower<LOAD_REGISTERS>();
         if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one()) load_all<a_by_lines, b_by_lines>(s, g);
-        __syncwarp(); /* the cluster's barrier wants whole warps */
+        __syncwarp(); /* the cluster's barrier needs whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();
         multiply_all<T, C, a_by_lines, b_by_lines, epilogue>(s, g, bias, group);
     }
     cluster_arrive();
-    cluster_wait(); /* no block ends while the other one may reach into it */
+    cluster_wait(); /* no block ends while the other one may access its shared memory */
 #else
     device_check(g.m < 0 && bias); /* gemm_hopper_fits has refused this GPU */
 #endif
 }
 
-/* c = or += the sum of parts [parts,m,n], in order. Thread: 4 elements. grid ceil(m n / (4 THREADS)), no shared memory. Bound: reading the
- * parts once. */
+/* c = or += the sum of slices [parts,m,n], in order. Thread: 4 elements. grid ceil(m n / (4 THREADS)), no shared
+ * memory. Bound: reading the slices once. */
 enum { THREADS = 256, WIDE = 4 };
 KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__restrict__ part, int parts, int64_t m, int64_t n, int add) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
@@ -95,8 +98,8 @@ KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__rest
 
 /* --- which products, in which ways ---------------------------------------------------------------------------------- */
 
-/* HAS_SM90A: gpu.mk compiles for it. The kernel of another architecture is empty, also where the driver compiles PTX for
- * this one. */
+/* HAS_SM90A: gpu.mk compiles for that architecture. In code for another architecture the kernel is empty, also if the
+ * driver compiles its PTX for this GPU. */
 #ifdef CUDA_EMU
 enum { IS_EMULATED = 1, IS_COMPILED = 1 };
 #elif defined(HAS_SM90A)
@@ -115,7 +118,7 @@ GemmAsked gemm_asked(void) {
 }
 
 static int is_aligned(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
-/* TMA asks for 16 bytes from one row to the next; and no side overflows the coordinates of tiles. */
+/* Returns whether TMA can read the matrix: rows are multiples of 16 bytes apart, and no coordinate overflows. */
 static int view_fits(const Matrix *x) { return x->ld % 8 == 0 && x->ld < 1 << 30 && is_aligned(x->data, 16); }
 
 int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head) {
@@ -143,13 +146,14 @@ int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
 
 size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->m) * p->n) * sizeof(float); }
 
-/* The share of the multiprocessors' time in which they have work, if all works take as long. */
+/* Returns the share of the multiprocessors' time in which they have work, if all work items take equally long. */
 static double filled(const Matmul *p, GemmWay way) {
     int64_t clusters = device_resident_blocks() / way.cluster, works = works_of(p, way);
     return (double)works / (double)(blocks_for(works, clusters) * clusters);
 }
 
-/* The largest of the numbers of parts that fill the GPU better than all smaller ones; with pairs of blocks, then without. */
+/* Writes ways for the numbers of slices that fill the GPU better than all smaller numbers, the largest ones; with pairs
+ * of blocks, then without. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
     int    count = 0;
     double best = 0.0;
@@ -157,7 +161,8 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
         GemmWay way = {tiles_along(p->m) > 1 ? 2 : 1, parts};
         double  share = filled(p, way);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
-        if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue; /* a small product fills under 2 % */
+        /* a small product fills under 2 % */
+        if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue;
         best = share;
         count = count < GEMM_WAYS / 2 ? count + 1 : GEMM_WAYS / 2;
         memmove(&ways[1], ways, (size_t)(count - 1) * sizeof *ways);
@@ -170,7 +175,7 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
 
 /* --- the launch ---------------------------------------------------------------------------------------------------- */
 
-/* Of an operand's squares. */
+/* Returns the TMA map of an operand's squares. */
 template <typename T> static TensorMap operand_map(const Matrix &x, int64_t rows, int64_t columns) {
     if (x.order == TRANSPOSED) return tensor_map_2d((const T *)x.data, columns, rows, SIDE, SIDE, x.ld);
     return tensor_map_2d((const T *)x.data, rows, columns, SIDE, SIDE, x.ld);

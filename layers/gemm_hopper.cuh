@@ -8,23 +8,27 @@
 
 #include "layers/matmul.cuh"
 
-/* TRAIN_GPT_GEMM, for tests: "own" takes it wherever it fits, untimed; "cublaslt" never; "timed" times both, as a GPU does
- * without; the emulator, where time means nothing, leaves products to cuBLASLt. Any other word: exit 64. */
+/* Values of TRAIN_GPT_GEMM, for tests. "own" uses this product wherever it fits, without timing; "cublaslt" never;
+ * "timed" times both, which is a GPU's default. The emulator, where time means nothing, uses cuBLASLt by default. Any
+ * other word: exit 64. */
 typedef enum { GEMM_TIMED, GEMM_OWN, GEMM_CUBLASLT } GemmAsked;
 GemmAsked gemm_asked(void);
 
-/* Blocks that share their tiles of b, and the parts of k that are summed apart and then added in order. */
+/* How the product is computed: the blocks that share their tiles of b, and the slices of k that are summed separately
+ * and then added in order. */
 typedef struct { int cluster, parts; } GemmWay;
-enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* another number when the order of additions changes: stored ways no longer fit */ };
+enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* another number when the order of additions changes, so that stored ways no
+                                           * longer fit */ };
 
-/* Whether it computes this product with this epilogue here. head: Rest's. */
+/* Returns whether the product with this epilogue can be computed here. head: see Rest. */
 int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head);
-/* Ways worth timing, best guess first; of those that fit. */
+/* Writes the ways worth timing among those that fit, best guess first. Returns their number. */
 int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);
 int  gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way);
-/* Of the workspace, for column sums behind EPILOGUE_GELU_BACKWARD. */
+/* Returns the bytes of the workspace for column sums after EPILOGUE_GELU_BACKWARD. */
 size_t gemm_hopper_sums_bytes(const Matmul *p);
-/* sums: [n] f32, column sums of c as stored, behind EPILOGUE_GELU_BACKWARD; or NULL. Behind EPILOGUE_DELTA [n/head,m]. */
+/* Queues the product. sums: after EPILOGUE_GELU_BACKWARD [n] f32, column sums of c as stored, or NULL; after
+ * EPILOGUE_DELTA [n/head,m]. */
 void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace);
 
 #endif

@@ -1,10 +1,11 @@
 /* gemm_hopper_store.cuh - gemm_hopper.cu's way from accumulators to memory: the epilogues.
  *
- * A warp holds 16 rows of each half of a tile. It rounds 16 x 64 of them, lays them into a slot of shared memory by stmatrix,
- * and TMA writes the slot to c: whole lines, clipped at c's edges. An f32 c is written from registers, whose quads fill sectors
- * of 32 bytes; such products are long.
+ * A warp holds 16 rows of each half of a tile. It rounds 16 x 64 of them and writes them to a slot of shared memory by
+ * stmatrix. TMA then writes the slot to c: whole lines, clipped at c's edges. An f32 c is written from registers, whose
+ * quads fill sectors of 32 bytes; such products are long.
  *
- * Lane l, g = l / 4, t = l % 4, register i of block q of 16 columns: rows g + 8 (i % 2), columns 16 q + 8 (i / 2) + 2 t, + 1.
+ * Lane l, g = l / 4, t = l % 4, register i of block q of 16 columns: rows g + 8 (i % 2), columns 16 q + 8 (i / 2) + 2
+ * t, + 1.
  */
 #ifndef TRAIN_GPT_LAYERS_GEMM_HOPPER_STORE_CUH
 #define TRAIN_GPT_LAYERS_GEMM_HOPPER_STORE_CUH
@@ -14,14 +15,14 @@
 
 #ifdef PTX_HOPPER
 
-enum { BLOCKS = SIDE / 16 }; /* of 16 columns in a panel */
+enum { BLOCKS = SIDE / 16 }; /* blocks of 16 columns in a panel */
 
-/* A warp's slots, in turn, and how many panels went through them. */
+/* A warp's slots, used in rotation, and how many panels went through them. */
 struct Slots {
     Panel *slot;
     int    used;
 };
-/* The line that this lane names for block q. */
+/* Returns the line that this lane addresses for block q. */
 DEVICE unsigned char *line_of(Panel *p, int q) {
     int lane = (int)threadIdx.x % WARP, row = lane % 16, unit = 2 * q + lane / 16;
     return p->byte + row * 128 + (unit ^ row % 8) * 16;
@@ -32,11 +33,11 @@ DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS
     Panel *p = &s.slot[s.used++ % SLOTS];
     int    lane = (int)threadIdx.x % WARP;
     if (lane == 0) bulk_wait_read<SLOTS - 1>();
-    __syncwarp(); /* what was in the slot has left */
+    __syncwarp(); /* the previous panel in this slot has been stored */
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) stmatrix_x4(line_of(p, q), r[q]);
     fence_proxy_async();
-    __syncwarp(); /* the panel is whole */
+    __syncwarp(); /* the panel is complete */
     if (lane == 0) {
         tma_store_2d(map, p, column, row);
         bulk_commit();
@@ -55,7 +56,7 @@ DEVICE void load_aux(GemmShared *s, const GemmCall &g, const Work &w, int warp) 
         tma_load_2d(&s->slot[warp][i], &g.aux, &s->read[warp], w.column + i % 2 * SIDE, w.row + i / 2 * SIDE + warp % 4 * PANEL_ROWS);
 }
 
-/* r = round(acc + bias), of half the tile's columns, p. */
+/* r = round(acc + bias), for half p of the tile's columns. */
 template <typename T>
 DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, const T *bias, int column, int n) {
 #pragma unroll
@@ -68,7 +69,7 @@ DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATOR
     }
 }
 
-/* r = gelu(r): of c as it is stored, as gelu.cu computes it. */
+/* r = gelu(r): of c as stored, with gelu.cu's arithmetic. */
 template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
 #pragma unroll
     for (int i = 0; i < BLOCKS * 4; i++) {
@@ -77,7 +78,7 @@ template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
     }
 }
 
-/* r = round(r + aux), of c as it would be stored, as residual_forward adds it; aux in the slot that is next. */
+/* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. aux is in the next slot. */
 template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], Slots &s) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
@@ -91,7 +92,7 @@ template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], Slots
     }
 }
 
-/* r = round(acc gelu'(pre)), pre in the slot that is next; sum += r, of this thread's columns. */
+/* r = round(acc gelu'(pre)), with pre in the next slot; sum += r for this thread's columns. */
 template <typename T>
 DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p, Slots &s) {
 #pragma unroll
@@ -109,7 +110,7 @@ DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], co
     }
 }
 
-/* r = round(acc); delta += r aux, of this thread's two rows; aux in the slot that is next. */
+/* r = round(acc); delta += r aux for this thread's two rows, with aux in the next slot. */
 template <typename T>
 DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float (&acc)[ACCUMULATORS], int p, Slots &s) {
 #pragma unroll
@@ -127,7 +128,7 @@ DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float
     }
 }
 
-/* The four lanes of a row add up theirs. Rows of a head lie side by side: eight fill a sector. */
+/* Adds delta over the four lanes of a row and stores it. Rows of a head are contiguous, and eight fill a sector. */
 DEVICE void store_delta(float (&delta)[2], const GemmCall &g, int row, int column) {
     int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -140,8 +141,8 @@ DEVICE void store_delta(float (&delta)[2], const GemmCall &g, int row, int colum
     }
 }
 
-/* A row of column_sums: lanes of a column add up theirs, then warps, in order. The next tile's turn is the barrier before
- * shared memory is filled again. */
+/* Stores a row of column_sums: adds over the lanes of a column, then over warps, in order. The named barrier before the
+ * next tile protects shared memory from being filled again too early. */
 DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const GemmCall &g, const Work &w) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, group = warp / 4, t = (int)threadIdx.x % WARPGROUP;
 #pragma unroll
@@ -150,13 +151,13 @@ DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const Ge
         for (int o = 4; o < WARP; o *= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
         if (lane < 4) s->sums[warp][i / 2 * 8 + lane * 2 + i % 2] = x;
     }
-    named_barrier_sync(SUMS + group, WARPGROUP); /* the four warps' sums are there */
+    named_barrier_sync(SUMS + group, WARPGROUP); /* the sums of the four warps are complete */
     float total = 0.0f;
     for (int i = 0; i < 4; i++) total += s->sums[group * 4 + i][t];
     if (w.row < g.m && w.column + t < g.n) g.column_sums[(int64_t)(w.row / TILE) * g.n + w.column + t] = total;
 }
 
-/* A tile of a 16-bit c. */
+/* Stores a tile of a 16-bit c. */
 template <typename T, int epilogue>
 DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g, const T *bias, const Work &w) {
     int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
@@ -178,11 +179,12 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
     if (epilogue == EPILOGUE_GELU_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
 }
 
-/* A tile of an f32 c: c = or += acc. Loads of a row come before its stores, which the compiler could not exchange. */
+/* Stores a tile of an f32 c: c = or += acc. Loads of a row come before its stores, because the compiler could not
+ * exchange them. */
 DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, const Work &w) {
     int lane = (int)threadIdx.x % WARP, column = w.column + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* half i / 2 of the tile, and of its groups of 16 rows the first or last eight */
+    for (int i = 0; i < 4; i++) { /* half i / 2 of the tile; the first or last eight of its groups of 16 rows */
         int    row = w.row + i / 2 * SIDE + (int)threadIdx.x / WARP % 4 * PANEL_ROWS + i % 2 * 8 + lane / 4;
         float *line = g.sums + w.part * g.part_elems + row * g.ld + column;
         if (row >= g.m) continue;

@@ -1,10 +1,11 @@
-/* grad_norm.c - CPU side of norm_squared and sum_forward in layers.h. Threads add stretches of the tensor to exact
- * sums, which no order changes. */
+/* grad_norm.c - CPU side of norm_squared and sum_forward in layers.h. Threads add parts of the tensor to exact sums,
+ * which no order changes. */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { NORM_BLOCK = 64, STRETCH = 1 << 14 }; /* elements summed in float64; elements of a thread's turn, a multiple */
+enum { NORM_BLOCK = 64, STRETCH = 1 << 14 }; /* elements summed in float64; elements of a thread's work item, a multiple
+                                              * of NORM_BLOCK */
 
 typedef float  f32x8 __attribute__((vector_size(32)));
 typedef double f64x8 __attribute__((vector_size(64)));

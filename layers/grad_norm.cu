@@ -1,16 +1,18 @@
-/* grad_norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Threads add to exact sums in registers, blocks in
- * shared memory, all to the result: integer additions, which come in any order and give the same sum on every GPU. */
+/* grad_norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Threads add to exact sums in registers, then to
+ * the block's in shared memory, then to the result. These are integer additions, which give the same sum in any order
+ * and on every GPU. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum {
-    THREADS = 256, LANES = 16, PER_LANE = 4, /* LANES x PER_LANE: the 64 elements summed in float64              */
-    TURNS = LANES,                           /* of a warp's tile: afterwards each lane has a sum of 64 of its own */
+    THREADS = 256, LANES = 16, PER_LANE = 4, /* LANES x PER_LANE are the 64 elements summed in float64 */
+    TURNS = LANES,                           /* rounds of a warp's tile: afterwards each lane has a sum of 64 of its
+                                              * own */
     TILE = TURNS * WARP * PER_LANE,          /* elements                                                          */
-    LOADS = 4,                               /* packs that a thread has on their way                              */
+    LOADS = 4,                               /* packs that a thread loads at once */
     BLOCK_TILES = THREADS / WARP * 2, MAX_BLOCKS = 1024,
-    MOST_PIECES = 160                        /* of a launch: its parameters are 4 KiB at most                     */
+    MOST_PIECES = 160                        /* most pieces of a launch: its parameters are 4 KiB at most */
 };
 
 typedef enum { VALUES, SQUARES } Terms;
@@ -24,19 +26,19 @@ typedef struct {
 
 /* --- an exact sum in registers ------------------------------------------------------------------------------------ */
 
-/* Words base .. base+3 of an exact sum. Squares of a gradient meet in a handful of words: where the next value goes
- * elsewhere these move to shared memory, and that is seldom. */
+/* Words base .. base+3 of an exact sum, in registers. Squares of a gradient affect a handful of words. If the next
+ * value needs other words, these move to shared memory, which is rare. */
 enum { HELD = 4 };
 typedef struct { int base; unsigned long long word[HELD]; } Held;
 
-/* Two's complement: sums of unsigned words are those of signed ones. */
+/* Adds the held words to the sum. In two's complement, sums of unsigned words are those of signed ones. */
 DEVICE void held_give(unsigned long long *sum, Held &h) {
     for (int k = 0; k < HELD; k++)
         if (h.word[k]) atomicAdd(sum + h.base + k, h.word[k]);
 }
 DEVICE void held_add(unsigned long long *sum, Held &h, double x) {
     ExactParts p = exact_parts(x);
-    if (x == 0.0) return; /* adds nothing, wherever the others are */
+    if (x == 0.0) return; /* adds nothing, whatever base is */
     if (p.first < h.base || p.first > h.base + 1) {
         held_give(sum, h);
         h = {p.first < EXACT_WORDS - HELD ? p.first : EXACT_WORDS - HELD, {}};
@@ -47,7 +49,8 @@ DEVICE void held_add(unsigned long long *sum, Held &h, double x) {
         h.word[k] += (unsigned long long)(up ? high : low);
     }
 }
-/* All lanes': those that hold the highest words, mostly all of them, as one. */
+/* Gives the words of all lanes to the sum. Lanes that hold the highest words, mostly all lanes, first add theirs
+ * together. */
 DEVICE void warp_give(unsigned long long *sum, Held &h) {
     int highest = h.base;
     for (int o = WARP / 2; o > 0; o /= 2) highest = max(highest, __shfl_xor_sync(0xffffffffu, highest, o));
@@ -62,7 +65,7 @@ DEVICE void warp_give(unsigned long long *sum, Held &h) {
 
 /* --- the kernel --------------------------------------------------------------------------------------------------- */
 
-/* Four neighbours from `at` on; beyond n zeros. */
+/* Loads four neighbours from `at` on; zeros beyond n. */
 template <int W> DEVICE Pack<float, PER_LANE> four_at(const float *x, int64_t at, int64_t n) {
     Pack<float, PER_LANE> in = {};
     for (int j = 0; j < PER_LANE; j += W) {
@@ -79,8 +82,8 @@ DEVICE double squares_of_4(Pack<float, PER_LANE> x) {
     return sum;
 }
 
-/* Lane l has sum[i] of its part of turn i, and returns the sum of turn l % 16 over the 16 lanes of its half: a tree, the
- * halves added at each step being those of the lane l ^ o, o = 8, 4, 2, 1. A lane gives away half of its turns at each step. */
+/* Lane l has sum[i] of its share of round i. Returns the sum of round l % 16 over the 16 lanes of its half, by a tree:
+ * each step adds the values of lane l ^ o, o = 8, 4, 2, 1. A lane gives away half of its rounds at each step. */
 template <int o> DEVICE double sum_of_turn(double (&sum)[TURNS]) {
     bool upper = threadIdx.x & o;
     #pragma unroll
@@ -92,7 +95,7 @@ template <int o> DEVICE double sum_of_turn(double (&sum)[TURNS]) {
     else return sum[0];
 }
 
-/* The warp's tile of x from `first` on. */
+/* Adds the warp's tile of x from `first` on. */
 template <Terms terms, int W> DEVICE void add_tile(unsigned long long *word, Held &h, const float *x, int64_t first, int64_t n) {
     double sum[TURNS];
     #pragma unroll
@@ -109,9 +112,9 @@ template <Terms terms, int W> DEVICE void add_tile(unsigned long long *word, Hel
     if (terms == SQUARES) held_add(word, h, sum_of_turn<LANES / 2>(sum));
 }
 
-/* Which piece a tile is of: the last that begins at it or before. */
+/* Returns the piece that holds a tile: the last one that begins at or before it. */
 DEVICE int piece_of(const Pieces &all, unsigned tile) {
-    int low = 0, high = all.count; /* piece[low] begins at the tile or before, piece[high] behind it */
+    int low = 0, high = all.count; /* piece[low] begins at or before the tile, piece[high] after it */
     while (high - low > 1) {
         int middle = (low + high) / 2;
         if (all.piece[middle].first_tile <= tile) low = middle;
@@ -120,8 +123,8 @@ DEVICE int piece_of(const Pieces &all, unsigned tile) {
     return low;
 }
 
-/* sum += the terms of all pieces. Block: a stretch of the tiles, its warps by turns; no thread leaves the loop before its
- * warp. Static shared memory: an exact sum. Bound: 4 bytes each. */
+/* sum += the terms of all pieces. Block: a contiguous range of tiles, over which its warps alternate; no thread leaves
+ * the loop before its warp. Static shared memory: an exact sum. Bound: 4 bytes each. */
 template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ Pieces all) {
     await_kernels();
     SMEM(unsigned long long, word, [EXACT_WORDS]);
@@ -136,14 +139,14 @@ template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, c
         add_tile<terms, W>(word, h, p.x, (int64_t)(tile - p.first_tile) * TILE, p.n);
     }
     warp_give(word, h);
-    __syncthreads(); /* every thread's terms are in it */
+    __syncthreads(); /* every thread's terms are added */
     for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += THREADS)
         if (word[i]) atomicAdd(sum + i, word[i]);
 }
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-/* Adds as many pieces as one launch takes; returns their number. */
+/* Adds as many pieces as fit into one launch. Returns their number. */
 template <Terms terms, int W> static int add_some(Stream *s, Tensor sum, const Tensor *x, int count) {
     Pieces all = {};
     int    taken = 0;

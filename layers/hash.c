@@ -4,7 +4,7 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { HASH_BLOCK = 1 << 14 }; /* words of a thread's turn */
+enum { HASH_BLOCK = 1 << 14 }; /* words of a thread's work item */
 
 typedef uint64_t __attribute__((may_alias, aligned(4))) Word;
 

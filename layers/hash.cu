@@ -1,5 +1,5 @@
-/* hash.cu - CUDA side of hash_words in layers.h. Sums modulo 2^64 are the same in any order, so blocks add theirs as
- * they come. */
+/* hash.cu - CUDA side of hash_words in layers.h. Sums modulo 2^64 are the same in any order, so blocks add their sums
+ * in any order. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -24,7 +24,7 @@ DEVICE Word block_total(Word x, Word *part) {
     return x;
 }
 
-/* Thread: PACKS packs of W words of every tile that is the block's turn; thread 0 of block 0 also the last, cut word.
+/* Thread: PACKS packs of W words of every tile of its block. Thread 0 of block 0 also adds the last, incomplete word.
  * One atomic a block. Bound: 8 bytes a word. */
 template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t words, int64_t rest_bytes) {
     await_kernels();

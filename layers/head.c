@@ -1,8 +1,8 @@
 /* head.c - the head ops of layers.h, on every backend: the output layer, tied to the embedding wte. Nothing but
  * products of matmul.h.
  *
- * The products run over the whole V' = padded columns of the logits and rows of wte: extents that libraries have fast
- * kernels for. The padding costs at most 127 columns and gives zeros, as in layers.h.
+ * The products run over all V' = padded columns of the logits and rows of wte, because libraries have fast kernels for
+ * such sizes. The padding costs at most 127 columns and gives zeros, as in layers.h.
  */
 #include "layers/layers.h"
 #include "layers/matmul.h"

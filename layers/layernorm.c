@@ -1,7 +1,7 @@
 /* layernorm.c - CPU side of the layernorm ops in layers.h. A thread owns a row and passes over it while it is in cache:
  * mean, then squared deviations from it (two passes lose nothing to cancellation), then the output. Backward keeps
- * partial sums of dw and db, of runs of rows that the shape fixes, added in order: the same bits for any number of
- * threads. */
+ * partial sums of dw and db for runs of rows, which the shape alone fixes, and adds them in order. So the bits are the
+ * same for any number of threads. */
 #include "layers/act_simd.h"
 #include "layers/bias.h"
 #include "layers/contracts.h"
@@ -45,7 +45,7 @@ void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
     for (int64_t row = 0; row < x.dim[0]; row++) sum_row(x.type, f, row);
 }
 
-/* Runs of rows side by side, then their partial sums in order. partial [runs][2][half] */
+/* Computes runs of rows in parallel, then adds their partial sums in order. partial [runs][2][half] */
 static void backward_rows(Tensor dw, Tensor db, Tensor x, Backward k, float *partial) {
     int64_t N = x.dim[0], runs = runs_of(N), half = partial_elems(k.C);
     #pragma omp parallel for schedule(static)

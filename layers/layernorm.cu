@@ -1,5 +1,5 @@
 /* layernorm.cu - CUDA side of the forward layernorm ops in layers.h; layernorm_backward.cu has the other. A row stays
- * where it was first loaded, in a warp's registers or a long one in a block's shared memory, while three passes go over
+ * where it was first loaded: in a warp's registers, or, if it is long, in a block's shared memory. Three passes read
  * it: mean, squared deviations from it (two passes lose nothing to cancellation), output. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
@@ -7,22 +7,22 @@
 enum { WARPS = 4, HELD_PACKS = 8, LONG_ROW_THREADS = 256 };
 
 template <typename T> struct Forward {
-    T       *sum, *y; /* sum: x + update as stored, where there is an update */
+    T       *sum, *y; /* sum: x + update as stored, if there is an update */
     float   *mean, *rstd;
     const T *x, *update, *w, *b;
     int64_t  N, C;
     float    eps;
 };
 
-/* The row's pack at i of the flat arrays, after the update, which it stores. The statistics are those of the row as
- * stored. */
+/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. The statistics
+ * are those of the row as stored. */
 template <typename T, int W> DEVICE Pack<T, W> updated_pack(const Forward<T> &f, int64_t i) {
     Pack<T, W> x = pack_load<T, W>(f.x + i);
     if (!f.update) return x;
     Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load_once<T, W>(f.update + i));
     for (int j = 0; j < W; j++) sum.v[j] += update.v[j];
     x = pack_from_f32<T>(sum);
-    pack_store_once(f.sum + i, x); /* wanted again when the next branch ends */
+    pack_store_once(f.sum + i, x); /* needed again only when the next branch ends */
     return x;
 }
 
@@ -53,7 +53,7 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(Forward<T
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
-    if (row >= f.N) return; /* the whole warp; the block has no barrier */
+    if (row >= f.N) return; /* the whole warp returns; the block has no barrier */
     Pack<T, W> x[HELD];
     float      sum = 0.0f, square = 0.0f;
     #pragma unroll
@@ -77,7 +77,7 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(Forward<T
     if (lane == 0) f.mean[row] = mean, f.rstd[row] = rstd;
 }
 
-/* Block: one longer row, held in dynamic shared memory, each thread meeting its own packs only. grid N. Bound: as
+/* Block: one longer row, held in dynamic shared memory. Each thread reads only its own packs. grid N. Bound: as
  * above. */
 template <typename T, int W> KERNEL layernorm_forward_long_kernel(Forward<T> f) {
     await_kernels();
@@ -144,7 +144,7 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
 
 enum { SUM_THREADS = 256 };
 
-/* Thread: a pack. Bound: 3 elements of traffic each. */
+/* Adds the update alone. Thread: a pack. Bound: 3 elements of traffic each. */
 template <typename T, int W> KERNEL residual_kernel(Forward<T> f, int64_t elems) {
     await_kernels();
     int64_t i = pack_place<W, 1>(0);

@@ -2,30 +2,31 @@
  *
  *     dx = dresidual + rstd (d - mean(d) - n mean(d n)),   dw = sum over rows of dy n,   db = sum over rows of dy,
  *
- * and dbias = sum over rows of dx. A block takes a stretch of rows, and each thread the same few channels of all of them, so
- * the sums over rows stay in its registers; they go to scratch as [blocks][3][C], and row_sums.cuh adds the blocks in order. */
+ * and dbias = sum over rows of dx. A block has a contiguous range of rows, and each thread the same few channels of all
+ * of them, so the sums over rows stay in its registers. They go to scratch as [blocks][3][C], and row_sums.cuh adds the
+ * blocks in order. */
 #include "core/ptx.cuh"
 #include "layers/contracts.h"
 #include "layers/row_sums.cuh"
 
 enum {
-    BLOCKS = 264,        /* two on each of 132 multiprocessors; the same sums on every other GPU             */
-    ROWS = 2,            /* of a batch: their loads are on their way together, and they share a barrier      */
-    GROUP_THREADS = 256, /* a block has as many groups as fit into so many threads, each with its own rows   */
-    MOST_GROUPS = 8,     /* named barriers 1 to 8                                                            */
+    BLOCKS = 264,        /* two on each of 132 multiprocessors; the same number, and so the same sums, on every other
+                          * GPU */
+    ROWS = 2,            /* rows of a batch: their loads are in flight together, and they share a barrier */
+    GROUP_THREADS = 256, /* a block has as many groups as fit into this many threads, each with its own rows */
+    MOST_GROUPS = 8,     /* they use named barriers 1 to 8 */
     LONG_THREADS = 512, MOST_WARPS = LONG_THREADS / WARP,
-    JOINED = 1024        /* channels of a block with several groups, at most                                 */
+    JOINED = 1024        /* most channels of a block with several groups */
 };
 
-/* 168 registers each for packs of 8 channels, else 128.
- * A next batch in registers takes 140 of them, without it would be 83: two blocks of 768 channels are 12 warps of a
- * multiprocessor, not 20. They ask for 36 KiB at once; to keep memory busy it takes some 40 KB, of which three quarters are
- * reads here. All 12 issue a batch in some 2400 clocks, memory takes 3800 for it: more warps would wait for the same
- * memory. [calculated] */
+/* Threads of a block: 168 registers each for packs of 8 channels, otherwise 128. A next batch in registers takes 140 of
+ * them, without it 83 would do: two blocks of 768 channels are 12 warps of a multiprocessor, not 20. They load 36 KiB
+ * at once; to keep memory busy takes some 40 KB, of which three quarters are reads here. All 12 issue a batch in some
+ * 2400 clocks, and memory takes 3800 for it, so more warps would wait for the same memory. [calculated] */
 template <int W> constexpr int max_threads() { return W > 4 ? 384 : 512; }
 
 template <typename T> struct Backward {
-    T           *dx;                /* may be dresidual: each element is read and written by one thread */
+    T           *dx;                /* may be dresidual, because each element is read and written by one thread */
     const T     *dresidual, *dy, *x, *w;
     const float *mean, *rstd;
     float       *partial;           /* [blocks][3][C]; [blocks][2][C] without dbias */
@@ -34,19 +35,20 @@ template <typename T> struct Backward {
     float        per_channel;       /* 1/C    */
 };
 
-typedef struct { float d, dn; } Sums; /* over a row of d, and of d n */
+typedef struct { float d, dn; } Sums; /* sums over a row of d and of d n */
 
 DEVICE Sums warp_sums(Sums x) { return {warp_sum(x.d), warp_sum(x.dn)}; }
 
-template <int W> struct Totals { Pack<float, W> dw, db, dbias; }; /* a thread's, over rows */
+template <int W> struct Totals { Pack<float, W> dw, db, dbias; }; /* a thread's sums over rows */
 
-/* A batch of rows on its way: a thread's pack of each. */
+/* A batch of rows that is being loaded: a thread's pack of each. */
 template <typename T, int W> struct RowBatch {
     Pack<T, W> x[ROWS], dy[ROWS], dresidual[ROWS];
     float      mean[ROWS], rstd[ROWS];
 };
 
-/* Rows past the end load the last one's elements, unused: no branch parts the loads. */
+/* Loads a batch. Rows past the end load the last row's elements, which are not used, so that no branch separates the
+ * loads. */
 template <typename T, int W> DEVICE void load_batch(RowBatch<T, W> &b, const Backward<T> &k, int64_t start, int first, int end, int c) {
     const T *joined = k.dresidual ? k.dresidual : k.x;
     #pragma unroll
@@ -68,7 +70,7 @@ DEVICE void add_pack(Sums &row, Totals<W> &all, Pack<T, W> x, Pack<T, W> dy, Pac
     }
 }
 
-/* dbias: of dx as stored. */
+/* Computes and stores a pack of dx, and adds it, as stored, to dbias. */
 template <typename T, int W>
 DEVICE void store_dx(const Backward<T> &k, Totals<W> &all, int64_t i, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, Pack<T, W> dresidual,
                      float mean, float rstd, Sums means) {
@@ -93,23 +95,25 @@ template <typename T, int W> DEVICE void store_totals(const Backward<T> &k, cons
     }
 }
 
-/* The first group's totals become those of all groups, added in order. */
+/* Makes the first group's totals those of all groups, added in order. */
 template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int group, int groups) {
     SMEM(float, joined, [SUMS_MOST][JOINED]);
-    for (int g = groups - 1; g > 0; g--) { /* from the last one down, so that each adds once and the first ends with it */
+    for (int g = groups - 1; g > 0; g--) { /* from the last group down, so that each adds once and the first ends with
+                                            * the total */
         if (group == g && mine)
             for (int j = 0; j < W; j++) joined[0][c + j] = all.dw.v[j], joined[1][c + j] = all.db.v[j], joined[2][c + j] = all.dbias.v[j];
-        __syncthreads(); /* group g's are there */
+        __syncthreads(); /* group g's totals are there */
         if (group == g - 1 && mine)
             for (int j = 0; j < W; j++)
                 all.dw.v[j] += joined[0][c + j], all.db.v[j] += joined[1][c + j], all.dbias.v[j] += joined[2][c + j];
-        __syncthreads(); /* and read */
+        __syncthreads(); /* and have been read */
     }
 }
 
-/* Group of threads: a batch of ROWS rows, while its next one is on its way; the groups of a block take turns with the
- * batches. Thread: one pack of channels, threads of a group W >= C. Shared memory: each warp's sums of these rows, in two
- * buffers, so that one barrier of the group a batch is enough. Bound: traffic of 3 elements each, 4 with dresidual. */
+/* A group of threads processes a batch of ROWS rows while its next batch is being loaded; the groups of a block
+ * alternate over the batches. Thread: one pack of channels, threads of a group W >= C. Shared memory: each warp's sums
+ * of these rows, in two buffers, so that one barrier of the group a batch is enough. Bound: traffic of 3 elements each,
+ * 4 with dresidual. */
 template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(Backward<T> k, int group_threads) {
     await_kernels();
     SMEM(Sums, part, [2][ROWS][MOST_WARPS]);
@@ -117,12 +121,13 @@ template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernor
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, buffer = 0;
     int     c = ((int)threadIdx.x - group * group_threads) * W;
     bool    mine = c < k.C;
-    if (!mine) c = 0; /* idle threads load valid elements, unused */
+    if (!mine) c = 0; /* idle threads load valid elements that are not used */
     Pack<T, W>  w = pack_load<T, W>(k.w + c);
     Totals<W>   all = {};
     RowBatch<T, W> now, next;
     int64_t     start = first_row(k.N, blockIdx.x);
-    int         first = group * ROWS, step = groups * ROWS, end = (int)(first_row(k.N, blockIdx.x + 1) - start); /* of the block's rows */
+    /* rows relative to the block's first */
+    int         first = group * ROWS, step = groups * ROWS, end = (int)(first_row(k.N, blockIdx.x + 1) - start);
     if (first < end) load_batch(now, k, start, first, end, c);
     #pragma unroll 1
     for (; first < end; first += step, buffer ^= 1, now = next) {
@@ -134,7 +139,8 @@ template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernor
             row = warp_sums(row);
             if (lane == 0) part[buffer][r][warp] = row;
         }
-        named_barrier_sync(1 + group, group_threads); /* part is complete; written again past the next barrier, when all have read */
+        named_barrier_sync(1 + group, group_threads); /* part is complete; it is written again past the next barrier,
+                                                       * when all have read it */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             Sums means = warp_sums(lane < warps ? part[buffer][r][group * warps + lane] : Sums{0.0f, 0.0f});
@@ -147,8 +153,8 @@ template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernor
     if (mine && group == 0) store_totals(k, all, c);
 }
 
-/* Any C: the block goes twice over each row, and its sums over rows stay in scratch, each element one thread's. Bound:
- * as above and 16 or 24 bytes of L2 traffic each. */
+/* Handles any C: the block passes twice over each row, and its sums over rows stay in scratch, each element belonging
+ * to one thread. Bound: as above, and 16 or 24 bytes of L2 traffic each. */
 template <typename T, int W> KERNEL layernorm_backward_long_kernel(Backward<T> k) {
     await_kernels();
     SMEM(float, part, [WARP]);

@@ -2,7 +2,7 @@
  * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
-/* The lanes past the row's end become `mean`, so that they deviate by 0. */
+/* Returns x - mean. Lanes past the row's end are filled with `mean`, so that they deviate by 0. */
 SIMD_INLINE f32x16 SIMD(deviation16)(const void *x, int64_t i, int64_t n, float mean, DType type) {
     return n == LANES ? act16_load(x, i, type) - mean : act16_load_part(x, i, n, type, mean) - mean;
 }
@@ -17,7 +17,7 @@ SIMD_INLINE void SIMD(sum_row_of)(DType type, Forward f, int64_t row) {
 }
 ACT_KERNEL(sum_row, (DType type, Forward f, int64_t row), f, row)
 
-/* The sum first, where there is an update. The statistics are those of the row as stored. */
+/* Computes a row. If there is an update, the sum comes first. The statistics are those of the row as stored. */
 SIMD_INLINE void SIMD(forward_row_of)(DType type, Forward f, int64_t row) {
     int64_t at = row * f.C, C = f.C;
     if (f.update) SIMD(sum_row_of)(type, f, row);

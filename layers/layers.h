@@ -1,13 +1,16 @@
-/* layers.h - every compute op of the program, one contract for all backends: layers/X.c is the CPU's side, layers/X.cu CUDA's.
+/* layers.h - every compute op of the program, one contract for all backends: layers/X.c is the CPU's side, layers/X.cu
+ * CUDA's.
  *
  * Symbols  B batch, T positions, N = B*T rows, C channels, V vocabulary, H heads, D = C/H head size.
  * Layout   row-major, contiguous, shapes in [ ].   act = the tensors' common F32, BF16 or F16;  f32 = always F32.
- * Writes   forward sets outputs; backward sets activation gradients (=) and accumulates weight gradients (+=). A matrix' gradient
- *          from a product is out(+=), or out(=) where it is_fresh (core/tensor.h): what was there is not read.
+ * Writes   forward sets outputs; backward sets activation gradients (=) and accumulates weight gradients (+=).
+ *          A product adds to the gradient of a matrix: out(+=). If the gradient is_fresh (core/tensor.h) the product
+ *          sets it: out(=), and does not read the old values.
  * Memory   the caller owns every buffer; an op allocates nothing after the first step and never waits for the device.
  *          It takes its own memory from s->scratch and gives it back on return. On a dry stream it takes as much and
  *          runs nothing.
- * Numbers  sums, statistics and products accumulate in f32 or better whatever act is. Same inputs, same threads: same bits.
+ * Numbers  sums, statistics and products accumulate in f32 or better whatever act is. The same inputs and number of
+ *          threads give the same bits.
  * Errors   a broken contract is a bug: EXPECTn ends the job.
  */
 #ifndef TRAIN_GPT_LAYERS_LAYERS_H
@@ -22,31 +25,35 @@
 extern "C" {
 #endif
 
-/* --- documents: a sequence may hold several, one after the other. starts [B,T] i32 is, for each token, the position in its sequence of
- * the first token of its document, and never falls along a row; tensor_none(): each sequence is one document.                       */
+/* --- documents: a sequence may hold several, one after another. starts [B,T] i32 has, for each token, the position in
+ * its sequence of the first token of its document. It never falls along a row. tensor_none(): each sequence is one
+ * document. */
 
 /* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t - starts[b,t],:] -------------------------------------------------
- * A token V' is a row of another rank's wte, and adds nothing. wpe and dwpe may be none: they add nothing.
- *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P > every position                      */
+ * The token V' stands for a row of wte that another rank has, and adds nothing. wpe and dwpe may be none: they add
+ * nothing.
+ *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P > every position */
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context);
 /*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in. Rows of equal tokens are added in a fixed order.             */
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context);
-/* Tokens as a rank with rows [first, first + rows) of wte sees them: own = token - first, or `rows` where that is none of its own.
- *   own, tokens [n] i32                                                                                                              */
+/* Translates tokens for a rank that has rows [first, first + rows) of wte: own = token - first, or `rows` if another
+ * rank has the token's row.
+ *   own, tokens [n] i32 */
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows);
 
 /* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 --------------------
  *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in                                 */
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps);
-/* The residual stream's step fused with the norm after it: sum = x + update; y = layernorm(sum) as stored.
- *   sum [N,C] act out, may be x itself   update [N,C] act in                                                                       */
+/* The residual addition fused with the norm after it: sum = x + update; y = layernorm(sum) as stored.
+ *   sum [N,C] act out, may be x itself   update [N,C] act in */
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                                 Tensor b, float eps);
-/* The sum alone, with the same bits.   sum, x, update [N,C] act */
+/* Computes the sum alone, with the same bits.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
-/* dx = dresidual + the norm's gradient: the branch joins the residual stream again here.
- *   dbias [C] f32 out(+=) column sums of dx as stored, the gradient of a bias of the branch before, or none
- *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none   dy, x [N,C] act in  */
+/* dx = dresidual + the norm's gradient: here the branch's gradient joins that of the residual stream.
+ *   dbias [C] f32 out(+=) column sums of dx as stored, the gradient of the bias of the preceding branch, or none
+ *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
+ *   dy, x [N,C] act in */
 void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
                         Tensor mean, Tensor rstd);
 
@@ -54,16 +61,17 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
  * The product is f32 and rounded once; Hugging Face's LlamaRMSNorm rounds x * rstd to act before it takes w.
  *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in                                           */
 void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps);
-/* The residual stream's step fused with the norm after it: sum = x + update, residual_forward's bits; y = rmsnorm(sum) as stored.
- *   sum [N,C] act out, may be x itself   update [N,C] act in                                                                       */
+/* The residual addition fused with the norm after it: sum = x + update, with residual_forward's bits; y = rmsnorm(sum)
+ * as stored.
+ *   sum [N,C] act out, may be x itself   update [N,C] act in */
 void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps);
 /* dx = dresidual + the norm's gradient.
  *   dx [N,C] act out, may be dresidual   dw [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none   dy, x [N,C] act in      */
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd);
 
-/* --- head_norm: rmsnorm of each head of q or k, as in Qwen3 (arXiv:2505.09388): head h is columns first + [hD, (h+1)D), and w all heads' -----
- * Other columns are not looked at and stay as they are. The tensors may be of different widths.
- *   y [N,any] act out, may be x   rstd [N,heads] f32 out, kept for backward   x [N,any] act in   w [D] act in                       */
+/* --- head_norm: rmsnorm of each head of q or k, as in Qwen3 (arXiv:2505.09388). Head h is columns first + [hD,
+ * (h+1)D). All heads share w. Other columns are neither read nor written. The tensors may have different widths.
+ *   y [N,any] act out, may be x   rstd [N,heads] f32 out, kept for backward   x [N,any] act in   w [D] act in */
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps);
 /*   dx [N,any] act out, may be dy   dw [D] f32 out(+=)   dy [N,any] act in   x [N,any] act in, as it was before the norm              */
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
@@ -72,58 +80,64 @@ void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, in
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it ----------------------------------------------------------------
  *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none                                                      */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
-/* With the activation fused: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out                                */
+/* Fuses the activation: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out */
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
-/* The last product of a branch, which joins the residual stream: y = x w + b, and where that is quicker than in the norm behind it
- * sum = stream + y, with residual_forward's bits. Returns whether it is: then y is not written, else sum is not.
- *   sum [N,M] act out   y [N,M] act out   stream [N,M] act in; the product joins nothing in the memory of stream itself                */
+/* Computes the last product of a branch, which joins the residual stream. Where that is faster than adding in the next
+ * norm, it sets sum = stream + (x w + b), with residual_forward's bits, and returns 1. Otherwise it sets y = x w + b
+ * and returns 0. The other output is not written.
+ *   sum [N,M] act out   y [N,M] act out   stream [N,M] act in, which must not share memory with sum */
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b);
-/* The same with head_forward's product, of w [M,K]. */
+/* linear_residual_forward with head_forward's product, of w [M,K]. */
 int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w);
-/*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in         */
+/*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy, or none
+ *   dy [N,M] act in */
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* The same where x = attention's output, whose gradient dx is: also attention_delta's delta [H,N] f32 out, of dx as stored.         */
+/* linear_backward if x is attention's output, with gradient dx. Also sets attention_delta's delta [H,N] f32 out, from
+ * dx as stored. */
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* The same where x = gelu(pre): dx is the gradient of pre, dpre = (dy w^T) * gelu'(pre).
- *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none                                     */
+/* linear_backward if x = gelu(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * gelu'(pre).
+ *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
 
 /* --- linear in fp8: the same products of x, w and dy as 8-bit numbers (core/fp8.h), x and w as e4m3, dy as e5m2 -----------------------
- * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, cuBLASLt's condition. Of Fp8, for x, w, dy:
- *   scale [3,FP8_SCALES] f32 in: 1/s at FP8_INVERSE, s at FP8_SCALE, powers of two; nothing reads the other two. cuBLASLt from 12.9 on
- *   wants each 1/s at a multiple of 16 bytes
- *   amax [3] i32 in/out: bits of the largest |t| as f32, so far and of this one
+ * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, as cuBLASLt requires. Fields of
+ * Fp8, each for x, w and dy:
+ *   scale [3,FP8_SCALES] f32 in: 1/s at FP8_INVERSE, s at FP8_SCALE, powers of two; nothing reads the other two.
+ *     cuBLASLt since 12.9 requires each 1/s at a multiple of 16 bytes
+ *   amax [3] i32 in/out: bits of the largest |t| as f32, over earlier calls and this one
  *   counts [3,2] i64 in/out(+=), or none: elements above the largest value; elements that became zero
- * uses_own: scale is not read, each tensor has the s that its own amax asks for, found before the product. Forward notes x and w,
- * backward dy.                                                                                                                       */
+ * uses_own: scale is not read; each tensor's s follows from its own amax, which is found before the product. Forward
+ * updates amax and counts of x and w, backward those of dy. */
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/* x may be codes of type E4M3, dy of type E5M2, which an op below has written, for this product's f; it has noted them, too.
- *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none                                                     */
+/* x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below has written for this product's
+ * f. That op has then already updated amax and counts.
+ *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f);
-/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy itself, or none: of codes none
- *   dy [N,M] bf16 in                                                                                                                  */
+/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   dy [N,M] bf16 in
+ *   db [M] f32 out(+=) column sums of dy itself, or none; must be none if dy is codes */
 void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f);
-/* head's products, of w [M,K]: y = x w^T. */
+/* Computes head_forward's product in fp8: y = x w^T, w [M,K]. */
 void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f);
 /*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=, =) dy^T x                                                                              */
 void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f);
 
-/* --- outputs in fp8: the ops of bf16 with those names, whose output becomes codes, an operand of the product that f belongs to -----------
- * Codes are a tensor [N,K] of E4M3, of f's x, or of E5M2, of its dy; N and K are multiples of 16; the scale is known: no uses_own. They
- * have the memory of N K bf16 numbers: a GPU writes fp8(s t) as it lies and then turned, [K,N], the CPU fp8(s t) / s in bf16. t is
- * rounded to bf16 first: the bits are those of the op in bf16 and the product's own cast, and f's maximum and counts take it in.        */
+/* --- outputs in fp8: bf16 ops whose output is written as codes, an operand of the product that f belongs to -----------
+ * Codes are a tensor [N,K] of E4M3 for f's x, or of E5M2 for its dy. N and K are multiples of 16. The scale is known
+ * before the op: uses_own is 0. Codes have the memory of N K bf16 numbers. A GPU writes fp8(s t) in row-major order and
+ * then transposed, [K,N]; the CPU writes fp8(s t) / s in bf16. t is rounded to bf16 first, so the bits are those of the
+ * bf16 op followed by the product's own cast. The op updates f's amax and counts. */
 void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f);
-/*   dx e5m2 out, in the memory of neither dy nor x   dbias: column sums of dx as bf16 has it                                           */
+/*   dx e5m2 out, in memory apart from dy and x   dbias: column sums of dx as bf16 has it */
 void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
-/*   dgate_up e5m2 out, in the memory of neither dy nor gate_up                                                                         */
+/*   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
-/* residual_layernorm_forward; update none: layernorm_forward of x, and sum is none.                                                     */
+/* residual_layernorm_forward in fp8. If update is none, layernorm_forward of x, and sum is none. */
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
                            float eps, Fp8 f);
-/* residual_rmsnorm_forward, or rmsnorm_forward, alike.                                                                                  */
+/* residual_rmsnorm_forward in fp8. If update is none, rmsnorm_forward of x, and sum is none. */
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps, Fp8 f);
 
 /* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 ------------------------
@@ -139,112 +153,136 @@ void swiglu_forward(Stream *s, Tensor y, Tensor gate_up);
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
 /* --- experts: each of N tokens is given to k of E MLPs; Shazeer et al., arXiv:1701.06538 -------------------------------------------------
- * R = N k rows, one for each expert of each token: assignment n k + j is token n's j-th. Sorted, those of one expert are neighbours.
- * router: p = softmax(logits); a token's experts are the k with the largest p + bias, largest first, of equal ones the lower number
- * first (NaN comes last). The weights are their p, with WEIGHTS_NORMED divided by the k's sum. bias: no gradient; arXiv:2408.15664.
- *   probability [N,E] f32 out   expert [N,k] i32 out   weight [N,k] f32 out   logits [N,E] act in   bias [E] act in, or none            */
+ * R = N k rows, one for each expert of each token: assignment n k + j is token n's j-th. After sorting, the rows of one
+ * expert are neighbours.
+ * router: p = softmax(logits). A token's experts are the k with the largest p + bias, largest
+ * first; the lower number wins a tie, and NaN comes last. The weights are their p, with WEIGHTS_NORMED divided by the
+ * sum of the k. bias has no gradient (arXiv:2408.15664).
+ *   probability [N,E] f32 out   expert [N,k] i32 out   weight [N,k] f32 out   logits [N,E] act in
+ *   bias [E] act in, or none */
 typedef enum { WEIGHTS_PLAIN, WEIGHTS_NORMED } RouterWeights;
 void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias, RouterWeights kind);
-/* counts: how many of each sequence's assignments each expert has; all of them are added to `total`.
- *   counts [B,E] i32 out(=)   total [E] i64 out(+=), or none   expert [N,k] i32 in, N/B tokens to a sequence                            */
+/* Counts how many assignments of each sequence go to each expert, and adds the counts of all sequences to `total`.
+ *   counts [B,E] i32 out(=)   total [E] i64 out(+=), or none   expert [N,k] i32 in, N/B tokens to a sequence */
 void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert);
-/* With counts, and that of the balance loss, times *balance: in each sequence of T tokens E sum_e f_e P_e, f_e = counts_e / (k T) the
- * share of its assignments, P_e the mean p of its tokens (Fedus et al., arXiv:2101.03961, with f and P of a sequence, as in
- * arXiv:2412.19437), summed over the tokens: dp_ne += *balance E/(k T) counts_e. f has no gradient.
- *   dlogits [N,E] act out   dweight [N,k] f32 in   balance [1] f32 in, counts [B,E] i32 in: or none                                    */
+/* Computes dlogits from dweight. With counts it adds *balance times the gradient of the balance loss. That loss is, in
+ * each sequence of T tokens, E sum_e f_e P_e: f_e = counts_e / (k T) is the share of assignments of expert e, P_e the
+ * mean p of the tokens (Fedus et al., arXiv:2101.03961, with f and P of a sequence, as in arXiv:2412.19437), summed
+ * over the tokens. So dp_ne += *balance E/(k T) counts_e. f has no gradient.
+ *   dlogits [N,E] act out   dweight [N,k] f32 in   balance [1] f32 in, counts [B,E] i32 in: or none */
 void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert, Tensor weight, RouterWeights kind,
                      Tensor counts, Tensor balance);
-/* order: the assignment of each row, rows of expert 0 first, of one expert in the order of their assignments. place: its inverse,
- * the row of each. Expert e has rows [first[e], first[e+1]).   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
+/* Sorts the assignments by expert. order: the assignment of each row, rows of expert 0 first, rows of one expert in the
+ * order of their assignments. place: the inverse, the row of each assignment. Expert e has rows [first[e], first[e+1]).
+ *   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
 /* y[r] = x[order[r] / k], the row's token.   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N                              */
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order);
-/* y[n] = sum_j x[place[n k + j]], in the order of j: a token's rows; the gradient of rows_dispatch.   y [N,C] act out   x [R,C] act in       */
+/* y[n] = sum_j x[place[n k + j]] in the order of j: the sum of a token's rows, and the gradient of rows_dispatch.
+ *   y [N,C] act out   x [R,C] act in */
 void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place);
-/* y[r] = weight[order[r]] silu(gate) up, order none: r itself. With the weight here a token's output is a plain sum of rows, and the
- * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in */
+/* y[r] = weight[order[r]] silu(gate) up; if order is none, weight[r]. Because the weight is applied here, a token's
+ * output is a plain sum of rows, and the weight's gradient needs no output of an expert.
+ *   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in */
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order);
 /*   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in                                                  */
 void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order);
-/* The products of all experts' rows, each with its own matrix, which lies `stride` elements behind the one before:
- * y[r] = x[r] w_e^T for the rows of expert e.   y [R,M] act out   x [R,K] act in   w [M,K] act in: expert 0's   first [E+1] i32 in       */
+/* Multiplies the rows of each expert by the expert's own matrix: y[r] = x[r] w_e^T for the rows of expert e. w_e begins
+ * e * stride elements after w.
+ *   y [R,M] act out   x [R,K] act in   w [M,K] act in: expert 0's   first [E+1] i32 in */
 void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first);
-/*   dx [R,K] act out = dy w_e   dw [M,K] f32 out(+=, =), stride as of w: dw_e += dy^T x over its rows   dy [R,M] act in                    */
+/*   dx [R,K] act out = dy w_e   dw [M,K] f32 out(+=, =), with w's stride: dw_e += dy^T x over the expert's rows
+ *   dy [R,M] act in */
 void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride, Tensor first);
 
-/* --- heads: the columns of qkv are those of q, then k, then v, a head beside the other ------------------------------------------------
- * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al., arXiv:2305.13245.      */
+/* --- heads: the columns of qkv are those of q, then k, then v; heads follow one another ------------------------------------------------
+ * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al.,
+ * arXiv:2305.13245. */
 typedef struct { int64_t query, key, size; } HeadShape; /* query % key == 0; size = channels of a head */
 static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) * h.size; }
 
-/* --- rope, rotary positions: the channels i and i + D/2 of each head of q and k turn, in place, by the angle
- * position * frequencies[i], D the size of a head; Su et al., arXiv:2104.09864, pairs as Hugging Face has them. v is left alone.
- * Row n stands at `first` + the position of n % T. A whole turn more or less changes nothing: position 10^5 is as exact as 1.
- *   qkv [N,heads_columns] act in/out   frequencies [D/2] f32 in, radians a position                                                  */
+/* --- rope, rotary positions: rotates the channels i and i + D/2 of each head of q and k in place by the angle
+ * position * frequencies[i]. D is the size of a head; Su et al., arXiv:2104.09864, pairs as in Hugging Face. v is
+ * unchanged. Row n has the position `first` + the position of n % T. Full rotations are removed exactly, so position
+ * 10^5 is as exact as 1.
+ *   qkv [N,heads_columns] act in/out   frequencies [D/2] f32 in, radians a position */
 void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context);
-/* The gradient turns back by the same angle.   dqkv [N,heads_columns] act in/out                                                       */
+/* Rotates the gradient back by the same angle.   dqkv [N,heads_columns] act in/out */
 void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context);
-/* frequencies[i] = theta^(-2i/D), i < D/2, on the host; D even. With Llama 3's scaling a pair that makes less than low_freq_factor turns
- * in original_max_position tokens has 1/factor of its frequency, one of more than high_freq_factor all of it, one between them a
- * mean of both, linear in its turns (Grattafiori et al., arXiv:2407.21783; constants as in Hugging Face's files). factor 0: none.      */
+/* Sets frequencies[i] = theta^(-2i/D), i < D/2, on the host; D is even. With Llama 3's scaling a pair that makes fewer
+ * than low_freq_factor rotations in original_max_position tokens gets 1/factor of its frequency. A pair with more than
+ * high_freq_factor rotations keeps all of it. A pair between them gets a mean of both, linear in its rotations
+ * (Grattafiori et al., arXiv:2407.21783; constants as in Hugging Face's files). factor 0 means no scaling. */
 typedef struct { double factor, low_freq_factor, high_freq_factor; int64_t original_max_position; } RopeScaling;
 void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling scaling);
 
 /* --- causal self-attention over heads; C = query heads x D, C' = key heads x D, in qkv C + 2 C' columns ------------------------------
- * y_i = sum_j softmax_j(q_i.k_j / sqrt(D)) v_j over start_i <= j <= i, the keys of i's document so far, computed tile by tile with a running maximum; T x T is never stored.
- * Dao et al., arXiv:2205.14135, arXiv:2307.08691.
- *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads   qkv [B*T,C+2C'] act in  */
+ * y_i = sum_j softmax_j(q_i.k_j / sqrt(D)) v_j over start_i <= j <= i, the keys of i's document so far. It is computed
+ * tile by tile with a running maximum; T x T scores are never stored. Dao et al., arXiv:2205.14135, arXiv:2307.08691.
+ *   y [B*T,C] act out   qkv [B*T,C+2C'] act in
+ *   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads */
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
-/* The gradient of a shared key or value is the sum over its query heads, in their order.
- *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in   delta [H,B*T] f32 in, of dy and y; or none: it is found first
- *   dbias [C+2C'] f32 out(+=) column sums of dqkv as stored, by kernels that have it at hand; or none. Returns whether they did.        */
+/* Computes dqkv. The gradient of a shared key or value is the sum over its query heads, in their order.
+ *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in
+ *   delta [H,B*T] f32 in, of dy and y; if it is none, it is computed first
+ *   dbias [C+2C'] f32 out(+=) column sums of dqkv as stored, or none. Only some kernels add them. Returns 1 if they
+ *     were added */
 int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
                        HeadShape h);
-/* attention_backward whose dqkv becomes codes of f's dy ("outputs in fp8" above), with dbias as bf16 has dqkv. Returns 0, and nothing
- * has been done, where no kernel can: the CPU's, and a GPU's but for those with a block a head on Hopper, heads of 64 channels and
- * T a multiple of 16.                                                                                                                */
+/* attention_backward, with dqkv written as codes of f's dy ("outputs in fp8" above) and dbias from dqkv in bf16.
+ * Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a head can: Hopper, heads of
+ * 64 channels, T a multiple of 16. */
 int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
                            HeadShape h, Fp8 f);
-/* delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h: what the softmax' gradient subtracts from each score's.
- *   delta [H,N] f32 out   dy, y [N,C] act in                                                                                           */
+/* Computes delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h. The softmax' gradient subtracts it from the
+ * gradient of each probability.
+ *   delta [H,N] f32 out   dy, y [N,C] act in */
 void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);
-/* The same where context ranks share the sequences, T tokens of each on this one, a multiple of 128: queries of qkv see the keys and
- * values of all ranks' tokens that stand before them. Their sums have the order that one rank gives them.
- *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank                                                     */
+/* attention_forward if context ranks share the sequences. This rank has T tokens of each, a multiple of 128. Queries in
+ * qkv see the keys and values of all ranks' tokens at earlier positions. Sums have the same order as on one rank.
+ *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
                                HeadShape h);
-/*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the keys' gradients             */
+/*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the
+ *   gradients of the keys */
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape h);
-/* The last n of the T tokens of one sequence, whose queries, keys and values so far are kept in qkv: y_i as above for
- * rows T-n.. alone. The order of its sums is its own: rounding may differ from attention_forward's.
+/* Computes y_i as above for the last n of the T tokens of one sequence. qkv keeps the queries, keys and values so far.
+ * The sums have another order than in attention_forward, so rounding may differ.
  *   y [n,C] act out   qkv [T,C+2C'] act in */
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
-/* Columns [from_first, from_first + columns) of `from` become columns of `to` from to_first on.   to, from [N,any] of one type         */
+/* Copies columns [from_first, from_first + columns) of `from` to columns of `to` from to_first on.
+ *   to, from [N,any] of one type */
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 
 /* --- head: logits = x wte^T, the output layer tied to the embedding ------------------------------------------------------------------
- * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay so, and with them the padding columns of the logits.
- *   logits [n,V'] act out   x [n,C] act in   wte [V',C] act in                                                                        */
+ * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay zero, and so do the padding columns of the
+ * logits.
+ *   logits [n,V'] act out   x [n,C] act in   wte [V',C] act in */
 void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
-/*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=, =) dlogits^T x   dlogits [n,V'] act in, padding columns zero: they add zero  */
+/*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=, =) dlogits^T x
+ *   dlogits [n,V'] act in, padding columns zero, so that they add zero */
 void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
 
 /* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), v < V; y = logits -----------------------------------
- * softcap c > 0: y = c tanh(logits / c), Gemma Team, arXiv:2408.00118. z: gradients are those of loss[i] + z lse[i]^2, the z-loss of
- * Chowdhery et al., arXiv:2204.02311; the loss itself is without it.                                                                  */
+ * softcap c > 0: y = c tanh(logits / c), Gemma Team, arXiv:2408.00118. z: the gradients are those of loss[i] + z
+ * lse[i]^2, the z-loss of Chowdhery et al., arXiv:2204.02311; the loss itself does not include it. */
 typedef struct { float softcap, z; } LossTerms;
 static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
-/*   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not looked at   targets [n] i32 in                                   */
+/*   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not read   targets [n] i32 in */
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms);
-/* The same, and logits become their gradients in place, v >= V: 0:
- *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2), the last with a cap only  */
+/* Computes loss like classifier_forward, and replaces logits by their gradients, 0 for v >= V:
+ *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
+ * The last factor exists only with a softcap. */
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
 
-/* The same of a row whose columns lie on several ranks: each has V of them, perhaps none, and exchanges two sums between the ops.
- *   1. most [n] f32 out: the largest of this rank's y, -infinity of none; the ranks' maximum then replaces it
- *   2. sums [2,n] f32 out: sum_v exp(y[i,v] - most[i]); the target's y, 0 where target[i] = V' is another rank's; then added
- *   3. loss [n] f32 out = log(sums[0,i]) + most[i] - sums[1,i]. scale not 0: logits become their gradients as above                  */
+/* Loss and gradients of rows whose columns are divided over several ranks. Each rank has V of them, perhaps none.
+ * Between the ops the ranks reduce two numbers a row:
+ *   1. most [n] f32 out: the largest of this rank's y, -infinity if V = 0; then replaced by the maximum over the ranks
+ *   2. sums [2,n] f32 out: sum_v exp(y[i,v] - most[i]); the target's y, 0 if another rank has it (target[i] = V'); then
+ *      added over the ranks
+ *   3. loss [n] f32 out = log(sums[0,i]) + most[i] - sums[1,i]. If scale is not 0, logits become their gradients as
+ *      above */
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms);
 void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most, LossTerms terms);
 void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
@@ -253,71 +291,82 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
 /* --- optimizer --------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is taken before anything is rounded to f32 */
-    int64_t step;                                           /* 1-based: the bias corrections are 1 - beta^step     */
+    double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is computed before anything is rounded to f32 */
+    int64_t step;                                           /* from 1; the bias corrections are 1 - beta^step */
 } AdamW;
 
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
  *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
  *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ),   decay = weight_decay or 0
- * of a list of spans in one pass, each of any n, all of one act type. A span of a `rate` has lr times it and decay / it; 0 counts as 1.
- *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
+ * A list of spans is updated in one pass. Each has any n; all have one act type. In a span, lr is multiplied by `rate`
+ * and decay divided by it; rate 0 counts as 1.
+ *   master, m, v [n] f32 in/out   grad [n] f32 in
+ *   working [n] act out: p rounded; if it is F32 it is the master itself */
 typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } AdamWSpan;
 void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale);
-/* The same of one span whose tensors lie in host memory, on this process' cores, at once: the CPU build's bits. working
- * may lie apart from an F32 master, and is then left alone. */
+/* Updates one span whose tensors are in host memory, on the cores of this process, before it returns. The bits are
+ * those of the CPU build. working may be apart from an F32 master; it is then not written. */
 void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale);
 
 /* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Ops in this order.
  * 1. Nesterov's momentum: g = grad_scale * grad;   m = m + (1-beta) (g - m);   grad = g + beta (m - g)
  *   grad, m [n] f32 in/out                                                                                                            */
 void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_scale);
-/* 2. Each of the `parts` matrices X [R,M] that lie side by side in x becomes nearly orthogonal, its singular values about 1: Newton-Schulz.
+/* 2. Each of the `parts` matrices X [R,M] that are side by side in x becomes nearly orthogonal, with singular values
+ * about 1, by Newton-Schulz:
  *   X = X / max(|X|, 1e-7);   five times: A = X X^T, X = a X + (b A + c A A) X,   a, b, c = 3.4445, -4.7750, 2.0315
- * with X^T X and X (b A + c A A) where R > M. X, A and the products' results are stored in `type`; the norm is of float64 sums.
- * Polar Express (Amsel et al., arXiv:2505.16932) has other a, b, c in each round, and X = X / max(1.02 |X|, 1e-7).
- *   x [R,parts*M] f32 in/out   type: F32, BF16 or F16 (the CPU: F32, BF16)                                                            */
+ * If R > M, with X^T X and X (b A + c A A). X, A and the products' results are stored in `type`; the norm uses float64
+ * sums. Polar Express (Amsel et al., arXiv:2505.16932) has other a, b, c in each iteration, and X = X / max(1.02 |X|,
+ * 1e-7).
+ *   x [R,parts*M] f32 in/out   type: F32, BF16 or F16 (the CPU: F32, BF16) */
 typedef enum { NEWTON_QUINTIC, NEWTON_POLAR_EXPRESS } NewtonKind;
 void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind);
-/* NorMuon, between 2 and 3 (Li et al., arXiv:2510.05491): the neurons of each part, its rows or columns, move about equally far.
+/* NorMuon, between 2 and 3 (Li et al., arXiv:2510.05491). It makes the neurons of each matrix, its rows or columns,
+ * move by about the same distance.
  *   v = v + (1-beta2) (mean of the neuron's x^2 - v);   y = x / (sqrt(v) + 1e-10);   x = y sqrt(min(R,M)) / |y|
- * Each element of v holds its neuron's number. Of zeros x stays zero.
- *   x [R,parts*M] f32 in/out   v the same                                                                                              */
+ * Each element of v holds the value of its neuron. An x of zeros stays zero.
+ *   x, v [R,parts*M] f32 in/out */
 typedef enum { NEURON_ROWS, NEURON_COLUMNS } NeuronSide;
 void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2);
-/* 3. p = p - decay p;   p = p - rate u, with the rate of AdamW times 0.2 sqrt(max(R,M)), so that one learning rate does for both.
- *   p [n] f32 in/out   u [n] f32 in                                                                                                   */
+/* 3. p = p - decay p;   p = p - rate u. The rate is AdamW's times 0.2 sqrt(max(R,M)), so that both use one learning
+ * rate.
+ *   p [n] f32 in/out   u [n] f32 in */
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
 
-/* x = 0, of the tensors of a list.   x[count], each [n] f32 out, of any n                                                                 */
+/* Sets the tensors of a list to zero.   x[count], each [n] f32 out, of any n */
 void zero_tensors(Stream *s, const Tensor *x, int count);
-/* Sum of squares of the tensors of a list: of each 64 elements in float64 in a fixed order, of those sums exactly. So every
- * cut of a tensor at multiples of 64, and every order of the parts, gives the same sum.
- *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x[count], each [n] f32 in, of any n                                    */
+/* Adds the sum of squares of the tensors of a list to `sum`. Squares of 64 elements are added in float64 in a fixed
+ * order, these sums exactly. So every cut of a tensor at multiples of 64, and every order of the slices, gives the same
+ * sum.
+ *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x[count], each [n] f32 in, of any n */
 void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count);
-/* Sum of x, exact.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                                       */
+/* Adds the sum of x to `sum`, exactly.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in */
 void sum_forward(Stream *s, Tensor sum, Tensor x);
-/* y = y + x: the one addition of gradients of several micro-batches where their order is fixed (comm/tree.h).   y [n] f32 in/out   x [n] f32 in */
+/* y = y + x. Adds gradients of several micro-batches where their order is fixed (comm/tree.h).
+ *   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
-/* y's columns [to, to+n) = x's columns [from, from+n).   y [R,My] f32 in/out   x [R,Mx] f32 in */
+/* Copies columns [from, from+n) of x to columns [to, to+n) of y.   y [R,My] f32 in/out   x [R,Mx] f32 in */
 void columns_copy(Stream *s, Tensor y, int64_t to, Tensor x, int64_t from, int64_t n);
-/* y = x rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16)                                                      */
+/* y = x, rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16) */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 
-/* Sum modulo 2^64 over the 64-bit words of x's memory, in any order, of mix(word, its index i):
+/* Adds to `hash`, modulo 2^64 and in any order, mix(word, index i of the word) over the 64-bit words of x's memory:
  *   z = word + i STEP;   z = (z ^ z>>32) FACTOR;   mix = z ^ z>>29
- * Each of these can be undone for a given i, so that a change within one word always changes the sum; FACTOR and STEP are odd, of random bits.
- *   hash [1] i64 out(+=), its 64 bits   x [n] of any type, aligned to 8 bytes; a last word that x does not fill is filled up with zeros               */
+ * Each step is invertible for a given i, so a change within one word always changes the sum. FACTOR and STEP are odd,
+ * with random bits.
+ *   hash [1] i64 out(+=), its 64 bits   x [n] of any type, aligned to 8 bytes; a last word that x does not fill is
+ *     padded with zeros */
 #define HASH_STEP   0x9e3779b97f4a7c15u
 #define HASH_FACTOR 0xd6e8feb86659fd93u
 void hash_words(Stream *s, Tensor hash, Tensor x);
 
-/* Rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most budget_ms. Takes memory of its
- * own and gives it back: for the start and for benches. */
+/* Returns the rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most
+ * budget_ms. Allocates and frees its own memory. For the program's start and for benches. */
 double  matmul_rate(DType act, MathMode math, int64_t n, double budget_ms);
-int64_t matmul_rate_size(void); /* the n at which this backend's products are about as fast as they get: 1024 on the CPU, 4096 on a GPU */
+int64_t matmul_rate_size(void); /* n at which this backend's products are about as fast as they get: 1024 on the CPU,
+                                 * 4096 on a GPU */
 
-#ifdef CUDA_EMU /* compares a contract's bytes with those that the kernels behind it touch: test/emu/count.cpp */
+#ifdef CUDA_EMU /* compares the bytes of a contract with those that the kernels touch: test/emu/count.cpp */
 #define stream_note(s, op, a, b, c, d, flops, bytes) \
     (emu::note_op((s)->ledger ? NULL : op, bytes), stream_note(s, op, a, b, c, d, flops, bytes))
 #endif

@@ -1,6 +1,6 @@
 /* linear.c - CPU side of the linear ops in layers.h: matrix products of matmul.h, and GELU around them.
  *
- * GELU works on the pre-activation as it was stored, rounded in bf16: recomputing it from pre gives the same bits.
+ * GELU uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same bits.
  */
 #include "layers/act_simd.h"
 #include "layers/bias.h"
@@ -43,7 +43,7 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
     gelu_forward(s, y, pre);
 }
 
-/* No product of the CPU's joins the stream. */
+/* Computes y alone, because no product of the CPU adds the stream. */
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b) {
     residual_expect(sum, y, stream);
     linear_forward(s, y, x, w, b);

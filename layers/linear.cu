@@ -1,9 +1,9 @@
 /* linear.cu - CUDA side of the linear ops in layers.h: products of matmul.h, with epilogues of matmul.cuh where they
  * pay, and a kernel for the bias gradient where they do not.
  *
- * GELU in forward is an epilogue of the own product alone. cuBLASLt's sees the sum before it is stored; the contract is
- * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. Nor has cuBLASLt one for
- * attention's delta, or one that rounds a product before it adds it to the stream.
+ * In forward only the own product has GELU as an epilogue. cuBLASLt's uses the sum before it is stored. The contract is
+ * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. cuBLASLt also has no
+ * epilogue for attention's delta, and none that rounds a product before it adds it to the stream.
  */
 #include "layers/bias.cuh"
 #include "layers/contracts.h"
@@ -22,7 +22,7 @@ static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
     return {matrix_of(dw, PLAIN), matrix_of(x, TRANSPOSED), matrix_of(dy, PLAIN), x.dim[1], dy.dim[1], x.dim[0], gradient_write(dw), NULL};
 }
 
-/* Timing adds to sums aside. */
+/* Column sums of dy into separate memory, so that timing does not change db. */
 typedef struct { Tensor aside, dy; } BiasSums;
 static BiasSums bias_sums(Stream *s, Tensor dy) {
     return {tensor_1d(arena_take(&s->scratch, (size_t)dy.dim[1] * sizeof(float)), F32, dy.dim[1]), dy};
@@ -32,7 +32,8 @@ static void bias_aside(Stream *s, void *sums) {
     bias_backward(s, b->aside, b->dy);
 }
 
-/* dw = or += x^T dy, db += column sums of dy: those with the product, which reads dy anyway, or by bias.cu's kernel. */
+/* dw = or += x^T dy, db += column sums of dy. The sums are computed with the product, which reads dy anyway, or by
+ * bias.cu's kernel. */
 static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tensor x) {
     if (tensor_is_none(db)) {
         matmul(s, weight_gradient(dw, x, dy));
@@ -70,8 +71,9 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
     if (!matmul_fused(s, forward_product(pre, x, w, b.data), EPILOGUE_GELU, y.data, rest)) gelu_forward(s, y, pre);
 }
 
-/* Behind a product that joins nothing the next norm reads the update and writes the sum, two passes more than over a stream that is
- * whole: as many bytes as residual_forward's over two thirds of the rows. Timed in the memory of y. */
+/* Work that a fused residual saves. After a plain product the next norm reads the update and writes the sum: two passes more
+ * than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is timed, in the
+ * memory of y. */
 typedef struct { Tensor y, stream; } Join;
 
 static void join_two_thirds(Stream *s, void *tensors) {
@@ -80,7 +82,7 @@ static void join_two_thirds(Stream *s, void *tensors) {
     residual_forward(s, tensor_rows(j->y, 0, rows), tensor_rows(j->stream, 0, rows), tensor_rows(j->y, 0, rows));
 }
 
-/* p: the product into sum. */
+/* Computes the product p into sum with the stream added, if that is faster. Returns whether it did. */
 static int joined(Stream *s, Matmul p, Tensor sum, Tensor y, Tensor stream) {
     residual_expect(sum, y, stream);
     Join j = {y, stream};
@@ -133,7 +135,8 @@ static void dbias_of_dpre(Stream *s, void *tensors) {
     bias_backward(s, g->dbias, g->dpre);
 }
 
-/* gelu's kernel has dpre in registers and adds it to dbias, the own product as well; behind cuBLASLt's epilogue that takes a pass. */
+/* gelu's kernel has dpre in registers and adds it to dbias; so does the own product. After cuBLASLt's epilogue the sums
+ * take a pass. */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w);
     EXPECT2(pre, x.type, x.dim[0], x.dim[1]);

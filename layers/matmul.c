@@ -2,16 +2,17 @@
  *
  * Three ways, chosen by type, shape and processor only, so that a run repeats its bits:
  *   sgemm       fp32, nearly always: it packs both operands, so no leading dimension hurts it
- *   primitive   bf16 where the processor multiplies it quicker than fp32; fp32 with b transposed and k >= n, where it is ahead of sgemm
+ *   primitive   bf16 where the processor multiplies it faster than fp32; fp32 with b transposed and k >= n, where it is
+ *               ahead of sgemm
  *   panels      bf16 elsewhere: operands are widened panel by panel and multiplied in fp32, the result is rounded once
  * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2026: 1024 x 3072 x 768 (m n k) 248 :
  * 138, 1024 x 768 x 3072 239 : 120, with b transposed 200 : 248, with a transposed 231 : 125.
  *
- * With Stream.any_threads a product is cut into tiles that its shape alone fixes, each of them one such call by one
+ * With Stream.any_threads a product is cut into tiles that its shape alone fixes. Each tile is one such call by one
  * thread.
  *
- * A primitive is made once per shape and kept, its scratchpad comes from the stream. The table of them is this file's
- * only state; it belongs to the main thread, like every op.
+ * A primitive is made once per shape and kept; its scratchpad comes from the stream. The table of primitives is this
+ * file's only state. It belongs to the main thread, like every op.
  */
 #include "layers/act_simd.h"
 #include "layers/algorithms.h"
@@ -41,8 +42,8 @@ enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
 enum { PRIMITIVES = 256, CODES = 4096 };
 
 typedef struct {
-    Matmul           shape;   /* its pointers mean nothing */
-    int              threads; /* that it is made for       */
+    Matmul           shape;   /* pointers in it are not valid */
+    int              threads; /* number of threads that it is made for */
     dnnl_primitive_t primitive;
     dnnl_memory_t    a, b, bias, c, scratchpad;
     size_t           scratch_bytes;
@@ -54,12 +55,13 @@ static struct {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     Primitive     table[PRIMITIVES];
-    int           made; /* since the start; the oldest makes room for a new one */
+    int           made; /* primitives made since the start; the oldest is replaced by a new one */
     Size          size[PRIMITIVES];
-    int           sized; /* the same */
-    float       **strip; /* [strips] owned: a thread's part of a transposed a, turned; made on first use */
+    int           sized; /* sizes noted since the start; the oldest is replaced by a new one */
+    float       **strip; /* [strips] owned: each thread's transposed copy of a strip of a transposed a; made on first
+                          * use */
     int           strips;
-    _Atomic char  has_code[CODES]; /* of sgemm, by place_of_code */
+    _Atomic char  has_code[CODES]; /* sgemm has code for the product, by place_of_code */
 } onednn;
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
@@ -72,8 +74,8 @@ static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int l
         if (status_ != dnnl_success) onednn_failed(#call, status_, __LINE__);            \
     } while (0)
 
-/* oneDNN 2.6 writes the code that it generates even where it got no memory for it. So as much is taken, and given
- * back, here first: a lack ends the job. */
+/* Checks that memory for generated code is available: takes that much and gives it back, so that a lack ends the job.
+ * oneDNN 2.6 writes the code that it generates even if it got no memory for it. */
 enum { CODE_BYTES = 16 << 20 };
 static void expect_room_for_code(void) {
     device_free(device_alloc(CODE_BYTES, "the code of a matrix product"), CODE_BYTES);
@@ -89,7 +91,8 @@ static void onednn_open(void) {
     ONEDNN(dnnl_stream_create(&onednn.stream, onednn.engine, dnnl_stream_default_flags));
 }
 
-/* TRAIN_GPT_BF16=onednn leaves bf16 to oneDNN on any AVX-512 processor: for tests, it is slow. */
+/* Returns whether oneDNN multiplies bf16 here. TRAIN_GPT_BF16=onednn makes it do so on any AVX-512 processor, for
+ * tests, though it is slow. */
 int matmul_has_native_bf16(void) {
     const char *asked = getenv("TRAIN_GPT_BF16");
     return simd_has_quick_bf16() || (simd_isa() >= ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
@@ -149,7 +152,7 @@ static Desc desc_of_matrix(Matrix x, int64_t rows, int64_t columns) {
     return desc_of(rows, columns, x.order == PLAIN ? x.ld : 1, x.order == PLAIN ? 1 : x.ld, x.type);
 }
 
-/* Describes the primitive of p's shape and, unless only the size is asked for (made is NULL), makes it. Returns its
+/* Describes the primitive of p's shape and makes it, unless made is NULL because only the size is needed. Returns its
  * scratch bytes. */
 static size_t primitive_make(Primitive *made, Matmul p) {
     onednn_open();
@@ -202,7 +205,8 @@ static Primitive *primitive_of(Matmul p) {
     return slot;
 }
 
-/* Its scratch, without making it: a dry run asks for every block of a model. */
+/* Returns the scratch of p's primitive without making it, because a dry run needs the size for every block of a
+ * model. */
 static size_t primitive_scratch_bytes(Matmul p) {
     int known = onednn.sized < PRIMITIVES ? onednn.sized : PRIMITIVES;
     for (int i = 0; i < known; i++)
@@ -240,8 +244,8 @@ static void product_by_primitive(Stream *s, Matmul p) {
 
 /* --- sgemm -------------------------------------------------------------------------------------------------------- */
 
-/* sgemm makes code when an order of operands, or a size that it computes in another way, is new. Two products that share
- * a place are looked at once. */
+/* Returns where has_code notes a product. sgemm generates code for a new order of operands, or for a size that it
+ * computes in another way. If two products have the same place, code is expected for both after one. */
 static uint64_t place_of_code(Matmul p, float add) {
     const int64_t sizes[] = {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};
     uint64_t      place = 0;
@@ -268,7 +272,7 @@ static void product_by_sgemm(Matmul p) {
 
 /* --- panels ------------------------------------------------------------------------------------------------------- */
 
-/* The rows x columns part of x at (row, column) as f32, to y, in x's order. */
+/* Writes the rows x columns panel of x at (row, column) to y as f32, in x's order. */
 static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     int64_t lines = x.order == PLAIN ? rows : columns, first_line = x.order == PLAIN ? row : column;
     int64_t length = x.order == PLAIN ? columns : rows, first = x.order == PLAIN ? column : row;
@@ -278,7 +282,7 @@ static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64
     return (Matrix){y, F32, length, x.order};
 }
 
-/* The same, always PLAIN: sgemm is quickest with that for b. */
+/* Writes the panel always PLAIN, because sgemm is fastest with that for b. */
 static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     if (x.order == PLAIN) return widen_panel(y, x, row, column, rows, columns);
     #pragma omp parallel for schedule(static)
@@ -331,8 +335,8 @@ static void product_by_panels(Stream *s, Matmul p) {
 
 /* --- tiles: the same bits for any number of threads --------------------------------------------------------------- */
 
-/* sgemm is slow where it packs a narrow part of a transposed a. So it gets a turned copy, in a buffer of each thread
- * that is made at first use. */
+/* Makes a buffer for each thread, at first use, for a transposed copy of a strip of a. sgemm is slow where it packs a
+ * narrow strip of a transposed a. */
 static void make_strips(int threads) {
     if (threads <= onednn.strips) return;
     onednn.strip = (float **)realloc(onednn.strip, sizeof *onednn.strip * (size_t)threads);
@@ -396,7 +400,7 @@ static size_t tiles_prepare(Matmul p, Cut cut, int is_dry) {
     omp_set_num_threads(1);
     for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
         int is_last_row = tile / cut.columns == cut.rows - 1, is_last_column = tile % cut.columns == cut.columns - 1;
-        if (tile > 0 && !is_last_row && !is_last_column) continue; /* as the first */
+        if (tile > 0 && !is_last_row && !is_last_column) continue; /* same shape as the first tile */
         Matmul q = tile_of(p, cut, tile);
         size_t bytes = is_dry ? primitive_scratch_bytes(q) : primitive_of(q)->scratch_bytes;
         if (bytes > most) most = bytes;
@@ -440,7 +444,7 @@ void matmul(Stream *s, Matmul p) {
         else product_by_sgemm(p);
         break;
     case BY_PRIMITIVE:
-        if (s->any_threads && p.a.type == F32) { /* by one thread sgemm is as quick */
+        if (s->any_threads && p.a.type == F32) { /* with one thread sgemm is as fast */
             if (!is_dry) product_by_f32_tiles(p);
         } else if (s->any_threads) product_by_primitive_tiles(s, p);
         else product_by_primitive(s, p);
@@ -449,7 +453,8 @@ void matmul(Stream *s, Matmul p) {
     }
 }
 
-/* A primitive is slow to make. So bf16 goes in pieces of powers of two, each with a primitive that is soon there. */
+/* A primitive is slow to make. So bf16 is split into pieces of powers of two, for each of which the primitive soon
+ * exists. */
 enum { RAGGED_PIECE = 512 };
 
 static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {
@@ -462,7 +467,7 @@ static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {
     return p;
 }
 
-/* The sum of no products. */
+/* Sets c to zero: the sum of no products. */
 static void set_zero(Matrix c, int64_t rows, int64_t columns) {
     for (int64_t i = 0; i < rows; i++) memset((float *)c.data + i * c.ld, 0, (size_t)columns * sizeof(float));
 }

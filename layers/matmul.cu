@@ -1,15 +1,16 @@
-/* matmul.cu - matrix products by cuBLASLt or by gemm_hopper.cu, see matmul.h and matmul.cuh. The one file that knows cuBLASLt's API.
+/* matmul.cu - matrix products by cuBLASLt or by gemm_hopper.cu, see matmul.h and matmul.cuh. The one file that knows
+ * cuBLASLt's API.
  *
- * cuBLASLt counts columns first: row-major memory of c[m,n] is its n x m matrix, and c = a b is c^T = b^T a^T. So its A
- * is our b, its B our a, its m our n; a matrix read as it lies is its 'N', a transposed one its 'T', and a bias along
- * our columns is along its rows.
+ * cuBLASLt is column-major: row-major memory of c[m,n] is its n x m matrix, and c = a b is c^T = b^T a^T. So its A is
+ * our b, its B our a, its m our n. A matrix that is PLAIN is its 'N', a TRANSPOSED one its 'T', and a bias along our
+ * columns is along its rows.
  *
- * The first product of a shape asks for cuBLASLt's candidates and the own ways, times each on the real operands and keeps the quickest
- * in the table of algorithms.h; descriptors are kept too. Candidates that add partial sums in the order in which blocks
- * happen to finish are left out: a run repeats its bits. A record holds all of an algorithm, so that a stored one is
- * the same one.
+ * For the first product of a shape this file gets cuBLASLt's candidates and the ways of the own product. It times each
+ * on the real operands and keeps the fastest in the table of algorithms.h; descriptors are kept too. Candidates that
+ * add partial sums in the order in which blocks finish are left out, because a run repeats its bits. A record holds the
+ * whole algorithm, so that a stored one is the same one.
  *
- * The library's handle and the descriptors are this file's only state; it belongs to the main thread, like every op.
+ * The library's handle and the descriptors are this file's only state. They belong to the main thread, like every op.
  */
 #include "layers/matmul.cuh"
 
@@ -23,18 +24,18 @@
 #include "layers/layers.h"
 
 enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, TIMED_RUNS = 3 };
-/* cuBLASLt's aux matrix: a multiple of 8 elements from one column to the next, cublasLt.h at
+/* AUX_LD_ELEMS: rows of cuBLASLt's aux matrix are a multiple of 8 elements apart, cublasLt.h at
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
 enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */, BIAS_THREADS = 256 };
 
-/* Everything that an algorithm may depend on. Without padding: compared as bytes. */
+/* Everything that an algorithm may depend on. Without padding, because keys are compared as bytes. */
 typedef struct {
     int64_t m, n, k, a_ld, b_ld, c_ld;
     int32_t type, b_type, is_fp8, c_type, a_order, b_order, write, has_bias, epilogue, math;
     int32_t a_align, b_align, c_align, aux_align;
 } Key;
 
-/* One of the two. */
+/* An algorithm: the own product's way, or one of cuBLASLt's. */
 typedef struct {
     int                  is_own;
     GemmWay              way;
@@ -44,7 +45,7 @@ typedef struct {
 typedef struct {
     Key                    key;
     cublasLtMatmulDesc_t   product;
-    cublasLtMatrixLayout_t a, b, c; /* ours: cuBLASLt's B, A and C */
+    cublasLtMatrixLayout_t a, b, c; /* for our matrices; they are cuBLASLt's B, A and C */
     Algorithm              algo;
     MatmulAlgorithm        record;
 } Entry;
@@ -53,16 +54,16 @@ typedef struct {
     Matmul   p;
     Epilogue epilogue;
     void    *aux;
-    float   *sums; /* as in Rest */
-    const float *a_inverse, *b_inverse; /* of fp8; borrowed */
-    int      head = 0; /* as in Rest */
+    float   *sums; /* see Rest */
+    const float *a_inverse, *b_inverse; /* borrowed, for fp8 */
+    int      head = 0; /* see Rest */
 } Call;
 
 static struct {
     cublasLtHandle_t handle;
     Entry            cache[CACHE];
-    int              made;    /* since the start; the oldest makes room for a new one */
-    uint64_t         version; /* of the table the cache was filled from */
+    int              made;    /* entries made since the start; the oldest is replaced by a new one */
+    uint64_t         version; /* version of the table from which the cache was filled */
 } lt;
 
 static void cublas_failed(const char *call, cublasStatus_t status, int line) {
@@ -75,9 +76,9 @@ static void cublas_failed(const char *call, cublasStatus_t status, int line) {
         if (cublas_status != CUBLAS_STATUS_SUCCESS) cublas_failed(#call, cublas_status, __LINE__); \
     } while (0)
 
-/* Four times NVIDIA's advice from Hopper on: the gradient of a weight sums over 65,536 rows, and 32 MiB would hold the
- * partial sums of too few parts to keep all multiprocessors at work. 4 MiB before. Without a GPU, as for the newest:
- * `plan` rather counts too much. */
+/* Returns the bytes of the workspace. From Hopper on it is four times NVIDIA's recommendation. The gradient of a weight
+ * sums over 65,536 rows, and 32 MiB would hold partial sums of too few slices to keep all multiprocessors busy. Before
+ * Hopper it is 4 MiB. Without a GPU it is that of the newest, because `plan` should rather count too much. */
 static size_t workspace_bytes(void) {
     int capability = atoi(device_isa() + strcspn(device_isa(), "0123456789"));
     return (size_t)(capability > 0 && capability < 90 ? 4 : 128) << 20;
@@ -101,7 +102,8 @@ static Key key_of(const Stream *s, const Call *c) {
     key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
-    key.aux_align = align_of(p->bias) < align_of(c->aux) ? align_of(p->bias) : align_of(c->aux); /* 16 where there is none */
+    /* 16 if there is none */
+    key.aux_align = align_of(p->bias) < align_of(c->aux) ? align_of(p->bias) : align_of(c->aux);
     return key;
 }
 
@@ -144,7 +146,7 @@ static void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferen
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
 }
 
-/* A view of rows x columns as it lies in memory. */
+/* Makes the layout of rows x columns as they are in memory. */
 static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t rows, int64_t columns, int64_t ld) {
     cublasLtMatrixLayout_t layout;
     uint64_t in_memory = (uint64_t)(order == PLAIN ? columns : rows), lines = (uint64_t)(order == PLAIN ? rows : columns);
@@ -152,7 +154,8 @@ static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t row
     return layout;
 }
 
-/* Pointers differ from call to call; cuBLASLt's heuristics look at their alignment, which is in the key. */
+/* Sets the pointers, which differ from call to call. cuBLASLt's heuristics depend on their alignment, which is in the
+ * key. */
 static void point(const Entry *e, const Call *c) {
     if (e->key.is_fp8) {
         describe(e->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, c->b_inverse);
@@ -163,7 +166,8 @@ static void point(const Entry *e, const Call *c) {
     if (c->epilogue == EPILOGUE_GELU_BACKWARD) describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
 }
 
-/* The library plans for the multiprocessors that stay free beside NCCL's kernels. Not where any number of ranks repeats the bits. */
+/* Makes a cache entry. The library plans for the multiprocessors that NCCL's kernels leave free, except if any number
+ * of ranks must give the same bits. */
 static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     memset(e, 0, sizeof *e);
     e->key = key;
@@ -207,7 +211,7 @@ static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
                : ALGORITHM_NONE;
 }
 
-/* Copies an algorithm to its record of the table. */
+/* Copies an algorithm to its record in the table. */
 static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
     static_assert(sizeof record->state == sizeof algo->lt.data, "all of an algorithm is kept");
     uint32_t own[ALGORITHM_WORDS] = {GEMM_SUM_ORDER, (uint32_t)algo->way.cluster, (uint32_t)algo->way.parts};
@@ -215,14 +219,14 @@ static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
     memcpy(record->state, algo->is_own ? (const void *)own : algo->lt.data, sizeof record->state);
 }
 
-/* Whether the own product may take the call, and must. */
+/* Return whether the own product can compute the call, and whether it must. */
 static int own_may(const Call *c) {
     return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux, c->head) &&
            (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
 }
 static int own_must(const Call *c) { return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL, 0); }
 
-/* The algorithm of a record; 0 if this library or GPU cannot run it. */
+/* Restores the algorithm of a record. Returns 0 if this library or GPU cannot run it. */
 static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *record, Algorithm *algo) {
     cublasLtMatmulHeuristicResult_t result;
     algo->is_own = record->id == ALGORITHM_OWN;
@@ -237,8 +241,8 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
            result.workspaceSize <= workspace_bytes();
 }
 
-/* Refuses split sums that are added in place, in the order in which blocks finish, or in the output's own type. An
- * algorithm without this attribute has no such scheme. */
+/* Returns 0 for split sums that are added in place, in the order in which blocks finish, or in the output's own type.
+ * An algorithm without this attribute has no split sums. */
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
     size_t   written;
@@ -248,12 +252,13 @@ static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-/* cuBLASLt 13.1 rounds a product of 16-bit numbers before it adds a bias, if rows do not begin at multiples of 16 bytes (seen on an H100). */
+/* Returns whether cuBLASLt computes the bias exactly. cuBLASLt 13.1 rounds a product of 16-bit numbers before it adds a
+ * bias, if rows do not begin at multiples of 16 bytes (seen on an H100). */
 static int lt_takes_bias(const Matmul *p) { 
     return !p->bias || dtype_bytes(p->a.type) != 2 || (p->a.ld % 8 == 0 && p->b.ld % 8 == 0 && p->c.ld % 8 == 0);
 }
 
-/* The proposals of cuBLASLt that repeat their bits, best guess first. */
+/* Writes the candidates of cuBLASLt that repeat their bits, best guess first. Returns their number. */
 static int lt_candidates(const Entry *e, Algorithm *found) {
     cublasLtMatmulHeuristicResult_t result[LT_CANDIDATES];
     cublasLtMatmulPreference_t      preference;
@@ -267,7 +272,7 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)e->key.c_align);
     if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, LT_CANDIDATES, result, &count) !=
         CUBLAS_STATUS_SUCCESS)
-        count = 0; /* it also fails when it has none */
+        count = 0; /* the call also fails if there is no candidate */
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; i < count; i++)
         if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= workspace_bytes() &&
@@ -280,7 +285,7 @@ static int is_own_alone(Epilogue epilogue) {
     return epilogue == EPILOGUE_GELU || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
 }
 
-/* cuBLASLt's, then the own ones: an own one that must be taken stands alone. */
+/* Writes cuBLASLt's candidates, then those of the own product. If the own product must be used, only its own. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
     int     count = own_must(c) || is_own_alone(c->epilogue) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
@@ -301,7 +306,7 @@ static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *
 
 static int takes_sums(const Algorithm *algo, const Call *c) { return algo->is_own && c->sums; }
 
-/* The shortest of a few runs, after one that loads the kernel. */
+/* Returns the shortest time of a few runs, after one that loads the kernel. */
 static double shortest_ms(Stream *s, Rest work) {
     double best = INFINITY;
     Timer  timer = timer_create();
@@ -328,7 +333,7 @@ static void queue_trial(Stream *s, void *trial) {
     t->status = queue_product(s, t->entry, t->algo, t->call, t->workspace);
 }
 
-/* Infinite if it cannot run. */
+/* Returns the time of a product; infinite if it cannot run. */
 static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
     Trial  trial = {e, algo, c, workspace, CUBLAS_STATUS_SUCCESS};
     Rest   work = {queue_trial, NULL, &trial, 0, NULL};
@@ -343,8 +348,8 @@ static Matmul plain_of(Matmul p, const Rest *rest) {
     return p;
 }
 
-/* Writes the quickest candidate to e, or the one that must be taken; ALGORITHM_NONE where product and rest apart are quicker. Timing would
- * change sums that the product adds to: they are put aside in host memory. */
+/* Writes the fastest candidate to e, or the one that must be used; ALGORITHM_NONE if the plain product and `rest`
+ * together are faster. Timing would change sums that the product adds to, so they are saved in host memory. */
 static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Rest *rest) {
     Algorithm found[CANDIDATES];
     int count = candidates(e, c, found), untimed = matmul_algorithms_frozen() || stream_is_captured(s);
@@ -384,7 +389,7 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     free(aside);
 }
 
-/* The choice that the table holds for e's key; 0 if it holds none that can be run. */
+/* Takes over the choice that the table holds for e's key. Returns 0 if it holds none that can run. */
 static int adopt(Entry *e, const Call *c, const Rest *rest) {
     int at = matmul_algorithms_find(e->record.key);
     if (at < 0) return 0;
@@ -418,12 +423,13 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
-KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uint16_t *bias) { /* 16-bit words: bf16 and fp16 are copied alike */
+/* moves 16-bit words, so one kernel serves bf16 and fp16 */
+KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uint16_t *bias) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
 }
 
-/* The bias is written to c first, and the product added to it before it is rounded. */
+/* Writes the bias to c; the product is then added to it before it is rounded. */
 static Matmul with_bias_in_c(Stream *s, Matmul p) {
     unsigned blocks = (unsigned)blocks_for(p.m * p.n, BIAS_THREADS);
     LAUNCH(bias_rows_kernel, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n, (const uint16_t *)p.bias);
@@ -431,7 +437,7 @@ static Matmul with_bias_in_c(Stream *s, Matmul p) {
     return p;
 }
 
-/* 0: nothing was done, the epilogue does not pay; else as matmul_fused. */
+/* Returns 0 if nothing was done, because the epilogue is not worth it; otherwise what matmul_fused returns. */
 static int product(Stream *s, Call c, const Rest *rest) {
     const Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&
@@ -469,19 +475,22 @@ void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inve
 
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
     Call c = {p, epilogue, aux, rest.sums, NULL, NULL, rest.head};
-    /* The GELU gradient of cuBLASLt is not exact to fp32: on an H200 its error was three times what sums in fp32 may have. */
+    /* The GELU gradient of cuBLASLt is not exact to fp32. On an H200 its error was three times that allowed for sums in
+     * fp32. */
     int  fits = is_own_alone(epilogue)             ? own_may(&c)
               : epilogue == EPILOGUE_GELU_BACKWARD ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
-    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue did not pay */
+    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue were not worth it */
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);
-    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the product's, while both are timed */
+    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the memory of the product, while both are
+                                                                 * timed */
     matmul(s, plain_of(p, &rest));
     arena_release(&s->scratch, mark);
     return 0;
 }
 
-/* Of the library that is there, which may be newer than the header: major * 10000 + minor * 100 + patch. */
+/* Returns the version of the library that is loaded, which may be newer than the header: major * 10000 + minor * 100 +
+ * patch. */
 const char *matmul_library(void) {
     static char name[32];
     size_t      version = cublasLtGetVersion();

@@ -13,15 +13,15 @@ extern "C" {
 #endif
 
 typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
-typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite; /* SET reads nothing of c, which may hold NaN */
-/* Of a matrix' gradient. */
+typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite; /* MATMUL_SET does not read c, which may hold NaN */
+/* Returns how a product writes the gradient of a weight matrix. */
 static inline MatmulWrite gradient_write(Tensor dw) { return dw.is_fresh ? MATMUL_SET : MATMUL_ADD; }
 
 typedef struct {
     void       *data;  /* borrowed; NULL in a dry run                                                   */
-    DType       type;  /* F32, BF16 or F16 (the CPU: F32, BF16); of matmul_fp8 (matmul.cuh) E4M3, E5M2   */
+    DType       type;  /* F32, BF16 or F16 (the CPU: F32, BF16); for matmul_fp8 (matmul.cuh) E4M3 or E5M2 */
     int64_t     ld;    /* elements from one row in memory to the next                                   */
-    MatrixOrder order; /* element (i,j) lies at i*ld + j when PLAIN, at j*ld + i when TRANSPOSED        */
+    MatrixOrder order; /* element (i,j) is at i*ld + j if PLAIN, at j*ld + i if TRANSPOSED */
 } Matrix;
 
 static inline Matrix matrix_of(Tensor t, MatrixOrder order) {
@@ -29,8 +29,8 @@ static inline Matrix matrix_of(Tensor t, MatrixOrder order) {
     return m;
 }
 
-/* The product c = a b of one shape. a and b have one type; c is of that type, or F32 and then MATMUL_ADD is allowed. c
- * is PLAIN. bias [n] in a's type, or NULL; added before c is rounded. With MATMUL_SET only. */
+/* The product c = a b of one shape. a and b have one type; c has that type, or F32, and only then MATMUL_ADD is
+ * allowed. c is PLAIN. bias [n] in a's type, or NULL; it is added before c is rounded, and only with MATMUL_SET. */
 typedef struct {
     Matrix      c, a, b;
     int64_t     m, n, k;
@@ -38,12 +38,12 @@ typedef struct {
     const void *bias;  /* borrowed */
 } Matmul;
 
-/* Takes its memory from s->scratch and gives it back. Same bits for the same shape and thread count or table of
- * algorithms.h. */
+/* Computes the product. It takes its memory from s->scratch and gives it back. The bits are the same for the same shape
+ * and thread count, or the same table of algorithms.h. */
 void   matmul(Stream *s, Matmul product);
 
-/* The same for products that come with another m, or another k, each time: nothing is kept for each of them. On a dry stream takes the
- * memory of any up to this one, and notes nothing. The CPU's alone. */
+/* Computes a product whose m, or k, differs at each call; nothing is kept for each of them. On a dry stream it takes
+ * the memory of any product up to this size, and notes nothing. CPU only. */
 typedef enum { RAGGED_M, RAGGED_K } Ragged;
 void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
 
@@ -53,7 +53,8 @@ static inline int matmul_note(Stream *s, Matmul p) {
     double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);
     static const char *const names[][2] = {{"matmul", "matmul, fp8"}, {"matmul, set", "matmul, fp8, set"},
                                            {"matmul, added", "matmul, fp8, added"}};
-    /* A gradient is f32 whatever its operands are. In fp32 it is the one product that reads its left operand transposed. */
+    /* A gradient is f32 whatever the type of its operands. In fp32 it is the only product that reads its left operand
+     * transposed. */
     int is_gradient = p.c.type == F32 && (p.a.type != F32 || p.a.order == TRANSPOSED);
     return stream_note(s, names[p.write == MATMUL_ADD ? 2 : is_gradient][dtype_bytes(p.a.type) == 1], p.m, p.n, p.k, 0,
                        2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);

@@ -14,10 +14,11 @@ static int ascending(const void *a, const void *b) {
 
 int64_t matmul_rate_size(void) { return 1024; }
 
-/* bf16 that goes by panels is multiplied in f32, so that is its rate. In f32 oneDNN has two ways of multiplying plain
- * matrices: the machine's rate is that of the faster. Memory comes and goes here: this runs once, before training. */
+/* Returns the rate. If bf16 is multiplied in panels, that is the rate of f32. oneDNN has two ways of multiplying plain
+ * f32 matrices, and the machine's rate is that of the faster. Allocates and frees its memory, because it runs once,
+ * before training. */
 double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
-    (void)math; /* f32 is f32 here */
+    (void)math; /* the CPU has no TF32 */
     DType  type = act == BF16 && matmul_has_native_bf16() ? BF16 : F32;
     Matrix shape = {NULL, type, n, PLAIN};
     Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};

@@ -6,8 +6,8 @@
 
 enum { RATE_RUNS = 64, RATE_BLOCK = 256 };
 
-/* Uniform in (-1,1), by Knuth's multiplicative hash: a GPU multiplies zeros faster than training's values. One thread
- * per element. */
+/* Fills x with values uniform in (-1,1), by Knuth's multiplicative hash, because a GPU multiplies zeros faster than
+ * training's values. One thread per element. */
 template <typename T> KERNEL fill_kernel(T *x, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * RATE_BLOCK + threadIdx.x;
     if (i < n) x[i] = from_f32<T>((float)(int32_t)((uint32_t)i * 2654435761u) * 0x1p-31f);
@@ -24,7 +24,7 @@ int64_t matmul_rate_size(void) { return 64; }
 int64_t matmul_rate_size(void) { return 4096; }
 #endif
 
-/* Memory comes and goes here, and the algorithm is chosen: this runs once, before training. */
+/* Allocates and frees its memory and chooses the algorithm, because it runs once, before training. */
 double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
     Matrix shape = {NULL, act, n, PLAIN};
     Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};

@@ -5,15 +5,16 @@
 
 #include "layers/matmul.h"
 
-/* The largest tile; the largest strip of a transposed a, which is turned before it is multiplied. */
+/* TILE_M x TILE_N is the largest tile. STRIP_M x STRIP_K is the largest strip of a transposed a, which is transposed
+ * before the product. */
 enum { TILE_M = 512, TILE_N = 1024, STRIP_M = 384, STRIP_K = 1024, LEAST_TILE_M = 96, ENOUGH_TILES = 6 };
 
 static inline int64_t at_most(int64_t x, int64_t bound) { return x < bound ? x : bound; }
 static inline int64_t parts_of(int64_t n, int64_t most) { return (n + most - 1) / most; }
 
-typedef struct { int64_t m, n, rows, columns; } Cut; /* tiles of m x n at most: so many below and beside each other */
+typedef struct { int64_t m, n, rows, columns; } Cut; /* tiles of at most m x n; `rows` x `columns` of them */
 
-/* Large tiles are quick, small ones keep many threads busy. */
+/* Returns the cut. Large tiles are fast, small ones keep many threads busy. */
 static inline Cut cut_of(Matmul p, int64_t m) {
     Cut cut = {m, (parts_of(p.n, parts_of(p.n, TILE_N)) + 15) / 16 * 16, 0, 0};
     cut.columns = parts_of(p.n, cut.n);
@@ -22,7 +23,7 @@ static inline Cut cut_of(Matmul p, int64_t m) {
     return cut;
 }
 
-/* x from (row, column) on. */
+/* Returns x from (row, column) on. */
 static inline Matrix matrix_from(Matrix x, int64_t row, int64_t column) {
     if (x.data)
         x.data = (char *)x.data +

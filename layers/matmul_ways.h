@@ -6,7 +6,8 @@
 
 typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
 
-int  matmul_has_native_bf16(void);                   /* oneDNN multiplies bf16 here, not panels of f32 */
-void matmul_by(Stream *s, Matmul product, Way way);  /* BY_SGEMM or BY_PRIMITIVE                      */
+int  matmul_has_native_bf16(void);                   /* oneDNN multiplies bf16 on this processor; otherwise panels of
+                                                      * f32 are used */
+void matmul_by(Stream *s, Matmul product, Way way);  /* way: BY_SGEMM or BY_PRIMITIVE */
 
 #endif

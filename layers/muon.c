@@ -4,10 +4,10 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { STRETCH = 1 << 14 }; /* elements of a thread's turn */
+enum { STRETCH = 1 << 14 }; /* elements of a thread's work item */
 static int64_t stretch_at(int64_t i, int64_t n) { return n - i < STRETCH ? n - i : STRETCH; }
 
-/* With d = m - g: the new m is m - (1-beta) d, and g + beta (m - g) is the new m less (1-beta) beta d. */
+/* With d = m - g, the new m is m - (1-beta) d, and g + beta (m - g) is the new m minus (1-beta) beta d. */
 SIMD_INLINE void momentum_body(float *restrict grad, float *restrict m, float grad_scale, float away,
                                float ahead, int64_t n) {
     for (int64_t i = 0; i < n; i++) {

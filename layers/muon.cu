@@ -1,12 +1,12 @@
-/* muon.cu - CUDA side of muon_momentum and muon_update in layers.h: each element on its own, as in
- * muon.c. Products and sums are written as fused multiply-adds, so that no compiler chooses. */
+/* muon.cu - CUDA side of muon_momentum and muon_update in layers.h: each element on its own, as in muon.c. Products and
+ * sums are written as fused multiply-adds, so that the compiler has no choice. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 256 };
 
-/* Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: 16 bytes of traffic each. */
+/* Momentum. Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: 16 bytes of traffic each. */
 template <int W> KERNEL momentum_kernel(float *grad, float *m, float grad_scale, float away, float ahead, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (i >= n) return;
@@ -20,7 +20,7 @@ template <int W> KERNEL momentum_kernel(float *grad, float *m, float grad_scale,
     pack_store_part(grad + i, g4, n - i);
 }
 
-/* The same of one update. Bound: 12 bytes of traffic each. */
+/* Update. Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: 12 bytes of traffic each. */
 template <int W> KERNEL step_kernel(float *p, const float *u, float rate, float decay, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (i >= n) return;

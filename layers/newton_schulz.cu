@@ -1,16 +1,16 @@
-/* newton_schulz.cu - CUDA side of newton_schulz in layers.h: the passes between its products. The norm is the sum of as
- * many partial sums on every GPU, so its bits are the same on all. */
+/* newton_schulz.cu - CUDA side of newton_schulz in layers.h: the passes between its products. The norm is the sum of
+ * the same number of partial sums on every GPU, so its bits are the same on all. */
 #include "core/kernel.cuh"
 #include "layers/newton_schulz.h"
 
 enum { THREADS = 256, PARTIALS = 256 };
 
-/* A matrix inside a wider one: M columns of rows that are ld apart. */
+/* A matrix inside a wider one: rows of M columns that are ld apart. */
 struct Columns { int64_t M, ld; };
 DEVICE int64_t place_of(Columns c, int64_t i) { return i / c.M * c.ld + i % c.M; }
 
-/* partial[block] = squares of every PARTIALS-th tile of THREADS elements. grid PARTIALS, block THREADS. Bound: its
- * traffic. */
+/* partial[block] = sum of squares of every PARTIALS-th tile of THREADS elements. grid PARTIALS, block THREADS. Bound:
+ * its traffic. */
 KERNEL squares_kernel(double *partial, const float *x, Columns c, int64_t n) {
     SMEM(double, part, [WARP]);
     double sum = 0.0;
@@ -22,8 +22,8 @@ KERNEL squares_kernel(double *partial, const float *x, Columns c, int64_t n) {
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* X = x / max(margin norm, least). Thread: one element; its block adds up the partial sums again. grid ceil(n / THREADS).
- * Bound: its traffic. */
+/* X = x / max(margin norm, least). Thread: one element; each block adds up all partial sums again. grid ceil(n /
+ * THREADS). Bound: its traffic. */
 template <typename T> KERNEL narrow_kernel(T *X, const float *x, const double *partial, Columns c, int64_t n,
                                          double margin, double least) {
     SMEM(double, part, [WARP]);
@@ -34,13 +34,13 @@ template <typename T> KERNEL narrow_kernel(T *X, const float *x, const double *p
 }
 static_assert(PARTIALS == THREADS, "a thread for each partial sum");
 
-/* Thread: one element. grid ceil(n / THREADS), no shared memory. Bound: its traffic. */
+/* x = X. Thread: one element. grid ceil(n / THREADS), no shared memory. Bound: its traffic. */
 template <typename T> KERNEL widen_kernel(float *x, const T *X, Columns c, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) x[place_of(c, i)] = to_f32(X[i]);
 }
 
-/* Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: its traffic. */
+/* x = outer (y + inner x). Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: its traffic. */
 template <typename T, int W> KERNEL mix_kernel(T *x, float inner, const T *y, float outer, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (i >= n) return;

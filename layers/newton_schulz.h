@@ -11,9 +11,10 @@
 enum { NEWTON_ROUNDS = 5 };
 static const double NEWTON_LEAST = 1e-7;
 
-/* Jordan's brings singular values from 0.002 on to between 0.68 and 1.2. Polar Express has the best polynomial of degree 5 for
- * the bounds that the round before leaves, from 0.001 on (the list of arXiv:2505.16932), taken at x / 1.01 so that rounding does
- * not lead out of them: to between 0.83 and 1.13. */
+/* Polynomials of the iterations. Jordan's takes singular values from 0.002 on to between 0.68 and 1.2. Polar Express
+ * has the best polynomial of degree 5 for the bounds that the iteration before leaves, from 0.001 on (the list of
+ * arXiv:2505.16932). It is taken at x / 1.01 so that rounding does not exceed the bounds, and leads to between 0.83 and
+ * 1.13. */
 typedef struct { double a, b, c; } NewtonStep;
 typedef struct { double margin; NewtonStep step[NEWTON_ROUNDS]; } NewtonMap;
 static inline NewtonMap newton_map(NewtonKind kind) {
@@ -33,15 +34,14 @@ static inline NewtonMap newton_map(NewtonKind kind) {
     return map;
 }
 
-/* A side's own. On a dry stream they only take their scratch.
- * narrow: X = columns [part M, part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in X's type
- * widen: x's columns = X
- * mix: x = outer (y + inner x), of one type and size */
+/* Functions that each side defines. On a dry stream they only take their scratch. newton_narrow: X = columns [part M,
+ * part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in X's type newton_widen: writes X to those
+ * columns of x newton_mix: x = outer (y + inner x), of one type and size */
 static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double margin);
 static void newton_widen(Stream *s, Tensor x, Tensor X, int64_t part);
 static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer);
 
-/* c = a b, of matrices of one type. */
+/* c = a b, for matrices of one type. */
 static inline void newton_product(Stream *s, Tensor c, Tensor a, MatrixOrder a_order, Tensor b, MatrixOrder b_order) {
     int64_t inner = a_order == PLAIN ? a.dim[1] : a.dim[0];
     Matmul  p = {matrix_of(c, PLAIN), matrix_of(a, a_order), matrix_of(b, b_order), c.dim[0], c.dim[1], inner,
@@ -49,7 +49,7 @@ static inline void newton_product(Stream *s, Tensor c, Tensor a, MatrixOrder a_o
     matmul(s, p);
 }
 
-/* A is [k,k], k the smaller side of X. */
+/* One iteration on X, with step's a, b and c. P has the size of X; A and AA are [k,k], k the smaller side of X. */
 static inline void newton_round(Stream *s, Tensor X, Tensor P, Tensor A, Tensor AA, NewtonStep step) {
     int is_wide = X.dim[0] <= X.dim[1];
     newton_product(s, A, X, is_wide ? PLAIN : TRANSPOSED, X, is_wide ? TRANSPOSED : PLAIN);

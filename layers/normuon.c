@@ -5,14 +5,14 @@
 
 #include "core/simd.h"
 
-enum { COLUMNS = 64 }; /* of a thread's turn: their sums stay in the cache */
+enum { COLUMNS = 64 }; /* columns of a thread's work item: their sums stay in the cache */
 
 SIMD_INLINE void add_squares_body(double *restrict sum, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] += (double)x[i] * (double)x[i]; /* exact, so a fused sum is the same */
 }
 SIMD_KERNEL(void, add_squares, (double *restrict sum, const float *restrict x, int64_t n), (sum, x, n))
 
-/* Eight sums, of every eighth element. */
+/* Adds squares in eight sums, each of every eighth element. */
 static double squares_of_row(const float *x, int64_t n) {
     double lane[8] = {0}, sum = 0.0;
     int64_t i = 0;

@@ -4,7 +4,7 @@
 
 enum { THREADS = 256, LANES = 8 };
 
-/* squares[r] of row r. grid rows, block THREADS. Bound: its traffic. */
+/* squares[r] = sum of squares of row r. grid rows, block THREADS. Bound: its traffic. */
 KERNEL row_squares_kernel(double *squares, const float *x, int64_t M, int64_t width) {
     SMEM(double, part, [WARP]);
     const float *row = x + (int64_t)blockIdx.x * width;
@@ -17,8 +17,8 @@ KERNEL row_squares_kernel(double *squares, const float *x, int64_t M, int64_t wi
     if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
-/* squares[c] of column c: thread (c, k) of the block takes every LANES-th row from k on. grid ceil(M / WARP), block
- * (WARP, LANES). Bound: its traffic. */
+/* squares[c] = sum of squares of column c. Thread (c, k) of the block adds every LANES-th row from k on. grid ceil(M /
+ * WARP), block (WARP, LANES). Bound: its traffic. */
 KERNEL column_squares_kernel(double *squares, const float *x, int64_t R, int64_t M, int64_t width) {
     SMEM(double, part, [LANES][WARP]);
     int64_t c = (int64_t)blockIdx.x * WARP + threadIdx.x;
@@ -28,13 +28,13 @@ KERNEL column_squares_kernel(double *squares, const float *x, int64_t R, int64_t
         sum = fma(v, v, sum);
     }
     part[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads(); /* row 0 of threads reads all lanes */
+    __syncthreads(); /* row 0 of the threads reads the sums of all lanes */
     if (threadIdx.y > 0 || c >= M) return;
     for (int k = 1; k < LANES; k++) sum += part[k][threadIdx.x];
     squares[c] = sum;
 }
 
-/* One block of THREADS: each thread every THREADS-th neuron. Bound: latency. */
+/* Sets factor and fresh. One block of THREADS; each thread has every THREADS-th neuron. Bound: latency. */
 KERNEL neuron_factors_kernel(NeuronPart p, NeuronNumbers n, double away, double least) {
     SMEM(double, part, [WARP]);
     double sum = 0.0;
@@ -51,7 +51,8 @@ KERNEL neuron_factors_kernel(NeuronPart p, NeuronNumbers n, double away, double 
     for (int64_t i = threadIdx.x; i < p.neurons; i += THREADS) n.factor[i] = (float)(scale * (double)n.factor[i]);
 }
 
-/* Thread: one element. grid ceil(R M / THREADS), no shared memory. Bound: 12 bytes of traffic each. */
+/* Scales x and sets v. Thread: one element. grid ceil(R M / THREADS), no shared memory. Bound: 12 bytes of traffic
+ * each. */
 KERNEL neuron_scale_kernel(NeuronPart p, NeuronNumbers n) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, r = i / p.M, c = i % p.M;
     if (i >= p.R * p.M) return;

@@ -1,7 +1,7 @@
 /* normuon.h - the text of normuon in layers.h, for its host and CUDA sides: each has the three passes.
  *
- * A part's neurons are its rows, or its columns. The norm of the scaled part is known before it is scaled: it is the sum
- * over neurons of factor^2 |x|^2.
+ * The neurons of a matrix are its rows or its columns. The norm of the scaled matrix is known before it is scaled: it
+ * is the sum over neurons of factor^2 |x|^2.
  */
 #ifndef TRAIN_GPT_LAYERS_NORMUON_H
 #define TRAIN_GPT_LAYERS_NORMUON_H
@@ -9,21 +9,22 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-static const double NORMUON_LEAST = 1e-10; /* beside sqrt(v), as the authors' code has it */
+static const double NORMUON_LEAST = 1e-10; /* least value beside sqrt(v), as in the authors' code */
 
-/* A part: its first element in x and v, whose rows are `width` apart, and its neurons. */
+/* One matrix of x: its first element in x and v, whose rows are `width` apart, and its neurons. */
 typedef struct {
     float  *x, *v;
     int64_t R, M, width;
-    int64_t neurons, each;  /* of `each` elements                                 */
+    int64_t neurons, each;  /* number of neurons; elements of each */
     int     are_rows;
 } NeuronPart;
 typedef struct {
-    double *squares;        /* [neurons]                                          */
-    float  *factor, *fresh; /* [neurons]: what x is multiplied with; v, from now on */
+    double *squares;        /* [neurons] sum of squares of each neuron */
+    float  *factor, *fresh; /* [neurons] factor by which x is multiplied; new value of v */
 } NeuronNumbers;
 
-/* squares; then factor and fresh, whose sums all neurons share; then x and v. */
+/* The three passes. neuron_squares sets squares. neuron_factors sets factor and fresh, which depend on a sum over all
+ * neurons. neuron_scale writes x and v. */
 static void neuron_squares(Stream *s, NeuronPart p, NeuronNumbers n);
 static void neuron_factors(Stream *s, NeuronPart p, NeuronNumbers n, double beta2);
 static void neuron_scale(Stream *s, NeuronPart p, NeuronNumbers n);

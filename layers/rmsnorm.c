@@ -5,7 +5,7 @@
 #include "layers/layers.h"
 #include "layers/row_runs.h"
 
-/* Rows of C channels: in each row of a tensor, `heads` of them side by side from column `first` on. */
+/* Rows of C channels. Each row of a tensor has `heads` of them, contiguous from column `first` on. */
 typedef struct { int64_t C, heads, first; } HeadRows;
 typedef struct {
     const void *x, *update, *w;
@@ -22,7 +22,7 @@ typedef struct {
     int64_t     dx_width, dy_width, x_width;
 } Backward;
 
-/* Where row `row` begins in a tensor that is `width` wide. */
+/* Returns the element at which row `row` begins in a tensor that is `width` wide. */
 static inline int64_t row_start(HeadRows r, int64_t row, int64_t width) {
     return row / r.heads * width + r.first + row % r.heads * r.C;
 }
@@ -41,7 +41,7 @@ static void forward_rows(DType type, Forward f, int64_t rows) {
         forward_run(type, &f, row, rows - row < ROWS_AT_ONCE ? rows : row + ROWS_AT_ONCE);
 }
 
-/* partial [runs][partial_elems(C)] */
+/* Computes all rows by runs, then adds partial [runs][partial_elems(C)] to dw. */
 static void backward_rows(DType type, Tensor dw, Backward k, int64_t rows, float *partial) {
     int64_t runs = runs_of(rows), stride = partial_elems(k.rows.C);
     #pragma omp parallel for schedule(static)

@@ -1,13 +1,13 @@
 /* rmsnorm.cu - CUDA side of the forward rmsnorm and head_norm ops in layers.h; rmsnorm_backward.cu has the others. A
- * row stays where it was first loaded, in a warp's registers or a long one in a block's shared memory, while two passes
- * go over it: squares, output. Heads are rows too, several to a row of the tensor. */
+ * row stays where it was first loaded: in a warp's registers, or, if it is long, in a block's shared memory. Two passes
+ * read it: squares, output. Heads are rows too, several to a row of the tensor. */
 #include "layers/contracts.h"
 #include "layers/rmsnorm.cuh"
 
 enum { WARPS = 4, HELD_PACKS = 8, LONG_ROW_THREADS = 256 };
 
 template <typename T> struct RmsForward {
-    T       *sum, *y; /* sum: x + update as stored, where there is an update */
+    T       *sum, *y; /* sum: x + update as stored, if there is an update */
     float   *rstd;
     const T *x, *update, *w;
     HeadRows r;
@@ -15,8 +15,8 @@ template <typename T> struct RmsForward {
     float    eps;
 };
 
-/* The row's pack at i of the flat arrays, after the update, which it stores. The statistics are those of the row as
- * stored. */
+/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. The statistics
+ * are those of the row as stored. */
 template <typename T, int W> DEVICE Pack<T, W> updated_pack(const RmsForward<T> &f, int64_t i) {
     Pack<T, W> x = pack_load<T, W>(f.x + i);
     if (!f.update) return x;
@@ -45,7 +45,7 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
     await_kernels();
     int64_t   row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     const int lane = (int)threadIdx.x % WARP, C = (int)f.r.C;
-    if (row >= f.r.rows) return; /* the whole warp; the block has no barrier */
+    if (row >= f.r.rows) return; /* the whole warp returns; the block has no barrier */
     int64_t    at = row_start(f.r, row, f.x_width), to = row_start(f.r, row, f.y_width);
     Pack<T, W> x[HELD];
     float      square = 0.0f;
@@ -65,7 +65,7 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
     if (lane == 0) f.rstd[row] = rstd;
 }
 
-/* Block: one longer row, held in dynamic shared memory, each thread meeting its own packs only. grid rows. Bound: as
+/* Block: one longer row, held in dynamic shared memory. Each thread reads only its own packs. grid rows. Bound: as
  * above. */
 template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f) {
     await_kernels();

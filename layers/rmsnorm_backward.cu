@@ -2,19 +2,19 @@
  *
  *     dx = dresidual + rstd (d - n mean(d n)),   dw = sum over rows of dy n.
  *
- * A block takes a stretch of rows, and each thread the same few channels of all of them, so the sums over rows stay in
- * its registers; they go to scratch as [blocks][C], and row_sums.cuh adds the blocks in order. */
+ * A block has a contiguous range of rows, and each thread the same few channels of all of them, so the sums over rows
+ * stay in its registers. They go to scratch as [blocks][C], and row_sums.cuh adds the blocks in order. */
 #include "layers/contracts.h"
 #include "layers/rmsnorm.cuh"
 #include "layers/row_sums.cuh"
 
 enum {
-    ROWS = 2,           /* of a batch: their loads are on their way together, and they share a barrier   */
+    ROWS = 2,           /* rows of a batch: their loads are in flight together, and they share a barrier */
     MAX_THREADS = 512   /* 128 registers each                                                            */
 };
 
 template <typename T> struct RmsBackward {
-    T           *dx;                /* may be dresidual or dy: each element is read and written by one thread */
+    T           *dx;                /* may be dresidual or dy, because each element is read and written by one thread */
     const T     *dresidual, *dy, *x, *w;
     const float *rstd;
     float       *partial;           /* [blocks][C] */
@@ -53,7 +53,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP, buffer = 0;
     int64_t c = threadIdx.x * W, end = first_row(k.r.rows, blockIdx.x + 1);
     bool    mine = c < k.r.C;
-    if (!mine) c = 0; /* idle threads and rows past the end load valid elements, unused: no branch parts the loads */
+    if (!mine) c = 0; /* idle threads and rows past the end load valid elements that are not used, so that no branch
+                       * separates the loads */
     Pack<T, W>     w = pack_load<T, W>(k.w + c);
     Pack<float, W> dw = {};
     for (int64_t first = first_row(k.r.rows, blockIdx.x); first < end; first += ROWS, buffer ^= 1) {
@@ -75,7 +76,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
             sum = warp_sum(sum);
             if (lane == 0) part[buffer][r][warp] = sum;
         }
-        __syncthreads(); /* part is complete; its buffer is written again past the next barrier, so after all have read */
+        __syncthreads(); /* part is complete; its buffer is written again past the next barrier, when all have read
+                          * it */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float mean = warp_sum(lane < warps ? part[buffer][r][lane] : 0.0f) / (float)k.r.C;
@@ -87,8 +89,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
     for (int j = 0; j < W; j++) partial[j] = dw.v[j];
 }
 
-/* Any C: the block goes twice over each row, and its sums over rows stay in scratch, each element one thread's. Bound:
- * as above and 8 bytes of L2 traffic each. */
+/* Handles any C: the block passes twice over each row, and its sums over rows stay in scratch, each element belonging
+ * to one thread. Bound: as above, and 8 bytes of L2 traffic each. */
 template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> k) {
     await_kernels();
     SMEM(float, part, [WARP]);

@@ -2,7 +2,7 @@
  * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
-/* Loops over a row take whole vectors, whose length the compiler knows, and then what is left: n values at c. */
+/* Loops over a row process whole vectors, whose length the compiler knows, and then the rest: n values at c. */
 SIMD_INLINE void SIMD(add_update)(DType type, const Forward *f, int64_t c, int64_t n) {
     ActPair x = act32_load_n(f->x, c, n, type), u = act32_load_n(f->update, c, n, type);
     for (int k = 0; k < 2; k++) x.half[k] += u.half[k];
@@ -18,7 +18,7 @@ SIMD_INLINE void SIMD(scale)(DType type, const Forward *f, const void *x, float 
     act32_store_n(f->y, to + c, n, type, v);
 }
 
-/* The sum first, where there is an update. The statistics are those of the row as stored. */
+/* Computes a row. If there is an update, the sum comes first. The statistics are those of the row as stored. */
 SIMD_INLINE void SIMD(forward_row)(DType type, const Forward *f, int64_t row) {
     int64_t     C = f->rows.C, at = row_start(f->rows, row, f->x_width), to = row_start(f->rows, row, f->y_width), c;
     const void *x = f->update ? f->sum : f->x;
@@ -44,7 +44,7 @@ ACT_KERNEL(forward_run, (DType type, const Forward *f, int64_t first, int64_t en
 
 /* --- backward: with n = x rstd and d = dy w,  dx = dresidual + rstd (d - n mean(d n)),  dw = sum dy n ------------- */
 
-/* sum += d n, and dw's part of the row, of n values at c. */
+/* sum += d n, and adds the row's share to dw, for n values at c. */
 SIMD_INLINE f32x16 SIMD(add_dn)(f32x16 sum, DType type, const Backward *k, float *dw, float rstd, int64_t x_at, int64_t dy_at, int64_t c,
                                 int64_t n) {
     f32x16 norm = act16_load_n(k->x, x_at + c, n, type) * rstd;
@@ -60,7 +60,7 @@ SIMD_INLINE void SIMD(backward_row_of)(DType type, const Backward *of, float *dw
     int64_t dx_at = row_start(k.rows, row, k.dx_width), c = 0;
     float   rstd = k.rstd[row];
     f32x16  sum_dn = f32x16_all(0.0f);
-    /* Of fp32 one loop is enough, and others would round elsewhere. */
+    /* fp32 needs only the second loop; a copy of it would round differently. */
     for (; type == BF16 && c + LANES <= C; c += LANES) sum_dn = SIMD(add_dn)(sum_dn, type, &k, dw, rstd, x_at, dy_at, c, LANES);
     for (; c < C; c += LANES) sum_dn = SIMD(add_dn)(sum_dn, type, &k, dw, rstd, x_at, dy_at, c, act16_count(c, C));
     float mean_dn = f32x16_sum(sum_dn) / (float)C;
@@ -83,7 +83,7 @@ SIMD_INLINE void SIMD(backward_row_of)(DType type, const Backward *of, float *dw
         act16_store_n(k.dx, dx_at + c, n, type, dx);
     }
 }
-/* Never inlined: compilers choose which product of a b - c d a fused multiply-add takes, copy by copy. */
+/* Never inlined, because compilers choose in each copy which product of a b - c d a fused multiply-add takes. */
 static __attribute__((noinline)) void SIMD(backward_row)(DType type, const Backward *k, float *dw, int64_t row);
 ACT_KERNEL(backward_row, (DType type, const Backward *k, float *dw, int64_t row), k, dw, row)
 

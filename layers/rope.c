@@ -1,5 +1,5 @@
-/* rope.c - CPU side of the rope ops in layers.h. An item of work is a place in the sequence: its cosines and sines are
- * computed once, and turn that row of every sequence. */
+/* rope.c - CPU side of the rope ops in layers.h. A work item is a place in the sequence: its cosines and sines are
+ * computed once, and rotate that row of every sequence. */
 #include <math.h>
 #include <omp.h>
 
@@ -12,7 +12,7 @@ typedef struct {
     const float *frequency;  /* borrowed, [half]          */
     int64_t      half, heads, T, first;
     Positions    at;
-    float        direction;  /* 1, or -1 to turn back     */
+    float        direction;  /* 1, or -1 to rotate back */
 } Rope;
 
 #define SIMD_FILE "layers/rope_simd.h"
@@ -20,7 +20,7 @@ typedef struct {
 SIMD_DISPATCH(void, rope_row, (DType type, void *x, int64_t at, const float *c, const float *s, int64_t heads, int64_t half),
               (type, x, at, c, s, heads, half))
 
-/* The rows at place t of every sequence. table [2][padded] holds the cosines and sines. */
+/* Rotates the rows at place t of every sequence. table [2][padded] holds the cosines and sines. */
 static void turn(const Rope *r, int64_t t, float *table, int64_t padded) {
     int64_t position = r->first + POSITION_OF(r->at, t);
     float  *sine = table + padded;

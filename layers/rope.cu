@@ -1,5 +1,5 @@
-/* rope.cu - CUDA side of the rope ops in layers.h. A thread has a pack of neighbouring pairs of a row and turns it in
- * every head: their angles are the same. */
+/* rope.cu - CUDA side of the rope ops in layers.h. A thread has a pack of neighbouring pairs of a row and rotates it in
+ * every head, because their angles are the same. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/rope_angle.h"
@@ -8,13 +8,13 @@ enum { THREADS = 256 };
 
 typedef struct {
     int64_t   N, columns, T, first;
-    int       pairs, heads; /* of a head; of a row */
+    int       pairs, heads; /* pairs of a head; heads of a row */
     Positions at;
-    float     direction; /* 1, or -1 to turn back */
+    float     direction; /* 1, or -1 to rotate back */
 } Rope;
 
 /* Thread: W pairs of a row. grid ceil(N pairs / (THREADS W)), no shared memory. Bound: q and k are read and written
- * once; the f64 of an angle serves all heads. */
+ * once; an angle is computed in f64 once for all heads. */
 template <typename T, int W> KERNEL rope_kernel(T *qkv, const float *frequency, Rope r) {
     await_kernels();
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = item / (r.pairs / W);

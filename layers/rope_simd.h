@@ -2,7 +2,8 @@
  * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
-/* Channels i and i + half of each head, from element `at` of x on, turn by the angle of cosine c[i] and sine s[i]. */
+/* Rotates channels i and i + half of each head, from element `at` of x on, by the angle of cosine c[i] and sine
+ * s[i]. */
 SIMD_INLINE void SIMD(rope_row_of)(DType type, void *x, int64_t at, const float *c, const float *s, int64_t heads, int64_t half) {
     for (int64_t head = 0; head < heads; head++, at += 2 * half)
         for (int64_t i = 0; i < half; i += LANES) {

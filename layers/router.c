@@ -9,7 +9,7 @@ static float value_at(Tensor t, int64_t i) {
     return t.type == BF16 ? bf16_to_f32(((const uint16_t *)t.data)[i]) : ((const float *)t.data)[i];
 }
 
-/* p[E] = softmax of row n */
+/* Sets p[E] to the softmax of row n. */
 static void softmax_row(float *p, Tensor logits, int64_t n, int64_t E) {
     float most = -INFINITY, sum = 0.0f;
     for (int64_t e = 0; e < E; e++) most = fmaxf(most, value_at(logits, n * E + e));
@@ -17,7 +17,7 @@ static void softmax_row(float *p, Tensor logits, int64_t n, int64_t E) {
     for (int64_t e = 0; e < E; e++) p[e] /= sum;
 }
 
-/* The expert that comes next after one of this score: the largest that is less, or equal with a higher number. */
+/* Returns the expert that follows one of this score: the largest score that is less, or equal with a higher number. */
 typedef struct { float score; int32_t expert; } Pick;
 static Pick next_pick(const float *p, Tensor bias, int64_t E, Pick last) {
     Pick best = {-INFINITY, -1};
@@ -60,13 +60,14 @@ void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert) {
     for (int64_t i = 0; i < B * E && total.data; i++) ((int64_t *)total.data)[i % E] += count[i];
 }
 
-/* With WEIGHTS_NORMED w_j = p_j / S: dp_j = (dw_j - sum_i dw_i w_i) / S. Then dlogits = p (dp - sum_e p_e dp_e). */
+/* Computes dlogits = p (dp - sum_e p_e dp_e). With WEIGHTS_NORMED w_j = p_j / S, so dp_j = (dw_j - sum_i dw_i w_i) /
+ * S. */
 void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert, Tensor weight,
                      RouterWeights kind, Tensor counts, Tensor balance) {
     EXPECT_ACT(dlogits);
     int     is_dry = router_backward_contract(s, dlogits, dweight, probability, expert, weight, counts, balance);
     int64_t N = dlogits.dim[0], E = dlogits.dim[1], k = expert.dim[1];
-    int64_t each = counts.data ? N / counts.dim[0] : 1; /* tokens of a sequence */
+    int64_t each = counts.data ? N / counts.dim[0] : 1; /* number of tokens in a sequence */
     size_t  mark = arena_mark(&s->scratch);
     float  *rows = (float *)arena_take(&s->scratch, (size_t)(N * E) * sizeof(float));
     float   rate = counts.data && !is_dry ? *(const float *)balance.data * (float)E / (float)(k * each) : 0.0f;

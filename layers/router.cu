@@ -5,7 +5,7 @@
 
 enum { WARPS = 8, THREADS = WARPS * WARP };
 
-/* The lanes' largest score and its expert, of equal ones the lower. */
+/* Finds the lanes' largest score and its expert; the lower expert wins a tie. */
 DEVICE void best_of_warp(float &score, int &expert) {
     for (int o = WARP / 2; o > 0; o /= 2) {
         float other = __shfl_xor_sync(0xffffffffu, score, o);
@@ -14,7 +14,8 @@ DEVICE void best_of_warp(float &score, int &expert) {
     }
 }
 
-/* Warp: a token. A lane reads again only what it wrote itself, experts lane, lane + 32, ... grid ceil(N / WARPS), no shared memory. */
+/* Warp: a token. A lane reads again only what it wrote itself: experts lane, lane + 32, ... grid ceil(N / WARPS), no
+ * shared memory. */
 template <typename T>
 KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight, const T *logits, const T *bias, int64_t N, int E, int k,
                              bool normed) {
@@ -33,7 +34,7 @@ KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight,
     int   last = -1;
     for (int j = 0; j < k; j++) {
         float score = -INFINITY;
-        int   best = E; /* none yet */
+        int   best = E; /* no expert yet */
         for (int e = lane; e < E; e += WARP) {
             float mine = p[e] + (bias ? to_f32(bias[e]) : 0.0f);
             if (isnan(mine)) mine = -INFINITY;
@@ -57,7 +58,8 @@ void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight,
                ptr<float>(weight), ptr<T>(logits), ptr<T>(bias), N, (int)logits.dim[1], (int)expert.dim[1], kind == WEIGHTS_NORMED));
 }
 
-/* Block: a sequence. Integer sums, whose order does not matter: in shared memory, then to the total. grid B, 4 E bytes. */
+/* Block: a sequence. Integer sums, whose order does not matter, in shared memory, then added to the total. grid B, 4 E
+ * bytes. */
 KERNEL router_count_kernel(int32_t *counts, unsigned long long *total, const int32_t *expert, int64_t each, int E) {
     SMEM_DYN(int32_t, count);
     for (int e = (int)threadIdx.x; e < E; e += THREADS) count[e] = 0;
@@ -84,12 +86,12 @@ void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert) {
 typedef struct {
     const float   *dweight, *probability, *weight, *balance;
     const int32_t *expert, *counts;
-    int64_t        N, each; /* tokens; of a sequence */
+    int64_t        N, each; /* tokens in all; tokens of a sequence */
     int            E, k;
     bool           normed;
 } Backward;
 
-/* dp of expert e: the balance loss, and its weight's gradient where it is chosen. */
+/* Returns dp of expert e: the balance loss's gradient, and the weight's gradient if the token chose e. */
 DEVICE float dp_of(const Backward &b, int64_t n, int e, float rate, float sum, float mean) {
     float dp = b.counts ? rate * (float)b.counts[n / b.each * b.E + e] : 0.0f;
     for (int j = 0; j < b.k; j++)

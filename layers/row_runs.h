@@ -1,8 +1,8 @@
 /* row_runs.h - sums over rows of what each row adds to a weight's gradient: those of layernorm.c and rmsnorm.c. CPU
  * only.
  *
- * The rows are cut into runs, each with partial sums of its own, and these are added in order. The shape alone fixes
- * the runs: the same bits for any number of threads.
+ * The rows are cut into runs, each with its own partial sums, which are added in order. The shape alone fixes the runs,
+ * so the bits are the same for any number of threads.
  */
 #ifndef TRAIN_GPT_LAYERS_ROW_RUNS_H
 #define TRAIN_GPT_LAYERS_ROW_RUNS_H
@@ -11,11 +11,11 @@
 
 #include "core/simd.h"
 
-/* Room for C partial sums: a whole number of cache lines. */
+/* Returns the elements that C partial sums take: a whole number of cache lines. */
 static inline int64_t partial_elems(int64_t C) { return (C + 15) / 16 * 16; }
 
-/* The number of runs of N rows: enough for many threads, each with enough rows that its partial sums cost little beside
- * them. Run p is rows [N p / runs, N (p+1) / runs). */
+/* Returns the number of runs for N rows. It is enough for many threads, and each run has enough rows that its partial
+ * sums cost little in comparison. Run p is rows [N p / runs, N (p+1) / runs). */
 static inline int64_t runs_of(int64_t N) {
     enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
     int64_t runs = (N + LEAST_ROWS - 1) / LEAST_ROWS;

@@ -1,7 +1,7 @@
 /* row_sums.cuh - sums over rows of what each row adds to a weight's gradient: those of layernorm and rmsnorm.
  *
- * A block takes a stretch of rows and leaves its sums in scratch; a second kernel adds the blocks' in order. The number
- * of blocks depends on N and C alone: the same bits and the same scratch on every GPU.
+ * A block adds a contiguous range of rows and leaves its sums in scratch. A second kernel adds the blocks' sums in
+ * order. The number of blocks depends on N and C alone: the same bits and the same scratch on every GPU.
  */
 #ifndef TRAIN_GPT_LAYERS_ROW_SUMS_CUH
 #define TRAIN_GPT_LAYERS_ROW_SUMS_CUH
@@ -9,12 +9,12 @@
 #include "core/kernel.cuh"
 
 enum {
-    MIN_ROWS = 16,      /* of a block: its partial sums are then under 1/4 of its traffic                */
-    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* some 100 000 threads, whatever C is */
-    TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns                                  */
+    MIN_ROWS = 16,      /* rows of a block, so that its partial sums are under 1/4 of its traffic */
+    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* some 100,000 threads for any C */
+    TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns */
 };
 
-/* Blocks for N rows of C channels. */
+/* Returns the number of blocks for N rows of C channels. */
 static inline int64_t partial_blocks(int64_t N, int64_t C) {
     int64_t most = BLOCK_CHANNELS / C, blocks = blocks_for(N, MIN_ROWS);
     most = most > MAX_BLOCKS ? (int64_t)MAX_BLOCKS : most < MIN_BLOCKS ? (int64_t)MIN_BLOCKS : most;
@@ -25,8 +25,8 @@ DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.
 enum { SUMS_MOST = 3 };
 typedef struct { float *of[SUMS_MOST]; } RowSums; /* [C] each; the last ones may be NULL */
 
-/* Each += its partial sums, in a fixed order. Block: 32 of the columns, which are those of all sums, side by side; warp i
- * adds blocks i, i + TOTAL_ROWS, ... */
+/* Adds the partial sums to each of the sums, in a fixed order. The columns of all sums are numbered consecutively.
+ * Block: 32 columns; warp i adds blocks i, i + TOTAL_ROWS, ... */
 KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks, int64_t C, int64_t columns) {
     await_kernels();
     SMEM(float, part, [TOTAL_ROWS][WARP]);
@@ -46,7 +46,7 @@ KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks,
     else                     sums.of[2][column - 2 * C] += sum;
 }
 
-/* partial [blocks][of each sum, C] */
+/* Adds partial [blocks][columns of all sums] to the sums. */
 static void row_sums_total(Stream *s, RowSums sums, const float *partial, int64_t blocks, int64_t C) {
     int64_t columns = 0;
     for (int i = 0; i < SUMS_MOST && sums.of[i]; i++) columns += C;

@@ -1,7 +1,7 @@
 /* sort_tokens.cuh - a stable sort of (token, position) by token on the device: equal tokens come to stand side by side,
- * their positions in rising order. A radix sort from the lowest digit up, three kernels a digit: how often each tile
- * has each digit; where the tile's keys of that digit begin in the output; the keys go there. The order is the input's
- * alone: nothing depends on who came first.
+ * their positions in rising order. It is a radix sort from the lowest digit up, with three kernels a digit. They count
+ * each digit in each tile, compute where the tile's keys of that digit begin in the output, and move the keys there.
+ * The order depends on the input alone, not on which thread is first.
  */
 #ifndef TRAIN_GPT_LAYERS_SORT_TOKENS_CUH
 #define TRAIN_GPT_LAYERS_SORT_TOKENS_CUH
@@ -10,8 +10,8 @@
 
 enum {
     SORT_BITS = 8, SORT_RADIX = 1 << SORT_BITS,
-    SORT_WARPS = SORT_RADIX / WARP,         /* a thread for each digit                     */
-    SORT_WARP_KEYS = 4 * WARP,              /* that a warp places, 32 at a time, in order  */
+    SORT_WARPS = SORT_RADIX / WARP,         /* one thread for each digit */
+    SORT_WARP_KEYS = 4 * WARP,              /* keys that a warp places, 32 at a time, in order */
     SORT_TILE = SORT_WARPS * SORT_WARP_KEYS,
     SORT_SCAN_THREADS = 1024
 };
@@ -34,7 +34,7 @@ static inline SortScratch sort_scratch(Arena *scratch, int64_t N) {
 
 DEVICE int digit_of(int32_t token, int shift) { return token >> shift & (SORT_RADIX - 1); }
 
-/* counts[digit][tile]. Block: a tile; integer atomics, whose sums have no order. */
+/* Sets counts[digit][tile]. Block: one tile. Integer atomics, whose sums do not depend on the order. */
 KERNEL sort_count_kernel(int32_t *counts, const int32_t *token, int64_t N, int shift, int64_t rows) {
     await_kernels();
     SMEM(int32_t, count, [SORT_RADIX]);
@@ -50,7 +50,7 @@ KERNEL sort_count_kernel(int32_t *counts, const int32_t *token, int64_t N, int s
     counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x] = count[threadIdx.x];
 }
 
-/* Each count becomes the sum of those before it. One block; a thread has a stretch of them. */
+/* Replaces each count by the sum of those before it. One block; each thread has a contiguous range of counts. */
 KERNEL sort_scan_kernel(int32_t *counts, int64_t n) {
     await_kernels();
     SMEM(int32_t, part, [WARP]);
@@ -75,7 +75,7 @@ KERNEL sort_scan_kernel(int32_t *counts, int64_t n) {
     }
 }
 
-/* The lanes whose digit is this lane's; none for a lane without a key. */
+/* Returns the lanes that have this lane's digit; none for a lane without a key. */
 DEVICE unsigned lanes_alike(int digit, bool has_key) {
     unsigned alike = __ballot_sync(0xffffffffu, has_key);
     for (int b = 0; b < SORT_BITS; b++) {
@@ -86,9 +86,9 @@ DEVICE unsigned lanes_alike(int digit, bool has_key) {
     return has_key ? alike : 0u;
 }
 
-/* Block: a tile; warp: SORT_WARP_KEYS keys of it. place[warp][digit] is first how many the warp has, then where its
- * next one goes; a key's rank among the 32 in hand comes from votes. position_in NULL: the tokens stand at their
- * positions. */
+/* Places keys. Block: one tile; warp: SORT_WARP_KEYS keys of it. place[warp][digit] first counts the warp's keys, then
+ * holds the place of its next key. Votes give a key's rank among the 32 of the warp. position_in NULL: a token's
+ * position is its index. */
 KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *position_in, const int32_t *counts,
                          int64_t N, int shift) {
     await_kernels();
@@ -122,13 +122,13 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
             out.token[to] = token;
             out.position[to] = position_in ? position_in[first + i] : (int32_t)(first + i);
         }
-        __syncwarp(); /* all have read place */
+        __syncwarp(); /* all lanes have read `place` */
         if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
         __syncwarp();
     }
 }
 
-/* tokens [N], each in [0, rows), sorted; the list stands in k. */
+/* Sorts tokens [N], each in [0, rows). The resulting list is in k. */
 static inline TokenList sort_tokens(Stream *s, SortScratch k, const int32_t *tokens, int64_t N, int64_t rows) {
     int64_t        tiles = blocks_for(N, SORT_TILE);
     const int32_t *token = tokens, *position = NULL;

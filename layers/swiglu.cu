@@ -3,13 +3,13 @@
 #include "layers/expert_contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 128, PACKS = 2 }; /* packs of a thread: two loads of each array on their way at once */
+enum { THREADS = 128, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
 
-/* Blocks that a row of F takes for itself. */
+/* Returns the number of blocks for a row of F. */
 template <int W> __host__ __device__ constexpr int64_t row_blocks(int64_t F) {
     return (F + THREADS * PACKS * W - 1) / (THREADS * PACKS * W);
 }
-/* The first column of this thread's k-th pack in its row. */
+/* Returns the first column of this thread's k-th pack in its row. */
 template <int W> DEVICE int64_t column_of(int64_t F, int k) {
     return ((blockIdx.x % row_blocks<W>(F) * PACKS + k) * THREADS + threadIdx.x) * W;
 }
@@ -36,8 +36,8 @@ template <typename T, int W> KERNEL swiglu_forward_kernel(T *y, const T *gate_up
     }
 }
 
-/* dgate = dy up silu'(gate), dup = dy silu(gate); dgate_up may be gate_up: each element is read and written by one
- * thread. As above; bound: 5 elements of traffic each. */
+/* dgate = dy up silu'(gate), dup = dy silu(gate). dgate_up may be gate_up, because each element is read and written by
+ * one thread. Threads and grid as in forward. Bound: 5 elements of traffic each. */
 template <typename T, int W> KERNEL swiglu_backward_kernel(T *dgate_up, const T *dy, const T *gate_up, int64_t F) {
     await_kernels();
     int64_t    row = blockIdx.x / row_blocks<W>(F), gate = row * 2 * F, up = gate + F;
@@ -82,7 +82,7 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
 
 /* --- weighted ----------------------------------------------------------------------------------------------------- */
 
-/* Asked again where it is wanted, so that no register holds it through a loop. */
+/* Returns the assignment of a row. It is read again where it is needed, so that no register holds it through a loop. */
 DEVICE int64_t assignment_of(const int32_t *order, int64_t row) { return order ? order[row] : row; }
 
 /* y = weight silu(gate) up. Warp: a row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound: 3 elements of traffic each. */
@@ -101,8 +101,8 @@ KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight,
     }
 }
 
-/* The same with dweight = sum_f dy silu(gate) up; dgate_up may be gate_up: each element is read and written by one thread. As above;
- * bound: 5 elements of traffic each. */
+/* Backward of the weighted swiglu, with dweight = sum_f dy silu(gate) up. dgate_up may be gate_up, because each element
+ * is read and written by one thread. Warp and grid as in forward. Bound: 5 elements of traffic each. */
 template <typename T, int W>
 KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, const T *gate_up, const float *weight,
                                      const int32_t *order, int64_t R, int64_t F) {

@@ -12,11 +12,11 @@
 
 #define SILU_FAR 80.0f /* beyond +-80 silu is 0 or x in f32, and the exponential still finite */
 
-/* NaN stays NaN, through the exponential; where that is infinite the quotient is 0. */
+/* Returns silu(x). NaN stays NaN through the exponential; where that is infinite the quotient is 0. */
 DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + exp_approx(-x)); }
 
-/* With silu(x), which shares its exponential. With e = exp(-|x|) nothing overflows; the smaller of p, 1-p is
- * e / (1+e). */
+/* Returns silu'(x), and silu(x) by reference, which shares the exponential. With e = exp(-|x|) nothing overflows; the
+ * smaller of p and 1-p is e / (1+e). */
 DEVICE float silu_grad(float &silu, float x) {
     float e = exp_approx(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large, p = x < 0.0f ? small : large;
     silu = fmaxf(x, -SILU_FAR) * p;

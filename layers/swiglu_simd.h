@@ -3,8 +3,8 @@
  *
  *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
  *
- * Arguments are held above -80, and of the gradient below 80, where silu is 0 or x in fp32 and the exponential is still
- * finite; NaN stays NaN, as f32x16_max gives its second argument then.
+ * Arguments are limited to above -80, in the gradient also to below 80. There silu is 0 or x in fp32 and the
+ * exponential is still finite. NaN stays NaN, because f32x16_max then returns its second argument.
  */
 #include "layers/act_simd.h"
 
@@ -15,7 +15,7 @@ SIMD_INLINE f32x16 SIMD(silu16)(f32x16 x) {
     return low / (f32x16_exp(-low) + 1.0f);
 }
 
-/* With silu(x), which shares its exponential. */
+/* Returns silu'(x), and silu(x) in *silu, which shares the exponential. */
 SIMD_INLINE f32x16 SIMD(silu_grad16)(f32x16 *silu, f32x16 x) {
     f32x16 far = f32x16_all(-SILU_FAR), low = f32x16_max(far, x), in = -f32x16_max(far, -low);
     f32x16 e = f32x16_exp(-in), p = 1.0f / (e + 1.0f);
@@ -23,7 +23,7 @@ SIMD_INLINE f32x16 SIMD(silu_grad16)(f32x16 *silu, f32x16 x) {
     return p + in * p * (e * p);
 }
 
-/* n values from element `to` of y on. */
+/* Computes n values from element `to` of y on. */
 SIMD_INLINE void SIMD(swiglu_run)(DType type, void *y, int64_t to, const void *gate_up, int64_t gate, int64_t up, float weight,
                                   int64_t n) {
     ActPair x = act32_load_n(gate_up, gate, n, type), u = act32_load_n(gate_up, up, n, type);
@@ -31,7 +31,7 @@ SIMD_INLINE void SIMD(swiglu_run)(DType type, void *y, int64_t to, const void *g
     act32_store_n(y, to, n, type, x);
 }
 
-/* A weight of 1 changes no bit. */
+/* Computes a row of swiglu. A weight of 1 changes no bit. */
 SIMD_INLINE void SIMD(swiglu_row_of)(DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F) {
     int64_t gate = row * 2 * F, up = gate + F, f = 0;
     for (; f + PAIR <= F; f += PAIR) SIMD(swiglu_run)(type, y, row * F + f, gate_up, gate + f, up + f, weight, PAIR);
@@ -39,7 +39,7 @@ SIMD_INLINE void SIMD(swiglu_row_of)(DType type, void *y, const void *gate_up, f
 }
 ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F), y, gate_up, weight, row, F)
 
-/* n gradients from elements gate and up of dgate_up on, which may be gate_up, and `at` of dy. */
+/* Computes n gradients, from elements gate and up of dgate_up on, which may be gate_up, and from `at` of dy. */
 SIMD_INLINE void SIMD(swiglu_grad_run)(DType type, void *dgate_up, const void *dy, int64_t at, const void *gate_up, int64_t gate,
                                        int64_t up, int64_t n) {
     ActPair d = act32_load_n(dy, at, n, type), u = act32_load_n(gate_up, up, n, type), x = act32_load_n(gate_up, gate, n, type);
@@ -60,7 +60,7 @@ SIMD_INLINE void SIMD(swiglu_grad_row_of)(DType type, void *dgate_up, const void
 ACT_KERNEL(swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
            dgate_up, dy, gate_up, row, F)
 
-/* Returns the weight's gradient in *dweight. */
+/* Computes a row of dgate_up, and the weight's gradient in *dweight. */
 SIMD_INLINE void SIMD(expert_swiglu_grad_row_of)(DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up,
                                                  float weight, int64_t row, int64_t F) {
     int64_t gate = row * 2 * F, up = gate + F;

@@ -15,13 +15,13 @@ enum { TILE = 64 }; /* queries, and keys, of a tile: 16 KiB of scores */
 typedef enum { TILE_SET, TILE_ADD } TileWrite;
 typedef enum {
     TILE_FULL,
-    TILE_LOWER_RESULT, /* of c only columns <= row are wanted                 */
+    TILE_LOWER_RESULT, /* only columns <= row of c are needed */
     TILE_LOWER_FACTOR, /* a(i,p) is zero for p > i                            */
     TILE_UPPER_FACTOR  /* a(i,p) is zero for p < i                            */
 } TileForm;
 
-/* a(i,p) at a[i * a_row + p * a_step]: either order of storage. b [depth] rows of b_step floats, c [rows] rows of
- * c_step floats. */
+/* c = or += a b. a(i,p) is at a[i * a_row + p * a_step], so that either order of storage fits. b has `depth` rows of
+ * b_step floats, c has `rows` rows of c_step floats. */
 typedef struct {
     float       *c;
     const float *a, *b;
@@ -42,13 +42,14 @@ typedef float SIMD(TileRegister) __attribute__((vector_size(SIMD_BYTES)));
 #define TILE_FLOATS (SIMD_BYTES / 4)
 #define TILE_ROWS 4
 #define TILE_WIDTH (SIMD_BYTES == 64 ? 4 : 3)
-#ifdef __clang__ /* GCC's pragma comes too late there for acc to leave memory: 26 instead of 86 GFLOP/s */
+#ifdef __clang__ /* GCC's pragma comes too late in clang for acc to leave memory: 26 instead of 86 GFLOP/s */
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
 
-/* `width` registers by `rows` rows of c from (row, column) on; both are constants, so acc lives in registers. */
+/* Computes `width` registers by `rows` rows of c from (row, column) on. Both are constants, so acc stays in
+ * registers. */
 SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const int width, int64_t row, int64_t column, int64_t first,
                                   int64_t last) {
     SIMD(TileRegister) acc[2 * TILE_ROWS][TILE_WIDTH], b[TILE_WIDTH];
@@ -64,7 +65,8 @@ SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const in
     for (int64_t p = first; p < last; p++, from_a += a_step, from_b += b_step) {
         UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * TILE_FLOATS, SIMD_BYTES);
         UNROLL for (int i = 0; i < rows; i++) {
-            SIMD(TileRegister) a = from_a[i * a_row] - (SIMD(TileRegister)){0}; /* in every lane; x - 0 is free, 0 + x is an add */
+            /* a in every lane; x - 0 is free, 0 + x is an addition */
+            SIMD(TileRegister) a = from_a[i * a_row] - (SIMD(TileRegister)){0};
             UNROLL for (int k = 0; k < width; k++) acc[i][k] += a * b[k];
         }
     }
@@ -73,7 +75,7 @@ SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const in
     }
 }
 
-/* All columns of `rows` rows of c from `row` on; a constant again. */
+/* Computes all columns of `rows` rows of c from `row` on. `rows` is a constant. */
 SIMD_INLINE void SIMD(tile_rows)(const TileProduct *t, const int rows, int64_t row) {
     int64_t columns = t->form == TILE_LOWER_RESULT && tile_round(row + 1) < t->columns ? tile_round(row + 1) : t->columns;
     int64_t first = t->form == TILE_UPPER_FACTOR ? row : 0;
@@ -87,7 +89,7 @@ SIMD_INLINE void SIMD(tile_rows)(const TileProduct *t, const int rows, int64_t r
     if (widths == 1) SIMD(tile_block)(t, rows, 1, row, column, first, last);
 }
 
-/* c = or += a b. Narrow results take twice the rows where registers allow it. */
+/* Computes c = or += a b. Narrow results take twice the rows where registers allow it. */
 static void tile_product(TileProduct t) {
     if (SIMD_BYTES == 64 && t.columns <= 2 * TILE_FLOATS)
         for (int64_t row = 0; row < t.rows; row += 2 * TILE_ROWS) SIMD(tile_rows)(&t, 2 * TILE_ROWS, row);

@@ -1,8 +1,8 @@
 /* transpose_simd.h - matrices turned over and widened to f32 on their way into a packed tile. CPU only; included in
  * every pass of core/simd_each.h, after act_simd.h.
  *
- * A block of L x L floats, L to a register, is transposed in log2(L) rounds: interleaving register i with register i +
- * L/2 rotates the bits of (row, column) by one place, and after log2(L) rounds the two have changed sides.
+ * A block of L x L floats, L to a register, is transposed in log2(L) rounds. Interleaving register i with register i +
+ * L/2 rotates the bits of (row, column) by one place. After log2(L) rounds row and column have been exchanged.
  */
 #ifndef TRAIN_GPT_LAYERS_TRANSPOSE_SIMD_H
 #define TRAIN_GPT_LAYERS_TRANSPOSE_SIMD_H
@@ -37,7 +37,7 @@ SIMD_INLINE void SIMD(transpose_block)(float *y, int64_t y_step, const float *x,
             odd[2 * i]     = INTERLEAVE_LOW(even[i], even[i + L / 2]);
             odd[2 * i + 1] = INTERLEAVE_HIGH(even[i], even[i + L / 2]);
         }
-        int done = 2 * round >= L; /* an odd number of rounds for 8 floats */
+        int done = 2 * round >= L; /* for 8 floats the number of rounds is odd */
         for (int i = 0; i < L / 2; i++) {
             even[2 * i]     = done ? odd[2 * i] : INTERLEAVE_LOW(odd[i], odd[i + L / 2]);
             even[2 * i + 1] = done ? odd[2 * i + 1] : INTERLEAVE_HIGH(odd[i], odd[i + L / 2]);

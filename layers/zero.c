@@ -5,7 +5,7 @@
 #include "layers/layers.h"
 
 void zero_tensors(Stream *s, const Tensor *x, int count) {
-    enum { STRETCH = 1 << 14 }; /* elements of a thread's turn */
+    enum { STRETCH = 1 << 14 }; /* elements of a thread's work item */
     if (zero_contract(s, x, count)) return;
     for (int i = 0; i < count; i++) {
         int64_t n = x[i].dim[0];

@@ -1,11 +1,12 @@
-/* zero.cu - CUDA side of zero_tensors in layers.h: many tensors a launch, where a fill of each would be a launch each. */
+/* zero.cu - CUDA side of zero_tensors in layers.h: many tensors a launch, where a fill of each would be a launch
+ * each. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 256, EACH = 16, MOST_PIECES = 160 /* of a launch: its parameters are 4 KiB at most */ };
+enum { THREADS = 256, EACH = 16, MOST_PIECES = 160 /* most pieces of a launch: its parameters are 4 KiB at most */ };
 
-/* A tensor. Blocks work on it from first_block up to that of the next one. */
+/* A piece: one tensor of a launch. Blocks from first_block up to that of the next piece work on it. */
 typedef struct { float *x; int64_t n; unsigned first_block; } Piece;
 typedef struct {
     Piece    piece[MOST_PIECES];
@@ -13,9 +14,9 @@ typedef struct {
     unsigned blocks;
 } Pieces;
 
-/* Which piece a block works on: the last that begins at it or before. */
+/* Returns the piece that a block works on: the last one that begins at or before it. */
 DEVICE const Piece &piece_of(const Pieces &all, unsigned block) {
-    int low = 0, high = all.count; /* piece[low] begins at the block or before, piece[high] behind it */
+    int low = 0, high = all.count; /* piece[low] begins at or before the block, piece[high] after it */
     while (high - low > 1) {
         int middle = (low + high) / 2;
         if (all.piece[middle].first_block <= block) low = middle;
@@ -24,8 +25,8 @@ DEVICE const Piece &piece_of(const Pieces &all, unsigned block) {
     return all.piece[low];
 }
 
-/* Thread: EACH elements of its block's piece, THREADS apart: of any alignment. grid the sum of ceil(n / (THREADS EACH)), no shared
- * memory. Bound: writing 4 bytes each. */
+/* Thread: EACH elements of its block's piece, THREADS apart, so that any alignment will do. grid the sum of ceil(n /
+ * (THREADS EACH)), no shared memory. Bound: writing 4 bytes each. */
 KERNEL zero_kernel(const __grid_constant__ Pieces all) {
     const Piece &p = piece_of(all, blockIdx.x);
     int64_t      first = (int64_t)(blockIdx.x - p.first_block) * THREADS * EACH + threadIdx.x;
@@ -34,7 +35,7 @@ KERNEL zero_kernel(const __grid_constant__ Pieces all) {
         if (first + k * THREADS < p.n) p.x[first + k * THREADS] = 0.0f;
 }
 
-/* As many tensors as one launch takes; returns their number. */
+/* Sets as many tensors to zero as fit into one launch. Returns their number. */
 static int zero_some(Stream *s, const Tensor *x, int count) {
     Pieces all = {};
     int    taken = 0;

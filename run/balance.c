@@ -12,7 +12,7 @@ static double slowest_of(const double *per_micro, const int64_t *micro, int data
     return most;
 }
 
-/* One micro-batch at a time to the rank that would end first with it: no other shares have a faster slowest rank. */
+/* Gives each micro-batch to the group that would finish it first. No other shares make the slowest group faster. */
 static void share_out(const double *per_micro, int64_t *micro, int datas, int64_t all) {
     for (int d = 0; d < datas; d++) micro[d] = 1;
     for (int64_t left = all - datas; left > 0; left--) {
@@ -39,7 +39,8 @@ int balance_shares(const double *ms, int64_t *micro, int datas) {
     return gains;
 }
 
-/* The slowest of each group's ranks, in microseconds: whole numbers are the same on all ranks. */
+/* Writes the time of the slowest rank of each group to ms [datas]. The ranks exchange whole microseconds, so that all
+ * get equal numbers. */
 static void gather_times(const Run *r, double *ms) {
     int      datas = r->groups.datas, ranks = comm_size(r->comm);
     int64_t *us = (int64_t *)calloc((size_t)ranks, sizeof *us);

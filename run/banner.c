@@ -30,7 +30,7 @@ static void line(const char *label, const char *fmt, ...) {
 
 static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
-/* The processor's or GPU's name without marks of trade and clock. */
+/* Returns the name of the processor or GPU without trademarks and clock rate. */
 static const char *short_name(char out[128]) {
     static const char *const marks[] = {"(R)", "(TM)", "(r)", "(tm)", " CPU", " Processor"};
     snprintf(out, 128, "%s", device_name());
@@ -44,7 +44,8 @@ static const char *short_name(char out[128]) {
     return out;
 }
 
-/* One rank: its machine. More: "4 on 2 hosts (hostA, ...), NCCL: tensor 2 x shard 2; ", and rank 0's machine. */
+/* Prints the machine of rank 0. With several ranks it prints "4 on 2 hosts (hostA, ...), NCCL: tensor 2 x shard 2; "
+ * before it. */
 static void print_machine(const Run *r) {
     int  ranks = comm_size(r->comm), hosts = 0;
     char name[128], grid[MESH_TEXT] = "", rate[320];
@@ -83,7 +84,7 @@ static void print_data(const Run *r) {
     char          tokens[32], val[32], all[32], validation[96] = "no validation", unread[SAMPLE_COUNT_CHARS];
     int64_t       samples = run_position(r, c->run.steps).samples;
     SampleCount   count = dataset_count(&r->train);
-    int64_t tails = count.short_files || count.bare_files ? 0 : count.tail_tokens; /* `check` says in words which these are */
+    int64_t tails = count.short_files || count.bare_files ? 0 : count.tail_tokens; /* `check` lists these tokens */
     if (tails) snprintf(unread, sizeof unread, "; %s never read", grouped_text(tails, all));
     else       sample_count_unread(&count, c->batch.seq_len, "; ", unread);
     if (r->val.shards)
@@ -105,13 +106,13 @@ static void print_batch(const Run *r) {
          (long long)c->batch.micro_batch, plural(c->batch.micro_batch), (long long)c->batch.seq_len);
 }
 
-/* 474.7 as "475", 1.36 as "1.4". */
+/* Writes 474.7 as "475" and 1.36 as "1.4". Returns out. */
 static const char *short_number(double value, char out[32]) {
     snprintf(out, 32, value < 9.95 ? "%.1f" : "%.0f", value);
     return out;
 }
 
-/* What is not named is scratch, batches and libraries; `plan` has it all. */
+/* Scratch, batches and libraries are counted but not named. The verb `plan` lists everything. */
 static void print_memory(const Run *r) {
     const Plan *p = &r->plan;
     int         is_large = p->device_bytes >= (size_t)1 << 30;
@@ -125,7 +126,8 @@ static void print_memory(const Run *r) {
          short_number((double)p->activation_bytes / unit, activations));
 }
 
-/* The nearest limit and the stop before it. The scheduler may set a job's end, so the line shows the value as read. */
+/* Prints the nearest time limit and the stop before it. The scheduler may set the end of a job, so the line shows the
+ * value that was read. */
 static void print_limit(const Run *r) {
     double      away_ms, reserve_ms;
     char        away[32], before[32];
@@ -136,7 +138,7 @@ static void print_limit(const Run *r) {
     line("limit", "%s in %s: the run stops, saved, %s before", name, away, before);
 }
 
-/* " (tensor 2 x shard 4)", or nothing. */
+/* Returns " (tensor 2 x shard 4)" for a grid, or "" without one. */
 static const char *in_grid(const char *grid, char out[MESH_TEXT + 4]) {
     snprintf(out, MESH_TEXT + 4, "%s%s%s", grid[0] ? " (" : "", grid, grid[0] ? ")" : "");
     return out;
@@ -158,7 +160,7 @@ static void print_start(const Run *r) {
              (long long)r->state.parent.step, r->state.run_id);
 }
 
-/* A new run whose config is silent on the warmup takes its first steps at the full rate, which costs loss. */
+/* Warns of a new run without schedule.warmup_steps. Its first steps have the full learning rate, which costs loss. */
 static void print_warmup(const Run *r) {
     const Config *c = r->config;
     int64_t       tenth = c->run.steps / 10;
@@ -168,7 +170,7 @@ static void print_warmup(const Run *r) {
          number_text(c->optimizer.learning_rate, rate), (long long)(tenth < 1000 ? tenth : 1000));
 }
 
-/* mpirun kills its ranks two seconds after Ctrl-C, which may be less than a step. */
+/* Prints how to stop a run with mpirun, which kills its ranks two seconds after Ctrl-C. A step may take longer. */
 static void print_stop(const Run *r) {
     if (comm_size(r->comm) > 1)
         line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir).text);

@@ -12,7 +12,7 @@ int blend_use(const Dataset *data, const Config *config, int64_t samples, Source
     blend_count(data->blend, samples, count);
     for (int i = 0; i < train->count; i++) {
         int source = blend_source(train->item, i);
-        if (source < seen) continue; /* a path in several stages */
+        if (source < seen) continue; /* the path is in an earlier stage, too */
         char    tokens[32];
         int64_t own = data->first_of_source[source + 1] - data->first_of_source[source];
         snprintf(use[seen++].text, sizeof use->text, "%.1f %% from %.400s: %s tokens, %.2f epochs",

@@ -32,7 +32,7 @@ int eval_is_pending(Run *r, int64_t step) {
     return (int)due;
 }
 
-/* Validation sequences [first, first + count) as one batch, count <= batch.micro_batch. */
+/* Returns the validation sequences [first, first + count) as one batch. count is at most batch.micro_batch. */
 static Batch eval_batch(Run *r, int64_t first, int64_t count) {
     ContextPart part = context_part(r->groups.context);
     int64_t     whole = r->config->batch.seq_len, T = whole / part.ranks, B = r->config->batch.micro_batch;
@@ -53,19 +53,20 @@ static Batch eval_batch(Run *r, int64_t first, int64_t count) {
     return batch;
 }
 
-/* Returns 0 where it was cut short. */
+/* Computes the mean loss over the validation data. Returns 0 if a request to stop interrupted it. */
 static int mean_loss(Run *r, double *loss) {
     const Config *c = r->config;
     int64_t T = c->batch.seq_len, B = c->batch.micro_batch, ranks = r->groups.datas, rank = r->groups.data;
     int64_t samples = dataset_first_samples(&r->val, c->eval.tokens);
 
-    /* ranks: that compute different batches. parallel.deterministic: the number of ranks may not change a bit. A row's
-     * bits depend on the number of rows in its batch, so the ranks share out whole batches. */
+    /* `ranks` counts the groups of ranks that compute different batches. With parallel.deterministic their number must
+     * not change any bit. The bits of a row depend on the number of rows in its batch, so the groups share whole
+     * batches. */
     int64_t share = c->parallel.deterministic ? B : 1, shares = (samples + share - 1) / share;
     int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
     if (end > samples) end = samples;
     int64_t most = (shares + ranks - 1) / ranks * share, rounds = 0;
-    for (int64_t few = most - share; few <= most; few++) { /* all ranks ask equally often whether to stop */
+    for (int64_t few = most - share; few <= most; few++) { /* all ranks must call requests_agree equally often */
         int64_t batches = 0;
         for (int64_t left = few; left > 0; left -= model_batch(B, left)) batches++;
         if (batches > rounds) rounds = batches;
@@ -107,7 +108,7 @@ static int asked_to_stop(void *run) {
     return requests_agree(&((Run *)run)->requests);
 }
 
-/* All are scored before the first is logged: a resumed run then does all of them again, or none. */
+/* Scores all tasks before it logs the first, so that a resumed run does all of them again or none. */
 static int evaluate_tasks(Run *r, int64_t step) {
     Scorer      s = {&r->model->pipeline, &r->model->stream, r->eval_batch, r->comm, r->groups.data,
                      r->groups.datas,     r->watchdog,       asked_to_stop, r,           run_is_rank0(r)};

@@ -19,7 +19,8 @@ ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     return s;
 }
 
-/* Of n experts, `chosen` for each token, few do the work: hardly more than the chosen. */
+/* Returns 1 if few experts do the work. n experts exist, and `chosen` of them compute each token. Few means that the
+ * effective number exceeds `chosen` by less than an eighth of the others. */
 static int is_collapse(ExpertShares s, int64_t n, int64_t chosen) {
     return n > chosen && s.effective < (double)chosen + (double)(n - chosen) / 8.0;
 }

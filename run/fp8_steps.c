@@ -19,7 +19,7 @@ void fp8_steps_destroy(Fp8Steps *f) {
     *f = (Fp8Steps){.amax = NULL};
 }
 
-/* Maxima are 32 bits on the device, and 64 from here on. */
+/* The maxima have 32 bits on the device and are widened to 64 here. */
 void fp8_steps_take(Fp8Steps *f, Model *m, Comm *all) {
     int64_t cells = f->history.cells;
     if (!f->amax) return;

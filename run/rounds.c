@@ -9,11 +9,12 @@ int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.s
 
 /* --- where the run stands ----------------------------------------------------------------------------------------- */
 
-/* The moments stay, and count their own updates. Steps that are trained twice are cut from the log. */
+/* Moves the run from step to `to`. The moments stay, and state.missed counts the steps that they have not seen. Steps
+ * that will be trained twice are cut from the log. */
 static void move_to(Run *r, int64_t step, int64_t to) {
     r->state.missed += to - step;
     if (to == step) return;
-    r->resumed.step = -1; /* the checkpoint of that step is another's */
+    r->resumed.step = -1; /* a checkpoint of that step belongs to the former count of steps */
     if (!run_is_rank0(r)) return;
     if (to < step) metrics_rolled_back(r->metrics, to, step);
     else           metrics_joined(r->metrics, to, step);
@@ -34,7 +35,7 @@ static int64_t take_lease(Run *r, int64_t step, const Open *lease) {
     return lease->step;
 }
 
-/* All of run.steps: the server has them, though this island may have taken fewer. */
+/* Moves the run to its last step. The server has completed all steps, though this island may have taken fewer. */
 static int64_t take_last(Run *r, int64_t step) {
     Position now = run_position(r, step);
     int64_t  steps = r->config->run.steps;
@@ -63,7 +64,7 @@ static IslandWork work_of(const Run *r, int64_t step) {
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
-/* outer.moments=peer: what has become of that. */
+/* Returns text about the moments that outer.moments=peer fetched, or "". */
 static const char *said_of_moments(const Run *r, int64_t step, char out[80]) {
     int64_t updates = island_peer_updates(r->island);
     if (updates) snprintf(out, 80, "; its moments are another island's, of %lld updates", (long long)updates);
@@ -82,7 +83,7 @@ static void say_joined(const Run *r, int64_t step, IslandState state) {
                   lease->islands == 1 ? "" : "s", said_of_moments(r, step, said));
 }
 
-/* step: completed at its end. */
+/* Logs and prints the round that has ended. step: completed steps at its end. */
 static void log_round(Run *r, int64_t step, IslandWork work) {
     const IslandExchange *e = island_ended(r->island);
     double                ms = clock_ms() - r->round.began_ms;
@@ -101,7 +102,7 @@ static void log_round(Run *r, int64_t step, IslandWork work) {
                          .sent = e->sent,
                          .received = e->received};
     metrics_outer(r->metrics, &line);
-    if (rounds_send_gradients(r) && step % r->config->log.every) return; /* a round is a step */
+    if (rounds_send_gradients(r) && step % r->config->log.every) return; /* with gradients every step is a round */
     char how[64];
     if (r->config->outer.wait == WAIT_ALL) snprintf(how, sizeof how, "is over");
     else snprintf(how, sizeof how, "has its delta, staleness %lld", (long long)e->closed.staleness);
@@ -148,7 +149,7 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
     if (step < lease->step + lease->steps) return step;
     state = island_exchange(r->island, work, &ended);
     if (!ended) say_joined(r, step, state);
-    else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work); /* 0: it came too late to count */
+    else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work); /* 0: too late to count */
     return go_on(r, step, state);
 }
 

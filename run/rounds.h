@@ -1,28 +1,29 @@
-/* rounds.h - the rounds of a job that is an island (outer.server): its steps, samples and logs follow the leases of the
- * server (run/outer/island.h). In other jobs none of these functions does anything. Collective, all but rounds_keep. */
+/* rounds.h - the rounds of a job that is an island (outer.server). Its steps, samples and logs follow the leases of the
+ * server (run/outer/island.h). In other jobs these functions do nothing. All but rounds_keep are collective. */
 #ifndef TRAIN_GPT_RUN_ROUNDS_H
 #define TRAIN_GPT_RUN_ROUNDS_H
 
 #include "run/run.h"
 
-/* Joins, and takes the server's weights and first lease. Returns the completed steps: those that the lease begins at.
- * Sets r->between.stop where it was asked to stop meanwhile, or has found no server. */
+/* Joins the server, and receives its weights and the first lease. Returns the number of completed steps, at which the
+ * lease begins. Sets r->between.stop after a request to stop, or if no server was found. */
 int64_t rounds_begin(Run *r, int64_t step);
 
-/* After each step, with its loss: the exchange, where the round is over; where the connection is broken the round is
- * trained anew. Returns the completed steps: fewer then, or more where other islands have gone on. */
+/* Called after each step, with its loss. Exchanges with the server if the round is over. Trains the round again if the
+ * connection is broken. Returns the number of completed steps: fewer if the round begins again, more if the other
+ * islands are ahead. */
 int64_t rounds_step(Run *r, int64_t step, double loss);
 
-/* While a step, an evaluation or a sample takes long: the server hears that the island is alive. */
+/* Called during long steps, evaluations and samples. Shows the server that the island is alive. */
 void rounds_keep(Run *r);
 
-/* outer.send=gradients: the server updates, and this job does not. */
+/* Returns 1 with outer.send=gradients: the server updates the weights, and this job does not. */
 int rounds_send_gradients(const Run *r);
 
-/* Training is over, or stops: the deltas of a round that is not over are sent. */
+/* Called when training is over or stops. Sends the deltas of an unfinished round. */
 void rounds_leave(Run *r, int64_t step);
 
-/* When all is saved: exit 77 where the server is lost. */
+/* Called after the last save. Exit 77 if the server is lost. */
 void rounds_end(Run *r);
 
 #endif

@@ -58,8 +58,8 @@ static void open_inputs(Run *r) {
     checkpoint_precheck_source(c, &r->tokenizer);
 }
 
-/* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a
- * mixture, or hang. */
+/* Ends the job unless all ranks have the same config and the same data. A file edited while ranks start, or another
+ * copy on the disk of a host, would train a mixture or hang. */
 static void agree_on_inputs(const Run *r) {
     char ranks[GUARD_TEXT];
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
@@ -80,7 +80,7 @@ static void agree_on_inputs(const Run *r) {
 
 /* --- ranks and device --------------------------------------------------------------------------------------------- */
 
-/* NCCL needs a GPU for every rank, and one rank alone has no peer. */
+/* Chooses the library for collectives. NCCL needs a GPU for every rank. A single rank needs no library. */
 static CommKind choose_comm(const Config *c, Comm *comm, int device_sharers) {
     int64_t most = device_sharers;
     comm_all_reduce_i64(comm, &most, 1, COMM_MAX);
@@ -103,7 +103,8 @@ static int stage_of(const Run *r) {
     return mesh_place(config_mesh(r->config, comm_size(r->comm)), comm_rank(r->comm)).at[AXIS_STAGE];
 }
 
-/* From here on a failed allocation, NCCL's and cuBLASLt's too, prints the plan and the changes that take less. */
+/* Makes the plan. From here on a failed allocation, also in NCCL and cuBLASLt, prints it with changes that save
+ * memory. */
 static void make_plan(Run *r, CommKind kind, int joined) {
     r->plan = plan_make(r->config, r->numerics.act,
                         (PlanRanks){comm_size(r->comm), kind, stage_of(r), memory_host(r->comm, comm_rank(r->comm)).hosts, joined});
@@ -167,7 +168,7 @@ static void join_ranks(Run *r, Launch launch) {
     if (optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices) groups_add_matrices(&r->groups);
     if (c->parallel.deterministic) groups_add_tree(&r->groups);
     groups_set_kind(&r->groups, kind);
-    signals_install(); /* again: MPI and NCCL may have taken some */
+    signals_install(); /* again, because MPI and NCCL may have replaced handlers */
     warn_of_wide_groups(r);
     r->shares = (int64_t *)malloc(sizeof *r->shares * (size_t)r->groups.datas);
     if (!r->shares) fail(EXIT_MEMORY, "no memory for a table of %d ranks", r->groups.datas);
@@ -177,8 +178,8 @@ static void join_ranks(Run *r, Launch launch) {
 
 /* --- memory: every size from dry runs ----------------------------------------------------------------------------- */
 
-/* Refuses a model that will not fit before any of it is allocated, with the two changes that cost least. All ranks
- * refuse, so that none waits. None has allocated when the free memory is read: ranks on one GPU divide one figure. */
+/* Refuses a model that does not fit, before any of it is allocated, with the two changes that cost least. All ranks
+ * refuse, so that none waits. No rank has allocated when the free memory is read, so ranks on one GPU divide it. */
 static void refuse_too_large(const Run *r) {
     const Config *c = r->config;
     const Plan   *p = &r->plan;
@@ -198,12 +199,13 @@ static void refuse_too_large(const Run *r) {
          fits > 0 ? "is the largest that fits" : "does not fit either", plan_bytes_text((double)block).text);
 }
 
-/* Refuses a model whose checkpoint a resume could not read. In its manifest a run of bytes ends after a MiB, with a
- * row, or with a rank's piece of a bucket. */
+/* Refuses a model whose checkpoint a resume could not read. In its manifest an extent of bytes ends after a MiB, with a
+ * row, or with the piece of a bucket that a rank owns. */
 static void refuse_too_many_ranks(const Run *r) {
     int     experts = (int)r->config->parallel.expert;
     Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL, experts, 0});
-    int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1; /* of a piece: a row that is cut is a run for each rank, and q, k, v */
+    /* ends: extents that end within a piece. A cut row has one for each tensor rank, and for each of q, k and v. */
+    int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1;
     int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name, r->config->optimizer.normuon)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
                    2 * MANIFEST_RUNS;
@@ -239,7 +241,7 @@ static void take_memory(Run *r) {
 
 static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "the first weights"); }
 
-/* The weights of the resumed checkpoint, of model.init_from, or new ones; then to all ranks. */
+/* Sends the first weights to all ranks: those of the resumed checkpoint, of model.init_from, or new ones. */
 static void publish_first_weights(Run *r) {
     if (r->resumed.ranks == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
     else if (r->resumed.ranks == 0) model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
@@ -280,7 +282,7 @@ int run_await_batches(Run *r) {
         int64_t is_ready = loader_is_ready(r->loader, DATA_LOOK_MS), all = is_ready;
         comm_all_reduce_i64(r->comm, &all, 1, COMM_MIN);
         if (all) return 1;
-        requests_begin(&r->requests); /* the next exchange asks at once */
+        requests_begin(&r->requests); /* so that requests_agree exchanges at once */
         if (requests_agree(&r->requests)) return 0;
         if (is_ready || reports++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
         warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what there is",
@@ -299,7 +301,7 @@ static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tenso
 int64_t run_with_parts(Run *r, int64_t replicas) {
     Groups *g = &r->groups;
     if (!g->tensor && !g->stages && !g->experts) return replicas;
-    Comm   *alike = g->tensor ? g->tensor : g->experts ? g->weights : NULL; /* they hold alike what is not divided */
+    Comm   *alike = g->tensor ? g->tensor : g->experts ? g->weights : NULL; /* ranks with equal undivided rows */
     int64_t rows = alike ? guard_is_outvoted(alike, replicas) : 0,
             parts = guard_is_outvoted(g->experts ? g->expert_state : g->weights, hash_now(r, optimizer_hash_parts));
     return rows + 2 * parts;
@@ -322,7 +324,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
     }
     publish_first_weights(r);
     r->state.start.samples = next;
-    /* The count of rollbacks is not undone. */
+    /* The counters of the guard survive the rollback. */
     r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest;
     loader_seek(r->loader, next);
     if (run_is_rank0(r)) metrics_rolled_back(r->metrics, r->resumed.step, step + 1);
@@ -331,7 +333,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* The probe takes memory of its own, so it runs before take_memory. */
+/* Measures the rate of matrix products. The measurement allocates memory of its own, so it runs before take_memory. */
 static void probe_matmul(Run *r) {
     watchdog_tick(r->watchdog, "the measurement of matrix products");
     double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
@@ -420,7 +422,7 @@ void run_begin(Run *r) {
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms,
                                  (double)checkpoint_disk_bytes(&r->model->shards->layout, r->model->optimizer.kind));
     r->progress = progress_start(c->run.steps, r->resumed.step, schedule_last_step(c), c->log.every);
-    groups_times(&r->groups); /* the start is no step's */
+    groups_times(&r->groups); /* drops the times of the start, which belong to no step */
     watchdog_forget_start(r->watchdog);
 }
 

@@ -16,14 +16,15 @@ static const rlim_t STACK_WANTED = 8 << 20, STACK_LEAST = 1 << 20;
 
 static int is_stack_raised;
 
-/* Constructors of libraries already need a stack: UCX's, which Open MPI 5 loads, some 100 KiB. The loader runs .preinit_array before
- * them. The main thread's stack can grow at once; new threads have stacks of the limit that the program was loaded with. */
+/* Raises the limit of the stack before the constructors of libraries run, because they already need it. Those of UCX,
+ * which Open MPI 5 loads, need some 100 KiB. The loader runs .preinit_array before them. The stack of the main thread
+ * can grow at once. New threads get stacks of the limit that the program was loaded with. */
 __attribute__((no_sanitize("address", "thread"))) static void raise_stack_limit(void) {
     struct rlimit stack;
     if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= STACK_WANTED) return;
     rlim_t now = stack.rlim_cur, most = stack.rlim_max;
     stack.rlim_cur = STACK_WANTED;
-    if (most < STACK_WANTED) stack.rlim_max = STACK_WANTED; /* root may */
+    if (most < STACK_WANTED) stack.rlim_max = STACK_WANTED; /* root may raise the hard limit */
     is_stack_raised = setrlimit(RLIMIT_STACK, &stack) == 0;
     if (is_stack_raised) return;
     stack.rlim_cur = stack.rlim_max = most;
@@ -48,7 +49,7 @@ void start_process(char **argv) {
     if (mark && strcmp(mark, pid) == 0) return;
     int changed = is_stack_raised | calm_threads();
     if (!changed || setenv(MARK, pid, 1) != 0) return;
-    execv("/proc/self/exe", argv); /* where that fails the run is slower on a busy machine, and goes on */
+    execv("/proc/self/exe", argv); /* if that fails, the run continues, slower on a busy machine */
 }
 
 void start_computing(void) {

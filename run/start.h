@@ -1,19 +1,19 @@
-/* start.h - the settings a process needs first: a stack, and threads that do not spin. Libraries read both as they are
- * loaded, so the program sets them and executes itself again, once.
+/* start.h - the settings that a process needs first: a large stack, and threads that do not spin. Libraries read both
+ * when they are loaded, so the program sets them and executes itself again, once.
  */
 #ifndef TRAIN_GPT_RUN_START_H
 #define TRAIN_GPT_RUN_START_H
 
-/* First thing in main(). Executes the program again where it had to set one of these, else returns:
- *   GOMP_SPINCOUNT=1000, unless it or OMP_WAIT_POLICY is set. libgomp's threads otherwise spin at every barrier: on two
- *   cores with two other busy processes a step of 37 ms then took 5 to 15 s (250 ms with it, and 36 ms on a quiet
- *   machine). A stack of 8 MiB, where `ulimit -s` allows less and its hard limit does not forbid it. Exit 71 if 1 MiB
- *   cannot be had.
+/* Called first in main(). Executes the program again if one of these had to be set, else returns:
+ *   GOMP_SPINCOUNT=1000, unless it or OMP_WAIT_POLICY is set. Otherwise the threads of libgomp spin at every barrier.
+ *   On two cores with two other busy processes a step of 37 ms then took 5 to 15 s. With the setting it took 250 ms,
+ *   and 36 ms on a quiet machine.
+ *   A stack of 8 MiB, if `ulimit -s` allows less and its hard limit permits it. Exit 71 if even 1 MiB is not allowed.
  * TRAIN_GPT_STARTED=<pid> marks a process that has done this. */
 void start_process(char **argv);
 
-/* Before the first loop that threads share, at a point where ranks print a common fault only once. Reads TRAIN_GPT_ISA;
- * exit 64 where it names no instruction set. Starts OpenMP's threads (thread_start_team). */
+/* Called before the first loop that threads share, at a point where ranks print a common fault only once. Reads
+ * TRAIN_GPT_ISA; exit 64 if it names no instruction set. Starts the threads of OpenMP (thread_start_team). */
 void start_computing(void);
 
 #endif

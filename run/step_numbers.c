@@ -7,12 +7,12 @@
 #include "core/clock.h"
 #include "core/injection.h"
 
-/* The numbers as they travel: the reduction adds each over the ranks. */
+/* The numbers that the reduction sends. It adds each of them over the ranks. */
 typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost, has_x; } Words;
 
 static Words words_of(Run *r, const StepValues *v, int64_t step) {
     Words  w = {.hash = {0}};
-    double took_ms = clock_ms() - r->between.began_ms; /* the next step takes as long as this one, or is computed twice */
+    double took_ms = clock_ms() - r->between.began_ms; /* for the next step, too; twice if verified */
     memcpy(w.sum, v->sum, sizeof w.sum);
     exact_add(&w.sum[SUM_LOSS], inject_loss((double)r->config->batch.global_tokens));
     guard_hash_words(v->hash[HASH_REPLICAS], w.hash);
@@ -38,7 +38,7 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     shards_await(m->shards, &m->stream);
     StepValues v = step_sums_fetch(&m->sums, &m->stream);
     expert_load_take(&r->experts, m, r->comm, step); /* before run_with_parts, which overwrites the sums */
-    fp8_steps_take(&r->fp8, m, r->comm);         /* as this */
+    fp8_steps_take(&r->fp8, m, r->comm);         /* reads the sums, too */
     if (compares) v.hash[HASH_REPLICAS] = run_with_parts(r, v.hash[HASH_REPLICAS]);
     Words      w = words_of(r, &v, step);
     int        suspect = is_suspect(&w, ranks);

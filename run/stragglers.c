@@ -33,11 +33,11 @@ int stragglers_find(const Pace *pace, int ranks, int has_hosts) {
         if (pace[r].compute_ms > pace[slow].compute_ms) slow = r;
         if (pace[r].wait_ms < least_wait) least_wait = pace[r].wait_ms;
     }
-    if (has_hosts && least_wait > pace[slow].compute_ms) return -1; /* the slowest, too: not for another rank */
+    if (has_hosts && least_wait > pace[slow].compute_ms) return -1; /* no rank is waited for: all wait */
     return pace[best].compute_ms < STRAGGLER_SPEED * pace[slow].compute_ms ? 1 + slow : 0;
 }
 
-/* The first rank that is not on rank 0's host, or 0. */
+/* Returns the first rank on another host than rank 0, or 0 if there is none. */
 static int first_elsewhere(const Comm *comm) {
     for (int r = 1; r < comm_size(comm); r++)
         if (strcmp(comm_host(comm, r), comm_host(comm, 0)) != 0) return r;

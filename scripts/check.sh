@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # make check: checks of the sources besides the tests. It prints a line for each check; the first word is ok or FAIL.
-#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme figures map mutants schema sass
+#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme figures mutants schema sass
 #                               cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
 . "$(dirname "$0")/env.sh"
-all="includes ops length flags readme figures map mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich"
+all="includes ops length flags readme figures mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich"
 wanted=" ${*:-$all} "
 for word in "$@"; do case " $all " in *" $word "*) ;; *) echo "check: there is no check $word; there are: $all" >&2; exit 64 ;; esac; done
 failed=0
@@ -66,7 +66,6 @@ readme() { python3 test/results/table.py --check; }
 figures() { python3 test/results/table.py --commits; }
 # has_history: succeeds if all commits are there: this tree is its own clone, and not a shallow one.
 has_history() { [ "$(git rev-parse --show-toplevel)" = "$(pwd -P)" ] && [ "$(git rev-parse --is-shallow-repository)" = false ]; }
-map() { python3 scripts/file_map.py --check docs/architecture.md; }
 mutants() { python3 test/mutants.py check test/mutants.txt; }
 schema() {
     make -s BACKEND=cpu build/cpu/train_gpt && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json &&
@@ -99,7 +98,6 @@ check length length
 check flags flags
 check readme readme
 can figures "no git here, or a clone without all commits" has_history && check figures figures
-check map map
 check mutants mutants
 check schema schema
 has_nvcc() { [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || command -v nvcc; }

@@ -1,8 +1,8 @@
 /* checkpoint.h - step folders under run.dir/checkpoints: written whole or not at all, verified before use.
  *
- * step_00001000.tmp is filled by all ranks (each its own pieces, by global offset, so that any number of ranks reads
- * them), fsynced, state.json (the manifest with hashes taken from memory) last, renamed to step_00001000, parent
- * fsynced. The newest that verifies counts.
+ * All ranks write into step_00001000.tmp, each its own pieces at their global offsets, so that any number of ranks can
+ * read them. The files are fsynced. state.json comes last: the manifest, with hashes taken from memory. Then the folder
+ * is renamed to step_00001000, and its parent is fsynced. The newest checkpoint that verifies is used.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_H
@@ -16,20 +16,20 @@
 #include "run/guard/lock.h"
 #include "run/guard/watchdog.h"
 
-/* The parts of a checkpoint; all borrowed. */
+/* Everything that a checkpoint saves or needs. All pointers are borrowed. */
 typedef struct {
     const Config    *config;
     Comm            *comm;
-    Optimizer       *optimizer;    /* and by it the shards, their layout and the model's shape */
+    Optimizer       *optimizer;    /* has the shards, their layout and the shape of the model */
     Stream          *stream;
     const Dataset   *train;
-    const Tokenizer *tokenizer;    /* of the data: its files go into every checkpoint */
+    const Tokenizer *tokenizer;    /* tokenizer of the data; its files go into every checkpoint */
     Watchdog        *watchdog;     /* ticked while files are read and written; NULL: none */
-    RunLock         *lock;         /* rank 0: nothing is written when the folder is another job's; NULL: not asked */
-    const char      *log;          /* rank 0: a file whose lines are on the disk before a checkpoint gets its name; NULL: none */
-    int              log_fd;
-    int64_t          best_step;    /* rank 0: this checkpoint stays whatever comes; -1: none. Set before saver_start */
-    const char      *precision;    /* "fp32", "bf16", "tf32", "fp16" */
+    RunLock         *lock;         /* rank 0: if another job holds the folder, nothing is written; NULL: no check */
+    const char      *log;          /* rank 0: file that is synced before a checkpoint gets its final name; NULL: none */
+    int              log_fd;       /* descriptor of log */
+    int64_t          best_step;    /* rank 0: checkpoint that is never pruned; -1: none. Set before saver_start */
+    const char      *precision;    /* name: "fp32", "bf16", "tf32", "fp16", "fp8" */
     int              threads;
     TrainState      *train_state;
 } CheckpointState;
@@ -38,79 +38,84 @@ static inline const Layout *checkpoint_layout(const CheckpointState *k) { return
 
 typedef struct {
     int64_t step;                  /* completed optimizer steps                                      */
-    int     ranks;                 /* that saved it; 0 = there was none, a new run                   */
-    char    name[64];              /* "step_00001000"                                                */
-    char    grid[MESH_TEXT];       /* that saved it; "": data alone                                  */
-    int     is_copy;               /* of another run's folder: a run of its own, with a parent       */
+    int     ranks;                 /* ranks that saved it; 0: no checkpoint, the run is new          */
+    char    name[64];              /* name of the folder: "step_00001000"                            */
+    char    grid[MESH_TEXT];       /* grid of the ranks that saved it; "": only data parallel        */
+    int     is_copy;               /* the folder is a copy of the folder of another run, which is now the parent */
 } Resumed;
 
-/* Before MPI, in one process that changes nothing: finds faults early in the weights to start from, where there is
- * no checkpoint. Exit 65 if model.init_from is missing, its config.json is of another model, or the tokenizer beside it
- * is not t, the tokenizer of the data. */
+/* Finds faults early in the weights to start from, if no checkpoint exists. Called before MPI starts. Changes nothing.
+ * Exit 65 if model.init_from is missing, if its config.json is of another model, or if the tokenizer beside it is not
+ * t, the tokenizer of the data. */
 void     checkpoint_precheck_source(const Config *config, const Tokenizer *t);
-/* Of size and samples of that file; 0: there is none, or a checkpoint wins over it. Source: XXH3. */
+/* Returns a hash (XXH3) of the sizes and samples of the files of model.init_from. Returns 0 if it is not set, or if a
+ * checkpoint is used instead. */
 uint64_t checkpoint_source_fingerprint(const Config *config);
-/* Refuses a folder that run.resume does not allow, once it is ours: exit 64 or 65. */
+/* Refuses a folder that run.resume does not allow: exit 64 or 65. Called once this job holds the folder. */
 void     checkpoint_precheck(const Config *config);
 
-/* Collective. Finds the newest checkpoint that verifies (warns of those it passes over), checks that config and data
- * agree (exit 64 naming each key with both values), reads masters and moments, publishes the working copy. Honours
- * run.resume. In a folder that was copied the run gets a new run_id, and a parent (lineage.h). */
+/* Collective. Resumes from the newest checkpoint that verifies, and warns of those that it passes over. Checks that
+ * config and data agree: exit 64 naming each key with both values. Reads masters and moments, and publishes the working
+ * copy. Obeys run.resume. In a copied folder the run gets a new run_id and a parent (lineage.h). */
 Resumed checkpoint_resume(CheckpointState *state);
 
-/* Collective, in mid-run and with no save in flight. Goes back to the newest checkpoint that verifies, without
- * checkpoint_resume's checks of settings, data and run.resume; run_id stays. step 0: there is none, not even a broken
- * one, and nothing was read. */
+/* Collective, during a run and with no save in flight. Goes back to the newest checkpoint that verifies, without the
+ * checks that checkpoint_resume makes of settings, data and run.resume. run_id stays. Step 0 means that no checkpoint
+ * exists, not even a broken one, and nothing was read. */
 Resumed checkpoint_roll_back(CheckpointState *state);
 
-/* The most checkpoints that this run's settings leave on the disk at once, and one that is being written. */
+/* Returns the most checkpoints that are on the disk at once with these settings, including one that is being
+ * written. */
 int64_t checkpoint_most(const Config *config);
-/* Bytes of one checkpoint on the disk, about. */
+/* Returns the approximate bytes of one checkpoint on the disk. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer);
 
-/* Once, before the first step, in a folder that is this job's: makes run.dir/checkpoints and removes the leftovers of
- * cut-off saves. Exit 74 (rank 0) where it cannot write, or lacks the room for this run's checkpoints: names both
- * sizes. */
+/* Makes run.dir/checkpoints and removes the leftovers of interrupted saves. Called once before the first step, when
+ * this job holds the folder. Exit 74 (rank 0) if it cannot write there, or if space for the checkpoints of this run is
+ * missing; the message names both sizes. */
 void checkpoint_make_room(const CheckpointState *state);
 
-/* Saves while training goes on: memory for a copy of this rank's state, and a thread that writes it. All calls but
- * saver_ready are collective.
+/* Saves while training continues. A saver has memory for a copy of the state of this rank, and a thread that writes it.
+ * All calls but saver_ready are collective.
  *
  * A save that fails on any rank (full disk, quota, file-size limit, write error) costs that checkpoint, not the run.
- * Its files are removed, older checkpoints stay, a warning names the path, and the next one is tried at its time. The
- * third in a row, or the last of a run, ends the job: exit 74. State that is not finite is never written: exit 76. */
+ * Its files are removed, older checkpoints stay, and a warning names the path. The next save is tried when it is due.
+ * A third failure in a row, or a failure of the last save of a run, ends the job with exit 74. State that is not finite
+ * is never written: exit 76. */
 typedef struct Saver Saver;
 enum { SAVER_TRIES = 3 };
 Saver *saver_create(CheckpointState *state);   /* state is borrowed */
-void   saver_destroy(Saver *s);                /* finishes the part in flight, not the save: saver_finish first */
-size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* host memory it takes */
+void   saver_destroy(Saver *s);                /* waits only for the phase in flight: call saver_finish first */
+size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* host memory of a saver */
 
-/* Waits for a save still in flight, then copies the state and starts to write step_%08d. */
-void   saver_start(Saver *s, int64_t step, const char *fault); /* fault: a reason why it must not be saved; NULL: none */
-/* 1: this rank has done its part of the save in flight. When all have (by a step's reduction), all call saver_next. */
+/* Waits for a save still in flight, then copies the state and starts to write step_%08d. fault: a reason why the state
+ * must not be saved; NULL: none. */
+void   saver_start(Saver *s, int64_t step, const char *fault);
+/* Returns 1 if this rank has finished its phase of the save in flight. Once all ranks have, as the reduction of a step
+ * shows, all call saver_next. */
 int    saver_ready(Saver *s);
-/* Returns 0, or when this was the last part, and the folder stands under its name, the milliseconds that the save has
- * taken: the copy and the slowest rank's part of each kind of work, not the steps of the training between them. */
+/* Begins the next phase of the save and returns 0. If the save is complete, and the folder has its final name, returns
+ * the milliseconds of the save. They include the copy, and the slowest rank in each phase, but no training steps. */
 double saver_next(Saver *s);
-double saver_finish(Saver *s);                 /* waits; returns as saver_next, 0 when nothing was in flight, or it failed */
-double saver_finish_last(Saver *s);            /* the same at the end of a run; exit 74 when the save that was started last has failed */
-int64_t saver_step(const Saver *s);            /* of the save that was started last; -1: none was */
-double saver_stall_ms(const Saver *s);         /* how long training has waited for it: the copy, and agreeing with other ranks */
+double saver_finish(Saver *s);                 /* waits for the end; returns like saver_next; 0 also without a save */
+double saver_finish_last(Saver *s);            /* saver_finish at the end of a run; exit 74 if the last save failed */
+int64_t saver_step(const Saver *s);            /* step of the save that was started last; -1: none */
+double saver_stall_ms(const Saver *s);         /* time that training waited: for the copy, and for other ranks */
 
-/* Collective. All of it at once: writes step_%08d and prunes to checkpoint.keep; exit 74 if that fails. Returns the
- * milliseconds it took. */
+/* Collective. Makes a whole save at once: writes step_%08d and prunes to checkpoint.keep. Exit 74 if that fails.
+ * Returns the milliseconds that it took. */
 double checkpoint_save(CheckpointState *state, int64_t step);
 
-/* Newest verifying checkpoint folder of a run folder, or the folder itself if it is one: path into out [capacity]; 0 if
- * none. */
+/* Finds the newest checkpoint that verifies in a run folder, or takes the folder itself if it is a checkpoint. Writes
+ * its path to out [capacity]. Returns 0 if there is none. */
 int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity);
 
-/* Weights of a checkpoint folder or a .safetensors file in Hugging Face GPT-2 names, with or without "transformer.":
- * fills params (act type) by the layout. says: this rank shows how far it is. Exit 65 naming file, tensor, found and
- * expected shape. */
+/* Reads the weights of a checkpoint folder or a .safetensors file with the names of Hugging Face, with or without
+ * "transformer.". Fills params (act type) by the layout. says: this rank shows the progress. Exit 65 naming file,
+ * tensor, found and expected shape. */
 void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s, int says);
 
-/* The same into this rank's masters (model.init_from). */
+/* Reads the weights of model.init_from into the masters of this rank. Faults are those of checkpoint_read_weights. */
 void checkpoint_init_from(const char *path, CheckpointState *state);
 
 #endif

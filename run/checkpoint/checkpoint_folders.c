@@ -30,7 +30,7 @@ Path path_of(const char *fmt, ...) {
 
 void folder_name(char out[32], int64_t step) { snprintf(out, 32, "step_%08" PRId64, step); }
 
-/* The step of a name that is a step folder's, exactly as folder_name writes it; else -1. */
+/* Returns the step of a name that is exactly as folder_name writes it, else -1. */
 static int64_t step_of(const char *name) {
     char    again[32];
     int64_t step = 0;
@@ -90,7 +90,7 @@ int any_fault(Comm *c, char *fault) {
     return 1;
 }
 
-/* The manifest's text, or NULL and the fault. */
+/* Returns the text of the manifest, malloc'ed, or NULL with a fault. */
 static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     struct stat st;
     char       *text = NULL;
@@ -123,7 +123,8 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
     if (more > 0) warn("%" PRId64 " more folder%s %s", more, more > 1 ? "s" : "", what_happened);
 }
 
-/* Using an older one would lose steps, and later delete this one, for a fault that may be mended by the next start. */
+/* An older checkpoint is not used instead: that would lose steps, and later delete this one, for a fault that may be
+ * repaired before the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
     if (!is_unreadable(fault)) fail(EXIT_MEMORY, "%s: %s", folder, fault);
     fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one",
@@ -138,7 +139,8 @@ static ManifestStatus parse_manifest(const char *text, int64_t bytes, int64_t st
     return MANIFEST_BROKEN;
 }
 
-typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting; /* to be notified while a folder is read */
+/* Communicator and counter that get the progress while a folder is read. */
+typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting;
 
 static void tell_progress(void *waiting) {
     Waiting *w = (Waiting *)waiting;
@@ -156,10 +158,10 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     share(c, &bytes, sizeof bytes);
     if (!text && !(text = (char *)malloc((size_t)bytes + 1))) fail(EXIT_MEMORY, "no memory for the manifest of %s", folder);
     share(c, text, (size_t)bytes);
-    ManifestStatus status = parse_manifest(text, bytes, step, m, fault); /* the same on every rank: the same bytes */
+    ManifestStatus status = parse_manifest(text, bytes, step, m, fault); /* equal on all ranks, because the bytes are */
     free(text);
     if (any_fault(c, fault)) {
-        if (status == MANIFEST_GOOD) manifest_free(m); /* a peer had no memory for it */
+        if (status == MANIFEST_GOOD) manifest_free(m); /* another rank had no memory for it */
         return status == MANIFEST_FOREIGN ? status : status_of(fault);
     }
     Waiting waiting = {c, moved};
@@ -204,8 +206,8 @@ int folder_is_own_file(const char *name) {
     return 0;
 }
 
-/* Removes the files of a save from its folder, then the folder. -ENOTEMPTY: there is something else in it, which
- * stays. */
+/* Removes the files of a save from its folder, then the folder. Returns -ENOTEMPTY if the folder holds something else,
+ * which stays. */
 static int remove_own(const char *path) {
     struct stat st;
     if (lstat(path, &st) < 0) return errno == ENOENT ? 0 : -errno;
@@ -233,7 +235,7 @@ int folder_drop(const char *checkpoints, const char *name) {
     return error;
 }
 
-/* "step_00000050.tmp" or ".trash-step_00000050", and nothing else that may lie here. */
+/* Returns 1 for names such as "step_00000050.tmp" and ".trash-step_00000050", and for no other. */
 static int is_leftover(const char *name) {
     char   stem[40];
     size_t bytes = strlen(name);

@@ -84,7 +84,7 @@ static int has_same_tensors(const Config *config, const Manifest *m) {
     Config then;
     char  *fault = config_from_json(m->config, &then);
     free(fault);
-    if (fault) return 0; /* of another version */
+    if (fault) return 0; /* config of another version */
     Layout now = model_layout(config->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     Layout saved = model_layout(then.model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     int    same = now.params == saved.params && optimizer_kind(config->optimizer.name, config->optimizer.normuon) ==
@@ -115,12 +115,12 @@ static int compare_data(const Dataset *now, const Manifest *m, const char *befor
     return m->data_files != now->shards;
 }
 
-/* Warns of changed options that a resume allows, but that change the learning rate or the validation loss. */
+/* Warns of changed options that a resume allows although they change the learning rate or the validation loss. */
 static void warn_of_changes(const Config *config, const Manifest *m) {
     Config then;
     char  *fault = config_from_json(m->config, &then);
     free(fault);
-    if (fault) return; /* of another version */
+    if (fault) return; /* config of another version */
     double before = schedule_lr(&then, m->step), now = schedule_lr(config, m->step);
     if (config->run.steps != then.run.steps && now != before)
         warn("run.steps is %" PRId64 ", in the checkpoint %" PRId64 ": the learning rate of step %" PRId64 " is %.3e, and was to be %.3e; "
@@ -173,7 +173,7 @@ void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char
 
 /* --- weights to start from ---------------------------------------------------------------------------------------- */
 
-/* Refuses a config.json whose sizes contradict the weights, which have the shapes of our model. */
+/* Refuses a config.json whose sizes contradict the weights. The weights have the shapes of `ours`. */
 static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape ours) {
     int is_gpt2 = ours.arch == ARCH_GPT2, is_moe = ours.arch == ARCH_QWEN3_MOE;
     hf_members_expect(json, path, ours.arch, "model.vocab_size", ours.vocab_size);
@@ -185,21 +185,21 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
     if (is_moe) hf_members_expect(json, path, ours.arch, "moe.n_inner", ours.n_expert_inner);
 }
 
-/* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. With
- * fits it also refuses sizes that are not those of the weights, which have the shapes of our model. */
+/* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. If
+ * `fits`, the weights have the shapes of our model, and other sizes in config.json are refused, too. */
 static void refuse_other_model(const char *folder, const Config *config, int has_head, int fits) {
     char fault[JSON_FILE_FAULT_CHARS];
     Json json;
     Path path = path_of("%s/config.json", folder);
     int  exit_code = json_read_file(path.text, JSON_LIMIT, 0, &json, fault);
-    if (exit_code == -ENOENT) return; /* weights alone are as good */
+    if (exit_code == -ENOENT) return; /* config.json is optional */
     if (exit_code) fail(exit_code, "%s", fault);
     if (fits) refuse_other_sizes(json.root, path.text, config->model.shape);
     else hf_config_expect(json.root, path.text, config->model.shape, has_head);
     json_free(&json);
 }
 
-/* Returns the file of a tokenizer that this program does not read, beside the weights; NULL if there is none. */
+/* Returns the path of a tokenizer file beside the weights that this program does not read, or NULL if there is none. */
 static const char *unread_tokenizer(const char *weights, char *out, size_t capacity) {
     static const char *const NAMES[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
     const char *slash = strrchr(weights, '/');
@@ -210,8 +210,8 @@ static const char *unread_tokenizer(const char *weights, char *out, size_t capac
     return NULL;
 }
 
-/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. Ids only are
- * compared by the notes beside the data. Warns where it cannot be known. */
+/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If t has only
+ * ids, compares the notes beside the data. Warns if the tokenizer of the weights is not known. */
 static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
     const char *weights = set->files > 0 ? set->file[0].path : set->path;
     char        path[4200], name[4300], cure[5000], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
@@ -248,7 +248,8 @@ static void refuse_other_source(const Config *config, const Tokenizer *t, const 
 
 /* --- at once ------------------------------------------------------------------------------------------------------ */
 
-/* A checkpoint wins over init_from, which need not be there any more. */
+/* Returns 1 if the run starts from model.init_from. If there is a checkpoint, it is used instead, and init_from need
+ * not exist any more. */
 static int starts_from_source(const Config *config) {
     StepFolder *list = NULL;
     int         count = config->model.init_from[0] ? folders_list(path_of("%s/checkpoints", config->run.dir).text, &list) : 1;
@@ -264,8 +265,10 @@ void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
     int        has_head = weights_set_find_plain(&set, "lm_head.weight").tensor != NULL;
     int        has_embedding = weights_set_find_plain(&set, hf_plain_name(layout.param[0].name, plain)).tensor != NULL;
     if (set.folder) weights_set_check_json(set.folder);
-    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding, 0); /* other names: refused below */
-    WeightsTensor *tensor_of = weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0}); /* names and shapes, before memory is taken */
+    /* If the embedding has another name, weights_set_match refuses it. */
+    if (set.folder) refuse_other_model(set.folder, config, has_head || !has_embedding, 0);
+    /* Checks names and shapes before memory is allocated. */
+    WeightsTensor *tensor_of = weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0});
     if (set.folder) refuse_other_model(set.folder, config, 0, 1);
     refuse_other_source(config, t, &set);
     weights_set_check_values(&set, &layout, tensor_of);
@@ -287,7 +290,7 @@ void checkpoint_precheck(const Config *config) {
     Path        checkpoints = path_of("%s/checkpoints", config->run.dir);
     int         count = folders_list(checkpoints.text, &list);
     free(list);
-    if (count < 0) return; /* reported when it is read */
+    if (count < 0) return; /* the fault is reported when the folder is read */
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, count);
     if (config->run.resume == RESUME_MUST && count == 0 && config->checkpoint.memory_every == 0) refuse_no_checkpoint(checkpoints.text);
 }

@@ -1,6 +1,6 @@
 /* checkpoint_refuse.h - refuses checkpoints, folders and weights that a run may not use. For checkpoint_*.c.
  *
- * Each refusal ends the program: exit 64 where config and folder do not fit each other, 65 for a wrong or missing file.
+ * Each refusal ends the program: exit 64 if config and folder do not fit each other, 65 for a wrong or missing file.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_REFUSE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_REFUSE_H
@@ -9,17 +9,18 @@
 #include "run/config/config.h"
 #include "run/checkpoint/manifest.h"
 
-/* With run.resume = "never": refuses a folder with checkpoints (their number), or with lines of metrics. */
+/* Refuses a folder that has checkpoints, or lines of metrics, with run.resume = "never". checkpoints: their number. */
 void refuse_used_folder(const char *run_dir, int checkpoints);
 
-/* With run.resume = "must". */
+/* Ends the program because there is no checkpoint with run.resume = "must". */
 NORETURN void refuse_no_checkpoint(const char *checkpoints);
 
-/* For a run folder without checkpoints whose metrics say that some were saved: renames metrics.jsonl to
- * metrics.jsonl.passed-over (then -2 and so on) and warns, so that the run that begins anew replaces no lines. Rank 0's. */
+/* Rank 0. If a run folder has no checkpoints, but its metrics show that some were saved, renames metrics.jsonl to
+ * metrics.jsonl.passed-over (or -2 and so on) and warns. So a run that starts from step 0 replaces no lines. */
 void keep_lost_metrics(const char *run_dir);
 
-/* Refuses keys or training shards that differ from the checkpoint's and may not change: each with both values. */
+/* Refuses keys or training shards that differ from those of the checkpoint and may not change. Prints each with both
+ * values. */
 void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);
 /* Exit 65 if t, the tokenizer of the data (NULL if not known), is not that of the checkpoint. Allowed if
  * run.allow_change names data.train. */

@@ -1,8 +1,8 @@
-/* checkpoint_resume.c - continuing from the newest checkpoint that verifies; see checkpoint.h.
+/* checkpoint_resume.c - resumes from the newest checkpoint that verifies; see checkpoint.h.
  *
- * Rank 0 decides, every rank hashes its share of the files and reads its own pieces by global offset, so that any
- * number of ranks and either zero_stage resumes what any other has saved. Nothing on the disk changes, but that copies in
- * memory of a newer step become a checkpoint first (memory_rescue.h).
+ * Rank 0 decides. Every rank hashes its share of the files and reads its own pieces by global offset. So any number of
+ * ranks and any zero_stage can resume what any other has saved. Nothing on the disk changes, except that copies in
+ * memory of a newer step first become a checkpoint (memory_rescue.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@
 
 /* --- which checkpoint --------------------------------------------------------------------------------------------- */
 
-/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 when there is none. Warns of those
- * passed over; the first one's fault goes to fault [MANIFEST_FAULT_BYTES]. */
+/* Collective. Finds the newest checkpoint of list [count] (rank 0) that verifies. Returns 1 with *at and *m, or 0 if
+ * there is none. Warns of those that it passes over, and writes the first fault to fault [MANIFEST_FAULT_BYTES]. */
 static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m,
                      char *fault) {
     char    why[MANIFEST_FAULT_BYTES];
@@ -35,7 +35,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
         if (status == MANIFEST_GOOD) folder_warn_rest(warned, "are passed over");
         if (status == MANIFEST_GOOD) return 1;
-        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* keeps a newer program's steps */
+        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* steps of a newer program stay */
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
         folder_warn(&warned, "%s is passed over: %s; a later save renames it to %s.passed-over, and nothing removes it but you",
                     folder.text, why, at->name);
@@ -45,7 +45,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
     return 0;
 }
 
-/* A run that has saved never starts anew by itself. */
+/* Refuses to start from step 0 if checkpoints exist but none verifies. */
 static void refuse_broken(const char *checkpoints, int64_t count, const char *fault) {
     if (count > 0)
         fail(EXIT_DATA,
@@ -53,7 +53,7 @@ static void refuse_broken(const char *checkpoints, int64_t count, const char *fa
              checkpoints, count, fault);
 }
 
-/* Collective. How many step folders there are; rank 0 has their list. */
+/* Collective. Returns the number of step folders. Rank 0 gets their list. */
 static int64_t list_folders(const CheckpointState *state, const char *checkpoints, StepFolder **list) {
     int64_t count = comm_rank(state->comm) == 0 ? folders_list(checkpoints, list) : 0;
     if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints, strerror((int)-count));
@@ -61,7 +61,8 @@ static int64_t list_folders(const CheckpointState *state, const char *checkpoint
     return count;
 }
 
-/* Collective. 0: a new run. Ends the job where run.resume or the checkpoints do not allow one. */
+/* Collective. Returns 1 with the checkpoint to resume from, or 0 for a new run. Ends the job if run.resume or the
+ * checkpoints do not allow that. */
 static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifest *m) {
     const Config *config = state->config;
     char          fault[MANIFEST_FAULT_BYTES];
@@ -91,7 +92,7 @@ static void make_run_id(CheckpointState *state) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* A tensor of one of our own files: fp32, and at the layout's offset. */
+/* Returns a tensor of a file that this program wrote. Exit 65 unless it is fp32 and at the offset of the layout. */
 static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim, uint64_t begin) {
     const SafeTensor *t = safetensors_find(&w->header, name);
     int               same = t && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
@@ -100,7 +101,8 @@ static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int 
     return t;
 }
 
-/* This rank's spans of masters (which 0) or a state (1 + k), from `base` on by global offset. */
+/* Reads the spans of this rank, of the masters (which 0) or of state k (which 1 + k). base: a flat tensor that begins
+ * at global offset 0. */
 static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which, float *block) {
     const Optimizer *o = state->optimizer;
     for (int i = 0; i < o->shards->spans; i++) {
@@ -124,7 +126,7 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
         const Param *p = &layout->param[i];
         own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
     }
-    read_spans(state, &model, &model.header.tensor[0], 0, block); /* the rows follow each other: one flat tensor */
+    read_spans(state, &model, &model.header.tensor[0], 0, block); /* the tensors adjoin, so they are read as one */
     for (int k = 0; k < state->optimizer->kind->states; k++)
         read_spans(state, &states,
                    own_tensor(&states, state->optimizer->kind->state[k], 1, &layout->elems,
@@ -136,7 +138,8 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     optimizer_publish(state->optimizer, state->stream);
 }
 
-/* The run_id of the checkpoint and its parent; of a copied folder a new one, with that run as its parent. Returns which. */
+/* Takes run_id and parent from the checkpoint. In a copied folder it makes a new run_id, and the run of the checkpoint
+ * is the parent. Returns 1 for a copied folder. */
 static int take_identity(CheckpointState *state, const Manifest *m) {
     TrainState *t = state->train_state;
     int64_t     is_copy = comm_rank(state->comm) == 0 && lineage_is_copy(state->config->run.dir, m->folder, m->run_id);
@@ -152,7 +155,8 @@ static int take_identity(CheckpointState *state, const Manifest *m) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* A checkpoint of another precision has no history: the next step is as a first one. */
+/* Takes the history of fp8 from the checkpoint. A checkpoint of another precision has none, so the next step counts as
+ * the first. */
 static void take_fp8(Fp8History *h, const Manifest *m, const char *folder) {
     if (!h) return;
     h->steps = 0;

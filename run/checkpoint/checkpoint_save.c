@@ -1,10 +1,10 @@
-/* checkpoint_save.c - saving beside the training; see checkpoint.h.
+/* checkpoint_save.c - saves while training continues; see checkpoint.h.
  *
- * Training waits only for a copy of the state to host memory; a thread of each rank then writes and fsyncs. The thread
- * knows no MPI. A step's own reduction shows the main threads that all ranks have finished a part; together they begin
- * the next: folder made by rank 0 -> pieces written by all -> manifest and rename by rank 0 -> done. After each part
- * they agree on its faults; one on any rank ends the save on all. A step that this run has saved already, and that
- * verifies, stays as it is.
+ * Training waits only for a copy of the state to host memory. A thread of each rank then writes and fsyncs. The thread
+ * does not use MPI. The reduction of a step shows the main threads that all ranks have finished a phase (Part).
+ * Together they begin the next one: rank 0 makes the folder, all ranks write their pieces, rank 0 writes the manifest
+ * and renames the folder. After each phase they agree on its faults, and a fault on any rank ends the save on all. If
+ * this run has saved the step before, and that checkpoint verifies, it stays unchanged.
  */
 #include <inttypes.h>
 #include <omp.h>
@@ -23,26 +23,26 @@
 #include "run/checkpoint/state_copy.h"
 
 enum { PAUSE_MS = 100 };
-static const double SYNC_MS = 600e3; /* a longer sync of one file: a lost disk; run.watchdog_seconds replaces it */
+static const double SYNC_MS = 600e3; /* longest sync of one file, unless run.watchdog_seconds is set */
 
 typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
 struct Saver {
     CheckpointState *state;       /* borrowed */
-    FileRuns         runs;        /* owned: what this rank writes of masters, and of each state */
-    float           *host_copy;      /* owned [masters and states, of those runs], from device_alloc_host; then room for a span */
-    Save             save;        /* the thread's while busy, the main thread's otherwise */
-    WrittenExtent      *all;         /* owned: rank 0, all ranks' runs */
+    FileRuns         runs;        /* owned: file runs that this rank writes of masters and of each state */
+    float           *host_copy;      /* owned, from device_alloc_host: masters and states of those runs; then scratch */
+    Save             save;        /* used by the thread while busy, else by the main thread */
+    WrittenExtent      *all;         /* owned, rank 0: extents of all ranks */
     size_t           all_count;
-    Part             part;        /* of the save in flight; PART_NONE: there is none */
+    Part             part;        /* phase of the save in flight; PART_NONE: no save */
     double           stall_ms;
-    double           part_ms;     /* the thread's work on the last part; guarded as busy is */
-    double           took_ms;     /* the save so far: the copy, and each part as the slowest rank did it */
+    double           part_ms;     /* time of the thread in the last phase; guarded like busy */
+    double           took_ms;     /* time of the save so far: the copy, and the slowest rank in each phase */
     int64_t          step;
-    FoldersKept      kept;        /* when the save in flight is in its place */
+    FoldersKept      kept;        /* what to keep once the save in flight is complete */
     int              failures;    /* saves that failed, in a row */
-    int              is_last;     /* of the run: saver_finish_last reports a fault */
-    char             fault[MANIFEST_FAULT_BYTES]; /* of the last of them */
+    int              is_last;     /* last save of the run, whose fault saver_finish_last reports */
+    char             fault[MANIFEST_FAULT_BYTES]; /* fault of the last failure */
     Thread           thread;
     int              busy;        /* guarded by the thread's lock */
 };
@@ -62,7 +62,7 @@ static void work(Saver *s) {
 
 static void *write_when_told(void *saver) {
     Saver *s = (Saver *)saver;
-    omp_set_num_threads(1); /* the other cores are training */
+    omp_set_num_threads(1); /* training uses the other cores */
     thread_lock(&s->thread);
     for (;;) {
         while (!s->busy && !s->thread.stop) thread_wait(&s->thread);
@@ -127,7 +127,7 @@ void saver_destroy(Saver *s) {
 
 static int is_first(const Saver *s) { return comm_rank(s->state->comm) == 0; }
 
-/* Ends the save, finished or failed. */
+/* Frees the save after it has finished or failed. */
 static void release(Saver *s) {
     s->part = PART_NONE;
     save_release(&s->save);
@@ -135,7 +135,7 @@ static void release(Saver *s) {
     s->all = NULL;
 }
 
-/* All ranks, with the same fault, after the last write of each. */
+/* Gives the save up. All ranks call it with the same fault, after their last write. */
 static void give_up(Saver *s) {
     int64_t not_finite = s->save.not_finite;
     comm_all_reduce_i64(s->state->comm, &not_finite, 1, COMM_MAX);
@@ -170,11 +170,11 @@ void saver_start(Saver *s, int64_t step, const char *fault) {
     begin_part(s, PART_FOLDER, is_first(s) && !s->save.fault[0]);
 }
 
-/* Until the thread is done, PAUSE_MS at most. */
+/* Waits until the thread is done, at most PAUSE_MS. */
 static void pause_for_thread(Saver *s) {
     thread_lock(&s->thread);
     if (s->busy) thread_wait_for(&s->thread, PAUSE_MS);
-    else         usleep(1000); /* this rank's is done, another's is not */
+    else         usleep(1000); /* the thread of another rank is not done */
     thread_unlock(&s->thread);
 }
 
@@ -183,7 +183,7 @@ double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
 
 int saver_ready(Saver *s) { return s->part != PART_NONE && !is_busy(s); }
 
-/* Collective. Rank 0 gets the runs that all ranks have written. */
+/* Collective. Rank 0 gets the extents that all ranks have written. */
 static void gather_extents(Saver *s) {
     size_t *bytes_of_rank = NULL, bytes = 0;
     Save   *save = &s->save;
@@ -201,7 +201,8 @@ static int is_there(Saver *s) {
     return (int)there;
 }
 
-/* All have finished a part: begins the next. Returns 1 when it was the last and the checkpoint is in its place. */
+/* Begins the next phase after all ranks have finished one. Returns 1 if that was the last, and the checkpoint is in
+ * place. */
 static int next_part(Saver *s) {
     CHECK(saver_ready(s), "step %" PRId64 ": a part of its checkpoint is not done yet", s->step);
     if (any_fault(s->state->comm, s->save.fault)) {
@@ -232,8 +233,8 @@ double saver_next(Saver *s) {
     return saved ? s->took_ms : 0.0;
 }
 
-/* Waits until each rank's thread has done its part. Runs written anywhere are progress. A sync shows none, so the
- * watchdog is ticked without progress, too, for `patience`. */
+/* Waits until the thread of each rank has finished the phase. Extents written on any rank are progress. A sync shows no
+ * progress, so the watchdog is ticked without progress, too, for `patience`. */
 static void wait_for_threads(Saver *s) {
     int64_t seen = -1;
     double  moved = clock_ms(), limit = s->state->config->run.watchdog_seconds, patience = limit > 0.0 ? limit * 1e3 : SYNC_MS;

@@ -1,5 +1,5 @@
-/* checkpoint_space.c - makes the folder for a run's checkpoints and checks its room, before the first step, while a
- * refusal loses nothing; see checkpoint.h. */
+/* checkpoint_space.c - makes the folder for the checkpoints of a run and checks its free space before the first step,
+ * while a refusal loses nothing; see checkpoint.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,15 +11,15 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-/* config.json and headers; a run of parameters in state.json; a token in tokenizer.json */
+/* Estimated bytes: config.json and headers; an extent in state.json; a token in tokenizer.json. */
 enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 96 };
 
-/* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a
- * rank. */
+/* The bytes of weights, states of the optimizer, and a manifest with their extents. These are ranges of 1 MiB, and the
+ * shares of ranks in each row. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
     size_t runs = state / (size_t)manifest_extent_bytes(state) + tensors * (size_t)(layout->params + layout->ranks);
-    size_t tokenizer = TOKEN_TEXT_BYTES * (size_t)layout->param[0].dim[0]; /* of a small vocabulary it is a small file */
+    size_t tokenizer = TOKEN_TEXT_BYTES * (size_t)layout->param[0].dim[0]; /* counted with SMALL_FILES_BYTES if small */
     return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * runs + (tokenizer > SMALL_FILES_BYTES ? tokenizer : 0);
 }
 
@@ -45,8 +45,9 @@ int64_t checkpoint_most(const Config *c) {
     return newest + milestones + (c->checkpoint.keep_best != 0) + 1;
 }
 
-/* The most room that this run needs beyond the room in use: for the checkpoints that stay and the one being written, or
- * fewer when it saves fewer. The next one is written before any goes, however many there are. */
+/* Returns the most bytes that this run needs beyond those in use: for the checkpoints that stay and the one being
+ * written, or for fewer if the run saves fewer. The next checkpoint is written before any is removed, so one is always
+ * counted. */
 static Need need_of(const CheckpointState *state, const char *checkpoints) {
     const Config *c = state->config;
     StepFolder   *list = NULL;
@@ -54,14 +55,14 @@ static Need need_of(const CheckpointState *state, const char *checkpoints) {
     int64_t       to_come = saves_to_come(c, state->train_state->start.step), count = to_come + (there > 0 ? there : 0);
     if (count >= most) count = most;
     double one = (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind), bytes = (double)count * one;
-    for (int64_t i = 0; i < there; i++) /* a later one is passed over, and stays */
+    for (int64_t i = 0; i < there; i++) /* a later checkpoint is passed over, and stays */
         if (list[i].step <= state->train_state->start.step) bytes -= (double)folder_bytes(checkpoints, list[i].name);
     free(list);
     if (to_come > 0 && bytes < one) bytes = one;
     return (Need){count, bytes};
 }
 
-/* It may be a link to a folder elsewhere. */
+/* Makes the folder. It may be a link to another folder. */
 static void make_folder(const char *checkpoints) {
     int error = io_mkdirs(checkpoints);
     if (error == -ENOTDIR)
@@ -80,7 +81,7 @@ static void clear(const char *checkpoints) {
          checkpoints, strerror(-error));
 }
 
-/* Read-only, full, over a quota: faults that statvfs does not report. */
+/* Writes a file, to find faults that statvfs does not report: a read-only or full disk, a quota. */
 static void try_to_write(const char *checkpoints) {
     static const char block[64 << 10];
     Path probe = path_of("%s/.probe", checkpoints);

@@ -1,4 +1,4 @@
-/* checkpoint_weights.c - weights from files into a model: checkpoint_read_weights() and checkpoint_init_from() of
+/* checkpoint_weights.c - reads weights from files into a model: checkpoint_read_weights() and checkpoint_init_from() of
  * checkpoint.h. */
 #include <stdlib.h>
 #include <string.h>
@@ -7,18 +7,18 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
 
-/* Two of WEIGHTS_BLOCK. */
+/* Returns memory for two blocks of WEIGHTS_BLOCK elements, malloc'ed. */
 static float *block_buffer(const char *path) {
     float *block = (float *)malloc(2 * sizeof *block * WEIGHTS_BLOCK);
     if (!block) fail(EXIT_MEMORY, "no memory to read %s", path);
     return block;
 }
 
-/* fp32 values to a tensor of the working copy's type. */
+/* Copies fp32 values to a tensor of the working copy, which is fp32 or bf16. Overwrites values. */
 static void put_values(Stream *s, Tensor to, float *values) {
     CHECK(to.type == F32 || to.type == BF16, "weights as %s", dtype_name(to.type));
     if (to.type == BF16) {
-        uint16_t *narrow = (uint16_t *)(void *)values; /* in place: element i is written behind where it is read */
+        uint16_t *narrow = (uint16_t *)(void *)values; /* in place: never ahead of the reads */
         for (int64_t i = 0; i < tensor_elems(to); i++) {
             float value;
             memcpy(&value, values + i, sizeof value);
@@ -29,8 +29,8 @@ static void put_values(Stream *s, Tensor to, float *values) {
     device_from_host(s, to, values);
 }
 
-/* Refuses weights whose head is not the embedding, if the head of the model is the embedding. values are n elements of
- * the span of the embedding. */
+/* Refuses weights with a head of their own if the head of the model is the embedding. values: n elements of the span of
+ * the embedding. */
 static void refuse_other_head(WeightsTensor head, const Layout *layout, const Span *span, int64_t at, int64_t n,
                               const float *values) {
     int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0; /* always tied in training */

@@ -66,7 +66,7 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
     folder_name(s.name, step);
     s.final = path_of("%s/%s", s.checkpoints.text, s.name);
     s.tmp = path_of("%s.tmp", s.final.text);
-    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* the longest path of all is not too long */
+    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if the longest path is too long */
     s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
     s.header[FILE_OPTIMIZER] = optimizer_header(layout, state->optimizer->kind, &s.header_bytes[FILE_OPTIMIZER]);
     s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
@@ -84,7 +84,8 @@ void save_release(Save *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* 1: this run has saved the step, from the same data: a rollback changes the data. An unreadable folder is a fault. */
+/* Returns 1 if this run has saved the step before, from the same data. A rollback changes the data. A folder that
+ * cannot be read is a fault. */
 static int saved_already(Save *s) {
     Manifest    m;
     struct stat st;
@@ -100,7 +101,8 @@ static int saved_already(Save *s) {
     return ours;
 }
 
-/* A full disk is reported before gigabytes are written to it. A file system that does not report its room is tried. */
+/* Reports a full disk before gigabytes are written to it. A file system that does not report its free space is
+ * tried. */
 static void check_room(Save *s) {
     int64_t room = io_free_bytes(s->checkpoints.text),
             bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
@@ -109,7 +111,7 @@ static void check_room(Save *s) {
                        (double)bytes / 1048576.0, (double)room / 1048576.0);
 }
 
-/* No byte goes into a folder that another job has taken over. */
+/* Returns 0 if the save has a fault, or if another job has taken the folder over, which then is the fault. */
 static int may_write(Save *s) {
     if (!lock_is_held(s->state->lock)) manifest_fault(s->fault, "%s is another job's now", s->run_dir.text);
     return !s->fault[0];
@@ -125,9 +127,11 @@ void save_make_folder(Save *s) {
     if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
 }
 
-void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->name).text); } /* the next save sweeps any rest */
+/* A rest that cannot be removed is swept by the next save. */
+void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->name).text); }
 
-/* --- hashed runs -------------------------------------------------------------------------------------------------- */
+/* --- hashed extents
+ * -------------------------------------------------------------------------------------------------- */
 
 static void add_written(Save *s, WrittenExtent extent) {
     if (s->written_count == s->written_room) {
@@ -154,7 +158,7 @@ static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size
     if (!s->fault[0]) io_start_writeback(s->fd[file], offset, count);
 }
 
-/* The bytes that wait, hashed as they stand in memory before they are written. A copy in memory has no file. */
+/* Hashes the bytes that wait, while they are in memory, and writes them. A copy in memory has no file. */
 static void flush_extent(Save *s) {
     if (s->pending == 0) return;
     const char *bytes = (const char *)s->host_copy + s->from;
@@ -165,7 +169,8 @@ static void flush_extent(Save *s) {
     s->progress++;
 }
 
-/* The next `bytes` of host_copy belong at `offset`. A piece's runs adjoin in the file, too: small ones share an extent. */
+/* Adds the next `bytes` of host_copy, which belong at `offset` of the file. Neighbouring file runs of a piece often
+ * adjoin in the file, too, so that small ones share an extent. */
 static void put_run(Save *s, uint64_t offset, size_t bytes) {
     if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
@@ -182,7 +187,7 @@ static void put_run(Save *s, uint64_t offset, size_t bytes) {
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* One of masters, m, v, from byte `base` of the file on. */
+/* Writes one of masters, m and v, which begins at byte `base` of the file. */
 static void write_pieces(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;
@@ -191,7 +196,8 @@ static void write_pieces(Save *s, int file, uint64_t base) {
     flush_extent(s);
 }
 
-/* A network file system may take a moment to show rank 0's new folder to the others. */
+/* Opens a file for the pieces of this rank. A network file system may show the new folder of rank 0 to the others with
+ * a delay. */
 static void open_file(Save *s, int file) {
     Path path = file_path(s, manifest_file_name[file]);
     if (s->fault[0]) return;
@@ -209,7 +215,7 @@ static void close_file(Save *s, int file) {
     s->fd[file] = -1;
 }
 
-/* Rank 0 gives a file its header and its full size; bytes that other ranks have written by then stay. */
+/* Rank 0. Writes the header of a file, and sets its full size. Bytes that other ranks have already written stay. */
 static void write_header(Save *s, int file) {
     Path path = file_path(s, manifest_file_name[file]);
     if (s->fault[0]) return;
@@ -222,7 +228,7 @@ static void write_header(Save *s, int file) {
                                                                       : MANIFEST_EXTENT_BYTES);
 }
 
-/* A new file with these bytes, on the disk when it returns. */
+/* Writes a new file with these bytes, and fsyncs it. */
 static void write_file(Save *s, const char *name, const char *data, size_t bytes) {
     Path path = file_path(s, name);
     if (s->fault[0]) return;
@@ -239,7 +245,7 @@ static void write_small(Save *s, ManifestFileKind file, const char *text, size_t
     for (size_t at = 0; at < bytes; at += most) add_extent(s, (int)file, at, text + at, bytes - at < most ? bytes - at : most);
 }
 
-/* What Hugging Face transformers read beside the weights. */
+/* Writes the files that Hugging Face transformers reads beside the weights. */
 static void write_descriptions(Save *s) {
     ModelShape       shape = s->state->optimizer->shards->spec.shape;
     const Tokenizer *t = s->state->tokenizer;
@@ -260,7 +266,7 @@ static void write_descriptions(Save *s) {
     free(begin_text), free(end_text);
 }
 
-/* NaN and infinity have all exponent bits set, and nothing else has. */
+/* Returns 1 if no value is NaN or infinite. Only these have all exponent bits set. */
 static int is_finite(const float *x, size_t count) {
     uint32_t bits, worst = 0;
     for (size_t i = 0; i < count; i++) {
@@ -271,7 +277,7 @@ static int is_finite(const float *x, size_t count) {
     return worst != 0x7f800000u;
 }
 
-/* Weights or moments that are no numbers never reach a file. */
+/* Makes weights or moments that are not finite a fault, so that they never reach a file. */
 static void check_finite(Save *s) {
     s->not_finite = !is_finite(s->host_copy, (size_t)optimizer_tensors(s->state->optimizer->kind) * (size_t)s->runs->elems);
     if (s->not_finite)
@@ -326,8 +332,8 @@ static int by_place(const void *a, const void *b) {
     return x->extent.offset < y->extent.offset ? -1 : x->extent.offset > y->extent.offset;
 }
 
-/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly
- * once. Returns 0 for no memory or such a fault, which is in s->fault. */
+/* Sorts the extents of all ranks into the lists of the manifest. Every byte of every file must have been written
+ * exactly once. Returns 0 with s->fault set if that is not so, or without memory. */
 static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *m) {
     qsort(all, count, sizeof *all, by_place);
     for (size_t i = 0; i < count; i++) m->file[all[i].file].extents++;
@@ -382,7 +388,8 @@ static Manifest describe(const Save *s) {
     return m;
 }
 
-/* Reads manifest and files back, as a resume would: they must match the memory before older checkpoints may go. */
+/* Reads manifest and files back like a resume. They must match what was in memory before older checkpoints are
+ * removed. */
 static void read_back(Save *s) {
     Manifest m;
     char     why[MANIFEST_FAULT_BYTES];
@@ -399,7 +406,7 @@ char *save_head(Save *s, size_t *bytes) {
     return text;
 }
 
-/* What a copy in memory says of its run and its state; the lists of files and data are made anew. */
+/* Returns the description of run and state in a copy in memory. The lists of files and data are left empty. */
 static Manifest describe_rescued(const Manifest *rescued) {
     Manifest m = *rescued;
     memset(m.file, 0, sizeof m.file);
@@ -426,7 +433,7 @@ static void put_in_place(Save *s) {
     struct stat st;
     Path        aside;
     if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
-    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* `checkpoints` itself may be new */
+    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* `checkpoints` may be new */
     if (!s->fault[0] && lstat(s->final.text, &st) == 0)
         note(s, "make way for", &s->final,
              s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside) : folder_trash(s->checkpoints.text, s->name));
@@ -434,7 +441,7 @@ static void put_in_place(Save *s) {
     if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
 }
 
-/* Its log lines first: no checkpoint is ahead of them. */
+/* Syncs the log first, so that no checkpoint is ahead of the lines of its steps. */
 void save_commit(Save *s, WrittenExtent *all, size_t count) {
     if (!may_write(s)) return;
     if (s->state->log) {

@@ -6,7 +6,7 @@
 
 int exchange_is_needed(const Shards *z, Span span) { return layout_cuts_columns(&z->layout, &z->layout.param[span.param]); }
 
-/* Of n things, those of tensor rank i: [n i / t, n (i + 1) / t). */
+/* Returns the first of n elements that tensor rank i gets: rank i of t gets [n i / t, n (i + 1) / t). */
 static int64_t share(const Layout *l, int64_t n, int i) { return n * i / l->tensor_ranks; }
 
 Span exchange_kept(const Shards *z, Span span) {
@@ -19,8 +19,8 @@ Span exchange_kept(const Shards *z, Span span) {
 
 /* --- spans of matrices that are cut by columns --------------------------------------------------------------------- */
 
-/* Elements [first, end) of this rank's part of the matrix that tensor rank i writes, with their neighbours on the other
- * ranks: whole rows, but for a first one and a last one that the span itself cuts. */
+/* Elements [first, end) of the columns that this rank holds. Tensor rank i writes them, together with the other columns
+ * of the same rows. The rows are whole, except a first and a last one that the span itself cuts. */
 typedef struct { int64_t first, end; } Rows;
 
 static int64_t width_of(const Param *p) { return p->dims == 2 ? p->local[1] : p->local[0]; }
@@ -35,8 +35,8 @@ static Rows rows_of(const Layout *l, Span span, int i) {
     return r;
 }
 
-/* The run of the file that begins with element `at` of tensor rank j's part and ends with its row, its part of the row
- * (of q, k or v), or r. */
+/* Returns the file run that begins with element `at` of the columns of tensor rank j. It ends with the columns of that
+ * rank in the row (or in q, k or v within the row), or with r. */
 static FileRun run_of(const Layout *l, Span span, Rows r, int64_t at, int j) {
     Layout theirs = *l;
     theirs.tensor_rank = j;
@@ -61,7 +61,8 @@ static void add_run(FileRuns *f, FileRun run) {
     f->run[f->runs++] = run;
 }
 
-/* In the order in which exchange_rows leaves the elements: that of the file, within a row. */
+/* Adds the file runs of a span, in the order in which exchange_rows writes the elements. Within a row that is the order
+ * of the file. */
 static void add_rows(FileRuns *f, const Layout *l, Span span) {
     Rows r = rows_of(l, span, l->tensor_rank);
     for (int64_t at = r.first, elems; at < r.end; at += elems) {
@@ -118,7 +119,7 @@ int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out)
 
 /* --- memory -------------------------------------------------------------------------------------------------------- */
 
-/* A rank's share of a span's rows is rounded: to a whole row of the file at most. */
+/* The share of a rank in the rows of a span is rounded up, at most to one more row of the file. */
 int64_t exchange_most_elems(const Layout *l) {
     int64_t elems = l->shard_elems;
     for (int i = 0; i < l->params; i++)
@@ -126,7 +127,7 @@ int64_t exchange_most_elems(const Layout *l) {
     return elems;
 }
 
-/* A span as it was, and as it came from the others. */
+/* Scratch for a span before the exchange and after it. */
 int64_t exchange_scratch_elems(const Layout *l) {
     int64_t most = 0;
     for (int i = 0; i < l->params; i++) {

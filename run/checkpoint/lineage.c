@@ -8,7 +8,8 @@
 #include "core/io.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-/* Whether state.json of a step folder is readable, and of that run. Its files are not verified: it is not loaded. */
+/* Returns 1 if state.json of a step folder can be read and names that run. The files are not verified, because the
+ * checkpoint is not loaded. */
 static int is_of_run(const char *checkpoints, const char *name, const char *run_id) {
     Manifest m;
     char    *text = NULL, fault[MANIFEST_FAULT_BYTES];

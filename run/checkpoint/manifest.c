@@ -1,5 +1,5 @@
-/* manifest.c - state.json as text and back; see manifest.h. The hashes of the files are compared in
- * manifest_verify.c. */
+/* manifest.c - writes and parses state.json; see manifest.h. manifest_verify.c compares the hashes of the
+ * files. */
 #include "run/checkpoint/manifest.h"
 
 #include <inttypes.h>
@@ -12,9 +12,10 @@
 #include "core/json_text.h"
 #include "core/memory_file.h"
 
-/* The last bytes: ,\n"hash":"0123456789abcdef"}\n */
+/* Length of the end of the text: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
-/* Far more than the values outside of runs and data files: the config, recent losses, the table of matrix products. */
+/* Bound of the values that are neither extents nor data files: the config, recent losses, the table of matrix products.
+ * Real manifests have far fewer. */
 enum { OTHER_VALUES = 1 << 15 };
 
 const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors",      "optimizer.safetensors", "config.json",
@@ -31,7 +32,7 @@ uint64_t manifest_extent_bytes(uint64_t file_bytes) {
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static int write_string(FILE *out, const char *text) {
-    size_t bytes = 6 * strlen(text) + 3; /* every byte as \u00XX, quotes, end */
+    size_t bytes = 6 * strlen(text) + 3; /* every byte may become \u00XX; quotes, NUL */
     char  *quoted = (char *)malloc(bytes);
     if (!quoted) return 0;
     json_quote(quoted, bytes, text);
@@ -127,7 +128,7 @@ int manifest_fault(char *fault, const char *fmt, ...) {
     return 0;
 }
 
-/* A 64-bit integer as a string of decimal digits. */
+/* Reads a 64-bit integer from a string of decimal digits. Returns 0 if it is none. */
 static int read_u64(const cJSON *value, uint64_t *out) {
     if (!cJSON_IsString(value) || !value->valuestring[0]) return 0;
     *out = 0;
@@ -144,7 +145,8 @@ static int read_i64(const cJSON *value, int64_t *out) {
     return 1;
 }
 
-/* A count of the run, within its limit. The seed and a data file's tokens have none. */
+/* Reads a count of the run, which is within MANIFEST_COUNT_LIMIT. The seed and the tokens of a data file have no such
+ * limit. */
 static int read_amount(const cJSON *value, int64_t *out) { return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT; }
 
 static int read_count(const cJSON *value, int *out) {
@@ -167,7 +169,8 @@ static int read_word(const cJSON *value, char *out, size_t capacity) {
     return 1;
 }
 
-/* The counters, and the recent losses in order. A loss that is no number, or one too many, makes the whole invalid. */
+/* Reads the counters of the guard and its recent losses, in order. Returns 0 if a loss is no number, or if there are
+ * too many. */
 static int read_guard(const cJSON *object, Guard *g) {
     const cJSON *losses = json_member(object, "losses");
     if (!read_amount(json_member(object, "skips"), &g->skips) || !read_amount(json_member(object, "rollbacks"), &g->rollbacks) ||
@@ -183,7 +186,7 @@ static int read_run_id(const cJSON *value, char out[40]) {
     return read_word(value, out, 40) && strlen(out) >= 8 && strspn(out, "0123456789abcdef") == strlen(out);
 }
 
-/* The steps that the moments have not seen. */
+/* Sets m->missed, the steps that the moments have not seen, from the member "updates". */
 static int read_missed(const cJSON *updates, Manifest *m) {
     int64_t seen = m->step;
     if (updates && !read_amount(updates, &seen)) return 0;
@@ -191,7 +194,7 @@ static int read_missed(const cJSON *updates, Manifest *m) {
     return 1;
 }
 
-/* Whose run this is, and where it was. */
+/* Reads run_id, parent and folder. Returns 0 with a fault if one is not valid. */
 static int read_lineage(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *parent = json_member(root, "parent"), *folder = json_member(root, "folder");
     if (!read_run_id(json_member(root, "run_id"), m->run_id)) return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
@@ -287,7 +290,7 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-/* The hash first: a text that does not match it is damaged, whatever its fault. */
+/* Checks the hash first, because a text that does not match it is damaged. Then parses the JSON. */
 static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     char   tail[TAIL_BYTES + 1];
     size_t body = bytes - TAIL_BYTES, values = 0;
@@ -295,7 +298,8 @@ static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     snprintf(tail, sizeof tail, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
     if (memcmp(text + body, tail, TAIL_BYTES) != 0)
         return manifest_fault(fault, MANIFEST_NAME " is damaged: its hash does not match its %zu bytes", bytes);
-    for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{'; /* each comes after one of these */
+    /* One of these characters comes before each value. */
+    for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
     if (values > MANIFEST_VALUES) return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);
     JsonFault wrong;
     if (json_parse(text, bytes, MANIFEST_LIMIT, json, &wrong)) return 1;

@@ -1,5 +1,5 @@
-/* manifest_verify.c - compares the files of a checkpoint with the hashes of the saved bytes. Each thread holds 1 MiB of a
- * run. */
+/* manifest_verify.c - compares the files of a checkpoint with the hashes of the saved bytes. Each thread holds 1 MiB of
+ * an extent. */
 #include <errno.h>
 #include <inttypes.h>
 #include <omp.h>
@@ -31,7 +31,7 @@ static int size_ok(const char *path, const char *name, uint64_t bytes, char *fau
     return 1;
 }
 
-/* One run: 1, or 0 and the fault. */
+/* Checks one extent. Returns 1, or 0 with a fault. */
 static int run_ok(int fd, const char *name, const ManifestExtent *run, char *buffer, char *fault) {
     XXH3_state_t *hash = XXH3_createState();
     int           error = hash ? 0 : -ENOMEM;

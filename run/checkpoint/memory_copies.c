@@ -1,9 +1,9 @@
 /* memory_copies.c - see memory_copies.h.
  *
- * A copy's way: state_copy into the slot's map -> thread: hashes, head, seal -> whole here. Beside it, on more than one
- * host: data to the neighbour as soon as it is copied, all that stands before it once it is sealed; what arrives there
- * is the same file, byte by byte. A slot begins with a zero until then. The next copy starts on no rank before this one
- * is whole on all, so one of the two slots always is.
+ * state_copy writes into the mapped file of a slot. The thread then adds hashes and head, and seals the copy, which is
+ * then whole here. With several hosts the data is sent to the neighbour as soon as it is copied. Everything before the
+ * data is sent once it is sealed. The neighbour gets the same file, byte by byte. A slot begins with a zero until it is
+ * sealed. The next copy starts on no rank before this one is whole on all, so one of the two slots is always whole.
  */
 #include "run/checkpoint/memory_copies.h"
 
@@ -20,16 +20,16 @@
 #include "run/checkpoint/memory_copy.h"
 #include "run/checkpoint/state_copy.h"
 
-enum { HEAD_SPARE = 256 << 10 }; /* a head grows with the losses that guard remembers, and with fp8's maxima */
+enum { HEAD_SPARE = 256 << 10 }; /* bytes for growth of a head: losses in the guard, maxima of fp8 */
 static const double PAUSE_MS = 100.0;
 
-/* meta, data: bytes before the data, and of it. slot: maps, owned. */
+/* The slots of one rank. meta: bytes before the data. data: bytes of the data. slot: mapped files, owned. */
 typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; int is_pinned[MEMORY_SLOTS]; } Slots;
-/* A message to the next host, or from the one before. */
+/* The connection of a sender and a receiver on the next host. */
 typedef struct {
     Comm *pair;       /* owned */
     int   from;       /* the rank that sends */
-    Slots in;         /* of a receiver */
+    Slots in;         /* slots of the receiver */
 } Link;
 
 struct MemoryCopies {
@@ -40,15 +40,15 @@ struct MemoryCopies {
     float     *scratch;   /* owned */
     uint64_t   session;
     Slots      own;
-    Link      *link;      /* owned, by sender: all ranks free theirs in one order */
+    Link      *link;      /* owned, ordered by sender, so that all ranks free them in one order */
     int        links;
-    int        at;        /* the slot that was filled last */
-    Save       save;      /* the thread's while busy */
-    int        in_flight, is_sent, warned; /* is_sent: the thread's work is done, and on its way */
-    int        is_whole;  /* sealed; the thread's while busy */
-    char       fault[MANIFEST_FAULT_BYTES]; /* else */
+    int        at;        /* index of the slot that was filled last */
+    Save       save;      /* used by the thread while busy */
+    int        in_flight, is_sent, warned; /* is_sent: the thread is done, and its work is being sent */
+    int        is_whole;  /* the copy is sealed; used by the thread while busy */
+    char       fault[MANIFEST_FAULT_BYTES]; /* why it is not whole */
     double     begin_ms;
-    MemoryCopied now, done; /* done.step -1: nothing to report */
+    MemoryCopied now, done; /* copy in flight; last one complete (step -1: none to report) */
     Thread     thread;
     int        busy;      /* guarded by the thread's lock */
 };
@@ -71,7 +71,7 @@ static void seal(MemoryCopies *m) {
 
 static void *seal_when_told(void *copies) {
     MemoryCopies *m = (MemoryCopies *)copies;
-    omp_set_num_threads(1); /* the other cores are training */
+    omp_set_num_threads(1); /* training uses the other cores */
     thread_lock(&m->thread);
     for (;;) {
         while (!m->busy && !m->thread.stop) thread_wait(&m->thread);
@@ -102,12 +102,12 @@ static int is_busy(MemoryCopies *m) {
 
 /* --- making and ending -------------------------------------------------------------------------------------------- */
 
-/* Extents are a MiB or more, or end with a run. */
+/* Returns a bound of the number of extents. An extent has at least a MiB, or ends with a file run. */
 static uint64_t most_extents(const FileRuns *runs, int tensors) {
     return (uint64_t)tensors * ((uint64_t)runs->runs + 4 * (uint64_t)runs->elems / MANIFEST_EXTENT_BYTES + 2);
 }
 
-/* The rank at the same place of the next host; -1: there is one host. */
+/* Returns the rank at the same place of the next host, or -1 if there is only one host. */
 static int next_of(Comm *c, int rank) {
     MemoryHost own = memory_host(c, rank);
     if (own.hosts == 1) return -1;
@@ -118,14 +118,14 @@ static int next_of(Comm *c, int rank) {
     return -1;
 }
 
-/* Collective. bytes [2 * ranks]: every rank's before the data, and of it. */
+/* Collective. Writes the sizes of every rank to bytes [2 * ranks]: bytes before the data, bytes of the data. */
 static void share_sizes(const MemoryCopies *m, int64_t *bytes) {
     Comm *c = m->state->comm;
     bytes[2 * comm_rank(c)] = (int64_t)m->own.meta, bytes[2 * comm_rank(c) + 1] = (int64_t)m->own.data;
     comm_all_reduce_i64(c, bytes, 2 * comm_size(c), COMM_SUM);
 }
 
-/* Collective. */
+/* Collective. Makes the links to and from this rank. */
 static void link_hosts(MemoryCopies *m) {
     Comm    *c = m->state->comm;
     int      ranks = comm_size(c);
@@ -144,7 +144,7 @@ static void link_hosts(MemoryCopies *m) {
 
 static int receives(const Link *l) { return comm_rank(l->pair) == 1; }
 
-/* The folder of a host is its first rank's affair. */
+/* Makes the folder of this host, on the first rank of the host. Rank 0 also writes run_id into the run folder. */
 static void make_folder(const MemoryCopies *m, char *fault) {
     const CheckpointState *state = m->state;
     int error = comm_rank(state->comm) == 0 ? memory_write_run_id(state->config->run.dir, state->train_state->run_id) : 0;
@@ -174,7 +174,7 @@ static void unmap_slots(Slots *s) {
     }
 }
 
-/* Collective: unmapped on all ranks before the first of a host removes them. */
+/* Collective. Unmaps the slots on all ranks. Then the first rank of each host removes the files. */
 static void remove_all(MemoryCopies *m) {
     unmap_slots(&m->own);
     for (int i = 0; i < m->links; i++) unmap_slots(&m->link[i].in);
@@ -187,7 +187,7 @@ static void remove_all(MemoryCopies *m) {
     free(m);
 }
 
-/* What a copy takes before its data: its head as it would be now, with room to grow. */
+/* Returns the bytes before the data of a copy. The head has its present size and HEAD_SPARE to grow. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
     size_t head_bytes = 0;
     Save   s = save_prepare(m->state, 0, NULL, &m->runs);
@@ -223,7 +223,7 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
     make_folder(m, fault);
     if (!any_fault(state->comm, fault)) {
         map_slots(m, &m->own, comm_rank(state->comm), 0, fault);
-        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* the GPU's state is copied into these */
+        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* state is copied from the GPU into these */
             m->own.is_pinned[i] = device_pin_host(m->own.slot[i], m->own.meta + m->own.data);
         for (int i = 0; i < m->links; i++)
             if (receives(&m->link[i])) map_slots(m, &m->link[i].in, m->link[i].from, 1, fault);
@@ -257,7 +257,7 @@ static void send(MemoryCopies *m, char *data, DType type, uint64_t bytes) {
         if (!receives(&m->link[i])) comm_send_start(m->link[i].pair, flat(data, type, bytes));
 }
 
-/* Into the same slot, whose beginning arrives last. */
+/* Starts to receive the copies of neighbours into the same slot. The beginning of a slot arrives last. */
 static void await_neighbours(MemoryCopies *m) {
     for (int i = 0; i < m->links; i++) {
         Slots *in = &m->link[i].in;
@@ -273,8 +273,8 @@ static void clear(MemoryCopies *m, int slot) {
         if (receives(&m->link[i])) memset(m->link[i].in.slot[slot], 0, sizeof(MemoryHeader));
 }
 
-/* When the thread is done: what stands before the data follows it. A copy that could not be sealed is sent as it is, a
- * zero in front. */
+/* Sends the bytes before the data once the thread is done. A copy that could not be sealed is sent unchanged, and
+ * begins with a zero. */
 static void send_sealed(MemoryCopies *m) {
     if (m->is_sent || is_busy(m)) return;
     memcpy(m->fault, m->save.fault, sizeof m->fault);
@@ -311,7 +311,7 @@ static void finish(MemoryCopies *m) {
 void memory_copies_start(MemoryCopies *m, int64_t step) {
     if (!m) return;
     double begin = clock_ms();
-    finish(m); /* and so is the one before on all ranks, now: */
+    finish(m); /* now the copy before is complete on all ranks */
     if (any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
         warn("the copy in memory of step %" PRId64 " is of no use: %s", m->now.step, m->fault);
     m->fault[0] = 0;

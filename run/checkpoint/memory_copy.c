@@ -33,7 +33,7 @@ Path memory_folder(const CheckpointState *state) {
                    manifest_hash(found, strlen(found)), comm_host(state->comm, comm_rank(state->comm)));
 }
 
-/* A host's ranks follow each other (comm/world.c). */
+/* The ranks of a host have consecutive numbers (comm/world.c). */
 MemoryHost memory_host(Comm *c, int rank) {
     MemoryHost h = {0};
     for (int r = 0; r < comm_size(c); r++) {
@@ -69,7 +69,7 @@ void memory_seal(void *base, MemoryHeader h, const WrittenExtent *run, const cha
     memcpy((char *)base + offsetof(MemoryHeader, hash), &h.hash, sizeof h.hash);
 }
 
-/* The runs lie in the two large files, and make up the data. */
+/* Returns 1 if the extents are in the two large files, and their lengths sum to data_bytes. */
 static int are_runs(const WrittenExtent *run, uint64_t runs, uint64_t data_bytes) {
     uint64_t left = data_bytes;
     for (uint64_t i = 0; i < runs; i++) {
@@ -117,7 +117,7 @@ static char *read_meta(int fd, uint64_t file_bytes, uint64_t *count, char *fault
     return NULL;
 }
 
-/* Another user may have put a file of this name where anybody may write: it is not read. */
+/* Does not read a file that belongs to another user, because the folder may be writable for everybody. */
 int memory_read(const char *path, MemoryCopy *copy, char *fault) {
     struct stat st;
     uint64_t    count = 0;

@@ -1,15 +1,15 @@
-/* memory_copy.h - the file of one copy in memory: what it is called, and what makes it whole. For memory_copies.c, which
- * fills it, and memory_rescue.c, which reads it after a loss.
+/* memory_copy.h - the file of one copy in memory: its name and its format. memory_copies.c fills it, and
+ * memory_rescue.c reads it after a loss.
  *
- * Each host has a folder DIR/train_gpt-UID-HASH-HOST of its own: HASH of run.dir, HOST so that hosts which share DIR do not
- * meet. In it, for rank 2:
+ * Each host has a folder DIR/train_gpt-UID-HASH-HOST of its own. HASH is that of run.dir. HOST separates hosts that
+ * share DIR. The folder contains, for rank 2:
  *
- *   rank_00002.0, rank_00002.1           two slots, filled in turn
- *   rank_00002.0.next, rank_00002.1.next   on the next host: the same
+ *   rank_00002.0, rank_00002.1           two slots, filled alternately
+ *   rank_00002.0.next, rank_00002.1.next   copies of these on the next host
  *
- * A file is MemoryHeader, the runs that the rank would write, the manifest without files (the "head"), and from
- * data_offset on the bytes of the runs, one after another. The header's hash covers all before the data, the runs' hashes
- * the data. A slot that is being filled begins with a zero.
+ * A file is MemoryHeader, the extents that the rank would write, the manifest without files (the "head"), and from
+ * data_offset on the bytes of the extents, one after another. The hash in the header covers everything before the data.
+ * The hashes of the extents cover the data. A slot that is being filled begins with a zero.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_MEMORY_COPY_H
 #define TRAIN_GPT_RUN_CHECKPOINT_MEMORY_COPY_H
@@ -20,21 +20,21 @@ enum { MEMORY_SLOTS = 2, MEMORY_PAGE = 4096 };
 
 typedef struct {
     char     magic[8];                /* MEMORY_MAGIC; zeros: being filled */
-    uint64_t hash;                    /* of the bytes from `session` on, up to the end of the head */
-    uint64_t session;                 /* drawn by the job that made it: copies of several jobs are never mixed */
+    uint64_t hash;                    /* XXH3 of the bytes from `session` on, up to the end of the head */
+    uint64_t session;                 /* random number of the job, so that copies of several jobs are never mixed */
     int64_t  step;
-    int32_t  rank, ranks;             /* whose it is, of how many */
-    uint64_t runs, head_bytes;        /* behind the header: WrittenExtent [runs], then the head's text */
+    int32_t  rank, ranks;             /* rank that the copy is of; number of ranks */
+    uint64_t runs, head_bytes;        /* after the header: WrittenExtent [runs], then the text of the head */
     uint64_t data_offset, data_bytes; /* data_offset: a multiple of MEMORY_PAGE */
     char     run_id[40];
 } MemoryHeader;
 #define MEMORY_MAGIC "TGMEM01"
-enum { MEMORY_META_LIMIT = 64 << 20 }; /* of data_offset: all that is read before it is believed */
+enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest data_offset, because that much is read before it is checked */
 
-/* One that was read: header, runs and head. */
+/* A copy that was read: header, extents and head. */
 typedef struct {
-    char                *bytes;       /* owned: all before the data */
-    const MemoryHeader  *header;      /* these point into it */
+    char                *bytes;       /* owned: everything before the data */
+    const MemoryHeader  *header;      /* borrowed from bytes, like the next two */
     const WrittenExtent *run;
     const char          *head;
 } MemoryCopy;
@@ -42,31 +42,33 @@ typedef struct {
 typedef struct { char text[40]; } MemoryName;
 MemoryName memory_name(int rank, int slot, int is_next);
 int        memory_is_name(const char *name);
-/* Of this rank's host. */
+/* Returns the folder of the host of this rank. */
 Path memory_folder(const CheckpointState *state);
-/* Ranks on the host of rank `rank`, and its place among them; the hosts, in order of their ranks. */
+/* Where rank `rank` is: the number of hosts, the index of its host, the ranks on that host, and its place among
+ * them. */
 typedef struct { int hosts, host, ranks, place; } MemoryHost;
 MemoryHost memory_host(Comm *c, int rank);
 
-/* What a copy of so many runs takes before its data, with room for a head of head_bytes. */
+/* Returns the bytes before the data in a copy with so many extents (`runs`) and a head of head_bytes. */
 uint64_t memory_meta_bytes(uint64_t runs, uint64_t head_bytes);
-/* Fills in all before the data. base: the file's map. The rest of h is set; h.data_offset has room for runs and head. */
+/* Fills in everything before the data. base: the mapped file. h: all but magic and hash are set, and data_offset leaves
+ * enough bytes for extents and head. */
 void memory_seal(void *base, MemoryHeader h, const WrittenExtent *run, const char *head);
 
-/* Whether `bytes` begin a whole copy in a file of so many bytes. Believes nothing. Points *copy into bytes. 0: the fault
- * is in fault [MANIFEST_FAULT_BYTES], "" where the slot is only being filled. */
+/* Returns 1 if bytes [count] begin a whole copy in a file of file_bytes. Trusts no value. Points *copy into bytes. On 0
+ * the fault is in fault [MANIFEST_FAULT_BYTES]; it is "" if the slot is just being filled. */
 int  memory_parse(char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault);
-/* The same of a file. memory_free it. */
+/* Reads a file and parses it with memory_parse. Free *copy with memory_free. */
 int  memory_read(const char *path, MemoryCopy *copy, char *fault);
 void memory_free(MemoryCopy *copy);
-/* Calls put(ctx, run, its bytes) for every run whose bytes have its hash. Returns 0 and the fault for the first that has
- * not. put: NULL, only to check. */
+/* Calls put(ctx, extent, its bytes) for every extent whose bytes have its hash. Returns 0 with the fault at the first
+ * extent whose bytes have not. put NULL: only checks. */
 int  memory_each_run(const char *path, const MemoryCopy *copy, void (*put)(void *ctx, WrittenExtent run, const void *bytes),
                      void *ctx, char *fault);
 
-/* RUN/run_id names the run whose copies these are: a folder that began anew, or was removed, has nothing to do with
- * copies that an older one has left. Rank 0. */
-int memory_write_run_id(const char *run_dir, const char *run_id);  /* 0 or -errno */
-int memory_read_run_id(const char *run_dir, char run_id[40]);      /* 1, or 0: there is none */
+/* Write and read RUN/run_id, which names the run of the copies. So a run folder that was begun again or removed does
+ * not use the copies of an older run. Rank 0. */
+int memory_write_run_id(const char *run_dir, const char *run_id);  /* returns 0 or -errno */
+int memory_read_run_id(const char *run_dir, char run_id[40]);      /* returns 0 if there is none */
 
 #endif

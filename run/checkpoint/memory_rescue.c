@@ -1,8 +1,9 @@
 /* memory_rescue.c - see memory_rescue.h.
  *
- * Each rank looks at its part of its host's folder; rank 0 gathers what there is, and picks the newest step of one
- * session whose ranks are all there. Then all hash theirs of it, and begin anew when one is damaged. The ranks that hold
- * it write its runs; grid and number of ranks may have changed since.
+ * The ranks of a host divide the files in its folder. Rank 0 gathers the copies found, and chooses the newest step of
+ * one session that has copies of all its ranks. Then all ranks hash the chosen copies that they hold. If one is
+ * damaged, rank 0 chooses again. The ranks that hold the copies write their extents. Grid and number of ranks may have
+ * changed since.
  */
 #include "run/checkpoint/memory_rescue.h"
 
@@ -18,10 +19,11 @@
 typedef struct {
     MemoryCopy copy;         /* owned */
     char       name[40];
-    int        is_checked;   /* its data have their hashes */
+    int        is_checked;   /* the data match their hashes */
 } Found;
 
-typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer; /* index: in the holder's found */
+/* A copy that the rank `holder` has, at `index` of its list found. */
+typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer;
 
 typedef struct {
     const CheckpointState *state; /* borrowed */
@@ -31,10 +33,10 @@ typedef struct {
     int64_t newest;
     Found  *found;           /* owned */
     int     count;
-    Offer  *offer;           /* owned: rank 0, of all ranks, the newest first */
+    Offer  *offer;           /* owned, rank 0: offers of all ranks, the newest first */
     int     offers;
-    char   *said;            /* owned: lines about copies that this rank has found damaged; NULL: none */
-    Offer  *chosen;          /* owned: one for each rank of the lost job; the same on all ranks */
+    char   *said;            /* owned: lines about damaged copies on this rank; NULL: none */
+    Offer  *chosen;          /* owned [ranks]: one for each rank of the lost job; equal on all ranks */
     int     ranks;
 } Rescue;
 
@@ -48,7 +50,7 @@ static void note(Rescue *r, const Path *path, const char *fault) {
     r->said = more;
 }
 
-/* Collective. The notes of all ranks become warnings. */
+/* Collective. Rank 0 prints the lines of all ranks as warnings. */
 static void warn_of_all(Rescue *r) {
     size_t *bytes = NULL, count = 0;
     char   *all = comm_gather(r->comm, r->said, r->said ? strlen(r->said) : 0, 0, &bytes);
@@ -86,7 +88,7 @@ static void look_at(Rescue *r, const char *name) {
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 static int is_copy(const struct dirent *entry) { return memory_is_name(entry->d_name); }
 
-/* The ranks of a host share its files. */
+/* Looks at the copies in the folder of this host. Its ranks divide the files. */
 static void look(Rescue *r) {
     MemoryHost      own = memory_host(r->comm, comm_rank(r->comm));
     struct dirent **entry = NULL;
@@ -106,7 +108,7 @@ static void drop(Rescue *r, int i) {
 
 /* --- which step ---------------------------------------------------------------------------------------------------- */
 
-/* The newest first; of one step session by session, rank by rank. */
+/* Orders offers: the newest step first, then by session, then by rank. */
 static int by_age(const void *a, const void *b) {
     const Offer *x = (const Offer *)a, *y = (const Offer *)b;
     if (x->step != y->step) return x->step > y->step ? -1 : 1;
@@ -132,20 +134,22 @@ static void gather_offers(Rescue *r) {
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
 }
 
-/* The offers from `from` on that belong together, one for each rank into chosen; returns how many ranks there are. */
+/* Collects the offers from index `from` on that have one step and session: one for each rank, into chosen. *next is the
+ * index after them. Returns the number of ranks. */
 static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     const Offer *first = &r->offer[from];
     int          ranks = 0;
     for (*next = from; *next < r->offers; ++*next) {
         const Offer *o = &r->offer[*next];
         if (o->step != first->step || o->session != first->session || o->ranks != first->ranks) break;
-        if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue; /* a neighbour's */
+        if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue; /* a second copy, from the neighbour */
         chosen[ranks++] = *o;
     }
     return ranks;
 }
 
-/* Collective. Fills in chosen, from the newest step whose ranks are all there; ranks 0: there is none. */
+/* Collective. Fills in chosen with the newest step that has copies of all its ranks. Sets ranks to 0 if there is
+ * none. */
 static void choose(Rescue *r) {
     int64_t ranks = 0;
     gather_offers(r);
@@ -164,7 +168,7 @@ static void choose(Rescue *r) {
     comm_broadcast(r->comm, r->chosen, sizeof *r->chosen * (size_t)ranks, 0);
 }
 
-/* Collective. Hashes the data of the chosen copies; how many are damaged. Those are dropped. */
+/* Collective. Hashes the data of the chosen copies, and drops damaged ones. Returns the number of damaged copies. */
 static int64_t check(Rescue *r) {
     int64_t damaged = 0;
     char    fault[MANIFEST_FAULT_BYTES];
@@ -189,7 +193,7 @@ static int64_t check(Rescue *r) {
 
 /* --- its checkpoint ------------------------------------------------------------------------------------------------ */
 
-/* The head of the first rank's copy, from its holder; *m owns all it needs. */
+/* Reads the head of the copy of rank 0 from its holder, on all ranks. *m owns everything it needs. */
 static void read_head(Rescue *r, Manifest *m) {
     const Offer *o = &r->chosen[0];
     const Found *f = o->holder == comm_rank(r->comm) ? &r->found[o->index] : NULL;
@@ -220,7 +224,7 @@ static void write_runs(Rescue *r, Save *s) {
     save_close(s);
 }
 
-/* Ends the job after a fault of any rank. */
+/* Ends the job if any rank has a fault. */
 static void expect_written(Rescue *r, Save *s) {
     if (!any_fault(r->comm, s->fault)) return;
     if (comm_rank(r->comm) == 0) save_drop(s);

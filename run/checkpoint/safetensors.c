@@ -11,8 +11,8 @@
 #include "core/error.h"
 #include "core/memory_file.h"
 
-/* A header needs about six of these characters a tensor; more than a million make the tree costlier than any model of
- * the field. */
+/* Most structural characters ({ [ , and so on) in a header. A tensor needs about six. More than a million cost more
+ * memory than the tree of any known model. */
 enum { STRUCTURE_LIMIT = 1 << 20 };
 
 static const struct { const char *name; size_t bytes;
@@ -36,7 +36,7 @@ PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
     return 0;
 }
 
-/* A whole number from 0 to 2^53: the strict JSON pass has already refused numbers that a double cannot hold. */
+/* Reads a whole number from 0 to 2^53. The strict JSON pass has already refused numbers that a double cannot hold. */
 static int whole(const cJSON *value, uint64_t *out) {
     if (!cJSON_IsNumber(value) || !(value->valuedouble >= 0) || value->valuedouble > 9007199254740992.0) return 0;
     *out = (uint64_t)value->valuedouble;
@@ -100,7 +100,7 @@ static int by_place(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Every byte after the header belongs to exactly one tensor. */
+/* Returns 1 if every byte after the header belongs to exactly one tensor, or 0 with a fault. Sorts the tensors. */
 static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
     uint64_t at = 0;
     qsort(s->tensor, (size_t)s->tensors, sizeof *s->tensor, by_place);
@@ -129,7 +129,7 @@ static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
     return covered(s, data_bytes, fault);
 }
 
-/* First bytes of files that are often taken for safetensors. FILE stands for the path. */
+/* First bytes of files that are often mistaken for safetensors. FILE stands for the path. */
 static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
     {"version ", 8, "is a pointer of Git LFS, not the weights: `git lfs pull` in its folder fetches them"},
     {"\x1f\x8b", 2, "is packed by gzip: unpack it by gzip -dc < FILE > FILE.new && mv FILE.new FILE"},

@@ -1,9 +1,9 @@
 /* safetensors.h - the header of a .safetensors file: a pure parser over bytes and length, and the writer of ours.
  *
- * A file is a u64 length N, N bytes of JSON that start with '{' (spaces may follow it), then the tensors' bytes. The
- * parser believes nothing: lengths and products are checked in 64 bits, the tensors must cover the rest of the file
- * exactly, without holes or overlap, and nothing is allocated beyond a small multiple of the header bytes that are
- * really there. Values are not looked at.
+ * A file is a u64 length N, N bytes of JSON that start with '{' (spaces may follow it), then the bytes of the tensors.
+ * The parser trusts no value. Lengths and products are checked in 64 bits. The tensors must cover the rest of the file
+ * exactly, without holes or overlap. It allocates at most a small multiple of the header bytes that really exist.
+ * Values are not read.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_SAFETENSORS_H
 #define TRAIN_GPT_RUN_CHECKPOINT_SAFETENSORS_H
@@ -15,7 +15,7 @@
 
 enum {
     SAFETENSORS_DIMS         = 8,
-    SAFETENSORS_HEADER_LIMIT = 100000000, /* the reference reader's own */
+    SAFETENSORS_HEADER_LIMIT = 100000000, /* limit of the reference reader */
     SAFETENSORS_FAULT_BYTES  = 480
 };
 
@@ -40,7 +40,7 @@ typedef enum {
 } SafeType;
 
 typedef struct {
-    const char *name;       /* borrowed from the header's tree, or the caller's */
+    const char *name;       /* borrowed from the parsed header, or from the caller */
     SafeType    type;
     int         dims;
     uint64_t    dim[SAFETENSORS_DIMS];
@@ -50,27 +50,27 @@ typedef struct {
 typedef struct {
     SafeTensor *tensor;      /* owned, in the order of their bytes */
     int         tensors;
-    uint64_t    data_offset; /* of the first tensor byte in the file */
+    uint64_t    data_offset; /* offset of the first tensor byte in the file */
     Json        json;        /* owned: holds the names */
 } Safetensors;
 
 const char *safetensors_type_name(SafeType type); /* "F32" */
 size_t      safetensors_type_bytes(SafeType type);
 
-/* Reads the header of a file of file_bytes bytes whose first `bytes` are given: all of the header, or the file is
- * refused. Returns 1, or 0 and the fault as a phrase ("has a hole before tensor \"wte.weight\"") in fault
- * [SAFETENSORS_FAULT_BYTES]. */
+/* Reads the header of a file of file_bytes from data, its first `bytes`. These must contain the whole header. Returns
+ * 1, or 0 with the fault as a phrase ("has a hole before tensor \"wte.weight\"") in fault [SAFETENSORS_FAULT_BYTES]. */
 #define SAFETENSORS_NO_MEMORY "needs more memory than there is"
 int  safetensors_parse(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *out, char *fault);
 void safetensors_free(Safetensors *s);
 
 const SafeTensor *safetensors_find(const Safetensors *s, const char *name); /* NULL if absent */
 
-/* "[768,2304]" into out [capacity]. */
+/* Writes a shape such as "[768,2304]" into out [capacity]. */
 void safetensors_shape(char *out, size_t capacity, const SafeTensor *t);
 
-/* Header of a file that holds these tensors one after another, metadata {"format":"pt"}, padded with spaces to a
- * multiple of 8 bytes: malloc'ed, *bytes of it. Fills begin and end. The same rows give the same bytes. */
+/* Returns the header of a file that holds these tensors one after another, malloc'ed, with its length in *bytes. It has
+ * metadata {"format":"pt"} and is padded with spaces to a multiple of 8 bytes. Fills in begin and end of the tensors.
+ * Equal tensors give equal bytes. */
 char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes);
 
 #endif

@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-/* A span's elements, or this rank's share of what the tensor ranks hold of it; returns how many. */
+/* Copies the elements of a span to `to`, or the share of this rank if the tensor ranks exchange it. Returns their
+ * number. */
 static int64_t copy_span(const CheckpointState *state, float *to, float *scratch, int which, Span span) {
     const Shards *z = state->optimizer->shards;
     int           is_exchanged = exchange_is_needed(z, span);

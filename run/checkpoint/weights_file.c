@@ -16,7 +16,8 @@
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* The length and the header it claims, as far as the file has them: memory for no more than the file's own bytes. */
+/* Reads the length and the header of the file. Allocates no more than the bytes of the file, whatever length it
+ * claims. */
 static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *bytes) {
     uint8_t  length[8];
     uint64_t n = 0;
@@ -109,7 +110,7 @@ void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int6
     if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, io_error_text(failed));
 }
 
-/* Returns 1 if the exponent of no value has all its bits set. Without a branch, so that the loop is one of vectors. */
+/* Returns 1 if no value has all bits of its exponent set. The loop has no branch, so that it is vectorized. */
 static int all_finite(const float *value, int64_t n) {
     uint32_t found = 0;
     for (int64_t i = 0; i < n; i++) {

@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/memory_file.h"
 
-enum { TENSOR_LIMIT = 1 << 17 }; /* three times those of the largest models with experts */
+enum { TENSOR_LIMIT = 1 << 17 }; /* most tensors: three times those of the largest models with experts */
 
 PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
     va_list args;
@@ -20,7 +20,7 @@ PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
     return 0;
 }
 
-/* Visible ASCII that names a .safetensors file in this very folder. */
+/* Returns 1 if name is visible ASCII, names a .safetensors file, and has no folder. */
 static int is_file_name(const char *name) {
     static const char end[] = ".safetensors";
     size_t bytes = strlen(name), tail = sizeof end - 1;
@@ -35,7 +35,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const IndexedTensor *)a)->name, ((const IndexedTensor *)b)->name);
 }
 
-/* The files' names, each once. */
+/* Lists the names of the files in index->file, each once. */
 static void list_files(WeightsIndex *index, const cJSON *map) {
     int count = 0;
     for (const cJSON *entry = map->child; entry; entry = entry->next) index->file[count++] = entry->valuestring;

@@ -29,7 +29,8 @@ static int exists(Path path) {
     return stat(path.text, &st) == 0;
 }
 
-/* NAME or ORGANISATION/NAME in the hub's letters. A path into a folder that is there is none. */
+/* Returns 1 for NAME or ORGANISATION/NAME in letters that the Hugging Face hub allows. A path into an existing folder
+ * is no such name. */
 static int is_hub_name(const char *name) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
     size_t first = strspn(name, letters), second = name[first] == '/' ? strspn(name + first + 1, letters) : 0;
@@ -38,7 +39,7 @@ static int is_hub_name(const char *name) {
     return second > 0 && name[first + 1 + second] == 0 && !exists(path_of("%.*s", (int)first, name));
 }
 
-/* The organisation of models that people know by a name alone. */
+/* Returns the organisation of a model that people know by its name only, or "". */
 static const char *organisation_of(const char *name) {
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
@@ -113,7 +114,8 @@ static int is_adapter_name(const char *name) {
     return strstr(name, ".lora_A") || strstr(name, ".lora_B") || strstr(name, ".lora_embedding_") || strstr(name, ".lora_magnitude_");
 }
 
-/* sign: what shows that it is one. PEFT finds an adapter by the names of its two files. */
+/* Ends the program because a folder holds an adapter. sign: the file or tensor that shows it. PEFT finds an adapter by
+ * the names of its two files. */
 NORETURN static void refuse_adapter(const char *folder, const char *sign) {
     int has_config = exists(path_of("%s/adapter_config.json", folder)),
         has_weights = exists(path_of("%s/adapter_model.safetensors", folder)) || exists(path_of("%s/adapter_model.bin", folder));
@@ -141,7 +143,7 @@ static int holds_model(const char *path) {
     return found;
 }
 
-/* Writes the name of the first file of a folder that ends so into name [300]. Returns 1 if there is one. */
+/* Writes the name of the first file of a folder that ends with `end` into name [300]. Returns 1 if there is one. */
 static int find_ending(const char *folder, const char *end, char *name) {
     struct dirent *entry;
     DIR           *d = opendir(folder);
@@ -196,7 +198,8 @@ NORETURN static void refuse_folder(const char *folder) {
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there", folder);
 }
 
-/* Returns 1 if the folder has one .safetensors file, of another name: it is matched, and refused where it fits. */
+/* Returns 1 if the folder has one .safetensors file, of another name: The caller reads it, and refuses it if it fits
+ * the model. */
 static int has_misnamed(const char *folder, Path *file) {
     struct dirent **list;
     int             number, of, stem, count = list_weights(folder, &list), is_one = count == 1 && !is_part(list[0]->d_name, &number, &of, &stem);
@@ -240,7 +243,7 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
         !is_model(path))
         fail(EXIT_DATA,
              "%s/config.json, which holds the sizes of the model, does not exist: download it to that folder", path);
-    if (is_ours || !is_model(path)) /* a checkpoint that does not verify does not count */
+    if (is_ours || !is_model(path)) /* a checkpoint that does not verify is no model */
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging Face", path);
     if (strlen(folder.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path);
     strcpy(out, folder.text);
@@ -252,7 +255,7 @@ void weights_set_check_json(const char *path) {
         {"generation_config.json", JSON_LIMIT, 0, 1},
         {"tokenizer_config.json", BPE_CONFIG_LIMIT, 1, 1},
         {"special_tokens_map.json", BPE_CONFIG_LIMIT, 1, 1},
-        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* read where it is used; beside WEIGHTS_SINGLE it may be anything */
+        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* not checked here; it is ignored beside WEIGHTS_SINGLE */
     };
     struct stat st;
     int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -405,7 +408,7 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
              w->path, t->name, safetensors_type_name(t->type));
 }
 
-/* Plain name of a parameter row. Arrays of them are sorted by name. */
+/* The plain name of a parameter row and its index. Arrays of these are sorted by name. */
 typedef struct { char plain[64]; int param; } RowName;
 
 static int by_plain(const void *a, const void *b) {
@@ -479,8 +482,8 @@ WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout) {
     return head;
 }
 
-/* Decides between two tensors for one row. Under one name in two files the index decides; else exit 65. Returns 1 if
- * the second is used. */
+/* Decides between two tensors for one row. If they have one name in two files, the index decides; else exit 65. Returns
+ * 1 if the second is used. */
 static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTensor second) {
     int at = weights_index_find(&set->index, second.tensor->name),
         same = strcmp(first.tensor->name, second.tensor->name) == 0;
@@ -494,7 +497,7 @@ static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTens
          second.file->path, second.tensor->name, first.file->path);
 }
 
-/* Refuses a tensor that no row needs: of a block beyond the model's number of blocks, or of another kind of model. */
+/* Refuses a tensor that no row needs: one of a block that the model does not have, or of another kind of model. */
 NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, const SafeTensor *t, int64_t blocks,
                                   WeightsSizes sizes) {
     char    shape[200];
@@ -588,7 +591,7 @@ WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, We
     return m.tensor_of;
 }
 
-/* Returns 1 if a tensor holds nothing but zeros. Of most tensors a few values are read. */
+/* Returns 1 if a tensor holds nothing but zeros. For most tensors it reads only the first few values. */
 static int is_zero(WeightsTensor t) {
     enum { MOST = 1 << 16 };
     float   value[256] = {0}, *more = NULL;
@@ -607,7 +610,8 @@ static int is_zero(WeightsTensor t) {
     return at == elems;
 }
 
-/* A folder's only file fits the model but for its own name, which other programs would not find either. */
+/* Refuses the only file of a folder if it fits the model but has another name than WEIGHTS_SINGLE. Other programs would
+ * not find it either. */
 static void refuse_misnamed(const WeightsSet *set) {
     const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors") || strcmp(name, WEIGHTS_SINGLE) == 0) return;

@@ -16,10 +16,10 @@ typedef struct {
     char        *folder;    /* owned: folder whose config.json describes the weights; NULL for a named file of another name */
     WeightsFile *file;      /* owned [files] */
     int          files;
-    WeightsIndex index;     /* owned: the file of each tensor; its tensors are 0 if there is no index */
+    WeightsIndex index;     /* owned: file of each tensor; index.tensors is 0 without an index */
 } WeightsSet;
 
-/* A tensor of the set; tensor is NULL if it is not there. */
+/* A tensor of the set. tensor is NULL if it is missing. */
 typedef struct {
     const WeightsFile *file;
     const SafeTensor  *tensor;
@@ -36,9 +36,9 @@ void       weights_set_close(WeightsSet *set);
  * with config.json and such weights. Exit 65 if path is none of these. */
 void weights_set_folder(const char *path, char *out, size_t capacity);
 
-/* Exit 65 naming file, line and column if a JSON file of a model is broken. path is the file, or the folder of a model:
- * then config.json, generation_config.json, tokenizer_config.json and special_tokens_map.json are read if they are
- * there. A file of another name is not read. */
+/* Exit 65 naming file, line and column if a JSON file of a model is broken. path is the file, or the folder of a model.
+ * In a folder it reads config.json, generation_config.json, tokenizer_config.json and special_tokens_map.json if they
+ * exist. A file of another name is not read. */
 void weights_set_check_json(const char *path);
 
 /* Returns a hash of the sizes of the files and of samples of their content. */

@@ -1,4 +1,4 @@
-/* weights_stats.c - see weights_stats.h. Threads take pieces of a block, whose figures are added in order. */
+/* weights_stats.c - see weights_stats.h. Threads read chunks of a block. Their statistics are added in order. */
 #include "run/checkpoint/weights_stats.h"
 
 #include <math.h>

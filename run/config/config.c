@@ -15,7 +15,7 @@
 #include "model/block.h"
 #include "run/config/config_load.h"
 
-/* Reads at most limit+1 bytes, so that a file over the limit is seen as such. Returns 0 or an error code of core/io.h. */
+/* Reads at most limit + 1 bytes, so that a longer file is recognized. Returns 0 or an error code of core/io.h. */
 static int read_file(const char *path, IoOpen how, size_t limit, char **text, size_t *bytes) {
     FILE *file = io_open_stream(path, how);
     if (!file && errno != ENOMEM) return errno;
@@ -35,7 +35,7 @@ static int is_model_config(const cJSON *root) {
     return json_member(root, "architectures") || json_member(root, "model_type");
 }
 
-/* Tells what to type to train from the model whose config.json was given. */
+/* Adds a fault with the command to type to train from the model whose config.json was given. */
 static void tell_model_config(ConfigLoad *load, Where where) {
     const char *slash = where.file ? strrchr(where.file, '/') : NULL;
     char        folder[PATH_MAX];
@@ -46,7 +46,7 @@ static void tell_model_config(ConfigLoad *load, Where where) {
                "./train_gpt configs/own.json model.init_from=%s, or sample from it, ./train_gpt sample %s", word.text, word.text);
 }
 
-/* The text of a config file into the options. A fault that ends the reading comes alone; 1 = it could be read. */
+/* Sets the options from the text of a config file. Returns 1 if it could be read. A syntax fault is the only fault. */
 static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *json) {
     JsonFault fault;
     Where     where = load->file;
@@ -66,7 +66,7 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     }
     if (object) {
         config_walk(load, json->root, "", where, &places);
-    } else if (!json->softs || json->root->child) { /* a lone number at fault is no value to show */
+    } else if (!json->softs || json->root->child) { /* a lone faulty number has no value to show */
         char got[SHOWN_BYTES];
         faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s", value_text(json->root, got));
     }
@@ -78,13 +78,14 @@ static size_t shape_field_bytes(const Option *o) {
     return o->type == OPTION_INTEGER ? sizeof(int64_t) : o->type == OPTION_REAL ? sizeof(double) : sizeof(int);
 }
 
-/* gpt2's presets have the sizes that every model needs, others all of a shape. */
+/* Sets the options of the preset that the config does not set. Presets of gpt2 set only the sizes that every model
+ * needs. Other presets set all options of a shape. */
 static void resolve_preset(ConfigLoad *load) {
     Config       *c = load->config;
     const Preset *preset = preset_find(c->model.preset);
     if (!preset) return;
     for (int i = 0; i < OPTION_COUNT; i++) {
-        size_t at = OPTIONS[i].offset - offsetof(Config, model.shape); /* of the field in a shape */
+        size_t at = OPTIONS[i].offset - offsetof(Config, model.shape); /* offset of the field in a shape */
         Given *given = &load->given[i];
         if (at >= sizeof preset->shape || OPTIONS[i].type == OPTION_IGNORED || given->given) continue;
         if (preset->shape.arch == ARCH_GPT2 && OPTIONS[i].need != NEED_MODEL) continue;
@@ -94,7 +95,7 @@ static void resolve_preset(ConfigLoad *load) {
     }
 }
 
-/* Sets the options of a kind that the config does not give. */
+/* Sets options that the config does not set to the defaults of the kind of model. */
 static void resolve_kind(ConfigLoad *load) {
     ModelShape      *shape = &load->config->model.shape;
     const BlockKind *kind = block_kind(*shape);
@@ -103,7 +104,8 @@ static void resolve_kind(ConfigLoad *load) {
     if (kind->keys & READS_N_KV_HEAD) shape->n_kv_head = shape_kv_heads(*shape);
 }
 
-/* On for every kind but gpt2; a run's own config.json has what was resolved, and asks for nothing. */
+/* Sets data.document_mask. It is on by default for every kind but gpt2. The config.json of a run has the resolved
+ * value, which counts as a default. */
 static void resolve_documents(ConfigLoad *load, int is_saved) {
     Config *c = load->config;
     if (!config_given(load, "data.document_mask")->given && c->model.shape.arch != ARCH_GPT2)
@@ -111,7 +113,7 @@ static void resolve_documents(ConfigLoad *load, int is_saved) {
     if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
 }
 
-/* "configs/demo.json" gives "runs/demo". */
+/* Returns the default run.dir: "runs/demo" for "configs/demo.json". */
 static const char *default_dir(Config *c, const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     char        dir[4096 + 8];
@@ -169,10 +171,10 @@ static char *load_end(ConfigLoad *load) {
     return faults_take(&load->faults);
 }
 
-/* The overrides ("key=value"), and the job that the config is for. */
-typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; /* NULL: as the text says */ } Reading;
+/* Overrides ("key=value") and the job that the config is for. run_dir NULL: run.dir of the text. */
+typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; } Reading;
 
-/* A run's folder may have been moved since its config.json was written. */
+/* Sets run.dir to the folder of config.json, because the folder may have been moved since it was written. */
 static void override_dir(ConfigLoad *load, const char *dir) {
     char   text[2 * 4096];
     cJSON *value = cJSON_CreateString(dir);
@@ -238,7 +240,7 @@ char *config_load_elsewhere(const char *path, char *const *overrides, int overri
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 1, NULL}, config);
 }
 
-/* A file's shape leaves unset what its kind does not have: these stay at their defaults. */
+/* Takes the shape of a file. Fields that its kind does not have are not set in it, and keep their defaults. */
 static void take_shape(Config *c, ModelShape shape) {
     ModelShape defaults = c->model.shape;
     c->model.shape = shape;
@@ -272,7 +274,7 @@ char *config_check_shape(ModelShape shape) {
     config_rules_of_shape(&load);
     char *text = load_end(&load);
     config_free(&config);
-    if (text) text[strcspn(text, "\n")] = '\0'; /* the first is enough */
+    if (text) text[strcspn(text, "\n")] = '\0'; /* keeps the first line only */
     return text;
 }
 
@@ -288,6 +290,6 @@ char *config_from_json(const cJSON *json, Config *config) {
         faults_add(&load.faults, load.file, "a config is an object");
     }
     char *text = load_end(&load);
-    if (text) text[strcspn(text, "\n")] = '\0'; /* the first is enough: no person wrote this */
+    if (text) text[strcspn(text, "\n")] = '\0'; /* keeps the first line only, because a program wrote the JSON */
     return text;
 }

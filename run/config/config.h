@@ -1,7 +1,7 @@
-/* config.h - the run config as the program sees it: every option resolved, checked against the others.
+/* config.h - the config of a run: every option resolved, and checked against the others.
  *
- * One row per option in run/config/options.c yields parser, defaults, ranges, --help, JSON Schema and the copy in the
- * run folder. Strings live until config_free.
+ * Each option has one row in run/config/options.c. The rows give the parser, defaults, ranges, --help, the JSON Schema
+ * and the copy in the run folder. Strings live until config_free.
  */
 #ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_H
 #define TRAIN_GPT_RUN_CONFIG_CONFIG_H
@@ -17,14 +17,14 @@
 typedef struct {
     int               count;
     const char      **item;
-    const BlendShare *share; /* [count], of a blend of these sources; NULL: a plain list */
+    const BlendShare *share; /* [count]: share of each source of a blend; NULL: a plain list */
 } StringList;
 
 typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
 typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
 typedef enum { DECAY_SQRT, DECAY_LINEAR } DecayShape;
-/* DEFAULT: of the kind of model, where the vocabulary has an end of text. */
+/* DEFAULT: the kind of model turns the mask on, if the vocabulary has an end of text. */
 typedef enum { DOCUMENT_MASK_NONE, DOCUMENT_MASK_ASKED, DOCUMENT_MASK_DEFAULT } DocumentMask;
 typedef enum { WEIGHT_DECAY_CONSTANT, WEIGHT_DECAY_LR, WEIGHT_DECAY_LINEAR } WeightDecaySchedule;
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
@@ -32,7 +32,7 @@ typedef enum { SEND_DELTAS, SEND_GRADIENTS } OuterSend;
 typedef enum { WAIT_ALL, WAIT_NONE } OuterWait;
 typedef enum { COMPRESS_NONE, COMPRESS_BF16, COMPRESS_INT8 } OuterCompress;
 typedef enum { MOMENTS_OWN, MOMENTS_PEER } OuterMoments;
-/* memory.recompute holds a Recompute of model/block.h. */
+/* Memory of strings and lists of a Config. */
 
 typedef struct ConfigKept ConfigKept;
 
@@ -53,7 +53,7 @@ typedef struct {
     } run;
     struct {
         const char *preset;
-        ModelShape  shape;              /* the options lie in it, as model.n_layer ... */
+        ModelShape  shape;              /* has the options model.n_layer and so on */
         const char *init_from;
     } model;
     struct { double std; } init;
@@ -63,19 +63,19 @@ typedef struct {
         int         document_mask; /* DocumentMask */
         const char *tokenizer;
     } data;
-    struct { double capacity; } moe;    /* its other options are of model.shape */
+    struct { double capacity; } moe;    /* other options of experts are in model.shape */
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
     struct {
         const char *name;
         double      learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
         int         weight_decay_schedule; /* WeightDecaySchedule */
         double      muon_momentum;
-        int         newton_schulz, normuon; /* NewtonKind; */
+        int         newton_schulz, normuon; /* NewtonKind; 0 or 1 */
     } optimizer;
     struct {
         int     name;               /* ScheduleKind */
         int64_t warmup_steps;
-        int     warmup_given;       /* the config sets warmup_steps, be it to 0 */
+        int     warmup_given;       /* the config sets warmup_steps, perhaps to 0 */
         double  final_lr_fraction, decay_fraction;
         int     decay;              /* DecayShape */
     } schedule;
@@ -91,7 +91,7 @@ typedef struct {
         int         send, wait, compress, moments, stream; /* OuterSend, OuterWait, OuterCompress, OuterMoments, 0 or 1 */
         double      learning_rate, momentum, patience_seconds, linger_minutes;
     } outer;
-    struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
+    struct { int recompute, offload; /* Recompute of model/block.h; index into OFFLOAD_WORDS */ } memory;
     struct { int64_t every, keep, keep_every; int keep_best; int64_t memory_every; const char *memory_dir; } checkpoint;
     struct { int64_t every, tokens; StringList tasks; int64_t tasks_every; } eval;
     struct {
@@ -104,54 +104,61 @@ typedef struct {
 
 /* Reads a config file and applies the overrides, such as "optimizer.learning_rate=3e-4", whose value is JSON or a bare
  * word read as a string. If path is the folder of a run, its config.json is read and run.dir is that folder. ranks is
- * the size of the job, against which batch.global_tokens is checked; 0 if it is not known yet (call config_check_ranks
- * later).
+ * the size of the job, against which batch.global_tokens is checked. It is 0 if it is not known yet. config_check_ranks
+ * must then be called later.
  *
  * Returns NULL and fills *config. On faults it returns a malloc'ed text with one line "file:line:column: ..." for each
  * fault; a syntax fault is the only one. */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
-/* The same for a machine that is not here: what this build has no kernels for is allowed. */
+/* Loads a config like config_load, but for another machine. Allows settings for which this build has no kernels. */
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 
-/* The same of a file's text [bytes]: a pure function but for the memory of *config. Faults name the file by path. */
+/* Loads a config like config_load, from the text [bytes] of a file. It has no effect but to fill *config. Faults name
+ * the file by path. */
 char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count,
                    int ranks, Config *config);
-void  config_free(Config *config);      /* its strings; also after faults */
+void  config_free(Config *config);      /* frees the strings; also needed after faults */
 
-/* The rule that needs the number of ranks; NULL or a malloc'ed sentence naming the nearest valid values. */
+/* Checks the rules that need the number of ranks. Returns NULL or a malloc'ed sentence that names the nearest valid
+ * values. */
 char *config_check_ranks(const Config *config, int ranks);
-/* The same, of a config whose parallel.*, memory.* and batch.micro_batch were changed after it was read: with the rules
- * between those. */
+/* Checks a config like config_check_ranks after its parallel.*, memory.* or batch.micro_batch were changed. Also checks
+ * the rules between these keys. */
 char *config_check_changed(const Config *config, int ranks);
 /* Checks the sizes of a model that were not read from a config: their ranges, and the rules between them. Returns NULL,
  * or a malloc'ed sentence that names config keys. */
 char *config_check_shape(ModelShape shape);
-Mesh  config_mesh(const Config *config, int ranks); /* the grid of so many ranks, which config_check_ranks has allowed */
-int   config_datas(const Config *config, int ranks); /* of them, those that compute different micro-batches: ranks / (tensor x context x pipeline) */
+Mesh  config_mesh(const Config *config, int ranks); /* the grid of `ranks`, which config_check_ranks has allowed */
+int   config_datas(const Config *config, int ranks); /* groups with different micro-batches */
 
-/* The resolved config, every option, nested; caller deletes. */
+/* Returns the resolved config with every option, as nested objects. The caller deletes it. */
 cJSON *config_to_json(const Config *config);
 /* Returns 1 if text [bytes] is a resolved config, written by config_to_json() of this version or an earlier one. It
  * then has options only, and more of them than people write by hand. */
 int config_is_saved(const char *text, size_t bytes);
-/* Hash of the options that every rank must share: all but the places of data, weights and run folder. Source: XXH3. */
+/* Returns a hash (XXH3) of the options that every rank must share: all but the paths of data, weights and run
+ * folder. */
 uint64_t config_fingerprint(const Config *config);
 
-/* config.json of a run or checkpoint back into a Config (no cross rules). Returns NULL or a malloc'ed fault. */
+/* Fills *config from config.json of a run or checkpoint, without the rules between options. Returns NULL or a malloc'ed
+ * fault. */
 char *config_from_json(const cJSON *json, Config *config);
 
-/* Whether the data.train of two configs (JSON) have other weights or stages: 1, and tells both in words; else 0. */
+/* Compares the weights and stages of data.train in two configs (JSON). Returns 0 if they are equal. Else calls tell
+ * with a text about each, and returns 1. */
 typedef void BlendDiffers(void *ctx, const char *a, const char *b);
 int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx);
 
-/* Compares the options fixed for a resume (resolved model sizes, batch.global_tokens, batch.seq_len, run.seed,
- * data.shuffle, weights and stages of data.train, optimizer.*, schedule.*) with the checkpoint's config, minus
- * run.allow_change: NULL, or a malloc'ed text naming each key with both values. Appends these keys to the list `changed`,
- * unless it is NULL. checkpoint_refuse.c compares the training shards; it knows their sizes. */
+/* Compares the options fixed for a resume with the config of the checkpoint, except those in run.allow_change. Fixed
+ * are resolved model sizes, batch.global_tokens, batch.seq_len, run.seed, data.shuffle, weights and stages of
+ * data.train, optimizer.* and schedule.*. Returns NULL, or a malloc'ed text that names each key with both values.
+ * Appends these keys to the list `changed` unless it is NULL. checkpoint_refuse.c compares the training shards, because
+ * it knows their sizes. */
 char *config_compare(const Config *now, const cJSON *saved, cJSON *changed);
 
-/* The option table for people: all options, those of a section, or one key (0: there is no such topic) in so many
- * columns, with the marks of core/terminal.h; and docs/config.md. */
+/* Print the option table for people. config_print_help prints all options, config_print_topic a section or one key, or
+ * returns 0 if there is no such topic. Both use `columns` columns and the marks of core/terminal.h.
+ * config_print_markdown prints docs/config.md. */
 void config_print_help(FILE *out, int columns);
 int  config_print_topic(FILE *out, const char *topic, int columns);
 void config_print_markdown(FILE *out);

@@ -1,4 +1,5 @@
-/* config_diff.c - see config_diff.h. It compares trees, so that a config of a newer or older program is compared, too. */
+/* config_diff.c - see config_diff.h. It compares JSON trees, so that configs of newer and older programs can be
+ * compared. */
 #include "run/config/config_diff.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ typedef struct {
     int            count;
 } Walk;
 
-/* libcjson compares numbers within a tolerance; near seeds still differ. */
+/* Compares numbers exactly, because libcjson has a tolerance, and near seeds must differ. */
 int config_same_value(const cJSON *a, const cJSON *b) {
     if (!a || !b) return a == b;
     double x = number_value(a), y = number_value(b);
@@ -39,18 +40,18 @@ static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b
     if ((a && b) || !o || o->fallback) {
         const cJSON *x = a ? a : fallback, *y = b ? b : fallback;
         if (!config_same_value(x, y)) tell(walk, path, x, y);
-    } else tell(walk, path, a, b); /* required, or derived from others: there is no default to compare with */
+    } else tell(walk, path, a, b); /* a required or derived value has no default to compare with */
     cJSON_Delete(fallback);
 }
 
-/* The members of a; of those in b as well the pair is compared once, from a's side. */
+/* Walks the members of a. A member that is in both a and b is compared only on the first walk. */
 static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON *b, int is_second) {
     for (const cJSON *item = a ? a->child : NULL; item; item = item->next) {
         char         path[256];
         const cJSON *other = cJSON_IsObject(b) ? json_member(b, item->string) : NULL;
         snprintf(path, sizeof path, "%s%s%s", home, *home ? "." : "", item->string ? item->string : "");
         if (cJSON_IsObject(item)) walk_side(walk, path, item, other, is_second);
-        if (cJSON_IsObject(other)) other = NULL; /* its members are compared from its own side */
+        if (cJSON_IsObject(other)) other = NULL; /* the other walk compares its members */
         if (cJSON_IsObject(item) || is_place(path) || (is_second && other)) continue;
         compare(walk, path, is_second ? other : item, is_second ? item : other);
     }

@@ -1,4 +1,5 @@
-/* config_rules.c - the rules between options. A rule with a faulty option is skipped: one cause, one message. */
+/* config_rules.c - the rules between options. A rule with a faulty option is skipped, so that one cause has one
+ * message. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include "run/config/nearest.h"
 #include "run/config/sources.h"
 
-/* *product of count factors; 0 if it does not fit. */
+/* Multiplies count factors. Returns 0 if the product does not fit. */
 static int multiply(int64_t *product, int count, const int64_t *factor) {
     *product = 1;
     for (int i = 0; i < count; i++)
@@ -24,7 +25,7 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
 
 /* --- the batch and the ranks -------------------------------------------------------------------------------------- */
 
-/* malloc'ed */
+/* Returns a text, malloc'ed. */
 static char *sentence(const char *fmt, ...) PRINTF_LIKE(1, 2);
 static char *sentence(const char *fmt, ...) {
     char   *text;
@@ -37,7 +38,7 @@ static char *sentence(const char *fmt, ...) {
 
 typedef struct { const char *key; int64_t size; } AxisSize;
 
-/* A pipeline keeps the order of sums, unless its parts take turns. */
+/* Refuses grids that change the order of sums with parallel.deterministic. A pipeline without interleave keeps it. */
 static char *check_order(const Config *c) {
     AxisSize one[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context},
                       {"interleave", c->parallel.interleave}, {"expert", c->parallel.expert}, {"replicas", c->parallel.replicas}};
@@ -53,7 +54,7 @@ static char *check_order(const Config *c) {
                     c->parallel.zero_stage);
 }
 
-/* The divisors of `of` that are nearest to value from below and above, as "4 or 6", or the one there is. */
+/* Writes the divisors of `of` that are nearest to value from below and above, such as "4 or 6", or the only one. */
 static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) {
     int64_t below = value < of ? value : of, above = value;
     while (of % below) below--;
@@ -71,7 +72,7 @@ static char *check_neighbours(const Config *c) {
     int64_t    t = c->parallel.tensor, C = s.n_embd;
     uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C;
     uint64_t   inner = s.arch == ARCH_QWEN3_MOE ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
-    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head; /* a width of whole, even heads is a multiple of it */
+    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head; /* the width is a multiple of this */
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
     if (!block_kind(s)->joins_matrices || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
     return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRIu64
@@ -99,7 +100,7 @@ static char *check_tensor(const Config *c) {
     return check_neighbours(c);
 }
 
-/* Chunks are whole tiles of attention. */
+/* Checks that each context rank has whole tiles of attention. */
 static char *check_context(const Config *c) {
     int64_t unit = 128 * c->parallel.context, T = c->batch.seq_len, below = T - T % unit;
     if (c->parallel.context == 1 || T % unit == 0) return NULL;
@@ -112,7 +113,8 @@ static char *check_context(const Config *c) {
                     T, c->parallel.context, unit, below, below + unit);
 }
 
-/* "parallel.pipeline (4) x interleave (4) = 16 parts of 12 layers: at most 12; interleave = 3 or pipeline = 3" */
+/* Checks that each part of the pipeline has a layer. Returns NULL or a sentence such as "parallel.pipeline (4) x
+ * interleave (4) = 16 parts of 12 layers: at most 12; interleave = 3 or pipeline = 3". */
 static char *check_pipeline(const Config *c) {
     int64_t P = c->parallel.pipeline, V = c->parallel.interleave, L = c->model.shape.n_layer;
     if (V > 1 && P == 1)
@@ -124,14 +126,14 @@ static char *check_pipeline(const Config *c) {
         return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
                         " layer%s: at most %" PRId64 "; pipeline = %" PRId64,
                         P, V, P * V, L, L == 1 ? "" : "s", L, V == 1 || L < V ? L : L / V);
-    char pipeline[48] = ""; /* one stage has no parts in turn */
+    char pipeline[48] = ""; /* pipeline = 1 cannot be interleaved */
     if (L / V > 1) snprintf(pipeline, sizeof pipeline, " or pipeline = %" PRId64, L / V);
     return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
                     " layers: at most %" PRId64 "; interleave = %" PRId64 "%s",
                     P, V, P * V, L, L, L / P, pipeline);
 }
 
-/* Interleaved stages take micro-batches in groups of as many as there are stages. */
+/* Checks the number of micro-batches. Interleaved stages need a multiple of the number of stages. */
 static char *check_micro_batches(const Config *c, int ranks) {
     int64_t P = c->parallel.pipeline,
             unit = c->batch.micro_batch * c->batch.seq_len * (ranks > 0 ? config_datas(c, ranks) : 1), group = unit * P;
@@ -145,7 +147,8 @@ static char *check_micro_batches(const Config *c, int ranks) {
                     total / unit, c->parallel.interleave, P, nearest);
 }
 
-/* Uneven shares change the order of sums; and ranks that gather for each micro-batch need equally many. */
+/* Refuses parallel.balance with settings that it breaks. Uneven shares change the order of sums, and ranks that gather
+ * for each micro-batch need equally many. */
 static char *check_balance(const Config *c) {
     if (!c->parallel.balance) return NULL;
     if (c->parallel.deterministic)
@@ -166,7 +169,7 @@ static char *check_balance(const Config *c) {
     return NULL;
 }
 
-/* Whether the model can be divided so, whatever the ranks. */
+/* Returns 1 if the model can be divided by an axis of this size, for any number of ranks. */
 static int divides_model(const Config *c, int axis, int64_t size) {
     Config other = *c;
     *(int64_t *[]){&other.parallel.tensor, &other.parallel.context, &other.parallel.pipeline, &other.parallel.replicas}[axis] = size;
@@ -177,7 +180,8 @@ static int divides_model(const Config *c, int axis, int64_t size) {
     return !fault;
 }
 
-/* ", or tensor = 2 or 4": the sizes next to this one of which there are whole grids; "" if there are none. */
+/* Writes the nearest sizes of an axis that give whole grids, such as ", or tensor = 2 or 4", or "" if there are
+ * none. */
 static void other_sizes(char out[100], const Config *c, int axis, const char *name, int64_t size, int64_t of) {
     int64_t below = size < of ? size - 1 : of, above = size + 1;
     while (below > 0 && (of % below || !divides_model(c, axis, below))) below--;
@@ -187,7 +191,8 @@ static void other_sizes(char out[100], const Config *c, int axis, const char *na
     else if (below > 0 || is_above) snprintf(out, 100, ", or %s = %" PRId64, name, is_above ? above : below);
 }
 
-/* The ranks with other micro-batches that share one state: one of `shared` ranks each. */
+/* Checks that parallel.expert divides the ranks that share one state and compute different micro-batches. shared: ranks
+ * that compute one micro-batch. */
 static char *check_expert_ranks(const Config *c, int ranks, int64_t shared) {
     int64_t shards = ranks / shared;
     char nearest[64];
@@ -281,8 +286,9 @@ static char *check_batch(const Config *c, int ranks) {
     if (!multiply(&unit, 3, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, datas})) {
         printed = asprintf(&text, "%s does not fit in 64 bits", product);
     } else if (total % unit) {
+        /* Interleaved stages need a multiple of `pipeline` micro-batches. */
         int64_t step = c->parallel.interleave > 1 && unit <= INT64_MAX / c->parallel.pipeline ? unit * c->parallel.pipeline : unit;
-        int64_t below = total - total % step, first = below > 0 ? below : step; /* parts in turn take as many micro-batches as stages */
+        int64_t below = total - total % step, first = below > 0 ? below : step;
         printed = asprintf(&text,
                            "batch.global_tokens = %" PRId64 " is %s %s = %" PRId64 "%s; nearest valid values: %" PRId64
                            " and %" PRId64 "%s",
@@ -298,7 +304,7 @@ static void rule_batch(ConfigLoad *load, int ranks) {
     Keys          keys = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
     if (!rule_usable(load, keys)) return;
     if (!rule_usable(load, GRID_KEYS)) return;
-    char *unequal = check_grid(c, ranks); /* a fault of its own */
+    char *unequal = check_grid(c, ranks); /* has a message of its own */
     char *batch = unequal ? NULL : check_batch(c, ranks);
     if (!unequal) add_fault(load, keys, batch ? batch : check_micro_batches(c, ranks));
     free(unequal);
@@ -331,8 +337,8 @@ static void rule_seq_len(ConfigLoad *load) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* A resumed run adds the tokens of its steps to those of a checkpoint (MANIFEST_COUNT_LIMIT): in 64 bits there is room
- * for both. */
+/* Refuses runs whose tokens may overflow. A resumed run adds the tokens of its steps to those of a checkpoint, which
+ * are at most MANIFEST_COUNT_LIMIT. 64 bits hold both. */
 static void rule_tokens(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"run.steps", "batch.global_tokens", NULL};
@@ -370,7 +376,7 @@ static void rule_parameters(ConfigLoad *load) {
     Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", "model.n_kv_head",
                           "model.head_dim", "model.n_inner", "model.n_head", NULL};
     int64_t       parameters, bytes;
-    /* 64 bytes for each: more than weight, master, moments and gradients take, padding included */
+    /* 64 bytes for each parameter: more than weight, master, moments and gradients need, with padding */
     if (!rule_usable(load, keys) ||
         (model_parameters(c->model.shape, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64})))
         return;
@@ -384,8 +390,8 @@ static void rule_parameters(ConfigLoad *load) {
                s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
 }
 
-/* Refuses more tensors than the header of a weights file can list. A model that does not fit into memory has its
- * message already. */
+/* Refuses more tensors than the header of a weights file can list. A model that does not fit into memory already has a
+ * message. */
 static void rule_rows(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
     Keys       layers = {"model.n_layer",
@@ -421,7 +427,7 @@ static void rule_activations(ConfigLoad *load) {
         if (width < c->model.shape.n_expert_inner) width = c->model.shape.n_expert_inner;
         width *= c->model.shape.top_k;
     }
-    /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
+    /* 128 bytes per token, channel and block: twice the floats that fp32 keeps for backward */
     int fits = multiply(&bytes, 5,
                         (int64_t[]){c->batch.micro_batch, c->batch.seq_len, width,
                                     c->model.shape.n_layer, 128}) &&
@@ -482,7 +488,7 @@ static void rule_milestones(ConfigLoad *load) {
                    nearest_multiples(values, N, every));
 }
 
-/* Only a checkpoint of a step that was evaluated can be the best. */
+/* Checks that checkpoint.keep_best has evaluated checkpoints to choose from. */
 static void rule_best(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"checkpoint.keep_best", "eval.every", "checkpoint.every", "data.val", NULL};
@@ -523,7 +529,8 @@ static void rule_allow_change(ConfigLoad *load) {
     }
 }
 
-/* Returns the place in a path that only a shell replaces, ~ at its beginning or $NAME; NULL if there is none. */
+/* Returns the position in a path of text that a shell replaces, ~ at its beginning or $NAME, or NULL if there is
+ * none. */
 static const char *shell_part(const char *path) {
     if (*path == '~') return path;
     for (const char *c = strchr(path, '$'); c; c = strchr(c + 1, '$'))
@@ -531,13 +538,13 @@ static const char *shell_part(const char *path) {
     return NULL;
 }
 
-/* Refuses a path that a shell was to complete. A file or folder that is there under this name is no fault. */
+/* Refuses a path with text that a shell should have replaced, unless a file or folder with this name exists. */
 static void rule_path(ConfigLoad *load, const char *key, const char *path) {
     Keys        keys = {key, NULL};
     char        typed[SHOWN_BYTES];
     const char *part = path ? shell_part(path) : NULL;
     char        begin[4096];
-    int         bytes = part ? (int)(part - path) + (int)strcspn(part, "/") : 0; /* up to the end of the name that has the $ or ~ */
+    int         bytes = part ? (int)(part - path) + (int)strcspn(part, "/") : 0; /* up to the end of that name */
     if (!part || !rule_usable(load, keys)) return;
     if (snprintf(begin, sizeof begin, "%.*s", bytes, path) < (int)sizeof begin && access(begin, F_OK) == 0) return;
     faults_add(&load->faults, rule_where(load, keys), "%s is %s, and only a shell expands %s, outside of quotes: write the whole path%s", key,

@@ -1,4 +1,4 @@
-/* config_saved.c - the resolved config as the run and its checkpoints keep it, and its comparison at a resume. */
+/* config_saved.c - writes the resolved config for the run and its checkpoints, and compares it at a resume. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "run/config/options.h"
 #include "run/config/sources.h"
 
-/* The object with an option's value; NULL if its section is not there. */
+/* Returns the object with the value of an option, or NULL if its section is missing. */
 static cJSON *home_of(const cJSON *root, const Option *o) {
     const char *home = option_home(o);
     return *home ? json_member(root, home) : (cJSON *)root;
@@ -30,7 +30,7 @@ cJSON *config_to_json(const Config *config) {
 }
 
 int config_is_saved(const char *text, size_t bytes) {
-    enum { FIRST_VERSION_OPTIONS = 51 }; /* every version has written these, and a config for people has half as many */
+    enum { FIRST_VERSION_OPTIONS = 51 }; /* all versions write these; people write half as many */
     Json      json;
     JsonFault fault;
     int       count = 0, only_options = 1;
@@ -50,7 +50,7 @@ int config_is_saved(const char *text, size_t bytes) {
     return only_options && count >= FIRST_VERSION_OPTIONS;
 }
 
-/* Hosts may keep data, weights and run folder under different paths. */
+/* Leaves out the paths of data, weights and run folder, which may differ between hosts. */
 uint64_t config_fingerprint(const Config *config) {
     cJSON *root = config_to_json(config), *data = json_member(root, "data");
     char  *blend = sources_text(json_member(data, "train"));
@@ -74,7 +74,7 @@ static int is_allowed(const StringList *allow, const Option *o) {
     return 0;
 }
 
-/* The earlier value of an option that was not saved: its default. */
+/* Returns the former value of an option that was not saved, which is its default. */
 static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
 
 int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx) {
@@ -94,7 +94,7 @@ static void say_blends(void *ctx, const char *ours, const char *theirs) {
     fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->before ? "; " : "", ours, theirs);
 }
 
-/* Weights and stages of data.train; the files themselves are another's to compare. */
+/* Compares weights and stages of data.train. checkpoint_refuse.c compares the files. */
 static int blends_differ(const Config *now, const cJSON *saved, FILE *out, int before) {
     if (is_allowed(&now->run.allow_change, option_find("data.train"))) return 0;
     Said   said = {out, before};
@@ -117,7 +117,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
-        const cJSON *then = json_member(home_of(saved, o), option_name(o)); /* NULL in one written before the option was there */
+        const cJSON *then = json_member(home_of(saved, o), option_name(o)); /* NULL if the option is newer */
         cJSON       *absent = then ? NULL : default_value(o), *value = option_to_json(o, now);
         if (!then) then = absent;
         if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");

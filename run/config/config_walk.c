@@ -1,4 +1,4 @@
-/* config_walk.c - from a JSON tree, or an override, to options: known keys are set, the others get the nearest valid
+/* config_walk.c - sets options from a JSON tree or an override. An unknown key gets a fault with the nearest valid
  * key. */
 #include <limits.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static int is_section(const char *name) {
 
 typedef struct { const char *name[40]; } Names; /* ends with NULL */
 
-/* The valid names in a section; "" for the top level. */
+/* Returns the valid names in a section; "" for the top level. */
 static Names taken_names(const char *section) {
     Names names;
     int   count = 0;
@@ -38,7 +38,7 @@ static Names taken_names(const char *section) {
     return names;
 }
 
-/* "optimizer takes name, learning_rate, ...". Returns out. */
+/* Writes "optimizer takes name, learning_rate, ...". Returns out. */
 static char *taken_text(const char *section, char *out, size_t capacity) {
     Names  names = taken_names(section);
     size_t used = (size_t)snprintf(out, capacity, "%s takes", *section ? section : "the top level");
@@ -46,11 +46,12 @@ static char *taken_text(const char *section, char *out, size_t capacity) {
     return out;
 }
 
-/* Returns the section that was probably meant by an unknown key that holds an object, else NULL. */
+/* Adds a fault for an unknown key. Returns the section that the user probably meant if the key holds an object, else
+ * NULL. */
 static const char *refuse_unknown(ConfigLoad *load, const char *path, const char *section, const cJSON *value, Where where) {
     char typed[QUOTED], takes[512];
     int  as_section = !strchr(path, '.') && cJSON_IsObject(value);
-    if (load->faults.count >= FAULTS_SHOWN) { /* only counted: a hostile file must not cost a search per key */
+    if (load->faults.count >= FAULTS_SHOWN) { /* only counted, so that a hostile file does not cost a search per key */
         faults_add(&load->faults, where, "unknown key");
         return NULL;
     }
@@ -64,11 +65,11 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
                    nearest_word(path + (*section ? strlen(section) + 1 : 0), names.name).word);
     }
     if (nearest.sure && as_section) return nearest.word;
-    if (nearest.sure) config_given(load, nearest.word)->faulty = 1; /* and so not called missing as well */
+    if (nearest.sure) config_given(load, nearest.word)->faulty = 1; /* so that it is not reported as missing, too */
     return NULL;
 }
 
-/* --- soft faults of the text: numbers that cannot be kept, keys that stand twice ---------------------------------- */
+/* --- soft faults of the text: numbers that cannot be stored, duplicate keys --------------------------------------- */
 
 static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace end) {
     for (const Json *json = places->json; json && places->listed < json->softs; places->listed++) {
@@ -89,7 +90,8 @@ static int count_below(const cJSON *value) {
     return count;
 }
 
-/* Whether a soft fault is about this value or one in it: it must then not be read. The walk is past its entry. */
+/* Returns 1 if a soft fault is about this value or a value in it. It must then not be read. places is after its
+ * entry. */
 static int is_spoilt(const cJSON *value, const Places *places) {
     if (!places->json || !places->json->softs) return 0;
     if (places->next == 0) return 1;
@@ -99,7 +101,8 @@ static int is_spoilt(const cJSON *value, const Places *places) {
     return 0;
 }
 
-/* The walk is past the list's entry; each element before has an entry, and one for each value in it. */
+/* Returns the place of an element of a list. places is after the entry of the list. Each element has an entry, and one
+ * for each value in it. */
 static JsonPlace place_of_element(const cJSON *list, int element, const Places *places) {
     const cJSON *item = list->child;
     int          at = places->next;
@@ -113,7 +116,7 @@ static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Wh
     char   fault[ALLOWED_BYTES + 2 * SHOWN_BYTES];
     int    element;
     Given *given = &load->given[o - OPTIONS];
-    /* Twice in the file: its section stands twice, a listed fault. Either value may be meant, so no rule may use it. */
+    /* If it is twice in the file, its section is, too, which is a listed fault. No rule may use a value then. */
     if (given->given && !given->where.override && !where.override) given->faulty = 1;
     given->given = 1;
     given->where = where;
@@ -149,7 +152,7 @@ static void set_section(ConfigLoad *load, const char *section, const cJSON *valu
 static void walk_member(ConfigLoad *load, const cJSON *value, const char *section, Where key, Where place, Places *places) {
     char          path[PATH], typed[QUOTED];
     const char   *name = value->string;
-    if (strcmp(name, "$comment") == 0) return; /* whatever it is, in any section */
+    if (strcmp(name, "$comment") == 0) return; /* allowed in any section with any value */
     const Option *dotted = strchr(name, '.') ? option_find(name) : NULL;
     snprintf(path, sizeof path, "%s%s%s", section, *section ? "." : "", name);
     const Option *o = strchr(name, '.') ? NULL : option_find(path);
@@ -196,12 +199,12 @@ static const char *find_foreign(const char *text) {
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
 
-/* Whether a value that is no JSON counts as a bare word. Not if JSON was clearly meant; for a number, only letters do:
- * they are no mistyped number. */
+/* Returns 1 if a value that is no JSON counts as a bare word. It does not if it begins like JSON. For a number only
+ * letters count, because they are no mistyped number. */
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
     if (*text && strchr("{[\"", *text) && access(text, F_OK) != 0) return 0;
-    /* For True and False JSON's reader suggests the right word. */
+    /* The JSON parser suggests the right word for True and False. */
     if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
 }
@@ -248,7 +251,7 @@ void config_override(ConfigLoad *load, const char *argument) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && is_section(section) ? section : "", value, where);
     }
-    if (known) config_tell_rest(load, where, &places); /* not those inside an unknown key */
+    if (known) config_tell_rest(load, where, &places); /* skips faults inside an unknown key */
     if (bare) cJSON_Delete(value);
     json_free(&json);
 }

@@ -5,24 +5,24 @@
 #include "core/error.h"
 #include "core/json.h"
 
-enum { FAULTS_SHOWN = 100 }; /* more are only counted */
+enum { FAULTS_SHOWN = 100 }; /* faults that are printed; others are only counted */
 
-/* Where a value came from; all NULL: nowhere that has a name (config_from_json, a default). */
+/* The source of a value. All NULL: a source without a name (config_from_json, a default). */
 typedef struct {
-    const char *file;      /* borrowed; as the user gave it                     */
-    const char *override;  /* borrowed; the argument, if it came from one       */
-    JsonPlace   at;        /* in file; line 0: the file as a whole              */
+    const char *file;      /* borrowed: path as the user typed it               */
+    const char *override;  /* borrowed: the argument, if the value is from one  */
+    JsonPlace   at;        /* place in file; line 0: the file as a whole        */
 } Where;
 
 typedef struct {
-    char  *text;           /* owned; lines, each ending in a line feed; NULL while there is none */
+    char  *text;           /* owned: lines, each with a line feed; NULL without faults */
     size_t bytes;
     int    count;
 } Faults;
 
-/* Adds "file:line:column: error: ..." (or override "...": error: ...). */
+/* Adds a line "file:line:column: error: ..." or "override "...": error: ...". */
 void  faults_add(Faults *faults, Where where, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* The text, malloc'ed and handed over, NULL if there was no fault. */
+/* Returns the text, malloc'ed, for the caller to free, or NULL if there was no fault. */
 char *faults_take(Faults *faults);
 
 #endif

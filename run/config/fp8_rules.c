@@ -1,4 +1,4 @@
-/* fp8_rules.c - the rules of precision = "fp8": which models and runs it is built for. */
+/* fp8_rules.c - the rules of precision = "fp8": which models and runs support it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include "model/precision.h"
 #include "run/config/config_load.h"
 
-enum { MULTIPLE = 16 }; /* of both sides of a matrix: cuBLASLt's condition */
+enum { MULTIPLE = 16 }; /* required divisor of both dimensions of a matrix, by cuBLASLt */
 
-/* Both sides of the blocks' four matrices, as a tensor rank has them. */
+/* Checks both dimensions of the four matrices of a block, per tensor rank. */
 static void rule_widths(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head",

@@ -1,11 +1,11 @@
-/* model_rules.c - the rules of model.arch: what a kind of model needs, and what it does not have. */
+/* model_rules.c - the rules of model.arch: options that a kind of model needs, and options that it does not have. */
 #include <inttypes.h>
 
 #include "model/block.h"
 #include "model/mup.h"
 #include "run/config/config_load.h"
 
-/* A fault about the key: rules that need it are skipped from here on. */
+/* Adds a fault about the key. Later rules that need the key are skipped. */
 #define REFUSE(load, name, ...)                                                         \
     do {                                                                                \
         Keys keys_ = {name, "model.arch", NULL};                                        \
@@ -14,7 +14,7 @@
         config_given(load, name)->faulty = 1;                                           \
     } while (0)
 
-/* Keys that the kind does not read. */
+/* Refuses values of keys that the kind does not read. */
 static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
     if (!(kind->keys & READS_N_KV_HEAD) && shape_kv_heads(s) != s.n_head)
         REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 ": the heads of model.arch = \"%s\" share no keys; leave it out, or "
@@ -55,7 +55,7 @@ static void rules_of_rope(ConfigLoad *load, ModelShape s) {
     rules_of_scaling(load, s);
 }
 
-/* Another kind has no experts: their keys are as if not given. */
+/* Refuses keys of experts for a kind without experts. */
 static void rules_of_no_experts(ConfigLoad *load, ModelShape s) {
     struct { const char *key; int64_t value; } of[] = {{"moe.experts", s.n_experts}, {"moe.top_k", s.top_k},
                                                        {"moe.n_inner", s.n_expert_inner}};
@@ -71,7 +71,7 @@ static void rules_of_no_experts(ConfigLoad *load, ModelShape s) {
                "\"qwen3-moe\"", load->config->parallel.expert, block_kind(s)->name);
 }
 
-/* Experts on several ranks. */
+/* Checks parallel.expert, which divides the experts among ranks. */
 static void rules_of_expert_ranks(ConfigLoad *load, ModelShape s) {
     const Config *c = load->config;
     int64_t       e = c->parallel.expert, below = e;

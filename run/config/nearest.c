@@ -8,7 +8,7 @@
 
 enum { LONGEST = 64 };
 
-/* The names of keys in llm.c, nanoGPT, Hugging Face, Megatron and torchtitan. */
+/* Names that llm.c, nanoGPT, Hugging Face, Megatron and torchtitan have for our keys. */
 static const struct { const char *foreign, *key; } SYNONYMS[] = {
     {"lr", "optimizer.learning_rate"}, {"max_lr", "optimizer.learning_rate"}, {"base_lr", "optimizer.learning_rate"},
     {"peak_lr", "optimizer.learning_rate"}, {"wd", "optimizer.weight_decay"}, {"decay", "optimizer.weight_decay"},
@@ -60,7 +60,7 @@ static int fold(char c) {
     return c == '-' ? '_' : (unsigned char)c;
 }
 
-/* Folds the first LONGEST bytes of a word; returns their number. */
+/* Folds the case of the first LONGEST bytes of a word, and '-' to '_'. Returns their number. */
 static int fold_word(unsigned char folded[LONGEST], const char *word) {
     int length = 0;
     for (; length < LONGEST && word[length]; length++) folded[length] = (unsigned char)fold(word[length]);
@@ -69,7 +69,7 @@ static int fold_word(unsigned char folded[LONGEST], const char *word) {
 
 static int min(int a, int b) { return a < b ? a : b; }
 
-/* Optimal string alignment: a table of three rows. */
+/* Computes the optimal string alignment with a table of three rows. */
 int edit_distance(const char *left, const char *right) {
     unsigned char a[LONGEST], b[LONGEST];
     int           n = fold_word(a, left), m = fold_word(b, right), rows[3][LONGEST + 1];
@@ -85,19 +85,19 @@ int edit_distance(const char *left, const char *right) {
     return rows[n % 3][m];
 }
 
-/* Whether two folded words are equal in all bytes; edit_distance() compares only the first LONGEST. */
+/* Returns 1 if two words are equal in all bytes after folding. edit_distance() compares only the first LONGEST. */
 static int same_word(const char *left, const char *right) {
     int i = 0;
     while (left[i] && fold(left[i]) == fold(right[i])) i++;
     return fold(left[i]) == fold(right[i]);
 }
 
-/* A lower bound of edit_distance(): the difference of the lengths that count. */
+/* Returns a lower bound of edit_distance(): the difference of the lengths, of at most LONGEST each. */
 static int least_distance(const char *left, const char *right) {
     return abs((int)strnlen(left, LONGEST) - (int)strnlen(right, LONGEST));
 }
 
-/* A third of the letters may be wrong, and one in any case. */
+/* Returns 1 if at most a third of the letters are wrong. One wrong letter is always allowed. */
 static int is_near(int edits, const char *typed) {
     int length = (int)strlen(typed);
     return edits <= (length < 6 ? 1 : length / 3);
@@ -126,7 +126,7 @@ static int same_section(const char *path, const char *key) {
     return strcspn(path, ".") == length && !strncmp(path, key, length);
 }
 
-/* A word cut short or drawn out ("temp", "training") counts as one edit. */
+/* Returns 1 if one word is the beginning of the other ("temp", "training"), which counts as one edit. */
 static int is_cut_short(const char *typed, const char *word) {
     size_t length = strlen(typed) < strlen(word) ? strlen(typed) : strlen(word), same = 0;
     while (same < length && fold(typed[same]) == fold(word[same])) same++;
@@ -135,7 +135,8 @@ static int is_cut_short(const char *typed, const char *word) {
 
 typedef struct { Nearest found; int least; } Search;
 
-/* A key of another section costs half an edit, so the typed section wins a tie; other ties go to the first row. */
+/* Compares a key with the best one so far. A key of another section costs half an edit more, so the typed section wins
+ * a tie. Other ties go to the first row. */
 static void consider(Search *search, const char *path, const char *key) {
     const char *typed = last_part(path), *word = last_part(key);
     int         cut_short = is_cut_short(typed, word);
@@ -147,7 +148,8 @@ static void consider(Search *search, const char *path, const char *key) {
     search->found = (Nearest){key, is_near(by_whole <= by_last ? whole : last, typed)};
 }
 
-/* A key of the typed section that is one edit away comes before another section's of the same name: parallel.experts. */
+/* Prefers a key of the typed section that is one edit away over an equal name in another section, as for
+ * parallel.experts. */
 static void near_in_section(Search *search, const char *path) {
     for (int i = 0; strchr(path, '.') && i < OPTION_COUNT; i++)
         if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1) search->found.word = OPTIONS[i].key;

@@ -1,5 +1,5 @@
-/* optimizer_rules.c - the rules of optimizer.name: the runs that an update rule is not built for, and the keys that it does
- * not read. */
+/* optimizer_rules.c - the rules of optimizer.name: runs that an update rule cannot train, and keys that it does not
+ * read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static int is_muon(const Config *c) { return !strcmp(c->optimizer.name, OPTIMIZER_MUON.name); }
 
-/* A key of Muon alone that has another value than its default. */
+/* Refuses a key of Muon that differs from its default with another optimizer. */
 static void rule_unread(ConfigLoad *load, const char *key) {
     const Option *o = option_find(key);
     Keys          keys = {key, "optimizer.name", NULL};
@@ -24,7 +24,7 @@ static void rule_unread(ConfigLoad *load, const char *key) {
     cJSON_Delete(value), cJSON_Delete(usual), free(shown);
 }
 
-/* Muon updates whole matrices where the products run. */
+/* Muon updates whole matrices on the device that computes the products. */
 const char *optimizer_fault(const Config *c) {
     if (!c->optimizer.name || !is_muon(c)) return NULL;
     if (c->memory.offload == MEMORY_HOST)

@@ -1,4 +1,4 @@
-/* option_docs.c - the option table for editors (JSON Schema 2020-12); for people: option_help.c. */
+/* option_docs.c - writes the option table as JSON Schema 2020-12, for editors. option_help.c writes it for people. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static void add_comment(cJSON *properties) {
     add_text(add(properties, "$comment", cJSON_CreateObject()), "description", "for readers, of any type; ignored");
 }
 
-/* A list of {"path", "weight", "until_tokens"}. */
+/* Returns the schema of a list of {"path", "weight", "until_tokens"}. */
 static cJSON *blend_schema(void) {
     cJSON *blend = cJSON_CreateObject(), *source = cJSON_CreateObject(), *properties = cJSON_CreateObject(), *required = cJSON_CreateArray();
     cJSON *path = cJSON_CreateObject(), *weight = cJSON_CreateObject(), *until = cJSON_CreateObject();
@@ -97,7 +97,7 @@ static cJSON *object_schema(void) {
     return schema;
 }
 
-/* A model is a preset, or all five sizes. */
+/* Adds the rule that a model has a preset, or all five sizes. */
 static void add_model_rule(cJSON *schema) {
     cJSON *any = add(schema, "anyOf", cJSON_CreateArray());
     cJSON *preset = cJSON_CreateObject(), *sizes = cJSON_CreateObject(), *required = add(sizes, "required", cJSON_CreateArray());
@@ -110,7 +110,7 @@ static void add_model_rule(cJSON *schema) {
     append(any, sizes);
 }
 
-/* The schema of one section, and whether a config must have it. */
+/* Returns the schema of one section. *needed: 1 if a config must have it. */
 static cJSON *section_schema(const char *section, int *needed) {
     cJSON *schema = object_schema(), *properties = json_member(schema, "properties"), *required = cJSON_CreateArray();
     int    has_sizes = 0;

@@ -1,4 +1,4 @@
-/* option_help.c - the option table for people: `help config`, one section or key of it, and docs/config.md. */
+/* option_help.c - prints the option table for people: `help config`, one section or key of it, and docs/config.md. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { KEY_WIDTH = 27, DEFAULT_WIDTH = 11, PAGE_WIDTH = 120, ROW_BYTES = 1024 };
 
-/* "ring | mpi", "integer, 1 to 8"; nothing where any string goes. */
+/* Writes the allowed values in short: "ring | mpi", "integer, 1 to 8", or nothing if any string is allowed. */
 static void range_short(const Option *o, char out[ALLOWED_BYTES]) {
     char low[SHOWN_BYTES], high[SHOWN_BYTES];
     int  used = 0;
@@ -26,7 +26,7 @@ static void range_short(const Option *o, char out[ALLOWED_BYTES]) {
     }
 }
 
-/* The default as a command line has it. */
+/* Writes the default as on a command line, without quotes. Returns out. */
 static const char *bare(const char *text, char out[SHOWN_BYTES]) {
     size_t bytes = strlen(text);
     if (bytes > 2 && text[0] == '"') snprintf(out, SHOWN_BYTES, "%.*s", (int)bytes - 2, text + 1);
@@ -39,7 +39,7 @@ static void print_row(FILE *out, const Option *o, int columns) {
     int         at = 2 + KEY_WIDTH + DEFAULT_WIDTH;
     const char *value = bare(option_default_text(o), shown);
     range_short(o, range);
-    /* A long default has a line of its own. */
+    /* The text after a long default begins on the next line. */
     if ((int)strlen(value) < DEFAULT_WIDTH) snprintf(gap, sizeof gap, "%*s", DEFAULT_WIDTH - (int)strlen(value), "");
     else                                    snprintf(gap, sizeof gap, "\n%*s", at, "");
     snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%*s%s%s%s%s%s%s", o->key, KEY_WIDTH - (int)strlen(o->key), "",
@@ -64,7 +64,7 @@ void config_print_help(FILE *out, int columns) {
     }
 }
 
-/* One key with all that its row has. */
+/* Prints one key with everything in its row. */
 static void print_key(FILE *out, const Option *o, int columns) {
     char        row[ROW_BYTES], allowed[ALLOWED_BYTES], shown[SHOWN_BYTES];
     const char *value = o->example ? o->example : o->fallback ? bare(o->fallback, shown) : "...";

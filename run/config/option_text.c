@@ -1,4 +1,4 @@
-/* option_text.c - the allowed values of options, as text for people. */
+/* option_text.c - writes the allowed values of options as text for people. */
 #include "run/config/options.h"
 
 #include <stdio.h>

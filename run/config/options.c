@@ -1,4 +1,4 @@
-/* options.c - see options.h: the table, and the work of a single row. */
+/* options.c - see options.h: the table, and the functions of a single row. */
 #include "run/config/options.h"
 
 #include <math.h>
@@ -14,11 +14,12 @@
 #include "model/precision.h"
 #include "run/config/sources.h"
 
-#define EXACT 9007199254740992.0 /* 2^53: a JSON number is exact up to it */
-#define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
-#define BIG   1e30               /* stays finite as fp32 */
+#define EXACT 9007199254740992.0 /* 2^53: JSON numbers are exact up to here */
+#define DIM   2147483647.0       /* limit of token ids and dimensions, which are 32-bit */
+#define BIG   1e30               /* largest real, finite as fp32 */
 
-/* Of llama and qwen3; then further fields. Without any positions are not scaled; the rest as the options' defaults. */
+/* Shapes of llama and qwen3. Further fields follow the sizes. Without them positions are not scaled, and other fields
+ * have the defaults of the options. */
 #define LLAMA_SHAPE(layers, heads, keys, width, inner, positions, vocabulary, ...)                                     \
     {.n_layer = layers, .n_head = heads, .n_kv_head = keys, .n_embd = width, .n_inner = inner, .n_positions = positions, \
      .vocab_size = vocabulary, .arch = ARCH_LLAMA, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4,               \
@@ -32,12 +33,13 @@
      .arch = ARCH_QWEN3_MOE, .head_dim = head, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, \
      .rope_original_positions = 8192, .n_experts = experts, .top_k = chosen, .n_expert_inner = inner, .norm_top_k = 1, \
      .balance = BALANCE_SWITCH, .balance_rate = 1e-3}
-static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
+static const Preset PRESETS[] = { /* sizes as published on Hugging Face */
     {"gpt2-124m", GPT2_SHAPE(12, 12, 768, 1024, 50257)}, /* Radford et al. 2019 */
     {"gpt2-355m", GPT2_SHAPE(24, 16, 1024, 1024, 50257)},
     {"gpt2-774m", GPT2_SHAPE(36, 20, 1280, 1024, 50257)},
     {"gpt2-1558m", GPT2_SHAPE(48, 25, 1600, 1024, 50257)},
-    {"llama-160m", LLAMA_SHAPE(12, 12, 12, 768, 3072, 2048, 32000, .norm_eps = 1e-6, .rope_theta = 10000)}, /* JackFram's */
+    /* JackFram/llama-160m */
+    {"llama-160m", LLAMA_SHAPE(12, 12, 12, 768, 3072, 2048, 32000, .norm_eps = 1e-6, .rope_theta = 10000)},
     {"llama3-1b", LLAMA_SHAPE(16, 32, 8, 2048, 8192, 131072, 128256, .norm_eps = 1e-5, .rope_theta = 500000, /* Llama 3.2 */
                               .tie_embeddings = 1, .rope_factor = 32)},
     {"llama3-8b", LLAMA_SHAPE(32, 32, 8, 4096, 14336, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)}, /* Grattafiori et al. 2024 */
@@ -48,7 +50,7 @@ static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
     {"qwen3-4b", QWEN3_SHAPE(36, 32, 2560, 9728, 1)},
     {"qwen3-8b", QWEN3_SHAPE(36, 32, 4096, 12288, 0)},
     {"qwen3-30b-a3b", QWEN3_MOE_SHAPE(48, 32, 4, 2048, 128, 128, 8, 768, 40960, 151936)},
-    {"qwen3-moe-small", QWEN3_MOE_SHAPE(8, 8, 4, 512, 64, 16, 2, 512, 2048, 50257)}, /* ours: to try experts on one machine */
+    {"qwen3-moe-small", QWEN3_MOE_SHAPE(8, 8, 4, 512, 64, 16, 2, 512, 2048, 50257)}, /* ours, for one machine */
 };
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
@@ -83,7 +85,7 @@ static const char *const WAIT_WORDS[]     = {[WAIT_ALL] = "all", [WAIT_NONE] = "
 static const char *const COMPRESS_WORDS[] = {[COMPRESS_NONE] = "none", [COMPRESS_BF16] = "bf16", [COMPRESS_INT8] = "int8", NULL};
 static const char *const MOMENTS_WORDS[]  = {[MOMENTS_OWN] = "own", [MOMENTS_PEER] = "peer", NULL};
 
-/* The offset of a field, refused by the compiler if the field's type is not the row's. */
+/* The offset of a field. The compiler refuses it if the field does not have the type of the row. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
 /* KEY(field, default, allowed values, help and further members) */
 #define TEXT(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_TEXT, .offset = FIELD(f, const char *), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}

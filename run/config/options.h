@@ -1,6 +1,5 @@
-/* options.h - the option table: one row per key of the run config. Parser, defaults, ranges, --help, the JSON Schema,
- * the resolved copy and the comparison at a resume all walk these rows; adding an option is a field in Config and a row
- * here.
+/* options.h - the option table: one row per key of the config. Parser, defaults, ranges, --help, the JSON Schema, the
+ * resolved copy and the comparison at a resume all use these rows. A new option needs a field in Config and a row here.
  */
 #ifndef TRAIN_GPT_RUN_CONFIG_OPTIONS_H
 #define TRAIN_GPT_RUN_CONFIG_OPTIONS_H
@@ -9,65 +8,65 @@
 #include "run/config/config.h"
 
 typedef enum {
-    OPTION_IGNORED, /* any string; not kept                                  */
+    OPTION_IGNORED, /* any string, which is not stored                       */
     OPTION_TEXT,    /* const char *; max = longest in bytes, min = shortest  */
     OPTION_WORD,    /* const char *, one of words                            */
-    OPTION_CHOICE,  /* int: the index into words                             */
+    OPTION_CHOICE,  /* int: index into words                                 */
     OPTION_FLAG,    /* int 0 or 1                                            */
     OPTION_INTEGER, /* int64_t                                               */
     OPTION_REAL,    /* double                                                */
     OPTION_LIST,    /* StringList: a string or a list of strings; min = fewest   */
-    OPTION_SOURCES  /* the same, or a list of sources with weights (sources.h)   */
+    OPTION_SOURCES  /* StringList like OPTION_LIST, or a list of sources with weights (sources.h) */
 } OptionType;
 
 typedef enum {
-    NEED_NONE,     /* fallback holds                          */
-    NEED_ALWAYS,   /* must be given                           */
-    NEED_MODEL,    /* must be given, or follows from a preset */
-    NEED_DERIVED   /* follows from other values: shown        */
+    NEED_NONE,     /* the default is fallback                 */
+    NEED_ALWAYS,   /* the key is required                     */
+    NEED_MODEL,    /* the key or a preset is required         */
+    NEED_DERIVED   /* follows from other values; see shown    */
 } OptionNeed;
 
 typedef struct {
-    const char        *key;       /* "run.steps" */
+    const char        *key;       /* such as "run.steps" */
     OptionType         type;
-    size_t             offset;    /* of the field in Config */
-    const char        *fallback;  /* the default as JSON; NULL: see need */
+    size_t             offset;    /* offset of the field in Config */
+    const char        *fallback;  /* default as JSON; NULL: see need */
     OptionNeed         need;
-    const char        *shown;     /* a derived default, in words */
+    const char        *shown;     /* text about a derived default */
     double             min, max;
-    int                half_open; /* max itself is not allowed */
+    int                half_open; /* 1: max itself is not allowed */
     const char *const *words;     /* ends with NULL */
-    int                fixed;     /* a resume must not change it */
+    int                fixed;     /* 1: a resume must not change it */
     const char        *help;
-    const char        *example;   /* a value to show where there is no default */
+    const char        *example;   /* a value to show if there is no default */
 } Option;
 
 extern const Option OPTIONS[];
 extern const int    OPTION_COUNT;
 
 const Option *option_find(const char *key);       /* NULL if there is none */
-/* The k-th section ("run", "model", ...), NULL after the last. */
+/* Returns the k-th section ("run", "model", ...), or NULL after the last. */
 const char   *option_section(int k);
 int           option_in_section(const Option *o, const char *section);
 const char   *option_home(const Option *o);       /* the section of the key, "" at the top level */
 const char   *option_name(const Option *o);       /* the key without its section */
 
-/* Sets o's field from a JSON value. Returns 1, or 0 with a sentence in fault [capacity]; *element is the list element
- * at fault, -1 for the whole value. Strings are copied and live as long as the config. */
+/* Sets the field of an option from a JSON value. Returns 1, or 0 with a sentence in fault [capacity]. *element is the
+ * faulty list element, or -1 for the whole value. Strings are copied and live as long as the config. */
 int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element);
-void option_set_default(const Option *o, Config *config); /* from fallback; a row without one gets 0, "" or an empty list */
+void option_set_default(const Option *o, Config *config); /* from fallback, else 0, "" or an empty list */
 cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes; exit 71 without memory */
 
-/* "600", "none", "required": what holds where the key is not given. */
+/* Returns the default as text: "600", "none", "required". */
 const char *option_default_text(const Option *o);
-/* "an integer from 1 to 8", "\"ring\" or \"mpi\"". Returns out. */
+/* Writes the allowed values, such as "an integer from 1 to 8" or "\"ring\" or \"mpi\"". Returns out. */
 enum { ALLOWED_BYTES = 480 };
 char *option_allowed(const Option *o, char out[ALLOWED_BYTES]);
 
 typedef struct { const char *name; ModelShape shape; } Preset;
 const Preset *preset_find(const char *name);      /* NULL if there is none */
 
-/* A copy that lives as long as the config; zeroed memory that does. */
+/* Return a copy of text, and zeroed memory, that live as long as the config. */
 const char *config_keep(Config *config, const char *text);
 void       *config_keep_bytes(Config *config, size_t bytes);
 

@@ -1,4 +1,4 @@
-/* outer_rules.c - the rules of section "outer", and what the rules of all sections share. */
+/* outer_rules.c - the rules of section "outer", and functions for the rules of all sections. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ const char *nearest_multiples(char out[64], int64_t value, int64_t of) {
 
 /* --- outer.* ------------------------------------------------------------------------------------------------------ */
 
-/* [bytes] of "host:port" with a port from 1 to 65535; a host may be "[::1]". */
+/* Returns 1 for text [bytes] of the form "host:port", with a port from 1 to 65535. A host may be "[::1]". */
 static int is_host_port(const char *text, size_t bytes) {
     const char *colon = memrchr(text, ':', bytes);
     char       *end;
@@ -59,7 +59,7 @@ static void rule_server(ConfigLoad *load) {
     }
 }
 
-/* A run of islands ends with a whole round. */
+/* Checks that a run of islands ends with a whole round. */
 static void rule_rounds(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"outer.every", "outer.server", "run.steps", NULL};
@@ -70,7 +70,7 @@ static void rule_rounds(ConfigLoad *load) {
                c->run.steps, c->outer.every, nearest_multiples(values, c->run.steps, c->outer.every));
 }
 
-/* Values that this program does not know how to honour are refused, never taken in silence. */
+/* Refuses values that this program does not support, so that they are never ignored silently. */
 static void rule_not_built(ConfigLoad *load) {
     const Config *c = load->config;
     const struct { const char *key, *value; int is_asked; const char *cure; } rows[] = {
@@ -91,7 +91,7 @@ static void rule_not_built(ConfigLoad *load) {
     }
 }
 
-/* A server that updates wants the gradient of each step. */
+/* Refuses settings that outer.send = "gradients" does not support. The server needs the gradient of each step. */
 static void rule_gradients(ConfigLoad *load) {
     const Config *c = load->config;
     const struct { const char *key, *value; int is_asked; const char *cure; } rows[] = {
@@ -109,7 +109,8 @@ static void rule_gradients(ConfigLoad *load) {
     }
 }
 
-/* Fragments take turns that all islands share, and each has one in every round. */
+/* Refuses settings that outer.stream does not support. All islands exchange a fragment at the same step, and each
+ * fragment once in every round. */
 static void rule_stream(ConfigLoad *load) {
     const Config *c = load->config;
     const struct { const char *key, *value; int is_asked; const char *cure; } rows[] = {

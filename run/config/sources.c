@@ -13,13 +13,13 @@
 #include "core/json_scan.h"
 #include "core/memory_file.h"
 
-static const double SUM_SLACK = 1e-5; /* thirds with five digits sum to 0.99999 */
+static const double SUM_SLACK = 1e-5; /* allows thirds with five digits, which sum to 0.99999 */
 
 int sources_are_blend(const cJSON *value) { return cJSON_IsArray(value) && cJSON_IsObject(value->child); }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* "data.train[2]", for messages */
+typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* key: "data.train[2]", for messages */
 
 static int refuse(const Entry *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int refuse(const Entry *e, const char *fmt, ...) {
@@ -93,7 +93,7 @@ int sources_set(const Option *o, Config *config, const cJSON *value, StringList 
 
 /* --- rules -------------------------------------------------------------------------------------------------------- */
 
-/* The end of the stage that begins with entry `from`. */
+/* Returns the end of the stage that begins with entry `from`. */
 static int stage_end(const StringList *list, int from) {
     int to = from;
     while (to < list->count && list->share[to].until_tokens == list->share[from].until_tokens) to++;
@@ -122,7 +122,7 @@ static int check_stage(const Entry *e, const StringList *list, int from, int to)
     return refuse(e, ": the weights%s sum to %.6g and must sum to 1: divide each by %.6g", stage, sum, sum);
 }
 
-/* What follows a stage ends later, or never. */
+/* Checks that the next stage ends later than this one, or never. */
 static int check_order(const Entry *e, const StringList *list, int from, int to) {
     int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
     if (to == list->count && end)
@@ -163,7 +163,7 @@ cJSON *sources_json(const StringList *list) {
     return array;
 }
 
-/* The number of an entry's path among the different ones. */
+/* Returns the index of the path of an entry among the different paths. */
 static int source_of(const cJSON *train, const cJSON *entry) {
     const char *path[BLEND_SHARES];
     int         count = 0;

@@ -58,9 +58,9 @@ int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, ch
 
 /* --- the same weights everywhere ---------------------------------------------------------------------------------- */
 
-/* To hash the weights once takes a rank as long as some fifty tokens (reading 2 to 4 bytes of a parameter against
- * computing 6 FLOPs a token with it): with GUARD_HASH_TOKENS of its own in a step, that is 0.5 %. With zero_stage 0 it
- * reads up to 14 bytes. */
+/* Hashing the weights once takes a rank as long as some fifty tokens. It reads 2 to 4 bytes of each parameter, and a
+ * token computes 6 FLOPs with it. A rank with GUARD_HASH_TOKENS tokens in a step spends 0.5 % on it. With zero_stage 0
+ * it reads up to 14 bytes. */
 int guard_hash_due(const Config *c, int ranks, int64_t step) {
     int64_t enough = c->parallel.zero_stage ? GUARD_HASH_TOKENS : GUARD_HASH_TOKENS_STAGE_0;
     int64_t tokens = c->batch.global_tokens / ranks, every = (enough + tokens - 1) / tokens;
@@ -69,7 +69,7 @@ int guard_hash_due(const Config *c, int ranks, int64_t step) {
 
 int guard_is_outvoted(Comm *comm, int64_t value) {
     int     ranks = comm_size(comm), mine = 0, most = 0;
-    int64_t ends[2] = {value, ~value}; /* greatest and, its complement, least */
+    int64_t ends[2] = {value, ~value}; /* maxima: the greatest value; the complement of the least */
     comm_all_reduce_i64(comm, ends, 2, COMM_MAX);
     if (ends[0] == ~ends[1]) return 0;
     int64_t *all = (int64_t *)calloc((size_t)ranks, sizeof *all);

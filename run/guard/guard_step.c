@@ -14,7 +14,7 @@ static GuardAct stop(char said[GUARD_SAID], const char *fmt, ...) {
     return GUARD_STOP;
 }
 
-/* Computes a step again. The same bits again: the data or the model is the cause of the fault. */
+/* Computes a step again. If it gives the same bits, the data or the model is the cause of the fault. */
 static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *first, Again again) {
     char ranks[GUARD_TEXT];
     again.rewind(again.ctx, step);
@@ -27,8 +27,8 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
     return n;
 }
 
-/* Computes a step twice where that is due, and a third time where bits differ; the result that came twice counts.
- * Returns 0 where all three differ. */
+/* Computes a step a second time if that is due, and a third time if bits differ. The result that came twice counts.
+ * Returns 0 if all three differ. */
 static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, char ranks[GUARD_TEXT]) {
     if (!guard_verify_due(c, step) || !again.has_time(again.ctx)) return 1;
     StepNumbers first = *n, second = compute_again(comm, step, &first, again);
@@ -48,7 +48,8 @@ int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments
     return 0;
 }
 
-/* An fp16 gradient overflows from time to time: the loss scale is too large. */
+/* Returns 1 if a gradient has overflowed fp16, because the loss scale is too large, and lowers the scale. That happens
+ * from time to time. */
 static int overflows(LossScale *scale, const StepNumbers *n) {
     return isfinite(n->loss) && !isfinite(n->grad_norm) && loss_scale_lower(scale);
 }

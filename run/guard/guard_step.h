@@ -1,6 +1,6 @@
-/* guard_step.h - judges a computed step before it reaches the weights, has it computed again where that decides
- * something, and names ranks. This is where a step's exit 76 (EXIT_NUMERIC) is decided, as GUARD_STOP;
- * train_gpt.cu ends the job. Before a save it asks guard_compare; a state that is not finite ends a save: checkpoint.h.
+/* guard_step.h - judges a computed step before it reaches the weights. Computes it again where that decides something,
+ * and names ranks. It decides exit 76 (EXIT_NUMERIC) of a step by returning GUARD_STOP, and train_gpt.cu then ends the
+ * job. train_gpt.cu calls guard_compare before a save. A state that is not finite ends a save: checkpoint.h.
  *
  *   seen                                          computed again       then
  *   fp16 gradients overflow                       no                   GUARD_SKIP, half the loss scale
@@ -15,24 +15,25 @@
 #include "model/precision.h"
 #include "run/guard/guard.h"
 
-/* How a step is computed once more, from the same batches. */
+/* Callbacks that compute a step once more, from the same batches. */
 typedef struct {
     void      (*rewind)(void *ctx, int64_t step);
     void      (*compute)(void *ctx);
-    StepNumbers (*numbers)(void *ctx, int64_t step); /* collective: reduces them over the ranks       */
-    int       (*has_time)(void *ctx);                /* 0: the run is asked to stop, nothing is verified */
+    StepNumbers (*numbers)(void *ctx, int64_t step); /* collective: the numbers, reduced over all ranks */
+    int       (*has_time)(void *ctx);                /* returns 0 after a request to stop: no verification */
     void       *ctx;
 } Again;
 
 enum { GUARD_SAID = 2 * GUARD_TEXT };
 
-/* Collective. *n is replaced by the numbers that count. said: a line for the log, "" for none; with GUARD_STOP the
- * reason, which names step and ranks, for exit 76. shares_moments: all ranks hold the same moments, too. */
+/* Collective. Judges the step and returns what to do. Replaces *n with the numbers that count. said gets a line for the
+ * log, or "". With GUARD_STOP it gets the reason for exit 76, which names step and ranks. shares_moments: all ranks
+ * hold equal moments, too. */
 GuardAct guard_step(Guard *g, LossScale *scale, DType act, const Config *c, Comm *comm, int64_t step, StepNumbers *n,
                     Again again, int shares_moments, char said[GUARD_SAID]);
 
-/* Collective. Every rank computes with the same weights, or nothing more is done with them: 1, or 0 and the reason, for
- * exit 76. replicas: the hash of everything that all ranks hold alike. */
+/* Collective. Returns 1 if all ranks hold the same weights, or 0 with the reason for exit 76 in said. replicas: the
+ * hash of everything that all ranks hold. */
 int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments, char said[GUARD_SAID]);
 
 #endif

@@ -19,28 +19,28 @@
 #include "run/guard/signals.h"
 
 static const double LOOK_MS = 100.0;
-enum { LONGEST_NAME = 250 }; /* bytes of a file's name that ".lock" can follow */
+enum { LONGEST_NAME = 250 }; /* longest file name that ".lock" can follow */
 
 struct RunLock {
     char            dir[4096], path[4200];
-    char            by[32], key[32];     /* "tokenize: " and "out", or "" and "run.dir": for messages */
+    char            by[32], key[32];     /* for messages: "tokenize: " and "out", or "" and "run.dir" */
     int             fd;                  /* open and flocked as long as the process lives */
     LockHolder      self;
     double          beat_ms;
-    char            before[HOLDER_TEXT]; /* the file's text when the folder was taken */
+    char            before[HOLDER_TEXT]; /* text of the file when the folder was taken */
     int             is_signed;
-    _Atomic int     lost;                /* the file holds another's name */
+    _Atomic int     lost;                /* the file names another job */
     Thread          beater;
-    int             is_output, no_flock; /* the lock of a verb; the file system has no flock(2) */
-    char            made[4096];          /* outputs: the folder of the lock; "" is the working directory */
-    size_t          there;               /* bytes of made[] that name a folder of before */
-    RunLock        *earlier;             /* outputs: the one that was taken before this one */
+    int             is_output, no_flock; /* lock of a verb; the file system has no flock(2) */
+    char            made[4096];          /* outputs: folder of the lock; "" is the working directory */
+    size_t          there;               /* bytes of made[] that name a folder which existed before */
+    RunLock        *earlier;             /* outputs: the lock taken before this one */
 };
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* The file's text now: opened anew, since a network file system may keep an open file's old text. 0: it is there. A
- * text longer than any holder's is none of ours, and counts as empty. */
+/* Reads the present text of the file. Opens it again, because a network file system may keep the old text of an open
+ * file. Returns 0, or -errno if the file cannot be read. A text that is too long for a holder counts as empty. */
 static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
     char   *whole = NULL;
     int64_t bytes = io_read_file(l->path, HOLDER_TEXT - 1, &whole);
@@ -57,7 +57,8 @@ static const char *describe(const char *text, char out[512]) {
     return out;
 }
 
-/* Links are not followed, and a pipe would block. Files replaced whole (config.json, loss.svg) may be anything. */
+/* Exit 74 if a name in the run folder is no regular file. Links are not followed, and a pipe would block. Files that
+ * are replaced whole (config.json, loss.svg) are not checked. */
 static void refuse_foreign(const char *dir, const char *name) {
     char        path[4200];
     struct stat st;
@@ -85,7 +86,7 @@ static LockDecision look(RunLock *l, double first_ms) {
     LockHolder holder;
     int        refusal = flock(l->fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0, flocked = refusal == EWOULDBLOCK;
     int        error = read_now(l, text);
-    if (error == -ENOENT && l->is_output) return LOCK_WAIT; /* its holder has just removed it */
+    if (error == -ENOENT && l->is_output) return LOCK_WAIT; /* the holder has just removed it */
     if (error) fail(EXIT_IO, "%s: cannot read: %s", l->path, io_error_text(error));
     l->no_flock = refusal && !flocked;
     if (first_ms == 0.0) strcpy(l->before, text);
@@ -94,7 +95,7 @@ static LockDecision look(RunLock *l, double first_ms) {
                          .moved = strcmp(text, l->before) != 0, .still_ms = first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
     LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
     char         who[512];
-    if (decision == LOCK_REFUSE) { /* a dead job's name may still be there: the holder has not signed yet */
+    if (decision == LOCK_REFUSE) { /* the file may still name a dead job, if the holder has not signed yet */
         int is_stale = flocked && strcmp(holder.host, l->self.host) == 0 && !lives;
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s); wait for it, or choose another %s", l->by, l->dir,
              is_stale ? "it has just begun" : describe(text, who), l->key);
@@ -105,7 +106,8 @@ static LockDecision look(RunLock *l, double first_ms) {
     return decision;
 }
 
-/* All ranks wait, tick the watchdog and obey a signal; rank 0 looks. A STOP in the folder is the holder's. */
+/* Waits for the lock on all ranks, ticks the watchdog and obeys a signal. Rank 0 looks at the file. A STOP in the
+ * folder is for the holder. */
 static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
     for (double first_ms = 0.0;;) {
         struct { int64_t waits, stop; } any = {l && look(l, first_ms) == LOCK_WAIT, signals_stop()};
@@ -118,7 +120,8 @@ static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
     }
 }
 
-/* Every rank must read the nonce that rank 0 wrote; a network file system may take some seconds to show it. */
+/* Ends the job unless every rank reads the nonce that rank 0 wrote. A network file system may show it some seconds
+ * later. */
 static void see_one_file_system(const char *dir, Comm *comm) {
     char     path[4200], *text = NULL;
     uint64_t nonce = (uint64_t)(clock_ms() * 1e6) ^ (uint64_t)getpid() << 40, seen = 0;
@@ -135,7 +138,7 @@ static void see_one_file_system(const char *dir, Comm *comm) {
         text = NULL;
         if (seen != nonce) usleep(100000);
     }
-    int64_t blind = seen == nonce ? comm_size(comm) : comm_rank(comm); /* the lowest rank that does not see it */
+    int64_t blind = seen == nonce ? comm_size(comm) : comm_rank(comm); /* lowest rank that does not see it */
     comm_all_reduce_i64(comm, &blind, 1, COMM_MIN);
     if (comm_rank(comm) == 0) io_unlink(path);
     if (blind < comm_size(comm) && comm_rank(comm) == 0)
@@ -163,7 +166,7 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
 
 /* --- holding ------------------------------------------------------------------------------------------------------ */
 
-/* A file that cannot be read, or is gone, is no other job's: only another's name ends this one. */
+/* A file that cannot be read, or is gone, does not end this job. Only the name of another job does. */
 int lock_is_held(RunLock *l) {
     char       text[HOLDER_TEXT];
     LockHolder now;
@@ -183,7 +186,8 @@ NORETURN void lock_fail(const RunLock *l) {
          l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
 }
 
-/* Writes the beat's digits alone, in place: that takes no room on a full disk. A lasting fault here shows elsewhere. */
+/* Writes only the digits of the beat, in place, which needs no space on a full disk. A lasting fault here shows
+ * elsewhere. */
 static void beat(RunLock *l) {
     char text[HOLDER_TEXT], digits[HOLDER_BEAT_DIGITS + 1];
     if (!lock_is_held(l)) return;
@@ -203,12 +207,12 @@ void lock_sign(RunLock *l) {
     char text[HOLDER_TEXT], now[HOLDER_TEXT], who[512];
     if (!l) return;
     int length = holder_format(&l->self, text), error = read_now(l, now);
-    if (!error && strcmp(now, l->before) != 0) { /* flock did not keep another host out */
+    if (!error && strcmp(now, l->before) != 0) { /* flock did not exclude another host */
         l->lost = 1;
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s), which came first by a moment", l->by, l->dir,
              describe(now, who));
     }
-    if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0); /* before it is cut: an empty file is anybody's */
+    if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0); /* before the cut: any job may take an empty file */
     if (!error) error = io_truncate(l->fd, (uint64_t)length);
     if (error) fail(EXIT_IO, "%s: cannot write: %s", l->path, io_error_text(error));
     l->is_signed = 1;
@@ -221,7 +225,7 @@ void lock_keep(RunLock *l) {
 
 /* --- outputs of verbs --------------------------------------------------------------------------------------------- */
 
-/* Cuts the last part off a path; returns the new length. */
+/* Cuts the last name off a path. Returns the new length. */
 static size_t cut_last(char *path) {
     size_t length = strlen(path);
     while (length > 0 && path[length - 1] != '/') length--;
@@ -230,12 +234,13 @@ static size_t cut_last(char *path) {
     return length;
 }
 
-/* Removes the folders that were made here, while they are empty. */
+/* Removes the folders that this process made, as far as they are empty. */
 static void remove_made(RunLock *l) {
     for (size_t length = strlen(l->made); length > l->there && io_rmdir(l->made) == 0;) length = cut_last(l->made);
 }
 
-/* Called by fail(), too. The file goes before its flock: who waits for the flock finds it gone, and makes another. */
+/* Removes the lock files of outputs. fail() calls it, too. The file is removed before its flock ends, so a process that
+ * waits for the flock finds the file gone and makes another. */
 static void remove_outputs(void *lock) {
     for (RunLock *l = (RunLock *)lock; l; l = l->earlier) {
         signals_keep(l->path);
@@ -257,7 +262,7 @@ static void make_folders(RunLock *l) {
     if (error < 0) refuse_output(l, l->made, error);
 }
 
-/* Refuses a file of the lock's name that holds anything but a lock. */
+/* Refuses a file that has the name of the lock but holds something else. */
 static void refuse_other_text(RunLock *l) {
     char      *text = NULL;
     LockHolder h;
@@ -268,7 +273,7 @@ static void refuse_other_text(RunLock *l) {
              l->path, l->key);
 }
 
-/* Opens the file that has the lock's name now. Another process may have removed it, and its folder, a moment ago. */
+/* Opens the file that has the name of the lock now. Another process may have removed it and its folder a moment ago. */
 static void open_output(RunLock *l, LockOutput kind) {
     do {
         if (l->fd >= 0) io_close(l->fd);
@@ -279,7 +284,7 @@ static void open_output(RunLock *l, LockOutput kind) {
     refuse_other_text(l);
 }
 
-/* Returns whether the open file still has the lock's name. */
+/* Returns 1 if the open file still has the name of the lock. */
 static int is_named(const RunLock *l) {
     struct stat opened, named;
     return fstat(l->fd, &opened) == 0 && stat(l->path, &named) == 0 && opened.st_ino == named.st_ino &&
@@ -322,7 +327,7 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     l->earlier = (RunLock *)error_set_end(remove_outputs, l);
     signals_remove(l->path);
     lock_sign(l);
-    if (l->no_flock) usleep(50000); /* two that begin at once both find the file empty: the later text stays */
+    if (l->no_flock) usleep(50000); /* two processes that begin at once both find an empty file; the later text stays */
     if (!lock_is_held(l)) fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
     return l;
 }

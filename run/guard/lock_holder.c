@@ -16,7 +16,7 @@
 
 /* --- this process ------------------------------------------------------------------------------------------------- */
 
-/* One word of at most capacity - 1 characters that a line of the file can hold. */
+/* Copies the first word of text, at most capacity - 1 visible characters, or `otherwise` if there is none. */
 static void copy_word(char *out, size_t capacity, const char *text, const char *otherwise) {
     size_t n = 0;
     for (; text && n + 1 < capacity && isgraph((unsigned char)text[n]); n++) out[n] = text[n];
@@ -24,13 +24,14 @@ static void copy_word(char *out, size_t capacity, const char *text, const char *
     if (n == 0) snprintf(out, capacity, "%s", otherwise);
 }
 
-/* Ticks from the boot to the start of a process, and whether it still runs: 0 when /proc does not say. */
+/* Returns the clock ticks from the boot to the start of a process, or 0 if /proc does not show it. *runs: 1 if it still
+ * runs. */
 static uint64_t start_of(int64_t process, int *runs) {
     char     path[64], *text = NULL, state = 'Z';
     uint64_t started = 0;
     snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", process);
     if (io_read_file(path, 4096, &text) > 0) {
-        const char *name_end = strrchr(text, ')'); /* a program's name may hold anything */
+        const char *name_end = strrchr(text, ')'); /* the name of a program may contain ')' */
         if (!name_end ||
             sscanf(name_end + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64,
                    &state, &started) != 2)
@@ -61,7 +62,7 @@ int holder_lives(const LockHolder *h) {
     int      runs;
     uint64_t started = start_of(h->process, &runs);
     if (started > 0) return runs && (h->started == 0 || h->started == started);
-    return kill((pid_t)h->process, 0) == 0 || errno == EPERM; /* /proc is hidden */
+    return kill((pid_t)h->process, 0) == 0 || errno == EPERM; /* used if /proc is hidden */
 }
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
@@ -86,7 +87,7 @@ int holder_parse(const char *text, LockHolder *h) {
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms) {
     LockHolder h;
     if (seen.flocked) return LOCK_REFUSE;
-    if (!holder_parse(text, &h)) return LOCK_TAKE; /* given back, or never signed */
+    if (!holder_parse(text, &h)) return LOCK_TAKE; /* the folder was given back, or never signed */
     if (strcmp(h.host, self->host) == 0 && strcmp(h.boot, self->boot) == 0) {
         if (seen.lives) return LOCK_REFUSE;
         if (!seen.no_flock) return LOCK_TAKE;

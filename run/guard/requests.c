@@ -13,23 +13,24 @@
 #include "core/io.h"
 #include "run/guard/signals.h"
 
-static const double LOOK_MS = 100.0;        /* between two exchanges */
-static const double SAVES_KEPT_FREE = 3.0;  /* a disk may be three times as slow as it was */
-static const double SLURM_LEAST_MS = 10e3;  /* its clock and ours, the end of MPI, and a script's work after us */
+static const double LOOK_MS = 100.0;        /* wanted time between two exchanges */
+static const double SAVES_KEPT_FREE = 3.0;  /* a disk may become three times slower */
+static const double SLURM_LEAST_MS = 10e3;  /* for other clocks, the end of MPI, and later commands of the script */
 static const double DISK_BYTES_PER_MS = 200e3;
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 typedef enum { STOP, SAVE } RequestFile;
 
-/* A file of any kind counts, and a link is not followed. */
+/* Returns 1 if the file exists. Any kind of file counts, and a link is not followed. */
 static int is_there(const Requests *q, RequestFile file, char *path, size_t capacity) {
     struct stat st;
     snprintf(path, capacity, "%s/%s", q->dir, file == STOP ? "STOP" : "SAVE");
     return !(q->stuck & 1 << file) && lstat(path, &st) == 0;
 }
 
-/* Whether it was there and is gone now. One that cannot be removed would ask for ever: it is ignored from then on. */
+/* Removes the file. Returns 1 if it existed and is gone. A file that cannot be removed would be a request for ever, so
+ * it is ignored from then on. */
 static int take(Requests *q, RequestFile file) {
     char path[4200];
     if (!is_there(q, file, path, sizeof path)) return 0;
@@ -43,7 +44,8 @@ static int take(Requests *q, RequestFile file) {
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
-/* SLURM's end is seconds of the wall clock, which is read here and never again. */
+/* Returns the end of the job on clock_ms(), or INFINITY. SLURM gives it in seconds of the wall clock, which is read
+ * only here. */
 static double slurm_end_ms(void) {
     const char *text = getenv("SLURM_JOB_END_TIME");
     char       *rest;

@@ -1,4 +1,4 @@
-/* signals.c - see signals.h. The flags are file-scope because a signal handler has no other way to reach them. */
+/* signals.c - see signals.h. The flags are at file scope because a signal handler has no other access to them. */
 #include "run/guard/signals.h"
 
 #include <math.h>
@@ -16,9 +16,9 @@ static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 static volatile sig_atomic_t answers;
 enum { MOST_NEIGHBOURS = 1024 };
-static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS]; /* by local rank: it ends the job after a message of its own */
+static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS]; /* by local rank: it ends the job after its own message */
 static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
-static const double LAUNCHER_MS = 5000.0; /* a launcher's SIGCONT comes at most so long before its TERM */
+static const double LAUNCHER_MS = 5000.0; /* longest time from the SIGCONT of a launcher to its TERM */
 
 static const char *answer_to(int signal_number) {
     if (signal_number == SIGUSR2) return "train_gpt: saves after this step, and goes on\n";
@@ -36,8 +36,8 @@ static void answer(int signal_number) {
     if (answers && (signal_number == SIGUSR2 || !is_told)) say_from_signal(answer_to(signal_number));
 }
 
-/* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would
- * promise a checkpoint, so the process then ends as the signal ends a program. */
+/* A scheduler sends USR1 first and TERM when the time is over, so only a second TERM or INT ends the process at once.
+ * It then ends by the signal, because exit code 75 would promise a checkpoint. */
 static void on_stop(int signal_number) {
     answer(signal_number);
     if (signal_number == SIGTERM || signal_number == SIGINT) {
@@ -54,8 +54,8 @@ static void on_save(int signal_number) {
     answer(signal_number);
     save_flag = 1;
 }
-/* mpirun sends CONT at once when it gets Ctrl-C, TERM or HUP, TERM a second later and KILL after another: the save starts
- * with the first. A CONT from anyone else ends a stop, by SIGSTOP or a debugger. */
+/* When mpirun gets Ctrl-C, TERM or HUP, it sends CONT at once, TERM a second later and KILL after another second. The
+ * save starts with the CONT. A CONT from another process ends a stop by SIGSTOP or a debugger. */
 static void on_continue(int signal_number, siginfo_t *info, void *context) {
     (void)signal_number, (void)context;
     if (info->si_code == SI_QUEUE) { /* from a rank of this host: world_tell_neighbours() */
@@ -67,9 +67,9 @@ static void on_continue(int signal_number, siginfo_t *info, void *context) {
     if (launcher && info->si_pid == launcher) stop_flag = 1;
 }
 
-/* A handler must not run on the stack of a thread that computes: where generated code of oneDNN (seen with 2.6 on
- * AVX-512) has the stack pointer, the kernel's signal frame overwrote the heap in 3 of 50 signals. So the main thread,
- * which is the one that gets the signals of a process, lends them a stack of their own. */
+/* Gives signal handlers a stack of their own on the main thread, which gets the signals of the process. A handler must
+ * not run on the stack of a thread that computes. While generated code of oneDNN (seen with 2.6 on AVX-512) had the
+ * stack pointer, the signal frame of the kernel overwrote the heap in 3 of 50 signals. */
 static void lend_stack(void) {
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
@@ -105,7 +105,7 @@ __attribute__((constructor)) static void restore_inherited(void) {
     static const int requests[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCONT, SIGXFSZ};
     static const int faults[] = {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV};
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) restore(requests[i]);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) restore(faults[i]); /* a sanitizer reports them */
+    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) restore(faults[i]); /* sanitizers use them */
 }
 
 /* --- the program's handlers --------------------------------------------------------------------------------------- */
@@ -187,7 +187,7 @@ double signals_continued_ms(void) { return continued_ms; }
 int    signals_reported(int local) { return local < MOST_NEIGHBOURS && has_reported[local]; }
 
 int signals_take_save(void) {
-    if (!save_flag) return 0; /* cleared only where it was set: a signal between the two is not lost */
+    if (!save_flag) return 0; /* cleared only if it was set, so that a signal in between is not lost */
     save_flag = 0;
     return 1;
 }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Nats: a model that has learned its text by heart has next to no noise, and a rise that small harms nobody. */
+/* Smallest rise above the median that counts as a spike, in nats. The loss of a model that has memorized its text has
+ * almost no noise, and such a small rise is harmless. */
 static const double SPIKES_RISE = 0.2;
 
 static int ascending(const void *a, const void *b) {
@@ -13,7 +14,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of count values, which are sorted on the way. */
+/* Returns the median of count values. Sorts them. */
 static double median(double *value, int count) {
     qsort(value, (size_t)count, sizeof *value, ascending);
     return count % 2 ? value[count / 2] : 0.5 * (value[count / 2 - 1] + value[count / 2]);

@@ -21,22 +21,22 @@
 #include "run/guard/signals.h"
 
 enum { STACK_DEPTH = 64 };
-enum { REPORT_SECONDS = 4 /* the reader of our stderr may be gone */, HOST_CHARS = 64 };
+enum { REPORT_SECONDS = 4 /* the reader of stderr may be gone */, HOST_CHARS = 64 };
 static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
-static const double APART_MS = 1000.0, ENDING_MS = 2000.0; /* Open MPI ends a rank by CONT, TERM after one second, KILL after two */
+static const double APART_MS = 1000.0, ENDING_MS = 2000.0; /* Open MPI sends CONT, TERM after 1 s, KILL after 2 s */
 static const double TOGETHER_MS = 500.0;
 
 struct Watchdog {
-    Comm *_Atomic     comm;      /* borrowed; NULL: not yet */
-    Mesh              mesh;      /* known with comm */
+    Comm *_Atomic     comm;      /* borrowed; NULL: not known yet */
+    Mesh              mesh;      /* set together with comm */
     Launch            launch;
     long              launcher;      /* process number of the launcher on this host; 0: none */
     char              launcher_name[16];
     char              host[HOST_CHARS];
-    double            limit_seconds; /* as configured; 0 = by the pauses seen */
+    double            limit_seconds; /* configured limit; 0: it follows from the pauses seen */
     Thread            thread;
-    _Atomic int64_t   last_us;   /* clock_ms() * 1000 of the last tick                  */
-    _Atomic int64_t   longest_us;/* pause between two ticks, from the first step's on   */
+    _Atomic int64_t   last_us;   /* time of the last tick, clock_ms() * 1000            */
+    _Atomic int64_t   longest_us;/* longest pause between two ticks, since the first step */
     _Atomic int       started, ends;
     const char *_Atomic phase;
 };
@@ -76,10 +76,10 @@ static void report_line(const char *fmt, ...) {
     int n = vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     size_t length = n < (int)sizeof line ? (size_t)n : sizeof line - 1;
-    if (write(STDERR_FILENO, line, length) < 0) return; /* there is nobody left to read it */
+    if (write(STDERR_FILENO, line, length) < 0) return; /* no process is left that reads it */
 }
 
-static volatile sig_atomic_t stacks_printed; /* a signal handler has no other way to report */
+static volatile sig_atomic_t stacks_printed; /* at file scope for the signal handler */
 
 static void on_stack_signal(int signal_number) {
     (void)signal_number;
@@ -89,7 +89,7 @@ static void on_stack_signal(int signal_number) {
     stacks_printed++;
 }
 
-/* backtrace() loads a library the first time, which a signal handler must not. */
+/* Prepares the signal for stacks. The first backtrace() loads a library, which a signal handler must not do. */
 static void prepare_stacks(void) {
     void *frame[1];
     backtrace(frame, 1);
@@ -105,8 +105,8 @@ static void sleep_ms(double ms) {
     nanosleep(&t, NULL);
 }
 
-/* Each thread prints its own stack: only it can walk it. One that blocks signals, or that the kernel holds, prints
- * none. */
+/* Makes each thread print its stack, which only the thread itself can walk. A thread that blocks signals, or that is
+ * inside the kernel, prints none. */
 static void print_stacks(void) {
     DIR *tasks = opendir("/proc/self/task");
     long own = syscall(SYS_gettid);
@@ -121,7 +121,7 @@ static void print_stacks(void) {
     if (tasks) closedir(tasks);
 }
 
-/* "collective barrier 12 is in flight since 5.0 s"; of a group, "collective tensor all-gather 812 ..." */
+/* Writes "collective barrier 12 is in flight since 5.0 s", or "collective tensor all-gather 812 ..." for a group. */
 static void describe_collective(const Comm *comm, char *out, size_t room) {
     CommCall    call = comm ? world_last_call(comm_world(comm)) : (CommCall){"", -1, 0, 1, ""};
     char        text[CALL_CHARS];
@@ -131,8 +131,8 @@ static void describe_collective(const Comm *comm, char *out, size_t room) {
     else snprintf(out, room, "collective %s is in flight since %.1f s", name, (clock_ms() - call.since_ms) * 1e-3);
 }
 
-/* Names the ranks of this host whose processes are in this state; a host's ranks follow each other. A rank that ended
- * the job with an error has said why itself. Returns how many. */
+/* Names the ranks of this host whose processes are in this state. The ranks of a host have consecutive numbers. A rank
+ * that ended the job with an error has printed its own message and is left out. Returns the number of named ranks. */
 static int name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
     const World *world = comm_world(comm);
     int          named = 0, first = world_rank(world) - world_local_rank(world);
@@ -159,7 +159,7 @@ static NORETURN void end_job(const Watchdog *w, double silent_seconds, double li
     report_line("%s", report);
     if (comm) name_neighbours(w, comm, PROCESS_STOPPED, "is stopped, by SIGSTOP or a debugger");
     print_stacks();
-    say_in_log(report); /* last: its disk may be what hangs */
+    say_in_log(report); /* last, because its disk may be the cause of the hang */
     if (comm) world_abandon(comm_world(comm), ABANDON_MS);
     _exit(EXIT_PEER);
 }
@@ -175,9 +175,10 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
 
 double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6); }
 
-/* Whether the launcher is ending its ranks because one has died: nothing is left to save. Signs: a rank of this host is
- * gone; or no progress here between the launcher's two signals (a rank of another host); or a signal before the ranks
- * knew each other. SLURM's signals come together, and leave half a minute. */
+/* Returns 1 if the launcher is ending its ranks because one has died. Nothing can be saved then. There are three signs.
+ * A rank of this host is gone. Or there was no progress between the two signals of the launcher, for a rank of another
+ * host. Or a signal came before the ranks knew each other. The signals of SLURM come together, and leave half a
+ * minute. */
 static int is_bereft(const Watchdog *w) {
     Comm  *comm = w->comm;
     double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;
@@ -188,8 +189,8 @@ static int is_bereft(const Watchdog *w) {
     return apart_ms > 0.8 * APART_MS && apart_ms < 1.5 * APART_MS && (double)w->last_us * 1e-3 < continued_ms;
 }
 
-/* The lowest rank of the host that is left speaks for all. They go together, so that none takes another, which has
- * gone for the same reason, for the one that was lost; who comes late says nothing. */
+/* Ends this rank after another has died. The lowest remaining rank of the host prints the report for all. The ranks end
+ * together, so that none mistakes another that ends now for the lost one. A rank that comes late prints nothing. */
 static NORETURN void leave_bereft(const Watchdog *w) {
     Comm  *comm = w->comm;
     double told_ms = fmax(signals_continued_ms(), signals_ended_ms()), left_ms = told_ms + TOGETHER_MS - clock_ms();
@@ -226,7 +227,7 @@ static void *watch(void *watchdog) {
     Watchdog *w = (Watchdog *)watchdog;
     for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
-        if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the whole process was stopped, not one of its threads: begin anew */
+        if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the process was stopped: count from now */
         if (is_bereft(w)) leave_bereft(w);
         if (is_orphan(w)) leave_orphan(w);
         double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);

@@ -1,4 +1,4 @@
-/* curve.c - a run's losses in fixed memory; curve_svg.c draws them. See curve.h. */
+/* curve.c - keeps the losses of a run in fixed memory; curve_svg.c draws them. See curve.h. */
 #include "run/log/curve.h"
 
 #include <math.h>

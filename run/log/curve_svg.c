@@ -1,4 +1,4 @@
-/* curve_svg.c - curve_svg() of curve.h: the losses above, learning rate and gradient norm below them. */
+/* curve_svg.c - curve_svg() of curve.h: draws the losses, and learning rate and gradient norm below them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,13 +20,13 @@ enum {
 enum { TICKS = 7, LOWER_TICKS = 4 };
 
 typedef struct {
-    double step, mean, smooth, norm; /* NaN where a slot has none */
+    double step, mean, smooth, norm; /* middle of a slot and its values; NaN: none */
 } Drawn;
 
 typedef struct {
     FILE        *out;
     const Curve *c;
-    Drawn       *drawn;  /* [c->slots] */
+    Drawn       *drawn;  /* [c->slots] values to draw; owned */
     double      *sorted; /* scratch [c->slots] */
     SvgPanel     loss, rate, norm;
 } Picture;
@@ -43,7 +43,7 @@ static double slot_end(const Curve *c, int i) {
     return last < (double)c->last_step ? last : (double)c->last_step;
 }
 
-/* Means of the slots, and their smoothed losses. */
+/* Computes the means of the slots and their smoothed losses. */
 static void smooth(Picture *p) {
     const Curve *c = p->c;
     double       smoothed[CURVE_SLOTS];
@@ -56,11 +56,11 @@ static void smooth(Picture *p) {
     }
 }
 
-/* The first twentieth of the steps does not count for a range: there all falls fast. */
+/* Returns the step from which on values count for a range. In the first twentieth of the steps they fall fast. */
 static double settled_step(const Picture *p) { return 0.05 * p->loss.x_high; }
 
-/* The 98th percentile of the n values in p->sorted, and as much again above it as it stands above low: a range without
- * the spikes of a few. */
+/* Returns the upper end of a range without a few spikes: p98 + (p98 - low), at most high. p98 is the 98th percentile of
+ * the n values in p->sorted. */
 static double without_spikes(const Picture *p, int n, double low, double high) {
     if (n < 8) return high;
     qsort(p->sorted, (size_t)n, sizeof *p->sorted, ascending);
@@ -74,7 +74,7 @@ static void choose_loss_range(Picture *p, double settled) {
     double       low = INFINITY, high = -INFINITY;
     for (int i = 0; i < c->slots; i++) {
         if (!c->slot[i].finite || p->drawn[i].step < settled) continue;
-        p->sorted[n++] = p->drawn[i].smooth; /* a spike may leave the picture */
+        p->sorted[n++] = p->drawn[i].smooth; /* raw losses may exceed the range */
         low = fmin(low, c->slot[i].least);
         high = fmax(high, p->drawn[i].smooth);
     }
@@ -121,7 +121,7 @@ static void lay_out(Picture *p) {
 
 static double last_tokens(const Curve *c) { return c->slots > 0 ? (double)c->slot[c->slots - 1].tokens : -1; }
 
-/* The step after which so many tokens were consumed. */
+/* Returns the step after which so many tokens were consumed. */
 static double step_of_tokens(const Curve *c, double tokens) {
     double before = 0, step = 0;
     for (int i = 0; i < c->slots; i++) {
@@ -132,7 +132,7 @@ static double step_of_tokens(const Curve *c, double tokens) {
     return step;
 }
 
-/* Above the panel, where the log has them: of the first step on, if it is a whole run's. */
+/* Draws a scale of tokens above the panel, if the log has them and covers the run from its first step on. */
 static void draw_tokens(const Picture *p) {
     double tokens = last_tokens(p->c);
     if (tokens <= 0 || p->c->first_step > 1) return;
@@ -165,7 +165,7 @@ static void draw_axes(const Picture *p) {
 static double smooth_of(const Drawn *d) { return d->smooth; }
 static double norm_of(const Drawn *d) { return d->norm; }
 
-/* A line through one value of each slot; one without interrupts it. */
+/* Draws a line through one value of each slot. A slot without the value interrupts it. */
 static void draw_line(const Picture *p, const SvgPanel *panel, double (*value)(const Drawn *d), const char *look) {
     fprintf(p->out,
             "<path fill=\"none\" stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" %s d=\"",
@@ -179,7 +179,8 @@ static void draw_line(const Picture *p, const SvgPanel *panel, double (*value)(c
     fprintf(p->out, "\"/>\n");
 }
 
-/* Every loss: through least and greatest of each slot. A slot without a finite loss interrupts the line. */
+/* Draws the spread of the losses, as a line through least and greatest of each slot. A slot without a finite loss
+ * interrupts it. */
 static void draw_raw(const Picture *p) {
     const Curve *c = p->c;
     fprintf(p->out,
@@ -206,7 +207,7 @@ static void draw_smooth(const Picture *p) {
 
 static int is_drawn(const Picture *p, double loss) { return loss >= p->loss.y_low && loss <= p->loss.y_high; }
 
-/* No line comes from an evaluation above the picture, as the first one's often is. */
+/* Draws the evaluations. One above the picture, as the first often is, gets no line. */
 static void draw_evals(const Picture *p) {
     const Curve *c = p->c;
     if (c->evals == 0) return;
@@ -220,14 +221,14 @@ static void draw_evals(const Picture *p) {
         pen_down = shown;
     }
     fprintf(p->out, "\"/>\n<g fill=\"currentColor\" class=\"halo\" stroke-width=\"1.2\">\n");
-    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++) /* many dots would hide their own line */
+    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++) /* many dots would hide the line */
         if (is_drawn(p, c->eval[i].loss))
             fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>\n", svg_x(&p->loss, (double)c->eval[i].step),
                     svg_y(&p->loss, c->eval[i].loss));
     fprintf(p->out, "</g>\n</g>\n");
 }
 
-/* A ring about the best evaluation, and its loss beside it. */
+/* Draws a ring around the best evaluation, and its loss beside it. */
 static void draw_best(const Picture *p) {
     if (p->c->evals == 0 || !is_drawn(p, p->c->best.loss)) return;
     double      x = svg_x(&p->loss, (double)p->c->best.step), y = svg_y(&p->loss, p->c->best.loss);
@@ -242,11 +243,11 @@ static void draw_best(const Picture *p) {
                              : x,
             y > TOP + 40 ? y - 15 : y + 25, anchor);
     if (p->c->best.step < p->c->eval[p->c->evals - 1].step)
-        fprintf(p->out, " %.4f", p->c->best.loss); /* else its value stands at the end */
+        fprintf(p->out, " %.4f", p->c->best.loss); /* the value of the last evaluation is at the end of its curve */
     fprintf(p->out, "</text></g>\n");
 }
 
-/* Marks on the axis where the loss was not a number. */
+/* Draws marks on the axis at slots with a loss that was not finite. */
 static void draw_nonfinite(const Picture *p) {
     for (int i = 0; i < p->c->slots; i++)
         if (p->c->slot[i].nonfinite)
@@ -255,7 +256,7 @@ static void draw_nonfinite(const Picture *p) {
                     svg_x(&p->loss, p->drawn[i].step), BOTTOM);
 }
 
-/* Dashes that tell the kinds apart without their colour. */
+/* Dashes distinguish the kinds of marks without their colour. */
 static const struct {
     const char *name, *look;
 } MARKS[CURVE_MARK_KINDS] = {
@@ -290,7 +291,7 @@ static void draw_rates(const Picture *p) {
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-/* The last values at the right end of their curves, kept apart from each other. */
+/* Writes the last values at the right end of their curves, with a gap between them. */
 static void draw_last_values(const Picture *p) {
     const Curve *c = p->c;
     int          last = c->slots - 1;
@@ -312,7 +313,7 @@ static void draw_last_values(const Picture *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* A short line in its look, and its name; returns where the next one goes. */
+/* Draws an entry of the legend: a short line in its look, and its name. Returns the x of the next entry. */
 static int draw_key(const Picture *p, int x, int y, const char *look, const char *name, int room) {
     fprintf(p->out, "<path d=\"M%d %dh22\" stroke=\"currentColor\" %s/><text x=\"%d\" y=\"%d\">%s</text>\n", x, y, look,
             x + 29, y + 4, name);

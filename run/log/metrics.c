@@ -1,4 +1,4 @@
-/* metrics.c - see metrics.h. A line is one write, so that `tail -f` follows the run; a checkpoint syncs the file. */
+/* metrics.c - see metrics.h. A line is one write, so that `tail -f` shows whole lines. A checkpoint syncs the file. */
 #include "run/log/metrics.h"
 
 #include <errno.h>
@@ -23,25 +23,25 @@ struct Metrics {
     char     path[4096], picture[4096], title[256];
     MetricsAbout about;
     int      fd;
-    int64_t  step;         /* completed steps that the file accounts for */
-    int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: there are none */
-    int64_t  last_outer;   /* the same; 0: there is none */
-    int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
-    int64_t  cut_strangers;         /* whole lines that another program has written and that are cut */
-    double   hours;        /* of the last line that stays; NaN: it has none */
-    double   began_ms;     /* when this process took over, on clock_ms() */
-    uint64_t bytes;        /* of whole lines in the file                 */
+    int64_t  step;         /* completed steps that the file covers */
+    int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: none */
+    int64_t  last_outer;   /* step of the last round that stays; 0: none */
+    int64_t  trains, strangers;     /* lines of steps that stay; foreign lines between them */
+    int64_t  cut_strangers;         /* whole foreign lines that are cut */
+    double   hours;        /* "hours" of the last line that stays; NaN: missing */
+    double   began_ms;     /* when this process opened the file, on clock_ms() */
+    uint64_t bytes;        /* bytes of whole lines in the file           */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_room;
-    int      error;        /* why: -errno of the last try, 0: all is well */
-    int      warned;       /* of a picture that could not be written     */
-    CurvePoint *eval;      /* owned [evals]: all that the file has */
+    int      error;        /* -errno of the last failed write; 0: none waits */
+    int      warned;       /* a picture could not be written             */
+    CurvePoint *eval;      /* owned [evals]: all evaluations in the file */
     int64_t  evals;
     Curve    curve;
     TensorBoard *board;    /* owned; NULL: none */
 };
 
-/* The wall clock's time, in seconds since 1970, to the millisecond: no order of lines follows from it. */
+/* Returns the wall clock in seconds since 1970, to the millisecond. It does not show the order of lines. */
 static double wall_time(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -57,14 +57,14 @@ static void keep_step(Metrics *m, const MetricsLine *l) {
     curve_train(&m->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
 }
 
-/* A server has rounds alone; an island's add nothing to its steps. */
+/* Records a round. On a server rounds are points of the curve. On an island they add nothing to its steps. */
 static void keep_round(Metrics *m, int64_t step, int64_t tokens, double loss) {
     m->last_outer = step;
     if (step > m->last_train && step > m->curve.last_step) curve_train(&m->curve, (CurveStep){step, tokens, loss, NAN, NAN});
 }
 
 static void keep_eval(Metrics *m, int64_t step, double loss) {
-    if ((m->evals & (m->evals - 1)) == 0) { /* a power of two: full */
+    if ((m->evals & (m->evals - 1)) == 0) { /* a power of two: the list is full */
         m->eval = (CurvePoint *)realloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1));
         if (!m->eval) fail(EXIT_MEMORY, "no memory for the %lld evaluations of %s", (long long)m->evals, m->path);
     }
@@ -82,12 +82,12 @@ static void keep_mark(Metrics *m, int64_t step, const char *event) {
 void metrics_evals(const Metrics *m, double *last, double *best) {
     *last = m->evals ? m->eval[m->evals - 1].loss : NAN;
     *best = NAN;
-    for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* which passes a NaN over */
+    for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* fmin ignores NaN */
 }
 
-/* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. Foreign bytes
- * stay as they are where one of our lines follows; at the end they count as torn. They may be long (a power loss can
- * leave gigabytes of NULs) and are read in pieces. */
+/* Reads the lines that stay, and returns their bytes. The first line after `step` or out of order ends them. Foreign
+ * bytes stay if one of our lines follows; at the end they count as torn. They may be long, because a power loss can
+ * leave gigabytes of NULs, and are read in chunks. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = io_open_stream(m->path, IO_READ);
     m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1;
@@ -101,7 +101,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
     int64_t    strangers = 0;
     MetricsLine l;
     while (fgets(line, sizeof line, f)) {
-        size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* there may be NULs among them */
+        size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* the line may contain NULs */
         int    is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
         is_start = is_end, at += bytes;
         if (!is_ours) strangers += is_end && line[0];
@@ -111,7 +111,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         if (l.kind == LINE_TRAIN) keep_step(m, &l);
         if (l.kind == LINE_OUTER) keep_round(m, l.step, l.tokens, l.loss);
         if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
-        if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step; /* the steps before it are other islands' */
+        if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step; /* skips steps of other islands */
         if (l.kind == LINE_TASK) m->last_task = l.step;
         if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
         kept = at, m->strangers = strangers;
@@ -122,7 +122,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
 }
 
 int metrics_lack_eval(const char *dir, int64_t step, LineKind kind) {
-    if (step == 0) return 1; /* the file starts anew */
+    if (step == 0) return 1; /* the file will be emptied */
     Metrics m = {0};
     snprintf(m.path, sizeof m.path, "%s/metrics.jsonl", dir);
     read_history(&m, step);
@@ -131,7 +131,7 @@ int metrics_lack_eval(const char *dir, int64_t step, LineKind kind) {
     return m.last_train == step && last >= 0 && last < step;
 }
 
-/* Copies the file to a free name, before lines are cut from it that another program has written. */
+/* Copies the file to a free name before foreign lines are cut from it. */
 static void keep_beside(const Metrics *m) {
     char  found[sizeof m->path + 32], *text = NULL;
     snprintf(found, sizeof found, "%s.found", m->path);
@@ -154,12 +154,12 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     snprintf(m->title, sizeof m->title, "%.*s", (int)(end - start), dir + start);
 
     m->step = step, m->about = about;
-    uint64_t kept = read_history(m, step > 0 ? step : -1); /* before the first step nothing stays */
+    uint64_t kept = read_history(m, step > 0 ? step : -1); /* at step 0 no line stays */
     if (m->cut_strangers > 0) keep_beside(m);
     if (m->strangers)
         warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
              (long long)m->strangers);
-    if (m->trains < step && m->last_outer == 0) /* an island's steps begin where it joined */
+    if (m->trains < step && m->last_outer == 0) /* the steps of an island begin where it joined */
         warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains,
              (long long)step);
     m->fd = io_open(m->path, IO_APPEND);
@@ -184,7 +184,7 @@ static void put_time(char *line, size_t capacity, double time) {
     snprintf(line + at, capacity - at, ",\"time\":%.3f", time);
 }
 
-/* Writes all waiting lines, or none: the torn part of a failed write is cut off before the next. */
+/* Writes all waiting lines, or none. The torn line of a failed write is cut off before the next try. */
 static int write_waiting(Metrics *m) {
     int error = m->error ? io_truncate(m->fd, m->bytes) : 0;
     if (!error) error = io_write(m->fd, m->waiting, m->waiting_bytes);
@@ -199,7 +199,7 @@ static int write_waiting(Metrics *m) {
     return 1;
 }
 
-/* The line waits for the next write. */
+/* Ends a line and adds it to those that wait for the next write. */
 static void keep_line(Metrics *m, char *line, size_t capacity) {
     size_t at = strlen(line);
     snprintf(line + at, capacity - at, "}\n");
@@ -330,7 +330,7 @@ double metrics_eval_loss(const Metrics *m, int64_t step) {
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
-/* fields: the event's own, as they follow in its line. */
+/* Writes an event. fields: further members of its line, such as ,"ms":12. */
 static void write_event(Metrics *m, const char *event, int64_t step, const char *fields) {
     char line[LINE_BYTES];
     snprintf(line, sizeof line, "{\"kind\":\"event\",\"event\":\"%s\",\"step\":%lld", event, (long long)step);
@@ -360,14 +360,14 @@ void metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms) {
 }
 
 void metrics_skipped(Metrics *m, int64_t step, const char *why) {
-    char fields[LINE_BYTES - 200] = ",\"why\":"; /* the line's other fields take less than 200 */
+    char fields[LINE_BYTES - 200] = ",\"why\":"; /* the other fields of the line need less than 200 */
     if (json_quote(fields + 7, sizeof fields - 7, why) >= sizeof fields - 7) fields[0] = 0;
     write_event(m, "skip", step, fields);
 }
 
-/* Lines that wait are later than any checkpoint. */
+/* Drops the waiting lines, because their steps are later than any checkpoint. */
 void metrics_rolled_back(Metrics *m, int64_t to, int64_t from) {
-    double hours = m->hours; /* the time that led here was trained, too */
+    double hours = m->hours; /* the discarded steps count as trained time, too */
     char   fields[48];
     memset(&m->curve, 0, sizeof m->curve);
     m->evals = 0;
@@ -403,7 +403,7 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         if (isfinite(t->centered)) put_number(line, sizeof line, "centered", t->centered);
         keep_line(m, line, sizeof line);
         int is_open = t->kind == TASK_CONTINUATION;
-        int shown = (int)strlen(name) - 2; /* without quotes: valid UTF-8, which TensorBoard wants, too */
+        int shown = (int)strlen(name) - 2; /* without quotes; valid UTF-8, as TensorBoard requires */
         snprintf(acc, sizeof acc, "task/%.*s/acc", shown, name + 1);
         snprintf(other, sizeof other, "task/%.*s/%s", shown, name + 1, is_open ? "perplexity" : "acc_norm");
         tensorboard_add(m->board, step, wall_time(),
@@ -417,8 +417,8 @@ static int failed(const Metrics *m, int error, const char *what, char *fault) {
     return !error;
 }
 
-/* A user may have removed the file, or the whole folder, while the run works. Its lines are still behind the
- * descriptor: they are written again under the name, and the run goes on there. */
+/* Restores a file that a user has removed, alone or with its folder, during the run. The open descriptor still has its
+ * lines. They are written again under the name, and the run continues there. */
 static void restore_removed(Metrics *m) {
     char own[64], dir[sizeof m->path], *text = NULL;
     if (io_file_bytes(m->path) != -ENOENT) return;
@@ -429,7 +429,7 @@ static void restore_removed(Metrics *m) {
     if (fd >= 0) fd = io_replace_file(m->path, text, (size_t)bytes);
     if (fd >= 0) fd = io_open(m->path, IO_APPEND);
     free(text);
-    if (fd >= 0 && dup2(fd, m->fd) < 0) fd = -errno; /* a save syncs by this number */
+    if (fd >= 0 && dup2(fd, m->fd) < 0) fd = -errno; /* a save syncs this descriptor */
     else if (fd >= 0) io_close(fd);
     if (fd < 0 && !m->error) warn("%s was removed while the run works, and cannot be written again: %s", m->path, strerror(-fd));
     else if (fd >= 0) warn("%s was removed while the run works: all of its lines are written again", m->path);
@@ -442,7 +442,7 @@ int metrics_catch_up(Metrics *m, char *fault) {
 const char *metrics_path(const Metrics *m) { return m->path; }
 int         metrics_fd(const Metrics *m) { return m->fd; }
 
-/* A picture is not worth the run: one warning, then silence. */
+/* Draws the picture. If it cannot be written, the run continues after one warning. */
 void metrics_draw(Metrics *m) {
     size_t bytes;
     char  *svg = curve_svg(&m->curve, (CurveTitle){m->title, m->about.commit, m->about.parameters}, &bytes);

@@ -6,14 +6,14 @@
 #include <string.h>
 #include <sys/types.h>
 
-/* The end of the string whose opening quote is at `at`: its closing quote, or NULL. */
+/* Returns the closing quote of the string whose opening quote is at `at`, or NULL. */
 static const char *string_end(const char *at, const char *end) {
     for (at++; at < end && *at != '"'; at++)
         if (*at == '\\') at++;
     return at < end ? at : NULL;
 }
 
-/* The end of the value that begins at `at`: its first byte after it, or NULL. Nested values are passed over. */
+/* Returns the first byte after the value that begins at `at`, or NULL. Skips nested values. */
 static const char *value_end(const char *at, const char *end) {
     int depth = 0;
     for (; at < end; at++) {
@@ -61,15 +61,14 @@ static int read_event(const char *from, const char *to, char event[16]) {
     return 1;
 }
 
-/* One key and its value. Keys that nobody here asks for are passed over. Returns 0 where the value is not as it should
- * be. */
+/* Reads one key and its value. Skips keys that MetricsLine does not have. Returns 0 if the value is not valid. */
 static int take(MetricsLine *out, const char *key, const char *key_end, const char *from, const char *to) {
     struct { const char *key; double *number; } numbers[] = {
         {"loss", &out->loss}, {"lr", &out->lr},     {"grad_norm", &out->grad_norm}, {"tokens_per_s", &out->tokens_per_s},
         {"mfu", &out->mfu},   {"ms", &out->ms},     {"time", &out->time},           {"hours", &out->hours},
         {"epoch", &out->epoch}, {"bpb", &out->bpb}};
     if (is_text(key, key_end, "kind")) return (out->kind = kind_of(from, to)) != LINE_OTHER;
-    if (out->kind == LINE_OTHER) return 0; /* it stands first */
+    if (out->kind == LINE_OTHER) return 0; /* "kind" must be first */
     if (is_text(key, key_end, "step")) return read_count(from, to, &out->step);
     if (is_text(key, key_end, "tokens")) return read_count(from, to, &out->tokens);
     if (is_text(key, key_end, "round")) return read_count(from, to, &out->round);
@@ -89,7 +88,7 @@ LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
     int has_loss = 0;
     if (bytes < 3 || line[0] != '{' || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return LINE_OTHER;
     const char *at = line + 1, *end = line + bytes - 1;
-    if (end[-1] == '\r') end--; /* an editor's line ends are no reason to lose a run's */
+    if (end[-1] == '\r') end--; /* an editor may have written this line end */
     for (;;) {
         const char *key_end = at < end && *at == '"' ? string_end(at, end) : NULL;
         if (!key_end || key_end + 1 >= end || key_end[1] != ':') return LINE_OTHER;
@@ -107,8 +106,8 @@ LineKind metrics_line_next(FILE *f, MetricsLine *out) {
     int   is_start = 1;
     while (fgets(line, sizeof line, f)) {
         off_t  end = ftello(f);
-        size_t bytes = (size_t)(end - at); /* there may be NULs among them */
-        if (at < 0 || end <= at) break;    /* no place in the file: a pipe or device */
+        size_t bytes = (size_t)(end - at); /* the line may contain NULs */
+        if (at < 0 || end <= at) break;    /* a pipe or device has no position */
         if (is_start && bytes < sizeof line && metrics_line_parse(line, bytes, out) != LINE_OTHER) return out->kind;
         is_start = bytes < sizeof line && line[bytes - 1] == '\n', at = end;
     }

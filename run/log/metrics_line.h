@@ -1,6 +1,7 @@
-/* metrics_line.h - one line of metrics.jsonl, read back: for the log itself and for all who look at it.
+/* metrics_line.h - parses a line of metrics.jsonl, for the log itself and for all programs that read it.
  *
- * Only lines as run/log/metrics.c writes them are read: no blanks, "kind" first. A pure function over (bytes, length).
+ * It reads only lines in the form that run/log/metrics.c writes: no blanks, "kind" first. The parser is a pure function
+ * over (bytes, length).
  */
 #ifndef TRAIN_GPT_RUN_LOG_METRICS_LINE_H
 #define TRAIN_GPT_RUN_LOG_METRICS_LINE_H
@@ -14,20 +15,20 @@ typedef enum { LINE_OTHER, LINE_TRAIN, LINE_EVAL, LINE_TASK, LINE_EVENT, LINE_OU
 typedef struct {
     LineKind kind;
     int64_t  step;
-    int64_t  tokens;     /* since step 0; -1: not there */
-    int64_t  round;      /* of LINE_OUTER; -1: not there */
-    double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb; /* NaN: null, or not there */
-    char     event[16];  /* of LINE_EVENT: "resume", "save", "memory", "skip", "rollback", "join" */
+    int64_t  tokens;     /* tokens since step 0; -1: missing */
+    int64_t  round;      /* round of LINE_OUTER; -1: missing */
+    double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb; /* NaN: null, or missing */
+    char     event[16];  /* name of LINE_EVENT: "resume", "save", "memory", "skip", "rollback", "join" */
 } MetricsLine;
 
-enum { METRICS_LINE_BYTES = 2048 }; /* room for the longest line there is, with its end and a NUL */
+enum { METRICS_LINE_BYTES = 2048 }; /* the longest line, with its line feed and a NUL */
 
-/* line [bytes] with its '\n'. Returns its kind; LINE_OTHER: it is none of ours, a torn one among them. */
+/* Parses line [bytes], which includes its '\n'. Returns its kind, or LINE_OTHER for a foreign or torn line. */
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out);
 
-/* The next line of ours in the file; LINE_OTHER: there is no other. A torn last line stays unread. */
+/* Reads the next line in our form. Returns LINE_OTHER if there is none. A torn last line stays unread. */
 LineKind metrics_line_next(FILE *f, MetricsLine *out);
-/* The next line of a kind; 0: there is no other. */
+/* Reads the next line of a kind. Returns 0 if there is none. */
 int      metrics_line_find(FILE *f, LineKind kind, MetricsLine *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* progress.c - see progress.h. Each line leaves in one write; a number that outgrows its column gives up digits, not
- * its place. */
+/* progress.c - see progress.h. Each line is one write. A number that is too long for its column loses digits, so that
+ * the columns stay aligned. */
 #include "run/log/progress.h"
 
 #include <math.h>
@@ -31,8 +31,8 @@ void progress_duration(char out[32], double ms) {
     else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
 }
 
-/* value in exactly `width` columns if it can be, with at most `decimals` digits after the point, fewer for a large
- * number. */
+/* Writes value in exactly `width` columns if possible. It has at most `decimals` digits after the point, and fewer for
+ * a large number. */
 static void put_fixed(char *out, size_t capacity, double value, int width, int decimals) {
     if (!isfinite(value)) snprintf(out, capacity, "%*s", width, isnan(value) ? "nan" : "inf");
     else while (snprintf(out, capacity, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
@@ -40,7 +40,7 @@ static void put_fixed(char *out, size_t capacity, double value, int width, int d
         snprintf(out, capacity, "%*s", width, "huge");
 }
 
-/* "45.1k", "1.45M", "  450" in five columns. */
+/* Writes a rate in five columns: "45.1k", "1.45M", "  450". */
 static void put_rate(char *out, size_t capacity, double value) {
     const char *unit = !isfinite(value) ? "" : value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
     double      scale = *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
@@ -51,11 +51,11 @@ static void put_rate(char *out, size_t capacity, double value) {
 
 /* --- lines of fields ---------------------------------------------------------------------------------------------- */
 
-/* Fields in the order of the line; the first `always` stay, of the others those of low `rank` first. */
+/* The fields of a line, in order. If the line is too long, fields of a high rank are left out. */
 typedef struct {
     int  count;
     int  rank[FIELDS];
-    char text[FIELDS][FIELD_BYTES]; /* marked; "": not there */
+    char text[FIELDS][FIELD_BYTES]; /* text with marks of core/terminal.h */
 } Fields;
 
 static void add(Fields *f, int rank, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -67,7 +67,7 @@ static void add(Fields *f, int rank, const char *fmt, ...) {
     f->rank[f->count++] = rank;
 }
 
-/* The greatest rank for which all fields up to it have room. */
+/* Returns the greatest rank such that all fields up to it fit into `columns`. */
 static int ranks_with_room(const Fields *f, int columns) {
     int width = -3, most = 0;
     for (int rank = 0; rank < FIELDS; rank++) {
@@ -79,7 +79,7 @@ static int ranks_with_room(const Fields *f, int columns) {
     return most;
 }
 
-/* The line of the fields that have room: on a terminal all columns but the last, where a line might wrap. */
+/* Joins the fields that fit into a line. On a terminal the last column stays free, because a line might wrap there. */
 static void join(const Fields *f, char out[LINE_BYTES]) {
     int    most = ranks_with_room(f, terminal_is(stdout) ? terminal_columns(stdout) - 1 : PROGRESS_COLUMNS);
     size_t used = 0;
@@ -95,7 +95,7 @@ static int decimal_width(int64_t value) {
     return width;
 }
 
-/* "step 120/600  20.0%". Many steps say enough by themselves. */
+/* Adds the field "step 120/600  20.0%". Runs of 100,000 steps or more get no percentage. */
 static void add_place(Fields *f, const Progress *p, const char *kind, int64_t step) {
     char part[32] = "";
     if (decimal_width(p->steps) <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)step / (double)p->steps);
@@ -108,7 +108,8 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median time of the last steps. The first also warms caches and compiles kernels: it counts only while it is alone. */
+/* Returns the median time of the last steps. The first step, which also warms caches and compiles kernels, counts only
+ * as long as it is the only one. */
 static double pace_ms(const Progress *p) {
     double  sorted[PROGRESS_RECENT];
     int64_t left_out = p->seen > 1 && p->seen <= PROGRESS_RECENT, count = p->seen < PROGRESS_RECENT ? p->seen : PROGRESS_RECENT;
@@ -118,7 +119,7 @@ static double pace_ms(const Progress *p) {
     return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
-/* Time of the remaining steps: at the recent pace, with the mean time between steps so far. */
+/* Returns the time of the remaining steps: each takes pace_ms and the mean time between steps so far. */
 static double eta_ms(const Progress *p, int64_t step) {
     double done = (double)(step - p->first_step), left = (double)(p->last_step - step);
     double between = clock_ms() - p->started_ms - p->stepping_ms;
@@ -131,7 +132,7 @@ static void keep_pace(Progress *p, const StepMetrics *s) {
     p->recent_ms[p->seen++ % PROGRESS_RECENT] = s->ms;
 }
 
-/* "GPU  87%  312W  61C", as much of it as is known. */
+/* Adds the field "GPU  87%  312W  61C", with the values that are known. */
 static void add_gpu(Fields *f, const GpuReading *g) {
     char use[16] = "", power[16] = "", heat[16] = "";
     if (g->has >> GPU_USE & 1) snprintf(use, sizeof use, " %3.0f%%", 100 * g->value[GPU_USE]);
@@ -212,13 +213,13 @@ void progress_tasks(Progress *p, int64_t step, double core, double ms) {
     say_text(stdout, 0, line);
 }
 
-/* Set apart by a rule at its left, so that what the model wrote is not taken for the program's words. */
+/* Prints a text of the model, with a rule at its left so that it is not mistaken for output of the program. */
 void progress_sample(int64_t step, const char *text) {
     say(stdout, 0, DIM "sample at step %lld:" PLAIN, (long long)step);
     for (const char *end; *text; text = *end ? end + 1 : end) {
         end = text + strcspn(text, "\n");
         char *line = malloc((size_t)(end - text) + 32);
-        if (!line) return; /* it is only a sample */
+        if (!line) return; /* without memory the rest is not shown */
         snprintf(line, (size_t)(end - text) + 32, DIM "  | " PLAIN "%.*s", (int)(end - text), text);
         say_text(stdout, 4, line);
         free(line);

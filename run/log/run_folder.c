@@ -25,11 +25,11 @@ static Path path_in_run(const Config *c, const char *name) { return path_of("%s/
 
 /* --- files of other programs -------------------------------------------------------------------------------------- */
 
-typedef struct { const char *text; size_t bytes, whole; } Start; /* the first `bytes` bytes of a file of `whole` */
+typedef struct { const char *text; size_t bytes, whole; } Start; /* the first `bytes` of a file of `whole` bytes */
 
 static int begins(Start s, const char *with) { return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0; }
 
-/* A crash of the machine may leave zero bytes where text was. */
+/* Returns 1 for an empty file or one of zero bytes, which a crash of the machine may leave. */
 static int is_empty(Start s) {
     while (s.bytes > 0 && !*s.text) s.text++, s.bytes--;
     return s.bytes == 0;
@@ -74,7 +74,8 @@ static void check_file(const Config *c, int i) {
     char       *text = NULL;
     if (lstat(path.text, &st) != 0 || is_same_file(path.text, c->path)) return;
     if (S_ISDIR(st.st_mode)) refuse_foreign(c, path.text, "is a folder");
-    if (!S_ISREG(st.st_mode)) return; /* the lock refuses links that would be followed; others are replaced whole */
+    /* lock.c refuses links to files that are appended to. Other files are replaced whole. */
+    if (!S_ISREG(st.st_mode)) return;
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
     if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
     Start start = {text, (size_t)bytes, (size_t)st.st_size};
@@ -93,7 +94,7 @@ static void check_names(const Config *c, const char *path, int (*is_ours)(const 
     if (!S_ISDIR(st.st_mode) && !(S_ISLNK(st.st_mode) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
         refuse_foreign(c, path, "is not a folder");
     DIR *folder = opendir(path);
-    if (!folder) return; /* reported where it is used */
+    if (!folder) return; /* reported when it is used */
     while ((entry = readdir(folder))) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || is_ours(entry->d_name)) continue;
         Path foreign = path_of("%s/%s", path, entry->d_name);
@@ -120,7 +121,7 @@ void run_folder_check(const Config *c) {
 
 /* --- files of the folder ------------------------------------------------------------------------------------------ */
 
-/* What is printed is kept in the run folder, too. */
+/* Copies all later output to log.txt in the run folder. */
 void run_folder_keep_log(const Config *c) {
     Path   path = path_in_run(c, "log.txt");
     char   heading[64];

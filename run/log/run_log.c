@@ -38,9 +38,9 @@ cJSON *run_log_config(const char *dir) {
     return config;
 }
 
-/* Appends to a list whose room doubles. */
+/* Appends to a list whose capacity doubles. */
 static void append(LogPoint **list, int64_t *count, LogPoint p) {
-    if ((*count & (*count - 1)) == 0) { /* a power of two: full */
+    if ((*count & (*count - 1)) == 0) { /* a power of two: the list is full */
         *list = (LogPoint *)realloc(*list, sizeof p * (size_t)(*count ? 2 * *count : 1));
         if (!*list) fail(EXIT_MEMORY, "no memory for the log of a run of %lld steps", (long long)*count);
     }
@@ -50,7 +50,7 @@ static void append(LogPoint **list, int64_t *count, LogPoint p) {
 static void keep(RunLog *log, const MetricsLine *l) {
     LogPoint  p = {l->step, l->tokens, l->time, l->hours, l->loss, l->lr, l->grad_norm, l->bpb};
     LogPoint *last = log->trains ? &log->train[log->trains - 1] : NULL;
-    int       is_step = l->kind == LINE_TRAIN || l->kind == LINE_OUTER; /* of a server; an island's rounds end with a step */
+    int       is_step = l->kind == LINE_TRAIN || l->kind == LINE_OUTER; /* rounds of a server */
     if (is_step && (!last || p.step > last->step)) append(&log->train, &log->trains, p);
     if (l->kind != LINE_EVAL) return;
     p.tokens = last ? last->tokens : 0, p.hours = last ? last->hours : 0;

@@ -8,7 +8,7 @@
 
 /* --- colours ------------------------------------------------------------------------------------------------------ */
 
-/* A class, the property that it sets, its colour on a light screen and on a dark one. */
+/* Each class, the property that it sets, and its colours on light and dark screens. */
 static const struct {
     const char *name, *property, *light, *dark;
 } COLOURS[] = {
@@ -101,7 +101,7 @@ void svg_round_range(double *low, double *high, int most) {
 
 /* --- axes --------------------------------------------------------------------------------------------------------- */
 
-/* A tick's value: as many decimals as its step needs, or an exponent where those would be many. */
+/* Writes the value of a tick with as many decimals as its step needs, or with an exponent if these are many. */
 static void put_value(FILE *out, double value, double step) {
     int decimals = step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9);
     if (fabs(value) < 1e-9 * step) fputc('0', out);
@@ -144,7 +144,7 @@ void svg_below(FILE *out, const SvgPanel *p, int whole, const char *name) {
         double x = svg_x(p, k * step);
         fprintf(out, "<path d=\"M%.1f %.1fv5\" class=\"axis\"/><text x=\"%.1f\" y=\"%.1f\">", x, p->bottom, x,
                 p->bottom + 21);
-        svg_count(out, k * step + 0.0); /* no -0 */
+        svg_count(out, k * step + 0.0); /* + 0.0 avoids -0 */
         fprintf(out, "</text>\n");
     }
     fprintf(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n</g>\n", (p->left + p->right) / 2, p->bottom + 42, name);

@@ -1,9 +1,9 @@
 /* tensorboard.c - see tensorboard.h. Records are TFRecords: length, its checksum, data, its checksum. The data is an
- * Event in the wire format of protocol buffers, of which a few fields are all there is:
+ * Event in the wire format of protocol buffers. Only these fields are written:
  *
  *   Event       1 double wall_time, 2 int64 step, 3 string file_version, 5 Summary, 7 SessionLog
  *   Summary     1 Value: 1 string tag, 2 float simple_value
- *   SessionLog  1 enum status: 1 = START, readers drop the points from the Event's step on
+ *   SessionLog  1 enum status: 1 = START, readers drop the points from the step of the Event on
  */
 #include "run/log/tensorboard.h"
 
@@ -92,7 +92,7 @@ static Message event_at(double time, int64_t step) {
 
 /* --- records ------------------------------------------------------------------------------------------------------ */
 
-/* CRC-32C, reflected polynomial 0x82F63B78, as TFRecords mask it. */
+/* Returns the CRC-32C (reflected polynomial 0x82F63B78) with the mask of TFRecords. */
 static uint32_t checksum(const uint8_t *data, size_t bytes) {
     uint32_t crc = ~0u;
     for (size_t i = 0; i < bytes; i++) {
@@ -103,7 +103,7 @@ static uint32_t checksum(const uint8_t *data, size_t bytes) {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* A failed write leaves whole records behind: its torn part is cut off. */
+/* Writes the waiting records. After a failed write the file is cut to its whole records. */
 static void flush(TensorBoard *t) {
     int error = t->waiting_bytes ? io_write(t->fd, t->waiting, t->waiting_bytes) : 0;
     if (error) io_truncate(t->fd, t->written);
@@ -131,7 +131,8 @@ static void write_record(TensorBoard *t, const Message *event) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Readers take the files by name, one after another: a new one is later than all there are, whatever the clock says. */
+/* Returns the number of seconds for the name of a new file. Readers read the files in the order of names, so it is
+ * greater than that of all existing files, even if the clock is behind. */
 static long long next_second(const char *folder, double time) {
     long long      second = (long long)time, there;
     struct dirent *entry;

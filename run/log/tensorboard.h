@@ -1,8 +1,9 @@
-/* tensorboard.h - a run's numbers as an event file for TensorBoard, and for the programs that read its format.
+/* tensorboard.h - writes the numbers of a run as an event file for TensorBoard, and for other programs that read its
+ * format.
  *
- * <dir>/tb/events.out.tfevents.<seconds>.<host>: one file a process. Each begins with a mark by which readers forget the
- * points at and after a step, so that a resume leaves no stale ones. Points are written once a second, and never end a
- * run: one warning, and what had no room is left out.
+ * <dir>/tb/events.out.tfevents.<seconds>.<host>: one file for each process. It begins with a mark that makes readers
+ * drop the points at and after a step, so that a resume leaves no stale ones. Points are written once a second. A
+ * failed write never ends a run. It prints one warning, and points that could not be written are left out.
  */
 #ifndef TRAIN_GPT_RUN_LOG_TENSORBOARD_H
 #define TRAIN_GPT_RUN_LOG_TENSORBOARD_H
@@ -10,12 +11,12 @@
 #include <stdint.h>
 
 typedef struct TensorBoard TensorBoard;
-typedef struct { const char *tag; double value; } TensorBoardScalar; /* one that is not finite is left out */
+typedef struct { const char *tag; double value; } TensorBoardScalar; /* a value that is not finite is left out */
 
-/* Points of the steps after `step` follow; step 0: all. NULL, after a warning, where there can be no such file: every
- * call takes it. time: seconds since 1970. */
+/* Opens a new file for points of the steps after `step`. time: seconds since 1970. Returns NULL after a warning if the
+ * file cannot be made. All other calls accept NULL. */
 TensorBoard *tensorboard_open(const char *dir, int64_t step, double time);
-void tensorboard_forget(TensorBoard *t, int64_t step, double time); /* points after `step` are void */
+void tensorboard_forget(TensorBoard *t, int64_t step, double time); /* makes points after `step` invalid */
 void tensorboard_add(TensorBoard *t, int64_t step, double time, const TensorBoardScalar *scalar, int scalars);
 void tensorboard_close(TensorBoard *t);
 

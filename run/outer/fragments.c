@@ -10,7 +10,7 @@ int fragments_count(int64_t elems, int64_t every) {
     return count > 1 ? (int)count : 1;
 }
 
-/* Units are shared out evenly: two fragments differ by one at most. */
+/* Shares the units out evenly: two fragments differ by at most one unit. */
 Fragment fragment_of(int64_t elems, int count, int f) {
     int64_t units = (elems + FRAGMENT_UNIT - 1) / FRAGMENT_UNIT;
     if (f == count) return (Fragment){0, elems};

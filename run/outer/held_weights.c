@@ -14,7 +14,7 @@ size_t held_bytes(const Config *c, size_t elems) { return held_type(c) == FRAME_
 int held_begin(HeldWeights *h, FrameType type, Fragment part) {
     int64_t elems = part.end - part.first;
     *h = (HeldWeights){type, part.first, elems, 0, (float *)malloc(sizeof *h->x * (size_t)elems)};
-    for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN; /* has not gone: no weight is NaN */
+    for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN; /* not sent yet: no weight is NaN */
     return h->x != NULL;
 }
 
@@ -35,6 +35,6 @@ void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *
     float *held = h->x + (offset - h->first);
     for (int64_t i = 0; i < elems; i++) x[i] -= held[i];
     frame_pack(h->type, payload, x, elems);
-    frame_unpack(h->type, x, payload, elems); /* as it arrives */
+    frame_unpack(h->type, x, payload, elems); /* x = the change that arrives */
     round_change_add(held, x, elems);
 }

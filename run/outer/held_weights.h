@@ -1,11 +1,12 @@
-/* held_weights.h - outer.wait=none with outer.compress: x as one island holds it, kept by the server.
+/* held_weights.h - the server's record of the weights that one island holds (outer.wait=none with outer.compress).
  *
- * Each island's weights have an age of their own. So the server keeps what it has sent to each: first all of x, then
- * change = rounded(x - held), held += change. The island adds the same change to the same numbers, so both have the
- * same bits. The error of a rounding stays in x - held, so the next change contains it (error feedback). The server does not
- * round x itself.
+ * Each island's weights have a different age, so the server keeps what it has sent to each island. First it sends all
+ * of x. After that it sends change = rounded(x - held) and computes held += change. The island adds the same change to
+ * the same numbers, so both have the same bits. The error of a rounding stays in x - held, so the next change contains
+ * it (error feedback). The server does not round x itself.
  *
- * Memory is taken with the first GET of an island that has outer.compress, too. No sockets.
+ * The memory is allocated at the first GET of an island whose config has outer.compress, too. This file uses no
+ * sockets.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_HELD_WEIGHTS_H
 #define TRAIN_GPT_RUN_OUTER_HELD_WEIGHTS_H
@@ -14,24 +15,25 @@
 #include "run/outer/messages.h"
 
 typedef struct {
-    FrameType type;          /* of the changes */
-    int64_t   first, elems;  /* of the server's part */
-    int64_t   fetched;       /* elements of x that have gone, each counted once */
-    float    *x;             /* owned [elems]; NULL: nothing is kept, and nothing above is */
+    FrameType type;          /* type of the values of a change */
+    int64_t   first, elems;  /* range of the model that this server holds */
+    int64_t   fetched;       /* elements of x that were sent, each counted once */
+    float    *x;             /* [elems] x as the island holds it; owned. NULL if nothing is recorded: the fields above
+                              * mean nothing */
 } HeldWeights;
 
-/* FRAME_F32: islands do not fetch such changes. */
+/* Returns the type of the values of a change, or FRAME_F32 if islands do not fetch changes of this kind. */
 FrameType held_type(const Config *c);
-size_t    held_bytes(const Config *c, size_t elems); /* of one island */
+size_t    held_bytes(const Config *c, size_t elems); /* Returns the bytes of the record of one island. */
 
-/* Returns 0 without memory. */
+/* Begins an empty record of the server's part. Returns 0 if there is no memory. */
 int  held_begin(HeldWeights *h, FrameType type, Fragment part);
 void held_forget(HeldWeights *h);
 
-/* These elements of x go to the island as they are. */
+/* Records that these elements of x were sent unchanged. */
 void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems);
 int  held_is_whole(const HeldWeights *h);
-/* These elements of x go as a change: payload [frame_value_bytes]. x [elems] is used up. */
+/* Writes the change of these elements of x to payload [frame_value_bytes] and records it. Overwrites x [elems]. */
 void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *payload);
 
 #endif

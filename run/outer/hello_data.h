@@ -1,12 +1,13 @@
-/* hello_data.h - the training files as a HELLO lists them: an island's and its server's must be the same. */
+/* hello_data.h - the list of training files in a HELLO. An island and its server must have the same files. */
 #ifndef TRAIN_GPT_RUN_OUTER_HELLO_DATA_H
 #define TRAIN_GPT_RUN_OUTER_HELLO_DATA_H
 
 #include "data/dataset.h"
 #include "run/outer/messages.h"
 
-/* In their order, [train->shards]: names without folder, borrowed; each with the fingerprint of all of them
- * (dataset_fingerprint). For free(). Ends the program when there is no memory. */
+/* Returns one entry for each file of train, in order [train->shards]; free it with free(). The names have no folder and
+ * are borrowed from train. Each entry has the fingerprint of all files together (dataset_fingerprint). Ends the program
+ * if there is no memory. */
 HelloData *hello_data(const Dataset *train);
 
 #endif

@@ -1,4 +1,4 @@
-/* island.c - see island.h. Each rank has Links of its own (island_link.h); here the ranks agree on theirs. */
+/* island.c - see island.h. Each rank has its own Links (island_link.h). Here the ranks agree on the state of theirs. */
 #include "run/outer/island_state.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 static const double LOOK_MS = 50.0, GOODBYE_MS = 10e3;
 
-/* --- making ------------------------------------------------------------------------------------------------------- */
+/* --- creating ----------------------------------------------------------------------------------------------------- */
 
 static RoundUse use_of(const Config *c) { return c->outer.stream ? ROUND_STREAMS : ROUND_WHOLE; }
 
@@ -26,7 +26,7 @@ size_t island_bytes(const Config *c, const Layout *layout) {
 
 static int is_first(const Island *s) { return comm_rank(s->parts.comm) == 0; }
 
-/* Collective. Ends the job where a rank has met a fault that no waiting mends. */
+/* Collective. Ends the job if a rank has met a fault that waiting cannot cure. */
 static void end_where_refused(Island *s, int code, const char *why) {
     char    fault[MANIFEST_FAULT_BYTES] = "";
     int64_t worst = code;
@@ -35,7 +35,7 @@ static void end_where_refused(Island *s, int code, const char *why) {
     if (any_fault(s->parts.comm, fault)) fail((int)worst, "%s", fault);
 }
 
-/* Collective. Where a server has refused this rank. */
+/* Collective. Ends the job if a server has refused a rank. */
 static void end_where_broken(Island *s) {
     const Link *broken = links_broken(s->link, s->links);
     end_where_refused(s, broken ? broken->refuse.code : 0, broken ? broken->fault : "");
@@ -79,7 +79,7 @@ int                   island_fragments(const Island *s) { return s->turns.count;
 const char           *island_lost(const Island *s) { return s->lost; }
 int64_t               island_peer_updates(const Island *s) { return s->peer_updates; }
 
-/* --- waiting together --------------------------------------------------------------------------------------------- */
+/* --- waiting, all ranks together ---------------------------------------------------------------------------------- */
 
 static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait for the server"); }
 
@@ -116,7 +116,7 @@ static int between_tries(void *island) {
     return signals_stop();
 }
 
-/* One try on each rank; 1 when all are connected. */
+/* Collective. Tries once on each rank to connect to all servers. Returns 1 if all ranks are connected. */
 static int try_to_connect(Island *s) {
     ChannelFault fault = {0};
     int64_t      connected = 1;
@@ -133,14 +133,14 @@ static int try_to_connect(Island *s) {
     return (int)connected;
 }
 
-/* Collective. The fault of the first rank that has one, on all. */
+/* Collective. Copies the fault of the first rank that has one to all ranks. */
 static void share_fault(Island *s) {
     const Link *broken = links_broken(s->link, s->links);
     snprintf(s->lost, sizeof s->lost, "%s", broken && broken->fault[0] ? broken->fault : s->link->fault);
     any_fault(s->parts.comm, s->lost);
 }
 
-/* A second, in which a request to stop is heard. Returns STOPPED or MET. */
+/* Collective. Waits for CHANNEL_RETRY_MS. Returns STOPPED if a rank is requested to stop, otherwise MET. */
 static Awaited pause_a_second(Island *s) {
     double until_ms = clock_ms() + CHANNEL_RETRY_MS;
     requests_begin(s->parts.requests);
@@ -160,7 +160,7 @@ static int is_past(Island *s, double until_ms) {
     return (int)past;
 }
 
-/* Collective. BROKEN: nobody has answered until then. */
+/* Collective. Connects all ranks. Returns MET, STOPPED, or BROKEN if no server answers before until_ms. */
 static Awaited connect_all(Island *s, double until_ms) {
     for (int tries = 0; !try_to_connect(s); tries++) {
         share_fault(s);
@@ -201,7 +201,7 @@ static void say_hello(Island *s) {
     cJSON_Delete(config);
 }
 
-/* Collective. Each piece comes to one rank, and from there to all. */
+/* Collective. Each chunk arrives at one rank, which broadcasts it to all. */
 static Awaited fetch_part(Island *s, Link *l) {
     for (int64_t piece = 0; piece < l->fetch.pieces; piece++) {
         l->fetch.turn = piece;
@@ -230,7 +230,7 @@ Awaited island_fetch(Island *s, MessageKind get, int64_t round) {
     return now;
 }
 
-/* Collective. What goes before the new weights: their copy's memory is free until they come. */
+/* Collective. Exchanges moments before the new weights, while the memory of their copy is free. */
 static Awaited exchange_moments(Island *s) {
     switch (s->link->open.moments) {
         case OPEN_GIVE: return island_give_moments(s);
@@ -239,8 +239,8 @@ static Awaited exchange_moments(Island *s) {
     }
 }
 
-/* Collective, once rank 0 knows how it goes on: all then know it, and hold the weights. An island that streams has them
- * already in all rounds but its first, and takes the last. */
+/* Collective, once rank 0 has the next OPEN or knows that the run is over. Shares it with all ranks, and loads the
+ * weights. An island that streams has them already, except in its first round and at the end. */
 static Awaited begin_round(Island *s, int is_first_round) {
     Link   *l = s->link;
     int64_t is_over = l->has_closed && l->closed.is_done;
@@ -249,7 +249,7 @@ static Awaited begin_round(Island *s, int is_first_round) {
     comm_broadcast(s->parts.comm, &l->closed, sizeof l->closed, 0);
     int     is_whole = is_over || is_first_round || !s->turns.is_on;
     Awaited now = is_over ? MET : exchange_moments(s);
-    int     has_last = !is_first_round && s->copy.type != FRAME_F32 && !s->turns.is_on; /* x of the round before */
+    int     has_last = !is_first_round && s->copy.type != FRAME_F32 && !s->turns.is_on; /* it holds the last x */
     if (now == MET && is_whole)
         now = island_fetch(s, has_last ? MESSAGE_GET_CHANGE : MESSAGE_GET, is_over ? l->closed.round : l->open.round);
     if (now == MET && is_whole) round_copy_publish(&s->copy);
@@ -261,7 +261,7 @@ static Awaited begin_round(Island *s, int is_first_round) {
 }
 static IslandState state_of(const Island *s) { return s->is_over ? ISLAND_DONE : ISLAND_TRAINS; }
 
-/* Where the server has another model, or another part than its place in outer.server says. */
+/* Breaks the link if the server has another model, or not the part that its place in outer.server means. */
 static void check_welcome(Link *l) {
     const Welcome *w = &l->welcome;
     if (w->elems == l->elems && w->parts == l->parts && w->part == l->part) return;
@@ -277,7 +277,7 @@ static void check_welcome(Link *l) {
                  channel_peer(l->server), w->part, w->parts, l->part, l->parts);
 }
 
-/* Collective, connected: from HELLO to the first weights. */
+/* Collective, after connecting. Sends HELLO and waits for the first lease and weights. */
 static Awaited introduce(Island *s) {
     say_hello(s);
     Awaited now = await(s, is_welcome);
@@ -315,7 +315,7 @@ IslandState island_join(Island *s, int64_t updates) {
     }
 }
 
-/* --- a round's end ------------------------------------------------------------------------------------------------ */
+/* --- the end of a round ------------------------------------------------------------------------------------------- */
 
 int island_keep(Island *s) {
     if (s->turns.is_on && pump_is_on(&s->turns.pump)) return 0;
@@ -323,7 +323,7 @@ int island_keep(Island *s) {
     return links_broken(s->link, s->links) != NULL;
 }
 
-/* Collective. */
+/* Collective. Begins to send the deltas of the lease, then END. With outer.stream the END alone. */
 static void begin_to_send(Island *s, IslandWork work) {
     const Open *lease = &s->link->open;
     End         end = {lease->round, work.samples, work.tokens, 0.0, work.loss, lease->lease};
@@ -351,13 +351,13 @@ void island_count_bytes(Island *s, int64_t bytes[2]) {
     comm_all_reduce_i64(s->parts.comm, bytes, 2, COMM_SUM);
 }
 
-/* No round follows: outer.every divides run.steps. */
+/* Returns 1 if no round follows. outer.every divides run.steps. */
 static int is_last_round(const Island *s) {
     const Config *c = s->parts.config;
     return s->link->open.step + c->outer.every >= c->run.steps;
 }
 
-/* Collective: all that travels between turns is taken back, and the last round's rest is sent. */
+/* Collective. Takes back all fragments under way. In the last round, sends the steps that no fragment has sent. */
 static Awaited end_turns(Island *s) {
     Awaited now = turns_finish(s);
     return now == MET && is_last_round(s) ? turns_send_rest(s) : now;
@@ -383,9 +383,9 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
     return island_join(s, work.updates);
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------------ */
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
 
-/* The server closes the connection when it has read everything. */
+/* Sends BYE and waits for the server to close the connection, which it does when it has read everything. */
 static void say_goodbye(Island *s) {
     Link       *l = s->link;
     char        text[MESSAGE_TEXT];
@@ -402,10 +402,10 @@ static void say_goodbye(Island *s) {
     }
 }
 
-/* The server has read every rank's END before rank 0 says goodbye: it answers in order. */
+/* Rank 0 sends BYE after the answers to all PINGs: the server answers in order, so it has read every rank's END. */
 void island_leave(Island *s, IslandWork work) {
     turns_halt(s);
-    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* asked to stop while x came */
+    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* the island may be stopped while x arrives */
     int64_t broken = links_broken(s->link, s->links) != NULL;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
     if (!broken && s->turns.is_on) broken = turns_send_rest(s) != MET;

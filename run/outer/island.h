@@ -1,15 +1,17 @@
-/* island.h - a training job that trains one model with others, by way of a server (`train_gpt serve`).
+/* island.h - a training job that trains one model together with other jobs through a server (`train_gpt serve`).
  *
- * Between rounds all jobs hold the same weights x. A round is a lease of samples: `steps` optimizer steps on the island
- * alone. Then each of its ranks sends x - master of its part, and fetches the x that the server makes of all islands'
- * (run/outer/messages.h). Moments stay in the island; one that has none may take another's (outer.moments=peer).
+ * Between rounds all jobs hold the same weights x. A round is a lease of samples: `steps` optimizer steps that the
+ * island makes alone. Then each rank sends x - master of its part, and fetches the new x, which the server makes of all
+ * islands' deltas (run/outer/messages.h). Moments stay in the island. An island without moments can take those of
+ * another (outer.moments=peer).
  *
- * With outer.stream they send and fetch the model in fragments, in turns during the round (run/outer/fragments.h),
- * while they train.
+ * With outer.stream islands send and fetch the model in fragments during the round, while they train
+ * (run/outer/fragments.h).
  *
- * The ranks of an island act together: they agree on what they wait for, several times a second, and meanwhile hear
- * requests to stop and tick the watchdog. When the connection of one breaks, all connect anew, and train the round anew
- * from the server's x: for outer.patience_seconds, then the island is lost (ISLAND_LOST).
+ * The ranks of an island act together. While they wait for the server they agree several times a second on what has
+ * arrived, notice requests to stop, and tick the watchdog. If the connection of one rank breaks, all ranks connect
+ * again and repeat the round from the server's x. After outer.patience_seconds without a server the island is lost
+ * (ISLAND_LOST).
  */
 #ifndef TRAIN_GPT_RUN_OUTER_ISLAND_H
 #define TRAIN_GPT_RUN_OUTER_ISLAND_H
@@ -21,7 +23,7 @@
 #include "run/guard/watchdog.h"
 #include "run/outer/messages.h"
 
-/* What an island is made of; all borrowed. */
+/* The objects that an island works with; all borrowed. */
 typedef struct {
     const Config  *config;
     Comm          *comm;       /* all ranks of the job */
@@ -30,64 +32,68 @@ typedef struct {
     const Dataset *train;
     Watchdog      *watchdog;
     Requests      *requests;
-    const char    *id;         /* 16 hex digits: the run's run_id */
+    const char    *id;         /* 16 hex digits: the run_id of the run */
 } IslandParts;
 
 typedef enum {
-    ISLAND_TRAINS,             /* on a lease: island_round */
-    ISLAND_STOPPED,            /* while it waited it was asked to stop */
-    ISLAND_LOST,               /* no server for outer.patience_seconds: island_lost says which */
-    ISLAND_DONE                /* the server has reached run.steps; the weights are the last */
+    ISLAND_TRAINS,             /* it has a lease: island_round */
+    ISLAND_STOPPED,            /* it was requested to stop while it waited */
+    ISLAND_LOST,               /* no server for outer.patience_seconds; island_lost has the reason */
+    ISLAND_DONE                /* the server has reached run.steps; the weights are the final ones */
 } IslandState;
 
-/* Of the steps of a lease. */
+/* Totals of the steps of a lease that the island has made. */
 typedef struct {
-    int64_t samples, tokens;   /* used */
-    int64_t updates;           /* that the moments have seen, in all */
-    double  loss;              /* mean */
+    int64_t samples, tokens;   /* samples and tokens that were trained on */
+    int64_t updates;           /* optimizer updates behind the moments, in all rounds */
+    double  loss;              /* mean over the steps */
 } IslandWork;
 
-/* A round's end, for the logs. */
+/* Numbers of a round that has ended, for the logs. */
 typedef struct {
-    Closed   closed;
-    double   ms;               /* that training waited: for the new weights, and the next lease */
-    int64_t  sent, received;   /* bytes, of all ranks */
+    Closed   closed;           /* the CLOSED that ended the round */
+    double   ms;               /* time without training: the wait for the new weights and the next lease */
+    int64_t  sent, received;   /* bytes, summed over all ranks */
 } IslandExchange;
 
 typedef struct Island Island;
 
-/* Takes the host copy of a round's weights. Ends the job where outer.key is no key. */
+/* Allocates the host copy of the weights of a round. Ends the job if outer.key is not a key file. */
 Island *island_create(IslandParts parts);
 void    island_destroy(Island *s);
-size_t  island_bytes(const Config *config, const Layout *layout); /* host memory it takes */
+size_t  island_bytes(const Config *config, const Layout *layout); /* Returns the bytes of host memory that an island
+                                                                   * allocates. */
 
-/* Collective. Connects, and waits for a lease and its x, which is then in the masters and working copies. Ends the job
- * with the server's code and sentence where it refuses the island. updates: that its moments have seen; 0: they are
- * zero. */
+/* Collective. Connects, waits for a lease and its x, and loads x into the masters and working copies. If the server
+ * refuses the island, the job ends with the server's exit code and sentence. updates: optimizer updates behind the
+ * moments, 0 if the moments are zero. */
 IslandState island_join(Island *s, int64_t updates);
 
-/* Between steps, on each rank for itself: says that the island is alive, and reads what has come. Returns 1 when the
- * connection is broken; when the ranks have agreed on that, all call island_join. */
+/* Tells the server that the island is alive and reads what has arrived. Each rank calls it between steps, without the
+ * others. Returns 1 if the connection is broken. When the ranks have agreed on that, all call island_join. */
 int island_keep(Island *s);
 
-/* outer.stream, between steps. island_has_x: on each rank for itself, whether the fragment that was sent last has come
- * back. island_turn: collective, after each step of a lease: takes it back where all_have_x or the next one's turn has
- * come, and sends that. *is_anew: the connection broke, and the lease is a new one. */
+/* Calls between steps with outer.stream. Each rank calls island_has_x alone: it returns 1 if the new x of the oldest
+ * fragment under way has arrived. All ranks call island_turn after each step of a lease. It takes that x into the
+ * masters if all_have_x is 1 or the next fragment is due, and sends the fragments that are due. *is_anew is 1 if the
+ * connection broke and the lease is a new one. */
 int         island_has_x(Island *s);
 IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew);
 
-/* Collective, after the last step of the lease: sends the deltas, waits for the next lease and its x. *ended: what was
- * sent and closed; 0: the connection broke, and the round counted for nothing: train on the new lease. */
+/* Collective, after the last step of the lease: sends the deltas, then waits for the next lease and its x. *ended is 1
+ * if the round is closed. It is 0 if the connection broke: the round did not count, and training continues with a new
+ * lease. */
 IslandState island_exchange(Island *s, IslandWork work, int *ended);
 
-/* Collective, at the end, whatever the state: of a lease that is not over the deltas so far are sent, then goodbye. */
+/* Collective, at the end of the job in any state. Sends the deltas of an unfinished lease and leaves the server. */
 void island_leave(Island *s, IslandWork work);
 
-const Open           *island_round(const Island *s);     /* the lease */
-const IslandExchange *island_ended(const Island *s);     /* of the last island_exchange */
+const Open           *island_round(const Island *s);     /* the current lease */
+const IslandExchange *island_ended(const Island *s);     /* numbers of the last island_exchange */
 int                   island_number(const Island *s);
-int64_t               island_peer_updates(const Island *s); /* updates of moments that came with the lease; 0: none */
-int                   island_fragments(const Island *s); /* outer.stream: of a round; else 0 */
-const char           *island_lost(const Island *s);      /* of ISLAND_LOST: a sentence that names the address */
+int64_t               island_peer_updates(const Island *s); /* updates behind the moments that came with the lease; 0 if
+                                                             * none came */
+int                   island_fragments(const Island *s); /* fragments of a round; 0 without outer.stream */
+const char           *island_lost(const Island *s);      /* after ISLAND_LOST: the reason, with the address */
 
 #endif

@@ -52,7 +52,7 @@ static void break_link(Link *l, const char *fmt, ...) {
     l->is_broken = 1;
 }
 
-/* --- x ------------------------------------------------------------------------------------------------------------ */
+/* --- fetching x --------------------------------------------------------------------------------------------------- */
 
 int64_t link_piece_begin(const Link *l, int64_t piece) { return l->fetch.range.first + piece * MESSAGE_ELEMS; }
 
@@ -63,7 +63,7 @@ int64_t link_piece_elems(const Link *l, int64_t piece) {
 
 int link_owns(const Link *l, int64_t piece) { return piece % l->ranks == l->rank; }
 
-/* The n-th piece that this rank fetches. */
+/* Returns the number of the n-th chunk that this rank fetches. */
 static int64_t own_piece(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
 static int64_t pieces_of(int64_t elems) { return (elems + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS; }
@@ -105,7 +105,7 @@ static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
     f->has_piece = !f->store && !f->is_given_up;
 }
 
-/* --- deltas ------------------------------------------------------------------------------------------------------- */
+/* --- sending deltas ----------------------------------------------------------------------------------------------- */
 
 static void send_range(Link *l, MessageKind kind, Fragment range, int64_t round, MessageKind last) {
     l->send.is_on = 1, l->send.range = fragment_within(range, l->first, l->end);
@@ -158,7 +158,7 @@ Fragment link_piece(Fragment range, int64_t n) {
     return fragment_within(range, first, first + MESSAGE_ELEMS);
 }
 
-/* The server turns fragments in the order in which they were sent. */
+/* Marks a fragment as turned. The server completes fragments in the order in which they were sent. */
 static void take_turned(Link *l, const Turned *t) {
     int i = 0;
     while (i < l->turns && l->turn[i].has_turned) i++;
@@ -172,7 +172,7 @@ static void take_turned(Link *l, const Turned *t) {
 
 int link_takes_changes(const Link *l) { return l->copy->type != FRAME_F32 && l->welcome.changes; }
 
-/* One is fetched after another. */
+/* Fetches the new x of the fragments whose TURNED has arrived, one fragment after another. */
 static void fetch_turned(Link *l) {
     for (int i = 0; i < l->turns && l->turn[i].has_turned; i++) {
         LinkTurn *t = &l->turn[i];
@@ -194,14 +194,14 @@ void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t
 
 static int has_moments(const LinkSend *s) { return s->kind == MESSAGE_M || s->kind == MESSAGE_V; }
 
-/* The next elems values of the runs. */
+/* Packs the next elems values into payload. */
 static void pack(Link *l, int64_t elems) {
     const LinkSend *s = &l->send;
     if (has_moments(s)) frame_pack(FRAME_F32, l->payload, l->copy->delta + s->gone, elems);
     else                round_copy_pack(l->copy, s->gone, elems, l->payload);
 }
 
-/* The next elements of the range, at most a frame of them; empty: there are none. */
+/* Returns the next elements of the range, at most one frame of them; an empty range if there are none. */
 static Fragment next_of_range(Link *l) {
     LinkSend       *s = &l->send;
     const FileRuns *runs = &l->copy->runs;
@@ -217,7 +217,7 @@ static Fragment next_of_range(Link *l) {
     return (Fragment){0, 0};
 }
 
-/* Each element is packed once, so a frame is made when the buffer has room for it. Moments go without a last message. */
+/* Sends values while the channel's buffer has space for a frame: each element may be packed only once. */
 static void send_values(Link *l) {
     LinkSend *s = &l->send;
     FrameType type = has_moments(s) ? FRAME_F32 : l->copy->type;
@@ -235,7 +235,7 @@ static void send_values(Link *l) {
     if (s->last == MESSAGE_KINDS || message_send(l->server, s->last, s->round, s->text, s->bytes) > 0) s->is_on = 0;
 }
 
-/* --- alive -------------------------------------------------------------------------------------------------------- */
+/* --- signs of life ------------------------------------------------------------------------------------------------ */
 
 void link_ping(Link *l) {
     double now = clock_ms();
@@ -244,7 +244,8 @@ void link_ping(Link *l) {
     l->pinged_ms = now;
 }
 
-/* After all that has come was read: while a piece waits for its turn nothing is. */
+/* Breaks the link after outer.patience_seconds without an answer. Call it after everything that arrived was read. While
+ * a chunk waits in `piece`, nothing is read, so silence is not counted then. */
 static void look_for_silence(Link *l) {
     double now = clock_ms();
     double waited_ms = l->answers < l->pings && !l->fetch.has_piece ? now - l->silent_ms : 0.0;
@@ -254,7 +255,7 @@ static void look_for_silence(Link *l) {
     else if (now - l->pinged_ms >= PING_MS) link_ping(l);
 }
 
-/* --- what comes --------------------------------------------------------------------------------------------------- */
+/* --- received frames ---------------------------------------------------------------------------------------------- */
 
 static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
     char        fault[MESSAGE_FAULT_BYTES] = "";
@@ -300,7 +301,7 @@ void link_keep(Link *l) {
     if (got < 0) break_link(l, "%s", channel_fault(l->server));
     if (!l->is_broken) fetch_turned(l), ask_for_pieces(l);
     if (!l->is_broken) look_for_silence(l);
-    if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame waits */
+    if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame stays unread */
 }
 
 int links_are_ready(const Link *l, int links, int (*is_ready)(const Link *)) {

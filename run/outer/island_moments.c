@@ -1,4 +1,4 @@
-/* island_moments.c - the optimizer's moments go from one island to another, by way of the server (outer.moments=peer).
+/* island_moments.c - sends the optimizer's moments from one island to another through the server (outer.moments=peer).
  * See island_state.h.
  */
 #include "core/error.h"
@@ -27,7 +27,7 @@ Awaited island_give_moments(Island *s) {
     return MET;
 }
 
-/* Half of the moments are none. */
+/* Fetches both moments. If the second fails, the first is cleared too. */
 static Awaited fetch_moments(Island *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++) {
         Awaited now = island_fetch(s, ASKED[k], s->link->open.round);
@@ -47,7 +47,7 @@ Awaited island_take_moments(Island *s) {
     if (now != MET) return now;
     int64_t is_put_off = l->is_put_off;
     comm_broadcast(s->parts.comm, &is_put_off, sizeof is_put_off, 0);
-    l->is_put_off = 0; /* another OPEN and its MOMENTS may have come meanwhile */
+    l->is_put_off = 0; /* another OPEN and its MOMENTS may arrive after this */
     if (is_put_off) return LATER;
     comm_broadcast(s->parts.comm, &l->moments, sizeof l->moments, 0);
     l->has_moments = 0;

@@ -1,5 +1,5 @@
-/* island_turns.c - fragments of an island's weights that travel while it trains (outer.stream): see fragments.h,
- * round_copy.h. Between two turns the link is the pump's (link_pump.h). */
+/* island_turns.c - sends and takes back fragments of an island's weights while it trains (outer.stream): see
+ * fragments.h, round_copy.h. Between two steps that send or take one, the pump has the link (link_pump.h). */
 #include <stdlib.h>
 
 #include "core/clock.h"
@@ -15,7 +15,7 @@ static int64_t largest(int64_t elems, int count) {
     return most;
 }
 
-/* A rank alone takes all of a fragment. */
+/* Returns the bytes of host memory for one rank. On a job of one rank, that rank fetches all chunks of a fragment. */
 size_t turns_bytes(const Config *c, const Layout *layout) {
     if (!c->outer.stream) return 0;
     int64_t most = largest(layout->elems, fragments_count(layout->elems, c->outer.every));
@@ -63,14 +63,15 @@ void turns_begin_round(Island *s, int is_whole) {
     for (int f = 0; f < t->count; f++) t->sent_at[f] = 0;
 }
 
-/* --- a turn ------------------------------------------------------------------------------------------------------- */
+/* --- sending and taking back fragments ---------------------------------------------------------------------------- */
 
-/* Of a fragment under way, where its new x comes as a change; else NULL. */
+/* Returns the buffer for the old x of a fragment under way, or NULL if the server does not send its new x as a
+ * change. */
 static float *was_of(const Island *s, int fragment) {
     return link_takes_changes(s->link) ? s->turns.was[fragment % LINK_TURNS] : NULL;
 }
 
-/* The oldest fragment's new x, or its change: each piece has come to one rank, and goes from there to all. */
+/* Takes the new x of the oldest fragment, or its change. Each chunk is at one rank, which broadcasts it to all. */
 static void take_back(Island *s) {
     Link           *l = s->link;
     const LinkTurn *t = &l->turn[0];
@@ -102,7 +103,7 @@ static int is_due(const Island *s, int64_t steps) {
     return t->next < t->count && steps >= fragment_step(s->link->open.steps, t->count, t->next);
 }
 
-/* The oldest of FRAGMENTS_AHEAD is taken back at the latest now. tokens: of this round so far. */
+/* Sends the next fragment. If FRAGMENTS_AHEAD are under way, takes the oldest back first. tokens: of this round. */
 static Awaited send_next(Island *s, int64_t tokens) {
     IslandTurns *t = &s->turns;
     int          f = t->next;
@@ -120,7 +121,7 @@ static Awaited send_next(Island *s, int64_t tokens) {
 
 int island_has_x(Island *s) { return s->turns.is_on && s->link->turns > 0 && pump_has_x(&s->turns.pump); }
 
-/* With parallel.deterministic a fragment is taken back at a turn, not when it happens to be there. */
+/* With parallel.deterministic a fragment is taken back only at a send, which is at the same step in every run. */
 IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew) {
     IslandTurns *t = &s->turns;
     double       began_ms = clock_ms();
@@ -142,9 +143,10 @@ IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew
     return island_join(s, work.updates);
 }
 
-/* --- the rest ----------------------------------------------------------------------------------------------------- */
+/* --- steps that no fragment has sent ------------------------------------------------------------------------------ */
 
-/* What is under way goes first: the server reads in order. The number of tokens is not looked at. */
+/* Sends the remaining steps after everything under way: the server reads in order. It ignores the tokens of this
+ * TURN. */
 Awaited turns_send_rest(Island *s) {
     IslandTurns *t = &s->turns;
     Awaited       now = island_await(s, island_has_sent, 0);

@@ -1,4 +1,4 @@
-/* leases.c - see leases.h. Reading the file and giving leases go through the same changes: take, release. */
+/* leases.c - see leases.h. Reading the file and giving leases change the ranges in the same way: take and release. */
 #include "run/outer/leases.h"
 
 #include <errno.h>
@@ -22,12 +22,12 @@ typedef struct {
     Is          is;
 } Line;
 
-/* --- ranges ------------------------------------------------------------------------------------------------------- */
+/* --- ranges of samples -------------------------------------------------------------------------------------------- */
 
 static int64_t end_of(SampleRange r) { return r.first + r.samples; }
 
 static void *grown(void *list, int64_t count, size_t bytes) {
-    if (count & (count - 1)) return list; /* a power of two: full */
+    if (count & (count - 1)) return list; /* a power of two: the list is full */
     list = realloc(list, bytes * (size_t)(count ? 2 * count : 1));
     if (!list) fail(EXIT_MEMORY, "no memory for the leases of samples");
     return list;
@@ -38,7 +38,8 @@ static void remove_free(Leases *l, int64_t i) {
     l->frees--;
 }
 
-/* The samples are free: a range of their own, or one with those that touch them. 0: some of them are already. */
+/* Frees the samples, and joins them with the free ranges that they touch. Returns 0 if some of them are free already,
+ * or were never given. */
 static int release(Leases *l, SampleRange r) {
     int64_t i = 0;
     if (r.samples == 0) return 1;
@@ -59,8 +60,8 @@ static int release(Leases *l, SampleRange r) {
     return 1;
 }
 
-/* Takes the samples, new ones or the first of a free range. 0: they are neither. Those between the last and the first
- * new one are left out: they stood in a file that was lost. */
+/* Takes the samples: new ones, or the first of a free range. Returns 0 if they are neither. If r begins behind the
+ * first new sample, those between are left out: a file that was lost had them. */
 static int take(Leases *l, SampleRange r) {
     if (r.first >= l->next_sample) return l->next_sample = end_of(r), 1;
     for (int64_t i = 0; i < l->frees; i++) {
@@ -81,7 +82,7 @@ static int64_t find(const Leases *l, int64_t number) {
 
 static void forget(Leases *l, int64_t i) { l->given[i] = l->given[--l->givens]; }
 
-/* --- lines -------------------------------------------------------------------------------------------------------- */
+/* --- lines of the file -------------------------------------------------------------------------------------------- */
 
 static void fault_of_file(const Leases *l, int error, const char *what) {
     if (error < 0) fail(EXIT_IO, "%s: cannot %s: %s", l->path, what, io_error_text(error));
@@ -105,7 +106,7 @@ static int read_count(const cJSON *root, const char *name, int64_t *out) {
     return is_count;
 }
 
-/* text [bytes], without its '\n'. */
+/* Reads the line text [bytes], without its '\n'. Returns 0 if it is not a line of a lease. */
 static int read_line(const char *text, size_t bytes, Line *out) {
     Json      json;
     JsonFault fault;
@@ -123,7 +124,7 @@ static int read_line(const char *text, size_t bytes, Line *out) {
     return good && word < 3;
 }
 
-/* What a line of the file did. 0: it does not fit those before it. */
+/* Repeats what a line of the file records. Returns 0 if the line does not fit those before it. */
 static int replay(Leases *l, const Line *line) {
     if (line->is == IS_GIVEN) {
         if (line->number != l->next_number || !take(l, line->range)) return 0;
@@ -159,7 +160,7 @@ static void read_file(Leases *l) {
     free(text);
 }
 
-/* --- the whole ---------------------------------------------------------------------------------------------------- */
+/* --- the functions of leases.h ------------------------------------------------------------------------------------ */
 
 Leases leases_open(const char *path, int64_t round, int64_t next_sample) {
     Leases l = {.fd = -1};

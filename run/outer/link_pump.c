@@ -6,9 +6,9 @@
 
 #include "core/error.h"
 
-static const double LOOK_MS = 100.0; /* PINGs are due now and then */
+static const double LOOK_MS = 100.0; /* longest wait of the thread, so that it sends its PINGs */
 
-/* Under the lock, but for what may take time. */
+/* Moves the link once, then waits for something to do. It holds the lock, but not while it reads, writes or waits. */
 static void move(LinkPump *p) {
     thread_unlock(&p->thread);
     link_keep(p->link);

@@ -1,5 +1,5 @@
-/* link_pump.h - a thread that keeps a Link moving while its rank trains (outer.stream). While the pump is on the Link
- * is the thread's, and nobody else touches it; the thread calls no MPI. For island.c and island_turns.c.
+/* link_pump.h - a thread that keeps a Link moving while its rank trains (outer.stream). While the pump is on, only its
+ * thread uses the Link. The thread calls no MPI. For island.c and island_turns.c.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_LINK_PUMP_H
 #define TRAIN_GPT_RUN_OUTER_LINK_PUMP_H
@@ -10,18 +10,18 @@
 typedef struct {
     Thread thread;
     Link  *link;    /* borrowed */
-    int    wake;    /* owned: an eventfd that ends its wait */
-    int    is_on, halts; /* guarded by the thread's lock; the link is wanted back */
-    int    has_x;   /* the same: link_has_x, as the pump saw it last */
+    int    wake;    /* an eventfd that ends the thread's wait; owned */
+    int    is_on, halts; /* the thread uses the link; another thread wants it back. Guarded by the thread's lock */
+    int    has_x;   /* link_has_x when the pump last looked. Guarded by the thread's lock */
 } LinkPump;
 
-/* The pump stays where it is until it is destroyed. */
+/* Starts the thread. p must not move in memory before pump_destroy. */
 void pump_create(LinkPump *p, Link *link);
 void pump_destroy(LinkPump *p);
 
-void pump_begin(LinkPump *p);  /* until link_is_idle, or the connection breaks */
+void pump_begin(LinkPump *p);  /* runs until link_is_idle or the connection breaks */
 int  pump_is_on(LinkPump *p);
 int  pump_has_x(LinkPump *p);
-void pump_halt(LinkPump *p);   /* off, wherever it stands */
+void pump_halt(LinkPump *p);   /* waits until the thread has left the link, whatever is under way */
 
 #endif

@@ -42,7 +42,7 @@ int members_here(const Members *ms) {
     return count;
 }
 
-/* --- coming and going --------------------------------------------------------------------------------------------- */
+/* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
 static int refuse(char fault[MEMBER_FAULT_BYTES], const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int refuse(char fault[MEMBER_FAULT_BYTES], const char *fmt, ...) {
@@ -63,7 +63,7 @@ static Member *new_member(Members *ms) {
     return m;
 }
 
-/* The one that it was before, unless that one's deltas are still to count. */
+/* Returns the member with this id, or a new one. A member whose deltas are still to count stays, and leaves then. */
 static Member *find_member(Members *ms, const char *id) {
     for (int i = 0; i < ms->count; i++) {
         Member *m = ms->member[i];
@@ -190,7 +190,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* norms [count]: the others', in any order. */
+/* Compares the norm `own` with the median of the others' norms [count], in any order; sorts them. */
 static int judge(const Member *m, double own, double *norms, int count, char fault[MEMBER_FAULT_BYTES]) {
     qsort(norms, (size_t)count, sizeof *norms, by_size);
     double median = count ? (norms[(count - 1) / 2] + norms[count / 2]) / 2 : 0.0;

@@ -1,4 +1,4 @@
-/* messages.c - see messages.h: what a frame's header must say for its kind. The JSON is in messages_json.c and
+/* messages.c - see messages.h. The check of frame headers by kind. The JSON is in messages_json.c and
  * messages_servers.c. */
 #include "run/outer/messages.h"
 
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-/* What the payload of a kind is, and who sends it. */
+/* A kind: its name, who may send it, and what its payload holds. */
 typedef enum { HOLDS_JSON, HOLDS_NOTHING, HOLDS_VALUES, HOLDS_F32 } Holds;
 typedef struct { const char *name; unsigned from; Holds holds; } Kind;
 

@@ -1,5 +1,5 @@
-/* messages_json.c - the JSON of messages.h between islands and server, written and read back. That between servers:
- * messages_servers.c. */
+/* messages_json.c - writes and reads the JSON of messages between islands and servers (messages.h). messages_servers.c
+ * has that between servers. */
 #include "run/outer/message_text.h"
 
 #include <stdlib.h>
@@ -106,7 +106,7 @@ int welcome_read(const char *text, size_t bytes, Welcome *m, char fault[MESSAGE_
     return r.is_good;
 }
 
-/* As much of the text as there is room for, whole characters alone. */
+/* Copies as much of the text as fits, without cutting a character. */
 static void copy_cut(char *out, size_t capacity, const char *text) {
     size_t length = strnlen(text, capacity - 1);
     while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80) length--;

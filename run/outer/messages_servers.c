@@ -1,4 +1,4 @@
-/* messages_servers.c - the JSON of messages.h between servers, written and read back. */
+/* messages_servers.c - writes and reads the JSON of messages between servers (messages.h). */
 #include "run/outer/message_text.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static int write_follow(FILE *out, const void *follow) {
 
 char *follow_write(const Follow *m, size_t *bytes) { return message_long(write_follow, m, bytes); }
 
-/* The words of a sum as hex digits: carries are settled first, so 8 digits hold each. */
+/* Writes the words of a sum as hex digits, 8 each. It settles the carries first, so that each word fits. */
 enum { WORD_DIGITS = 8, SQUARES_BYTES = EXACT_WORDS * WORD_DIGITS + 1 };
 typedef struct { char text[SQUARES_BYTES]; } Squares;
 static Squares squares_text(const Exact *sum) {

@@ -1,7 +1,7 @@
 /* outer_rule.c - see outer_rule.h. */
 #include "run/outer/outer_rule.h"
 
-enum { BLOCKS = 1024 }; /* OUTER_BLOCKs that threads share at a time */
+enum { BLOCKS = 1024 }; /* OUTER_BLOCKs of one parallel loop of outer_squares */
 
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems) {
     double all = 0.0;
@@ -50,7 +50,7 @@ void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t 
     }
 }
 
-/* Blocks are summed by any thread. */
+/* Any thread may sum a block; the blocks are added in order. */
 void outer_squares(const float *d, int64_t elems, Exact *all) {
     for (int64_t at = 0; at < elems; at += (int64_t)OUTER_BLOCK * BLOCKS) {
         double  sum[BLOCKS] = {0};

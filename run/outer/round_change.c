@@ -18,7 +18,8 @@ int round_change_is_kept(const Config *c) {
     return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL;
 }
 
-/* Blocks but the last are full, so each begins where so many elements before it end. */
+/* Returns the bytes of so many elements in blocks. All blocks but the last are full, so the value is also the place of
+ * the block that begins after them. */
 static size_t packed_bytes(FrameType type, int64_t elems) { return (size_t)frame_value_bytes(type, elems); }
 
 size_t round_change_bytes(const Config *c, size_t elems) {
@@ -44,7 +45,7 @@ void round_change_destroy(RoundChange *c) {
 static char  *payload_at(const RoundChange *c, int64_t offset) { return c->packed + packed_bytes(c->type, offset - c->first); }
 static float *rest_at(const RoundChange *c, int64_t offset) { return c->rest + (offset - c->first); }
 
-/* x += rest, and rest = x as it was. */
+/* Before the step: x += rest, and rest = x as it was. */
 static void begin_frame(RoundChange *c, const ServerWeights *w, Fragment f, float *x) {
     int64_t elems = f.end - f.first, offset = f.first;
     float  *rest = rest_at(c, offset);
@@ -56,7 +57,7 @@ static void begin_frame(RoundChange *c, const ServerWeights *w, Fragment f, floa
     server_weights_write(w, WEIGHTS_X, offset, elems, x);
 }
 
-/* change = rounded(x - was); x = was + change; rest = what x has lost by that. */
+/* After the step: change = rounded(x - was); x = was + change; rest = what x has lost by that. */
 static void end_frame(RoundChange *c, const ServerWeights *w, Fragment f, float *x, float *change) {
     int64_t elems = f.end - f.first, offset = f.first;
     float  *was = rest_at(c, offset);
@@ -64,7 +65,7 @@ static void end_frame(RoundChange *c, const ServerWeights *w, Fragment f, float 
     server_weights_read(w, WEIGHTS_X, offset, elems, x);
     for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
     frame_pack(c->type, payload, change, elems);
-    frame_unpack(c->type, change, payload, elems); /* as it arrives */
+    frame_unpack(c->type, change, payload, elems); /* change = what arrives at an island */
     round_change_add(was, change, elems);
     server_weights_write(w, WEIGHTS_X, offset, elems, was);
     for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];

@@ -1,12 +1,14 @@
-/* round_change.h - the way down in fewer bytes (outer.compress; wait=all): by how much a round has changed x, rounded,
- * for islands that hold the x before.
+/* round_change.h - weights on their way down in fewer bytes (outer.compress with wait=all). The server sends the
+ * rounded change of x in a round to islands that hold the x before it.
  *
- * The server's x is what islands hold: it moves by the rounded change, and what rounding took is kept and joins the next
- * change (error feedback, as in round_copy.h). An island adds the same numbers to the same x, so both have the same
- * bits. Whoever has no x of the round before fetches all of x. The rest is not in a checkpoint: it begins with zeros.
+ * The server's x is what islands hold: it moves by the rounded change. What the rounding lost is kept and added to the
+ * next change (error feedback, as in round_copy.h). An island adds the same numbers to the same x, so both have the
+ * same bits. An island without the x of the round before fetches all of x. What the rounding lost is not in a
+ * checkpoint: it begins with zeros.
  *
- * A change lies ready in blocks of INT8_BLOCK elements from the part's first one on: a frame of it is whole blocks, or
- * goes to the part's end. With outer.stream each fragment changes at its turn. No sockets.
+ * A change is stored in blocks of INT8_BLOCK elements, from the first element of the part on. A frame of it is whole
+ * blocks, or ends at the end of the part. With outer.stream each fragment changes when all islands have sent it. This
+ * file uses no sockets.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_ROUND_CHANGE_H
 #define TRAIN_GPT_RUN_OUTER_ROUND_CHANGE_H
@@ -15,35 +17,37 @@
 #include "run/outer/server_weights.h"
 
 typedef struct {
-    FrameType type;          /* FRAME_F32: there are no changes, and nothing below is */
-    int64_t   first, elems;  /* of the part */
-    int64_t   round;         /* that the last change leads to; -1: there was none */
-    float    *rest;          /* owned [elems]: what x lacks: what rounding took; while x changes, x as it was */
-    char     *packed;        /* owned: the blocks, one after another */
+    FrameType type;          /* type of the values; FRAME_F32 if no changes are kept, and the fields below are unused */
+    int64_t   first, elems;  /* range of the model that this server has */
+    int64_t   round;         /* the round that the last change leads to; -1 if there was none */
+    float    *rest;          /* [elems] what rounding has kept from x. Between begin and end: x before the step.
+                              * Owned */
+    char     *packed;        /* the blocks of the change, one after another; owned */
 } RoundChange;
 
-/* The values' type on the way up, and where the server's config has it, down. */
+/* Returns the type of the values of deltas, and of changes if the server keeps them. */
 FrameType   round_change_type(const Config *c);
-/* 0 in rounds whose islands do not begin with one x (wait=none: held_weights.h). */
+/* Returns 1 if the server keeps changes. With wait=none the islands do not begin with one x, so it returns 0
+ * (held_weights.h). */
 int         round_change_is_kept(const Config *c);
 size_t      round_change_bytes(const Config *c, size_t elems);
 RoundChange round_change_create(const Config *c, const ServerWeights *w);
 void        round_change_destroy(RoundChange *c);
 
-/* Around the step that makes a new x of all of the part, or of a fragment, which begins with a block: then x is the old
- * one and the rounded change, of round `round`. */
+/* Calls before and after the step that makes a new x of the whole part, or of a fragment that begins with a block.
+ * After the second call x is the old x plus the rounded change of round `round`. */
 void round_change_begin(RoundChange *c, const ServerWeights *w, Fragment f);
 void round_change_end(RoundChange *c, const ServerWeights *w, Fragment f, int64_t round);
 
-/* Where changes are kept: x -= share * d with the next change, of all of the part. d: [elems] */
+/* Adds x -= share * d to the next change of the whole part. d [elems]. Changes must be kept. */
 void round_change_owe(RoundChange *c, const float *d, double share);
-/* x has what it lacks, when no island holds it any more. */
+/* Adds to x what the rounding kept from it, when no island holds x any more. */
 void round_change_settle(RoundChange *c, const ServerWeights *w);
 
-/* The payload of a frame of these elements; NULL: they are no whole blocks. */
+/* Returns the payload of a frame of these elements, or NULL if they are not whole blocks. */
 const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t elems);
 
-/* What both sides do with a change: x += change. In fp32, so that both have the same bits. */
+/* Adds a change to x, on both sides. It computes in fp32, so that both have the same bits. */
 void round_change_add(float *x, const float *change, int64_t elems);
 
 #endif

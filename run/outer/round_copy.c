@@ -6,7 +6,7 @@
 
 #include "run/outer/round_change.h"
 
-/* Floats of the parts behind x, one after another. */
+/* Floats of the buffers behind x, which lie one after another. */
 static size_t delta_elems(const Layout *l) { return (size_t)(exchange_most_elems(l) + exchange_scratch_elems(l)); }
 static size_t rest_elems(const Layout *l, FrameType t) { return t == FRAME_F32 ? 0 : (size_t)exchange_most_elems(l); }
 
@@ -43,7 +43,7 @@ void round_copy_forget(RoundCopy *c) {
 
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
-/* Where the span's elements of x lie: as its master does. */
+/* Returns the elements of x that belong to the span. They have the places of its masters. */
 static float *x_of(const RoundCopy *c, Span span) {
     const Shards *z = c->optimizer->shards;
     return (float *)shards_state_view(z, tensor_1d(c->x, F32, shards_state_elems(z)), span).data;
@@ -51,13 +51,14 @@ static float *x_of(const RoundCopy *c, Span span) {
 
 void round_copy_begin(RoundCopy *c) {
     const Shards *z = c->optimizer->shards;
-    shards_need_all(c->optimizer->shards); /* no weights are on their way when masters change */
+    shards_need_all(c->optimizer->shards); /* no weights may be on their way when masters change */
     memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
 }
 
 static void set(float *x, const float *values, int64_t elems) { memcpy(x, values, sizeof *x * (size_t)elems); }
 
-/* A span's elements ascend in the file, with gaps where another tensor rank has columns. */
+/* Puts the values into the spans of this rank. The elements of a span ascend in the file, with gaps where another
+ * tensor rank has columns. */
 static void take(RoundCopy *c, int64_t offset, const float *values, int64_t elems, void (*put)(float *, const float *, int64_t)) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
@@ -108,7 +109,7 @@ void round_copy_publish(RoundCopy *c) {
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
 
-/* out = x - master of the span's elements, their gradient or state. */
+/* Computes out = x - master for the elements of the span, or copies their gradient or state. */
 static void subtract_span(RoundCopy *c, Span span, float *out) {
     const float *x = x_of(c, span);
     if (c->source == SOURCE_GRADIENTS) {
@@ -123,7 +124,7 @@ static void subtract_span(RoundCopy *c, Span span, float *out) {
     for (int64_t i = 0; state < 0 && i < span.elems; i++) out[i] = x[i] - out[i];
 }
 
-/* Elements of the span before global offset `bound`: offsets ascend in it. */
+/* Returns how many elements of the span lie before global offset `bound`. Offsets ascend in a span. */
 static int64_t count_before(const Layout *l, Span span, int64_t bound) {
     int64_t at = 0;
     while (at < span.elems) {
@@ -134,20 +135,22 @@ static int64_t count_before(const Layout *l, Span span, int64_t bound) {
     return at;
 }
 
-/* The span's part of a fragment: it may be empty. */
+/* Returns the part of the span that lies in a fragment; it may be empty. */
 static Span within(const Layout *l, Span span, Fragment f) {
     int64_t first = count_before(l, span, f.first), end = count_before(l, span, f.end);
     span.memory += first, span.shard += first, span.first += first, span.elems = end - first;
     return span;
 }
 
-/* Tensor ranks exchange a row of the model as a whole: all of them, or none. */
+/* Returns 1 if the parameter of the span meets the fragment. Tensor ranks exchange a row of the model completely or not
+ * at all. */
 static int is_met(const Layout *l, Span span, Fragment f) {
     const Param *p = &l->param[span.param];
     return p->offset < f.end && p->offset + p->elems > f.first;
 }
 
-/* Those of the fragment to `out`, where the span's deltas stand in the order of the runs. Returns how many it has. */
+/* Writes the deltas of the span that lie in the fragment to `out`, where all deltas of the span have their places.
+ * Returns the number of these places. */
 static int64_t subtract(RoundCopy *c, Span span, Fragment f, float *out) {
     const Shards *z = c->optimizer->shards;
     Span          kept = exchange_kept(z, span);
@@ -203,20 +206,21 @@ void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
     float *rest = c->rest + at;
     for (int64_t i = 0; i < elems; i++) rest[i] += delta[i];
     frame_pack(c->type, payload, rest, elems);
-    frame_unpack(c->type, delta, payload, elems); /* as it arrives */
+    frame_unpack(c->type, delta, payload, elems); /* delta = what arrives at the server */
     for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
 }
 
 /* --- fragments ---------------------------------------------------------------------------------------------------- */
 
-/* This rank's masters of the span's part, to c->block. */
+/* Copies this rank's masters of the span to c->block and returns it. */
 static float *masters_of(RoundCopy *c, Span part) {
     optimizer_get_queued(c->optimizer, c->stream, c->block, optimizer_master(c->optimizer, part));
     device_sync(c->stream);
     return c->block;
 }
 
-/* Elements [first, end), which fit in c->block: as the server computes with rate 1, to the bit. */
+/* Computes x -= x - master for elements [first, end), which fit in c->block. It has the bits of the server's step with
+ * learning rate 1. */
 static void move_x(RoundCopy *c, int64_t first, int64_t end) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
@@ -231,7 +235,7 @@ static void move_x(RoundCopy *c, int64_t first, int64_t end) {
     }
 }
 
-/* x of the fragment, as far as this rank has it. */
+/* Copies x of the fragment to was, as far as this rank has it. */
 static void keep_x(const RoundCopy *c, Fragment f, float *was) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
@@ -261,7 +265,7 @@ void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_
             FileRun run = layout_run(&z->layout, &part, at);
             int64_t from = run.offset - offset;
             for (int64_t e = from; e < from + run.elems; e++, at++) {
-                float to = was ? was[e] + values[e] : values[e]; /* round_change_add */
+                float to = was ? was[e] + values[e] : values[e]; /* computed as in round_change_add */
                 master[at] += to - x[at], x[at] = to;
             }
         }

@@ -1,5 +1,5 @@
-/* server.c - see server.h. In order: leases, a turn, making. What islands send: server_islands.c; a new x:
- * server_update.c. */
+/* server.c - see server.h. In order: giving leases, the loop, creating. server_islands.c reads what islands send, and
+ * server_update.c makes a new x. */
 #include "run/outer/server.h"
 
 #include <stdio.h>
@@ -22,14 +22,14 @@ int     server_islands(const Server *s) {
 }
 /* --- leases ------------------------------------------------------------------------------------------------------- */
 
-/* A lease for everyone who waits: on the disk before anyone hears of it. */
+/* Gives a lease to every island that waits. The leases are on disk before an island receives one. */
 static void open_round(Server *s) {
     Members *ms = &s->members;
     int64_t  unit = ms->step_samples;
     char     text[MESSAGE_TEXT];
     int      islands = ms->wait == WAIT_NONE ? members_here(ms) : members_count(ms, MEMBER_WAITS);
     if (!ms->has_begun) s->round_began_ms = clock_ms();
-    if (s->streams) s->turn = 0, s->squares = (Exact){{0}}; /* all may have been lost in mid-round */
+    if (s->streams) s->turn = 0, s->squares = (Exact){{0}}; /* all islands may have been lost in mid-round */
     char *is_new = (char *)calloc((size_t)ms->count, 1);
     if (!is_new) fail(EXIT_MEMORY, "no memory to open a round of %d islands", ms->count);
     for (int i = 0; i < ms->count; i++) {
@@ -50,7 +50,7 @@ static void open_round(Server *s) {
     free(is_new);
 }
 
-/* --- a turn ------------------------------------------------------------------------------------------------------- */
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
 
 static void look_for_silence(Server *s) {
     Member *m;
@@ -62,7 +62,7 @@ static void look_for_silence(Server *s) {
     }
 }
 
-/* Whoever waits for another round, or comes too late for one. */
+/* Informs islands that wait for a round, or come too late for one, that the run is over. */
 static void tell_end(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
@@ -70,7 +70,7 @@ static void tell_end(Server *s) {
     }
 }
 
-/* Memory and connections of islands that are gone. */
+/* Frees the memory and connections of islands that are gone. */
 static void sweep(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
@@ -83,12 +83,12 @@ static void sweep(Server *s) {
     }
 }
 
-/* Islands come to a follower when it has what they fetch. */
+/* Returns 1 if islands may connect: a follower must have the values that they fetch. */
 static int server_has_part(const Server *s) {
     return server_leads(s) || s->had == s->weights.elems * WEIGHTS_TENSORS;
 }
 
-/* Of a server that leads: rounds end and begin. */
+/* Ends and begins rounds, on the server that leads. */
 static void lead(Server *s) {
     server_count_arrivals(s);
     server_look_at_followers(s);
@@ -104,7 +104,7 @@ static void lead(Server *s) {
 int server_turn(Server *s, double ms, ServerRound *over) {
     int      may_accept = s->peers.count < PEERS_MOST && server_has_part(s);
     double   before = clock_ms();
-    if (before - s->looked_ms > s->patience_ms / 2) /* this process was held up: nobody was silent for that */
+    if (before - s->looked_ms > s->patience_ms / 2) /* this process stood still, not the islands */
         for (int i = 0; i < s->members.count; i++) s->members.member[i]->heard_ms += before - s->looked_ms;
     peers_wait(&s->peers, may_accept ? s->listening : -1, ms);
     if (may_accept) peers_accept(&s->peers, s->listening, &s->key, s->elems);
@@ -121,9 +121,9 @@ int server_turn(Server *s, double ms, ServerRound *over) {
     return 1;
 }
 
-/* --- making ------------------------------------------------------------------------------------------------------- */
+/* --- creating ----------------------------------------------------------------------------------------------------- */
 
-/* The leader makes the key, perhaps on this machine and just now. */
+/* Waits for the leader to make the key file: it may do so on this machine, just now. */
 static void await_key(const Server *s) {
     const char *path = s->parts.config->outer.key;
     for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {

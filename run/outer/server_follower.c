@@ -1,5 +1,6 @@
-/* server_follower.c - a server with part 1 or later of the model: it holds that part of x, m and v, receives the islands'
- * deltas of it, and runs the leader's STEP messages. It keeps no leases and no checkpoint. See server_state.h. */
+/* server_follower.c - a server with part 1 or later of the model. It holds that part of x, m and v, receives the
+ * islands' deltas of it, and runs the leader's STEP messages. It keeps no leases and no checkpoint. See
+ * server_state.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ void server_part_is_in(Server *s, Member *m) {
     peer_say(s->leader, MESSAGE_PART_IN, 0, text, part_in_write(&part, text));
 }
 
-/* --- what the leader says ----------------------------------------------------------------------------------------- */
+/* --- frames of the leader ----------------------------------------------------------------------------------------- */
 
 static Member *ended_with(const Server *s, int64_t lease) {
     Member *m = members_of_lease(&s->members, lease);
@@ -61,7 +62,7 @@ static int take_step(Server *s, const char *text, size_t bytes, char *fault) {
         return 0;
     }
     if (step.rule == STEP_MEAN) make_mean(s);
-    Member *one = s->counts ? s->counted[0] : NULL; /* wait=all: all have leases of one round */
+    Member *one = s->counts ? s->counted[0] : NULL; /* wait=all: all counted islands have leases of one round */
     server_step_part(s, &step, one ? one->delta : NULL, &stepped.squares, one ? one->lease.round + 1 : 0);
     if (step.rule != STEP_MEAN && step.rule != STEP_MOMENTUM) {
         for (int i = 0; i < s->counts; i++) members_counted(&s->members, s->counted[i]);
@@ -108,7 +109,7 @@ int server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, 
     }
 }
 
-/* --- following ---------------------------------------------------------------------------------------------------- */
+/* --- the follower's loop ------------------------------------------------------------------------------------------ */
 
 static int is_stopped(void *unused) {
     (void)unused;
@@ -129,7 +130,7 @@ static void say_follow(Server *s) {
     cJSON_Delete(config);
 }
 
-/* Returns 0 when this server was asked to stop before. */
+/* Connects to the leader. Returns 0 if this server is requested to stop before it answers. */
 static int find_leader(Server *s) {
     char         address[OUTER_ADDRESS_BYTES];
     ChannelFault fault = {0};

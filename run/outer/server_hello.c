@@ -18,7 +18,8 @@ typedef struct {
     int    count;
 } Differences;
 
-/* What changes the model, the order of samples, a step or a round: what a resume must not change, and these. */
+/* Returns 1 if an island must have the server's value of this key: the keys that a resume must not change, and the keys
+ * of `also`. They decide the model, the order of samples, a step or a round. */
 static int must_agree(const char *key) {
     static const char *const also[] = {"run.steps", "outer.every", "outer.wait", "outer.stream"};
     const Option *o = option_find(key);

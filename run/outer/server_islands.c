@@ -1,4 +1,5 @@
-/* server_islands.c - the server and its islands: refusing and losing, and what their frames mean. See server_state.h. */
+/* server_islands.c - the server and its islands: refusing and losing them, and handling their frames. See
+ * server_state.h. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -80,7 +81,7 @@ void server_lose_member(Server *s, Member *m, const char *why) {
                       was == MEMBER_TRAINS ? ": its samples go back" : was == MEMBER_ENDED ? ": its delta counts" : "");
 }
 
-/* Its channel is broken. An island that has sent all of its deltas may go. */
+/* Removes a peer whose channel is broken. Its island is lost, unless this rank has sent all its deltas. */
 static void lose_peer(Server *s, int i) {
     Peer   *p = s->peers.peer[i];
     Member *m = p->member;
@@ -143,7 +144,8 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
     hello_free(&hello);
 }
 
-/* A follower does not hear of leases: the first frame of a round says that there is one, and END which. */
+/* Gives an island a lease on a follower, which does not know the leases. The first frame of a round shows that there is
+ * one; its END has the number. */
 static void take_unknown_lease(Server *s, Member *m, int64_t round) {
     if (server_leads(s) || m->state != MEMBER_WAITS) return;
     members_give(&s->members, m, (Lease){.number = -1, .range.samples = MESSAGE_COUNT_LIMIT, .round = round});
@@ -194,7 +196,7 @@ static void take_end(Server *s, Peer *p, const char *text, size_t bytes) {
     if (ended < 0) server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
     if (ended <= 0) return;
     if (m->state == MEMBER_WAITS) {
-        server_take_back(s, m->lease.number); /* no step was taken */
+        server_take_back(s, m->lease.number); /* no step was made */
         return;
     }
     if (!s->streams) outer_squares(m->delta, s->weights.elems, &m->squares);
@@ -204,11 +206,13 @@ static void take_end(Server *s, Peer *p, const char *text, size_t bytes) {
 
 static void take_bye(Server *s, Peer *p) {
     Member *m = p->member;
-    if (m->state == MEMBER_TRAINS && m->said[p->rank] == 2) m->leaves = 1; /* other ranks' ENDs are on their way */
+    if (m->state == MEMBER_TRAINS && m->said[p->rank] == 2) m->leaves = 1; /* the ENDs of other ranks are on their
+                                                                            * way */
     else server_lose_member(s, m, "leaves");
 }
 
-/* wait=none: what an island that takes changes fetches is kept. Returns 0 without memory: it is refused. */
+/* wait=none: begins the record of what an island with outer.compress fetches. Returns 0 and refuses it if there is no
+ * memory. */
 static int hold(Server *s, Peer *p) {
     Member   *m = p->member;
     FrameType type = held_type(s->parts.config);
@@ -218,7 +222,7 @@ static int hold(Server *s, Peer *p) {
     return 0;
 }
 
-/* wait=all: an island fetches the x of the round that is open, whichever it names. */
+/* Takes a request for values. With wait=all a leader answers with x of the open round, whichever round is named. */
 static void take_get(Server *s, Peer *p, const FrameHeader *h) {
     int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
     if (h->offset < s->weights.first || h->offset + h->elems > s->weights.first + s->weights.elems) {
@@ -237,7 +241,7 @@ static void take_get(Server *s, Peer *p, const FrameHeader *h) {
         server_refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
 }
 
-/* Of another server. Returns 0 when the peer is not to be read on. */
+/* Takes a frame of another server. Returns 0 if no more frames of the peer are to be read. */
 static int take_of_server(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     char fault[WHY_BYTES] = "";
     int  is_good = message_check(h, p->part == PEER_LEADER ? FROM_LEADER : FROM_FOLLOWER, fault);
@@ -250,7 +254,7 @@ static int take_of_server(Server *s, Peer *p, const FrameHeader *h, const void *
     return 0;
 }
 
-/* Returns 0 when the peer is not to be read on. */
+/* Takes a frame. Returns 0 if no more frames of the peer are to be read. */
 static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     char        fault[MESSAGE_FAULT_BYTES] = "";
     const char *text = (const char *)payload;
@@ -292,10 +296,10 @@ int server_serve_peer(Server *s, int i) {
     if (channel_is_open(p->channel)) peer_send(p, server_values(s));
     while ((got = channel_next(p->channel, &h, &payload)) > 0) {
         int goes_on = take_frame(s, p, &h, payload);
-        if (s->peers.count < count) return 0; /* others are gone: the list is looked at again */
+        if (s->peers.count < count) return 0; /* other connections were removed: the caller looks at the list again */
         if (!goes_on) break;
     }
-    if (got > 0 && !p->is_ending) got = -1; /* BYE */
+    if (got > 0 && !p->is_ending) got = -1; /* after BYE */
     if (got == 0 && !p->member && !p->part && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
     if (got < 0) lose_peer(s, i);
     else if (channel_is_open(p->channel)) peer_send(p, server_values(s));

@@ -1,9 +1,8 @@
-/* server_moments.c - the server hands the optimizer's moments of one island on to others (outer.moments=peer). See
- * server_state.h.
+/* server_moments.c - hands the optimizer's moments of one island on to others (outer.moments=peer). See server_state.h.
  *
- * A round opens: one of the islands that begin it is asked for its moments, before its first step, where others want
- * some. These hold their leases meanwhile. Where the giver is lost, they wait for the next round's if somebody else has
- * moments, and begin with zeros if not.
+ * When a round opens and an island wants moments, one of the islands that begin it must give theirs. It does so before
+ * its first step. The islands that take them keep their leases and wait. If the giver is lost and another island has
+ * moments, they wait for the next round. If none has, they begin with zeros.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -20,7 +19,7 @@ static int takers(const Server *s) {
     return count;
 }
 
-/* --- who gives, and who takes ------------------------------------------------------------------------------------- */
+/* --- which island gives, and which take --------------------------------------------------------------------------- */
 
 void server_end_moments(Server *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++) free(s->peer_moments.values[k]);
@@ -35,7 +34,7 @@ static int make_room(Server *s) {
     return 1;
 }
 
-/* The first of them that has moments; NULL: none. */
+/* Returns the first new island that has moments, or NULL. */
 static Member *find_giver(const Server *s, const char *is_new) {
     for (int i = 0; i < s->members.count; i++)
         if (is_new[i] && s->members.member[i]->has_moments) return s->members.member[i];
@@ -71,13 +70,13 @@ OpenMoments server_moments_of(const Server *s, const Member *m) {
     return m == s->peer_moments.giver ? OPEN_GIVE : m->takes_moments ? OPEN_TAKE : OPEN_KEEP;
 }
 
-/* --- what comes --------------------------------------------------------------------------------------------------- */
+/* --- frames of the giver ------------------------------------------------------------------------------------------ */
 
 static int is_giver(const Server *s, const Member *m, int64_t round) {
     return m == s->peer_moments.giver && m->state == MEMBER_TRAINS && round == s->peer_moments.round;
 }
 
-/* m is finite, v finite and not negative. */
+/* Returns 1 if all values are finite and, for v, not negative. */
 static int are_moments(const float *values, int64_t elems, int is_v) {
     for (int64_t i = 0; i < elems; i++)
         if (!isfinite(values[i]) || (is_v && values[i] < 0.0f)) return 0;
@@ -143,7 +142,7 @@ PeerValues server_values(const Server *s) {
     return (PeerValues){&s->weights, {s->peer_moments.values[0], s->peer_moments.values[1]}, &s->change};
 }
 
-/* --- its end ------------------------------------------------------------------------------------------------------ */
+/* --- the end of an exchange --------------------------------------------------------------------------------------- */
 
 static int others_have_moments(const Server *s, const Member *but) {
     for (int i = 0; i < s->members.count; i++) {
@@ -153,7 +152,8 @@ static int others_have_moments(const Server *s, const Member *but) {
     return 0;
 }
 
-/* They will not come. Another is asked when the next round opens, unless that may fail in the same way. */
+/* Informs the islands that they will not receive the moments. If another island can give some, they wait for the next
+ * round; not if may_come_later is 0, because that giver may fail in the same way. */
 static void give_up(Server *s, const char *why, int may_come_later) {
     char name[160], taker[160];
     for (int i = 0; i < s->members.count; i++) {
@@ -171,7 +171,7 @@ static void give_up(Server *s, const char *why, int may_come_later) {
     server_end_moments(s);
 }
 
-/* All is asked for, and sent. */
+/* Returns 1 if the island has requested all moments, and all were sent. */
 static int has_all(const Server *s, const Member *m) {
     if (m->taken < OPTIMIZER_STATES * s->elems) return 0;
     for (int i = 0; i < s->peers.count; i++)

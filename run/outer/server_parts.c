@@ -1,5 +1,5 @@
-/* server_parts.c - the leader of several servers: it sends its followers their parts of x, m and v, the STEP messages
- * that change them, and fetches the parts back for a checkpoint. See server_state.h. */
+/* server_parts.c - the leader of several servers. It sends its followers their parts of x, m and v and the STEP
+ * messages that change them. It fetches the parts back for a checkpoint. See server_state.h. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,7 +25,7 @@ const char *server_fault(const Peer *p) {
 
 /* --- sending and waiting ------------------------------------------------------------------------------------------ */
 
-/* How long nothing has gone through a connection. */
+/* When a byte last went through a connection, and the bytes until then. */
 typedef struct { uint64_t bytes; double since_ms; } Quiet;
 
 static int is_quiet(const Server *s, const Peer *p, Quiet *q) {
@@ -80,9 +80,9 @@ void server_tell(Server *s, MessageKind kind, const char *text, size_t bytes) {
         if (s->follower[k]) peer_say(s->follower[k], kind, 0, text, bytes);
 }
 
-/* --- what followers send ------------------------------------------------------------------------------------------ */
+/* --- frames of followers ------------------------------------------------------------------------------------------ */
 
-/* A follower begins with its part of the weights that the leader has. */
+/* A new follower first receives its part of the weights that the leader has. */
 int server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault) {
     Follow follow;
     if (!follow_read(text, bytes, &follow, fault)) return EXIT_CONFIG;
@@ -135,9 +135,9 @@ int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
     return is_good;
 }
 
-/* --- what followers are told -------------------------------------------------------------------------------------- */
+/* --- orders to followers ------------------------------------------------------------------------------------------ */
 
-/* Reads this follower alone until it has answered: to a STEP, or with all of its STATE. */
+/* Reads this follower alone until it has answered a STEP, or has sent state_elems values of STATE if that is not 0. */
 static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     Quiet       quiet = {0};
     FrameHeader h;
@@ -173,7 +173,7 @@ void server_order(Server *s, const Step *step, float *d, Exact *squares) {
 
 void server_collect(Server *s) {
     for (int k = 1; k < s->parts.parts; k++) {
-        if (!s->follower[k]) continue; /* no round was: the leader has it all */
+        if (!s->follower[k]) continue; /* no round was opened, so the leader has all parts */
         s->had = 0;
         peer_say(s->follower[k], MESSAGE_COLLECT, 0, NULL, 0);
         await_answer(s, s->follower[k], elems_of(s, k) * WEIGHTS_TENSORS);
@@ -196,7 +196,7 @@ void server_dismiss(Server *s, int code) {
     }
 }
 
-/* --- who is there ------------------------------------------------------------------------------------------------- */
+/* --- which followers are connected -------------------------------------------------------------------------------- */
 
 int server_is_whole(const Server *s) {
     for (int k = 1; k < s->parts.parts; k++)

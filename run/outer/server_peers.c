@@ -16,7 +16,7 @@ struct PeerWord {
     char        text[];
 };
 
-/* --- all of them -------------------------------------------------------------------------------------------------- */
+/* --- the list of peers -------------------------------------------------------------------------------------------- */
 
 Peer *peers_add(Peers *p, Channel *c, double now_ms) {
     Peer     *peer = (Peer *)calloc(1, sizeof *peer);
@@ -51,7 +51,7 @@ void peers_destroy(Peers *p) {
     *p = (Peers){0};
 }
 
-/* The one of the two that goes sooner; a may be NULL. */
+/* Returns the peer that is dropped first. a may be NULL. */
 static Peer *sooner(Peer *a, Peer *b) {
     if (!a) return b;
     int a_spoke = channel_received_bytes(a->channel) > 0, b_spoke = channel_received_bytes(b->channel) > 0;
@@ -64,7 +64,7 @@ static void make_room(Peers *p) {
     int   unproven = 0;
     for (int i = 0; i < p->count; i++) {
         Channel *c = p->peer[i]->channel;
-        if (!channel_is_open(c)) channel_progress(c); /* it may have spoken */
+        if (!channel_is_open(c)) channel_progress(c); /* it may have sent something */
         if (channel_is_open(c) || channel_is_broken(c)) continue;
         unproven++;
         last = sooner(last, p->peer[i]);
@@ -90,11 +90,11 @@ void peers_wait(Peers *p, int listening, double ms) {
     channel_wait(p->channel, p->count, listening, ms);
 }
 
-/* --- one ---------------------------------------------------------------------------------------------------------- */
+/* --- one peer ----------------------------------------------------------------------------------------------------- */
 
 void peer_say(Peer *p, MessageKind kind, int64_t round, const char *text, size_t bytes) {
     if (!p->first && message_send(p->channel, kind, round, text, bytes) != 0)
-        return; /* sent, or broken: channel_next says so */
+        return; /* sent, or broken, which channel_next reports */
     PeerWord *w = (PeerWord *)malloc(sizeof *w + bytes);
     if (!w) fail(EXIT_MEMORY, "no memory for a message to %s", channel_peer(p->channel));
     *w = (PeerWord){.kind = kind, .round = round, .bytes = bytes};
@@ -116,7 +116,7 @@ void peer_refuse(Peer *p, int code, const char *why) {
 
 int peer_ask(Peer *p, PeerGet get) {
     if (p->gets == PEER_GETS_MOST) return 0;
-    if ((p->gets & (p->gets - 1)) == 0) { /* a power of two: full */
+    if ((p->gets & (p->gets - 1)) == 0) { /* a power of two: the list is full */
         p->get = (PeerGet *)realloc(p->get, sizeof *p->get * (size_t)(p->gets ? 2 * p->gets : 1));
         if (!p->get) fail(EXIT_MEMORY, "no memory for what %s asks for", channel_peer(p->channel));
     }
@@ -126,7 +126,7 @@ int peer_ask(Peer *p, PeerGet get) {
 
 static int has_room(const Peer *p) { return channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES; }
 
-/* Of moments that are gone since they were asked for there are none. */
+/* Returns 0 if the values of a request no longer exist: moments can be freed after they were requested. */
 static int has_values(PeerValues v, const PeerGet *g) {
     return g->kind == MESSAGE_X || g->kind == MESSAGE_CHANGE || v.moments[0];
 }
@@ -139,7 +139,8 @@ static FrameType type_of(const Peer *p, PeerValues v, const PeerGet *g) {
     return held_by(p) ? held_by(p)->type : v.change->type;
 }
 
-/* The payload of the next elems values: in block [2 * MESSAGE_ELEMS], but for a change of a round, which lies ready. */
+/* Returns the payload of the next elems values. It lies in block [2 * MESSAGE_ELEMS], or, for a change of a round, in
+ * the RoundChange. */
 static const void *read_values(const Peer *p, PeerValues v, const PeerGet *g, int64_t elems, float *block) {
     HeldWeights *held = held_by(p);
     if (g->kind == MESSAGE_M || g->kind == MESSAGE_V)
@@ -168,7 +169,8 @@ static void send_values(Peer *p, PeerValues values) {
         FrameType   type = type_of(p, values, g);
         FrameHeader h = {.kind = (uint8_t)g->kind, .type = (uint8_t)type, .round = g->round, .offset = g->offset,
                          .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(type, elems)};
-        if (channel_send(p->channel, h, read_values(p, values, g, elems, block)) != 1) break; /* broken: it has room */
+        if (channel_send(p->channel, h, read_values(p, values, g, elems, block)) != 1) break; /* broken, because it has
+                                                                                               * space */
         g->offset += elems, g->elems -= elems;
         if (g->elems == 0) p->got++;
     }

@@ -1,6 +1,11 @@
-/* server_state.h - what the files of the server share: server.c makes it and takes turns, server_islands.c reads what
- * islands send, server_update.c makes a new x, server_turns.c a new x of a fragment, server_moments.c hands moments on;
- * of several servers server_parts.c is the leader's side, server_follower.c the others'. Nobody else includes this.
+/* server_state.h - the state that the files of the server share. No other file includes this.
+ *   server.c            creates the server and runs its loop
+ *   server_islands.c    reads what islands send
+ *   server_update.c     makes a new x
+ *   server_turns.c      makes a new x of a fragment
+ *   server_moments.c    hands moments on
+ *   server_parts.c      the leader's side of several servers
+ *   server_follower.c   a follower's side
  */
 #ifndef TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
 #define TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
@@ -8,80 +13,88 @@
 #include "comm/key.h"
 #include "run/outer/server.h"
 
-/* The moments of one island, for those that take them (outer.moments=peer). Memory is held for as long. */
+/* The moments of one island, kept while others fetch them (outer.moments=peer). */
 typedef struct {
-    Member *giver;                       /* borrowed; NULL: nobody is to give, or all has come */
-    int64_t lease, round;                /* of the giver, when it was asked */
-    int64_t updates;                     /* that the moments have seen; 0: they are not whole */
-    int64_t elems[OPTIMIZER_STATES];     /* that have come */
-    int     given;                       /* ranks that have said GIVEN */
-    float  *values[OPTIMIZER_STATES];    /* owned [elems of the model]; NULL: nobody takes any */
-    double  heard_ms;                    /* since the last frame of it */
+    Member *giver;                       /* the island that gives; borrowed. NULL if none is to give, or all has
+                                          * arrived */
+    int64_t lease, round;                /* lease and round of the giver when its OPEN was sent */
+    int64_t updates;                     /* optimizer updates behind the moments; 0 until they are complete */
+    int64_t elems[OPTIMIZER_STATES];     /* elements of m and of v that have arrived */
+    int     given;                       /* ranks that have sent GIVEN */
+    float  *values[OPTIMIZER_STATES];    /* [elements of the model] owned; NULL while no island takes moments */
+    double  heard_ms;                    /* when the last frame of the giver arrived */
 } PeerMoments;
 
 struct Server {
     ServerParts parts;
     Key         key;
-    int         listening;
+    int         listening;               /* descriptor that accepts connections */
     Leases      leases;
     Members     members;
     Peers       peers;
     OuterRule   rule;
-    int64_t     elems, every, tokens;
-    double      patience_ms, round_began_ms, looked_ms;
-    int64_t     round_tokens, staleness; /* of the open round: what counted of it */
-    double      round_loss;              /* the same: weighted by tokens */
-    double      norm;                    /* send=gradients: of the last one */
-    ServerWeights whole, weights;        /* the leader's: of the model; its part */
-    RoundChange change;                  /* of the part */
-    Peer      **follower;                /* the leader's, owned [parts]: NULLs have not come, and [0] */
-    Peer       *leader;                  /* the follower's */
-    Member    **counted;                 /* the follower's, owned [counts]: whose deltas the next STEP takes */
-    double     *weight;                  /* owned, the same */
-    int         counts;
-    int64_t     had;                     /* values of STATE that have come */
-    int         is_dismissed, code;      /* the run is over */
+    int64_t     elems, every, tokens;    /* parameters; steps of a round; tokens of completed rounds */
+    double      patience_ms, round_began_ms, looked_ms; /* outer.patience_seconds; when the round began; when the loop
+                                                         * last ended */
+    int64_t     round_tokens, staleness; /* deltas that have counted in the open round: tokens, greatest staleness */
+    double      round_loss;              /* sum of their losses, weighted by tokens */
+    double      norm;                    /* send=gradients: norm of the last gradient */
+    ServerWeights whole, weights;        /* leader: the whole model; any server: its part */
+    RoundChange change;                  /* change of the part */
+    Peer      **follower;                /* leader: [parts] NULL for a follower that has not connected, and for [0];
+                                          * owned list */
+    Peer       *leader;                  /* on a follower: its leader */
+    Member    **counted;                 /* follower: [counts] the islands whose deltas the next STEP applies; owned
+                                          * list */
+    double     *weight;                  /* follower: [counts] their weights; owned */
+    int         counts;                  /* length of counted and weight */
+    int64_t     had;                     /* values of STATE that have arrived */
+    int         is_dismissed, code;      /* the leader has sent, or this follower has received, OVER with this code */
     int         lingers;                 /* the run is over and saved: server_linger */
-    double      pinged_ms, made_ms;
-    ServerRound over;
-    int         is_over;
+    double      pinged_ms, made_ms;      /* when the leader was last pinged; when the server was created */
+    ServerRound over;                    /* the round that ended last */
+    int         is_over;                 /* 1 until server_turn has returned over */
     PeerMoments peer_moments;
-    int         streams;                 /* outer.stream */
-    int         fragments, turn;         /* the next one to be whole; as many as there are: none is left in this round */
-    Exact       squares;                 /* of the means of this round's turns */
+    int         streams;                 /* 1 if outer.stream is true */
+    int         fragments, turn;         /* the number of fragments; the next one to complete, equal to fragments once
+                                          * all are */
+    Exact       squares;                 /* sum of squares of the mean fragments of this round */
 };
 
 /* --- server_islands.c --------------------------------------------------------------------------------------------- */
 
-/* All its connections end with this sentence; what it has sent does not count. */
+/* Refuses a peer. All connections of its island end with this sentence, and what the island has sent does not count. */
 void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void server_refuse_member(Server *s, Member *m, int code, const char *why);
-/* It has left, or is lost: `why` says which. */
+/* Records that an island has left or is lost; `why` has which. */
 void server_lose_member(Server *s, Member *m, const char *why);
-/* Those of an island that is not there any more, but for one. */
+/* Closes the connections of an island that is gone, except `but`. */
 void server_drop_connections(Server *s, const Member *m, const Peer *but);
-/* The lease's samples are free again; -1: there is none. */
+/* Frees the samples of the lease; -1 is no lease. */
 void server_take_back(Server *s, int64_t lease);
 void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness);
-/* Reads what connection i has sent, and sends. Returns 0 when it is gone, or others are: the list is looked at again. */
+/* Reads what connection i has sent, and sends. Returns 0 if it or another connection was removed from the list: the
+ * caller looks at the list again. */
 int  server_serve_peer(Server *s, int i);
 
-/* "island 2 (id, address)". */
+/* Writes "island 2 (id, address)" to out and returns out. */
 const char *server_name_of(const Server *s, const Member *m, char out[160]);
-/* The connection of its rank 0; NULL: it has none. */
+/* Returns the connection of the island's rank 0, or NULL. */
 Peer *server_first_rank(const Server *s, const Member *m);
 
 /* --- server_moments.c --------------------------------------------------------------------------------------------- */
 
-/* A round opens for islands whose TRAINS is_new [members]: decides who gives moments, and who takes them. */
+/* Decides who gives moments and who takes them, when a round opens. is_new [members] is 1 for islands with a new
+ * lease. */
 void        server_open_moments(Server *s, const char *is_new);
-OpenMoments server_moments_of(const Server *s, const Member *m); /* for its OPEN */
-/* Frames M and V, and GIVEN, of a giver. */
+OpenMoments server_moments_of(const Server *s, const Member *m); /* for the OPEN of this island */
+/* Takes a frame M or V, or a GIVEN, of the island that gives. */
 void        server_take_moments(Server *s, Peer *p, const FrameHeader *h, const void *payload);
 void        server_take_given(Server *s, Peer *p, const char *text, size_t bytes);
-/* A GET_M or GET_V: 1, or 0: refused, for it is no taker's. */
+/* Checks a GET_M or GET_V. Returns 1, or 0 after a refusal because the island is not to take moments. */
 int         server_may_take(Server *s, Peer *p, const FrameHeader *h);
-/* Each turn: whether the giver is still there, and whether anybody still takes. */
+/* Checks in each iteration that the giver is still connected, and frees the moments when no island takes them any
+ * more. */
 void        server_keep_moments(Server *s);
 void        server_end_moments(Server *s);
 PeerValues  server_values(const Server *s);
@@ -90,59 +103,62 @@ PeerValues  server_values(const Server *s);
 
 static inline int server_leads(const Server *s) { return s->parts.part == 0; }
 static inline int is_follower(const Peer *p) { return p->part > 0; }
-/* A FOLLOW, from a connection that is nobody's yet: 0, or the exit code for it, with what is wrong in fault. Then all
- * that it sends: 1, or 0 with that. */
+/* Messages of a follower. server_take_follow takes the FOLLOW of a new connection: it returns 0, or the exit code for
+ * the peer with the reason in fault. server_take_of_follower takes everything after that: it returns 1, or 0 with the
+ * reason. */
 enum { SERVER_FAULT_BYTES = 1024 };
 int  server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault);
 int  server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault);
-/* Ends the program: a part of the model is gone. */
+/* Ends the program, because a part of the model is lost. */
 void server_lose_follower(const Peer *p, const char *why);
 const char *server_fault(const Peer *p);
 void server_look_at_followers(Server *s);
 int  server_is_whole(const Server *s);
-/* Without waiting for an answer. */
+/* Sends a message to all followers, without waiting for an answer. */
 void server_tell(Server *s, MessageKind kind, const char *text, size_t bytes);
-/* The step on all parts; d: of this server's. Waits until it is done everywhere, and adds up what it gives. */
+/* Applies the step on all parts. d is the delta of this server's part. Waits until all followers have done it, and adds
+ * their sums of squares to *squares. */
 void server_order(Server *s, const Step *step, float *d, Exact *squares);
-/* Waits until it has gone to the system; silent_ms: for so long nothing moves, then 0. */
+/* Sends a frame and waits until the channel has taken it. Returns 0 if the channel is broken or nothing moved for
+ * outer.patience_seconds. */
 int  server_send(Server *s, Peer *p, FrameHeader h, const void *payload);
-/* The part's x, m and v, frame by frame. 0: the peer is lost. */
+/* Sends x, m and v of the part, frame by frame. Returns 0 if the peer is lost. */
 int  server_send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems);
-/* A frame of the part's STATE, in order. */
+/* Takes a frame of STATE of the part; frames arrive in order. Returns 0 with the reason in fault. */
 int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                        int64_t elems, char *fault);
 
 /* --- server_follower.c -------------------------------------------------------------------------------------------- */
 
-/* Returns 0 with what is wrong with it in fault. */
+/* Takes a frame of the leader. Returns 1, or 0 with the reason in fault. */
 int  server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault);
-/* An island of which all ranks have sent their END. */
+/* Sends PART_IN for an island of which all ranks have sent END. */
 void server_part_is_in(Server *s, Member *m);
 
 /* --- server_update.c ---------------------------------------------------------------------------------------------- */
 
-/* wait=none: each delta that has come changes x at once, until the round is over. */
+/* wait=none: applies each delta that has arrived to x, until a round ends. */
 void server_count_arrivals(Server *s);
-/* Its squares are known: where they are not finite it is refused now. */
+/* Refuses a member now if the norm of its delta is not finite. Its squares are known. */
 void server_judge_early(Server *s, Member *m);
-/* wait=all: nobody trains any more. */
+/* wait=all: judges the deltas and makes the new x, when no island trains any more. */
 void server_close_round(Server *s);
-/* The step on this server's part. round: the one that follows. */
+/* Applies the step on this server's part. round: the round that follows. */
 void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int64_t round);
 
-/* --- server_turns.c: where s->streams ----------------------------------------------------------------------------- */
+/* --- server_turns.c: only with s->streams ------------------------------------------------------------------------- */
 
-/* FRAGMENT, or DELTA, which is of the rest; TURN. */
+/* Takes a frame FRAGMENT, or DELTA for the steps that no fragment has sent; and a TURN. */
 void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payload);
 void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes);
-/* Makes the new x of the fragments that all who train have sent. */
+/* Makes the new x of each fragment that all training islands have sent. */
 void server_close_turns(Server *s);
-/* The steps that no turn has had, of an island that counts as one of so many: x -= rest / islands. Where islands follow
- * x by its changes it joins the next one. */
+/* Applies the steps that no fragment has sent, of an island that counts as one of `islands`: x -= rest / islands. If
+ * islands follow x by changes, the steps are added to the next change. */
 void server_count_rest(Server *s, Member *m, int islands);
-/* A round of so many islands is over, whose norms and rests count. Returns the norm of its means. */
+/* Ends the fragments of a round that `islands` islands count in. Returns the norm of its means. */
 double server_end_turns(Server *s, int islands);
-/* A GET_CHANGE of what has changed in this round: of all, or of a fragment that has had its turn. */
+/* Returns 1 if the server has the change that a GET_CHANGE requests: of these elements, in that round. */
 int    server_has_change(const Server *s, const FrameHeader *h);
 
 #endif

@@ -1,18 +1,19 @@
-/* server_turns.c - the server's side of outer.stream (fragments.h): a fragment's new x is made when all who train have
- * sent it, and the steps that no turn has had count when their island ends. See server_state.h. */
+/* server_turns.c - the server's side of outer.stream (fragments.h). It makes the new x of a fragment when all training
+ * islands have sent it. Steps that no fragment has sent count when their island ends. See server_state.h. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "run/outer/server_state.h"
 
-/* The fragment that an element is of. */
+/* Returns the fragment that has the element at `offset`. */
 static int fragment_at(const Server *s, int64_t offset) {
     int f = 0;
     while (f < s->fragments - 1 && offset >= fragment_of(s->elems, s->fragments, f).end) f++;
     return f;
 }
 
-/* Fragment f, or the rest, f == s->fragments, where the rank may send it now; NULL: it may not, and is refused. */
+/* Returns the buffer of fragment f, or of the remaining steps if f == s->fragments. Returns NULL and refuses the peer
+ * if it may not send that now. */
 static Arriving *open_part(Server *s, Peer *p, int f, int64_t round) {
     Member   *m = p->member;
     int       is_rest = f == s->fragments, is_next = f >= s->turn && f < s->turn + TURNS_AHEAD;
@@ -52,7 +53,7 @@ static double norm_of(const Arriving *a) {
     return sqrt(exact_value(&squares));
 }
 
-/* All of the rest has come. */
+/* Judges the remaining steps of an island once all have arrived, and applies them if it waits for a round. */
 static void take_rest(Server *s, Member *m) {
     char   fault[MEMBER_FAULT_BYTES];
     double norm = m->norm;
@@ -81,9 +82,9 @@ void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes) {
     if (ended > 0 && a == &m->rest) take_rest(s, m);
 }
 
-/* --- a turn is over ----------------------------------------------------------------------------------------------- */
+/* --- completing a fragment ---------------------------------------------------------------------------------------- */
 
-/* An island that leaves after its turn still counts in it. */
+/* Returns 1 if the island has sent all of the current fragment. It counts even if the island leaves after that. */
 static int has_turn(const Server *s, const Member *m) { return members_has_turn(m, s->turn); }
 static Arriving *part_of(const Server *s, Member *m) { return &m->turn[s->turn % TURNS_AHEAD]; }
 
@@ -107,7 +108,7 @@ static void judge_turn(Server *s) {
             server_refuse_member(s, ms->member[i], EXIT_NUMERIC, fault);
 }
 
-/* Returns how many islands' mean it is. */
+/* Makes the new x of the current fragment. Returns the number of islands in the mean. */
 static int step_mean(Server *s) {
     Members      *ms = &s->members;
     const float **delta = (const float **)malloc(sizeof *delta * (size_t)ms->count);
@@ -156,7 +157,7 @@ void server_close_turns(Server *s) {
     }
 }
 
-/* --- the rest ----------------------------------------------------------------------------------------------------- */
+/* --- steps that no fragment has sent ------------------------------------------------------------------------------ */
 
 void server_count_rest(Server *s, Member *m, int islands) {
     if (s->change.type == FRAME_F32) server_weights_rest(&s->weights, m->rest.values, 1.0 / islands);
@@ -176,7 +177,8 @@ double server_end_turns(Server *s, int islands) {
         if (leaves) server_count_rest(s, m, islands);
         else follow++;
     }
-    if (is_last || !follow) round_change_settle(&s->change, &s->weights); /* who comes next fetches all of x */
+    if (is_last || !follow) round_change_settle(&s->change, &s->weights); /* islands that join after this fetch all of
+                                                                           * x */
     return norm;
 }
 

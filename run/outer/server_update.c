@@ -1,4 +1,4 @@
-/* server_update.c - how a round of the server ends: deltas are judged, and make a new x. See server_state.h. */
+/* server_update.c - ends a round of the server: judges the deltas and makes a new x. See server_state.h. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,14 +8,14 @@
 
 static int takes_gradients(const Server *s) { return s->parts.config->outer.send == SEND_GRADIENTS; }
 
-/* Its delta, or its part of it, is among those of the next order. */
+/* Sends COUNT: the next STEP includes the followers' parts of this island's delta. */
 static void tell_count(Server *s, const Member *m, double weight) {
     char  text[MESSAGE_TEXT];
     Count count = {m->lease.number, weight};
     server_tell(s, MESSAGE_COUNT, text, count_write(&count, text));
 }
 
-/* Where changes are kept they are of steps that end a round: wait=all. */
+/* If changes are kept (wait=all), every step that moves x ends a round, so each makes a change. */
 void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int64_t round) {
     int moves = step->rule != STEP_MEAN;
     if (moves) round_change_begin(&s->change, &s->weights, server_weights_all(&s->weights));
@@ -23,7 +23,7 @@ void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int
     if (moves) round_change_end(&s->change, &s->weights, server_weights_all(&s->weights), round);
 }
 
-/* AdamW with a gradient of this norm. Its bias correction counts the updates since the moments were zero. */
+/* Applies AdamW with a gradient of this norm. Its bias correction counts the updates since the moments were zero. */
 static void step_adamw(Server *s, float *gradient, double norm) {
     const Config *c = s->parts.config;
     Exact         unused = {{0}};
@@ -36,7 +36,7 @@ static void step_adamw(Server *s, float *gradient, double norm) {
     s->norm = norm;
 }
 
-/* A step of deltas; returns the norm that it gives. */
+/* Applies a rule to deltas. Returns the square root of the sum of squares that the step gives. */
 static double step_outer(Server *s, StepRule rule, float *d, double scale) {
     Exact squares = {{0}};
     Step  step = {.rule = rule, .learning_rate = s->rule.learning_rate, .momentum = s->rule.momentum, .scale = scale};
@@ -50,7 +50,7 @@ void server_judge_early(Server *s, Member *m) {
     if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
 }
 
-/* The open round is over; what follows belongs to the next. */
+/* Ends the open round. What follows belongs to the next. */
 static void end_round(Server *s, int islands, double norm) {
     double now = clock_ms();
     members_next_round(&s->members);
@@ -69,7 +69,7 @@ static void count(Server *s, Member *m) {
     members_counted(&s->members, m);
 }
 
-/* wait=none: a round of deltas ends with momentum. */
+/* wait=none: applies momentum and ends a round of arrivals. */
 static void end_arrivals(Server *s) {
     double norm = takes_gradients(s) ? s->norm : step_outer(s, STEP_MOMENTUM, NULL, 0.0);
     end_round(s, (int)s->members.of_round, norm);
@@ -111,7 +111,7 @@ int server_end_round(Server *s, ServerRound *over) {
     return 1;
 }
 
-/* The mean of all islands' deltas that have come makes a new x; returns its norm. */
+/* Makes a new x of the mean of all islands' deltas. Returns the norm of the mean. */
 static double step_mean(Server *s, int islands) {
     Members      *ms = &s->members;
     const float **delta = (const float **)malloc(sizeof *delta * (size_t)islands);

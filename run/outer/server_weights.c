@@ -6,10 +6,10 @@
 
 #include "layers/layers.h"
 
-/* --- runs --------------------------------------------------------------------------------------------------------- */
+/* --- ranges of elements ------------------------------------------------------------------------------------------- */
 
-/* What of the span lies in [first, first + elems); elems 0: nothing. A span of one rank is a row of the model, and rows
- * follow each other in the flat order. */
+/* Returns the part of the span that lies in [first, first + elems), with elems 0 if nothing does. *from is its offset
+ * in the span. A span of one rank is a row of the model, and rows follow each other in the flat order. */
 static WeightsRun cut(const Shards *shards, Span span, int64_t first, int64_t elems, int64_t *from) {
     FileRun at = layout_run(&shards->layout, &span, 0);
     CHECK(at.elems == span.elems, "a server's rows are whole");
@@ -56,11 +56,11 @@ void server_weights_destroy(ServerWeights *w) {
 
 Fragment server_weights_all(const ServerWeights *w) { return (Fragment){w->first, w->first + w->elems}; }
 
-/* --- values ------------------------------------------------------------------------------------------------------- */
+/* --- reading and writing values ----------------------------------------------------------------------------------- */
 
 typedef struct { float *here; int64_t skipped, elems; } Meeting;
 
-/* What a run has of [offset, offset + elems), and how far from `offset` that begins. */
+/* Returns what a range has of [offset, offset + elems), and how far from `offset` that begins. */
 static Meeting meet(const WeightsRun *r, ServerTensor which, int64_t offset, int64_t elems) {
     int64_t first = offset > r->offset ? offset : r->offset, end = offset + elems, until = r->offset + r->elems;
     if (end < until) until = end;
@@ -82,7 +82,7 @@ void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t of
     }
 }
 
-/* --- rules -------------------------------------------------------------------------------------------------------- */
+/* --- applying rules ----------------------------------------------------------------------------------------------- */
 
 static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
     float *block = (float *)malloc(sizeof *block * MESSAGE_ELEMS);

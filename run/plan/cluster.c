@@ -59,7 +59,7 @@ static const Key KEYS[] = {
 enum { KEY_COUNT = sizeof KEYS / sizeof *KEYS };
 static const char *const LINK_KEYS[] = {"ranks", "bytes_per_s", "latency_s"};
 
-/* Objects and lists on the way to keys. */
+/* Returns 1 if the path is an object or a list that has keys. */
 static int is_section(const char *path) {
     if (strcmp(path, "links") == 0) return 1;
     for (int i = 0; i < KEY_COUNT; i++)
@@ -81,7 +81,7 @@ static int is_key(const char *path) {
     return is_section(path) || is_link_key(path) || strcmp(last ? last + 1 : path, "$comment") == 0;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------ */
+/* --- reading a file ----------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *path;
@@ -107,7 +107,7 @@ static void add_fault(Reading *r, const char *path, const char *text) {
     faults_add(&r->faults, where, "%s %s", path, text);
 }
 
-/* A number within limits; returns whether it is. */
+/* Reads a number within the limits of the key. Returns 1, or 0 after it has recorded a fault. */
 static int take_number(Reading *r, const char *path, const cJSON *node, Key key, double *out) {
     char   text[3 * SHOWN_BYTES], shown[SHOWN_BYTES], least[SHOWN_BYTES], most[SHOWN_BYTES];
     double value = cJSON_IsNumber(node) ? number_value(node) : NAN;
@@ -122,7 +122,7 @@ static int take_number(Reading *r, const char *path, const cJSON *node, Key key,
     return 0;
 }
 
-/* It is shown on terminals. */
+/* Returns 1 if the text can be shown on a terminal. */
 static int is_printable(const char *text) {
     for (; *text; text++)
         if ((unsigned char)*text < 0x20 || *text == 0x7F) return 0;
@@ -155,7 +155,7 @@ static void take_key(Reading *r, Cluster *c, Key key) {
     }
 }
 
-/* From near to far: each reaches more ranks, the last all. */
+/* Reads the links, from near to far: each must reach more ranks than the one before, and the last all. */
 static void take_links(Reading *r, Cluster *c) {
     static const Key LIMITS[] = {{"ranks", offsetof(Link, ranks), KEY_WHOLE, 1, 0, 1 << 20, 0},
                                  {"bytes_per_s", offsetof(Link, bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
@@ -184,7 +184,7 @@ static void take_links(Reading *r, Cluster *c) {
     }
 }
 
-/* The nearest key to one that is none. */
+/* Records a fault for each unknown key, with the nearest key. */
 static void tell_unknown(Reading *r) {
     for (int i = 0; i < r->json.entries; i++) {
         const JsonEntry *e = &r->json.entry[i];
@@ -200,11 +200,12 @@ static void tell_unknown(Reading *r) {
     }
 }
 
-/* --- which file --------------------------------------------------------------------------------------------------- */
+/* --- finding the file --------------------------------------------------------------------------------------------- */
 
 enum { PATH_ROOM = 4200 };
 
-/* configs/clusters of the current folder, else of those that the program lies in: the first with this file; "": any. */
+/* Finds configs/clusters with this file: in the current folder, or in a folder above the program. "" as file: any such
+ * folder. Returns 1 with its path in out, or 0. */
 static int clusters_folder(const char *file, char out[PATH_ROOM]) {
     char    program[PATH_ROOM], path[PATH_ROOM + 100];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -285,7 +286,7 @@ Cluster cluster_load(const char *name_or_file) {
     return c;
 }
 
-/* --- by a GPU's name ---------------------------------------------------------------------------------------------- */
+/* --- a cluster by a GPU's name ------------------------------------------------------------------------------------ */
 
 static const struct { const char *gpu, *cluster; } GPUS[] = {
     {"a100", "dgx-a100"}, {"h100", "dgx-h100"}, {"h200", "dgx-h200"}, {"b200", "dgx-b200"}, {"4090", "pcie-4090"}};
@@ -300,7 +301,7 @@ static const char *cluster_with(const char *gpu) {
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", GPUS[i].gpu);
     }
     Nearest near = nearest_word(gpu, names);
-    int     is_near = near.sure && !isdigit((unsigned char)gpu[0]); /* 5090 is a card of its own, no slip for 4090 */
+    int     is_near = near.sure && !isdigit((unsigned char)gpu[0]); /* 5090 is another card, not a slip for 4090 */
     fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other: copy configs/clusters/pcie-4090.json", gpu,
          is_near ? " (did you mean " : "", is_near ? near.word : "", is_near ? "?)" : "", list);
 }
@@ -348,21 +349,21 @@ double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, 
     return c->op_s + bytes;
 }
 
-/* The nearest link that reaches both. */
+/* Returns the nearest link that reaches both ranks. */
 static int link_between(const Cluster *c, int rank, int other) {
     int link = 0;
     while (link < c->links - 1 && rank / (int)c->link[link].ranks != other / (int)c->link[link].ranks) link++;
     return link;
 }
 
-/* Of the group of rank 0: other groups lie alike. */
-/* One rank more. */
+/* Adds the hop from one rank to another. */
 static void reach_on(const Cluster *c, Reach *r, int from, int to) {
     int link = link_between(c, to, from);
     if (link > r->farthest) r->farthest = link;
     r->latency_s += c->link[link].latency_s;
 }
 
+/* Looks at the group of rank 0, because the other groups lie alike. */
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
     int *ranks = (int *)malloc(sizeof *ranks * (size_t)mesh_ranks(mesh));
     if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");

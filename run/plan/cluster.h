@@ -1,5 +1,5 @@
-/* cluster.h - a machine that is not here: its GPUs and the links between them, for the simulator (run/plan/simulate.h). A file
- * of configs/clusters/, strict JSON; docs/parallel.md has its keys.
+/* cluster.h - the description of a machine for the simulator (run/plan/simulate.h): its GPUs and the links between
+ * them. It is read from a file of configs/clusters/, strict JSON; docs/simulator.md has the keys.
  */
 #ifndef TRAIN_GPT_RUN_PLAN_CLUSTER_H
 #define TRAIN_GPT_RUN_PLAN_CLUSTER_H
@@ -10,55 +10,61 @@
 
 enum { CLUSTER_LINKS = 4, CLUSTER_NAME = 64 };
 
-/* A GPU's own link to others of a block of `ranks` neighbouring ranks; 0: all. */
+/* A link between the GPUs of each block of `ranks` neighbouring ranks; ranks 0: between all. */
 typedef struct { double ranks, bytes_per_s, latency_s; } Link;
 
 typedef struct {
-    char   name[CLUSTER_NAME];     /* of the file, without folder and ending            */
-    char   gpu[CLUSTER_NAME];
+    char   name[CLUSTER_NAME];     /* name of the file, without folder and ending */
+    char   gpu[CLUSTER_NAME];      /* name of the card */
     double gpus_per_node;
-    double memory_bytes, reserved_bytes; /* of a GPU; of them, taken by its context and kernels */
-    double processors;             /* multiprocessors, for the tail of a product; 0: it is no GPU */
-    double fp32, tf32, bf16, fp16, fp8; /* FLOP/s of matrix products; 0: the GPU has none */
-    double bytes_per_s;            /* of its memory                                     */
-    Link   link[CLUSTER_LINKS];    /* from near to far; the last reaches all            */
-    int    links;
-    double product, attention, memory, link_efficiency; /* parts of these rates that are reached */
+    double memory_bytes, reserved_bytes; /* memory of a GPU; bytes of it that its context and kernels use */
+    double processors;             /* multiprocessors, for the last wave of a product; 0: not a GPU */
+    double fp32, tf32, bf16, fp16, fp8; /* FLOP/s of matrix products; 0 if the GPU has none */
+    double bytes_per_s;            /* rate of its memory */
+    Link   link[CLUSTER_LINKS];    /* from near to far; the last reaches all ranks */
+    int    links;                  /* entries of link */
+    double product, attention, memory, link_efficiency; /* share of each rate above that programs reach, 0 to 1 */
     double ramp;                   /* products of inner size k reach k/(k + ramp) of their rate */
-    double op_s;                   /* of any operation, before its work begins          */
-    double attention_passes;       /* times that attention's scores go through memory; 0: never, as our kernels */
-    int    fp8_casts;              /* operands in fp8 are cast by kernels of their own; 0: what stands before writes them, as ours */
-    int    overlaps, messages_overlap; /* 0: shards' and replicas' collectives, or stages' messages, keep the GPU from computing, as on processors */
-    double copy_bytes_per_s, write_bytes_per_s, restart_s; /* of checkpoints: GPU to host, all ranks to disk; 0: not said */
+    double op_s;                   /* seconds of any operation before its work begins */
+    double attention_passes;       /* how often attention's scores pass through memory; 0: never, as in our kernels */
+    int    fp8_casts;              /* 1: kernels of their own cast operands to fp8; 0: the operation before writes fp8,
+                                    * as ours does */
+    int    overlaps, messages_overlap; /* 0: collectives of shards and replicas, or messages of stages, keep the GPU
+                                        * from computing, as on processors */
+    double copy_bytes_per_s, write_bytes_per_s, restart_s; /* checkpoints: GPU to host, all ranks to disk, seconds of a
+                                                            * restart; 0 if not set */
 } Cluster;
 
-/* Reads a cluster by the name of a file in configs/clusters/, or by its path. Exit 64 with every fault, its place and
- * what is expected. */
+/* Reads a cluster by the name of a file in configs/clusters/, or by a path. Ends the program with exit 64 and lists
+ * every fault with its place and what is expected. */
 Cluster cluster_load(const char *name_or_file);
 
-/* The file of configs/clusters/ for a GPU by its short name ("h100"), with ranks / nodes of them in a node; nodes 0: as in
- * the file. Exit 64 for an unknown name, or where the ranks do not fill the nodes evenly. */
+/* Reads the file of configs/clusters/ for a GPU by its short name ("h100"), with ranks / nodes GPUs in a node. nodes 0:
+ * as many as in the file. Exit 64 for an unknown name, or if the ranks do not fill the nodes evenly. */
 Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes);
 
-/* FLOP/s of matrix products in this precision, 0 if there are none. */
+/* Returns FLOP/s of matrix products in this precision, 0 if there are none. */
 double cluster_flops(const Cluster *c, DType type, int is_tf32);
 
-/* Seconds that one operation of a ledger computes, of matrix products at `flops` a second:
+/* Returns the seconds that one operation of a ledger computes, with matrix products at `flops` a second:
  *   products   FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate)
- *              in fp8 at that rate, for `flops`
- *   attention  the same at its own efficiency; with attention_passes, all of the scores are computed and go through memory
+ *              in fp8 at the fp8 rate in place of `flops`
+ *   attention  FLOP / (flops attention), at least bytes / (memory rate); with attention_passes, all scores
+ *              are computed, at the efficiency of products, and pass through memory
  *   others     bytes / memory rate
- * The wave fill is the part of the multiprocessors that the last wave of 128 x 256 tiles keeps busy, over all waves. */
+ * The wave fill is the part of the multiprocessors that 128 x 256 tiles keep busy on average over all waves: the last
+ * wave is not full. */
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes);
 
-/* How far the ranks that differ along these axes are apart: the first link that reaches all of them, and hops of a ring
- * over each link. */
+/* How far apart ranks of a group are: the first link that reaches all of them, and the summed latency of the hops of a
+ * ring. cluster_reach is for the ranks that differ along these axes. */
 typedef struct { int ranks, farthest; double latency_s; } Reach;
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes);
-Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* of ranks 0, stride, 2 stride, ... */
-Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* of a message between two ranks */
-/* A collective in which each rank sends `bytes` around a ring: bytes over the farthest link's rate, and a latency for
- * each hop of the ring, or of a tree where that is quicker. rounds: 1, of an all-reduce 2. */
+Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* for ranks 0, stride, 2 stride, ... */
+Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* for a message between two ranks */
+/* Returns the seconds of a collective in which each rank sends `bytes` around a ring: bytes over the farthest link's
+ * rate, and a latency for each hop of the ring, or of a tree if that is less. rounds: 2 for an all-reduce, otherwise
+ * 1. */
 double cluster_collective_seconds(const Cluster *c, Reach r, double bytes, int rounds);
 double cluster_message_seconds(const Cluster *c, Reach r, double bytes);
 

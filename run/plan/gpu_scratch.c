@@ -1,34 +1,36 @@
-/* gpu_scratch.c - see gpu_scratch.h. Each function stands for the host code of some operations in layers/ (.cu), and rounds their constants
- * up. test/emu/test_plan_bound.sh compares the sum with what that code takes. */
+/* gpu_scratch.c - see gpu_scratch.h. Each function repeats what the host code of some operations in layers/ (.cu)
+ * allocates, with their constants rounded up. test/emu/test_plan_bound.sh compares the sum with what that code
+ * allocates. */
 #include "run/plan/gpu_scratch.h"
 
 #include "model/matrices.h"
 #include "model/params.h"
 
-/* Rows of a rank's micro-batch, its sequences and their tokens; the model's columns on a tensor rank. */
+/* The sizes of a rank: N rows, B sequences and T positions of a micro-batch, and its tensor ranks. */
 typedef struct {
     const ModelSpec *spec;
     ModelShape       shape;
     int64_t          N, B, T, tensor;
-    int64_t          widest; /* columns that a product of a block reads or writes */
+    int64_t          widest; /* most columns that a product of a block reads or writes */
     int64_t          act_bytes;
 } Sizes;
 
 static int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* cuBLASLt's workspace: layers/matmul.cu. */
+/* Returns cuBLASLt's workspace: layers/matmul.cu. */
 static int64_t workspace(void) { return 128 << 20; }
 
-/* Column sums by parts of the rows: a bias' gradient, of gelu, or of products whose epilogue has it (bias.cuh, linear.cu); those of the
- * norms' weights (layernorm_backward.cu, rmsnorm_backward.cu). */
+/* Returns the buffers of column sums, which are made in parts of the rows. One kind is for the gradient of a bias, by
+ * bias_backward, gelu, or the epilogue of a product (bias.cuh, linear.cu). The other is for the weights of norms
+ * (layernorm_backward.cu, rmsnorm_backward.cu). */
 static int64_t column_sums(Sizes z) {
     enum { PARTS = 128, ASIDE = 2, NORM_BLOCKS = 3 * 264, RMS_CHANNELS = 1 << 20 };
     return 4 * ((PARTS + ASIDE) * z.widest + most_of(NORM_BLOCKS * z.shape.n_embd, RMS_CHANNELS));
 }
 
-/* attention_backward.cu: lse and delta of padded queries, delta, sums of dq by heads in at most 40 MiB, sums of dqkv's rows and their
- * column sums. */
+/* Returns the buffers of attention_backward.cu: lse and delta of padded queries, delta, sums of dq by heads in at most
+ * 40 MiB, sums of the rows of dqkv, column sums of those. */
 static int64_t attention(Sizes z) {
     enum { PADDED = 128, HEADS_BYTES = 40 << 20, KEYS = 64, ROWS = 16, PARTS = 8, COLUMN_PARTS = 128 };
     int64_t heads = z.B * dim_size(DIM_Q, z.shape) / shape_head_dim(z.shape) / z.tensor, D = shape_head_dim(z.shape);
@@ -37,12 +39,13 @@ static int64_t attention(Sizes z) {
     return 4 * heads * (2 * rounded(z.T, PADDED) + z.T) + (sums < HEADS_BYTES ? sums : HEADS_BYTES) + 4 * (parts + COLUMN_PARTS) * columns;
 }
 
-/* embedding.cu and experts.cu: tokens, or rows of experts, sorted; 256 counts for each 1,024 of them. */
+/* Returns the buffers to sort tokens or rows of experts (embedding.cu, experts.cu), with 256 counts for each 1,024 of
+ * them. */
 static int64_t sorted(int64_t keys) { return 4 * (5 * keys + 256 * (keys / 1024 + 1)); }
 static int64_t tokens(Sizes z) { return sorted(z.N) + sorted(z.N * z.shape.top_k) + 4 * z.shape.n_experts; }
 
-/* fp8_linear.cu, fp8_outputs.cu and products.c: 8-bit copies of a product's three matrices, as they lie and turned; a gradient and a norm's
- * output in bf16. */
+/* Returns the buffers of fp8_linear.cu, fp8_outputs.cu and products.c: 8-bit copies of a product's three matrices,
+ * plain and transposed; a gradient and a norm's output in bf16. */
 static int64_t fp8(Sizes z, const Layout *l) {
     enum { ROWS = 16 };
     int64_t most = 0, rows = rounded(z.N * most_of(1, z.shape.top_k), ROWS);
@@ -54,7 +57,8 @@ static int64_t fp8(Sizes z, const Layout *l) {
     return most + 2 * rows * (z.widest + z.shape.n_embd);
 }
 
-/* Muon: matrices.c has two desks for matrices on their way, newton_schulz.h four matrices in the type of the activations. */
+/* Returns Muon's buffers: matrices.c has two desks for matrices on their way, newton_schulz.h has four matrices in the
+ * type of the activations. */
 static int64_t muon(Sizes z, const Layout *l) {
     enum { DESKS = 2, FEW = 4096 };
     int64_t part = 0, whole = 0, newton = 0, ranks = z.spec->shards.ranks * z.tensor * most_of(1, z.spec->shards.replicas);
@@ -71,7 +75,7 @@ static int64_t muon(Sizes z, const Layout *l) {
 }
 
 size_t gpu_scratch_bytes(const ModelSpec *spec) {
-    enum { SLACK = 1 << 20 }; /* each takes a multiple of ARENA_ALIGN */
+    enum { SLACK = 1 << 20 }; /* every buffer is rounded up to ARENA_ALIGN */
     Layout  l = model_spec_layout(spec);
     int64_t context = most_of(1, spec->context_ranks);
     Sizes   z = {spec, spec->shards.shape, spec->B * spec->T / context, spec->B, spec->T / context, most_of(1, spec->shards.tensor_ranks), 0,

@@ -17,7 +17,8 @@ Durations durations_of(const Cluster *cluster, Mesh mesh, int expert_ranks, DTyp
     return d;
 }
 
-/* The groups of a model are named after their axes; that of all ranks shares the state where it is one with it. */
+/* Returns the axis of a group, by its name. The group of all ranks is not named after an axis. If all ranks share the
+ * state, it is the group of AXIS_SHARD. */
 static Axis axis_of(const char *group) {
     for (int a = 0; a < AXES; a++)
         if (strcmp(group, mesh_axis_name((Axis)a)) == 0) return (Axis)a;
@@ -33,7 +34,7 @@ static double collective_seconds(const Durations *d, const LedgerEntry *e, Axis 
     return cluster_collective_seconds(d->cluster, reach, e->bytes, rounds);
 }
 
-/* "matmul, set", "matmul, fp8, added": layers/matmul.h. */
+/* Returns 1 for "matmul, set", "matmul, fp8, added" and the like, the gradients of weights: layers/matmul.h. */
 static int is_weight_gradient(const LedgerEntry *e) {
     const char *write = strrchr(e->op, ',');
     return strncmp(e->op, "matmul", 6) == 0 && write && (strcmp(write, ", set") == 0 || strcmp(write, ", added") == 0);
@@ -47,15 +48,15 @@ static void append(Chapter *c, Passage p) {
         last->seconds += p.seconds, last->sent += p.sent;
         return;
     }
-    if ((c->passages & (c->passages - 1)) == 0) { /* a power of two: full */
+    if ((c->passages & (c->passages - 1)) == 0) { /* a power of two: the list is full */
         c->passage = (Passage *)realloc(c->passage, sizeof p * (size_t)(c->passages ? 2 * c->passages : 1));
         if (!c->passage) fail(EXIT_MEMORY, "no memory for a history of %d passages", c->passages);
     }
     c->passage[c->passages++] = p;
 }
 
-/* Messages of works to other stages are the work lists' to send; those of the tied embedding, at the step's end, are
- * waited for at once. */
+/* Adds a message to another stage. The work lists send the messages of works. Those of the tied embedding, at the end
+ * of the step, are waited for at once. */
 static void add_message(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
     if (e->bytes == 0.0) return; /* a receive */
     if (is_work) c->message_bytes = e->bytes;
@@ -80,16 +81,16 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
     }
 }
 
-/* --- a history ---------------------------------------------------------------------------------------------------- */
+/* --- histories ---------------------------------------------------------------------------------------------------- */
 
 static Chapter *chapter_of(const History *h, int part, int kind, int micro) {
     return &h->work[(part * (WORK_BACKWARD + 1) + kind) * MICRO_KINDS + micro];
 }
 
-/* Which of the three kinds micro-batch k of n is. */
+/* Returns which of the three kinds micro-batch k of n is. */
 static int micro_kind(int64_t k, int64_t n) { return k == n - 1 ? MICRO_AT_END : k == 0 ? MICRO_FIRST : MICRO_BETWEEN; }
 
-/* The fewest micro-batches that have all three kinds, in a list of this form. */
+/* Returns the fewest micro-batches whose list has all three kinds. */
 static int64_t fewest(PipelineSpec p, int64_t micro_batches) {
     int64_t all = p.parts > 1 ? 2 * p.stages : 3;
     return micro_batches < all ? micro_batches : all;
@@ -115,7 +116,7 @@ static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, cons
         int part = (int)e->dim[0], kind = strcmp(e->op, "forward") == 0 ? WORK_FORWARD : WORK_BACKWARD;
         int micro = micro_kind(seen[part * (WORK_BACKWARD + 1) + kind]++, micro_batches);
         to = h->each_work ? &h->work[at++] : chapter_of(h, part, kind, micro);
-        if (to->passages) to = &none; /* it stands for this one, too */
+        if (to->passages) to = &none; /* the first history of this kind is used for all */
     }
     free(seen);
 }

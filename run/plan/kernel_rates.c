@@ -15,7 +15,7 @@
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-/* 3.0 of the data sheet's 3.35 TB/s is what the best kernels reach (QuACK's norms on an H100: 3.01). */
+/* The best kernels reach 3.0 of the data sheet's 3.35 TB/s (QuACK's norms on an H100: 3.01). */
 static const double MEMORY = 3.0e12, DATA_SHEET = 3.35e12, PEAK = 989e12;
 
 static const char LIBRARY[] = "est: cuBLASLt on H100 at a step's shapes; llm.c's 140 ms a step leave about 600",
@@ -27,7 +27,8 @@ static const char LIBRARY[] = "est: cuBLASLt on H100 at a step's shapes; llm.c's
                   SCATTER[] = "est: sorted tokens, small kernels";
 
 static const KernelRate TABLE[] = {
-    /* The best public rate of a bf16 product of any shape is 794 TFLOP/s (80 %); K = 768 is short, gradients have split K. */
+    /* The best public rate of a bf16 product of any shape is 794 TFLOP/s (80 %). Here K = 768 is short, and gradients
+     * split K. */
     {"matmul", FAMILY_PRODUCT, 1, 643e12, 755e12, 0, LIBRARY},
     {"matmul, added", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, LIBRARY},
     {"matmul, set", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, LIBRARY},
@@ -68,7 +69,7 @@ static const KernelRate TABLE[] = {
     {"device_zero", FAMILY_OPTIMIZER, 1, 2.8e12, 3.0e12, 0, "est: cudaMemset"},
     {NULL, FAMILY_OTHER, 1, 2.4e12, 3.0e12, 0, "est: no rate of its own: 80 % of memory's"},
 };
-/* Attention on wgmma, where this program's sources have it. */
+/* Rates of attention on wgmma, used if this program's sources have those kernels. */
 #if __has_include("layers/attention_hopper.h")
 enum { HAS_WGMMA_ATTENTION = 1 };
 #else
@@ -80,8 +81,9 @@ static const struct { const char *op; double rate; const char *source; } WGMMA[]
     {"attention_backward", 300e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; less 17 %: diagonal, last wave"}};
 enum { WGMMA_ROWS = sizeof WGMMA / sizeof *WGMMA, BY_HEADS = WGMMA_ROWS - 1 };
 
-/* Whether attention's backward takes five products, as attention_by_heads (layers/attention_hopper_heads.cu) says it of an H100.
- * That no keys are shared, shows in the bytes: of qkv, dqkv and dy, 16 bits each. */
+/* Returns 1 if attention's backward computes five products: the condition of attention_by_heads on an H100
+ * (layers/attention_hopper_heads.cu). The byte count is the only sign that heads do not share keys: qkv, dqkv and dy
+ * have 16 bits a value. */
 static int is_by_heads(const LedgerEntry *e) {
     double heads = (double)e->dim[0] * (double)e->dim[2], T = (double)e->dim[1], D = (double)e->dim[3],
            sums = fmin(heads, 132) * 4.0 * ceil(T / 64) * 64 * D;
@@ -98,7 +100,7 @@ const char *kernel_family_name(KernelFamily family) {
 }
 int kernel_rate_is_flops(const KernelRate *rate) { return rate->family == FAMILY_PRODUCT || rate->family == FAMILY_ATTENTION; }
 
-/* The place in WGMMA; -1: its kernels are the portable ones, or measured. */
+/* Returns the row of WGMMA for the entry, or -1 if its kernels are the portable ones or its rate is measured. */
 static int place_in_wgmma(const KernelRate *rate, const LedgerEntry *e) {
     int is_wide = e->dim[3] == 64 || e->dim[3] == 128, by_heads = is_by_heads(e);
     for (int i = 0; i < BY_HEADS && HAS_WGMMA_ATTENTION && is_wide && rate->op && !rate->is_measured; i++)
@@ -135,7 +137,7 @@ static void add_fault(Reading *r, const char *key, const char *text) {
     faults_add(&r->faults, where, "%s %s", key, text);
 }
 
-/* A number within limits into *out, where the key is there. */
+/* Reads a number within limits into *out. Returns 0 if the key is missing, or after it has recorded a fault. */
 static int take_number(Reading *r, const char *key, const cJSON *node, double least, double most, double *out) {
     char text[200], shown[SHOWN_BYTES];
     if (!node) return 0;

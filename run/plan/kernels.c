@@ -30,7 +30,7 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
         const LedgerEntry *e = &step->entry[i];
         const KernelRate  *rate = kernel_rate_of(rates, e->op);
         double             calls = (double)e->count;
-        if (e->kind != LEDGER_OP || *e->group) continue; /* bytes between ranks are the simulator's */
+        if (e->kind != LEDGER_OP || *e->group) continue; /* bytes between ranks are left to the simulator */
         KernelTime k = {e, rate, e->count * rate->launches,
                         calls * seconds_at(e, rate, kernel_rate_now(rate, e), rates->bytes_per_s),
                         calls * seconds_at(e, rate, rate->limit, rates->bytes_per_s)};
@@ -46,7 +46,7 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
 
 void kernels_free(StepTimes *t) { free(t->kernel); }
 
-/* --- in print ----------------------------------------------------------------------------------------------------- */
+/* --- printing ----------------------------------------------------------------------------------------------------- */
 
 static void print_row(const char *mark, const char *what, const char *sizes, int64_t calls, int64_t launches, double s,
                       double limit_s) {
@@ -54,7 +54,7 @@ static void print_row(const char *mark, const char *what, const char *sizes, int
            limit_s * 1e3, (s - limit_s) * 1e3);
 }
 
-/* "65536 x 2304 x 768" */
+/* Returns "65536 x 2304 x 768". */
 static PlanText sizes_text(const LedgerEntry *e) {
     PlanText t = {""};
     size_t   used = 0;
@@ -66,7 +66,7 @@ static PlanText sizes_text(const LedgerEntry *e) {
 static const char *mark_of(const KernelRate *rate) { return rate->is_measured ? "measured" : "estimate"; }
 
 static void print_kernels(const StepTimes *t) {
-    enum { WORTH_A_LINE = 1000 }; /* a part of the step; the others share one */
+    enum { WORTH_A_LINE = 1000 }; /* an operation with less than 1 / 1000 of the step shares a line with others */
     int64_t calls = 0, launches = 0;
     double  seconds = 0, limit_s = 0;
     int     rest = 0;
@@ -101,7 +101,7 @@ static void print_families(const StepTimes *t) {
     print_row("estimate", "gaps, the host's turn", "", 0, t->launches, t->gaps_s, t->gaps_limit_s);
 }
 
-/* GPT-2 124M on one H100 in bf16: the model and card of the goal. */
+/* Returns 1 for GPT-2 124M in bf16 on one H100, the model and card of the goal. */
 static int has_goal(const Config *c, const Cluster *cluster, DType act, int ranks) {
     ModelShape s = c->model.shape;
     return ranks == 1 && act == BF16 && strcmp(cluster->name, "dgx-h100") == 0 && s.arch == ARCH_GPT2 && s.n_layer == 12 &&

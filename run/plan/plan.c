@@ -14,7 +14,7 @@
 #include "run/outer/server_list.h"
 #include "run/plan/serve_memory.h"
 
-/* An island that sends gradients updates nothing itself. */
+/* Returns 1 if islands send gradients: then the server updates the weights, and the islands do not. */
 static int server_updates(const Config *c) {
     return c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS;
 }
@@ -60,16 +60,16 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     Layout     layout = model_spec_layout(&spec);
     Arena      batches = arena_dry("batches");
     int64_t    leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD], batches_kept = pipeline_batches(spec.pipeline);
-    int       nodes = 1; /* whose buckets travel between ranks */
+    int       nodes = 1; /* nodes of the trees of gradients whose buckets travel between ranks */
     for (int r = 0, shards = mesh.size[AXIS_SHARD]; leaves && r < shards; r++)
         if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
     GroupsUse use = {(int)c->parallel.expert, optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices, leaves > 0};
     size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, mesh.size[AXIS_SHARD], leaves) : 0,
            nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
     int64_t own_T = T / mesh.size[AXIS_CONTEXT];
-    arena_tensor(&batches, I32, 2, B, own_T, 1); /* evaluation's inputs and targets, beside the loader's */
+    arena_tensor(&batches, I32, 2, B, own_T, 1); /* inputs and targets of evaluation, besides the loader's */
     arena_tensor(&batches, I32, 2, B, own_T, 1);
-    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1); /* and where their documents begin */
+    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1); /* where their documents begin */
     arena_take(&batches, loader_bytes(B, own_T, batches_kept, spec.document_mask));
 
     Plan p = {.act = act,
@@ -123,7 +123,9 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     return p;
 }
 
-/* Of stages with as many blocks the earlier ones keep more tapes. */
+/* Plans each stage that differs and returns the one with the most memory. Of stages with equally many blocks, the
+ * earlier ones keep the activations of more micro-batches. The bytes sent are those of the first stage, as in a run's
+ * metrics. */
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     Plan most = {0}, first = {0};
     if (ranks.stage >= 0 || c->parallel.pipeline == 1) {
@@ -140,7 +142,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
         if (one.device_bytes > most.device_bytes) most = one;
     }
     free(like);
-    memcpy(most.sent, first.sent, sizeof most.sent), most.step_sent = first.step_sent; /* of the first stage, as a run's metrics */
+    memcpy(most.sent, first.sent, sizeof most.sent), most.step_sent = first.step_sent;
     return most;
 }
 
@@ -231,7 +233,8 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->follower_bytes > 0) print_row(out, "each other server, where it runs: at most", p->follower_bytes);
 }
 
-/* Of a block: rows and their outputs, gate and up, swiglu and its gradient, a weight and its gradient. */
+/* The bytes of a block have, for each row: the row and its output, gate and up, swiglu and its gradient, a weight and
+ * its gradient. */
 char *plan_experts(const Config *c, DType act, char out[240]) {
     ModelShape s = c->model.shape;
     int64_t    e = c->parallel.expert, even = c->batch.micro_batch * (c->batch.seq_len / c->parallel.context) * s.top_k,

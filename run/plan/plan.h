@@ -1,5 +1,6 @@
-/* plan.h - the memory and work of a run, computed from the very tables it allocates from. `plan config.json` prints
- * them; the banner sums them up. */
+/* plan.h - the memory and work of a run, computed from the same tables that the run allocates from. `plan config.json`
+ * prints them; the banner prints a summary.
+ */
 #ifndef TRAIN_GPT_RUN_PLAN_PLAN_H
 #define TRAIN_GPT_RUN_PLAN_PLAN_H
 
@@ -11,69 +12,81 @@
 
 /* The ranks that share the work. */
 typedef struct {
-    int      count;
+    int      count;                         /* number of ranks */
     CommKind comm;                          /* how they exchange buckets */
-    int      stage;                         /* of the pipeline; -1: the one that takes the most memory */
-    int      hosts;                         /* they are on; 0: one, as far as is known */
-    int      joined;                        /* 1: NCCL is measured in library_bytes; 0: estimated in reserve_bytes */
+    int      stage;                         /* pipeline stage to plan for; -1: the one with the most memory */
+    int      hosts;                         /* hosts that the ranks are on; 0: one, as far as is known */
+    int      joined;                        /* 1: library_bytes includes NCCL, as measured; 0: reserve_bytes includes
+                                             * it, as an estimate */
 } PlanRanks;
 
 typedef struct {
-    DType     act;
+    DType     act;                          /* type of activations */
     PlanRanks ranks;
-    int64_t   parameters;
+    int64_t   parameters;                   /* parameters of the model */
     Mesh      mesh;
-    int       parts;                        /* of a stage: parallel.interleave */
-    int64_t   tokens_per_step, micro_steps; /* of all ranks; micro-batches of each */
-    double    flops_per_token;               /* of the model, by formula                      */
-    double    step_flops, step_bytes, step_sent; /* of a rank in a step, by the dry run: computed; bytes read and written; bytes sent */
-    double    sent[AXES];                        /* of these, by axis                         */
-    /* Where a rank computes: a GPU's memory, or the CPU's. */
+    int       parts;                        /* parts of a stage: parallel.interleave */
+    int64_t   tokens_per_step, micro_steps; /* tokens of all ranks; micro-batches of each rank */
+    double    flops_per_token;               /* FLOPs of the model for a token, by formula */
+    double    step_flops, step_bytes, step_sent; /* a rank's FLOPs, bytes read and written, bytes sent in a step, by the
+                                                  * dry run */
+    double    sent[AXES];                        /* step_sent by axis */
+    /* Memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
-    int       gradient_buffers;             /* parallel.deterministic: of grads_bytes, so many beside the gradients themselves */
-    size_t    tree_bytes;                   /* the same: NCCL's device buffers */
-    size_t    library_bytes;                /* not ours, measured: see device_overhead_bytes */
-    size_t    reserve_bytes;                /* not ours, estimated: later allocations of libraries */
-    size_t    device_bytes;                 /* the sum of these; on the CPU, where all memory is the host's, host_bytes and copies_bytes are part of it */
+    int       gradient_buffers;             /* parallel.deterministic: buffers in grads_bytes besides the gradients */
+    size_t    tree_bytes;                   /* parallel.deterministic: NCCL's device buffers for sums in order */
+    size_t    library_bytes;                /* memory of others, measured: see device_overhead_bytes */
+    size_t    reserve_bytes;                /* memory of others, estimated: what libraries allocate later */
+    size_t    device_bytes;                 /* sum of the bytes above; on the CPU, where all memory is the host's,
+                                             * with host_bytes and copies_bytes */
     /* Host memory; pinned on a rank with a GPU. */
-    size_t    comm_bytes;                   /* chunks and, on a GPU, whole buckets on their way between ranks */
+    size_t    comm_bytes;                   /* exchange buffers: chunks and, on a GPU, whole buckets on their way
+                                             * between ranks */
     size_t    host_copy_bytes;                /* the copy of a rank's state that a checkpoint is written from */
-    size_t    ahead_bytes;                  /* batches read before their step */
-    size_t    offload_bytes;                /* memory.offload: masters and moments, and their pages */
-    size_t    island_bytes;                 /* outer.server: the copy of a round's weights, and what is sent of it */
-    size_t    host_bytes;                   /* the sum of these five */
-    size_t    copies_bytes;                 /* files of copies in memory, which are not pinned; of device_bytes on the CPU */
+    size_t    ahead_bytes;                  /* batches that are read before their step */
+    size_t    offload_bytes;                /* memory.offload: masters and moments, with their pages */
+    size_t    island_bytes;                 /* outer.server: the copy of a round's weights, its deltas, and the
+                                             * connections' buffers */
+    size_t    host_bytes;                   /* sum of the five above */
+    size_t    copies_bytes;                 /* files of copies in memory, which are not pinned; on the CPU part of
+                                             * device_bytes */
     size_t    checkpoint_bytes;             /* one checkpoint on disk */
-    size_t    server_bytes;                 /* outer.server: of `serve`, where it runs, of several the first; 0: no islands */
-    size_t    follower_bytes;               /* the largest of the other servers; 0: there are none */
+    size_t    server_bytes;                 /* outer.server: memory of `serve` on its machine, of the server that leads;
+                                             * 0 without islands */
+    size_t    follower_bytes;               /* the largest of the other servers; 0 if there is one server */
 } Plan;
 
-/* The model of a run of this config on so many ranks. groups: NULL for a plan, of the stage's first rank. */
+/* Returns the model of a run of this config on so many ranks. groups is NULL for a plan, which is for the first rank of
+ * the stage. */
 ModelSpec plan_model(const Config *config, DType act, int ranks, int stage, const Groups *groups);
 
-/* By dry runs of the model and the batches. act is the resolved precision; scratch is for the threads now set. */
+/* Makes a plan by dry runs of the model and the batches. act is the resolved precision. scratch is for the number of
+ * threads that is set now. */
 Plan plan_make(const Config *config, DType act, PlanRanks ranks);
 
-/* The largest batch.micro_batch that keeps device_bytes of this config's `plan` within `bytes`; 0 if 1 does not. */
+/* Returns the largest batch.micro_batch that keeps device_bytes of this config's `plan` within `bytes`; 0 if 1 does
+ * not. */
 int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t bytes);
 
-/* The rows above as a table; "1.88 GiB". */
+/* Prints the memory rows above as a table. plan_bytes_text returns "1.88 GiB". */
 void plan_print_memory(FILE *out, const Config *config, const Plan *plan);
 typedef struct { char text[40]; } PlanText;
 PlanText plan_bytes_text(double bytes);
 
-/* "4 ranks", or "2 groups of 2 ranks": who computes different micro-batches. Returns out. */
+/* Writes "4 ranks" or "2 groups of 2 ranks" to out: who computes different micro-batches. Returns out. */
 char *plan_sharers(int datas, int ranks, char out[64]);
 
-/* parallel.expert: "4 of 8 on each of 2 ranks; room for 160 rows, ..."; "" without. Returns out. */
+/* Writes to out, with parallel.expert: "4 of 8 on each of 2 ranks; room for 160 rows, ..."; otherwise "". Returns
+ * out. */
 char *plan_experts(const Config *config, DType act, char out[240]);
 
-/* The lines of a run that finds no memory: the table, and one or two changes that take less. malloc'ed. */
+/* Returns the text for a run that has too little memory: the table, and one or two changes that need less. From malloc;
+ * free it with free(). */
 char *plan_memory_advice(const Config *config, const Plan *plan);
 
-/* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix
- * products. matmul_flops: of all ranks together; 0 = not measured. memory_bytes: of a rank's device, for the largest
- * micro-batch; 0 = not asked. */
+/* Prints the output of the verb: bytes by category per rank, tokens, steps, FLOPs, and an estimated time from a 0.1 s
+ * probe of matrix products. matmul_flops: of all ranks together, 0 if not measured. memory_bytes: of a rank's device,
+ * to print the largest micro-batch; 0 if not wanted. */
 void plan_print(const Config *config, const Plan *plan, double matmul_flops, size_t memory_bytes);
 
 #endif

@@ -16,7 +16,7 @@
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};
 
-/* --- failures ----------------------------------------------------------------------------------------------------- */
+/* --- goodput under failures --------------------------------------------------------------------------------------- */
 
 static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
     ModelSpec spec = plan_model(c, act, asked->ranks, s->fullest, NULL);
@@ -70,7 +70,7 @@ static void print_json(cJSON *object, const Cluster *cluster) {
 
 /* --- as text ------------------------------------------------------------------------------------------------------ */
 
-/* "2.36 s", "250 ms" */
+/* Returns "2.36 s" or "250 ms". */
 static PlanText seconds_text(double s) {
     PlanText t;
     snprintf(t.text, sizeof t.text, s >= 1.0 ? "%.4g s" : "%.3g ms", s >= 1.0 ? s : s * 1e3);
@@ -161,7 +161,7 @@ static void print_found(const Found *f, const Cluster *cluster) {
     printf("\n");
 }
 
-/* --- no room ------------------------------------------------------------------------------------------------------ */
+/* --- a grid that does not fit ------------------------------------------------------------------------------------- */
 
 static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked,
                                    const Simulated *s) {

@@ -22,7 +22,7 @@ PlanText plan_count_text(double value) {
 
 typedef struct {
     SampleCount found;
-    char        missing[SHARD_SENTENCE_CHARS]; /* why the data cannot be counted; "" = it could */
+    char        missing[SHARD_SENTENCE_CHARS]; /* why the data cannot be counted; "" if they can */
 } DataCount;
 
 static DataCount count_data(const StringList *globs, const Config *c) {
@@ -41,7 +41,7 @@ static DataCount count_data(const StringList *globs, const Config *c) {
     return d;
 }
 
-/* Free bytes where run.dir is or will be: in its nearest folder that exists. */
+/* Returns the free bytes for run.dir, in its nearest folder that exists. */
 static int64_t free_bytes_for(const char *dir) {
     char path[4096];
     snprintf(path, sizeof path, "%s", *dir ? dir : ".");
@@ -79,7 +79,7 @@ void plan_print_data(const Config *c) {
     }
     for (int i = 0, seen = 0; i < (train->share ? train->count : 1); i++) {
         StringList source = {1, &train->item[i], NULL};
-        if (train->share && blend_source(train->item, i) < seen) continue; /* a path in several stages */
+        if (train->share && blend_source(train->item, i) < seen) continue; /* a path in several stages counts once */
         DataCount count = count_data(train->share ? &source : train, c);
         print_count(&count, c, train->share ? share[seen] : wanted);
         seen++;

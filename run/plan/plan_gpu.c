@@ -1,4 +1,4 @@
-/* plan_gpu.c - see plan_gpu.h. Times are the simulator's: evaluations, saves and failures are not in them. */
+/* plan_gpu.c - see plan_gpu.h. Times are the simulator's, without evaluations, saves and failures. */
 #include "run/plan/plan_gpu.h"
 
 #include <stdio.h>

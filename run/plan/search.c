@@ -9,17 +9,17 @@
 
 #include "core/json.h"
 
-/* Scratch, which is known after a step only. */
+/* Memory left for scratch, which is known only after a step was simulated. */
 static const double SLACK = 2.0e9;
 
 typedef struct {
     int    tensor, context, pipeline, interleave, replicas, zero_stage, recompute;
-    int64_t micro_batch, number; /* as listed */
+    int64_t micro_batch, number; /* number: index in the list, before sorting */
     double  least_s;
 } Grid;
 
 typedef struct {
-    Grid *grid; /* owned */
+    Grid *grid; /* [count] owned */
     int64_t count, room;
 } Grids;
 
@@ -79,7 +79,7 @@ static void add(Grids *all, const Job *j, Grid g) {
     all->grid[all->count++] = g;
 }
 
-/* Copies of the state: one; and one in each node, where several ranks share it there. */
+/* Adds the grid with one copy of the state, and with a copy in each node if several ranks share it there. */
 static void add_replicas(Grids *all, const Job *j, Grid g) {
     int datas = j->ranks / (g.tensor * g.context * g.pipeline), in_node = (int)j->cluster->gpus_per_node / (g.tensor * g.context);
     int most = in_node > 0 && datas % in_node == 0 && in_node * g.context > 1 ? datas / in_node : 1;
@@ -90,7 +90,7 @@ static void add_replicas(Grids *all, const Job *j, Grid g) {
     if (most > 1 && !(j->held & HOLD_REPLICAS)) add(all, j, g);
 }
 
-/* Parts that take turns only shorten the time in which stages are idle. */
+/* More parts only shorten the time in which stages are idle. Below this share of idle time no more parts are tried. */
 static const double LITTLE_IDLE = 0.01;
 
 static void add_parts(Grids *all, const Job *j, Grid g) {
@@ -111,7 +111,8 @@ static void add_parts(Grids *all, const Job *j, Grid g) {
 
 static void add_micro_batches(Grids *all, const Job *j, Grid g) {
     int64_t T = j->config->batch.seq_len, total = j->config->batch.global_tokens;
-    int64_t tokens = T * (j->ranks / (g.tensor * g.context * g.pipeline)); /* of a micro-batch of one sequence, on all ranks */
+    int64_t tokens = T * (j->ranks / (g.tensor * g.context * g.pipeline)); /* tokens of a micro-batch of one sequence,
+                                                                            * on all ranks */
     int64_t held = j->held & HOLD_MICRO_BATCH ? j->config->batch.micro_batch : 0;
     for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch;
          g.micro_batch *= 2)
@@ -151,7 +152,7 @@ static int by_least(const void *a, const void *b) {
     return order ? order : (x->number > y->number) - (x->number < y->number);
 }
 
-/* Whether the grid of this number comes before the one at `at`. */
+/* Returns 1 if the grid of this number comes before the one at `at`. */
 static int is_before(const Found *f, const Simulated *s, int64_t number, int at) {
     return s->step_s < f->best[at].step_s || (s->step_s == f->best[at].step_s && number < f->number[at]);
 }
@@ -163,7 +164,7 @@ static void keep(Found *f, const Simulated *s, int64_t number) {
     f->best[at] = *s, f->number[at] = number;
 }
 
-/* The most that a tenth grid may take. */
+/* Returns the most time that a grid may take to be among the best. */
 static double limit_s(const Found *f) {
     double limit;
     #pragma omp critical(found)
@@ -171,12 +172,14 @@ static double limit_s(const Found *f) {
     return limit;
 }
 
-/* Simulates the grid if its memory is there; returns whether it is, or whether the grid is too slow anyway. */
+/* Simulates the grid if it fits in memory. Returns 1 if it fits, or if the grid is too slow in any case. */
 static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
     double memory = j->cluster->memory_bytes;
     if (!is_allowed(c, j->ranks)) return 0;
-    if (simulate_least_s(c, j->act, j->ranks, j->cluster, j->zero_bubble) > limit_s(f)) return 1; /* nor can what takes longer be among them */
-    if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0; /* 0.7: the ends of a pipeline have fewer blocks */
+    if (simulate_least_s(c, j->act, j->ranks, j->cluster, j->zero_bubble) > limit_s(f)) return 1; /* more recompute is
+                                                                                                   * slower still */
+    if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0; /* 0.7: stages at the ends of a pipeline have fewer
+                                                                    * blocks */
     if (simulate_memory(c, j->act, j->ranks, j->cluster).memory_bytes > memory) return 0;
     Simulated s = simulate(c, j->act, j->ranks, j->cluster, j->zero_bubble);
     if (s.memory_bytes > memory) return 0;
@@ -202,7 +205,7 @@ static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
     }
 }
 
-/* Each core takes the next grid; what is found is the same in any order. */
+/* Each core takes the next grid. The result is the same in any order. */
 Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held, int zero_bubble) {
     Job   j = {config, act, ranks, cluster, held, zero_bubble};
     Grids all = {0};
@@ -217,7 +220,7 @@ Found search(const Config *config, DType act, int ranks, const Cluster *cluster,
     return f;
 }
 
-/* Whether an override sets section.name: as section.name=..., or in section={...}. */
+/* Returns 1 if an override sets section.name, as section.name=... or in section={...}. */
 static int sets(const char *override, const char *section, const char *name) {
     size_t length = strlen(section);
     if (strncmp(override, section, length) != 0) return 0;
@@ -249,7 +252,7 @@ int search_fit(const Config *c, int ranks) {
     return 0;
 }
 
-/* Quickest first to be tried: fewer ranks for a model. */
+/* Tries the grids that should be quickest first: fewer ranks for a model. */
 int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room) {
     for (int64_t shared = 1; shared <= ranks; shared++)
         for (int t = 1; t <= cluster->gpus_per_node && t <= shared; t++) {

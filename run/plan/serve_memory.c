@@ -12,8 +12,8 @@
 #include "run/outer/server_weights.h"
 #include "run/plan/plan.h"
 
-/* Shards and optimizer of one rank. What servers do to all weights alike is AdamW, or momentum in the place of its m;
- * it does not follow optimizer.name. */
+/* Carves shards and optimizer of one rank. A server applies AdamW to all weights alike, or keeps its momentum in the
+ * place of AdamW's m. optimizer.name does not matter. */
 static void carve(const Config *c, ServeWeights *w) {
     ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
     w->shards = shards_create(spec, model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0}), step_sums_create(&w->sums),
@@ -57,7 +57,7 @@ ServeBytes serve_bytes(const Config *c, int part) {
     return b;
 }
 
-/* All at once, before anything is begun. */
+/* Allocates and frees everything at once, so that a lack of memory shows before anything begins. */
 static void check_memory(const Config *c, int part) {
     ServeBytes b = serve_bytes(c, part);
     void      *all = malloc(b.all);

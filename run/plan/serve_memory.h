@@ -1,5 +1,5 @@
-/* serve_memory.h - the memory of a server of islands, from the tables that it allocates from. `serve` takes it; `plan`
- * counts it.
+/* serve_memory.h - the memory of a server of islands, computed from the tables that it allocates from. `serve`
+ * allocates it; `plan` counts it.
  */
 #ifndef TRAIN_GPT_RUN_PLAN_SERVE_MEMORY_H
 #define TRAIN_GPT_RUN_PLAN_SERVE_MEMORY_H
@@ -7,29 +7,30 @@
 #include "model/optimizer.h"
 #include "run/config/config.h"
 
-/* x and its states (run/outer/server_weights.h): of the server that leads, the whole model's in an optimizer of one rank
- * in host memory; of another, its part's in memory of its own. */
+/* x and its states (run/outer/server_weights.h). The server that leads has the whole model in an optimizer of one rank
+ * in host memory. Another server has its part in one block of memory. */
 typedef struct {
     Arena     params, grads, state, sums;
-    Shards   *shards;    /* owned; of a part: without memory */
-    Optimizer optimizer; /* owned, the same */
-    float    *part;      /* owned; x, m and v of a part, zeros; NULL: the server leads */
+    Shards   *shards;    /* owned; without memory if the server has a part */
+    Optimizer optimizer; /* owned; without memory if the server has a part */
+    float    *part;      /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros; owned. NULL if the server
+                          * leads */
 } ServeWeights;
 
-/* part: of outer.server, from 0, which leads. Ends the program with 71 where the memory of serve_bytes is not to be
- * had. */
+/* Allocates the weights of server `part` of outer.server, from 0, which leads. Ends the program with 71 if the memory
+ * of serve_bytes cannot be allocated. */
 ServeWeights serve_weights_create(const Config *config, int part);
 void         serve_weights_destroy(ServeWeights *w);
 
-/* Bytes. A connection takes CHANNEL_BYTES more. */
+/* Bytes of a server. Each connection needs CHANNEL_BYTES more. */
 typedef struct {
-    size_t weights;      /* and what an update of x needs */
-    size_t copy;         /* from which checkpoints are written: the one that leads writes them */
-    size_t changes;      /* outer.compress: what islands fetch, and what rounding took from it (round_change.h);
-                          * wait=none: what each island of outer.least_islands holds (held_weights.h) */
-    size_t deltas;       /* of its part: one an island, of outer.least_islands */
-    size_t moments;      /* outer.moments=peer: of one island, on their way to others */
-    size_t all;
+    size_t weights;      /* the weights, and what an update of x needs */
+    size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
+    size_t changes;      /* outer.compress: the change of a round and what rounding lost (round_change.h); wait=none:
+                          * what each of outer.least_islands islands holds (held_weights.h) */
+    size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
+    size_t moments;      /* outer.moments=peer: the moments of one island, on their way to others */
+    size_t all;          /* sum of the bytes above */
 } ServeBytes;
 ServeBytes serve_bytes(const Config *config, int part);
 

@@ -11,27 +11,30 @@
 #include "run/plan/gpu_scratch.h"
 #include "run/plan/history.h"
 
-/* Works of all stages of a step that is replayed as it is. */
+/* Most works of all stages of a step that is replayed completely. */
 static const int64_t REPLAYED_MOST = 1 << 15;
 
-/* --- a stage's clocks --------------------------------------------------------------------------------------------- */
+/* --- the clocks of a stage ---------------------------------------------------------------------------------------- */
 
-enum { ENDS = 4096 }; /* collectives whose end is remembered: more than are ever on their way */
+enum { ENDS = 4096 }; /* ends of collectives that are kept: more than are ever on their way */
 
 typedef struct { int is_there; double at, seconds; } Message;
 
 typedef struct {
     const History *history;
     WorkList       list;
-    double         now, queue;      /* until when it computes; until when the queue of collectives is busy */
-    Reach          to[2];           /* by kind of work: the stage that gets its message */
-    double         later;           /* zero bubble: seconds of weights' gradients that are still to compute */
+    double         now, queue;      /* until when it computes; until when its queue of collectives is busy */
+    Reach          to[2];           /* by kind of work: the stage that receives its message */
+    double         later;           /* zero bubble: seconds of gradients of weights that are still to compute */
     double         compute_s, exposed_s[AXES], sent[AXES];
-    double        *end[LINES];      /* owned [ENDS]: of the collectives so far, the latest of number `started` - 1 */
+    double        *end[LINES];      /* [ENDS] ring of the ends of collectives; the latest is number `started` - 1;
+                                     * owned */
     int64_t        started[LINES];
-    int64_t        at;              /* the next work of the list */
-    double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: it is not */
-    Message        in[2], out[2];   /* that its receive has taken; that waits to leave, or leaves until `at` */
+    int64_t        at;              /* index of the next work in the list */
+    double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0 if it
+                                     * was not */
+    Message        in[2], out[2];   /* by kind of work: the message received; the message that waits, or leaves until
+                                     * `at` */
 } Stage;
 
 static double later_of(double a, double b) { return a > b ? a : b; }
@@ -45,7 +48,7 @@ static void wait_until(Stage *s, double when, Axis axis) {
     s->now = when;
 }
 
-/* share: of the operations' time, that is not put off. */
+/* Runs a chapter. share: the part of the operations' time that is not put off. */
 static void run_chapter(Stage *s, const Chapter *c, double share) {
     for (int i = 0; i < c->passages; i++) {
         const Passage *p = &c->passage[i];
@@ -76,7 +79,7 @@ static double operations_of(const Chapter *c) {
     return sum;
 }
 
-/* --- the stages against each other: the rules of model/pipeline.h ------------------------------------------------- */
+/* --- the order of stages: the rules of model/pipeline.h ----------------------------------------------------------- */
 
 typedef struct {
     Stage         *stage;
@@ -101,7 +104,7 @@ static void post(const Replay *r, int p, double when) {
     if (s->at < s->list.count && takes(r, s->list.work[s->at], p)) s->posted[s->list.work[s->at].kind] = when;
 }
 
-/* Messages whose receiver waits leave; out[].at becomes the time from which the sender may make the next. */
+/* Lets messages leave whose receiver waits. out[].at becomes the time from which the sender may make the next. */
 static int deliver(const Replay *r, int p) {
     int moved = 0;
     for (int kind = 0; kind < 2; kind++) {
@@ -117,7 +120,8 @@ static int deliver(const Replay *r, int p) {
     return moved;
 }
 
-/* The next work, if its message has left its sender and the one before of its kind has left this stage. */
+/* Runs the next work of stage p, if its message has arrived and the last message of its kind has left this stage.
+ * Returns 1 if it ran. */
 static int run_next(const Replay *r, int p) {
     Stage *s = &r->stage[p];
     if (s->at == s->list.count) return 0;
@@ -149,7 +153,7 @@ static int run_next(const Replay *r, int p) {
     return 1;
 }
 
-/* All stages meet after it, for the norm. */
+/* Runs a step on all stages. At its end they meet for the norm. */
 static void run_step(const Replay *r) {
     for (int p = 0; p < r->stages; p++) {
         Stage *s = &r->stage[p];
@@ -180,12 +184,12 @@ static void forget(Stage *s) {
     memset(s->sent, 0, sizeof s->sent);
 }
 
-/* --- a grid ------------------------------------------------------------------------------------------------------- */
+/* --- one grid ----------------------------------------------------------------------------------------------------- */
 
 static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
-    DType     dry = act == F16 ? BF16 : act; /* of the same size, and a CPU build runs it dry */
+    DType     dry = act == F16 ? BF16 : act; /* BF16 has the size of F16, and a CPU build can run it dry */
     ModelSpec spec = plan_model(c, dry, ranks, stage, NULL);
-    int64_t   most = 4 * spec.pipeline.stages; /* more are never in flight */
+    int64_t   most = 4 * spec.pipeline.stages; /* more are never under way */
     spec.offload = (OptimizerMemory)c->memory.offload;
     spec.sizes = cluster->processors > 0 ? SIZES_OF_GPU : SIZES_OF_CPU;
     if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
@@ -196,11 +200,13 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) +
                    (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
-    int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
+    int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* leaves of the trees that add gradients in
+                                                                         * order */
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
     double    gpu = cluster->processors > 0 ? trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
-    double  evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN; /* a batch beside the loader's */
+    double  evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN; /* an evaluation batch, besides
+                                                                                          * the loader's */
     return model + evaluation + (double)loader_bytes(spec.B, T, kept, spec.document_mask) + cluster->reserved_bytes + gpu;
 }
 
@@ -216,7 +222,7 @@ static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster,
 static ModelSpec timed_spec(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
     ModelSpec spec = spec_of(c, act, ranks, stage, cluster);
     spec.fp8_casts = spec.fp8 && cluster->fp8_casts;
-    spec.sizes = SIZES_OF_CPU; /* the rates of clusters go with them */
+    spec.sizes = SIZES_OF_CPU; /* the rates of clusters belong to these sizes */
     return spec;
 }
 
@@ -241,7 +247,7 @@ static double matmul_flops(const Config *c, DType act, const Cluster *cluster) {
     return cluster_flops(cluster, act, c->precision == PRECISION_TF32);
 }
 
-/* Of a step of so many micro-batches. */
+/* Sums over a step. compute_s and exposed_s are means over the stages; sent is of the first stage. */
 typedef struct { double step_s, compute_s, exposed_s[AXES], sent[AXES]; size_t scratch_bytes; } Totals;
 
 static Totals total(const Replay *r, double step_s) {
@@ -271,7 +277,8 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
     History  *history = (History *)calloc((size_t)P, sizeof *history);
     r.stage = (Stage *)calloc((size_t)P, sizeof *r.stage);
     if (!history || !r.stage) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
-    for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p; /* and stages have different lists */
+    for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p; /* each stage has its own list: no two are
+                                                                            * alike */
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];
         if (like[p] == p) history[p] = history_of(timed_spec(c, act, ranks, p, cluster), micro_batches, &d);
@@ -286,7 +293,7 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
         }
     }
     double meet[2];
-    for (int step = 0; step < 2; step++) { /* the first leaves weights on their way to the second */
+    for (int step = 0; step < 2; step++) { /* the first step leaves weights on their way to the second, which counts */
         run_step(&r);
         meet[step] = r.stage[0].now;
         for (int p = 0; p < P && step == 0; p++) forget(&r.stage[p]);
@@ -306,10 +313,12 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
     return t;
 }
 
-/* Through the totals of two shorter steps, that differ by `between` micro-batches; `more` follow. */
+/* Extrapolates from the totals a and b of two steps, which differ by `between` micro-batches, to a step with `more`
+ * than b. */
 static double onward(double a, double b, int64_t between, int64_t more) { return b + (b - a) / (double)between * (double)more; }
 
-/* A long step repeats itself between its first and last micro-batches: two shorter ones are replayed. */
+/* Replays a step. A long step repeats itself between its first and last micro-batches, so it is extrapolated from two
+ * shorter ones. */
 static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
     int64_t P = c->parallel.pipeline, few = 3 * P, more = 4 * P;
     if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more)
@@ -341,7 +350,7 @@ Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster
     return out;
 }
 
-/* Elements of a block's matrices: 12 C^2 in gpt2. */
+/* Returns the elements of a block's matrices: 12 C^2 in gpt2. */
 static double block_elements(ModelShape shape) {
     const ParamTable *table = &block_kind(shape)->block;
     double            all = 0.0;
@@ -351,7 +360,8 @@ static double block_elements(ModelShape shape) {
     return all;
 }
 
-/* Of one rank and step, over all stages: bytes that keep it from computing. docs/parallel.md derives them. */
+/* Returns the bytes on this axis that keep a rank from computing in a step, summed over all stages.
+ * docs/parallel-inside.md derives them. */
 static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
     double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd,
            A = (double)dtype_bytes(act);
@@ -378,7 +388,7 @@ double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cl
     return 0.9 * busy * (1.0 + (zero_bubble ? 0.0 : (P - 1.0) / (double)(grid.micro_batches * grid.parts)));
 }
 
-/* --- failures ----------------------------------------------------------------------------------------------------- */
+/* --- goodput under failures --------------------------------------------------------------------------------------- */
 
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s) {
     double interval = sqrt(2.0 * save_s * mtbf_s), lost;

@@ -1,11 +1,11 @@
-/* draw.c - see draw.h. A rule is a least logit: floats as unsigned numbers in the same order are searched bit by bit,
- * so nothing is sorted. */
+/* draw.c - see draw.h. Each rule is a least logit. Floats are mapped to unsigned numbers in the same order, and the
+ * least one is found bit by bit, so that nothing is sorted. */
 #include "run/text/draw.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Floats as unsigned numbers in the same order; NaN is the least. */
+/* Maps floats to unsigned numbers in the same order. NaN is the least. */
 static uint32_t order_of(float x) {
     uint32_t u;
     if (isnan(x)) return 0;
@@ -13,7 +13,7 @@ static uint32_t order_of(float x) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The order of the k-th largest logit: the greatest value that at least k logits reach. */
+/* Returns the order of the k-th largest logit: the greatest value that at least k logits reach. */
 static uint32_t kth_largest(const float *logits, int64_t vocab, int64_t k) {
     uint32_t least = 0;
     for (int bit = 31; bit >= 0; bit--) {
@@ -22,7 +22,7 @@ static uint32_t kth_largest(const float *logits, int64_t vocab, int64_t k) {
         for (int64_t v = 0; v < vocab; v++) reach += order_of(logits[v]) >= candidate;
         if (reach >= k) least = candidate;
     }
-    return least > 0 ? least : 1; /* k may reach down to the NaNs: they stay out */
+    return least > 0 ? least : 1; /* leaves NaNs out if k includes them */
 }
 
 static double weight_from(const float *logits, int64_t vocab, const double *weight, uint32_t least) {
@@ -32,7 +32,8 @@ static double weight_from(const float *logits, int64_t vocab, const double *weig
     return sum;
 }
 
-/* The greatest value such that the logits from it on have `part` of the weight of those from `floor` on. */
+/* Returns the greatest order such that logits of at least that order have the fraction `part` of the weight of those
+ * from `floor` on. */
 static uint32_t part_of_weight(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double part) {
     uint32_t least = 0;
     double   wanted = part * weight_from(logits, vocab, weight, floor);
@@ -60,10 +61,10 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
     if (rule.top_p < 1) least = part_of_weight(logits, vocab, weight, least, rule.top_p);
     if (least > order_of(logits[best])) least = order_of(logits[best]);
 
-    int64_t drawn = best; /* stays only if rounding leaves u * total beyond the sum */
+    int64_t drawn = best; /* remains only if u * total is beyond the sum by rounding */
     double  total = 0, reached = 0;
     for (int64_t v = 0; v < vocab; v++) {
-        if (order_of(logits[v]) < least || weight[v] < rule.min_p) weight[v] = 0; /* the likeliest one weighs 1 */
+        if (order_of(logits[v]) < least || weight[v] < rule.min_p) weight[v] = 0; /* the likeliest token has weight 1 */
         total += weight[v];
     }
     for (int64_t v = 0; v < vocab; v++) {

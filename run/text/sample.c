@@ -1,11 +1,11 @@
 /* sample.c - see sample.h.
  *
  * The model keeps the keys and values of the tokens so far in its own activations (gpt_keeps_past). One forward over
- * the window fills them; a token then costs the rows of one. A model that cannot keep them computes the window for each
- * token.
+ * the window fills them. Then a token needs only the rows of one token. A model that cannot keep them computes the
+ * window for each token.
  *
- * A window is padded to a multiple of gpt_sample_step() tokens, so that the matrix products meet few shapes; causal
- * attention ignores the padding, and later tokens overwrite what it left.
+ * A window is padded to a multiple of gpt_sample_step() tokens, so that matrix products have few shapes. Causal
+ * attention ignores the padding, and later tokens overwrite it.
  */
 #include "run/text/sample.h"
 
@@ -31,11 +31,11 @@ Tokenizer sample_tokenizer(const Config *c) {
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
     Tokenizer t = sample_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
                   : files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
-                                : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* before the data */
+                                : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* no data yet */
     io_paths_free(&files);
     if (t.kind == TOKENIZER_IDS) t = tokenizer_create("", vocab_size);
     t.vocab_size =
-        vocab_size; /* a model of others may have fewer ids than its tokenizer: what uses the rest is refused */
+        vocab_size; /* a foreign model may have fewer ids than its tokenizer; prompts with the others are refused */
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0] && !sample_has_no_data(c))
         fail(EXIT_CONFIG,
              "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
@@ -81,7 +81,7 @@ void prompt_free(Prompt *p) {
     p->id = NULL;
 }
 
-/* The window over `count` tokens begins here, when it began at `from` before. */
+/* Returns the token at which the window over `count` tokens begins. Before it began at `from`. */
 static int64_t window_from(int64_t from, int64_t count, int64_t positions) {
     while (count - from > positions) from += positions > 1 ? positions / 2 : 1;
     return from;
@@ -94,13 +94,13 @@ int64_t prompt_seen(const Prompt *p, int64_t positions) { return p->count - wind
 typedef struct {
     Pipeline *p;
     Stream   *s;
-    Tensor    on_device;  /* borrowed: the model's inputs                      */
-    int64_t   positions;  /* of the model, over all context ranks              */
-    int64_t   from;       /* the window is ids[from, ...)                      */
-    int       is_kept;    /* keys and values of all of it but the newest token */
+    Tensor    on_device;  /* borrowed: inputs of the model                     */
+    int64_t   positions;  /* positions of the model, over all context ranks    */
+    int64_t   from;       /* the window begins at ids[from]                    */
+    int       is_kept;    /* keys and values are kept, but for the newest token */
     int32_t  *window;     /* owned [2 positions]                               */
     float    *logits;     /* owned [vocab]                                     */
-    double   *weight;     /* the same: room for draw_token                     */
+    double   *weight;     /* owned [vocab]: scratch for draw_token             */
 } Writer;
 
 static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
@@ -121,15 +121,16 @@ static void writer_destroy(Writer *w) {
     free(w->weight);
 }
 
-/* Logits after ids[0, count) of the window, of which one is new: the last rows that the ranks can share. */
+/* Computes the logits after ids[0, count) of the window, of which only the last is new. Computes the last `rows` rows,
+ * the fewest that the ranks can share. */
 static void logits_of_token(Writer *w, const int32_t *ids, int64_t count, int64_t rows) {
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
-    Batch  batch = {tokens, tokens, tensor_none()}; /* neither looks at the targets */
+    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read */
     device_from_host(w->s, tokens, ids + count - rows);
     pipeline_token_logits(w->p, w->s, batch, count - rows, w->logits);
 }
 
-/* The same, of the whole window. */
+/* Computes the logits after ids[0, count) of the window from the whole window. */
 static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt  *g = w->p->gpt;
     ContextPart part = context_part(g->context);
@@ -145,7 +146,7 @@ static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     pipeline_logits(w->p, w->s, batch, count - 1, w->logits);
 }
 
-/* Logits of the token after ids[0, count). */
+/* Computes the logits of the token after ids[0, count), and moves the window if it is full. */
 static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt *g = w->p->gpt;
     int64_t    rows = gpt_token_rows(g), from = window_from(w->from, count, w->positions), length = count - from;

@@ -1,5 +1,5 @@
-/* sample.h - text from a model, token by token, drawn from the counter-based generator, so the same seed gives the same
- * text.
+/* sample.h - draws text from a model, token by token. Its random numbers come from the counter-based generator, so
+ * equal seeds give equal texts.
  */
 #ifndef TRAIN_GPT_RUN_TEXT_SAMPLE_H
 #define TRAIN_GPT_RUN_TEXT_SAMPLE_H
@@ -10,7 +10,7 @@
 #include "run/text/draw.h"
 #include "run/guard/watchdog.h"
 
-/* Ids of a prompt, after those that the tokenizer puts before each text. An empty prompt has the one id of
+/* Ids of a prompt, including those that the tokenizer puts before each text. An empty prompt has one id, that of
  * tokenizer_start. */
 typedef struct {
     int32_t *id;        /* owned [count] */
@@ -18,36 +18,37 @@ typedef struct {
     int64_t  hidden;    /* number of ids at the beginning that are not printed */
 } Prompt;
 
-/* Encodes a prompt. An empty one begins after the token `begin`, unless the tokenizer puts tokens before each text.
+/* Encodes a prompt. An empty one is the token `begin`, unless the tokenizer puts tokens before each text.
  * Exit 64 if the tokenizer reads no text, or if the model lacks one of the ids. */
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes, int32_t begin);
 void   prompt_free(Prompt *prompt);
-/* Returns how many tokens of the prompt, the last ones, a model of `positions` positions sees. */
+/* Returns the number of tokens at the end of the prompt that a model with `positions` positions uses. */
 int64_t prompt_seen(const Prompt *prompt, int64_t positions);
 
 typedef struct {
     Prompt      prompt;        /* borrowed */
-    int64_t     tokens;
+    int64_t     tokens;        /* number of tokens to draw */
     DrawRule    rule;
     uint64_t    seed;
-    const int32_t *end;        /* borrowed [ends]: tokens that end the text, and are not printed          */
+    const int32_t *end;        /* borrowed [ends]: tokens that end the text and are not printed           */
     int         ends;
-    const char *const *stop;   /* borrowed [stops]: texts before whose first occurrence it ends       */
+    const char *const *stop;   /* borrowed [stops]: the text ends before the first of these           */
     int         stops;
-    Tensor      window;        /* I32, g->T elements at least, on the device: the model's inputs; borrowed */
+    Tensor      window;        /* I32, at least g->T elements, on the device: inputs of the model; borrowed */
     Watchdog   *watchdog;      /* ticked at every token; NULL: none                                   */
-    int       (*leave)(void *ctx); /* asked after every token whether to leave off; NULL: never       */
-    void      (*put)(void *ctx, const char *text, size_t bytes); /* takes printable text as it becomes certain */
-    void       *ctx;           /* of both */
+    int       (*leave)(void *ctx); /* called after every token; 1 ends the text; NULL: never          */
+    void      (*put)(void *ctx, const char *text, size_t bytes); /* receives printable text as soon as it is certain */
+    void       *ctx;           /* argument of leave and put */
 } SamplePlan;
 
 typedef struct {
-    int64_t tokens;   /* drawn             */
-    double  ms;       /* that it took      */
-    int     left_off; /* leave() said so   */
+    int64_t tokens;   /* tokens drawn      */
+    double  ms;       /* duration          */
+    int     left_off; /* leave() ended it  */
 } Sampled;
 
-/* Returns 1 if data.train is "-": the config is looked at without its data, and nothing is looked for beside them. */
+/* Returns 1 if data.train is "-". The config is then checked without its data, and no tokenizer is looked for beside
+ * them. */
 int sample_has_no_data(const Config *config);
 /* Returns the tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes
  * or ids only. Exit 65 if some files have another one beside them. Exit 64 if sample.prompt is text and tokens are ids
@@ -57,12 +58,13 @@ Tokenizer sample_tokenizer(const Config *config);
  * vocabulary has no end of text. */
 int32_t sample_documents(const Config *config, const Tokenizer *tokenizer);
 
-/* Prompt and continuation as printable text, through plan.put; ids where the tokenizer has no text. Uses g's activation
- * memory (g->T positions at most; the window slides by half when it is full). All ranks of the grid call it together,
- * and all of them get the text. */
+/* Passes prompt and continuation to plan->put as printable text, or as ids if the tokenizer has no text. Uses the
+ * activation memory of the model, of at most g->T positions. When that window is full, it slides by half. All ranks of
+ * the grid call it together, and all get the text. */
 Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const SamplePlan *plan);
 
-/* The sample of a training run after a step, as its config says: malloc'ed; NULL when leave(ctx) ended it. */
+/* Returns the sample of a training run after a step, by the keys sample.*, malloc'ed. Returns NULL if leave(ctx) ended
+ * it. */
 char *sample_of_run(const Config *config, Pipeline *p, Stream *s, const Tokenizer *tokenizer, int64_t step,
                     Tensor window, Watchdog *watchdog, int (*leave)(void *ctx), void *ctx);
 

@@ -40,7 +40,7 @@ static void refuse_limits(ModelShape shape, const char *path) {
     fail(EXIT_DATA, "%s: %s", path, text);
 }
 
-/* Compares names and shapes in the header of the weights with the model's. */
+/* Refuses weights whose names and shapes in the header are not those of the model. */
 static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const char *path) {
     int64_t blocks = weights_set_blocks(set);
     if (blocks != shape.n_layer && blocks > 0)
@@ -69,7 +69,8 @@ ModelShape stored_shape(const char *checkpoint) {
     char             embedding[120];
     snprintf(embedding, sizeof embedding, "%s%s", kind->prefix, kind->embedding.row[0].name);
     int has_embedding = weights_set_find_plain(&set, hf_plain_name(embedding, plain)).tensor != NULL;
-    hf_config_expect(json.root, path, shape, head.tensor != NULL || !has_embedding); /* other names are refused below */
+    /* If the embedding has another name, refuse_other_weights refuses it. */
+    hf_config_expect(json.root, path, shape, head.tensor != NULL || !has_embedding);
     if (head.tensor && has_embedding && shape.tie_embeddings)
         warn("%s: tie_word_embeddings says that the head is the embedding, but %s is stored and is used; set "
              "tie_word_embeddings to false to silence this line", path, head.tensor->name);
@@ -137,7 +138,7 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
     const char *begins = "the tokenizer", *ends = NULL;
     char        path[4200], *unused = NULL;
     Json        json;
-    int32_t     before[BPE_MOST_BEGIN]; /* ids that the tokenizer puts before each text; they override bos_token_id */
+    int32_t     before[BPE_MOST_BEGIN]; /* ids put before each text; they override bos_token_id */
     int         befores = (int)tokenizer_begin(tokenizer, before), has_begin = befores > 0, has_settings = 0;
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", checkpoint, names[i]);
@@ -150,7 +151,7 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
         json_free(&json);
     }
     int32_t end = tokenizer_end_of_text(tokenizer);
-    if (!ends && end >= 0 && end < vocab_size) /* it may have more ids than the model */
+    if (!ends && end >= 0 && end < vocab_size) /* the tokenizer may have more ids than the model */
         e.end[e.ends++] = end, ends = "the tokenizer";
     if (!prints) return e;
     fprintf(stderr, befores ? "%s: each text begins with token " : "%s: an empty prompt begins after token ", verb);
@@ -188,7 +189,7 @@ static char *tokenizer_of_run(const char *run) {
     return found;
 }
 
-/* A tokenizer may have more ids than the model: a prompt or a task that uses them is refused. */
+/* Opens a tokenizer. It may have more ids than the model. A prompt or a task that uses them is refused. */
 static Tokenizer tokenizer_of(const char *path, int64_t vocab_size) {
     Tokenizer t = tokenizer_create(path, *path ? BPE_MOST_IDS : vocab_size);
     t.vocab_size = vocab_size;

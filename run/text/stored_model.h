@@ -15,8 +15,8 @@ ModelShape stored_shape(const char *checkpoint);
 /* Ids that begin and end a text. */
 enum { STORED_ENDS = 64 };
 typedef struct {
-    int32_t begin;              /* the only token of an empty prompt                                         */
-    int32_t end[STORED_ENDS];   /* any of them ends a text                                                   */
+    int32_t begin;              /* only token of an empty prompt                                             */
+    int32_t end[STORED_ENDS];   /* [ends] tokens that end a text                                             */
     int     ends;
 } StoredEnds;
 /* Returns eos_token_id (a number or a list) and bos_token_id of generation_config.json, else of config.json, else of
@@ -37,7 +37,7 @@ int64_t    stored_positions(const char *verb, int64_t asked, int64_t positions, 
 /* Returns how many positions texts of `tokens` tokens need memory for, at most `positions`: whole steps of sampling, or
  * with is_doubled one of the lengths that scored texts are computed at. Results are the same as with memory for all. */
 int64_t    stored_room(int64_t positions, int64_t tokens, int is_doubled, const Groups *groups);
-/* The model in fp32, for B sequences of T tokens at most. groups NULL: one rank. */
+/* Returns the spec of the model in fp32, for at most B sequences of T tokens. groups NULL: one rank. */
 ModelSpec  stored_spec(GptUse use, ModelShape shape, int64_t B, int64_t T, const Groups *groups);
 
 #endif

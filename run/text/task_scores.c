@@ -9,29 +9,29 @@
 
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
-/* A text of a question, and the length of its row. */
+/* A text of a question, with the length of its row. */
 typedef struct {
     int64_t question, text, length;
 } Row;
 
-/* Batch number i: rows [first, first + count), of T tokens each. */
+/* A batch: rows [first, first + count), of T tokens each. */
 typedef struct {
     int64_t first, count, T;
 } Rows;
 
 typedef struct {
-    Row     *row;   /* owned [rows], by length */
-    Rows    *batch; /* owned */
+    Row     *row;   /* owned [rows], sorted by length */
+    Rows    *batch; /* owned [batches] */
     int64_t  rows, batches, B;
-    int32_t *inputs, *targets, *scored; /* owned, host: [B,T] of this rank; scored is 1 where a target counts */
-    int32_t *sequence;                  /* owned: a text, and three sequences */
+    int32_t *inputs, *targets, *scored; /* owned, on the host: [B,T] of this rank; scored: 1 if the target counts */
+    int32_t *sequence;                  /* owned: space for a text and three sequences */
     float   *losses;                    /* owned: [3][B T], see gpt_token_losses */
 } Plan;
 
 static int by_length(const void *a, const void *b) {
     const Row *x = (const Row *)a, *y = (const Row *)b;
     if (x->length != y->length)
-        return x->length < y->length ? 1 : -1; /* the longest first: what lacks memory fails early */
+        return x->length < y->length ? 1 : -1; /* the longest first, so that missing memory shows early */
     return (x->text > y->text) - (x->text < y->text);
 }
 
@@ -69,8 +69,8 @@ static void plan_free(Plan *p) {
     free(p->inputs), free(p->targets), free(p->scored), free(p->sequence), free(p->losses);
 }
 
-/* The batch on the device: always B rows, so that a row's bits do not depend on how many there are; those that no text
- * fills are zero. */
+/* Fills a batch on the device. It always has B rows, so that the bits of a row do not depend on the number of rows.
+ * Rows without a text are zero. */
 static Batch fill(const Scorer *s, const Task *t, Plan *p, const Rows *rows) {
     const Gpt  *g = s->pipeline->gpt;
     ContextPart part = context_part(g->context);
@@ -95,7 +95,7 @@ static Batch fill(const Scorer *s, const Task *t, Plan *p, const Rows *rows) {
     return batch;
 }
 
-/* Adds what this rank's tokens of a batch say of its texts. Of ranks that have the same losses one counts. */
+/* Adds the losses of a batch on this rank to the sums of its texts. Of ranks with equal losses only one adds. */
 static void add_sums(const Scorer *s, const Plan *p, const Rows *rows, int64_t own, double *log_p, double *missed) {
     if (!is_counting(s->pipeline->gpt->tensor)) return;
     const float *loss = p->losses, *largest = loss + p->B * own, *target = largest + p->B * own;
@@ -123,7 +123,7 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
         if (s->says) say_part("scoring a task", i, rounds);
         goes_on = !(s->stop && s->stop(s->ctx));
         if (!goes_on || (!is_mine && !shards_gathers(pipeline->gpt->shards))) continue;
-        const Rows *rows = &p.batch[is_mine ? mine : 0]; /* ranks that gather each other's weights compute equally often */
+        const Rows *rows = &p.batch[is_mine ? mine : 0]; /* ranks that gather weights must compute equally often */
         Batch batch = fill(s, t, &p, rows);
         pipeline_forward(pipeline, s->stream, batch);
         if (is_mine && pipeline_token_losses(pipeline, s->stream, batch, p.losses))
@@ -140,7 +140,8 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
 
 /* --- scores ------------------------------------------------------------------------------------------------------- */
 
-/* The first of the largest; a sum that is not a number is none. divided: by lengths. */
+/* Returns the text with the largest sum, the first if several are equal, or -1. Ignores NaN. divided: divides the sums
+ * by the lengths. */
 static int32_t likeliest(const Task *t, const Question *q, const double *log_p, int divided) {
     int32_t best = -1;
     double  most = 0;
@@ -151,7 +152,8 @@ static int32_t likeliest(const Task *t, const Question *q, const double *log_p, 
     return best;
 }
 
-/* Of a mean of zeros and ones: their sample's standard deviation, with n - 1, over the root of n. */
+/* Returns the standard error of a mean of n zeros and ones: the sample standard deviation, with n - 1, over the root of
+ * n. */
 static double standard_error(double mean, int64_t n) { return n > 1 ? sqrt(mean * (1 - mean) / (double)(n - 1)) : NAN; }
 
 int task_score(const Scorer *s, const Task *t, TaskScores *out) {

@@ -1,9 +1,9 @@
-/* task_scores.h - what a model makes of a task's questions: acc, acc_norm, their standard errors and perplexity, as
- * lm-eval defines them (docs/evaluation.md).
+/* task_scores.h - scores the answers of a model to the questions of a task: acc, acc_norm, their standard errors and
+ * perplexity, as lm-eval defines them (docs/evaluation.md).
  *
- * A text is one row of a forward pass. Rows of one length (gpt_scored_length) share a batch, and the batches, which are
- * the same whatever the ranks, are shared out among those that compute different ones. Each text's sum then goes to all
- * ranks, and these count: so any number of ranks gives the same scores, to the bit.
+ * A text is one row of a forward pass. Rows of one length (gpt_scored_length) share a batch. The batches do not depend
+ * on the number of ranks. Ranks that compute different batches divide them. Then all ranks get the sum of each text,
+ * and compute the scores. So any number of ranks gives the same scores, to the bit.
  */
 #ifndef TRAIN_GPT_RUN_TEXT_TASK_SCORES_H
 #define TRAIN_GPT_RUN_TEXT_TASK_SCORES_H
@@ -13,33 +13,33 @@
 #include "run/text/tasks.h"
 
 typedef struct {
-    Pipeline *pipeline;           /* borrowed, like all of these */
+    Pipeline *pipeline;           /* borrowed, like all pointers here */
     Stream   *stream;
-    Batch     room;               /* on the device: I32 [B,T], this rank's T tokens of a sequence */
-    Comm     *all;                /* of all ranks; NULL: there is one */
-    int       data, datas;        /* its place among ranks with different batches, and their number; 0 counts as 1 */
+    Batch     room;               /* on the device: I32 [B,T], with T the tokens of a sequence on this rank */
+    Comm     *all;                /* all ranks; NULL: one rank */
+    int       data, datas;        /* index among ranks with different batches; their number, 0 counts as 1 */
     Watchdog *watchdog;           /* ticked at every batch; NULL: none */
-    int     (*stop)(void *ctx);   /* asked before every batch, on all ranks, whether to leave off; NULL: never */
+    int     (*stop)(void *ctx);   /* called before every batch, on all ranks; 1 stops; NULL: never stops */
     void     *ctx;
-    int       says;               /* this rank shows how far it is, in a terminal */
+    int       says;               /* this rank shows the progress on a terminal */
 } Scorer;
 
 typedef struct {
-    const char *name;             /* the task's */
+    const char *name;             /* name of the task; borrowed */
     TaskKind    kind;
     int64_t     questions, cut;
-    double      acc, acc_stderr;  /* stderr: NaN of one question */
-    double      acc_norm, acc_norm_stderr; /* of questions with choices, else NaN */
-    double      perplexity;       /* of continuations: exp of the mean of -log p of a whole one; else NaN */
-    double      centered;         /* of a task of CORE: its score above guessing, 1 is all right; else NaN */
+    double      acc, acc_stderr;  /* acc_stderr: NaN with one question */
+    double      acc_norm, acc_norm_stderr; /* with choices, else NaN */
+    double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
+    double      centered;         /* with tasks of CORE: 0 is guessing, 1 is all correct; else NaN */
 } TaskScores;
 
-/* Collective. Returns 0 where it was left off. */
+/* Collective. Scores a task. Returns 0 if stop() ended it. */
 int    task_score(const Scorer *s, const Task *t, TaskScores *out);
-/* The sums behind it, [texts]: log p of the scored tokens, and how many of these are not the likeliest. Returns 0
- * likewise. */
+/* Collective. Computes the sums that scores come from. log_p [texts]: log p of the scored tokens. missed [texts]: how
+ * many of these are not the likeliest token. Returns 0 if stop() ended it. */
 int    task_sums(const Scorer *s, const Task *t, double *log_p, double *missed);
-/* The mean of the centered scores; NaN where none of the tasks is of CORE. */
+/* Returns the mean of the centered scores, or NaN if no task belongs to CORE. */
 double task_core(const TaskScores *scores, int tasks);
 
 #endif

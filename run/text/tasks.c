@@ -1,4 +1,4 @@
-/* tasks.c - see tasks.h. The questions as tokens, and the reading of a file. */
+/* tasks.c - see tasks.h. Keeps questions as tokens, and reads a file. */
 #include "run/text/tasks.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ static const size_t FILE_LIMIT = (size_t)1 << 31;
 
 /* --- questions ---------------------------------------------------------------------------------------------------- */
 
-/* Room for `more` elements beyond `used`. */
+/* Returns the list with capacity for `more` elements after `used`. *room: its capacity. */
 static void *grown(void *list, int64_t used, int64_t more, int64_t *room, size_t element) {
     if (used + more <= *room) return list;
     *room = 2 * (used + more);
@@ -76,7 +76,7 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
              "%s is text, and the model has token ids only: a tokenizer has to turn it into them (data.tokenizer, tokenizer=)",
              t->path);
     int64_t line = 1;
-    int     is_first = 1; /* no line that is not blank has come before */
+    int     is_first = 1; /* all lines before were blank */
     for (const char *end; bytes > 0; line++) {
         end = (const char *)memchr(data, '\n', bytes);
         size_t own = end ? (size_t)(end - data) : bytes, step = end ? own + 1 : own;
@@ -90,7 +90,7 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
     }
 }
 
-/* "tasks/arc_easy.jsonl" is the task arc_easy until its first line says otherwise. */
+/* Returns the default name of a task, malloc'ed: arc_easy for "tasks/arc_easy.jsonl". */
 static char *name_of(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     return strndup(name, dot && dot > name ? (size_t)(dot - name) : strlen(name));

@@ -1,12 +1,12 @@
-/* tasks.h - files of questions whose answers a model only has to weigh: multiple choice, and texts to go on with.
+/* tasks.h - files of questions that a model answers by the probability of texts: multiple choice, and continuations.
  *
- * JSONL, a question a line, all of a file of one kind:
+ * JSONL, one question a line, all questions of a file of one kind:
  *   {"context":"..","choices":["..",".."],"gold":0}          which continuation is the likeliest?
  *   {"contexts":["..",".."],"continuation":"..","gold":0}    after which context is it?
  *   {"context":"..","continuation":".."}                     is each of its tokens the likeliest?
- * "delimiter":".." stands between context and continuation, and does not count in lengths. A first line
- * {"task":"name","method":"core","baseline":0.25} names the task, and its part in CORE (docs/evaluation.md).
- * And llm.c's hellaswag_val.bin, which holds token ids.
+ * "delimiter":".." is the text between context and continuation, and does not count in lengths. A first line
+ * {"task":"name","method":"core","baseline":0.25} names the task, and makes it a task of CORE (docs/evaluation.md).
+ * hellaswag_val.bin of llm.c, which holds token ids, is read, too.
  */
 #ifndef TRAIN_GPT_RUN_TEXT_TASKS_H
 #define TRAIN_GPT_RUN_TEXT_TASKS_H
@@ -15,13 +15,13 @@
 
 #include "data/encoder.h"
 
-typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskKind; /* open: no question yet */
+typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskKind; /* TASK_OPEN: no question yet */
 
-/* A text whose last `scored` tokens are weighed. It starts with `shared` tokens of its question's first text. */
+/* A text whose last `scored` tokens are scored. It starts with `shared` tokens of the first text of its question. */
 typedef struct {
-    int64_t at;                   /* of its own tokens */
+    int64_t at;                   /* index of its first own token in Task.token */
     int32_t shared, own, scored;
-    double  length;               /* what acc_norm divides its sum by: characters, or tokens */
+    double  length;               /* divisor of its sum in acc_norm: characters, or tokens */
 } TaskText;
 
 typedef struct { int64_t first; int32_t texts, gold; } Question;
@@ -29,41 +29,41 @@ typedef struct { int64_t first; int32_t texts, gold; } Question;
 typedef struct {
     char     *name, *path;        /* owned */
     TaskKind  kind;
-    int       is_core;            /* part of CORE; acc_norm is by tokens then, as that of llm.c's file is */
-    int       by_tokens;
-    double    baseline;           /* what guessing scores */
+    int       is_core;            /* belongs to CORE */
+    int       by_tokens;          /* acc_norm divides by tokens: tasks of CORE, and the file of llm.c */
+    double    baseline;           /* score of guessing */
     Question *question;           /* owned [questions] */
     TaskText *text;               /* owned [texts]     */
     int32_t  *token;              /* owned             */
     int64_t   questions, texts, tokens, question_room, text_room, token_room;
-    int64_t   cut;                /* texts that lost tokens on the left: the model has not so many positions */
-    uint64_t  fingerprint;        /* of all of it; XXH3 */
+    int64_t   cut;                /* texts that lost tokens on the left, because the model has fewer positions */
+    uint64_t  fingerprint;        /* XXH3 of the whole task */
 } Task;
 
-/* What is needed to turn the texts of a task into tokens: a tokenizer, possibly of ids only, and the positions of the
- * model. begin is 1 + the id of an empty context, or 0 for tokenizer_start(). may_be_pipe: the file is read once, by this
- * process alone. All borrowed. */
+/* Settings to turn the texts of a task into tokens: a tokenizer (borrowed), possibly of ids only, and the positions of
+ * the model. begin is 1 + the id of an empty context, or 0 for tokenizer_start(). may_be_pipe: the file is read once,
+ * by this process only. */
 typedef struct { const Tokenizer *tokenizer; int64_t positions; int32_t begin; int may_be_pipe; } TaskReader;
 
-/* The task of a file. Exit 65 naming file and line; 64 where it is text and the tokenizer takes none. */
+/* Reads the task of a file. Exit 65 naming file and line; 64 if the file is text and the tokenizer reads none. */
 Task task_read(const char *path, TaskReader reader);
 void task_free(Task *t);
-/* The tokens of a text into out [positions + 1]; returns how many. */
+/* Writes the tokens of a text to out [positions + 1]. Returns their number. */
 int64_t task_text(const Task *t, const Question *q, int64_t text, int32_t *out);
 
 /* Returns the length in tokens of the longest text of the task. */
 int64_t task_longest(const Task *t);
 
-/* Parse one line of JSONL, which may name the task if is_first, or a whole file of llm.c, and add it to *t. Return 1,
- * or 0 with a sentence in fault. */
+/* Parse text and add its questions to *t. task_parse_line reads one line of JSONL, which may name the task if is_first.
+ * task_parse_hellaswag reads a whole file of llm.c. Both return 1, or 0 with a sentence in fault. */
 enum { TASK_FAULT_CHARS = 400 };
 int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int is_first,
                     char fault[TASK_FAULT_CHARS]);
 int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t bytes, char fault[TASK_FAULT_CHARS]);
 int task_is_hellaswag(const void *data, size_t bytes);
 
-/* For the parsers. A question begins, then its texts follow: count tokens, of which the last `scored` are weighed.
- * keep: so many at most stay, the last ones. */
+/* For the parsers. task_add_question begins a question, and task_add_text adds one of its texts: count tokens, of which
+ * the last `scored` are scored. keep: at most so many tokens are kept, the last ones. */
 void task_add_question(Task *t, int32_t gold);
 void task_add_text(Task *t, const int32_t *tokens, int64_t count, int64_t scored, double length, int64_t keep);
 

@@ -1,7 +1,7 @@
-/* tasks_hellaswag.c - llm.c's hellaswag_val.bin: a header of 256 int32 (magic, version, questions, bytes of the longest
- * one), then for each question uint16: 65535, its bytes with these three, its number, the right answer, how many there
- * are, the number of the context's tokens, these, and for each answer the number of its tokens, and these. The context
- * has no start token. */
+/* tasks_hellaswag.c - reads hellaswag_val.bin of llm.c. It has a header of 256 int32: magic, version, number of
+ * questions, bytes of the longest question. Each question is uint16: 65535, its bytes with these three words, its
+ * number, the index of the right answer, the number of answers. Then come the number of tokens of the context and these
+ * tokens, and for each answer the number of its tokens and these. The context has no start token. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ int task_is_hellaswag(const void *data, size_t bytes) {
     return bytes >= HEADER && word32((const unsigned char *)data, 0) == MAGIC;
 }
 
-/* The words of a question, one after the other; -1 at its end. */
+/* A reader of the words of a question. next() returns -1 at the end. */
 typedef struct {
     const unsigned char *data;
     int64_t              words, at;
@@ -31,14 +31,14 @@ static int32_t next(Words *w) {
     return value;
 }
 
-/* Appends `count` tokens to out; 0: there are fewer, or one is beyond the vocabulary. */
+/* Appends `count` tokens to out. Returns 0 if there are fewer, or if one is not in the vocabulary. */
 static int take_tokens(Words *w, int32_t count, int64_t vocab_size, int32_t *out) {
     for (int32_t i = 0; i < count; i++)
         if ((out[i] = next(w)) < 0 || out[i] >= vocab_size) return 0;
     return 1;
 }
 
-/* A question's words after its first three. Returns NULL, or what is wrong with it. */
+/* Parses the words of a question after its first three. Returns NULL, or a phrase with its fault. */
 static const char *parse_question(Task *t, TaskReader reader, Words w) {
     int32_t tokens[2 * 65536], gold = next(&w), answers = next(&w), context = next(&w);
     if (context < 0) return "it ends too early";

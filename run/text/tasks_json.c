@@ -1,13 +1,13 @@
-/* tasks_json.c - a line of a task's JSONL: its keys, and its texts as tokens.
+/* tasks_json.c - parses a line of JSONL of a task: its keys, and its texts as tokens.
  *
- * Tokens are divided as lm-eval does. The tokens that the tokenizer puts before each text come first. White space at
- * the end of the context moves to the continuation. The whole text is encoded; if the context alone has n tokens, the
- * continuation is all after the first n. Without a context it follows the token of tokenizer_start, unless it begins
- * with that token itself.
+ * Tokens are divided like in lm-eval. The tokens that the tokenizer puts before each text come first. White space at
+ * the end of the context moves to the continuation. The whole text is encoded. If the context alone has n tokens, the
+ * continuation is everything after the first n. Without a context it follows the token of tokenizer_start, unless it
+ * begins with that token itself.
  *
- * Tasks of CORE are divided as nanochat does, with a start token first. Choices are the tokens after those that all of
- * them begin with. Contexts are divided before the tokens that all texts end with. A continuation is what follows the
- * tokens of the context. */
+ * Tasks of CORE are divided like in nanochat, with a start token first. Choices are the tokens after those that all of
+ * them begin with. Contexts are divided before the tokens that all texts end with. A continuation is everything after
+ * the tokens of the context. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #include "core/json.h"
 #include "run/text/tasks.h"
 
-enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* bytes, as of a line of a text */ };
+enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* bytes of a line */ };
 
 static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) {
@@ -35,19 +35,19 @@ typedef struct {
     int32_t *token;
     int64_t  count, scored;
     double   length;
-} Text; /* token owned */
+} Text; /* token is owned */
 
-static int is_white(utf8proc_int32_t c) { /* as Python's str.isspace */
+static int is_white(utf8proc_int32_t c) { /* like str.isspace of Python */
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* Bytes of text without the white space at its end. */
+/* Returns the bytes of text without the white space at its end. */
 static size_t trimmed(const char *text) {
     size_t           end = 0;
     utf8proc_int32_t c;
     for (size_t at = 0; text[at];) {
-        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c); /* UTF-8: json.h */
+        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c); /* json.h ensures UTF-8 */
         if (!is_white(c)) end = at;
     }
     return end;
@@ -85,7 +85,7 @@ static int64_t encode(TaskReader reader, const char *text, size_t bytes, int has
     return tokenizer_encode(tokenizer, text, bytes, *out + before) + before;
 }
 
-/* Sets the tokens of context + delimiter + continuation, and how many of them are the continuation's. */
+/* Returns the tokens of context + delimiter + continuation. scored: how many of them belong to the continuation. */
 static Text text_of(const Task *t, TaskReader reader, const char *context, const char *delimiter,
                     const char *continuation) {
     size_t size = strlen(context) + strlen(delimiter) + strlen(continuation) + 1,
@@ -97,7 +97,7 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
     int64_t before = encode(reader, whole, of_context, has_start, &alone);
     x.count = encode(reader, whole, size - 1, has_start, &x.token);
-    if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0]) /* it brings its own start token */
+    if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0]) /* it has its own start token */
         memmove(x.token, x.token + 1, sizeof *x.token * (size_t)--x.count);
     x.scored = x.count - before;
     free(alone);
@@ -105,7 +105,7 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     return x;
 }
 
-/* Tokens that all texts have in common, from their first or from their last on. */
+/* Returns the number of tokens that all texts have in common, at their beginning or at their end. */
 static int64_t in_common(const Text *text, int texts, int from_end) {
     for (int64_t n = 0;; n++)
         for (int i = 0; i < texts; i++) {
@@ -119,7 +119,7 @@ static void divide_as_core(TaskKind kind, Text *text, int texts) {
     int64_t common = kind == TASK_CONTINUATION ? 0 : in_common(text, texts, kind == TASK_CONTEXTS);
     for (int i = 0; i < texts; i++) {
         if (kind != TASK_CONTINUATION) text[i].scored = kind == TASK_CONTEXTS ? common : text[i].count - common;
-        if (text[i].scored == text[i].count) text[i].scored--; /* nothing tells the start token */
+        if (text[i].scored == text[i].count) text[i].scored--; /* no token predicts the start token */
         text[i].length = (double)text[i].scored;
     }
 }
@@ -138,7 +138,7 @@ static int has_only(const cJSON *object, const char *const *keys, char *fault) {
     return 1;
 }
 
-/* A list of two texts or more. */
+/* Returns 1 for a list of at least two texts, else 0 with a fault. */
 static int is_list_of_texts(const cJSON *list, const char *key, char *fault) {
     int count = cJSON_GetArraySize(list);
     if (!cJSON_IsArray(list) || count < 2 || count > MOST_TEXTS)
@@ -180,7 +180,7 @@ static TaskKind kind_of(const cJSON *line) {
                                                : TASK_OPEN;
 }
 
-/* {"task":..,"method":..,"baseline":..} */
+/* Parses the first line {"task":..,"method":..,"baseline":..}. */
 static int parse_head(Task *t, const cJSON *head, char *fault) {
     static const char *const KEYS[] = {"task", "method", "baseline", NULL};
     const cJSON *name = json_member(head, "task"), *method = json_member(head, "method");
@@ -204,8 +204,9 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
 /* --- a question --------------------------------------------------------------------------------------------------- */
 
 static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
-    int64_t keep = reader.positions + !t->is_core; /* the last token of all is no input; nanochat leaves it no place */
-    for (int i = 0; i < texts; i++) { /* a choice of CORE may be what another begins with: it is never the likeliest */
+    int64_t keep = reader.positions + !t->is_core; /* the last token is no input, but nanochat counts it */
+    /* A choice of CORE may be the beginning of another. It is then never the likeliest. */
+    for (int i = 0; i < texts; i++) {
         for (int64_t k = 0; k < text[i].count; k++)
             if (text[i].token[k] >= reader.tokenizer->vocab_size)
                 return fault_is(fault,

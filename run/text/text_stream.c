@@ -23,12 +23,12 @@ static void drop_front(TextBytes *b, size_t count) {
 
 /* --- printable text ----------------------------------------------------------------------------------------------- */
 
-/* Bytes of the UTF-8 sequence that begins with this one, 0 if none does. */
+/* Returns the length of the UTF-8 sequence that begins with this byte, or 0 if none does. */
 static size_t sequence_bytes(unsigned char first) {
     return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
 
-/* Bytes of the UTF-8 sequence at s that a terminal can show, 0 if there is none. */
+/* Returns the length of the UTF-8 sequence at s if a terminal can show it, else 0. */
 static size_t printable_bytes(const unsigned char *s, size_t left) {
     size_t n = sequence_bytes(*s);
     if (n == 1) return (*s >= 0x20 && *s != 0x7f) || *s == '\n' || *s == '\t';
@@ -40,7 +40,7 @@ static size_t printable_bytes(const unsigned char *s, size_t left) {
     return surrogate || overlong || control || (*s == 0xf4 && s[1] >= 0x90) ? 0 : n;
 }
 
-/* Whether more bytes may make a sequence of these last ones. */
+/* Returns 1 if the bytes at the end of the text may begin a UTF-8 sequence. */
 static int may_grow(const unsigned char *s, size_t left) {
     if (sequence_bytes(*s) <= left) return 0;
     for (size_t i = 1; i < left; i++)
@@ -48,7 +48,7 @@ static int may_grow(const unsigned char *s, size_t left) {
     return 1;
 }
 
-/* Passes on all of t->broken, or, unless it is the end, all but a sequence that is not whole yet. */
+/* Passes on the bytes of t->broken. Unless is_end, keeps a sequence that is not whole yet. */
 static void put_printable(TextStream *t, int is_end) {
     const unsigned char *s = (const unsigned char *)t->broken.bytes;
     size_t at = 0, good = 0; /* [good, at) is printable and not passed on yet */
@@ -66,7 +66,7 @@ static void put_printable(TextStream *t, int is_end) {
 
 /* --- stop texts --------------------------------------------------------------------------------------------------- */
 
-/* The first place at which a stop text begins, and whether all of it is there; at the end only a whole one counts. */
+/* The first place at which a stop text begins. is_whole: all of it is there. At the end only a whole one counts. */
 typedef struct { size_t at; int is_whole; } Found;
 static Found find_stop(const TextStream *t, int is_end) {
     for (size_t at = 0; at < t->held.count; at++)
@@ -88,7 +88,7 @@ TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t by
     return t;
 }
 
-/* Passes on what is held up to a stop text. */
+/* Passes on the held bytes up to a stop text. */
 static void release(TextStream *t, int is_end) {
     Found found = find_stop(t, is_end);
     append(&t->broken, t->held.bytes, found.at);

@@ -1,7 +1,7 @@
-/* text_stream.h - text for a terminal or a pipe, out of the bytes of one token after the other. A piece is passed on as
+/* text_stream.h - makes text for a terminal or a pipe from the bytes of one token after the other. Text is passed on as
  * soon as it is certain:
- *   whole UTF-8 sequences only; bytes that are none, and control characters that could steer a terminal, become U+FFFD
- *   nothing of a stop text, at whose first occurrence the text ends
+ *   It is whole UTF-8 sequences. Other bytes, and control characters that could steer a terminal, become U+FFFD.
+ *   It contains nothing of a stop text, because the text ends before the first one.
  */
 #ifndef TRAIN_GPT_RUN_TEXT_TEXT_STREAM_H
 #define TRAIN_GPT_RUN_TEXT_TEXT_STREAM_H
@@ -11,19 +11,19 @@
 typedef struct { char *bytes; size_t count, room; } TextBytes;
 
 typedef struct {
-    void (*put)(void *ctx, const char *text, size_t bytes); /* takes what is certain */
+    void (*put)(void *ctx, const char *text, size_t bytes); /* receives certain text */
     void  *ctx;
     const char *const *stop; /* borrowed [stops], none of them empty */
     int    stops;
-    int    is_over;          /* a stop text came                     */
-    TextBytes held;          /* owned: the beginning of a stop text, it may be */
+    int    is_over;          /* a stop text was found                */
+    TextBytes held;          /* owned: bytes that may begin a stop text        */
     TextBytes broken;        /* owned: the beginning of a UTF-8 sequence       */
 } TextStream;
 
 TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t bytes), void *ctx);
-/* The next bytes. Stop texts are those of t->stop at that time: a prompt is given before they are set. */
+/* Adds bytes. Only stop texts that t->stop has at that time count, so a prompt is added before they are set. */
 void       text_stream_add(TextStream *t, const char *bytes, size_t count);
-/* Passes on what waited, and frees its memory. */
+/* Passes on the bytes that are held, and frees the memory. */
 void       text_stream_end(TextStream *t);
 
 #endif

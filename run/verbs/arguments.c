@@ -26,7 +26,7 @@ void verb_misused(const char *verb, const char *fmt, ...) {
          verb_find(verb)->arguments, verb);
 }
 
-/* Those of the verb's keys that this may have meant, or all of them. */
+/* Refuses an unknown key, with the keys of the verb that the user may have meant, or with all of them. */
 static NORETURN void refuse_unknown(const char *verb, const char *word, int is_file_meant) {
     const VerbKey *keys = verb_find(verb)->keys;
     const char    *names[MOST_KEYS + 1] = {NULL};
@@ -74,7 +74,8 @@ const char *verb_text(const VerbArgument *a) {
     return a->value;
 }
 
-/* "batch=x: a whole number from 1 to 65536 is expected, as in batch=16" */
+/* Returns a number within the limits. Else ends with "batch=x: a whole number from 1 to 65536 is expected, as in
+ * batch=16". */
 static double number_in(const VerbArgument *a, const char *what, double least, double most) {
     char       *end;
     double      value = strtod(a->value, &end);

@@ -1,8 +1,8 @@
-/* arguments.h - the words after a verb: which of its keys each names, and what the value means. A fault ends the
- * program with exit 64, naming verb, key and what is expected.
+/* arguments.h - reads the arguments of a verb: which of its keys each names, and the value. A fault ends the program
+ * with exit 64, and names verb, key and the expected value.
  *
  *     VerbArgument a = verb_argument("plot", argv[i]);
- *     switch (a.row) {                             // of PLOT_KEYS
+ *     switch (a.row) {                             // row of PLOT_KEYS
  *         case OUT:  asked.out = verb_text(&a); break;
  *         case X:    asked.x = verb_choice(&a, WORDS); break;
  *         default:   asked.run[asked.runs++] = argv[i]; // VERB_PATH
@@ -21,27 +21,27 @@
 enum { VERB_PATH = -1 };
 typedef struct {
     const char *verb, *name, *value; /* "plot", "x", "hours"       */
-    int         row;                 /* of the verb's keys, or VERB_PATH */
+    int         row;                 /* row of the keys of the verb, or VERB_PATH */
 } VerbArgument;
 
-/* "key=value" is one of the verb's keys, or refused; a file of such a name is given as ./key=value. Any other word is a
- * path. */
+/* Reads an argument. "key=value" must have a key of the verb, or it is refused. A file of such a name is given as
+ * ./key=value. Any other word is a path. */
 VerbArgument  verb_argument(const char *verb, const char *word);
-/* The same, of a verb that takes no more paths: refuses these, too. */
+/* Reads an argument like verb_argument, and refuses paths, too. */
 VerbArgument  verb_key_only(const char *verb, const char *word);
-/* The same, of a verb that takes keys of the config, too: these, and paths, are VERB_PATH. */
+/* Reads an argument like verb_argument. Keys of the config are allowed, too, and have row VERB_PATH like paths. */
 VerbArgument  verb_key_or_config(const char *verb, const char *word);
 
-const char   *verb_text(const VerbArgument *a);                                /* any but an empty one */
+const char   *verb_text(const VerbArgument *a);                                /* refuses an empty text */
 double        verb_number(const VerbArgument *a, double least, double most);
-int64_t       verb_count(const VerbArgument *a, int64_t least, int64_t most);  /* "131072", "5e9" */
-int           verb_flag(const VerbArgument *a);                                /* true, false */
-/* The place of the value among words, which end with NULL. */
+int64_t       verb_count(const VerbArgument *a, int64_t least, int64_t most);  /* such as "131072", "5e9" */
+int           verb_flag(const VerbArgument *a);                                /* "true" or "false" */
+/* Returns the index of the value among words, which end with NULL. */
 int           verb_choice(const VerbArgument *a, const char *const *words);
-/* Bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18. */
+/* Returns bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18. */
 int64_t       verb_size(const VerbArgument *a, int64_t least);
 
-/* The keys of a verb that reads texts: rows of its table from row `first` on. */
+/* The keys of a verb that reads texts. They are rows of its table from row `first` on. */
 enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
 #define INPUT_KEY_ROWS(first)                                                                                          \
     [(first) +                                                                                                         \
@@ -60,13 +60,14 @@ enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
 /* Stores the value of row first + `row` in *options. options->skip grows; the caller frees it. */
 void          verb_input(const VerbArgument *a, int row, DocumentOptions *options);
 
-/* Key out=FILE of a verb that prints. verb_take_out() locks it for this process; NULL on ranks other than 0, which do
- * not write, and where out is NULL. Exit 64 if it is a file with content or not a plain file, 73 if another process
- * writes it. verb_put() writes the file whole or not at all, and releases the lock. Exit 74 if it cannot. */
+/* For the key out=FILE of a verb that prints. verb_take_out() locks the file for this process. It returns NULL if out
+ * is NULL, and on ranks other than 0, which do not write. Exit 64 if FILE has content or is no plain file, 73 if
+ * another process writes it. verb_put() writes the file whole or not at all, and releases the lock. Exit 74 if it
+ * cannot. */
 RunLock      *verb_take_out(const char *verb, const char *out);
 void          verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes);
 
-/* "VERB: ...", and how it is called. */
+/* Ends the program with exit 64, the message "VERB: ..." and the usage of the verb. */
 NORETURN void verb_misused(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #endif

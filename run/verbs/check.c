@@ -1,4 +1,4 @@
-/* check.c - the verb check: checks a config as a run would, prints its sizes and looks at its data. Writes nothing. */
+/* check.c - the verb check: checks a config like a run, prints its sizes and looks at its data. Writes nothing. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,14 +47,14 @@ static int any_match(const StringList *globs) {
     return 0;
 }
 
-/* What each source of a blend gives in all of the run. */
+/* Prints how much each source of a blend gives in the whole run. */
 static void check_sources(const Dataset *data, const Config *c) {
     SourceUse use[BLEND_SOURCES];
     int       sources = blend_use(data, c, position_after((Position){0, 0, 0}, c, c->run.steps).samples, use);
     for (int i = 0; i < sources; i++) line("", "%s", use[i].text);
 }
 
-/* Opens existing data as a run would (exit 65), and returns them. Missing data is no fault: it may come later. */
+/* Opens existing data like a run (exit 65), and returns it. Missing data is no fault, because it may be made later. */
 static Dataset check_data(const char *key, const StringList *globs, const Config *c) {
     char tokens[32], samples[32], read[32], unread[SAMPLE_COUNT_CHARS], use[64];
     if (globs->count == 0 || strcmp(globs->item[0], "-") == 0) return (Dataset){0};
@@ -127,7 +127,7 @@ int verb_check(int argc, char **argv) {
         return EXIT_CONFIG;
     }
     Tokenizer tokenizer = sample_tokenizer(&config);
-    int is_alone = sample_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS; /* no tokenizer is known */
+    int is_alone = sample_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS; /* no tokenizer is known here */
     if (!is_alone) sample_documents(&config, &tokenizer);
     checkpoint_precheck_source(&config, &tokenizer);
     print_understood(&config, ranks);

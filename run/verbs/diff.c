@@ -1,5 +1,5 @@
-/* diff.c - `train_gpt diff A B`: two runs, checkpoints, configs or files of weights: keys, the first step that differs,
- * tensors. Exit 0 where nothing differs, 1 where something does, as diff(1). */
+/* diff.c - `train_gpt diff A B`: compares two runs, checkpoints, configs or files of weights: keys, the first step that
+ * differs, tensors. Exit 0 if nothing differs, 1 if something does, like diff(1). */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +23,7 @@ enum { EXIT_DIFFERS = 1, NAMED = 20 };
 
 typedef struct {
     const char *path[2];
-    int         lists;  /* every tensor, those with the same bits, too */
+    int         lists;  /* 1: lists every tensor, also those with equal bits */
     int         differs;
 } Diff;
 
@@ -42,7 +42,7 @@ static void diff_configs(Diff *d, const cJSON *a, const cJSON *b) {
     config_diff(a, b, tell_key, NULL);
 }
 
-/* As a run would see it: presets, defaults and derived sizes are resolved. */
+/* Returns a config as JSON, resolved like in a run: with presets, defaults and derived sizes. */
 static cJSON *resolved(const char *path) {
     Config config;
     char  *faults = config_load_elsewhere(path, NULL, 0, 0, &config);
@@ -58,7 +58,7 @@ static int same_shape(const SafeTensor *a, const SafeTensor *b) {
     return a->dims == b->dims && memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->dims) == 0;
 }
 
-/* Of types whose values are not read here. */
+/* Compares the bytes of tensors whose values cannot be read. Returns 1 if they are equal. */
 static int same_bytes(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b) {
     char x[4096], y[4096];
     int  error = 0, same = a->end - a->begin == b->end - b->begin;
@@ -72,7 +72,7 @@ static int same_bytes(const WeightsFile *wa, const SafeTensor *a, const WeightsF
     return same;
 }
 
-/* Returns whether the tensors differ; their line into text. */
+/* Returns 1 if the tensors differ. Writes the line about them to text. */
 static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b,
                   char text[512]) {
     char shape[2][200];
@@ -163,7 +163,7 @@ static FILE *open_metrics(const char *run) {
 
 static int same_number(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
-/* Steps that only one of them has are passed over. */
+/* Compares the metrics of two runs. Skips steps that only one of them has. */
 static void diff_steps(Diff *d) {
     FILE   *f[2] = {open_metrics(d->path[0]), open_metrics(d->path[1])};
     MetricsLine at[2], first[2] = {{0}}, end[2] = {{0}};
@@ -194,7 +194,7 @@ static void diff_steps(Diff *d) {
                fabs(end[0].loss - end[1].loss));
 }
 
-/* The newest step that both have a checkpoint of, -1: there is none. */
+/* Returns the newest step for which both runs have a checkpoint, or -1. */
 static int64_t common_step(const Diff *d) {
     StepFolder *list[2];
     int         count[2];

@@ -1,7 +1,7 @@
-/* doctor.c - `train_gpt doctor [FOLDER]`: a line for each thing that training needs of this machine: ok, or the
- * cure. Other programs are only asked for their versions, for a few seconds at most.
+/* doctor.c - `train_gpt doctor [FOLDER]`: prints a line for each thing that training needs on this machine: ok, or
+ * what to do. It runs other programs only for their versions, for a few seconds at most.
  *
- *   ok     as it should be
+ *   ok     nothing to do
  *   warn   training works, but slower, or with one process only
  *   mend   training does not work: exit 69
  */
@@ -96,7 +96,7 @@ static void check_load(Visit *v) {
 
 /* --- memory and files --------------------------------------------------------------------------------------------- */
 
-/* A number of a file, behind a word; -1 where it is not there. */
+/* Returns the number after a word in a file, or -1 if it is missing. */
 static double number_in(const char *path, const char *word) {
     char   line[256];
     double value = -1;
@@ -140,7 +140,7 @@ static void check_shared_memory(Visit *v) {
          room < 0.25 * GIB ? ": ranks of this machine need more; docker run --shm-size=1g" : "");
 }
 
-/* Bytes of the newest checkpoint of a run; without one, those of a small model. */
+/* Returns the bytes of the newest checkpoint of a run. Without one, returns those of a small model. */
 static double checkpoint_bytes(const char *dir) {
     static const double SMALL = 16 << 20;
     StepFolder         *list = NULL;
@@ -150,7 +150,7 @@ static double checkpoint_bytes(const char *dir) {
     return bytes;
 }
 
-/* The nearest folder that exists: a run makes the others. */
+/* Checks the disk of dir, or of its nearest parent that exists, because a run makes missing folders. */
 static void check_disk(Visit *v, const char *dir) {
     char           path[4096];
     struct statvfs fs;
@@ -237,7 +237,7 @@ static void check_mpi(Visit *v) {
     int code = probe(VERSION, PROBE_SECONDS, text, sizeof text), is_open = strncmp(library, "Open MPI", 8) == 0;
     int fits = code == 0 && (is_open ? strstr(text, "Open MPI") || strstr(text, "OpenRTE")
                                      : !strstr(text, "Open MPI") && !strstr(text, "OpenRTE"));
-    text[strcspn(text, "\n")] = 0; /* its first line is shown */
+    text[strcspn(text, "\n")] = 0; /* keeps its first line */
     if (code == PROBE_ABSENT)
         tell(v, WARN, "MPI",
              "built with %s, and there is no mpirun in PATH: one process alone; apt-get install openmpi-bin", library);

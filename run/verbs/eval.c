@@ -1,6 +1,6 @@
-/* eval.c - `train_gpt eval RUN_OR_CHECKPOINT [key=value ...]`: loss, perplexity and bits per byte of a checkpoint
- * over token shards, and its scores in tasks. In fp32, with the masters' own values. Under mpirun with parallel.tensor,
- * .context or .pipeline the ranks share the model; without these rank 0 has all of it. */
+/* eval.c - `train_gpt eval RUN_OR_CHECKPOINT [key=value ...]`: prints loss, perplexity and bits per byte of a
+ * checkpoint over token shards, and its scores in tasks. It computes in fp32 with the values of the masters. Under
+ * mpirun with parallel.tensor, .context or .pipeline the ranks divide the model. Without these rank 0 has all of it. */
 #include <errno.h>
 #include <math.h>
 #include <omp.h>
@@ -40,14 +40,14 @@ const VerbKey EVAL_KEYS[] = {
 };
 
 enum { MOST_TASKS = 256 };
-static const int64_t DEFAULT_TOKENS = 131072; /* as eval.tokens */
+static const int64_t DEFAULT_TOKENS = 131072; /* equal to the default of eval.tokens */
 
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *data, *tokenizer, *out; /* NULL: not given */
-    RunLock    *lock;                   /* owned: of out; NULL on ranks that do not write it */
-    char       *tasks;            /* owned: the list, its commas NULs */
+    RunLock    *lock;                   /* owned: lock of out; NULL on ranks that do not write it */
+    char       *tasks;            /* owned: the list, with NULs in place of commas */
     const char *task[MOST_TASKS];
     int         task_count, is_json;
     int64_t     tokens, batch; /* tokens -1: not given */
@@ -55,13 +55,13 @@ typedef struct {
     MeshSizes   grid;
 } Asked;
 
-/* The run's own: of a checkpoint's state.json. */
+/* Settings of the run, from state.json of a checkpoint. */
 typedef struct {
     Json         json;            /* owned */
     char        *text;            /* owned */
     const cJSON *val;             /* NULL: none */
     int64_t      seq_len, tokens; /* 0: not known */
-    int          is_run, masks;   /* it is a run's; data.document_mask was on */
+    int          is_run, masks;   /* state.json was read; data.document_mask was on */
 } RunWords;
 
 static void take_tasks(Asked *asked, const char *list) {
@@ -70,7 +70,7 @@ static void take_tasks(Asked *asked, const char *list) {
     if (!asked->tasks) fail(EXIT_MEMORY, "no memory for the list of tasks");
     asked->task_count = 0;
     for (char *word = asked->tasks, *comma; word && *word; word = comma) {
-        comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file's name may hold commas */
+        comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file name may contain commas */
         if (comma) *comma++ = 0;
         if (asked->task_count == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
         asked->task[asked->task_count++] = word;
@@ -96,7 +96,7 @@ static void take_argument(Asked *asked, const char *word) {
 
 static int is_count(const cJSON *n) { return cJSON_IsNumber(n) && n->valuedouble >= 0 && n->valuedouble <= 0x1p53; }
 
-/* What the checkpoint's run was told; nothing where its folder has Hugging Face's files alone. */
+/* Reads the settings of the run from the checkpoint. They are empty if the folder has only files of Hugging Face. */
 static RunWords read_words(const char *checkpoint) {
     enum { LIMIT = 16 << 20 };
     RunWords  w = {0};
@@ -163,7 +163,7 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
     return (Loss){samples * T, exact_value(&sum) / (double)(samples * T), NAN};
 }
 
-/* The shards asked for, or those of the run; shards 0: none. */
+/* Opens the shards of data=, else those of the run. shards is 0 if there are none. */
 static Dataset open_data(const Asked *asked, const RunWords *words, int64_t T, int64_t vocab_size) {
     if (asked->data && !*asked->data) return (Dataset){0};
     if (asked->data) return dataset_open("eval: data", &asked->data, 1, T, vocab_size);
@@ -258,14 +258,14 @@ static void print_results(const Asked *asked, const Results *r) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* The files are read before the model is made: their faults come at once. */
+/* Reads the files before it makes the model, so that their faults show at once. */
 static void evaluate_all(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint,
                          ModelShape shape, int64_t T, const Groups *groups) {
     int        is_first = !groups || comm_rank(groups->job) == 0;
     Task       task[MOST_TASKS];
     TaskScores scores[MOST_TASKS];
     Dataset    d = open_data(asked, words, T, shape.vocab_size);
-    int64_t    room_T = T; /* positions that the texts need memory for */
+    int64_t    room_T = T; /* positions for which memory is allocated */
     char       advice[300];
     if (!d.shards && asked->task_count == 0)
         fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
@@ -283,7 +283,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
         longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
     if (!d.shards) room_T = stored_room(T, longest, 1, groups);
 
-    /* as the run was trained; weights of others' as their kind is by default */
+    /* The mask is that of the training run. For foreign weights it is the default of the kind. */
     int       masks = words->is_run ? words->masks : shape.arch != ARCH_GPT2;
     int32_t   end_of_text = masks ? tokenizer_end_of_text(&tokenizer) : -1;
     snprintf(advice, sizeof advice,
@@ -300,7 +300,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     s.room.inputs = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     s.room.targets = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     s.room.starts = arena_tensor(&room, I32, 2, asked->batch, own, 1);
-    matmul_algorithms_freeze(); /* the same scores each time */
+    matmul_algorithms_freeze(); /* so that each call gives equal scores */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, is_first);
 
     Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked->task_count};
@@ -346,7 +346,7 @@ int verb_eval(int argc, char **argv) {
     ModelShape shape = stored_shape(checkpoint);
     RunWords   words = read_words(checkpoint);
     int64_t    T = shape.n_positions;
-    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* as it was trained */
+    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* length of training */
     T = stored_positions("eval", asked.positions, T, shape);
     if (verb_is_of_ranks(argc, argv)) {
         evaluate_on_ranks(&asked, &words, argv[1], checkpoint, shape, T);

@@ -1,9 +1,9 @@
-/* export.c - `train_gpt export RUN_OR_CHECKPOINT out=FOLDER [key=value ...]`: a checkpoint's weights as a folder that
- * Hugging Face transformers loads as it is: config.json, one .safetensors file or several with an index, the tokenizer's
- * files where the checkpoint has them, and README.md with the run's loss.svg.
+/* export.c - `train_gpt export RUN_OR_CHECKPOINT out=FOLDER [key=value ...]`: writes the weights of a checkpoint to a
+ * folder that Hugging Face transformers can load: config.json, one .safetensors file or several with an index, the
+ * files of the tokenizer if the checkpoint has them, and README.md with loss.svg of the run.
  *
- * Everything is written into FOLDER.tmp-PID, synced, and renamed: FOLDER is whole or not there. A checkpoint is verified
- * by its manifest first, as a resume does. Memory does not grow with the model. */
+ * Everything is written into FOLDER.tmp-PID, synced, and renamed, so FOLDER is whole or missing. A checkpoint is first
+ * verified by its manifest, like in a resume. Memory does not grow with the model. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -38,29 +38,29 @@ const VerbKey EXPORT_KEYS[] = {
     {.name = NULL},
 };
 
-enum { SMALL_FILE = 64 << 20 }; /* bytes: tokenizers of 250,000 entries have 20 MiB */
+enum { SMALL_FILE = 64 << 20 }; /* bytes; tokenizers of 250,000 entries have 20 MiB */
 
 typedef struct { const char *word, *name; SafeType type; } StoredType;
 static const StoredType TYPES[] = {
     {"fp32", "float32", SAFE_F32}, {"bf16", "bfloat16", SAFE_BF16}, {"fp16", "float16", SAFE_F16}};
 
 typedef struct {
-    const char *from;               /* as it was given */
+    const char *from;               /* path as the user typed it */
     Path        out, tmp;
     const StoredType *stored;
-    uint64_t    shard_bytes;        /* of tensors in a file; one tensor may have more             */
-    Path        checkpoint, run;    /* run "": the checkpoint does not lie in a run's folder      */
+    uint64_t    shard_bytes;        /* most bytes of tensors in a file, unless one tensor has more */
+    Path        checkpoint, run;    /* run "": the checkpoint is not in the folder of a run       */
     Manifest    manifest;           /* owned */
-    WeightsFile weights;            /* owned: the checkpoint's                                    */
-    SafeTensor *tensor;             /* owned: as they will be stored, in the order of the weights */
-    IndexedTensor *place;           /* owned: the file of each                                    */
-    char      (*name)[48];          /* owned: of the files                                        */
+    WeightsFile weights;            /* owned: weights of the checkpoint                           */
+    SafeTensor *tensor;             /* owned: tensors to store, in the order of the weights       */
+    IndexedTensor *place;           /* owned: file of each tensor                                 */
+    char      (*name)[48];          /* owned: names of the files                                  */
     int         files;
-    uint64_t    bytes;              /* of all tensors                                             */
+    uint64_t    bytes;              /* bytes of all tensors                                       */
     int         has_tokenizer, has_picture;
 } Export;
 
-/* Ends the verb; nothing half-written stays. */
+/* Removes unfinished files and ends the verb. */
 NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ...) {
     char    text[3 * sizeof e->out.text];
@@ -92,7 +92,7 @@ static void take_argument(Export *e, const char *word) {
     }
 }
 
-/* A folder that holds something, or no folder at all, is not written over. */
+/* Refuses out= if it names a folder that is not empty, or something else that exists. */
 static void refuse_full_folder(const Export *e) {
     struct stat st;
     int         entries = 0;
@@ -102,7 +102,7 @@ static void refuse_full_folder(const Export *e) {
         fail(EXIT_CONFIG, "export: %s is there and no folder that can be read: choose another out=", e->out.text);
     while (readdir(folder)) entries++;
     closedir(folder);
-    if (entries > 2) /* . and .. */
+    if (entries > 2) /* more than . and .. */
         fail(EXIT_CONFIG, "export: %s is not empty: choose another out=, or remove it", e->out.text);
 }
 
@@ -121,7 +121,8 @@ static int is_there(const Export *e) {
            access(path_of("%s/config.json", e->checkpoint.text).text, R_OK) == 0;
 }
 
-/* Another process may save and prune meanwhile: while there are newer steps, the next try finds one of these. */
+/* Finds the checkpoint. Another process may save and prune meanwhile, so it tries again as long as newer steps
+ * appear. */
 static void find_checkpoint(Export *e) {
     int     found, stays;
     int64_t step;
@@ -133,10 +134,10 @@ static void find_checkpoint(Export *e) {
     } while (!stays && newest_step(e->from) != step);
     if (!stays) fail(EXIT_DATA, "export: %s is neither a checkpoint nor a run folder that holds a complete one", e->from);
     weights_set_check_json(e->checkpoint.text);
-    e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text); /* open, it outlives a pruning */
+    e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text); /* it survives pruning */
 }
 
-/* A checkpoint lies in RUN/checkpoints, by whatever name it was reached. */
+/* Finds the folder of the run: RUN, if the real path of the checkpoint is in RUN/checkpoints. */
 static void find_run(Export *e) {
     static const char between[] = "/checkpoints";
     char       *path = realpath(e->checkpoint.text, NULL), *name = path ? strrchr(path, '/') : NULL;
@@ -154,7 +155,7 @@ static uint64_t tensor_elems_of(const SafeTensor *t) {
     return elems;
 }
 
-/* Tensors in order, file after file; a new one where the next tensor does not fit. */
+/* Assigns the tensors to files in order. A new file begins when the next tensor does not fit. */
 static void plan_files(Export *e) {
     const Safetensors *h = &e->weights.header;
     uint64_t           in_file = 0;
@@ -197,7 +198,7 @@ static void write_small(const Export *e, const char *name, const char *text, siz
     finish(e, name, fd);
 }
 
-/* Copies a file of this name into the new folder. Returns whether it is there. */
+/* Copies a file of this name into the new folder. Returns 0 if it does not exist. */
 static int copy_small(const Export *e, const char *folder, const char *name) {
     char   *text;
     Path    from = path_of("%s/%s", folder, name);
@@ -210,7 +211,7 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
     return 1;
 }
 
-/* The checkpoint's own, with the type that is stored here. Returns its model_type, malloc'ed. */
+/* Writes config.json of the checkpoint with the type of the stored weights. Returns its model_type, malloc'ed. */
 static char *write_config(const Export *e) {
     static const char *const keys[] = {"dtype", "torch_dtype"};
     char   fault[JSON_FILE_FAULT_CHARS];
@@ -236,7 +237,7 @@ static char *write_config(const Export *e) {
     return model_type;
 }
 
-/* What a reader needs beside the weights. Small, and read while the checkpoint is surely there. */
+/* Writes the small files beside the weights. They are read early, while the checkpoint surely exists. */
 static void write_small_files(Export *e) {
     static const char *const copied[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
     const char *name = strrchr(e->out.text, '/');
@@ -265,7 +266,7 @@ static void write_small_files(Export *e) {
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-/* To 16 bits, to nearest, ties to even. Returns the first element that becomes infinite; n: none does. */
+/* Rounds to 16 bits, to nearest, ties to even. Returns the first element that becomes infinite, or n. */
 static int64_t narrow(SafeType type, const float *value, int64_t n, uint16_t *out) {
     uint16_t infinite = type == SAFE_F16 ? 0x7c00 : 0x7f80;
     int64_t  first = n;
@@ -277,7 +278,7 @@ static int64_t narrow(SafeType type, const float *value, int64_t n, uint16_t *ou
     return first;
 }
 
-/* block: WEIGHTS_BLOCK values, and room for as many of 16 bits. */
+/* Writes a tensor. block: scratch for WEIGHTS_BLOCK floats and as many 16-bit values. */
 static void write_tensor(const Export *e, int i, const char *name, int fd, float *block) {
     const SafeTensor *from = &e->weights.header.tensor[i];
     uint16_t         *half = (uint16_t *)(void *)(block + WEIGHTS_BLOCK);
@@ -342,7 +343,7 @@ static void make_folder(const Export *e) {
                 plan_bytes_text((double)e->bytes).text, plan_bytes_text((double)room).text);
 }
 
-/* The parent may be the working directory. */
+/* Returns the parent folder of a path, which may be the working directory. */
 static Path parent_of(Path path) {
     char *slash = strrchr(path.text, '/');
     if (!slash) return path_of(".");
@@ -352,7 +353,7 @@ static Path parent_of(Path path) {
 
 static void put_in_place(const Export *e) {
     int error = io_fsync_dir(e->tmp.text);
-    if (!error) error = io_rename(e->tmp.text, e->out.text); /* an empty folder of that name gives way */
+    if (!error) error = io_rename(e->tmp.text, e->out.text); /* replaces an empty folder of that name */
     if (error == -ENOTEMPTY || error == -EEXIST)
         give_up(e, EXIT_CONFIG, "%s is not empty any more: choose another out=", e->out.text);
     if (error) give_up(e, EXIT_IO, "cannot write %s: %s", e->out.text, io_error_text(error));

@@ -1,4 +1,4 @@
-/* help.c - what the program says of itself: --help within one screen of 80 x 24, `help VERB`, `help config`. */
+/* help.c - prints help: --help within one screen of 80 x 24, `help VERB`, `help config`. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void print_program(FILE *out) {
 static void print_key(FILE *out, const VerbKey *k, int width, int columns) {
     char row[ROW_BYTES], left[160];
     snprintf(left, sizeof left, "%s=%s", k->name, k->example);
-    int is_long = (int)strlen(left) > width; /* its meaning begins on the next line */
+    int is_long = (int)strlen(left) > width; /* the help then begins on the next line */
     snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
              is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help,
              k->fallback ? "default" GLUE : "required", !k->fallback ? "" : *k->fallback ? k->fallback : "none");
@@ -63,7 +63,7 @@ static void print_verb(FILE *out, const Verb *v, int columns) {
     terminal_fold(out, row, columns, 9);
 }
 
-/* Exit 64 with the nearest topic. */
+/* Refuses an unknown topic: exit 64 with the nearest one. */
 static NORETURN void refuse_topic(const char *topic, int is_config) {
     const char *words[TOPICS + 2];
     int         count = 0;
@@ -78,7 +78,7 @@ static NORETURN void refuse_topic(const char *topic, int is_config) {
          is_config || near.word == key.word ? "config " : "", near.word);
 }
 
-/* A verb's, the config's, one of its sections or keys, or the program's own. */
+/* Prints the help of a verb, of the config, of one of its sections or keys, or of the program. */
 static void print_topic(FILE *out, int words, char **word, int columns) {
     const Verb *verb = words ? verb_find(word[0]) : NULL;
     if (verb) print_verb(out, verb, columns);

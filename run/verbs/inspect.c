@@ -1,5 +1,5 @@
-/* inspect.c - `train_gpt inspect PATH`: the kind of a file or a folder, and its figures. The content decides; the name
- * does for bare tokens alone, which have no header. */
+/* inspect.c - `train_gpt inspect PATH`: prints the kind of a file or a folder, and its numbers. The content decides the
+ * kind. Only for bare tokens, which have no header, the name does. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ cJSON *inspect_read_json(const char *path) {
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* A header of at most so many bytes, its first one a brace. */
+/* Returns 1 if the header fits into the file and begins with a brace. */
 static int is_safetensors(const uint8_t *start, size_t bytes, uint64_t file_bytes) {
     uint64_t header = 0;
     for (int i = 0; bytes >= 9 && i < 8; i++) header |= (uint64_t)start[i] << (8 * i);
@@ -69,11 +69,11 @@ static int is_shard(const char *path, const uint8_t *start, size_t bytes, uint64
     char        fault[SHARD_FAULT_CHARS];
     int32_t     magic = 0;
     memcpy(&magic, start, bytes < 4 ? bytes : 4);
-    if (magic == 20240520 || magic == 20240801) return 1; /* a fault of its header is told when it is opened */
+    if (magic == 20240520 || magic == 20240801) return 1; /* opening it reports a fault of its header */
     return has_ending(path, ".bin") && shard_parse_header(start, bytes, file_bytes, 0, &header, fault) == 0;
 }
 
-/* A Megatron index is described with its tokens. */
+/* Inspects a Megatron index together with its tokens. */
 static int inspect_index(Inspect *in, const char *path) {
     Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
     if (!has_ending(path, ".idx") || access(bin.text, R_OK) != 0) return inspect_other(in, path);
@@ -95,14 +95,14 @@ static int inspect_file(Inspect *in, const char *path) {
     if (is_shard(path, start, start_bytes, (uint64_t)bytes)) return inspect_shard(in, path), EXIT_DONE;
     const char *kind = shard_text_kind(start, start_bytes);
     int         may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(start, start_bytes) != ENCODING_FOUND;
-    cJSON      *json = may_be_json ? inspect_read_json(path) : NULL; /* packed, or with a mark */
+    cJSON      *json = may_be_json ? inspect_read_json(path) : NULL; /* reads packed JSON, and JSON with a mark */
     if (json && !cJSON_IsObject(json) && strcmp(kind ? kind : "", "JSON") != 0) cJSON_Delete(json), json = NULL;
     int         status = json ? inspect_json(in, path, json) : inspect_other(in, path);
     cJSON_Delete(json);
     return status;
 }
 
-/* A folder of tokenizer files: the one that is read. */
+/* Inspects the file that would be read in a folder of tokenizer files. */
 static int inspect_tokenizer(Inspect *in, const char *folder) {
     char file[PATH_ROOM];
     tokenizer_beside(path_of("%s/", folder).text, file, sizeof file);

@@ -17,7 +17,7 @@
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
-/* Strings, numbers and booleans of an object, each a line. */
+/* Reports the strings, numbers and booleans of an object, one line each. */
 static void tell_scalars(Inspect *in, const cJSON *object) {
     char shown[REPORT_VALUE];
     for (const cJSON *item = object->child; item; item = item->next)
@@ -60,7 +60,7 @@ static void tell_index(Inspect *in, const cJSON *json) {
     if (!isnan(bytes)) report_number(&in->report, "total_bytes", bytes, "%.0f", bytes);
 }
 
-/* vocab.json: text to id, all numbers. */
+/* Reports a vocab.json, which maps texts to ids. Returns 0 if a value is no number. */
 static int tell_vocabulary(Inspect *in, const cJSON *json) {
     int64_t      entries = 0;
     double       largest = -1;
@@ -118,7 +118,7 @@ static int64_t count_lines(const char *path) {
     return lines;
 }
 
-/* What the first line says of all. */
+/* Kinds of JSON Lines, by a key of the first line. */
 static const struct { const char *key, *kind; } LINES[] = {
     {"choices", "questions with choices, a task of eval"},
     {"continuation", "texts to be continued, a task of eval"},
@@ -150,7 +150,7 @@ int inspect_lines(Inspect *in, const char *path) {
 
 /* --- llm.c's other files ------------------------------------------------------------------------------------------ */
 
-/* Headers of 256 int32; the numbers of use, by place. */
+/* Files with a header of 256 int32: the useful numbers and their index. */
 static const struct {
     int32_t     magic;
     const char *kind;

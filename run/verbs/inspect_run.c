@@ -14,7 +14,7 @@
 #include "run/log/metrics_line.h"
 #include "run/plan/plan_data.h"
 
-enum { NAMED = 3 }; /* data files, checkpoints: named, then counted */
+enum { NAMED = 3 }; /* data files and checkpoints that are named; others are counted */
 
 /* --- config ------------------------------------------------------------------------------------------------------- */
 
@@ -95,7 +95,7 @@ static void tell_origin(Inspect *in, const Manifest *m) {
     if (m->data_files > NAMED) report_row(r, "and %d more", m->data_files - NAMED);
 }
 
-/* What is known of a checkpoint whose manifest can be read, whole or not; exit code. */
+/* Reports a checkpoint whose manifest can be read, and whether its files verify. Returns an exit code. */
 static int tell_checkpoint(Inspect *in, const char *folder, const Manifest *m) {
     Report  *r = &in->report;
     char     fault[MANIFEST_FAULT_BYTES] = "";

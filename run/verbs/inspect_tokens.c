@@ -1,4 +1,4 @@
-/* inspect_tokens.c - token files for `inspect`: kind, tokens, the commonest ids, the first tokens as text. */
+/* inspect_tokens.c - token files for `inspect`: kind, tokens, the most frequent ids, the first tokens as text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static const char *kind_of(const ShardHeader *h) {
     return h->token_bytes == 2 ? "tokens without a header, as nanoGPT's" : "uint32 tokens without a header";
 }
 
-/* Ids below COUNTED are counted one by one. */
+/* Counts of ids. count [COUNTED]: of each id below COUNTED; owned. */
 typedef struct { int64_t *count; uint32_t largest; } Counts;
 
 static Counts count_ids(const Shard *s) {
@@ -40,7 +40,7 @@ static Counts count_ids(const Shard *s) {
     return c;
 }
 
-/* The text of tokens, quoted; malloc'ed. */
+/* Returns the text of tokens, quoted and malloc'ed. */
 static char *text_of(const Tokenizer *t, const int32_t *id, int64_t count) {
     char  *text = NULL;
     size_t bytes = 0;
@@ -78,7 +78,7 @@ static void report_commonest(Inspect *in, const Shard *s, const Counts *c, const
     report_item(&in->report, "commonest", list, "%s", line);
 }
 
-/* By the tokenizer beside the file; bytes without one where no id is larger. */
+/* Returns the tokenizer beside the file. Without one, tokens are bytes if no id is larger. */
 static Tokenizer tokenizer_for(const char *path, uint32_t largest) {
     char beside[4200];
     if (tokenizer_beside(path, beside, sizeof beside)) return tokenizer_create(beside, BPE_MOST_IDS);

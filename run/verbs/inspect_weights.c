@@ -8,17 +8,17 @@
 #include "run/checkpoint/weights_stats.h"
 #include "run/verbs/inspect.h"
 
-enum { NAMED = 5 }; /* tensors with values that are not finite, named without being asked for */
+enum { NAMED = 5 }; /* most tensors with values that are not finite that are named by default */
 
 typedef struct {
     WeightsStats all;
-    int64_t      tensors, parameters, silent; /* silent: of a type whose values are not read */
+    int64_t      tensors, parameters, silent; /* silent: tensors of types whose values are not read */
     int64_t      of_type[SAFE_TYPES];
     int          named;
-    cJSON       *list;                        /* borrowed; NULL: not asked for */
+    cJSON       *list;                        /* borrowed; NULL: no list */
 } Totals;
 
-/* Of the finite values; NaN where there are none. */
+/* Return the range of the finite values; NaN if there are none. */
 static double least_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->least; }
 static double most_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->most; }
 
@@ -64,7 +64,7 @@ static void add_file(Inspect *in, Totals *t, const char *path) {
     weights_close(&w);
 }
 
-/* "148 F32, 2 U8" */
+/* Writes the number of tensors of each type, such as "148 F32, 2 U8". */
 static void types_text(const Totals *t, char *out, size_t room) {
     *out = 0;
     for (int k = 0; k < SAFE_TYPES; k++)

@@ -19,7 +19,7 @@
 
 /* --- losses, from metrics.jsonl ----------------------------------------------------------------------------------- */
 
-typedef struct { int64_t step; double loss; } Loss; /* step -1: there is none */
+typedef struct { int64_t step; double loss; } Loss; /* step -1: none */
 typedef struct { Loss train, val, best; } Losses;
 
 static void take_line(Losses *l, const MetricsLine *line) {
@@ -30,7 +30,7 @@ static void take_line(Losses *l, const MetricsLine *line) {
     l->val = now;
 }
 
-/* Of the steps that the checkpoint has. */
+/* Reads the losses of the steps up to last_step from metrics.jsonl. */
 static Losses read_losses(const char *run, int64_t last_step) {
     Losses      l = {{-1, 0}, {-1, 0}, {-1, 0}};
     MetricsLine line;
@@ -58,7 +58,7 @@ static void put_losses(FILE *out, Losses l, const ModelCard *card) {
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Names of files and words of a config as text of a table's cell: one line, nothing that Markdown takes for its own. */
+/* Writes a file name or a config value into a cell of a table. Escapes Markdown, and replaces control characters. */
 static void put_text(FILE *out, const char *text) {
     for (int length; *text; text += length ? length : 1) {
         length = json_utf8(text, strnlen(text, 4));

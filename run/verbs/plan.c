@@ -1,6 +1,6 @@
-/* plan.c - `train_gpt plan config.json`: the plan in print, with the data and the disk as far as they are there.
- * Missing data is no fault: a plan is made before the data is. Without a GPU a CUDA build plans all the same, and names
- * its gaps. */
+/* plan.c - `train_gpt plan config.json`: prints the plan, with data and disk as far as they exist. Missing data is no
+ * fault, because a plan may be made before the data. A CUDA build without a GPU plans, too, and names what is
+ * missing. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,18 +16,18 @@
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
-/* The part of its matrix products' rate that GPT-2 124M is to reach on AVX-512 cores (`make bench`); small models reach
- * less. */
+/* The expected MFU: the share of the rate of matrix products that GPT-2 124M reaches on AVX-512 cores (`make bench`).
+ * Small models reach less. */
 static const double EXPECTED_MFU = 0.8;
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
 static int has_nccl(void) { return strcmp(world_nccl(), "none") != 0; }
 
-/* More than data alone. */
+/* Returns 1 if the grid has more axes than data parallel. */
 static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AXIS_SHARD]; }
 
-/* Blocks, micro-batches in flight and memory: "blocks 0-3, 8-11". */
+/* Prints a stage: its blocks ("blocks 0-3, 8-11"), micro-batches in flight and memory. */
 static void print_stage(const Config *c, const Plan *p, int stage) {
     PlanRanks    ranks = p->ranks;
     ModelSpec    spec = plan_model(c, p->act, ranks.count, stage, NULL);
@@ -51,7 +51,7 @@ static void print_stage(const Config *c, const Plan *p, int stage) {
            (double)one.device_bytes / 1048576.0);
 }
 
-/* All of few; of many the first and the last ones: those between lie between. */
+/* Prints all stages if they are few. Else prints the first and the last ones. */
 static void print_stages(const Config *c, const Plan *p) {
     int P = p->mesh.size[AXIS_STAGE];
     printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n",
@@ -65,7 +65,7 @@ static void print_stages(const Config *c, const Plan *p) {
                (long long)p->micro_steps, p->sent[AXIS_SHARD]);
 }
 
-/* The axes whose neighbours are on different machines, where each has so many GPUs. */
+/* Prints the axes whose neighbours are on different hosts, if each host has as many GPUs as this one. */
 static void print_crossing(const Plan *p) {
     int devices = device_is_host() ? 0 : device_count();
     char axes[MESH_TEXT];
@@ -92,7 +92,7 @@ static void print_sent(const Plan *p) {
 
 static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     int    ranks = p->ranks.count, devices = device_count();
-    int    sharing = devices > 0 ? (ranks + devices - 1) / devices : 1; /* ranks on one device */
+    int    sharing = devices > 0 ? (ranks + devices - 1) / devices : 1; /* ranks that share a device */
     double all = (double)p->device_bytes * sharing, there = (double)device_memory_total();
     char   whose[40] = "";
     if (sharing > 1) snprintf(whose, sizeof whose, sharing == ranks ? " for all ranks" : " for %d ranks", sharing);
@@ -155,7 +155,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
         printf("left out     NCCL: this build has none, and ranks exchange by way of host memory; install libnccl-dev, then make BACKEND=cuda\n");
 }
 
-/* Every operation of a rank's step, by the dry run. */
+/* Prints every operation of a step of one rank, from the dry run. */
 static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
     model_dry(plan_model(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
@@ -190,7 +190,7 @@ const VerbKey PLAN_KEYS[] = {
     {.name = NULL},
 };
 
-/* Whether it is one of the verb's own. */
+/* Takes an argument. Returns 1 if it is a key of the verb, 0 for a key of the config. */
 static int take_one(Asked *asked, const char *argument) {
     VerbArgument a = verb_key_or_config("plan", argument);
     switch (a.row) {
@@ -222,7 +222,7 @@ static void check_kernels(const Asked *asked) {
              "search=, fit=, price=, mtbf_hours= and zero_bubble= are of the whole job");
 }
 
-/* Takes the verb's own keys out of the overrides; the others stay in order. */
+/* Removes the keys of the verb from the overrides, and reads them. The others keep their order. */
 static Asked take_asked(int *count, char **overrides) {
     Asked asked = {.ranks = 1};
     int   kept = 0;
@@ -251,14 +251,15 @@ static Asked take_asked(int *count, char **overrides) {
     return asked;
 }
 
-/* The most ranks that the config allows; its message for all of them where there are none. */
+/* Returns the most ranks, at most `ranks`, that the config allows. If none, exits with the message for `ranks`. */
 static int fitting(const Config *c, int ranks) {
     int most = search_fit(c, ranks);
     if (most == 0) fail(EXIT_CONFIG, "%s", config_check_changed(c, ranks));
     return most;
 }
 
-/* The choice of a run here; in a CUDA build without a GPU, that of a run with a GPU for each rank. */
+/* Returns the library for collectives of a run on this machine. A CUDA build without a GPU assumes a GPU for each
+ * rank. */
 static CommKind comm_of(const Config *c, int ranks) {
     switch (c->parallel.comm) {
         case PARALLEL_NCCL: return COMM_NCCL;
@@ -268,7 +269,7 @@ static CommKind comm_of(const Config *c, int ranks) {
     }
 }
 
-/* Where each has as many GPUs as this one; on CPUs nobody knows. */
+/* Returns the number of hosts if each has as many GPUs as this one; 0 on CPUs, where it is not known. */
 static int hosts_of(int ranks) {
     int devices = device_is_host() ? 0 : device_count();
     return devices > 0 ? (ranks + devices - 1) / devices : 0;
@@ -279,19 +280,19 @@ int verb_plan(int argc, char **argv) {
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
-    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0: not to be checked yet */
+    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0: not checked yet */
     int    is_elsewhere = asked.on.gpu || asked.on.cluster;
     char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
                                  : config_load(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
-    if (config.model.init_from[0]) weights_set_check_json(config.model.init_from); /* the folder need not be there yet */
+    if (config.model.init_from[0]) weights_set_check_json(config.model.init_from); /* the folder may be made later */
     if (asked.fits) {
         int fit = fitting(&config, asked.ranks);
         if (!asked.on.json) printf("fit          %d of %d ranks\n", fit, asked.ranks);
         else if (!is_elsewhere) printf("{\"ranks\":%d,\"of\":%d}\n", fit, asked.ranks);
         asked.ranks = fit;
     }
-    if (asked.on.json && !is_elsewhere) { /* scripts/elastic.sh waits for it: nothing is measured */
+    if (asked.on.json && !is_elsewhere) { /* scripts/elastic.sh waits, so nothing is measured */
         config_free(&config);
         return EXIT_DONE;
     }
@@ -303,13 +304,13 @@ int verb_plan(int argc, char **argv) {
         return EXIT_DONE;
     }
 
-    int cores = omp_get_num_procs(), present = device_count() > 0; /* cores that this process may use */
+    int cores = omp_get_num_procs(), present = device_count() > 0; /* cores: those that this process may use */
     if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
     Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, hosts_of(asked.ranks), 0});
     double   rate = 0.0;
     if (present) {
-        device_open(0, cores);                             /* the probe uses them all */
+        device_open(0, cores);                             /* the measurement uses all cores */
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
     plan_print(&config, &plan, rate, asked.memory_bytes);

@@ -1,5 +1,5 @@
-/* plot.c - `train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]`: several runs in one picture, and
- * all their points as a table. */
+/* plot.c - `train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]`: draws several runs in one
+ * picture, and writes all their points as a table. */
 #include "run/verbs/plot.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ static const char *const X_WORDS[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "
 typedef struct {
     const char *out, *csv;
     PlotX       x;
-    char       *dir[MOST_RUNS]; /* borrowed, of argv */
+    char       *dir[MOST_RUNS]; /* borrowed from argv */
     int         dirs;
 } Asked;
 
@@ -93,7 +93,7 @@ static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoi
     fputc('"', f);
     for (int i = 0, length; log->name[i]; i += length ? length : 1) {
         length = json_utf8(log->name + i, strnlen(log->name + i, 4));
-        if (length == 0) fputc('?', f); /* readers of tables take UTF-8 alone */
+        if (length == 0) fputc('?', f); /* programs that read tables need UTF-8 */
         else fprintf(f, log->name[i] == '"' ? "\"\"" : "%.*s", length, log->name + i);
     }
     fprintf(f, "\",%s,%lld,%lld", kind, (long long)p->step, (long long)p->tokens);
@@ -131,14 +131,14 @@ static void refuse_other_file(const char *key, const char *path, int (*is_ours)(
              key, path);
 }
 
-/* Links are replaced, not followed; pipes, devices and folders are refused before anything is made beside them. */
+/* Refuses pipes, devices and folders, and links to them, before anything is made beside them. The picture replaces a link to a file. */
 static void refuse_kind(const char *key, const char *path) {
     struct stat st;
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         fail(EXIT_CONFIG, "plot: %s=%s %s: give another name", key, path, io_error_text(io_kind(st.st_mode)));
 }
 
-/* The absolute path of a file that may be missing, malloc'ed; NULL if its folder is missing. */
+/* Returns the absolute path of a file that may be missing, malloc'ed. Returns NULL if its folder is missing. */
 static char *absolute(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char       *whole = realpath(path, NULL), *typed = strndup(path, (size_t)(name - path));

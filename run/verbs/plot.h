@@ -1,4 +1,4 @@
-/* plot.h - several runs in one picture: made by plot.c, the verb, and drawn by plot_svg.c. */
+/* plot.h - several runs in one picture. plot.c is the verb, and plot_svg.c draws. */
 #ifndef TRAIN_GPT_RUN_VERBS_PLOT_H
 #define TRAIN_GPT_RUN_VERBS_PLOT_H
 
@@ -10,9 +10,9 @@ typedef enum { PLOT_TOKENS, PLOT_STEPS, PLOT_HOURS } PlotX;
 
 typedef struct {
     RunLog  log;               /* owned */
-    double *smooth;            /* owned [log.trains]: smoothed losses; NaN where there is none */
-    char    name[256];         /* its folder's, or the path where two have the same */
-    char    differs[512];      /* " · key=value" of each config key that is not the same in all runs */
+    double *smooth;            /* owned [log.trains]: smoothed losses; NaN: none */
+    char    name[256];         /* name of the folder, or its path if two have the same name */
+    char    differs[512];      /* " · key=value" for each config key that differs between the runs */
 } PlotRun;
 
 typedef struct {
@@ -23,13 +23,13 @@ typedef struct {
 
 double plot_x(const Plot *p, const LogPoint *at);
 
-/* Smoothed losses [trains], those of the run's loss.svg: curve_smooth(). */
+/* Computes smoothed losses [trains], equal to those of loss.svg: curve_smooth(). */
 void plot_smooth(const LogPoint *train, int64_t trains, double *smooth);
 
-/* Names each run, and the config keys whose values are not the same in all of them. */
+/* Sets the name of each run, and the config keys whose values differ between the runs. */
 void plot_label(PlotRun *run, int runs);
 
-/* The picture, malloc'ed; *bytes its length. NULL when there is no memory for it. */
+/* Returns the picture, malloc'ed, with its length in *bytes. Returns NULL without memory. */
 char *plot_svg(const Plot *p, size_t *bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* plot_label.c - plot_label() of plot.h: the labels of runs: their names, and the config keys that differ between them. */
+/* plot_label.c - plot_label() of plot.h: sets the labels of runs, their names and the config keys that differ. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };
 
-/* Keys of the folder, the machine or the moment: the model that comes out does not depend on them. */
+/* Returns 1 for keys that do not change the trained model, such as those of the folder or the machine. */
 static int is_of_no_interest(const char *key) {
     static const char *const SECTIONS[] = {"$schema", "run.", "checkpoint.", "log.", "sample.", NULL};
     if (strcmp(key, "run.steps") == 0 || strcmp(key, "run.seed") == 0) return 0;
@@ -26,7 +26,7 @@ static const cJSON *find(const cJSON *config, const char *key) {
     return dot ? json_member(member, dot + 1) : member;
 }
 
-/* A run without a config differs in each key. */
+/* Returns 1 if the runs differ in a key. A run without a config differs in each key. */
 static int is_different(const PlotRun *run, int runs, const char *key) {
     const cJSON *first = find(run[0].log.config, key);
     for (int i = 1; i < runs; i++)
@@ -65,7 +65,7 @@ static int keys_that_differ(Key *key, const PlotRun *run, int runs) {
     return keys;
 }
 
-/* A key's last part, where no other key that differs has the same. */
+/* Returns the last name of a key, or the whole key if another key that differs has the same last name. */
 static const char *short_name(const Key *key, int keys, int which) {
     const char *dot = strchr(key[which].text, '.'), *name = dot ? dot + 1 : key[which].text;
     for (int k = 0; k < keys; k++) {
@@ -83,7 +83,7 @@ static void put(char *out, size_t room, const char *name, const cJSON *value) {
     cJSON_free(text);
 }
 
-/* Two folders of the same name are told apart by their paths. */
+/* Sets the name of a run: that of its folder, or the path if two folders have the same name. */
 static void put_name(PlotRun *run, int runs, int which) {
     int is_double = 0;
     for (int i = 0; i < runs; i++) is_double |= i != which && strcmp(run[i].log.name, run[which].log.name) == 0;

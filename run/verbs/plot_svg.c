@@ -1,4 +1,5 @@
-/* plot_svg.c - plot_svg() of plot.h: each run in its colour, smoothed losses over the raw ones, evaluations as dots. */
+/* plot_svg.c - plot_svg() of plot.h: draws each run in its colour: smoothed losses over the raw ones, evaluations as
+ * dots. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static double last_x(const Plot *p, const RunLog *log) {
     return end;
 }
 
-/* The losses of a run after its first twentieth, without those of a few spikes. */
+/* Widens the range to the losses of a run, without its first twentieth and a few spikes. */
 static void widen(const Picture *s, const PlotRun *run, double *low, double *high) {
     const RunLog *log = &run->log;
     double        settled = 0.05 * last_x(s->p, log);
@@ -65,14 +66,14 @@ static void choose_ranges(Picture *s) {
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
-/* Runs beyond the colours are dashed. */
+/* Returns the dashes of a run. If there are more runs than colours, those that reuse a colour are dashed. */
 static const char *dashes(int which) {
     return which < SVG_COLOURS       ? ""
            : which < 2 * SVG_COLOURS ? " stroke-dasharray=\"7 3\""
                                      : " stroke-dasharray=\"2 3\"";
 }
 
-/* The raw losses: through the least and greatest of each pixel column. */
+/* Draws the raw losses, as a line through the least and greatest of each pixel column. */
 static void draw_raw(const Picture *s, const PlotRun *run) {
     const RunLog *log = &run->log;
     fprintf(s->out,
@@ -95,7 +96,7 @@ static void draw_raw(const Picture *s, const PlotRun *run) {
     fprintf(s->out, "\"/>\n");
 }
 
-/* The average: the last of each pixel column. */
+/* Draws the smoothed losses, as a line through the last one of each pixel column. */
 static void draw_smooth(const Picture *s, const PlotRun *run, int which) {
     const RunLog *log = &run->log;
     fprintf(s->out,
@@ -124,7 +125,7 @@ static void draw_evals(const Picture *s, const RunLog *log) {
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-/* At most so many bytes of a text, cut between characters. Returns how many. */
+/* Writes at most `most` bytes of a text, cut between characters. Returns the number of bytes. */
 static int put_cut(FILE *out, const char *text, int most) {
     char cut[LABEL_BYTES + 8];
     int  bytes = (int)strlen(text), end = bytes < most ? bytes : most;
@@ -143,7 +144,7 @@ static void put_values(const Picture *s, const PlotRun *run) {
         fprintf(s->out, " (step %lld)", (long long)log->eval[log->evals - 1].step);
 }
 
-/* A row a run: its line, its label, and its last losses at the right. */
+/* Draws one row for each run: its line, its label, and its last losses at the right. */
 static void draw_legend(const Picture *s) {
     fprintf(s->out, "<g font-size=\"13\" class=\"text\">\n");
     for (int i = 0; i < s->p->runs; i++) {
@@ -187,7 +188,7 @@ static void draw(const Picture *s) {
     svg_beside(s->out, &s->panel, SVG_LEFT, "loss, nats per token");
     svg_below(s->out, &s->panel, s->p->x != PLOT_HOURS, NAMES[s->p->x]);
     fprintf(s->out, "<g clip-path=\"url(#panel)\">\n");
-    for (int pass = 0; pass < 3; pass++) /* all raw losses below all lines, and those below the dots */
+    for (int pass = 0; pass < 3; pass++) /* the lines cover raw losses, and the dots cover the lines */
         for (int i = 0; i < s->p->runs; i++) {
             fprintf(s->out, "<g class=\"c%d\">\n", i % SVG_COLOURS);
             if (pass == 0) draw_raw(s, &s->p->run[i]);

@@ -1,4 +1,4 @@
-/* probe.c - see probe.h. The program leads a process group of its own, so that nothing of it outlives its time. */
+/* probe.c - see probe.h. The program gets a process group of its own, so that its children end with it. */
 #include "run/verbs/probe.h"
 
 #include <errno.h>
@@ -28,7 +28,8 @@ static int start(const char *const *argv, int output, pid_t *pid) {
     return error ? -1 : 0;
 }
 
-/* Reads until the end of the output or of the time; returns whether it ended. What finds no room is dropped. */
+/* Reads until the output ends, or until the time is over. Returns 1 if the output ended. Bytes that do not fit into out
+ * are dropped. */
 static int read_all(int fd, double until_ms, char *out, size_t room) {
     size_t used = 0;
     out[0] = 0;

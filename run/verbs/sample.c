@@ -1,7 +1,7 @@
-/* sample.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, or from a Hugging Face
- * folder, to stdout, token by token; all else goes to stderr. The folder describes the model, so neither the run's
- * config nor its data need be there. Computes in fp32 with the masters' own values. Under mpirun with
- * parallel.tensor, .context or .pipeline the ranks share the model; without these rank 0 has all of it. */
+/* sample.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: draws text from a checkpoint or a Hugging Face
+ * folder, and prints it on stdout, token by token. Everything else goes to stderr. The folder describes the model, so
+ * config and data of the run may be missing. It computes in fp32 with the values of the masters. Under mpirun with
+ * parallel.tensor, .context or .pipeline the ranks divide the model. Without these rank 0 has all of it. */
 #include <errno.h>
 #include <omp.h>
 #include <signal.h>
@@ -23,7 +23,7 @@
 #include "run/text/stored_model.h"
 #include "run/verbs/verbs.h"
 
-/* Exit code of a file that cannot be read. */
+/* Returns the exit code for a file that cannot be read. */
 static int exit_of(int64_t fault) {
     return fault == -ENOMEM ? EXIT_MEMORY : fault == -EIO || fault == -EACCES ? EXIT_IO : EXIT_DATA;
 }
@@ -32,7 +32,7 @@ static int exit_of(int64_t fault) {
 
 enum { PROMPT_LIMIT = 64 << 20 };
 
-/* Standard input, malloc'ed: its length, or -errno. */
+/* Reads standard input into *text, malloc'ed. Returns its length, or -errno. */
 static int64_t read_input(char **text) {
     size_t room = 0, bytes = 0;
     *text = NULL;
@@ -49,7 +49,7 @@ static int64_t read_input(char **text) {
     return (int64_t)bytes;
 }
 
-/* The prompt's bytes, malloc'ed. Rank 0 alone reads files and standard input. */
+/* Returns the bytes of the prompt, malloc'ed. Only rank 0 reads files and standard input. */
 static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     int         is_input = strcmp(prompt, "-") == 0, is_file = *prompt == '@';
     const char *name = is_input ? "standard input" : prompt + 1;
@@ -114,7 +114,7 @@ static void put_text(void *output, const char *text, size_t bytes) {
 
 static int has_no_reader(void *output) { return ((Output *)output)->is_closed; }
 
-/* "step 400 of runs/mine (checkpoints/step_00000400)", or the path of a checkpoint with another name. */
+/* Prints "step 400 of runs/mine (checkpoints/step_00000400)", or the path of a checkpoint with another name. */
 static void print_origin(const char *checkpoint, const Model *m) {
     const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint, *inside = "/checkpoints/";
     size_t      run = slash ? (size_t)(slash - checkpoint) + 1 : 0, length = strlen(inside);
@@ -134,7 +134,7 @@ static void print_rate(Sampled all) {
             all.ms > 0 ? (double)all.tokens * 1e3 / all.ms : 0.0);
 }
 
-/* Several texts, each with its own seed and, above it, its number. */
+/* Prints the texts, each with its own seed. If there are several, each has its number above it. */
 static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, const Tokenizer *tokenizer,
                         Output *out) {
     Sampled all = {0};
@@ -148,7 +148,7 @@ static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, c
         Sampled one = sample_stream(&m->pipeline, &m->stream, tokenizer, &plan);
         put_text(out, "\n", 1);
         all.tokens += one.tokens, all.ms += one.ms;
-        all.left_off = one.left_off || (plan.leave && out->is_closed); /* of ranks only one knows it */
+        all.left_off = one.left_off || (plan.leave && out->is_closed); /* with ranks, only one of them knows it */
     }
     if (out->prints) print_rate(all);
 }
@@ -171,7 +171,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
                        .stops = asked->stops,
                        .put = put_text,
                        .ctx = &out};
-    if (!job) plan.leave = has_no_reader; /* ranks draw to the end: all of them have to agree */
+    if (!job) plan.leave = has_no_reader; /* with ranks the texts are drawn to the end, because all must agree */
     int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
     char    advice[300];
     snprintf(advice, sizeof advice,
@@ -182,7 +182,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, T, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)T);
     plan.window = arena_tensor(&window, I32, 1, T, 1, 1);
-    matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
+    matmul_algorithms_freeze(); /* timing products would not pay for a text, and could change it */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
     if (out.prints) print_origin(checkpoint, m);
     print_texts(asked, plan, m, &tokenizer, &out);
@@ -213,7 +213,7 @@ int verb_sample(int argc, char **argv) {
     SampleOptions asked = sample_options(argc, argv);
     char          checkpoint[4096];
     weights_set_folder(asked.path, checkpoint, sizeof checkpoint);
-    signal(SIGPIPE, SIG_IGN); /* a write then fails: put_text */
+    signal(SIGPIPE, SIG_IGN); /* put_text then gets a failed write */
     if (verb_is_of_ranks(argc, argv)) {
         World *world = world_join(launch_detect());
         print_sample_of_ranks(&asked, checkpoint, world);

@@ -56,7 +56,7 @@ static void add_stop(SampleOptions *o, const char *text) {
         fail(EXIT_MEMORY, "no memory for a stop text of %zu bytes", strlen(text));
 }
 
-/* A text, or a JSON list of texts. */
+/* Takes a stop text, or a JSON list of them. */
 static void take_stop(SampleOptions *o, const char *text) {
     Json      json;
     JsonFault fault;
@@ -98,7 +98,7 @@ static void take_argument(SampleOptions *o, const char *word) {
     }
 }
 
-/* The weights' file of a checkpoint stands for its folder. */
+/* Takes the path. A model.safetensors stands for its folder. */
 static void take_path(SampleOptions *o, const char *path) {
     static const char weights[] = "model.safetensors";
     size_t length = strlen(path), own = sizeof weights - 1;

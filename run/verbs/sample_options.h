@@ -9,21 +9,21 @@
 #include "run/text/draw.h"
 
 typedef struct {
-    char        path[4096];    /* a run's or a checkpoint's folder                     */
-    const char *prompt;        /* text; @FILE: a file's; -: standard input's           */
-    const char *tokenizer;     /* NULL: found beside the model                         */
-    const char *out;           /* a file for the text; NULL: standard output           */
-    RunLock    *lock;          /* owned: of out; NULL on ranks that do not write it    */
+    char        path[4096];    /* folder of a run or a checkpoint                      */
+    const char *prompt;        /* a text; @FILE: text of a file; -: standard input     */
+    const char *tokenizer;     /* NULL: the one beside the model                       */
+    const char *out;           /* file for the text; NULL: standard output             */
+    RunLock    *lock;          /* owned: lock of out; NULL on ranks that do not write  */
     DrawRule    rule;
     int64_t     tokens, texts, seed, tensor, context, stages;
-    int64_t     positions;     /* 0: all that the model has                            */
+    int64_t     positions;     /* 0: all positions of the model                        */
     const char *given[24];     /* names of the keys that were given; ends with NULL    */
     int         ends_at_eot;
     char      **stop;          /* owned [stops] */
     int         stops;
 } SampleOptions;
 
-/* From argv[1] on: PATH key=value ...  Exit 64 where one is wrong. */
+/* Reads the arguments from argv[1] on: PATH key=value ...  Exit 64 if one is not valid. */
 SampleOptions sample_options(int argc, char **argv);
 void          sample_options_free(SampleOptions *o);
 

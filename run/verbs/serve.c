@@ -1,6 +1,7 @@
-/* serve.c - the verb serve: the server of a run of islands, in a run folder of its own, or of several servers one that
- * follows, without a folder. One process without MPI and without a GPU (DEVICE_NONE); its weights and momentum lie in host memory, in the order and
- * format of a checkpoint. The protocol is run/outer/server.h's.
+/* serve.c - the verb serve: the server of a run of islands, in a run folder of its own. With several servers, all but
+ * the first follow it and have no folder. A server is one process without MPI and without a GPU (DEVICE_NONE). Its
+ * weights and momentum are in host memory, in the order and format of a checkpoint. run/outer/server.h has the
+ * protocol.
  */
 #include <math.h>
 #include <stdio.h>
@@ -51,15 +52,15 @@ typedef struct {
     Metrics        *metrics;
     Requests        requests;
     Server         *server;
-    const char     *listen;    /* "": the entry of outer.server */
+    const char     *listen;    /* listen=; "": the entry of outer.server */
     char            entry[OUTER_ADDRESS_BYTES];
-    const char     *asked_part; /* NULL: none */
+    const char     *asked_part; /* part=; NULL: not given */
     int             part, parts;
 } Serving;
 
 /* --- what it holds ------------------------------------------------------------------------------------------------ */
 
-/* "1/3", which must be an entry of outer.server. */
+/* Reads part=, such as "1/3", which must be an entry of outer.server. */
 static void read_part(Serving *s) {
     int  parts = 0;
     char left;
@@ -93,7 +94,7 @@ static void read_config(Serving *s, int argc, char **argv) {
     if (!*s->listen) s->listen = outer_server(s->config.outer.server, s->part, s->entry);
 }
 
-/* The weights of its checkpoint, of model.init_from, or new ones. */
+/* Loads the weights of the newest checkpoint, else of model.init_from, else makes new ones. */
 static void load_weights(Serving *s) {
     const Config *c = &s->config;
     s->checkpoint = (CheckpointState){.config = c,
@@ -231,7 +232,7 @@ static void log_round(Serving *s, const ServerRound *r) {
                   r->islands == 1 ? "" : "s", rate * 1e-3, took);
 }
 
-/* Returns 0 when it is asked to stop. */
+/* Returns 0 after a request to stop. Ends the program if the lock is lost. */
 static int goes_on(Serving *s) {
     if (lock_is_lost(s->lock)) lock_fail(s->lock);
     return !requests_stop(&s->requests, 0.0);
@@ -251,8 +252,8 @@ static void serve_rounds(Serving *s) {
     if (!server_is_done(s->server) && server_end_round(s->server, &over)) log_round(s, &over);
 }
 
-/* The islands fetch the last weights, and leave. For so many minutes late ones are awaited that do the same: without an
- * answer each would end with 77, however often it is started. */
+/* Waits until the islands have fetched the last weights and left. Waits `minutes` for late islands, too. Without an
+ * answer each of them would end with 77, however often it is started. */
 static void see_them_off(Serving *s, double minutes) {
     double      until_ms = clock_ms() + minutes * 60e3;
     ServerRound over;
@@ -260,7 +261,7 @@ static void see_them_off(Serving *s, double minutes) {
     while ((server_islands(s->server) > 0 || clock_ms() < until_ms) && goes_on(s)) server_turn(s->server, TURN_MS, &over);
 }
 
-/* The run was over at the start. Nothing is written. */
+/* Serves a run that was already over at the start. Writes nothing. */
 static void serve_finished(Serving *s) {
     const Config *c = &s->config;
     double        minutes = c->outer.linger_minutes;
@@ -285,7 +286,7 @@ static void say_ready(const Server *server) {
     progress_note("serving on %s", address);
 }
 
-/* It has no run folder: the first server saves its part. */
+/* Serves a part as a following server. It has no run folder, because the first server saves its part. */
 static int serve_part(Serving *s) {
     const Config *c = &s->config;
     World        *w = world_join((Launch){.size = 1});

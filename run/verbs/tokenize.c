@@ -1,9 +1,11 @@
-/* tokenize.c - the verb `tokenize`: documents in, llm.c token shards out, a part of them held out for validation.
+/* tokenize.c - the verb `tokenize`: reads documents and writes token shards of llm.c, some of them held out for
+ * validation.
  *
- * Documents are read twice where some are held out: to count them, and to write them. Every n-th is held out whole; of
- * fewer than n the last part of the text, from a line on. Memory is constant. Pipes are first copied beside the output.
- * Everything is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails or is
- * interrupted leaves an earlier run's shards as they were, and one that succeeds leaves none of them.
+ * If documents are held out, all are read twice: to count them, and to write them. Every n-th document is held out
+ * whole. If there are fewer than n, the end of the text is held out, from the beginning of a line on. Memory is
+ * constant. Pipes are first copied beside the output. Everything is written into out/tokenize.tmp and moved into place
+ * at the end. A call that fails or is interrupted leaves the shards of an earlier call unchanged, and one that succeeds
+ * removes them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -34,27 +36,27 @@ enum {
     MAX_SHARDS = 1000000,
     NAME_ROOM = 64,
     CUT_WINDOW = 1 << 20,
-    NOTES_ROOM = 1 << 12, /* of tokens.json beside the inputs */
+    NOTES_ROOM = 1 << 12, /* most bytes of tokens.json */
     COPIED_BYTES = 1 << 28
 };
 
-typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its <|endoftext|> */
+typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* position of <|endoftext|> in a document */
 
 typedef struct {
     char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp = out/tokenize.tmp */
-    RunLock    *lock;           /* owned: of out */
+    RunLock    *lock;           /* owned: lock of out */
     double      val;
     int64_t     shard_tokens;
-    char      **name;           /* owned [names]: of the inputs; each borrowed */
+    char      **name;           /* owned [names]: names of the inputs; each borrowed */
     int         names;
     DocumentOptions inputs;     /* owns inputs.skip */
-    const char *tokenizer_path; /* NULL: bytes */
+    const char *tokenizer_path; /* NULL: tokens are bytes */
     Tokenizer   tokenizer;
     Eot         eot;
     Documents  *documents;      /* owned */
 } Job;
 
-/* The shards of a split, as they fill. */
+/* The shards of a split that are being written. */
 typedef struct {
     const Job   *job;
     const char  *split;
@@ -62,7 +64,7 @@ typedef struct {
     int64_t      files, tokens, in_shard, bytes;
 } Shards;
 
-/* Ends the verb; nothing half-written stays. */
+/* Removes unfinished files and ends the verb. */
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) {
     char    text[PATH_MAX + 512];
@@ -148,8 +150,8 @@ static void find_documents(Job *job) {
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))
         fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
-    signals_install(); /* from here on a request to stop leaves nothing half-written */
-    int rc = io_remove_tree(job->tmp); /* of a run that was killed */
+    signals_install(); /* from here on a request to stop removes unfinished files */
+    int rc = io_remove_tree(job->tmp); /* left by a killed call */
     if (rc == 0) rc = io_mkdirs(job->tmp);
     if (rc < 0) give_up(job, EXIT_IO, "cannot write into the folder %s: %s", job->out, io_error_text(rc));
     exit_code = documents_keep_pipes(job->documents, job->tmp, fault);
@@ -158,7 +160,7 @@ static void find_documents(Job *job) {
 
 /* --- shards of an earlier run ------------------------------------------------------------------------------------- */
 
-/* The number in the name of a shard of the split; -1: the name is no such shard's. */
+/* Returns the number in the name of a shard of the split, or -1 for another name. */
 static int64_t shard_number(const char *name, const char *split) {
     char   again[PATH_MAX];
     size_t length = strlen(split);
@@ -168,8 +170,8 @@ static int64_t shard_number(const char *name, const char *split) {
     return strcmp(name, again) == 0 ? number : -1;
 }
 
-/* Returns the tokens of a shard of this verb, 0 for an empty file, or -1 for any other file. vocab_size: as the notes
- * beside it say; bytes are looked at one by one. */
+/* Returns the tokens of a shard of this verb, 0 for an empty file, or -1 for any other file. vocab_size: from the
+ * notes beside it. For byte tokens every value is checked. */
 static int64_t own_tokens(const char *path, int64_t vocab_size) {
     uint8_t     start[SHARD_HEADER_BYTES];
     char        fault[SHARD_FAULT_CHARS];
@@ -226,8 +228,9 @@ static int refuse_others_folder(const Job *job) {
     return 1;
 }
 
-/* Refuses a shard's name on another's file: the verb replaces or removes only its own, which the notes beside them
- * count. A run that was killed while it moved its shards has left other counts. Returns their number. */
+/* Refuses files that have the name of a shard but were not written by this verb, because it replaces or removes only
+ * its own. The notes beside the shards count those. A call that was killed while it moved its shards leaves other
+ * counts. Returns the number of shards. */
 static int64_t refuse_others_files(const Job *job) {
     int64_t        count = 0, tokens[2] = {0, 0}, noted[2];
     char           path[PATH_MAX];
@@ -261,7 +264,7 @@ NORETURN static void cannot_write(Shards *s, int error) {
 
 static void finish_shard(Shards *s) {
     ShardWriter *w = s->writer;
-    s->writer = NULL; /* finish frees it */
+    s->writer = NULL; /* shard_writer_finish frees it */
     int rc = w ? shard_writer_finish(w) : 0;
     if (rc < 0) cannot_write(s, rc);
     s->files += w != NULL;
@@ -292,7 +295,7 @@ static void put_eot(Shards *s, Eot where) {
     if (s->job->tokenizer.kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &s->job->tokenizer.file.end_of_text, 1);
 }
 
-/* What is held out: document i of n where a share of them falls on it, or all text from a byte on. */
+/* What is held out: `count` of `documents`, evenly spread, or all text from first_byte on. */
 typedef struct { int64_t documents, count, first_byte; } HeldOut;
 
 /* State of writing documents into the shards of the two splits. */
@@ -303,7 +306,7 @@ typedef struct {
     int64_t document, bytes; /* documents begun, and bytes read so far */
     int     is_row;
     char    last;            /* last byte read; '\n' before the first */
-    char *window; /* owned [CUT_WINDOW]: text at the planned border of the held-out part, not written yet */
+    char *window; /* owned [CUT_WINDOW]: unwritten text at the planned beginning of the held-out text */
     size_t  windows;
 } Writer;
 
@@ -327,9 +330,9 @@ static void begin_document(void *writer, int is_row) {
     put_eot(w->now, EOT_FIRST);
 }
 
-/* Returns the place in the window where the held-out text begins: at the beginning of a line. If there is none and no
- * more text follows (is_last): at a space between words, else at a character. If tokens are bytes it may be any
- * character. Returns -1 if there is no such place. */
+/* Returns the index in the window where the held-out text begins, which is the beginning of a line. If there is none
+ * and no more text follows (is_last), it is a space between words, else a character. If tokens are bytes it may be any
+ * character. Returns -1 if there is no such index. */
 static int64_t cut_in(const Writer *w, int is_last) {
     const char *text = w->window;
     size_t      n = w->windows, at;
@@ -355,7 +358,7 @@ static void put_window(Writer *w, int64_t cut) {
     put_text(w, w->window + first, n - first);
 }
 
-/* Writes text. From the planned border of the held-out part on, text is kept in the window until a place to cut is
+/* Writes text. From the planned beginning of the held-out text on, text is kept in the window until a place to cut is
  * known. */
 static void take_text(void *writer, const char *text, size_t bytes) {
     Writer *w = (Writer *)writer;
@@ -378,7 +381,7 @@ static void take_text(void *writer, const char *text, size_t bytes) {
 static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
     if (w->windows > 0)
-        put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* else the next document is held out */
+        put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* with -1 the next document is held out */
     if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES) encoder_put(&w->encoder, "\n", 1);
     encoder_end(&w->encoder);
     put_eot(w->now, EOT_LAST);
@@ -392,7 +395,8 @@ static HeldOut choose_held(const Job *job) {
     if (exit_code) give_up(job, exit_code, "%s", fault);
     if (bytes == 0) return (HeldOut){.first_byte = INT64_MAX};
     HeldOut held = {documents, (int64_t)(job->val * (double)documents), INT64_MAX};
-    if (held.count == 0 && documents > 1 && documents_have_rows(job->documents)) held.count = 1; /* rows stay whole */
+    /* Rows are not cut, so at least one is held out. */
+    if (held.count == 0 && documents > 1 && documents_have_rows(job->documents)) held.count = 1;
     if (held.count > 0) return held;
     int64_t held_bytes = (int64_t)(job->val * (double)bytes);
     if (held_bytes == 0)
@@ -422,8 +426,8 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     return w.encoder.invalid;
 }
 
-/* Copies a file into the folder of the shards, under that name: unpacked, and as UTF-8 without a mark, as other
- * programs read it. */
+/* Copies a file into the folder of the shards, under that name. The copy is unpacked, and UTF-8 without a mark, so that
+ * other programs can read it. */
 static void copy_beside(const Job *job, const char *from, const char *name) {
     char    to[PATH_MAX], fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
     int64_t read = io_read_file(from, COPIED_BYTES, &text);
@@ -436,8 +440,8 @@ static void copy_beside(const Job *job, const char *from, const char *name) {
     if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, io_error_text(rc));
 }
 
-/* Copies the files of the tokenizer, under the names by which they will be found beside the shards. The last two say
- * which tokens begin and end a text. */
+/* Copies the files of the tokenizer, under names that are found beside the shards. The last two files name the tokens
+ * that begin and end a text. */
 static void copy_tokenizer(const Job *job) {
     static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
                                         "special_tokens_map.json"};
@@ -506,7 +510,7 @@ static void write_notes(const Job *job, const Shards *train, const Shards *val) 
     size_t  size;
     int64_t tokens = train->tokens + val->tokens, bytes = train->bytes + val->bytes;
     if (job->tokenizer_path) copy_tokenizer(job);
-    if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows among them */
+    if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* includes newlines between rows */
     FILE *notes = open_notes(&text, &size);
     fprintf(notes,
             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, "
@@ -530,8 +534,8 @@ static void move_into_place(const Job *job, const char *split, int64_t files) {
     }
 }
 
-/* Removes the shards that an earlier run has left beyond ours: a glob over the folder must find this run's and no
- * others. */
+/* Removes shards of an earlier call with higher numbers, because a glob over the folder must find only the new ones.
+ * Returns their number. */
 static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_files) {
     int64_t        removed = 0;
     struct dirent *entry;
@@ -565,7 +569,7 @@ int verb_tokenize(int argc, char **argv) {
     find_documents(&job);
     int64_t invalid = write_shards(&job, &trained, &held), total = trained.bytes + held.bytes;
     lock_keep(job.lock);
-    write_notes(&job, &trained, &held); /* no shard is there without them */
+    write_notes(&job, &trained, &held); /* before the shards, which never exist without notes */
     move_into_place(&job, "train", trained.files);
     move_into_place(&job, "val", held.files);
     int64_t removed = remove_stale(&job, trained.files, held.files);

@@ -1,5 +1,6 @@
-/* train_tokenizer.c - the verb `train-tokenizer`: a byte-pair vocabulary learnt from text, as the tokenizer.json that
- * `tokenize`, training and Hugging Face tokenizers read. The same texts, in the same order, give the same file.
+/* train_tokenizer.c - the verb `train-tokenizer`: learns a byte-pair vocabulary from text, and writes the
+ * tokenizer.json that `tokenize`, training and Hugging Face tokenizers read. Equal texts in equal order give equal
+ * files.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 
 
 enum { LEAST_IDS = 257 /* the bytes and <|endoftext|> */, MOST_IDS = 1 << 20, LEAST_MEMORY = 1000000 };
-enum { COUNTED_PART = 8 /* of the memory: the rest is for pairs */ };
+enum { COUNTED_PART = 8 /* 1/8 of the memory is for words; the rest is for pairs */ };
 static const char END_OF_TEXT[] = "<|endoftext|>";
 
 typedef struct {
@@ -27,7 +28,7 @@ typedef struct {
     DocumentOptions inputs;    /* owns inputs.skip */
     int32_t     vocab_size;
     double      memory_bytes;
-    char      **text;          /* borrowed, of argv */
+    char      **text;          /* borrowed from argv */
     int         texts;
 } Asked;
 
@@ -71,7 +72,7 @@ typedef struct {
     Split      *split;
     BpeTrainer *trainer;
     Cutter      cutter;
-    int64_t     bytes, begun; /* bytes of all text, and those of this document that have left the cutter */
+    int64_t     bytes, begun; /* bytes of all text; bytes of this document that were counted */
 } Counting;
 
 static void count_word(void *with, const char *word, size_t bytes) { bpe_trainer_add((BpeTrainer *)with, word, bytes); }
@@ -112,7 +113,7 @@ static Documents *count_texts(const Asked *a, Counting *c) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Ids 0 to 255 are the bytes, then the merges, then the end of a text. */
+/* Returns the text of tokenizer.json. Ids 0 to 255 are the bytes. Then come the merges, and last the end of a text. */
 static char *vocabulary_json(const char *pattern, const int32_t *left, const int32_t *right, int32_t merges, size_t *bytes) {
     Bpe   *b = bpe_create();
     size_t room = 256;
@@ -140,7 +141,8 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
     return json;
 }
 
-/* Shards are of no use with another tokenizer than theirs, and a vocabulary cannot be made again without its text. */
+/* Refuses a folder with files of a tokenizer. Shards are useless with another tokenizer, and a vocabulary cannot be
+ * made again without its text. */
 static void refuse_to_write_over(const char *out) {
     static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
     for (int i = 0; i < 4; i++) {

@@ -1,4 +1,4 @@
-/* verbs.c - see verbs.h: the table of verbs, and the way to each; --version. */
+/* verbs.c - see verbs.h: the table of verbs, their dispatch, and --version. */
 #include "run/verbs/verbs.h"
 
 #include <cjson/cJSON.h>
@@ -114,7 +114,7 @@ static int print_version(void) {
     return EXIT_DONE;
 }
 
-/* Exit 64 with the likely mistake: the first argument is no verb, no option and no file. */
+/* Refuses a first argument that is no verb, no option and no file: exit 64 with the likely mistake. */
 static NORETURN void refuse_word(const char *word) {
     const char *words[sizeof VERBS / sizeof *VERBS + 4];
     int         count = 0;
@@ -144,15 +144,16 @@ int is_verb(int argc, char **argv) {
     return (!strpbrk(word, "./") || strchr(word, '=')) && access(word, F_OK) != 0;
 }
 
-/* "sample --help" asks for help, wherever the word stands; "tokenize help" has a text of that name, if there is one. */
+/* Returns 1 for "sample --help", at any position of --help. "tokenize help" is help unless a file of that name
+ * exists. */
 static int asks_for_help(int argc, char **argv) {
     for (int i = 2; i < argc; i++)
         if (is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0))) return 1;
     return 0;
 }
 
-/* Refuses a key of the verb that is given twice, as a config does. Keys of the config may come twice behind the name of
- * a config, and the last one counts: scripts put the user's own behind theirs. */
+/* Refuses a key of the verb that is given twice, like a config does. Keys of the config may come twice after the name
+ * of a config, and the last one counts, because scripts append the keys of the user to their own. */
 static void refuse_twice(const Verb *verb, int argc, char **argv) {
     for (const VerbKey *key = verb->keys; key && key->name; key++) {
         const char *first = NULL;
@@ -167,7 +168,7 @@ static void refuse_twice(const Verb *verb, int argc, char **argv) {
 
 static int do_verb(const Verb *verb, int argc, char **argv) {
     if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
-    if (!verb) return verb_help(argc - 2, argv + 2); /* the word is one of HELP_WORDS */
+    if (!verb) return verb_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
     if (asks_for_help(argc, argv)) return verb_help(1, argv + 1);
     refuse_twice(verb, argc, argv);
     return verb->main(argc - 1, argv + 1);
@@ -181,16 +182,16 @@ int verb_main(int argc, char **argv) {
     }
     const Verb *verb = verb_find(argv[1]);
     if (!verb && !is_one_of(argv[1], HELP_WORDS) && !is_one_of(argv[1], VERSION_WORDS)) {
-        world_expect(launch); /* this was to be a run of all ranks */
+        world_expect(launch); /* the user probably meant a run of all ranks */
         refuse_word(argv[1]);
     }
     int of_ranks = verb && (verb->main == verb_sample || verb->main == verb_eval) && verb_is_of_ranks(argc, argv);
     if (of_ranks) world_expect(launch);
-    else if (launch_is_mpirun(launch) && launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
+    else if (launch_is_mpirun(launch) && launch.rank > 0) return EXIT_DONE; /* only rank 0 runs the verb */
     else if (launch_is_mpirun(launch) && launch.size > 1 && verb)
         fprintf(stderr, "train_gpt: %s is done once, by rank 0; the other %d processes have nothing to do\n", argv[1], launch.size - 1);
     else if (!launch.launched && verb) launch_explain_alone();
-    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is then an error of writing, with a path */
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
     start_computing();
     int status = do_verb(verb, argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");

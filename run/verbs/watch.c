@@ -1,6 +1,6 @@
-/* watch.c - `train_gpt watch RUN... [once=true]`: runs in the terminal, redrawn from their files every two seconds, on
- * any machine that sees the folders. A block a run: its state, its newest numbers, its losses as a curve of braille
- * dots. */
+/* watch.c - `train_gpt watch RUN... [once=true]`: shows runs in the terminal, redrawn from their files every two
+ * seconds, on any machine that sees the folders. Each run is a block: its state, its newest numbers, its losses as a
+ * curve of braille dots. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,13 +27,13 @@ enum {
     MOST_RUNS = 64,
     LEAST_COLUMNS = 30,
     MOST_COLUMNS = 100,
-    MARGIN = 8 /* of the curve: its greatest and least value */
+    MARGIN = 8 /* columns left of the curve, with its greatest and least value */
 };
 enum { LINE_BYTES = 1024, MOST_ROWS = 6, ROWS_ONCE = 4, PAUSE_S = 2 };
 
 typedef struct {
     int columns, rows, colour;
-} Screen; /* rows: of a curve */
+} Screen; /* rows: height of a curve */
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
@@ -52,14 +52,14 @@ static const char *colour(const Screen *s, const char *code, char out[16]) {
     return out;
 }
 
-/* The characters of a text, as columns of a terminal: names of folders are taken as one column each. */
+/* Returns the columns of a text in a terminal. Each character counts as one column. */
 static int width(const char *text) {
     int columns = 0;
     for (; *text; text++) columns += ((unsigned char)*text & 0xc0) != 0x80;
     return columns;
 }
 
-/* As much of a text as fits. */
+/* Writes as many characters of a text as fit into `columns`. */
 static void put_fitting(FILE *out, const char *text, int columns) {
     for (; *text; text++) {
         int is_start = ((unsigned char)*text & 0xc0) != 0x80;
@@ -68,7 +68,7 @@ static void put_fitting(FILE *out, const char *text, int columns) {
     }
 }
 
-/* The state and the step, in as many words as leave the name `least` columns. */
+/* Writes state and step, as long as the name still has `least` columns. */
 static void describe(char out[160], const Screen *s, const WatchRun *w, int least) {
     const char *state = STATES[w->state].word;
     long long   step = (long long)w->last.step, steps = (long long)w->steps;
@@ -83,7 +83,7 @@ static void describe(char out[160], const Screen *s, const WatchRun *w, int leas
     if (width(out) > room) snprintf(out, 160, "%s", state);
 }
 
-/* first-try                                   running · step 210/400 · 52 % */
+/* Writes the first line of a block: first-try            running · step 210/400 · 52 % */
 static void put_head(FILE *out, const Screen *s, const WatchRun *w) {
     enum { WANTED_NAME = 12 };
     char right[160], on[16], off[16], shown[4096];
@@ -96,7 +96,7 @@ static void put_head(FILE *out, const Screen *s, const WatchRun *w) {
     fprintf(out, "%s%s%s\n", colour(s, STATES[w->state].colour, on), right, colour(s, "0", off));
 }
 
-/* Pieces of a line, as many as fit, two blanks between them. */
+/* Writes as many fields of a line as fit, with blanks between them. */
 static void put_pieces(FILE *out, const Screen *s, char piece[][64], int pieces) {
     int used = 2;
     fputs("  ", out);
@@ -139,7 +139,7 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
     put_pieces(out, s, piece, 6);
 }
 
-/* A terminal that is redrawn gets as much of it as fits in a line. */
+/* Writes the message of a failed run, as much as fits in a line. */
 static void put_message(FILE *out, const Screen *s, const WatchRun *w) {
     char shown[sizeof w->message];
     if (w->state != WATCH_FAILED) return;
@@ -150,7 +150,7 @@ static void put_message(FILE *out, const Screen *s, const WatchRun *w) {
 
 /* --- the curve ---------------------------------------------------------------------------------------------------- */
 
-/* The mean loss of column x of n; NaN: it has none. */
+/* Returns the mean loss of column x of n, or NaN if it has none. */
 static double mean_at(const Curve *c, int x, int n) {
     int    first = (int)((int64_t)c->slots * x / n), end = (int)((int64_t)c->slots * (x + 1) / n);
     double sum = 0, count = 0;
@@ -159,7 +159,8 @@ static double mean_at(const Curve *c, int x, int n) {
     return count > 0 ? sum / count : NAN;
 }
 
-/* The range of the columns after the first twentieth: there the loss falls too fast for few rows. */
+/* Finds the range of the columns without the first twentieth, in which the loss falls too fast for few rows. Returns 0
+ * if there is none. */
 static int range_of(const double *value, int n, double *low, double *high) {
     *low = INFINITY, *high = -INFINITY;
     for (int x = n >= 20 ? n / 20 : 0; x < n; x++)
@@ -169,7 +170,7 @@ static int range_of(const double *value, int n, double *low, double *high) {
     return 1;
 }
 
-/* Braille: a character is two columns of four dots. */
+/* Bits of the braille dots. A character has two columns of four dots. */
 static const unsigned char DOTS[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
 
 static void put_curve(FILE *out, const Screen *s, const Curve *c) {
@@ -183,13 +184,13 @@ static void put_curve(FILE *out, const Screen *s, const Curve *c) {
     if (!range_of(value, n, &low, &high)) return;
     for (int x = 0; x < n; x++) {
         int y = isfinite(value[x]) ? (int)lround((4 * s->rows - 1) * (high - value[x]) / (high - low)) : -1;
-        int above = y < 0; /* no loss, or one above the picture */
+        int above = y < 0; /* no loss, or a loss above the picture */
         for (int at = last < 0 || above ? y
                       : last < y        ? last + 1
                       : last > y        ? last - 1
                                         : y;
              !above; at += at < y ? 1 : -1) {
-            cell[at / 4][x / 2] |= DOTS[at % 4][x % 2]; /* from the height of the dot before to its own */
+            cell[at / 4][x / 2] |= DOTS[at % 4][x % 2]; /* dots from the height of the last one to this one */
             if (at == y) break;
         }
         last = above ? -1 : y;
@@ -200,7 +201,7 @@ static void put_curve(FILE *out, const Screen *s, const Curve *c) {
         else if (row == s->rows - 1) snprintf(label, sizeof label, fabs(low) < 1000 ? "%.3f" : "%.4g", low);
         fprintf(out, "%s%*s %s%s", colour(s, "2", on), MARGIN, label, colour(s, "0", off), colour(s, "36", on));
         for (int x = 0; x < cells; x++) {
-            unsigned code = 0x2800u + cell[row][x]; /* as UTF-8 */
+            unsigned code = 0x2800u + cell[row][x]; /* written as UTF-8 */
             fputc(0xe0 | code >> 12, out), fputc(0x80 | (code >> 6 & 0x3f), out), fputc(0x80 | (code & 0x3f), out);
         }
         fprintf(out, "%s\n", colour(s, "0", off));
@@ -238,7 +239,7 @@ static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
     }
 }
 
-/* Each frame stands over the one before, on a screen of its own, until a signal asks for the end. */
+/* Redraws the frame on the alternate screen until a signal ends it. */
 static void keep_watching(WatchRun *run, int runs) {
     static const struct timespec PAUSE = {.tv_sec = PAUSE_S};
     sigset_t                     ends;
@@ -280,7 +281,7 @@ int verb_watch(int argc, char **argv) {
     for (int i = 0; i < runs; i++) watch_run_begin(&run[i], dir[i]);
     if (!once) keep_watching(run, runs);
     Screen s = screen_now(runs, 1);
-    put_blocks(stdout, &s, run, runs); /* the last frame stays */
+    put_blocks(stdout, &s, run, runs); /* the last frame stays on the screen */
     free(run);
     return EXIT_DONE;
 }

@@ -38,7 +38,7 @@ static void keep(WatchRun *w, const MetricsLine *l) {
     if (l->kind == LINE_EVAL) {
         w->eval = *l;
         curve_eval(&w->curve, l->step, l->loss);
-    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) { /* a server has rounds alone */
+    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) { /* rounds: of a server */
         int64_t before = w->last.step > 0 ? w->last.step : 0;
         double  steps = l->kind == LINE_OUTER ? (double)(l->step - before) : 1;
         w->last = *l;
@@ -47,7 +47,7 @@ static void keep(WatchRun *w, const MetricsLine *l) {
     }
 }
 
-/* Whether what was read is still there: a resume or a rollback cuts the log. */
+/* Returns 1 if the log still has the bytes that were read. A resume or a rollback cuts it. */
 static int is_as_before(const WatchRun *w, FILE *f) {
     char    now[WATCH_TAIL];
     int64_t bytes = w->at < WATCH_TAIL ? w->at : WATCH_TAIL;
@@ -96,7 +96,8 @@ double watch_run_median_ms(const WatchRun *w) {
 
 /* --- the lock ----------------------------------------------------------------------------------------------------- */
 
-/* A process of this host is asked for; another host's shows itself by its beat, between looks or by the file's age. */
+/* Returns 1 if the holder is alive. On this host the kernel knows its process. On another host its beat must have
+ * changed between looks, or the file must be recent. */
 static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, const char *path, double now) {
     struct stat st;
     char        host[256] = "";
@@ -105,10 +106,10 @@ static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, c
     if (strcmp(h->host, self.host) == 0) return strcmp(h->boot, self.boot) == 0 && holder_lives(h);
     if (!w->lock[0]) w->still_since_ms = clock_ms() - (stat(path, &st) == 0 ? fmax(0, now - (double)st.st_mtim.tv_sec) * 1e3 : 0);
     else if (strcmp(text, w->lock) != 0) w->still_since_ms = clock_ms();
-    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS; /* the wall clock may jump between two looks */
+    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS; /* the wall clock may jump */
 }
 
-/* Stores the last message of log.txt if nothing but its own further lines, which are indented, follows it. */
+/* Stores the last message of log.txt if only the indented further lines of that message follow it. */
 static void read_message(WatchRun *w) {
     enum { END_BYTES = 8192 };
     static const char MARK[] = "train_gpt: ", WARNING[] = "train_gpt: warning:";
@@ -116,7 +117,7 @@ static void read_message(WatchRun *w) {
     FILE  *f = io_open_stream(path_of("%s/log.txt", w->dir).text, IO_READ);
     w->message[0] = 0;
     if (!f) return;
-    if (fseeko(f, -END_BYTES, SEEK_END) != 0) rewind(f); /* it is shorter */
+    if (fseeko(f, -END_BYTES, SEEK_END) != 0) rewind(f); /* the file is shorter */
     text[fread(text, 1, END_BYTES, f)] = 0;
     fclose(f);
     for (char *at = text; at && *at; at = strchr(at, '\n'), at = at ? at + 1 : NULL)

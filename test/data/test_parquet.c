@@ -115,7 +115,7 @@ static void a_cut_file_is_refused(void **state) {
         while (size-- > 0) {
             assert_int_equal(truncate(copy, (off_t)size), 0);
             assert_int_equal(read_all("text", fault), -1);
-            if (!strstr(fault, "truncated")) fail_msg("%s, %zu bytes: %s", FIXTURES[f].name, size, fault);
+            if (!strstr(fault, "truncated") && !strstr(fault, "does not end with its footer")) fail_msg("%s, %zu bytes: %s", FIXTURES[f].name, size, fault);
         }
         free(data);
     }

@@ -74,7 +74,7 @@ for made in sharded quirks bf16; do
 done
 expect "from several files and from one: the same weights" same_weights "$WORK/from-sharded" "$WORK/from-quirks" step_00000001
 expect "sample takes its folder" quiet "$TRAIN" sample "$WORK/made/sharded" tokens=8
-expect "a head of its own is refused" exits 65 'lm_head.weight is not wte.weight' train run.dir="$WORK/untied" model.init_from="$WORK/made/untied"
+expect "a head of its own is refused" exits 65 'lm_head.weight is not the embedding' train run.dir="$WORK/untied" model.init_from="$WORK/made/untied"
 
 # The tokenizers of checkpoints: bytes, one learnt here, and a .tiktoken file converted to tokenizer.json.
 make --no-print-directory B="$B" "$B/test/data/dump_ids" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }

@@ -195,7 +195,7 @@ static void test_two_dimensions(void **state) {
     ledger_free(&step);
 }
 
-/* Bytes of a step by axis, by the formulas of docs/parallel.md: tensor, context and stages, each together with the
+/* Bytes of a step by axis, by the formulas of docs/parallel-inside.md: tensor, context and stages, each together with the
  * others. */
 static void test_sent_on_a_grid(void **state) {
     (void)state;
