@@ -195,8 +195,8 @@ static void test_two_dimensions(void **state) {
     ledger_free(&step);
 }
 
-/* Bytes of a step by axis, by the formulas of docs/parallel-inside.md: tensor, context and stages, each together with the
- * others. */
+/* Bytes of a step by axis, by the formulas of docs/parallel-inside.md: tensor, context and stages, each together with
+ * the others. */
 static void test_sent_on_a_grid(void **state) {
     (void)state;
     enum { TENSOR = 2, CONTEXT = 2, STAGES = 2, L = 4, C = 48, B = 2, T = 512, M = 4, A = 2, N = B * T / CONTEXT };

@@ -100,8 +100,8 @@ static void free_links_leave_the_operations(void **state) {
     }
 }
 
-/* Bytes by docs/parallel-inside.md: 10 L M (t-1)/t N C A in the blocks; embedding and head 2 M (t-1)/t N C A each, and 24 M
- * (t-1)/t N. */
+/* Bytes by docs/parallel-inside.md: 10 L M (t-1)/t N C A in the blocks; embedding and head 2 M (t-1)/t N C A each, and
+ * 24 M (t-1)/t N. */
 static void tensor_collectives_block(void **state) {
     (void)state;
     Config    c = config_of(2, 1, 1, 1, 1, 1);
