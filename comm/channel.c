@@ -14,6 +14,7 @@
 #include "comm/socket.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/xalloc.h"
 
 enum { DROPS = 64 /* reads of 64 KiB in a call while the channel ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
 
@@ -281,10 +282,9 @@ static void set_wakes_at(Channel *c) {
 static int whole_ms(double ms) { return ms <= 0 ? 0 : ms > 1e6 ? 1000000 : (int)ms + 1; }
 
 int channel_wait(Channel *const *c, int count, int listening, double ms) {
-    struct pollfd *p = malloc(sizeof *p * (size_t)(count + 1));
+    struct pollfd *p = xmalloc(sizeof *p * (size_t)(count + 1), "the list of connections to wait for");
     int            polled = 0, now = 0;
     double         began = clock_ms();
-    if (!p) fail(EXIT_MEMORY, "no memory to wait for %d connections", count);
     for (int i = 0; i < count; i++) {
         if (!c[i]) continue;
         if (c[i]->state != CHANNEL_WHOLE || (c[i]->is_ready && !c[i]->is_given)) now = 1;

@@ -9,13 +9,13 @@
 #include "comm/internal.h"
 #include "core/clock.h"
 #include "core/failpoints.h"
+#include "core/xalloc.h"
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
 Comm *comm_make(World *w, const char *name) {
-    Comm *c = (Comm *)calloc(1, sizeof *c);
-    if (c) c->member = (int *)malloc(sizeof *c->member);
-    if (!c || !c->member) fail(EXIT_MEMORY, "no memory for a group of ranks");
+    Comm *c = xcalloc(1, sizeof *c, "a group of ranks");
+    c->member = xmalloc(sizeof *c->member, "a group of ranks");
     snprintf(c->name, sizeof c->name, "%s", name);
     c->world = w;
     c->size = 1;
@@ -33,8 +33,7 @@ void comm_drop(Comm *c) {
 }
 
 void comm_make_dry(Comm *c, const int *member, int size, int rank) {
-    c->member = (int *)realloc(c->member, sizeof *c->member * (size_t)size);
-    if (!c->member) fail(EXIT_MEMORY, "no memory for a group of ranks");
+    c->member = xrealloc(c->member, sizeof *c->member * (size_t)size, "a group of ranks");
     memcpy(c->member, member, sizeof *member * (size_t)size);
     c->size = size, c->rank = rank;
 }
@@ -84,16 +83,14 @@ static Comm *group_of(Comm *parent, const int *ranks, int size, const char *name
 
 Comm *comm_group(Comm *job, Mesh mesh, unsigned axes, const char *name) {
     CHECK(mesh_ranks(mesh) == job->size, "a grid of %d among %d ranks", mesh_ranks(mesh), job->size);
-    int *ranks = (int *)malloc(sizeof *ranks * (size_t)job->size);
-    if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
+    int *ranks = xmalloc(sizeof *ranks * (size_t)job->size, "a group of ranks");
     Comm *c = group_of(job, ranks, mesh_group(mesh, job->rank, axes, ranks), name);
     free(ranks);
     return c;
 }
 
 Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name) {
-    int *ranks = (int *)malloc(sizeof *ranks * (size_t)size), is_here = 0;
-    if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
+    int *ranks = xmalloc(sizeof *ranks * (size_t)size, "a group of ranks"), is_here = 0;
     for (int i = 0; i < size; i++) is_here |= (ranks[i] = first + i * stride) == parent->rank;
     CHECK(is_here && ranks[size - 1] < parent->size, "rank %d of %d in a group from %d on", parent->rank, parent->size, first);
     Comm *c = group_of(parent, ranks, size, name);
@@ -265,9 +262,8 @@ void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *recei
 }
 
 static char *gather_from_one(const void *data, size_t bytes, size_t **bytes_of_rank) {
-    char *all = (char *)malloc(bytes ? bytes : 1);
-    *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank);
-    if (!all || !*bytes_of_rank) fail(EXIT_MEMORY, "no memory to gather %zu bytes", bytes);
+    char *all = xmalloc(bytes, "what a rank gathers");
+    *bytes_of_rank = xmalloc(sizeof **bytes_of_rank, "what a rank gathers");
     if (bytes) memcpy(all, data, bytes);
     (*bytes_of_rank)[0] = bytes;
     return all;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/internal.h"
+#include "core/xalloc.h"
 
 enum { ID_CHARS = 64, WARNINGS = 8 };
 
@@ -34,11 +35,10 @@ static void warn_of_sharers(const Comm *c, const char (*id)[ID_CHARS]) {
 }
 
 int comm_device_sharers(Comm *c, const char *device_id) {
-    char    mine[ID_CHARS] = "", (*id)[ID_CHARS] = (char(*)[ID_CHARS])calloc((size_t)c->size, ID_CHARS);
+    char    mine[ID_CHARS] = "", (*id)[ID_CHARS] = xcalloc((size_t)c->size, ID_CHARS, "the devices of the ranks");
     size_t *bytes;
     int64_t known = device_id[0] != 0;
     int     sharers = 0;
-    if (!id) fail(EXIT_MEMORY, "no memory for the devices of %d ranks", c->size);
     comm_all_reduce_i64(c, &known, 1, COMM_MIN);
     if (known) {
         snprintf(mine, sizeof mine, "%s", device_id);

@@ -14,6 +14,7 @@
 
 #include "comm/internal.h"
 #include "core/clock.h"
+#include "core/xalloc.h"
 
 enum { PIECE_BYTES = 1 << 30 }; /* longest message, because MPI counts with int */
 
@@ -148,8 +149,7 @@ void world_start(World *w, Launch launch) {
     MPI_Comm_rank(w->local, &w->local_rank);
     MPI_Comm_size(w->local, &w->local_size);
 
-    w->host = calloc((size_t)w->size, sizeof *w->host);
-    if (!w->host) fail(EXIT_MEMORY, "no memory for the names of %d ranks", w->size);
+    w->host = xcalloc((size_t)w->size, sizeof *w->host, "the host names of the ranks");
     char mine[HOST_CHARS] = "";
     gethostname(mine, sizeof mine - 1);
     MPI_CHECK(w, MPI_Allgather(mine, HOST_CHARS, MPI_CHAR, w->host, HOST_CHARS, MPI_CHAR, MPI_COMM_WORLD));
@@ -176,8 +176,7 @@ static void meet(Comm *c) {
     const World *w = c->world;
     MPI_Comm_rank(c->small, &c->rank);
     MPI_Comm_size(c->small, &c->size);
-    c->member = (int *)realloc(c->member, sizeof *c->member * (size_t)c->size);
-    if (!c->member) fail(EXIT_MEMORY, "no memory for a group of %d ranks", c->size);
+    c->member = xrealloc(c->member, sizeof *c->member * (size_t)c->size, "a group of ranks");
     MPI_CHECK(w, MPI_Allgather(&w->rank, 1, MPI_INT, c->member, 1, MPI_INT, c->small));
     MPI_CHECK(w, MPI_Comm_dup(c->small, &c->ring));
 }
@@ -286,9 +285,8 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
     MPI_Request request;
     *bytes_of_rank = NULL;
     if (c->rank == root) {
-        of = (uint64_t *)malloc(sizeof *of * (size_t)c->size);
-        *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank * (size_t)c->size);
-        if (!of || !*bytes_of_rank) fail(EXIT_MEMORY, "no memory to gather from %d ranks", c->size);
+        of = xmalloc(sizeof *of * (size_t)c->size, "what a rank gathers");
+        *bytes_of_rank = xmalloc(sizeof **bytes_of_rank * (size_t)c->size, "what a rank gathers");
     }
     MPI_CHECK(c->world, MPI_Igather(&mine, 1, MPI_UINT64_T, of, 1, MPI_UINT64_T, root, c->small, &request));
     await(c, request);
@@ -299,8 +297,7 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
     size_t total = 0;
     for (int r = 0; r < c->size; r++) total += (*bytes_of_rank)[r] = (size_t)of[r];
     free(of);
-    char *all = (char *)malloc(total ? total : 1), *to = all;
-    if (!all) fail(EXIT_MEMORY, "no memory to gather %zu bytes", total);
+    char *all = xmalloc(total, "what a rank gathers"), *to = all;
     for (int r = 0; r < c->size; r++) {
         if (r != root) receive_bytes(c, to, (*bytes_of_rank)[r], r);
         else if (bytes) memcpy(to, data, bytes);

@@ -27,6 +27,7 @@
 #include "core/clock.h"
 #include "core/kernel.cuh"
 #include "core/layout.h"
+#include "core/xalloc.h"
 
 /* Longest wait for a start or end, as long as the watchdog allows a start. The first collective connects the peers. */
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
@@ -323,8 +324,7 @@ void nccl_open(Comm *c) {
     int          blocks = comm_library_blocks(COMM_NCCL, use);
     config.blocking = 0;
     if (blocks) config.minCTAs = 1, config.maxCTAs = blocks;
-    Nccl *n = c->nccl = (Nccl *)calloc(1, sizeof *n);
-    if (!n) fail(EXIT_MEMORY, "no memory for a communicator");
+    Nccl *n = c->nccl = (Nccl *)xcalloc(1, sizeof *n, "a communicator");
     n->joined = -1;
     fix_algorithm();
     if (c->rank == 0) {

@@ -12,6 +12,7 @@
 #include "core/clock.h"
 #include "core/failpoints.h"
 #include "core/layout.h"
+#include "core/xalloc.h"
 
 static const double PATIENCE_MS = 10;
 
@@ -35,8 +36,7 @@ Failpoint queue_obey_test(World *w, const char *point) {
 static Op *new_op(World *w) {
     if (w->ops == w->op_room) {
         w->op_room = w->op_room ? 2 * w->op_room : 16;
-        w->op = (Op *)realloc(w->op, sizeof(Op) * (size_t)w->op_room);
-        if (!w->op) fail(EXIT_MEMORY, "no memory for %d collectives in flight", w->op_room);
+        w->op = xrealloc(w->op, sizeof(Op) * (size_t)w->op_room, "the collectives in flight");
     }
     return (Op *)memset(&w->op[w->ops++], 0, sizeof(Op));
 }

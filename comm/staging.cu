@@ -10,6 +10,7 @@
 
 #include "comm/internal.h"
 #include "core/kernel.cuh"
+#include "core/xalloc.h"
 
 /* Host memory for one bucket. */
 typedef struct {
@@ -30,8 +31,7 @@ struct Staging {
 
 static struct Staging *opened(World *w) {
     if (w->staging) return w->staging;
-    Staging *s = w->staging = (Staging *)calloc(1, sizeof *s);
-    if (!s) fail(EXIT_MEMORY, "no memory for staging");
+    Staging *s = w->staging = (Staging *)xcalloc(1, sizeof *s, "staging between GPU and ranks");
     CUDA_CHECK(cudaStreamCreateWithFlags(&s->queue, cudaStreamNonBlocking));
     CUDA_CHECK(cudaEventCreateWithFlags(&s->reached, cudaEventDisableTiming));
     return s;
@@ -44,8 +44,7 @@ static int take_block(Staging *s, size_t bytes) {
     for (int b = 0; b < s->blocks; b++)
         if (!s->block[b].busy && s->block[b].bytes >= bytes && (best < 0 || s->block[b].bytes < s->block[best].bytes)) best = b;
     if (best < 0) {
-        s->block = (Block *)realloc(s->block, sizeof *s->block * (size_t)(s->blocks + 1));
-        if (!s->block) fail(EXIT_MEMORY, "no memory for staging");
+        s->block = (Block *)xrealloc(s->block, sizeof *s->block * (size_t)(s->blocks + 1), "staging between GPU and ranks");
         Block *block = &s->block[best = s->blocks++];
         block->host = (char *)device_alloc_host(bytes, "a bucket on its way between ranks");
         block->bytes = bytes;

@@ -13,6 +13,7 @@
 
 #include "comm/internal.h"
 #include "core/thread.h"
+#include "core/xalloc.h"
 
 #define ADVICE "the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun"
 
@@ -97,8 +98,7 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
 
 int threads_host_processors(World *w) {
     cpu_set_t  mine, all;
-    cpu_set_t *ranks = (cpu_set_t *)malloc(sizeof *ranks * (size_t)w->local_size);
-    if (!ranks) fail(EXIT_MEMORY, "no memory for the masks of %d ranks", w->local_size);
+    cpu_set_t *ranks = xmalloc(sizeof *ranks * (size_t)w->local_size, "the processor masks of the ranks");
     CPU_ZERO(&mine);
     CPU_ZERO(&all);
     sched_getaffinity(0, sizeof mine, &mine);
@@ -145,8 +145,7 @@ static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZ
 
 int world_threads(World *w) {
     Masks  here;
-    Masks *ranks = (Masks *)malloc(sizeof *ranks * (size_t)w->local_size);
-    if (!ranks) fail(EXIT_MEMORY, "no memory for the masks of %d ranks", w->local_size);
+    Masks *ranks = xmalloc(sizeof *ranks * (size_t)w->local_size, "the processor masks of the ranks");
     if (sched_getaffinity(0, sizeof here.mine, &here.mine) != 0) CPU_ZERO(&here.mine);
     here.given = here.mine;
     if (may_widen() && getppid() > 0) sched_getaffinity(getppid(), sizeof here.given, &here.given);

@@ -11,6 +11,7 @@
 
 #include "comm/internal.h"
 #include "core/clock.h"
+#include "core/xalloc.h"
 
 static int parts_of(int64_t leaves, int ranks) {
     int parts = 0;
@@ -27,13 +28,11 @@ void comm_tree_open(Comm *c, int64_t leaves) {
     CHECK(c->ops == 0, "%d collectives in flight", c->ops);
     if (c->tree) tree_close(c);
     if (c->size == 1) return;
-    struct Tree *t = c->tree = (struct Tree *)calloc(1, sizeof *t);
-    if (!t) fail(EXIT_MEMORY, "no memory for a communicator");
+    struct Tree *t = c->tree = xcalloc(1, sizeof *t, "a communicator");
     t->leaves = leaves, t->owner = -1, t->parts = parts_of(leaves, c->size);
-    t->part = (TreePart *)calloc((size_t)t->parts, sizeof *t->part);
-    t->at = (float **)calloc((size_t)t->parts, sizeof *t->at);
-    t->receive = (MPI_Request *)calloc(2 * (size_t)t->parts, sizeof *t->receive);
-    if (!t->part || !t->at || !t->receive) fail(EXIT_MEMORY, "no memory for %d sums a step", t->parts);
+    t->part = xcalloc((size_t)t->parts, sizeof *t->part, "the sums of a step");
+    t->at = xcalloc((size_t)t->parts, sizeof *t->at, "the sums of a step");
+    t->receive = xcalloc(2 * (size_t)t->parts, sizeof *t->receive, "the sums of a step");
     for (int r = 0, at = 0; r < c->size; r++) {
         TreeNodes nodes = tree_of_rank(leaves, c->size, r);
         if (r == c->rank) t->mine = nodes.count;
@@ -145,7 +144,7 @@ int tree_sum_progress(Op *op) {
 void tree_sum_start(Op *op) {
     Comm        *c = op->comm;
     struct Tree *t = c->tree;
-    if (!t->buffer) t->buffer = (char *)aligned_alloc(64, comm_tree_bytes(COMM_RING, c->size, t->leaves));
+    if (!t->buffer) t->buffer = aligned_alloc(64, comm_tree_bytes(COMM_RING, c->size, t->leaves));
     if (!t->buffer) fail(EXIT_MEMORY, "no memory for the sums of %d ranks", c->size);
     op->messages = (op->piece_bytes + TREE_CHUNK_BYTES - 1) / TREE_CHUNK_BYTES;
     op->to_send = op->messages * (c->size - 1) * t->mine;

@@ -12,6 +12,7 @@
 #include "comm/internal.h"
 #include "core/clock.h"
 #include "core/failpoints.h"
+#include "core/xalloc.h"
 
 void world_expect(Launch launch) {
     if (launch.launched) world_expect_ranks(launch);
@@ -37,8 +38,7 @@ void world_tell_neighbours(void) {
 /* Collects the processes of this host's ranks. Ranks in separate containers may not see each other's processes. */
 static void meet_neighbours(World *w) {
     pid_t mine = getpid();
-    w->neighbour = (pid_t *)malloc(sizeof *w->neighbour * (size_t)w->local_size);
-    if (!w->neighbour) fail(EXIT_MEMORY, "no memory for the ranks of a host");
+    w->neighbour = xmalloc(sizeof *w->neighbour * (size_t)w->local_size, "the ranks of a host");
     world_local_all_gather(w, &mine, w->neighbour, sizeof mine);
     joined = w;
     if (!world_neighbour_is_gone(w)) return;
@@ -74,8 +74,7 @@ int world_neighbour_is_gone(const World *w) {
 static void be_alone(World *w) {
     error_set_rank(0, 1, NULL);
     launch_explain_alone();
-    w->host = calloc(1, sizeof *w->host);
-    if (!w->host) fail(EXIT_MEMORY, "no memory for the name of this host");
+    w->host = xcalloc(1, sizeof *w->host, "the name of this host");
     gethostname(w->host[0], HOST_CHARS - 1);
 }
 
@@ -89,9 +88,8 @@ void world_numbers(char (*host)[HOST_CHARS], int size, int *number) {
 }
 
 void world_renumber(World *w) {
-    int *number = (int *)malloc(sizeof *number * (size_t)w->size);
-    char (*host)[HOST_CHARS] = calloc((size_t)w->size, sizeof *host);
-    if (!number || !host) fail(EXIT_MEMORY, "no memory for the names of %d ranks", w->size);
+    int *number = xmalloc(sizeof *number * (size_t)w->size, "the host names of the ranks");
+    char (*host)[HOST_CHARS] = xcalloc((size_t)w->size, sizeof *host, "the host names of the ranks");
     world_numbers(w->host, w->size, number);
     for (int r = 0; r < w->size; r++) memcpy(host[number[r]], w->host[r], HOST_CHARS);
     w->rank = number[w->rank];
@@ -100,8 +98,7 @@ void world_renumber(World *w) {
 }
 
 World *world_join(Launch launch) {
-    World *w = (World *)calloc(1, sizeof *w);
-    if (!w) fail(EXIT_MEMORY, "no memory for the ranks");
+    World *w = xcalloc(1, sizeof *w, "the ranks");
     w->size = w->local_size = 1;
     w->blocking = (CommCall){"", -1, 0, 1, "all"};
     Failpoint f = failpoint("comm.init");
@@ -119,9 +116,8 @@ World *world_join(Launch launch) {
 
 World *world_dry(int size, int rank, Ledger *ledger) {
     CHECK(rank >= 0 && rank < size, "rank %d of %d", rank, size);
-    World *w = (World *)calloc(1, sizeof *w);
-    int   *member = (int *)malloc(sizeof *member * (size_t)size);
-    if (!w || !member) fail(EXIT_MEMORY, "no memory to plan for %d ranks", size);
+    World *w = xcalloc(1, sizeof *w, "a plan of ranks");
+    int   *member = xmalloc(sizeof *member * (size_t)size, "a plan of ranks");
     for (int r = 0; r < size; r++) member[r] = r;
     w->size = size, w->rank = rank, w->local_size = 1;
     w->ledger = ledger;

@@ -87,7 +87,7 @@ GpuMeter *gpu_meter_open(const char *device, char fault[GPU_METER_FAULT_CHARS]) 
     const char *path = getenv("TRAIN_GPT_NVML");
     if (!path || !*path) path = device_is_host() ? NULL : "libnvidia-ml.so.1";
     fault[0] = 0;
-    GpuMeter *m = path ? (GpuMeter *)calloc(1, sizeof *m) : NULL;
+    GpuMeter *m = path ? calloc(1, sizeof *m) : NULL;
     if (m && !start(m, path, device, fault)) gpu_meter_close(m), m = NULL;
     return m;
 }

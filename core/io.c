@@ -394,7 +394,7 @@ int64_t io_free_bytes(const char *folder) {
 /* --- names and patterns ------------------------------------------------------------------------------------------- */
 
 int io_paths_add(IoPaths *list, const char *path) {
-    char **grown = (char **)realloc(list->path, sizeof *list->path * (list->count + 1));
+    char **grown = realloc(list->path, sizeof *list->path * (list->count + 1));
     char  *copy = grown ? strdup(path) : NULL;
     if (grown) list->path = grown;
     if (!copy) return -ENOMEM;
@@ -416,7 +416,7 @@ static int end_without_memory(const char *folder, int error) {
 /* Matches one section of a name, path [folder, end), in the folder path [0, folder), which includes its last slash. The
  * folder is escaped, so that glob() takes it literally. Returns 1, 0 if nothing matches, or -ENOMEM. */
 static int match_part(const char *path, size_t folder, size_t end, glob_t *found) {
-    char *pattern = (char *)malloc(2 * end + 1), *to = pattern;
+    char *pattern = malloc(2 * end + 1), *to = pattern;
     if (!pattern) return -ENOMEM;
     for (size_t i = 0; i < end; i++) {
         if (i < folder && strchr("*?[\\", path[i])) *to++ = '\\';

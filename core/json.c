@@ -81,7 +81,7 @@ size_t json_quote(char *out, size_t capacity, const char *text) {
 
 cJSON *json_string(const char *text) {
     static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
-    char *clean = (char *)malloc(3 * strlen(text) + 1), *to = clean;
+    char *clean = malloc(3 * strlen(text) + 1), *to = clean;
     if (!clean) return NULL;
     for (int length; *text; text += length ? length : 1) {
         length = json_utf8(text, strnlen(text, 4));

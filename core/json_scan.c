@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 /* Where an entry belongs. parent: index of its container, -1 for the root. name_at: where its name starts in its path,
  * -1 for an array element, which has no name. */
@@ -54,8 +55,7 @@ static int soften(Scanner *s) {
     if (!s->collect) return 0;
     if (json->softs == s->soft_capacity) {
         s->soft_capacity = 2 * s->soft_capacity + 8;
-        json->soft = realloc(json->soft, sizeof *json->soft * (size_t)s->soft_capacity);
-        if (!json->soft) fail(EXIT_MEMORY, "out of memory while reading JSON");
+        json->soft = xrealloc(json->soft, sizeof *json->soft * (size_t)s->soft_capacity, "reading JSON");
     }
     json->soft[json->softs++] = *s->fault;
     return 1;
@@ -86,12 +86,10 @@ static int add_entry(Scanner *s, int parent, int name_at, JsonPlace key) {
     Json *json = s->json;
     if (json->entries == s->capacity) {
         s->capacity = 2 * s->capacity + 64;
-        json->entry = realloc(json->entry, sizeof *json->entry * (size_t)s->capacity);
-        s->link = realloc(s->link, sizeof *s->link * (size_t)s->capacity);
+        json->entry = xrealloc(json->entry, sizeof *json->entry * (size_t)s->capacity, "reading JSON");
+        s->link = xrealloc(s->link, sizeof *s->link * (size_t)s->capacity, "reading JSON");
     }
-    char *path = json->entry && s->link ? strdup(s->path) : NULL;
-    if (!path) fail(EXIT_MEMORY, "out of memory while reading JSON");
-    json->entry[json->entries] = (JsonEntry){path, key, key, 0};
+    json->entry[json->entries] = (JsonEntry){xstrdup(s->path, "reading JSON"), key, key, 0};
     s->link[json->entries] = (Link){parent, name_at};
     return json->entries++;
 }
@@ -427,9 +425,8 @@ static int fault_duplicate(Scanner *s, int again, int first) {
 /* Refuses duplicate keys. Sorts the entries, so that a hostile file cannot make the search quadratic. */
 static int check_duplicates(Scanner *s) {
     JsonEntry *entry = s->json->entry;
-    Sibling   *list = malloc(sizeof *list * (size_t)(s->json->entries + 1));
+    Sibling   *list = xmalloc(sizeof *list * (size_t)(s->json->entries + 1), "reading JSON");
     int        count = 0, again = -1, before = -1;
-    if (!list) fail(EXIT_MEMORY, "out of memory while reading JSON");
     for (int i = 0; i < s->json->entries; i++)
         if (s->link[i].name_at >= 0) list[count++] = (Sibling){s->link[i].parent, i, entry[i].path + s->link[i].name_at};
     qsort(list, (size_t)count, sizeof *list, compare_siblings);

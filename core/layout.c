@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -86,9 +87,8 @@ Layout layout_create(const Param *rows, int params, LayoutPlace place) {
     CHECK(l.ranks % l.expert_ranks == 0, "%d ranks, of which %d divide the experts", l.ranks, l.expert_ranks);
     for (int i = 0; i < params; i++)
         if (rows[i].bucket >= l.buckets) l.buckets = rows[i].bucket + 1;
-    l.param = (Param *)malloc(sizeof(Param) * (size_t)params);
-    l.bucket = (Bucket *)calloc((size_t)l.buckets, sizeof(Bucket));
-    if (!l.param || !l.bucket) fail(EXIT_MEMORY, "no memory for a table of %d parameters", params);
+    l.param = xmalloc(sizeof(Param) * (size_t)params, "a table of parameters");
+    l.bucket = xcalloc((size_t)l.buckets, sizeof(Bucket), "a table of parameters");
     memcpy(l.param, rows, sizeof(Param) * (size_t)params);
     list_rows(&l, place);
     for (int b = 0; b < l.buckets; b++) {

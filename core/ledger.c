@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "core/xalloc.h"
 
 static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
     return strcmp(a->group, b->group) == 0 && a->flops == b->flops && a->bytes == b->bytes &&
@@ -21,8 +21,7 @@ void ledger_note(Ledger *l, LedgerEntry e) {
         }
     if (l->entries == l->room) {
         l->room = l->room ? 2 * l->room : 64;
-        l->entry = (LedgerEntry *)realloc(l->entry, sizeof e * (size_t)l->room);
-        if (!l->entry) fail(EXIT_MEMORY, "no memory for a plan of %d operations", l->room);
+        l->entry = xrealloc(l->entry, sizeof e * (size_t)l->room, "a plan of operations");
     }
     e.count = count;
     l->entry[l->entries++] = e;
@@ -62,9 +61,8 @@ static int by_cost(const void *a, const void *b) {
 }
 
 void ledger_print(FILE *out, const Ledger *l) {
-    LedgerEntry *sorted = (LedgerEntry *)malloc(sizeof *sorted * (size_t)(l->entries + 1));
-    if (!sorted) fail(EXIT_MEMORY, "no memory for a plan of %d operations", l->entries);
-    if (l->entries) memcpy(sorted, l->entry, sizeof *sorted * (size_t)l->entries);
+    LedgerEntry *sorted = xmalloc(sizeof *sorted * (size_t)(l->entries + 1), "a plan of operations");
+    for (int i = 0; i < l->entries; i++) sorted[i] = l->entry[i];
     qsort(sorted, (size_t)l->entries, sizeof *sorted, by_cost);
     fprintf(out, "  %-28s %-30s %10s %12s %12s\n", "operation", "sizes", "calls", "GFLOP", "MiB");
     for (int i = 0; i < l->entries; i++) {

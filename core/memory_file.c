@@ -14,7 +14,7 @@ typedef struct {
 static int has_room(Cookie *c, size_t more) {
     size_t need = *c->bytes + more + 1;
     if (need <= c->room) return 1;
-    char *grown = (char *)realloc(*c->text, 2 * need);
+    char *grown = realloc(*c->text, 2 * need);
     if (!grown) return 0;
     *c->text = grown;
     c->room = 2 * need;
@@ -37,9 +37,9 @@ static int end(void *cookie) {
 }
 
 FILE *memory_file_open(char **text, size_t *bytes) {
-    Cookie *c = (Cookie *)malloc(sizeof *c);
+    Cookie *c = malloc(sizeof *c);
     FILE   *file = NULL;
-    *text = (char *)calloc(1, 1);
+    *text = calloc(1, 1);
     *bytes = 0;
     if (c && *text) {
         *c = (Cookie){text, bytes, 1, 0};

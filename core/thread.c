@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 static void monotonic_condition(pthread_cond_t *changed) {
     pthread_condattr_t monotonic;
@@ -121,8 +122,7 @@ void thread_start_team(void) {
         warn("OMP_NUM_THREADS asks for %d threads: %d are used, as many as this machine has processors", threads, processors);
         omp_set_num_threads(threads = processors);
     }
-    Thread *thread = (Thread *)calloc((size_t)threads, sizeof *thread);
-    if (!thread) fail(EXIT_MEMORY, "no memory for %d threads", threads);
+    Thread *thread = xcalloc((size_t)threads, sizeof *thread, "threads");
     for (int i = 1; i < threads; i++) thread_start(&thread[i], idle, &thread[i], "the computation (OMP_NUM_THREADS=1 needs none)");
     for (int i = 1; i < threads; i++) thread_stop(&thread[i]);
     free(thread);

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 typedef struct { size_t at; uint32_t bytes; int is_there, is_special; } Token;
 typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special; /* the text is pool[at, at + bytes) */
@@ -33,15 +34,10 @@ struct Bpe {
     size_t   links_room;
 };
 
-static void *more(void *old, size_t bytes) {
-    void *memory = realloc(old, bytes);
-    if (!memory) fail(EXIT_MEMORY, "no memory for a tokenizer");
-    return memory;
-}
+static void *more(void *old, size_t bytes) { return xrealloc(old, bytes, "a tokenizer"); }
 
 Bpe *bpe_create(void) {
-    Bpe *b = (Bpe *)calloc(1, sizeof *b);
-    if (!b) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    Bpe *b = xcalloc(1, sizeof *b, "a tokenizer");
     for (int i = 0; i < 256; i++) b->byte_id[i] = -1;
     return b;
 }
@@ -75,7 +71,7 @@ static void grow_texts(Bpe *b) {
     if (2 * b->texts < b->places) return;
     free(b->by_text);
     b->places = b->places ? 2 * b->places : 1 << 12;
-    b->by_text = (int32_t *)more(NULL, sizeof *b->by_text * b->places);
+    b->by_text = more(NULL, sizeof *b->by_text * b->places);
     memset(b->by_text, 0, sizeof *b->by_text * b->places);
     b->texts = 0;
     for (int32_t id = 0; id < b->ids; id++)
@@ -86,7 +82,7 @@ static void grow_texts(Bpe *b) {
 static size_t put_bytes(Bpe *b, const void *bytes, size_t count) {
     if (b->pool_bytes + count > b->pool_room) {
         b->pool_room = 2 * (b->pool_bytes + count) + 4096;
-        b->pool = (char *)more(b->pool, b->pool_room);
+        b->pool = more(b->pool, b->pool_room);
     }
     if (count > 0) memcpy(b->pool + b->pool_bytes, bytes, count);
     b->pool_bytes += count;
@@ -97,8 +93,7 @@ static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
     if (id >= b->room) {
         int32_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * id : BPE_MOST_IDS;
         /* if ids are far apart, only the pages of used ids are touched */
-        Token  *token = (Token *)calloc((size_t)room, sizeof *token);
-        if (!token) fail(EXIT_MEMORY, "no memory for a tokenizer");
+        Token  *token = xcalloc((size_t)room, sizeof *token, "a tokenizer");
         if (b->room > 0) memcpy(token, b->token, sizeof *token * (size_t)b->room);
         free(b->token);
         b->token = token, b->room = room;
@@ -135,7 +130,7 @@ int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count) {
     if (count == 0 || (there && (own != count || memcmp(there, text, count) != 0))) return 0;
     if (bpe_is_special(b, id, text, count)) return 1;
     if (!there) put_token(b, id, text, count), b->token[id].is_special = 1;
-    b->special = (Special *)more(b->special, sizeof *b->special * (size_t)(b->specials + 1));
+    b->special = more(b->special, sizeof *b->special * (size_t)(b->specials + 1));
     b->special[b->specials++] = (Special){id, BPE_VERBATIM, b->token[id].at, count};
     index_specials(b);
     return 1;
@@ -203,7 +198,7 @@ void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id
         Merge *old = b->merge;
         size_t places = b->merge_places;
         b->merge_places = places ? 2 * places : 1 << 12;
-        b->merge = (Merge *)more(NULL, sizeof *b->merge * b->merge_places);
+        b->merge = more(NULL, sizeof *b->merge * b->merge_places);
         for (size_t i = 0; i < b->merge_places; i++) b->merge[i].rank = -1;
         for (size_t i = 0; i < places; i++)
             if (old[i].rank >= 0) *merge_place(b, old[i].pair) = old[i];
@@ -232,12 +227,12 @@ static int by_rank(const void *a, const void *b) {
 }
 
 int64_t bpe_merges(const Bpe *b, int32_t **pair) {
-    Merge *all = (Merge *)more(NULL, sizeof *all * (b->merges + 1));
+    Merge *all = more(NULL, sizeof *all * (b->merges + 1));
     size_t n = 0;
     for (size_t i = 0; i < b->merge_places; i++)
         if (b->merge[i].rank >= 0) all[n++] = b->merge[i];
     qsort(all, n, sizeof *all, by_rank);
-    *pair = (int32_t *)more(NULL, 2 * sizeof **pair * (n + 1));
+    *pair = more(NULL, 2 * sizeof **pair * (n + 1));
     for (size_t i = 0; i < n; i++) (*pair)[2 * i] = (int32_t)(all[i].pair >> 32), (*pair)[2 * i + 1] = (int32_t)(uint32_t)all[i].pair;
     free(all);
     return (int64_t)n;
@@ -280,7 +275,7 @@ static void consider(const Bpe *b, Piece *p, int32_t place) {
 static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids, int32_t last[2]) {
     if (4 * count * 4 + 64 > b->links_room) { /* three lists, and a heap of at most 3 candidates a byte */
         b->links_room = 16 * count + 4096;
-        b->links = (int32_t *)more(b->links, sizeof *b->links * b->links_room);
+        b->links = more(b->links, sizeof *b->links * b->links_room);
     }
     Piece p = {b->links, b->links + count, b->links + 2 * count, (Candidate *)(void *)(b->links + (3 * count + 3) / 4 * 4), 0};
     for (size_t i = 0; i < count; i++) {
@@ -310,7 +305,7 @@ static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids, 
 
 size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids) {
     if (count == 0) return 0;
-    if (!b->word && !(b->word = (Word *)calloc(WORDS, sizeof *b->word))) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    if (!b->word) b->word = xcalloc(WORDS, sizeof *b->word, "a tokenizer");
     Word *w = count <= WORD_BYTES ? &b->word[hash_of(piece, count) & (WORDS - 1)] : NULL;
     if (w && w->bytes == count && memcmp(w->text, piece, count) == 0) {
         memcpy(ids, w->id, sizeof *ids * w->ids);
@@ -343,7 +338,7 @@ uint64_t bpe_merges_hash(Bpe *b) {
     size_t   room = 0;
     int64_t  merges = bpe_merges(b, &pair);
     uint64_t hash = 0;
-    uint8_t *is_made = (uint8_t *)more(NULL, (size_t)b->ids + 1);
+    uint8_t *is_made = more(NULL, (size_t)b->ids + 1);
     memset(is_made, 0, (size_t)b->ids + 1);
     for (int64_t i = 0; i < merges; i++) {
         const Token *left = &b->token[pair[2 * i]], *right = &b->token[pair[2 * i + 1]];
@@ -351,7 +346,7 @@ uint64_t bpe_merges_hash(Bpe *b) {
         int32_t      last[2] = {-1, -1};
         if (count > room) {
             room = 2 * count;
-            ids = (int32_t *)more(ids, sizeof *ids * room + room); /* followed by the text, of `room` bytes */
+            ids = more(ids, sizeof *ids * room + room); /* followed by the text, of `room` bytes */
         }
         char *text = (char *)(ids + room);
         memcpy(text, b->pool + left->at, left->bytes), memcpy(text + left->bytes, b->pool + right->at, right->bytes);

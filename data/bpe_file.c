@@ -15,6 +15,7 @@
 #include "core/io.h"
 #include "core/json_file.h"
 #include "core/shell_word.h"
+#include "core/xalloc.h"
 #include "data/text_file.h"
 
 enum {
@@ -110,8 +111,7 @@ static void note(const Reading *r, const char *fmt, ...) {
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     size_t had = r->f->notes ? strlen(r->f->notes) : 0, room = had + strlen(r->path) + strlen(line) + 4;
-    r->f->notes = (char *)realloc(r->f->notes, room);
-    if (!r->f->notes) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    r->f->notes = xrealloc(r->f->notes, room, "a tokenizer");
     snprintf(r->f->notes + had, room - had, "%s%s: %s", had ? "\n" : "", r->path, line);
 }
 
@@ -179,8 +179,7 @@ static int add_rule(Reading *r, const char *pattern, SplitBehavior behavior, int
     if (r->rules == SPLIT_RULES) return refuse_part(r, "pre_tokenizer", "of too many parts");
     if (strlen(pattern) > PATTERN_LIMIT) return refuse_part(r, "pre_tokenizer", "Split with too long a pattern");
     SplitRule *rule = &r->rule[r->rules];
-    *rule = (SplitRule){strdup(pattern), behavior, is_inverted};
-    if (!rule->pattern) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    *rule = (SplitRule){xstrdup(pattern, "a tokenizer's pattern"), behavior, is_inverted};
     r->rules++;
     return 1;
 }
@@ -337,8 +336,7 @@ static int has_known_members(const Reading *r, const cJSON *object, const char *
 
 /* Returns a pattern, malloc'ed, that matches exactly this text. */
 static char *pattern_of_text(const char *text) {
-    char *out = (char *)malloc(2 * strlen(text) + 1), *to = out;
-    if (!out) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    char *out = xmalloc(2 * strlen(text) + 1, "a tokenizer's pattern"), *to = out;
     for (; *text; *to++ = *text++)
         if (strchr("\\.+*?()|[]{}^$", *text)) *to++ = '\\';
     *to = 0;
@@ -425,8 +423,7 @@ char *bpe_file_normalized(const BpeFile *f, const char *text, size_t bytes, size
 static int take_added(Reading *r, const cJSON *list) {
     static const char *const WIDENING[] = {"single_word", "lstrip", "rstrip"};
     const cJSON *one;
-    if (cJSON_GetArraySize(list) > 0 && !(r->is_entry = (uint8_t *)calloc(BPE_MOST_IDS, 1)))
-        fail(EXIT_MEMORY, "no memory for a tokenizer");
+    if (cJSON_GetArraySize(list) > 0) r->is_entry = xcalloc(BPE_MOST_IDS, 1, "a tokenizer");
     cJSON_ArrayForEach(one, list) {
         const char *content = word_of(one, "content");
         int32_t     id = take_id(r, member(one, "id"), content);
@@ -455,8 +452,7 @@ static int has_ids_in_order(const Reading *r, const cJSON *list) {
         int32_t     id = member(one, "id")->valueint;
         if (r->is_entry[id]) continue; /* it is in the vocabulary, or earlier in this list */
         r->is_entry[id] = 1;
-        char *bytes = strdup(content);
-        if (!bytes) fail(EXIT_MEMORY, "no memory for a tokenizer");
+        char *bytes = xstrdup(content, "a tokenizer");
         int64_t count = to_bytes(bytes, strlen(bytes));
         int32_t entry = count > 0 ? bpe_find(r->bpe, bytes, (size_t)count) : -1;
         free(bytes);
@@ -834,8 +830,7 @@ static int read_files(BpeKind kind, const char *first, const char *second, BpeFi
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);
-    if (!exit_code && kind == BPE_TOKENIZER_JSON && !(as_read = strdup(text[0].text))) /* parsing writes into it */
-        fail(EXIT_MEMORY, "no memory for the tokenizer's file %s", first);
+    if (!exit_code && kind == BPE_TOKENIZER_JSON) as_read = xstrdup(text[0].text, "a tokenizer"); /* parsing writes into it */
     if (!exit_code && !bpe_file_parse(kind, text, f, fault)) exit_code = EXIT_DATA;
     free(text[0].text), free(text[1].text);
     if (exit_code) return free(as_read), exit_code;

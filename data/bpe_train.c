@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "core/error.h"
+#include "core/xalloc.h"
 
 /* Bytes of a word. A longer word is counted in slices, so it cannot become a token. */
 enum { LONGEST_WORD = 256 };
@@ -36,14 +36,10 @@ struct BpeTrainer {
     size_t   heaped, heap_room;
 };
 
-static void *more(void *old, size_t bytes) {
-    void *memory = realloc(old, bytes ? bytes : 1);
-    if (!memory) fail(EXIT_MEMORY, "no memory to learn a vocabulary");
-    return memory;
-}
+static void *more(void *old, size_t bytes) { return xrealloc(old, bytes, "learning a vocabulary"); }
 
 BpeTrainer *bpe_trainer_create(size_t memory_bytes) {
-    BpeTrainer *t = (BpeTrainer *)more(NULL, sizeof *t);
+    BpeTrainer *t = more(NULL, sizeof *t);
     memset(t, 0, sizeof *t);
     t->memory_bytes = memory_bytes;
     return t;
@@ -72,7 +68,7 @@ static size_t place_of(const BpeTrainer *t, const char *bytes, size_t count) {
 static void enter_all(BpeTrainer *t, size_t places) {
     t->places = places;
     free(t->place);
-    t->place = (int32_t *)more(NULL, sizeof *t->place * places);
+    t->place = more(NULL, sizeof *t->place * places);
     memset(t->place, 0, sizeof *t->place * places);
     for (size_t i = 0; i < t->words; i++) t->place[place_of(t, t->pool + t->word[i].at, t->word[i].bytes)] = (int32_t)i + 1;
 }
@@ -105,7 +101,7 @@ static void make_room(BpeTrainer *t) {
         if (t->words < before / 2) return;
     }
     t->word_room = t->word_room ? 2 * t->word_room : 1 << 12;
-    t->word = (Word *)more(t->word, sizeof *t->word * t->word_room);
+    t->word = more(t->word, sizeof *t->word * t->word_room);
     enter_all(t, 2 * t->word_room);
 }
 
@@ -116,7 +112,7 @@ static void add_word(BpeTrainer *t, const char *word, size_t bytes) {
         return;
     }
     if (t->words == t->word_room) make_room(t), at = place_of(t, word, bytes);
-    if (t->pool_bytes + bytes > t->pool_room) t->pool = (char *)more(t->pool, t->pool_room = 2 * (t->pool_bytes + bytes) + 4096);
+    if (t->pool_bytes + bytes > t->pool_room) t->pool = more(t->pool, t->pool_room = 2 * (t->pool_bytes + bytes) + 4096);
     memcpy(t->pool + t->pool_bytes, word, bytes);
     t->word[t->words] = (Word){t->pool_bytes, (uint32_t)bytes, 1};
     t->pool_bytes += bytes;
@@ -145,7 +141,7 @@ static Pair *find_pair(BpeTrainer *t, uint64_t pair) {
         Pair  *old = t->pair;
         size_t places = t->pair_places;
         t->pair_places = places ? 2 * places : 1 << 14;
-        t->pair = (Pair *)more(NULL, sizeof *t->pair * t->pair_places);
+        t->pair = more(NULL, sizeof *t->pair * t->pair_places);
         memset(t->pair, 0, sizeof *t->pair * t->pair_places);
         for (size_t i = 0; i < places; i++)
             if (old[i].room) *pair_place(t, old[i].pair) = old[i];
@@ -153,10 +149,10 @@ static Pair *find_pair(BpeTrainer *t, uint64_t pair) {
     }
     Pair *p = pair_place(t, pair);
     if (p->room) return p;
-    *p = (Pair){.pair = pair, .word = (int32_t *)more(NULL, sizeof *p->word * 2), .room = 2};
+    *p = (Pair){.pair = pair, .word = more(NULL, sizeof *p->word * 2), .room = 2};
     t->pairs++;
     if (t->freshes == t->fresh_room)
-        t->fresh = (uint64_t *)more(t->fresh, sizeof *t->fresh * (t->fresh_room = t->fresh_room ? 2 * t->fresh_room : 1 << 12));
+        t->fresh = more(t->fresh, sizeof *t->fresh * (t->fresh_room = t->fresh_room ? 2 * t->fresh_room : 1 << 12));
     t->fresh[t->freshes++] = pair;
     return p;
 }
@@ -165,7 +161,7 @@ static void count_pair(BpeTrainer *t, int32_t left, int32_t right, int32_t word,
     Pair *p = find_pair(t, pair_of(left, right));
     p->count += count;
     if (count < 0 || (p->words > 0 && p->word[p->words - 1] == word)) return;
-    if (p->words == p->room) p->word = (int32_t *)more(p->word, sizeof *p->word * (size_t)(p->room *= 2));
+    if (p->words == p->room) p->word = more(p->word, sizeof *p->word * (size_t)(p->room *= 2));
     p->word[p->words++] = word;
 }
 
@@ -175,7 +171,7 @@ static int is_before(Candidate a, Candidate b) { return a.count > b.count || (a.
 
 static void push(BpeTrainer *t, Candidate c) {
     if (t->heaped == t->heap_room)
-        t->heap = (Candidate *)more(t->heap, sizeof c * (t->heap_room = t->heap_room ? 2 * t->heap_room : 1 << 12));
+        t->heap = more(t->heap, sizeof c * (t->heap_room = t->heap_room ? 2 * t->heap_room : 1 << 12));
     size_t at = t->heaped++;
     for (; at > 0 && is_before(c, t->heap[(at - 1) / 2]); at = (at - 1) / 2) t->heap[at] = t->heap[(at - 1) / 2];
     t->heap[at] = c;
@@ -196,9 +192,9 @@ static Candidate pop(BpeTrainer *t) {
 /* --- learning ----------------------------------------------------------------------------------------------------- */
 
 static void spell_out(BpeTrainer *t) {
-    t->begin = (size_t *)more(NULL, sizeof *t->begin * (t->words + 1));
-    t->length = (uint32_t *)more(NULL, sizeof *t->length * t->words);
-    t->symbol = (int32_t *)more(NULL, sizeof *t->symbol * t->pool_bytes);
+    t->begin = more(NULL, sizeof *t->begin * (t->words + 1));
+    t->length = more(NULL, sizeof *t->length * t->words);
+    t->symbol = more(NULL, sizeof *t->symbol * t->pool_bytes);
     for (size_t w = 0, at = 0; w < t->words; w++) {
         t->begin[w] = at, t->length[w] = t->word[w].bytes;
         for (uint32_t i = 0; i < t->word[w].bytes; i++, at++) t->symbol[at] = (unsigned char)t->pool[t->word[w].at + i];
@@ -252,7 +248,7 @@ int32_t bpe_trainer_learn(BpeTrainer *t, int32_t most, int32_t *left, int32_t *r
         Pair    all = *p; /* the table may move */
         int32_t id = 256 + made;
         left[made] = (int32_t)(c.pair >> 32), right[made] = (int32_t)(uint32_t)c.pair;
-        p->word = (int32_t *)more(NULL, sizeof *p->word * 2), p->words = 0, p->room = 2;
+        p->word = more(NULL, sizeof *p->word * 2), p->words = 0, p->room = 2;
         for (int32_t i = 0; i < all.words; i++) merge_in(t, all.word[i], left[made], right[made], id);
         free(all.word);
         pair_place(t, c.pair)->count = 0;

@@ -14,6 +14,7 @@
 #include "core/json_text.h"
 #include "core/rng.h"
 #include "core/shell_word.h"
+#include "core/xalloc.h"
 #include "data/tokens_json.h"
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -177,8 +178,7 @@ static void warn_of_zeros(const Shard *shard, const char *key) {
 
 /* Sets the first sample of each source of a blend. Source i has the next files[i] files. */
 static void take_sources(Dataset *d, const char *key, const char *const *source, const int *files) {
-    d->first_of_source = calloc((size_t)d->blend->sources + 1, sizeof *d->first_of_source);
-    if (!d->first_of_source) fail(EXIT_MEMORY, "no memory for the table of %d sources", d->blend->sources);
+    d->first_of_source = xcalloc((size_t)d->blend->sources + 1, sizeof *d->first_of_source, "a table of data sources");
     for (int i = 0, file = 0; i < d->blend->sources; i++) {
         file += files[i];
         d->first_of_source[i + 1] = d->first_sample[file];
@@ -215,9 +215,8 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
     refuse_duplicates(&list, key);
 
     Dataset d = {.shards = (int)list.count, .seq_len = seq_len, .vocab_size = vocab_size};
-    d.shard = calloc(list.count, sizeof *d.shard);
-    d.first_sample = calloc(list.count + 1, sizeof *d.first_sample);
-    if (!d.shard || !d.first_sample) fail(EXIT_MEMORY, "no memory for the table of %zu token files", list.count);
+    d.shard = xcalloc(list.count, sizeof *d.shard, "a table of token files");
+    d.first_sample = xcalloc(list.count + 1, sizeof *d.first_sample, "a table of token files");
     for (int i = 0; i < d.shards; i++) {
         d.shard[i] = shard_open(list.path[i], vocab_size);
         int64_t foreign = shard_find_foreign(&d.shard[i], vocab_size);
@@ -234,8 +233,7 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
              key, (long long)d.tokens, d.shards, d.shards == 1 ? "" : "s", length_key(key), (long long)seq_len,
              (long long)seq_len + 1, length_key(key));
     if (share) {
-        d.blend = malloc(sizeof *d.blend);
-        if (!d.blend) fail(EXIT_MEMORY, "no memory for a blend of %d sources", sources);
+        d.blend = xmalloc(sizeof *d.blend, "a blend of data sources");
         blend_make(d.blend, globs, share, count, seq_len);
         take_sources(&d, key, source, files);
     }

@@ -18,6 +18,7 @@
 #include "core/json_scan.h"
 #include "core/shell_word.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "data/json_line.h"
 #include "data/parquet.h"
 
@@ -104,18 +105,13 @@ static char *shown_name(const char *name) {
                    !(n == 2 && name[at] == '\xc2' && (unsigned char)name[at + 1] < 0xA0);
         at += n > 0 ? (size_t)n : 1;
     }
-    char *shown = (char *)malloc(6 * length + 3);
-    if (!shown) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    char *shown = xmalloc(6 * length + 3, "the names of the texts");
     if (is_plain) memcpy(shown, name, length + 1);
     else json_quote(shown, 6 * length + 3, name);
     return shown;
 }
 
-static char *copy_of(const char *text) {
-    char *copy = strdup(text);
-    if (!copy) fail(EXIT_MEMORY, "no memory for the names of the texts");
-    return copy;
-}
+static char *copy_of(const char *text) { return xstrdup(text, "the names of the texts"); }
 
 static const char *base_of(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -194,8 +190,7 @@ static int64_t stream_read(Stream *s, char *data, size_t bytes, char *why) {
 static int64_t stream_hold(Stream *s, char *why) {
     if (s->room - s->helds < CHUNK_BYTES) {
         s->room = 2 * s->room + CHUNK_BYTES;
-        s->held = (char *)realloc(s->held, s->room);
-        if (!s->held) fail(EXIT_MEMORY, "no memory for a line of %zu bytes", s->room);
+        s->held = xrealloc(s->held, s->room, "a line of text");
     }
     int64_t n = text_file_read(s->file, s->held + s->helds, CHUNK_BYTES, why);
     if (n > 0) s->helds += (size_t)n;
@@ -237,8 +232,7 @@ static NameSays name_says(const char *path) {
 typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN, LINE_ARRAY, LINE_OTHER } FirstLine;
 
 static int is_whole_object(const char *line, size_t bytes) {
-    char *copy = (char *)malloc(bytes + 1);
-    if (!copy) fail(EXIT_MEMORY, "no memory for a line of JSON");
+    char *copy = xmalloc(bytes + 1, "a line of JSON");
     memcpy(copy, line, bytes);
     int is_object = json_line_is_object(copy, bytes) == 1;
     free(copy);
@@ -449,8 +443,7 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
 static void leave_out(Documents *d, const char *path, const char *reason, Packing packing) {
     if (d->lefts == d->left_room) {
         d->left_room = d->left_room ? 2 * d->left_room : 16;
-        d->left_out = (LeftOut *)realloc(d->left_out, sizeof *d->left_out * (size_t)d->left_room);
-        if (!d->left_out) fail(EXIT_MEMORY, "no memory for the names of the texts");
+        d->left_out = xrealloc(d->left_out, sizeof *d->left_out * (size_t)d->left_room, "the names of the texts");
     }
     d->left_out[d->lefts++] = (LeftOut){copy_of(path), shown_name(path), copy_of(reason), packing};
 }
@@ -475,8 +468,7 @@ static int hides_bytes(const char *path, const struct stat *st) {
 static Source *add_source(Documents *d, const char *path, const char *typed, const struct stat *st) {
     if (d->sources == d->room) {
         d->room = d->room ? 2 * d->room : 16;
-        d->source = (Source *)realloc(d->source, sizeof *d->source * (size_t)d->room);
-        if (!d->source) fail(EXIT_MEMORY, "no memory for the names of the texts");
+        d->source = xrealloc(d->source, sizeof *d->source * (size_t)d->room, "the names of the texts");
     }
     Source source = {.path = copy_of(path),
                      .typed = copy_of(typed),
@@ -597,8 +589,7 @@ static int compare_files(const void *a, const void *b) {
 static void leave_out_again(Documents *d) {
     char     reason[NAME_CHARS];
     int64_t  kept = 0;
-    Source **by_file = (Source **)malloc(sizeof *by_file * (size_t)(d->sources + 1));
-    if (!by_file) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    Source **by_file = xmalloc(sizeof *by_file * (size_t)(d->sources + 1), "the names of the texts");
     for (int64_t i = 0; i < d->sources; i++) by_file[i] = &d->source[i];
     qsort(by_file, (size_t)d->sources, sizeof *by_file, compare_files);
     for (int64_t i = 1, first = 0; i < d->sources; i++) {
@@ -633,11 +624,9 @@ static int check_options(const DocumentOptions *o, char fault[DOCUMENT_FAULT_CHA
 
 int documents_find(Documents **found, char **names, int count, const DocumentOptions *options,
                    char fault[DOCUMENT_FAULT_CHARS]) {
-    Documents *d = (Documents *)calloc(1, sizeof *d);
-    if (!d) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    Documents *d = xcalloc(1, sizeof *d, "the names of the texts");
     d->options = *options;
-    d->skipped = (int64_t *)calloc((size_t)options->skips + 1, sizeof *d->skipped);
-    if (!d->skipped) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    d->skipped = xcalloc((size_t)options->skips + 1, sizeof *d->skipped, "the names of the texts");
     int exit_code = check_options(options, fault);
     for (int i = 0; i < count && exit_code == 0; i++) {
         int64_t before = d->sources + d->refused.count, lefts = d->lefts;
@@ -834,8 +823,7 @@ typedef struct { char *text; size_t bytes, room; } Line;
 static void add_to_line(Line *l, const char *text, size_t bytes) {
     if (l->bytes + bytes > l->room) {
         l->room = 2 * (l->bytes + bytes);
-        l->text = (char *)realloc(l->text, l->room);
-        if (!l->text) fail(EXIT_MEMORY, "no memory for a line of JSON of %zu bytes", l->room);
+        l->text = xrealloc(l->text, l->room, "a line of JSON");
     }
     if (bytes > 0) memcpy(l->text + l->bytes, text, bytes);
     l->bytes += bytes;
@@ -997,8 +985,7 @@ static Kind *kind_named(Kinds *all, const char *name) {
         if (strcmp(all->kind[i].kind, name) == 0) return &all->kind[i];
     if (all->kinds == all->room) {
         all->room = all->room ? 2 * all->room : 16;
-        all->kind = (Kind *)realloc(all->kind, sizeof *all->kind * (size_t)all->room);
-        if (!all->kind) fail(EXIT_MEMORY, "no memory for the kinds of the texts");
+        all->kind = xrealloc(all->kind, sizeof *all->kind * (size_t)all->room, "the kinds of the texts");
     }
     Kind *k = &all->kind[all->kinds++];
     *k = (Kind){.files = 0};
@@ -1066,8 +1053,7 @@ void documents_print(const Documents *d, FILE *out) {
 
 static void write_string(const char *name, const char *value, FILE *out) {
     size_t room = 6 * strlen(value) + 3;
-    char  *quoted = (char *)malloc(room);
-    if (!quoted) fail(EXIT_MEMORY, "no memory for the notes beside the shards");
+    char  *quoted = xmalloc(room, "the notes beside the shards");
     json_quote(quoted, room, value);
     fprintf(out, "\"%s\": %s", name, quoted);
     free(quoted);

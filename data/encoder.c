@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 /* --- text in parts ------------------------------------------------------------------------------------------------ */
 
@@ -29,9 +30,7 @@ void cutter_put(Cutter *c, const char *text, size_t bytes) {
                  "documents, or use a pattern that ends a piece sooner",
                  ENCODER_LONGEST >> 20);
         if (c->enough > c->room) {
-            c->text = (char *)realloc(c->text, c->room = c->enough);
-            if (!c->text)
-                fail(EXIT_MEMORY, "no memory for %zu bytes of text that a tokenizer's pattern needs at once", c->room);
+            c->text = xrealloc(c->text, c->room = c->enough, "the text that a tokenizer's pattern needs at once");
         }
         n = bytes < c->enough - c->bytes ? bytes : c->enough - c->bytes;
         memcpy(c->text + c->bytes, text, n);
@@ -56,8 +55,7 @@ static int32_t *room_for(Encoder *e, size_t more) {
         if (e->count > 0) e->sink(e->with, e->ids, (int64_t)e->count), e->count = 0;
         if (more > e->room) {
             free(e->ids);
-            e->ids = (int32_t *)malloc(sizeof *e->ids * (e->room = more > LEAST ? more : LEAST));
-            if (!e->ids) fail(EXIT_MEMORY, "no memory for the tokens of %zu bytes of text", more);
+            e->ids = xmalloc(sizeof *e->ids * (e->room = more > LEAST ? more : LEAST), "the tokens of a text");
         }
     }
     return e->ids + e->count;

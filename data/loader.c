@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/failpoints.h"
 #include "core/thread.h"
+#include "core/xalloc.h"
 
 enum { AHEAD = 4 }; /* micro-batches beyond a step: enough to cover a page fault or a slow disk read while it is computed */
 
@@ -118,15 +119,12 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     if (plan.context.ranks < 1) plan.context = WHOLE_SEQUENCE;
     if (plan.batches < 1) plan.batches = 1;
     int64_t B = plan.micro_batch, T = dataset->seq_len / plan.context.ranks;
-    Loader *l = calloc(1, sizeof *l);
-    if (!l) fail(EXIT_MEMORY, "no memory for the data loader");
-    if (plan.context.ranks > 1) l->sample = malloc(3 * sizeof *l->sample * (size_t)dataset->seq_len);
-    if (plan.context.ranks > 1 && !l->sample) fail(EXIT_MEMORY, "no memory for a sample");
+    Loader *l = xcalloc(1, sizeof *l, "the data loader");
+    if (plan.context.ranks > 1) l->sample = xmalloc(3 * sizeof *l->sample * (size_t)dataset->seq_len, "a sample");
     l->dataset = dataset;
     l->plan = plan;
     l->T = T;
-    l->batch = malloc(sizeof *l->batch * (size_t)plan.batches);
-    if (!l->batch) fail(EXIT_MEMORY, "no memory for the data loader");
+    l->batch = xmalloc(sizeof *l->batch * (size_t)plan.batches, "the data loader");
     for (int64_t i = 0; i < plan.batches; i++) l->batch[i] = take_batch(arena, B, T, plan.documents);
     l->micro_steps = micro_steps_of(&plan);
     l->first_micro = plan.rank * l->micro_steps;

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json_scan.h"
+#include "core/xalloc.h"
 #include "data/parquet_footer.h"
 #include "data/parquet_page.h"
 
@@ -67,9 +68,8 @@ static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offse
 static uint8_t *make_room(Buffer *b, size_t bytes) {
     if (bytes > b->room) {
         free(b->data);
-        b->data = (uint8_t *)malloc(bytes);
+        b->data = xmalloc(bytes, "a part of a parquet file");
         b->room = bytes;
-        if (!b->data) fail(EXIT_MEMORY, "no memory for %zu bytes of a parquet file", bytes);
     }
     return b->data;
 }
@@ -141,9 +141,8 @@ static int take_dictionary(Parquet *p, const PageHeader *h, char *fault) {
     if (read_page(p, h, &p->dictionary, fault) < 0) return -1;
     if (h->values > p->entry_room) {
         free(p->entry);
-        p->entry = (Entry *)malloc(sizeof *p->entry * (size_t)h->values);
+        p->entry = xmalloc(sizeof *p->entry * (size_t)h->values, "the dictionary of a parquet file");
         p->entry_room = h->values;
-        if (!p->entry) fail(EXIT_MEMORY, "no memory for the dictionary of a parquet file");
     }
     const uint8_t *at = p->dictionary.data, *end = at + h->bytes;
     for (p->entries = 0; p->entries < h->values; p->entries++)
@@ -272,9 +271,9 @@ int parquet_open(Parquet **file, const char *path, const char *field, char fault
     if (bytes >= 0 && bytes < MAGIC_BYTES + TAIL_BYTES)
         return refuse(fault, "is truncated, or no parquet file: it holds %lld bytes", (long long)bytes), 0;
     int      fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ);
-    Parquet *p = (Parquet *)calloc(1, sizeof *p);
+    Parquet *p = xcalloc(1, sizeof *p, "reading a parquet file");
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));
-    if (!p || !(p->path = strdup(path))) fail(EXIT_MEMORY, "no memory to read a parquet file");
+    p->path = xstrdup(path, "reading a parquet file");
     json_quote_short(p->name, sizeof p->name, field);
     p->fd = fd;
     if (read_footer(p, (uint64_t)bytes, field, fault) < 0) {

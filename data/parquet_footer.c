@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/json_scan.h"
+#include "core/xalloc.h"
 #include "data/parquet_page.h"
 #include "data/thrift.h"
 
@@ -240,8 +240,7 @@ static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *
         REFUSE_DAMAGED("has row group %lld of %s begin within the one before; copy or download it again", group, name);
     if ((column->chunks & (column->chunks - 1)) == 0) { /* the list is full at each power of two */
         size_t        room = column->chunks ? 2 * (size_t)column->chunks : 1;
-        ParquetChunk *chunk = (ParquetChunk *)realloc(column->chunk, sizeof *chunk * room);
-        if (!chunk) fail(EXIT_MEMORY, "no memory for the footer of a parquet file");
+        ParquetChunk *chunk = xrealloc(column->chunk, sizeof *chunk * room, "the footer of a parquet file");
         column->chunk = chunk;
     }
     column->chunk[column->chunks++] = (ParquetChunk){(uint64_t)start, (uint64_t)m->bytes, rows, (int)m->codec};

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/shell_word.h"
+#include "core/xalloc.h"
 #include "data/number_type.h"
 #include "data/text_file.h"
 
@@ -417,8 +418,7 @@ Shard shard_open(const char *path, int64_t vocab_size) {
     if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, io_error_text(errno));
     io_close(fd);
     shard.map = map;
-    shard.path = strdup(path);
-    if (!shard.path) fail(EXIT_MEMORY, "no memory for the name of %s", path);
+    shard.path = xstrdup(path, "the name of a token file");
     watch_bus_errors();
     return shard;
 }

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 /* Published with each vocabulary; sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the tokenizer.json of
  * Qwen/Qwen3-0.6B. */
@@ -245,8 +246,7 @@ struct Split {
 
 /* U+180E is white space to PCRE2's \s, and has not been to Unicode since 6.3. */
 static char *with_unicode_spaces(const char *pattern) {
-    char *out = (char *)malloc(20 * strlen(pattern) + 1), *to = out;
-    if (!out) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    char *out = xmalloc(20 * strlen(pattern) + 1, "a tokenizer's pattern"), *to = out;
     for (const char *at = pattern; *at; at++) {
         if (*at != '\\' || !at[1]) *to++ = *at;
         else if (at[1] == 's' || at[1] == 'S') to += sprintf(to, "\\%c{White_Space}", *++at == 's' ? 'p' : 'P');
@@ -290,9 +290,9 @@ static int compile_oniguruma(Rule *r, char *fault) {
 
 int split_create(Split **split, const SplitRule *rule, int rules, const char *name, SplitEngine engine,
                  char fault[SPLIT_FAULT_CHARS]) {
-    Split *s = (Split *)calloc(1, sizeof *s);
+    Split *s = xcalloc(1, sizeof *s, "a tokenizer's pattern");
     CHECK(rules <= SPLIT_RULES, "%d patterns", rules);
-    if (!s || !(s->name = strdup(name))) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    s->name = xstrdup(name, "a tokenizer's pattern");
     onig_initialize((OnigEncoding[]){ONIG_ENCODING_UTF8}, 1);
     s->match = pcre2_match_data_create(1, NULL), s->context = pcre2_match_context_create(NULL);
     s->stack = pcre2_jit_stack_create(1 << 15, 1 << 23, NULL);
@@ -303,9 +303,8 @@ int split_create(Split **split, const SplitRule *rule, int rules, const char *na
     onig_initialize_match_param(s->limits);
     for (s->rules = 0; s->rules < rules; s->rules++) {
         Rule *r = &s->rule[s->rules];
-        *r = (Rule){.pattern = strdup(rule[s->rules].pattern), .behavior = rule[s->rules].behavior,
+        *r = (Rule){.pattern = xstrdup(rule[s->rules].pattern, "a tokenizer's pattern"), .behavior = rule[s->rules].behavior,
                     .is_inverted = rule[s->rules].is_inverted};
-        if (!r->pattern) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
         if (!compile_oniguruma(r, fault)) { /* also where PCRE2 will match: it rejects what is no pattern */
             s->rules++;
             split_destroy(s);

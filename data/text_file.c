@@ -14,6 +14,7 @@
 #include "core/io.h"
 #include "core/json_scan.h"
 #include "core/shell_word.h"
+#include "core/xalloc.h"
 #include "data/shard.h"
 
 enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
@@ -436,9 +437,8 @@ static int is_safetensors(const TextFile *f) {
 }
 
 const char *text_other_kind(const uint8_t *start, size_t bytes) {
-    TextFile   *f = (TextFile *)calloc(1, sizeof *f);
+    TextFile   *f = xcalloc(1, sizeof *f, "the first bytes of a file");
     const char *what = NULL;
-    if (!f) fail(EXIT_MEMORY, "no memory to look at a file");
     f->starts = bytes < sizeof f->start ? bytes : sizeof f->start;
     memcpy(f->start, start, f->starts);
     if (is_tar(f)) what = "a tar archive: $ tar -xf PACKED unpacks it";
@@ -516,8 +516,7 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
 }
 
 static TextFile *create(void) {
-    TextFile *f = (TextFile *)calloc(1, sizeof *f);
-    if (!f) fail(EXIT_MEMORY, "no memory to read a text");
+    TextFile *f = xcalloc(1, sizeof *f, "reading a text");
     f->fd = -1;
     return f;
 }
@@ -626,8 +625,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     while (exit_code == 0) {
         if (!clean || room - used < 16) {
             if (clean) room *= 2;
-            clean = (char *)realloc(clean, room + 1);
-            if (!clean) fail(EXIT_MEMORY, "no memory for a text of %zu bytes", room);
+            clean = xrealloc(clean, room + 1, "a text");
         }
         n = text_file_read(f, clean + used, room - used, fault);
         if (n <= 0) break;

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 #include "data/tokens_json.h"
 
 /* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes nothing else in a text. */
@@ -247,9 +248,7 @@ int32_t tokenizer_end_of_text(const Tokenizer *t) {
 char *tokenizer_special_text(const Tokenizer *t, int32_t id) {
     size_t      bytes;
     const char *text = t->kind == TOKENIZER_BPE ? bpe_bytes(t->file.bpe, id, &bytes) : NULL;
-    char       *copy = text ? strndup(text, bytes) : NULL;
-    if (text && !copy) fail(EXIT_MEMORY, "no memory for a tokenizer");
-    return copy;
+    return text ? xstrndup(text, bytes, "a tokenizer") : NULL;
 }
 
 int32_t tokenizer_start(const Tokenizer *t) {

@@ -7,11 +7,11 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/memory_file.h"
+#include "core/xalloc.h"
 
 static void put_json_text(FILE *f, const char *text) {
     size_t room = json_quote(NULL, 0, text) + 1;
-    char  *quoted = (char *)malloc(room);
-    if (!quoted) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    char  *quoted = xmalloc(room, "a tokenizer");
     json_quote(quoted, room, text);
     fputs(quoted, f);
     free(quoted);
@@ -119,8 +119,7 @@ char *tokenizer_json(const Tokenizer *t, size_t *bytes) {
         default: break;
     }
     if (!t->file.json) return tokenizer_json_of(t->file.bpe, t->file.pattern, bytes);
-    char *copy = strdup(t->file.json);
-    if (!copy) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    char *copy = xstrdup(t->file.json, "a tokenizer");
     *bytes = strlen(copy);
     return copy;
 }

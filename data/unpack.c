@@ -12,6 +12,7 @@
 #include <zstd_errors.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 enum {
     INPUT_BYTES = 1 << 16,
@@ -307,8 +308,7 @@ static int64_t read_xz(Unpack *u, char *data, size_t bytes, char *fault) {
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
 Unpack *unpack_create(Packing packing, UnpackSource *source, void *with) {
-    Unpack *u = (Unpack *)calloc(1, sizeof *u);
-    if (!u) fail(EXIT_MEMORY, "no memory to unpack a text");
+    Unpack *u = xcalloc(1, sizeof *u, "unpacking a text");
     u->packing = packing, u->source = source, u->with = with, u->is_between = 1;
     int is_good = 1;
     if (packing == PACKED_GZIP) is_good = inflateInit2(&u->gzip, ZLIB_GZIP) == Z_OK;

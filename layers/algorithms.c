@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 static struct {
     MatmulAlgorithm *record; /* owned */
@@ -34,8 +35,7 @@ void matmul_algorithms_set(MatmulAlgorithm a) {
     int at = matmul_algorithms_find(a.key);
     if (at < 0 && algorithms.count == algorithms.room) {
         algorithms.room = algorithms.room ? 2 * algorithms.room : 64;
-        algorithms.record = (MatmulAlgorithm *)realloc(algorithms.record, sizeof a * (size_t)algorithms.room);
-        if (!algorithms.record) fail(EXIT_MEMORY, "no memory for the table of %d matrix products", algorithms.room);
+        algorithms.record = xrealloc(algorithms.record, sizeof a * (size_t)algorithms.room, "the table of matrix products");
     }
     algorithms.record[at < 0 ? algorithms.count++ : at] = a;
     algorithms.version++;

@@ -28,6 +28,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/xalloc.h"
+
 #define SIMD_FILE "layers/matmul_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, n))
@@ -339,13 +341,12 @@ static void product_by_panels(Stream *s, Matmul p) {
  * narrow strip of a transposed a. */
 static void make_strips(int threads) {
     if (threads <= onednn.strips) return;
-    onednn.strip = (float **)realloc(onednn.strip, sizeof *onednn.strip * (size_t)threads);
-    for (; onednn.strip && onednn.strips < threads; onednn.strips++) {
-        float *strip = (float *)aligned_alloc(64, sizeof(float) * STRIP_M * STRIP_K);
-        if (!strip) break;
+    onednn.strip = xrealloc(onednn.strip, sizeof *onednn.strip * (size_t)threads, "the threads' parts of a matrix");
+    for (; onednn.strips < threads; onednn.strips++) {
+        float *strip = aligned_alloc(64, sizeof(float) * STRIP_M * STRIP_K);
+        if (!strip) fail(EXIT_MEMORY, "no memory for the threads' parts of a matrix");
         onednn.strip[onednn.strips] = strip;
     }
-    if (onednn.strips < threads) fail(EXIT_MEMORY, "no memory for %d threads' parts of a matrix", threads);
 }
 
 static void turned_tile(Matmul p, float *strip) {

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
 #include "layers/algorithms.h"
 #include "layers/gemm_hopper.cuh"
 #include "layers/layers.h"
@@ -361,9 +362,7 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (untimed || own_must(c)) return;
 
     Tensor sums = tensor_1d(c->p.c.data, c->p.c.type, (c->p.m - 1) * c->p.c.ld + c->p.n);
-    void  *aside = c->p.write == MATMUL_ADD ? malloc(tensor_bytes(sums)) : NULL;
-    if (c->p.write == MATMUL_ADD && !aside)
-        fail(EXIT_MEMORY, "no memory for a copy of %.1f MiB of sums", (double)tensor_bytes(sums) / 1048576.0);
+    void  *aside = c->p.write == MATMUL_ADD ? xmalloc(tensor_bytes(sums), "a copy of the sums of a matrix product") : NULL;
     if (aside) device_to_host(s, aside, sums);
     double best = INFINITY, ms[CANDIDATES], behind_ms = 0.0;
     for (int i = 0; i < count; i++) ms[i] = product_ms(s, e, &found[i], c, workspace);

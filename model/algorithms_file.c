@@ -8,6 +8,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/rng.h"
+#include "core/xalloc.h"
 #include "layers/algorithms.h"
 
 /* --- the table as JSON -------------------------------------------------------------------------------------------- */
@@ -144,9 +145,8 @@ static void share(Comm *comm) {
 /* Adds to rank 0's table the records of other ranks that it lacks, in the order of ranks. */
 static void collect(Comm *comm) {
     int              count = matmul_algorithms_count();
-    MatmulAlgorithm *own = (MatmulAlgorithm *)calloc((size_t)count + 1, sizeof *own);
+    MatmulAlgorithm *own = xcalloc((size_t)count + 1, sizeof *own, "a table of algorithms");
     size_t          *bytes;
-    if (!own) fail(EXIT_MEMORY, "no memory for a table of %d algorithms", count);
     for (int i = 0; i < count; i++) own[i] = matmul_algorithms_get(i);
     char *all = comm_gather(comm, own, sizeof *own * (size_t)count, 0, &bytes);
     free(own);
@@ -171,8 +171,7 @@ static void go_on(Comm *comm) {
  * training, so the GPU would run at another clock. */
 static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint64_t seed) {
     int64_t  n = tensor_elems(tokens);
-    int32_t *ids = (int32_t *)malloc((size_t)n * sizeof *ids);
-    if (!ids) fail(EXIT_MEMORY, "no memory for %lld tokens", (long long)n);
+    int32_t *ids = xmalloc((size_t)n * sizeof *ids, "tokens to time a model with");
     for (int64_t i = 0; i < n; i++)
         ids[i] = (int32_t)((double)vocabulary * rng_uniform(seed, RNG_TIMING, (uint64_t)i));
     device_from_host(s, tokens, ids);
@@ -183,8 +182,7 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
 /* Fills a tensor that another stage would send with random numbers from -scale to scale. */
 static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) {
     int64_t n = tensor_elems(x);
-    char   *values = (char *)malloc((size_t)n * sizeof(float));
-    if (!values) fail(EXIT_MEMORY, "no memory for %lld numbers", (long long)n);
+    char   *values = xmalloc((size_t)n * sizeof(float), "numbers to time a model with");
     for (int64_t i = 0; i < n; i++) {
         float    v = (float)(scale * (2.0 * rng_uniform(seed, RNG_TIMING, (uint64_t)i) - 1.0));
         uint16_t h = x.type == BF16 ? bf16_from_f32(v) : f16_from_f32(v);

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "core/xalloc.h"
+
 /* Writes to out [n] the changes of elements [first, first + n) of a block's bias after a step. */
 static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_t first, int64_t n) {
     int64_t all = 0;
@@ -16,8 +18,7 @@ static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_
 static void add_on_host(Optimizer *o, Stream *s, Span span, const float *step) {
     Tensor  weights = shards_weight(o->shards, span);
     float  *master = (float *)optimizer_master(o, span).data;
-    char   *rounded = (char *)malloc(tensor_bytes(weights));
-    if (!rounded) fail(EXIT_MEMORY, "no memory for the bias of %lld experts", (long long)span.elems);
+    char   *rounded = xmalloc(tensor_bytes(weights), "the bias of the experts");
     for (int64_t i = 0; i < span.elems; i++) {
         master[i] += step[i];
         tensor_set(tensor_1d(rounded, weights.type, span.elems), i, master[i]);
@@ -40,8 +41,7 @@ void experts_balance(Optimizer *o, Stream *s, const int64_t *counts) {
     ModelShape       shape = z->spec.shape;
     const BlockKind *kind = block_kind(shape);
     if (!kind->has_experts || shape.balance != BALANCE_BIAS) return;
-    float *step = (float *)calloc((size_t)shape.n_experts, sizeof *step);
-    if (!step) fail(EXIT_MEMORY, "no memory for the bias of %lld experts", (long long)shape.n_experts);
+    float *step = xcalloc((size_t)shape.n_experts, sizeof *step, "the bias of the experts");
     for (int i = 0; i < z->spans; i++) {
         Span         span = z->span[i];
         const Param *p = &z->layout.param[span.param];

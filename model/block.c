@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/xalloc.h"
 #include "layers/layers.h"
 
 const BlockKind *block_kind(ModelShape shape) {
@@ -59,8 +60,7 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
 
 void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e,
                         Recompute recompute, GptUse use, void *like, Arena *arena) {
-    char *all = (char *)calloc((size_t)blocks, kind->act_bytes);
-    if (!all) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
+    char *all = xcalloc((size_t)blocks, kind->act_bytes, "the tables of the blocks");
     for (int64_t l = 0; l < blocks; l++) {
         void *mine = all + (size_t)l * kind->act_bytes;
         for (int i = 0; i < kind->acts; i++) {

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/xalloc.h"
 #include "layers/layers.h"
 
 enum { MOST_TENSORS = 3 }; /* most tensors of one exchange */
@@ -14,13 +15,11 @@ int64_t expert_room(int64_t even, double capacity, int64_t ranks) {
 }
 
 ExpertRanks *expert_ranks_create(Comm *comm, int64_t experts, int64_t rows, double capacity) {
-    ExpertRanks *p = (ExpertRanks *)calloc(1, sizeof *p);
-    if (!p) fail(EXIT_MEMORY, "no memory for ranks that divide %lld experts", (long long)experts);
+    ExpertRanks *p = xcalloc(1, sizeof *p, "the ranks that divide the experts");
     *p = (ExpertRanks){.comm = comm, .experts = experts, .room = expert_room(rows, capacity, comm_size(comm))};
     /* Messages of one tensor: this rank's rows for each expert, and the rows of each rank for this rank's experts. */
-    p->message = (CommMessage *)malloc(sizeof *p->message * (size_t)(MOST_TENSORS * 2 * experts));
-    p->first = (int32_t *)malloc(sizeof *p->first * (size_t)(experts + 1));
-    if (!p->message || !p->first) fail(EXIT_MEMORY, "no memory for the messages of %lld experts", (long long)experts);
+    p->message = xmalloc(sizeof *p->message * (size_t)(MOST_TENSORS * 2 * experts), "the messages of the experts");
+    p->first = xmalloc(sizeof *p->first * (size_t)(experts + 1), "the messages of the experts");
     return p;
 }
 

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "core/fp8.h"
+#include "core/xalloc.h"
 
 Fp8History fp8_history_create(int64_t n_layer) {
     Fp8History h = {.cells = n_layer * FP8_BLOCK_CELLS};
-    h.exponent = (int8_t *)malloc((size_t)(FP8_STEPS * h.cells));
-    if (!h.exponent) fail(EXIT_MEMORY, "no memory for the scales of %lld tensors", (long long)h.cells);
+    h.exponent = xmalloc((size_t)(FP8_STEPS * h.cells), "the scales of tensors");
     return h;
 }
 
@@ -38,7 +38,7 @@ int fp8_history_exponent(const Fp8History *h, int64_t cell) {
 
 cJSON *fp8_history_to_json(const Fp8History *h) {
     cJSON *list = cJSON_CreateArray();
-    char  *digits = (char *)malloc((size_t)(2 * h->cells + 1));
+    char  *digits = malloc((size_t)(2 * h->cells + 1));
     for (int k = 0; list && digits && k < h->steps; k++) {
         for (int64_t c = 0; c < h->cells; c++) {
             unsigned value = (unsigned)(h->exponent[k * h->cells + c] + 128);
@@ -88,8 +88,7 @@ Fp8 fp8_of_block(const Fp8Scales *f, const StepSums *sums, int64_t l) {
 void fp8_scales_set(Fp8Scales *f, Stream *s, const Fp8History *h) {
     if (tensor_is_none(f->scale)) return;
     f->uses_own = h->steps == 0;
-    float *values = (float *)calloc(1, tensor_bytes(f->scale));
-    if (!values) fail(EXIT_MEMORY, "no memory for the scales of %lld tensors", (long long)h->cells);
+    float *values = xcalloc(1, tensor_bytes(f->scale), "the scales of tensors");
     for (int64_t c = 0; c < h->cells; c++) {
         int exponent = fp8_history_exponent(h, c);
         values[FP8_SCALES * c + FP8_SCALE] = fp8_power(exponent), values[FP8_SCALES * c + FP8_INVERSE] = fp8_power(-exponent);

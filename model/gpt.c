@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
 #include "model/ends.h"
 #include "model/gpt_numbers.h"
 
@@ -97,11 +98,10 @@ static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) 
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;
     *p = (GptPart){.first = spec.first, .end = spec.end, .embeds = spec.first == 0, .classifies = spec.end == g->shape.n_layer, .tapes = spec.tapes};
-    p->acts = (void **)calloc((size_t)p->tapes, sizeof *p->acts);
-    p->graph = (BlockGraph *)calloc((size_t)(GRAPHS * p->tapes * blocks), sizeof *p->graph);
-    if (g->experts) p->expert_rows = (int64_t *)calloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows);
-    if (!p->acts || !p->graph || (g->experts && !p->expert_rows))
-        fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
+    p->acts = xcalloc((size_t)p->tapes, sizeof *p->acts, "the tables of the blocks");
+    p->graph = xcalloc((size_t)(GRAPHS * p->tapes * blocks), sizeof *p->graph, "the tables of the blocks");
+    if (g->experts)
+        p->expert_rows = xcalloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows, "the tables of the blocks");
     for (int t = 0; t < p->tapes; t++)
         p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use,
                                        part || t ? g->part[0].acts[0] : NULL, a);
@@ -135,9 +135,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
 
     GptPartSpec whole = {0, shape.n_layer, 1};
     g.parts = spec.part ? spec.parts : 1;
-    g.part = (GptPart *)calloc((size_t)g.parts, sizeof *g.part);
-    g.one_block = calloc(1, g.kind->act_bytes);
-    if (!g.one_block || !g.part) fail(EXIT_MEMORY, "no memory for the tables of a model");
+    g.part = xcalloc((size_t)g.parts, sizeof *g.part, "the tables of a model");
+    g.one_block = xcalloc(1, g.kind->act_bytes, "the tables of a model");
     for (int p = 0; p < g.parts; p++) create_part(&g, p, spec.part ? spec.part[p] : whole, e, a);
     create_borders(&g, e, a);
     /* the gradient of attention's output uses the memory of update, too */

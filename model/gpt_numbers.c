@@ -3,11 +3,12 @@
 
 #include <stdlib.h>
 
+#include "core/xalloc.h"
+
 void gpt_take_frequencies(Gpt *g, Stream *s) {
     ModelShape m = g->shape;
     if (!g->kind->has_rope || g->has_frequencies || s->ledger) return;
-    float *frequencies = (float *)malloc(tensor_bytes(g->frequencies));
-    if (!frequencies) fail(EXIT_MEMORY, "no memory for the table of rotary positions");
+    float *frequencies = xmalloc(tensor_bytes(g->frequencies), "the table of rotary positions");
     rope_frequencies(frequencies, shape_head_dim(m), m.rope_theta,
                      (RopeScaling){m.rope_factor, m.rope_low_freq_factor, m.rope_high_freq_factor, m.rope_original_positions});
     device_from_host(s, g->frequencies, frequencies);

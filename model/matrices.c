@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/xalloc.h"
 #include "layers/layers.h"
 
 static int at_least_1(int n) { return n > 1 ? n : 1; }
@@ -23,9 +24,8 @@ static int dearest_first(const void *a, const void *b) {
 }
 
 static void give_away(Matrices *m, const Priced *priced, int ranks) {
-    double *load = (double *)calloc((size_t)ranks, sizeof *load);
-    int    *turns = (int *)calloc((size_t)ranks, sizeof *turns);
-    if (!load || !turns) fail(EXIT_MEMORY, "no memory for a table of %d ranks", ranks);
+    double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
+    int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
     for (int i = 0; i < m->count; i++) {
         int owner = 0;
         for (int r = 1; r < ranks; r++)
@@ -67,22 +67,21 @@ static Matrices matrices_among(const Shards *z, MatricesOf of) {
 
 Matrices matrices_create(const Shards *z, MatricesOf of) {
     Matrices m = matrices_among(z, of);
-    Priced  *priced = (Priced *)malloc(sizeof *priced * (size_t)z->layout.params);
+    Priced  *priced = xmalloc(sizeof *priced * (size_t)z->layout.params, "a table of matrices");
     int      ranks;
     ranks = m.copies * m.pieces * m.tensor;
     CHECK(!m.comm || (ranks == comm_size(m.comm) && m.rank == comm_rank(m.comm)), "rank %d of %d shares matrices among %d", m.rank,
           ranks, m.comm ? comm_size(m.comm) : 1);
-    for (int i = 0; priced && i < z->layout.params; i++) {
+    for (int i = 0; i < z->layout.params; i++) {
         const Param *p = &z->layout.param[i];
         if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN || p->local_elems == 0) continue;
         if (layout_is_of_experts(&z->layout, p->bucket) != (of == MATRICES_OF_EXPERTS)) continue;
         priced[m.count++] = (Priced){i, cost_of(p)};
         measure(&m, p);
     }
-    m.matrix = (WholeMatrix *)malloc(sizeof *m.matrix * (size_t)(m.count + 1));
+    m.matrix = xmalloc(sizeof *m.matrix * (size_t)(m.count + 1), "a table of matrices");
     /* In a round this rank exchanges its own matrix with all others, and a slice of each other rank's matrix. */
-    m.message = (CommMessage *)malloc(sizeof *m.message * (size_t)(2 * ranks * MATRIX_FIELDS));
-    if (!priced || !m.matrix || !m.message) fail(EXIT_MEMORY, "no memory for a table of matrices among %d ranks", ranks);
+    m.message = xmalloc(sizeof *m.message * (size_t)(2 * ranks * MATRIX_FIELDS), "a table of matrices");
     qsort(priced, (size_t)m.count, sizeof *priced, dearest_first);
     give_away(&m, priced, ranks);
     free(priced);

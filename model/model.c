@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "core/xalloc.h"
+
 static int at_least_1(int n) { return n > 1 ? n : 1; }
 
 static PipelineSpec pipeline_of(const ModelSpec *spec) {
@@ -17,8 +19,7 @@ static PipelineSpec pipeline_of(const ModelSpec *spec) {
 
 /* Extends `hold` by the buckets of experts. The experts of a block are on the stage of the block. */
 static BucketHold *hold_experts(BucketHold *hold, ModelShape shape) {
-    hold = (BucketHold *)realloc(hold, sizeof *hold * (size_t)(model_expert_bucket(shape, (int)shape.n_layer) + 1));
-    if (!hold) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
+    hold = xrealloc(hold, sizeof *hold * (size_t)(model_expert_bucket(shape, (int)shape.n_layer) + 1), "the tables of the blocks");
     for (int b = 1; b <= shape.n_layer; b++) hold[model_expert_bucket(shape, b)] = hold[b];
     return hold;
 }
@@ -226,8 +227,7 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
 /* --- for real ----------------------------------------------------------------------------------------------------- */
 
 Model *model_create(ModelSpec spec) {
-    Model *m = (Model *)calloc(1, sizeof *m);
-    if (!m) fail(EXIT_MEMORY, "no memory for a model");
+    Model *m = xcalloc(1, sizeof *m, "a model");
     m->spec = spec;
     m->bytes = model_dry(spec, 1, NULL);
     m->params_arena = arena_create("parameters", m->bytes.params);
@@ -253,8 +253,7 @@ void model_destroy(Model *m) {
 
 void masters_init(Optimizer *o, Stream *s, uint64_t seed, void (*ticks)(void *ctx), void *ctx) {
     enum { BLOCK = 1 << 20 };
-    float *values = (float *)malloc(BLOCK * sizeof *values);
-    if (!values) fail(EXIT_MEMORY, "no memory for initial weights");
+    float *values = xmalloc(BLOCK * sizeof *values, "initial weights");
     for (int i = 0; i < o->shards->spans; i++) {
         Span         span = o->shards->span[i];
         const Param *p = &o->shards->layout.param[span.param];

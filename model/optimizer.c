@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/injection.h"
+#include "core/xalloc.h"
 
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 
@@ -21,8 +22,7 @@ static void make_pages(Optimizer *o, Arena *arena) {
 /* Fills left_out. Matrices are left out in whole packs of 64 elements, so that the next span stays aligned. */
 static void leave_out_matrices(Optimizer *o) {
     const Shards *z = o->shards;
-    o->left_out = (int64_t *)calloc((size_t)z->spans + 1, sizeof *o->left_out);
-    if (!o->left_out) fail(EXIT_MEMORY, "no memory for the list of spans to update");
+    o->left_out = xcalloc((size_t)z->spans + 1, sizeof *o->left_out, "the list of spans to update");
     for (int i = 0; i < z->spans; i++)
         o->left_out[i + 1] =
             o->left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
@@ -49,9 +49,8 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
                                    : arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
     o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
     if (o.on_host) make_pages(&o, arena);
-    o.spans = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
-    o.own_grad = (Tensor *)malloc(sizeof(Tensor) * (size_t)(z->spans + 1));
-    if (!o.spans || !o.own_grad) fail(EXIT_MEMORY, "no memory for the list of spans to update");
+    o.spans = xmalloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1), "the list of spans to update");
+    o.own_grad = xmalloc(sizeof(Tensor) * (size_t)(z->spans + 1), "the list of spans to update");
     return o;
 }
 

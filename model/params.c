@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "core/xalloc.h"
 #include "model/block.h"
 #include "model/mup.h"
 
@@ -108,8 +109,7 @@ Param *model_params(ModelShape s, int *count) {
     int64_t n = model_rows(s);
     int     at = 0;
     CHECK(n <= MODEL_MOST_ROWS, "%" PRId64 " tensors", n);
-    Param *p = (Param *)malloc(sizeof(Param) * (size_t)n);
-    if (!p) fail(EXIT_MEMORY, "no memory for a table of %" PRId64 " parameters", n);
+    Param *p = xmalloc(sizeof(Param) * (size_t)n, "a table of parameters");
     for (int b = 0; b < (int)s.n_layer + 2; b++) {
         const ParamTable *table = table_of(s, b);
         char              prefix[48];

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "core/xalloc.h"
+
 /* --- which blocks ------------------------------------------------------------------------------------------------- */
 
 /* Returns the cost of the head in blocks. For a row the head costs 2 V C, a block 24 C^2 plus attention. */
@@ -13,9 +15,8 @@ static BlockRange blocks_of(ModelShape shape, PipelineSpec s, int part) {
 }
 
 GptPartSpec *pipeline_parts(ModelShape shape, PipelineSpec s) {
-    GptPartSpec *part = (GptPartSpec *)malloc(sizeof *part * (size_t)s.parts);
+    GptPartSpec *part = xmalloc(sizeof *part * (size_t)s.parts, "the parts of a model");
     WorkList     list = work_list(s.stages, s.parts, s.micro_batches, s.stage);
-    if (!part) fail(EXIT_MEMORY, "no memory for the parts of a model");
     for (int p = 0; p < s.parts; p++) {
         BlockRange r = blocks_of(shape, s, p);
         part[p] = (GptPartSpec){r.first, r.end, list.tapes[p]};
@@ -26,8 +27,7 @@ GptPartSpec *pipeline_parts(ModelShape shape, PipelineSpec s) {
 
 BucketHold *pipeline_holds(ModelShape shape, PipelineSpec s) {
     int         last = (int)shape.n_layer + 1;
-    BucketHold *hold = (BucketHold *)malloc(sizeof *hold * (size_t)(last + 1));
-    if (!hold) fail(EXIT_MEMORY, "no memory for a table of %d buckets", last + 1);
+    BucketHold *hold = xmalloc(sizeof *hold * (size_t)(last + 1), "a table of buckets");
     for (int b = 0; b <= last; b++) hold[b] = BUCKET_ELSEWHERE;
     for (int p = 0; p < s.parts; p++) {
         BlockRange r = blocks_of(shape, s, p);
@@ -52,8 +52,7 @@ static int are_alike(ModelShape shape, PipelineSpec s, int a, int b) {
 }
 
 int *pipeline_alike(ModelShape shape, PipelineSpec s) {
-    int *like = (int *)malloc(sizeof *like * (size_t)s.stages);
-    if (!like) fail(EXIT_MEMORY, "no memory for a table of %d stages", s.stages);
+    int *like = xmalloc(sizeof *like * (size_t)s.stages, "a table of stages");
     for (int a = 0; a < s.stages; a++)
         for (like[a] = 0; !are_alike(shape, s, a, like[a]);) like[a]++;
     return like;
@@ -139,8 +138,7 @@ static void compute(const Pipeline *p, Stream *s, Work w, Batch batch, float gra
 
 void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void *ctx), void *ctx) {
     const WorkList *list = &p->list;
-    Batch          *batch = (Batch *)malloc(sizeof *batch * (size_t)list->micros);
-    if (!batch) fail(EXIT_MEMORY, "no memory for a table of %lld batches", (long long)list->micros);
+    Batch          *batch = xmalloc(sizeof *batch * (size_t)list->micros, "a table of batches");
     post(p, list->work[0]);
     for (int64_t i = 0; i < list->count; i++) {
         Work w = list->work[i];

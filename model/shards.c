@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/injection.h"
+#include "core/xalloc.h"
 
 /* The gathers that start at once after an update: those of the embedding and the first block. NCCL starts a thread at
  * each call and the host waits for it. With all gathers at once the GPU would be idle until the last one has
@@ -84,25 +85,23 @@ static Tensor row_view(Tensor bucket, const Param *p, int64_t first) {
 
 static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, int b)) {
     const Layout *l = &z->layout;
-    void        **view = (void **)calloc((size_t)l->buckets, sizeof *view);
-    for (int b = 0; view && b <= last_bucket(z); b++) view[b] = calloc(1, model_view_bytes(z->spec.shape, b));
-    for (int i = 0; view && i < l->params; i++) {
+    void        **view = xcalloc((size_t)l->buckets, sizeof *view, "the tables of buckets");
+    for (int b = 0; b <= last_bucket(z); b++) view[b] = xcalloc(1, model_view_bytes(z->spec.shape, b), "the tables of buckets");
+    for (int i = 0; i < l->params; i++) {
         int   b = l->param[i].bucket;
         void *in = view[model_view_bucket(z->spec.shape, b)];
         if (!in || !is_here(z, b) || l->param[i].field == NO_FIELD) continue;
         Tensor t = row_view(bucket_of(z, b), &l->param[i], l->bucket[b].memory);
         memcpy((char *)in + l->param[i].field, &t, sizeof t);
     }
-    for (int b = 0; b <= last_bucket(z); b++)
-        if (!view || !view[b]) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", l->buckets);
     return view;
 }
 
 /* Lists the spans that this rank updates. In stage 0 these are the pieces of all ranks. */
 static void list_spans(Shards *z) {
     const Layout *l = &z->layout;
-    z->span = (Span *)malloc(sizeof *z->span * (size_t)l->params * (size_t)((z->stage ? 1 : l->ranks) + 1));
-    if (!z->span) fail(EXIT_MEMORY, "no memory for the table of parameter spans");
+    size_t        most = (size_t)l->params * (size_t)((z->stage ? 1 : l->ranks) + 1);
+    z->span = xmalloc(sizeof *z->span * most, "the table of parameter spans");
     for (int b = 0; b < l->buckets; b++) {
         int first = z->stage ? piece_number(z, b, z->spec.rank) : 0, pieces = z->stage ? 1 : l->bucket[b].ranks;
         for (int r = first; r < first + pieces; r++) z->spans += layout_spans(l, b, r, z->span + z->spans);
@@ -126,8 +125,7 @@ static int64_t whole_elems(const Shards *z) {
 }
 
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads) {
-    Shards *z = (Shards *)calloc(1, sizeof *z);
-    if (!z) fail(EXIT_MEMORY, "no memory for a model");
+    Shards *z = xcalloc(1, sizeof *z, "a model");
     z->spec = spec, z->layout = layout, z->sums = sums;
     CHECK(layout.buckets > 2, "%d buckets", layout.buckets);
     z->stage = spec.zero_stage > 1 && is_alone(z) ? 1 : spec.zero_stage;
@@ -138,11 +136,10 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces_elems(z), 1, 1);
     z->weight_view = make_views(z, weights_of);
     z->grad_view = make_views(z, grads_of);
-    z->gather = (int64_t *)calloc((size_t)layout.buckets, sizeof *z->gather);
-    z->sums_of = (int64_t *)calloc((size_t)layout.buckets, sizeof *z->sums_of);
-    z->adds = (int *)calloc((size_t)layout.buckets, sizeof *z->adds);
-    z->rest = (Tensor *)malloc(sizeof *z->rest * (size_t)(layout.params + layout.buckets));
-    if (!z->gather || !z->sums_of || !z->adds || !z->rest) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
+    z->gather = xcalloc((size_t)layout.buckets, sizeof *z->gather, "the tables of buckets");
+    z->sums_of = xcalloc((size_t)layout.buckets, sizeof *z->sums_of, "the tables of buckets");
+    z->adds = xcalloc((size_t)layout.buckets, sizeof *z->adds, "the tables of buckets");
+    z->rest = xmalloc(sizeof *z->rest * (size_t)(layout.params + layout.buckets), "the tables of buckets");
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     z->due = z->layout.buckets;
     list_spans(z);

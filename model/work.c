@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -23,9 +24,8 @@ static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
 
 /* Assigns tapes. A forward uses the lowest free tape of its part; its backward frees it. */
 static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
-    int *tape_of = (int *)malloc(sizeof *tape_of * (size_t)(parts * micro_batches));
-    char *taken = (char *)calloc((size_t)(parts * micro_batches), 1);
-    if (!tape_of || !taken) fail(EXIT_MEMORY, "no memory for a list of %lld works", (long long)w->count);
+    int *tape_of = xmalloc(sizeof *tape_of * (size_t)(parts * micro_batches), "a list of works");
+    char *taken = xcalloc((size_t)(parts * micro_batches), 1, "a list of works");
     int64_t begun = 0, ended = 0;
     for (int64_t i = 0; i < w->count; i++) {
         Work *one = &w->work[i];
@@ -56,9 +56,8 @@ WorkList work_list(int stages, int parts, int64_t micro_batches, int stage) {
           stage, stages, parts, (long long)micro_batches);
     int64_t  all = micro_batches * parts, ahead = warmup(stages, parts, micro_batches, stage), forwards = 0, backwards = 0;
     WorkList w = {.count = 2 * all};
-    w.work = (Work *)malloc(sizeof *w.work * (size_t)(2 * all + 1));
-    w.tapes = (int *)calloc((size_t)parts, sizeof *w.tapes);
-    if (!w.work || !w.tapes) fail(EXIT_MEMORY, "no memory for a list of %lld works", (long long)w.count);
+    w.work = xmalloc(sizeof *w.work * (size_t)(2 * all + 1), "a list of works");
+    w.tapes = xcalloc((size_t)parts, sizeof *w.tapes, "a list of works");
     for (int64_t i = 0; i < w.count; i++) {
         w.work[i] = forwards < all && forwards <= backwards + ahead ? forward_at(stages, parts, forwards++)
                                                                     : backward_at(stages, parts, backwards++);

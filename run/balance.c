@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
+
 static double slowest_of(const double *per_micro, const int64_t *micro, int datas) {
     double most = 0.0;
     for (int d = 0; d < datas; d++)
@@ -24,9 +26,8 @@ static void share_out(const double *per_micro, int64_t *micro, int datas, int64_
 }
 
 int balance_shares(const double *ms, int64_t *micro, int datas) {
-    double  *per_micro = (double *)malloc(sizeof *per_micro * (size_t)datas);
-    int64_t *shares = (int64_t *)malloc(sizeof *shares * (size_t)datas), all = 0;
-    if (!per_micro || !shares) fail(EXIT_MEMORY, "no memory for the shares of %d ranks", datas);
+    double  *per_micro = xmalloc(sizeof *per_micro * (size_t)datas, "the shares of the ranks");
+    int64_t *shares = xmalloc(sizeof *shares * (size_t)datas, "the shares of the ranks"), all = 0;
     for (int d = 0; d < datas; d++) {
         all += micro[d];
         per_micro[d] = (ms[d] > 1e-3 ? ms[d] : 1e-3) / (double)micro[d];
@@ -43,8 +44,7 @@ int balance_shares(const double *ms, int64_t *micro, int datas) {
  * get equal numbers. */
 static void gather_times(const Run *r, double *ms) {
     int      datas = r->groups.datas, ranks = comm_size(r->comm);
-    int64_t *us = (int64_t *)calloc((size_t)ranks, sizeof *us);
-    if (!us) fail(EXIT_MEMORY, "no memory for the times of %d ranks", ranks);
+    int64_t *us = xcalloc((size_t)ranks, sizeof *us, "the times of the ranks");
     us[comm_rank(r->comm)] = (int64_t)(stragglers_median(&r->stragglers).compute_ms * 1e3);
     comm_all_reduce_i64(r->comm, us, ranks, COMM_SUM);
     memset(ms, 0, sizeof *ms * (size_t)datas);
@@ -68,8 +68,7 @@ static void say(Run *r) {
 void balance_note(Run *r, int64_t step) {
     int datas = r->groups.datas;
     if (!r->config->parallel.balance || datas == 1 || r->stragglers.steps % STRAGGLER_STEPS != 0) return;
-    double *ms = (double *)malloc(sizeof *ms * (size_t)datas);
-    if (!ms) fail(EXIT_MEMORY, "no memory for the times of %d ranks", datas);
+    double *ms = xmalloc(sizeof *ms * (size_t)datas, "the times of the ranks");
     gather_times(r, ms);
     if (balance_shares(ms, r->shares, datas)) {
         run_take_share(r, step);

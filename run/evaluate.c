@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/rounds.h"
 #include "run/text/task_scores.h"
@@ -114,8 +115,7 @@ static int evaluate_tasks(Run *r, int64_t step) {
                      r->groups.datas,     r->watchdog,       asked_to_stop, r,           run_is_rank0(r)};
     double      start_ms = clock_ms();
     int         whole = 1;
-    TaskScores *scores = (TaskScores *)calloc((size_t)r->tasks, sizeof *scores);
-    if (!scores) fail(EXIT_MEMORY, "no memory for the scores of %d tasks", r->tasks);
+    TaskScores *scores = xcalloc((size_t)r->tasks, sizeof *scores, "the scores of the tasks");
     requests_begin(&r->requests);
     for (int i = 0; i < r->tasks && whole; i++) whole = task_score(&s, &r->task[i], &scores[i]);
     if (whole && run_is_rank0(r)) {

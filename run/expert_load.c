@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
+
 ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     ExpertShares s = {0};
     double       all = 0.0;
@@ -29,8 +31,7 @@ void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
     ModelShape shape = m->spec.shards.shape;
     int64_t    n = shape.n_experts, elems = shape.n_layer * n;
     if (tensor_is_none(m->sums.experts)) return;
-    if (!l->counts) l->counts = (int64_t *)malloc(sizeof *l->counts * (size_t)elems);
-    if (!l->counts) fail(EXIT_MEMORY, "no memory for the counts of %lld experts", (long long)elems);
+    if (!l->counts) l->counts = xmalloc(sizeof *l->counts * (size_t)elems, "the counts of the experts");
     device_to_host(&m->stream, l->counts, m->sums.experts);
     comm_all_reduce_i64(all, l->counts, (size_t)elems, COMM_SUM);
     if (m->gpt.experts) {

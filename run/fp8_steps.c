@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
+
 Fp8Steps fp8_steps_create(int64_t n_layer) {
     Fp8Steps f = {.history = fp8_history_create(n_layer)};
-    f.amax = (int64_t *)calloc((size_t)f.history.cells, sizeof *f.amax);
-    f.counts = (int64_t *)calloc((size_t)(2 * f.history.cells), sizeof *f.counts);
-    if (!f.amax || !f.counts) fail(EXIT_MEMORY, "no memory for the maxima of %lld tensors", (long long)f.history.cells);
+    f.amax = xcalloc((size_t)f.history.cells, sizeof *f.amax, "the maxima of tensors");
+    f.counts = xcalloc((size_t)(2 * f.history.cells), sizeof *f.counts, "the maxima of tensors");
     return f;
 }
 

@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/terminal.h"
 #include "core/version.h"
+#include "core/xalloc.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/memory_copy.h"
@@ -24,8 +25,7 @@ int run_is_rank0(const Run *r) { return comm_rank(r->comm) == 0; }
 
 static void open_tasks(Run *r) {
     const Config *c = r->config;
-    r->task = (Task *)calloc((size_t)c->eval.tasks.count + 1, sizeof *r->task);
-    if (!r->task) fail(EXIT_MEMORY, "no memory for the tasks");
+    r->task = xcalloc((size_t)c->eval.tasks.count + 1, sizeof *r->task, "the tasks");
     for (; r->tasks < c->eval.tasks.count; r->tasks++) {
         Task *t = &r->task[r->tasks];
         *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len, 0, 0});
@@ -170,8 +170,7 @@ static void join_ranks(Run *r, Launch launch) {
     groups_set_kind(&r->groups, kind);
     signals_install(); /* again, because MPI and NCCL may have replaced handlers */
     warn_of_wide_groups(r);
-    r->shares = (int64_t *)malloc(sizeof *r->shares * (size_t)r->groups.datas);
-    if (!r->shares) fail(EXIT_MEMORY, "no memory for a table of %d ranks", r->groups.datas);
+    r->shares = xmalloc(sizeof *r->shares * (size_t)r->groups.datas, "a table of ranks");
     for (int d = 0; d < r->groups.datas; d++)
         r->shares[d] = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * r->groups.datas);
 }
@@ -233,8 +232,7 @@ static void take_memory(Run *r) {
     r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
     r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
     if (spec.document_mask) r->eval_batch.starts = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
-    r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(3 * (B * own_T + T)));
-    if (!r->eval_tokens) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
+    r->eval_tokens = xmalloc(sizeof(int32_t) * (size_t)(3 * (B * own_T + T)), "a batch of tokens");
 }
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint.h"
 
 #define TRASH ".trash-"
@@ -57,7 +58,7 @@ int folders_list(const char *checkpoints, StepFolder **list) {
     if (!folder) return -errno;
     while ((errno = 0, entry = readdir(folder))) {
         int64_t     step = step_of(entry->d_name);
-        StepFolder *longer = step < 0 ? *list : (StepFolder *)realloc(*list, sizeof **list * (size_t)(count + 1));
+        StepFolder *longer = step < 0 ? *list : realloc(*list, sizeof **list * (size_t)(count + 1));
         if (step < 0) continue;
         if (!longer) break;
         *list = longer;
@@ -156,7 +157,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     if (is_first(c)) text = read_manifest(folder, &bytes, fault);
     if (any_fault(c, fault)) return status_of(fault);
     share(c, &bytes, sizeof bytes);
-    if (!text && !(text = (char *)malloc((size_t)bytes + 1))) fail(EXIT_MEMORY, "no memory for the manifest of %s", folder);
+    if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
     share(c, text, (size_t)bytes);
     ManifestStatus status = parse_manifest(text, bytes, step, m, fault); /* equal on all ranks, because the bytes are */
     free(text);

@@ -11,6 +11,7 @@
 #include <sys/random.h>
 
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/checkpoint_refuse.h"
@@ -120,8 +121,7 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     const Layout *layout = checkpoint_layout(state);
     WeightsFile   model = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_MODEL]).text);
     WeightsFile   states = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_OPTIMIZER]).text);
-    float        *block = (float *)malloc(2 * sizeof *block * WEIGHTS_BLOCK);
-    if (!block) fail(EXIT_MEMORY, "no memory to read %s", folder);
+    float        *block = xmalloc(2 * sizeof *block * WEIGHTS_BLOCK, "reading weights");
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
         own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);

@@ -18,6 +18,7 @@
 #include "core/io.h"
 #include "core/terminal.h"
 #include "core/thread.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_write.h"
 #include "run/checkpoint/state_copy.h"
@@ -102,8 +103,7 @@ size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer) {
 }
 
 Saver *saver_create(CheckpointState *state) {
-    Saver *s = (Saver *)calloc(1, sizeof *s);
-    if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
+    Saver *s = xcalloc(1, sizeof *s, "saving checkpoints");
     s->state = state;
     s->step = -1;
     s->runs = exchange_runs(state->optimizer->shards);

@@ -4,15 +4,12 @@
 #include <string.h>
 
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
 
 /* Returns memory for two blocks of WEIGHTS_BLOCK elements, malloc'ed. */
-static float *block_buffer(const char *path) {
-    float *block = (float *)malloc(2 * sizeof *block * WEIGHTS_BLOCK);
-    if (!block) fail(EXIT_MEMORY, "no memory to read %s", path);
-    return block;
-}
+static float *block_buffer(void) { return xmalloc(2 * sizeof(float) * WEIGHTS_BLOCK, "reading weights"); }
 
 /* Copies fp32 values to a tensor of the working copy, which is fp32 or bf16. Overwrites values. */
 static void put_values(Stream *s, Tensor to, float *values) {
@@ -35,7 +32,7 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
                               const float *values) {
     int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0; /* always tied in training */
     const WeightsFile *w = head.file;
-    float             *theirs = block_buffer(w->path);
+    float             *theirs = block_buffer();
     CHECK(weights_read_span(w, head.tensor, layout->param[span->param].offset, layout, span, at, theirs,
                             theirs + WEIGHTS_BLOCK) == n,
           "%lld elements", (long long)n);
@@ -63,7 +60,7 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
     WeightsSet     set = weights_set_open(path);
     WeightsTensor *tensor_of = weights_set_match(&set, layout, (WeightsSizes){NULL, 0, 0}),
                   head = weights_set_head(&set, layout);
-    float         *block = block_buffer(path);
+    float         *block = block_buffer();
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
         Span         all = {.elems = p->local_elems, .param = i};
@@ -87,7 +84,7 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
     const Layout    *layout = checkpoint_layout(state);
     WeightsTensor   *tensor_of = weights_set_match(&set, layout, (WeightsSizes){NULL, 0, 1}),
                   head = weights_set_head(&set, layout);
-    float           *block = block_buffer(path);
+    float           *block = block_buffer();
     for (int i = 0; i < o->shards->spans; i++) {
         Span          span = o->shards->span[i];
         WeightsTensor t = tensor_of[span.param];

@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "core/xalloc.h"
 #include "data/tokenizer_json.h"
 #include "model/algorithms_file.h"
 #include "model/hf_gpt2.h"
@@ -30,8 +31,7 @@ static Path file_path(const Save *s, const char *name) { return path_of("%s/%s",
 /* --- paths, headers, folder --------------------------------------------------------------------------------------- */
 
 static char *model_header(const Layout *layout, size_t *bytes) {
-    SafeTensor *t = (SafeTensor *)calloc((size_t)layout->params, sizeof *t);
-    if (!t) fail(EXIT_MEMORY, "no memory for the header of %d tensors", layout->params);
+    SafeTensor *t = xcalloc((size_t)layout->params, sizeof *t, "the header of a file of weights");
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
         t[i].name = p->name, t[i].type = SAFE_F32, t[i].dims = p->dims;
@@ -136,7 +136,7 @@ void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->
 static void add_written(Save *s, WrittenExtent extent) {
     if (s->written_count == s->written_room) {
         size_t      room = 2 * s->written_room + 256;
-        WrittenExtent *written = (WrittenExtent *)realloc(s->written, sizeof *written * room);
+        WrittenExtent *written = realloc(s->written, sizeof *written * room);
         if (!written) {
             note_memory(s);
             return;
@@ -341,7 +341,7 @@ static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *
         ManifestFile *file = &m->file[f];
         uint64_t      at = 0;
         file->bytes = s->file_bytes[f];
-        file->extent = (ManifestExtent *)malloc(sizeof *file->extent * (size_t)(file->extents + 1));
+        file->extent = malloc(sizeof *file->extent * (size_t)(file->extents + 1));
         if (!file->extent) return note_memory(s), 0;
         for (int64_t k = 0; k < file->extents && all[i].extent.offset == at; k++, i++) {
             file->extent[k] = all[i].extent;
@@ -356,7 +356,7 @@ static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *
 
 static int describe_data(Save *s, const Dataset *train, Manifest *m) {
     m->data_files = train->shards;
-    m->data = (ManifestData *)malloc(sizeof *m->data * (size_t)(train->shards + 1));
+    m->data = malloc(sizeof *m->data * (size_t)(train->shards + 1));
     if (!m->data) return note_memory(s), 0;
     for (int i = 0; i < train->shards; i++)
         m->data[i] = (ManifestData){shard_name(&train->shard[i]), train->shard[i].file_bytes, train->shard[i].header.tokens};

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
+
 int exchange_is_needed(const Shards *z, Span span) { return layout_cuts_columns(&z->layout, &z->layout.param[span.param]); }
 
 /* Returns the first of n elements that tensor rank i gets: rank i of t gets [n i / t, n (i + 1) / t). */
@@ -55,8 +57,7 @@ static void add_run(FileRuns *f, FileRun run) {
     }
     if (f->runs == f->room) {
         f->room = 2 * f->room + 64;
-        f->run = (FileRun *)realloc(f->run, sizeof *f->run * (size_t)f->room);
-        if (!f->run) fail(EXIT_MEMORY, "no memory for the runs of a checkpoint");
+        f->run = xrealloc(f->run, sizeof *f->run * (size_t)f->room, "the runs of a checkpoint");
     }
     f->run[f->runs++] = run;
 }
@@ -73,8 +74,7 @@ static void add_rows(FileRuns *f, const Layout *l, Span span) {
 
 FileRuns exchange_runs(const Shards *z) {
     FileRuns f = {0};
-    Span    *spans = (Span *)malloc(sizeof *spans * (size_t)z->layout.params);
-    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
+    Span    *spans = xmalloc(sizeof *spans * (size_t)z->layout.params, "the spans of a checkpoint");
     for (int b = 0; b < z->layout.buckets; b++) {
         int count = shards_spans_to_save(z, b, spans);
         for (int i = 0; i < count; i++) {
@@ -99,9 +99,8 @@ int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out)
     int           ranks = l->tensor_ranks;
     Rows          r = rows_of(l, span, l->tensor_rank);
     int64_t       each = r.end - r.first, to = 0;
-    size_t       *bytes = (size_t *)malloc(sizeof *bytes * (size_t)ranks);
-    float        *received = (float *)malloc(sizeof *received * (size_t)(each * ranks + 1));
-    if (!bytes || !received) fail(EXIT_MEMORY, "no memory to exchange the rows of a checkpoint");
+    size_t       *bytes = xmalloc(sizeof *bytes * (size_t)ranks, "the rows of a checkpoint");
+    float        *received = xmalloc(sizeof *received * (size_t)(each * ranks + 1), "the rows of a checkpoint");
     for (int i = 0; i < ranks; i++) {
         Rows theirs = rows_of(l, span, i);
         bytes[i] = (size_t)(theirs.end - theirs.first) * sizeof *mine;

@@ -33,7 +33,7 @@ uint64_t manifest_extent_bytes(uint64_t file_bytes) {
 
 static int write_string(FILE *out, const char *text) {
     size_t bytes = 6 * strlen(text) + 3; /* every byte may become \u00XX; quotes, NUL */
-    char  *quoted = (char *)malloc(bytes);
+    char  *quoted = malloc(bytes);
     if (!quoted) return 0;
     json_quote(quoted, bytes, text);
     fputs(quoted, out);
@@ -240,7 +240,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
 
 static int read_data(const cJSON *list, Manifest *m, char *fault) {
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1) return manifest_fault(fault, MANIFEST_NAME " names no data files");
-    m->data = (ManifestData *)calloc((size_t)cJSON_GetArraySize(list), sizeof *m->data);
+    m->data = calloc((size_t)cJSON_GetArraySize(list), sizeof *m->data);
     if (!m->data) return manifest_fault(fault, MANIFEST_NO_MEMORY);
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
         ManifestData *d = &m->data[m->data_files++];
@@ -256,7 +256,7 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
 static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
     uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
-    file->extent = (ManifestExtent *)calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->extent);
+    file->extent = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->extent);
     if (!file->extent) return manifest_fault(fault, MANIFEST_NO_MEMORY);
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
         ManifestExtent *run = &file->extent[file->extents++];

@@ -62,7 +62,7 @@ static int runs_ok(const char *path, const char *name, const ManifestFile *file,
     #pragma omp parallel if (mine > 1)
     {
         char  wrong[MANIFEST_FAULT_BYTES] = "";
-        char *buffer = (char *)malloc(MANIFEST_EXTENT_BYTES);
+        char *buffer = malloc(MANIFEST_EXTENT_BYTES);
         if (!buffer) manifest_fault(wrong, MANIFEST_NO_MEMORY);
         #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < mine; i++) {

@@ -17,6 +17,7 @@
 #include "core/failpoints.h"
 #include "core/io.h"
 #include "core/thread.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/memory_copy.h"
 #include "run/checkpoint/state_copy.h"
 
@@ -129,9 +130,8 @@ static void share_sizes(const MemoryCopies *m, int64_t *bytes) {
 static void link_hosts(MemoryCopies *m) {
     Comm    *c = m->state->comm;
     int      ranks = comm_size(c);
-    int64_t *bytes = (int64_t *)calloc((size_t)(2 * ranks), sizeof *bytes);
-    m->link = (Link *)calloc((size_t)ranks, sizeof *m->link);
-    if (!bytes || !m->link) fail(EXIT_MEMORY, "no memory for a table of %d ranks", ranks);
+    int64_t *bytes = xcalloc((size_t)(2 * ranks), sizeof *bytes, "a table of ranks");
+    m->link = xcalloc((size_t)ranks, sizeof *m->link, "a table of ranks");
     if (m->host.hosts > 1) share_sizes(m, bytes);
     for (int r = 0; m->host.hosts > 1 && r < ranks; r++) {
         Comm *pair = comm_pair(c, r, next_of(c, r), "copies");
@@ -208,8 +208,7 @@ static uint64_t draw_session(Comm *c) {
 MemoryCopies *memory_copies_create(const CheckpointState *state) {
     char fault[MANIFEST_FAULT_BYTES] = "";
     if (state->config->checkpoint.memory_every == 0) return NULL;
-    MemoryCopies *m = (MemoryCopies *)calloc(1, sizeof *m);
-    if (!m) fail(EXIT_MEMORY, "no memory for copies in memory");
+    MemoryCopies *m = xcalloc(1, sizeof *m, "copies in memory");
     m->state = state;
     m->folder = memory_folder(state);
     m->host = memory_host(state->comm, comm_rank(state->comm));

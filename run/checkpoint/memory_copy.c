@@ -109,7 +109,7 @@ static char *read_meta(int fd, uint64_t file_bytes, uint64_t *count, char *fault
     int          error = io_pread(fd, &h, sizeof h, 0);
     *count = !error && h.data_offset >= sizeof h && h.data_offset <= file_bytes && h.data_offset <= MEMORY_META_LIMIT ? h.data_offset
                                                                                                                     : sizeof h;
-    char *bytes = (char *)malloc(*count);
+    char *bytes = malloc(*count);
     if (bytes && !error) error = io_pread(fd, bytes, *count, 0);
     if (bytes && !error) return bytes;
     free(bytes);
@@ -145,7 +145,7 @@ int memory_each_run(const char *path, const MemoryCopy *copy, void (*put)(void *
     uint64_t at = copy->header->data_offset, most = 1;
     for (uint64_t i = 0; i < copy->header->runs; i++)
         if (copy->run[i].extent.bytes > most) most = copy->run[i].extent.bytes;
-    char *bytes = (char *)malloc(most);
+    char *bytes = malloc(most);
     int   fd = io_open(path, IO_READ), error = fd < 0 ? fd : bytes ? 0 : -ENOMEM;
     fault[0] = 0;
     for (uint64_t i = 0; !error && !fault[0] && i < copy->header->runs; i++) {

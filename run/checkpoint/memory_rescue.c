@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint_refuse.h"
 #include "run/checkpoint/memory_copy.h"
 
@@ -79,8 +80,7 @@ static void look_at(Rescue *r, const char *name) {
         memory_free(&copy);
         return;
     }
-    r->found = (Found *)realloc(r->found, sizeof *r->found * (size_t)(r->count + 1));
-    if (!r->found) fail(EXIT_MEMORY, "no memory for a list of copies in memory");
+    r->found = xrealloc(r->found, sizeof *r->found * (size_t)(r->count + 1), "a list of copies in memory");
     r->found[r->count] = (Found){.copy = copy};
     snprintf(r->found[r->count++].name, sizeof r->found->name, "%.39s", name);
 }
@@ -118,8 +118,7 @@ static int by_age(const void *a, const void *b) {
 
 static void gather_offers(Rescue *r) {
     size_t *bytes = NULL, all = 0;
-    Offer  *mine = (Offer *)calloc((size_t)r->count + 1, sizeof *mine);
-    if (!mine) fail(EXIT_MEMORY, "no memory for a list of copies in memory");
+    Offer  *mine = xcalloc((size_t)r->count + 1, sizeof *mine, "a list of copies in memory");
     for (int i = 0; i < r->count; i++) {
         const MemoryHeader *h = r->found[i].copy.header;
         mine[i] = (Offer){h->step, h->session, h->rank, h->ranks, comm_rank(r->comm), i};
@@ -154,8 +153,7 @@ static void choose(Rescue *r) {
     int64_t ranks = 0;
     gather_offers(r);
     if (comm_rank(r->comm) == 0) {
-        r->chosen = (Offer *)realloc(r->chosen, sizeof *r->chosen * (size_t)(r->offers + 1));
-        if (!r->chosen) fail(EXIT_MEMORY, "no memory for a list of copies in memory");
+        r->chosen = xrealloc(r->chosen, sizeof *r->chosen * (size_t)(r->offers + 1), "a list of copies in memory");
         for (int at = 0, next; at < r->offers && ranks == 0; at = next) {
             ranks = take_group(r, at, &next, r->chosen);
             if (ranks < r->chosen[0].ranks) ranks = 0;
@@ -163,8 +161,7 @@ static void choose(Rescue *r) {
     }
     comm_broadcast(r->comm, &ranks, sizeof ranks, 0);
     r->ranks = (int)ranks;
-    if (comm_rank(r->comm) > 0) r->chosen = (Offer *)realloc(r->chosen, sizeof *r->chosen * (size_t)(ranks + 1));
-    if (!r->chosen) fail(EXIT_MEMORY, "no memory for a list of copies in memory");
+    if (comm_rank(r->comm) > 0) r->chosen = xrealloc(r->chosen, sizeof *r->chosen * (size_t)(ranks + 1), "a list of copies in memory");
     comm_broadcast(r->comm, r->chosen, sizeof *r->chosen * (size_t)ranks, 0);
 }
 
@@ -200,8 +197,7 @@ static void read_head(Rescue *r, Manifest *m) {
     char         fault[MANIFEST_FAULT_BYTES];
     int64_t      bytes = f ? (int64_t)f->copy.header->head_bytes : 0;
     comm_broadcast(r->comm, &bytes, sizeof bytes, o->holder);
-    char *text = (char *)malloc((size_t)bytes + 1);
-    if (!text) fail(EXIT_MEMORY, "no memory for the head of a copy in memory");
+    char *text = xmalloc((size_t)bytes + 1, "the head of a copy in memory");
     if (f) memcpy(text, f->copy.head, (size_t)bytes);
     comm_broadcast(r->comm, text, (size_t)bytes, o->holder);
     if (manifest_parse(text, (size_t)bytes, m, fault) != MANIFEST_GOOD)

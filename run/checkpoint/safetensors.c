@@ -117,7 +117,7 @@ static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
 
 static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
     int count = cJSON_GetArraySize(s->json.root);
-    s->tensor = (SafeTensor *)calloc((size_t)count + 1, sizeof *s->tensor);
+    s->tensor = calloc((size_t)count + 1, sizeof *s->tensor);
     if (!s->tensor) return fault_is(fault, SAFETENSORS_NO_MEMORY);
     for (const cJSON *entry = s->json.root->child; entry; entry = entry->next) {
         if (strcmp(entry->string, "__metadata__") == 0) {

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "core/xalloc.h"
+
 /* Copies the elements of a span to `to`, or the share of this rank if the tensor ranks exchange it. Returns their
  * number. */
 static int64_t copy_span(const CheckpointState *state, float *to, float *scratch, int which, Span span) {
@@ -21,8 +23,7 @@ void state_copy(const CheckpointState *state, const FileRuns *runs, float *to, f
     const Layout *layout = checkpoint_layout(state);
     int           tensors = optimizer_tensors(state->optimizer->kind);
     const float  *end = to + tensors * runs->elems;
-    Span         *spans = (Span *)malloc(sizeof *spans * (size_t)layout->params);
-    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
+    Span         *spans = xmalloc(sizeof *spans * (size_t)layout->params, "the spans of a checkpoint");
     for (int which = 0; which < tensors; which++)
         for (int b = 0; b < layout->buckets; b++) {
             int count = shards_spans_to_save(state->optimizer->shards, b, spans);

@@ -13,6 +13,7 @@
 #include "core/io.h"
 #include "core/shell_word.h"
 #include "core/tensor.h"
+#include "core/xalloc.h"
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
@@ -22,32 +23,29 @@ static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *byt
     uint8_t  length[8];
     uint64_t n = 0;
     *bytes = 0;
-    if (file_bytes < sizeof length) return (uint8_t *)calloc(1, 1);
+    if (file_bytes < sizeof length) return xcalloc(1, 1, "the header of a file of weights");
     int error = io_pread(w->fd, length, sizeof length, 0);
     if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
     for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
     if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0; /* the parser refuses it by the length alone */
     *bytes = (size_t)(8 + n);
-    uint8_t *head = (uint8_t *)malloc(*bytes);
-    if (!head) fail(EXIT_MEMORY, "no memory for the header of %s", w->path);
+    uint8_t *head = xmalloc(*bytes, "the header of a file of weights");
     error = io_pread(w->fd, head, *bytes, 0);
     if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
     return head;
 }
 
 WeightsFile weights_open(const char *path) {
-    WeightsFile w = {.path = strdup(path)};
+    WeightsFile w = {.path = xstrdup(path, "the name of a file of weights")};
     struct stat st;
     size_t      bytes;
     char        fault[SAFETENSORS_FAULT_BYTES];
-    if (!w.path) fail(EXIT_MEMORY, "no memory to open %s", path);
     if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
     if (stat(path, &st) < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(errno));
     if (!S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
     w.fd = io_open(path, IO_READ);
     if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(w.fd));
     uint8_t *head = read_head(&w, (uint64_t)st.st_size, &bytes);
-    if (!head) fail(EXIT_MEMORY, "no memory to open %s", path);
     if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault)) {
         char sentence[SAFETENSORS_FAULT_BYTES + sizeof(ShellWord)];
         snprintf(sentence, sizeof sentence, "%s", fault);

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/memory_file.h"
+#include "core/xalloc.h"
 
 enum { TENSOR_LIMIT = 1 << 17 }; /* most tensors: three times those of the largest models with experts */
 
@@ -62,9 +63,8 @@ static int read_map(WeightsIndex *index, const cJSON *map, char *fault) {
         if (!cJSON_IsString(entry) || !is_file_name(entry->valuestring))
             return fault_is(fault, "says of tensor \"%.100s\" no name of a .safetensors file beside it", entry->string);
     if (count == 0) return fault_is(fault, "has an empty weight_map");
-    index->tensor = (IndexedTensor *)malloc(count * sizeof *index->tensor);
-    index->file = (const char **)malloc(count * sizeof *index->file);
-    if (!index->tensor || !index->file) fail(EXIT_MEMORY, "no memory for an index of %zu tensors", count);
+    index->tensor = xmalloc(count * sizeof *index->tensor, "an index of tensors");
+    index->file = xmalloc(count * sizeof *index->file, "an index of tensors");
     list_files(index, map);
     list_tensors(index, map);
     return 1;

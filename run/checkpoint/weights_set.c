@@ -13,6 +13,7 @@
 #include "core/io.h"
 #include "core/json_file.h"
 #include "core/shell_word.h"
+#include "core/xalloc.h"
 #include "data/bpe_file.h"
 #include "model/block.h"
 #include "model/hf_gpt2.h"
@@ -274,11 +275,7 @@ void weights_set_check_json(const char *path) {
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-static char *copy_of(const char *text) {
-    char *copy = strdup(text);
-    if (!copy) fail(EXIT_MEMORY, "no memory to open %s", text);
-    return copy;
-}
+static char *copy_of(const char *text) { return xstrdup(text, "the name of a file of weights"); }
 
 static WeightsIndex read_index(const char *path) {
     char         *text, fault[WEIGHTS_INDEX_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
@@ -298,8 +295,7 @@ static WeightsIndex read_index(const char *path) {
 
 static void open_indexed(WeightsSet *set) {
     set->index = read_index(set->path);
-    if (!(set->file = (WeightsFile *)malloc((size_t)set->index.files * sizeof *set->file)))
-        fail(EXIT_MEMORY, "no memory for the %d files of %s", set->index.files, set->path);
+    set->file = xmalloc((size_t)set->index.files * sizeof *set->file, "a list of files of weights");
     for (int i = 0; i < set->index.files; i++) {
         Path part = path_of("%s/%s", set->folder, set->index.file[i]);
         if (!exists(part))
@@ -312,8 +308,7 @@ static void open_parts(WeightsSet *set) {
     struct dirent **list;
     int             count = list_weights(set->path, &list);
     set->folder = copy_of(set->path);
-    if (!(set->file = (WeightsFile *)malloc((size_t)(count + 1) * sizeof *set->file)))
-        fail(EXIT_MEMORY, "no memory for the %d files of %s", count, set->path);
+    set->file = xmalloc((size_t)(count + 1) * sizeof *set->file, "a list of files of weights");
     for (int i = 0; i < count; i++)
         set->file[set->files++] = weights_open(path_of("%s/%s", set->path, list[i]->d_name).text);
     free_list(list, count);
@@ -337,7 +332,7 @@ WeightsSet weights_set_open(const char *path) {
         open_indexed(&set);
         return set;
     }
-    if (!(set.file = (WeightsFile *)malloc(sizeof *set.file))) fail(EXIT_MEMORY, "no memory to open %s", path);
+    set.file = xmalloc(sizeof *set.file, "a list of files of weights");
     set.file[set.files++] = weights_open(set.path);
     return set;
 }
@@ -416,9 +411,8 @@ static int by_plain(const void *a, const void *b) {
 }
 
 static RowName *row_names(const Layout *layout) {
-    RowName *names = (RowName *)malloc((size_t)layout->params * sizeof *names);
+    RowName *names = xmalloc((size_t)layout->params * sizeof *names, "the names of tensors");
     char     plain[HF_NAME_BYTES];
-    if (!names) fail(EXIT_MEMORY, "no memory to match %d tensors", layout->params);
     for (int i = 0; i < layout->params; i++) {
         snprintf(names[i].plain, sizeof names[i].plain, "%.63s", hf_plain_name(layout->param[i].name, plain));
         names[i].param = i;
@@ -580,8 +574,7 @@ NORETURN static void refuse_absent(const WeightsSet *set, const Layout *layout, 
 
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes) {
     Match m = {.names = row_names(layout), .layout = layout, .blocks = blocks_of(layout),
-               .tensor_of = (WeightsTensor *)calloc((size_t)layout->params, sizeof *m.tensor_of)};
-    if (!m.tensor_of) fail(EXIT_MEMORY, "no memory to match the tensors of %s", set->path);
+               .tensor_of = xcalloc((size_t)layout->params, sizeof *m.tensor_of, "a table of tensors")};
     for (int f = 0; f < set->files; f++) match_file(set, &set->file[f], &m, sizes);
     if (!m.tensor_of[0].tensor) m.tensor_of[0] = m.head;
     for (int p = 0; p < layout->params; p++)
@@ -601,7 +594,7 @@ static int is_zero(WeightsTensor t) {
         n = at == 0 ? (int64_t)(sizeof value / sizeof *value) : MOST;
         if (n > elems - at) n = elems - at;
         if (n == 0) break;
-        if (!block && !(block = more = (float *)malloc(MOST * sizeof *more))) fail(EXIT_MEMORY, "no memory to read %s", t.file->path);
+        if (!block) block = more = xmalloc(MOST * sizeof *more, "reading weights");
         weights_read(t.file, t.tensor, at, n, block);
         for (k = 0; k < n && block[k] == 0.0f; k++) {}
         if (k < n) break;

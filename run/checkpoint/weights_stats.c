@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "core/xalloc.h"
 
 enum { PIECE = 1 << 16, PIECES = WEIGHTS_BLOCK / PIECE };
 
@@ -16,11 +16,7 @@ double  weights_diff_relative(const WeightsDiff *d) {
      return d->of > 0 ? sqrt(d->squares / d->of) : d->squares > 0 ? INFINITY : 0.0;
 }
 
-static float *block_of_values(void) {
-    float *values = (float *)malloc(sizeof *values * WEIGHTS_BLOCK);
-    if (!values) fail(EXIT_MEMORY, "no memory for a block of weights");
-    return values;
-}
+static float *block_of_values(void) { return xmalloc(sizeof(float) * WEIGHTS_BLOCK, "a block of weights"); }
 
 static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 

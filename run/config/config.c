@@ -12,6 +12,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/shell_word.h"
+#include "core/xalloc.h"
 #include "model/block.h"
 #include "run/config/config_load.h"
 
@@ -19,7 +20,8 @@
 static int read_file(const char *path, IoOpen how, size_t limit, char **text, size_t *bytes) {
     FILE *file = io_open_stream(path, how);
     if (!file && errno != ENOMEM) return errno;
-    if (!file || !(*text = malloc(limit + 1))) fail(EXIT_MEMORY, "out of memory while reading %s", path);
+    if (!file) fail(EXIT_MEMORY, "out of memory while reading %s", path);
+    *text = xmalloc(limit + 1, "reading the config");
     *bytes = fread(*text, 1, limit + 1, file);
     int error = ferror(file) ? errno : 0;
     fclose(file);
@@ -160,8 +162,8 @@ static void refuse_missing(ConfigLoad *load, const Json *json) {
 
 static void load_start(ConfigLoad *load, Config *config, Where file) {
     memset(config, 0, sizeof *config);
-    *load = (ConfigLoad){.config = config, .given = calloc((size_t)OPTION_COUNT, sizeof *load->given), .file = file};
-    if (!load->given) fail(EXIT_MEMORY, "out of memory while reading the config");
+    *load = (ConfigLoad){.config = config, .file = file};
+    load->given = xcalloc((size_t)OPTION_COUNT, sizeof *load->given, "reading the config");
     for (int i = 0; i < OPTION_COUNT; i++)
         if (OPTIONS[i].type != OPTION_IGNORED) option_set_default(&OPTIONS[i], config);
 }

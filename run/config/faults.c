@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "core/json_scan.h"
+#include "core/xalloc.h"
 
 static void append(Faults *faults, const char *text) {
     size_t more = strlen(text);
-    char  *grown = realloc(faults->text, faults->bytes + more + 1);
-    if (!grown) fail(EXIT_MEMORY, "out of memory while reading the config");
+    char  *grown = xrealloc(faults->text, faults->bytes + more + 1, "reading the config");
     memcpy(grown + faults->bytes, text, more + 1);
     faults->text = grown;
     faults->bytes += more;

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/json_scan.h"
+#include "core/xalloc.h"
 #include "model/block.h"
 #include "model/optimizer.h"
 #include "model/precision.h"
@@ -379,8 +380,7 @@ const Preset *preset_find(const char *name) {
 struct ConfigKept { ConfigKept *next; };
 
 void *config_keep_bytes(Config *config, size_t bytes) {
-    ConfigKept *block = calloc(1, sizeof *block + bytes);
-    if (!block) fail(EXIT_MEMORY, "out of memory while reading the config");
+    ConfigKept *block = xcalloc(1, sizeof *block + bytes, "reading the config");
     block->next = config->kept;
     config->kept = block;
     return block + 1;

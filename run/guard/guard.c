@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/device.h"
+#include "core/xalloc.h"
 
 /* --- judging a step ----------------------------------------------------------------------------------------------- */
 
@@ -72,8 +73,7 @@ int guard_is_outvoted(Comm *comm, int64_t value) {
     int64_t ends[2] = {value, ~value}; /* maxima: the greatest value; the complement of the least */
     comm_all_reduce_i64(comm, ends, 2, COMM_MAX);
     if (ends[0] == ~ends[1]) return 0;
-    int64_t *all = (int64_t *)calloc((size_t)ranks, sizeof *all);
-    if (!all) fail(EXIT_MEMORY, "no memory for the hashes of %d ranks", ranks);
+    int64_t *all = xcalloc((size_t)ranks, sizeof *all, "the hashes of the ranks");
     all[comm_rank(comm)] = value;
     comm_all_reduce_i64(comm, all, ranks, COMM_SUM);
     for (int r = 0; r < ranks; r++) {

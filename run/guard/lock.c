@@ -15,6 +15,7 @@
 #include "core/io.h"
 #include "core/terminal.h"
 #include "core/thread.h"
+#include "core/xalloc.h"
 #include "run/guard/lock_holder.h"
 #include "run/guard/signals.h"
 
@@ -150,8 +151,7 @@ static void see_one_file_system(const char *dir, Comm *comm) {
 RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms) {
     RunLock *l = NULL;
     if (comm_rank(comm) == 0) {
-        l = (RunLock *)calloc(1, sizeof *l);
-        if (!l) fail(EXIT_MEMORY, "no memory for the lock of %s", dir);
+        l = xcalloc(1, sizeof *l, "the lock of a folder");
         snprintf(l->key, sizeof l->key, "run.dir");
         snprintf(l->dir, sizeof l->dir, "%s", dir);
         snprintf(l->path, sizeof l->path, "%s/lock", dir);
@@ -309,8 +309,7 @@ static void take_output(RunLock *l, LockOutput kind) {
 
 RunLock *lock_output(const char *verb, const char *key, const char *output, LockOutput kind) {
     char     host[256] = "?";
-    RunLock *l = (RunLock *)calloc(1, sizeof *l);
-    if (!l) fail(EXIT_MEMORY, "%s: no memory for the lock of %s", verb, output);
+    RunLock *l = xcalloc(1, sizeof *l, "the lock of a folder");
     snprintf(l->by, sizeof l->by, "%s: ", verb), snprintf(l->key, sizeof l->key, "%s", key);
     if ((size_t)snprintf(l->dir, sizeof l->dir, "%s", output) >= sizeof l->dir)
         fail(EXIT_CONFIG, "%sthe name of %s= is too long", l->by, key);

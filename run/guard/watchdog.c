@@ -18,6 +18,7 @@
 #include "core/clock.h"
 #include "core/terminal.h"
 #include "core/thread.h"
+#include "core/xalloc.h"
 #include "run/guard/signals.h"
 
 enum { STACK_DEPTH = 64 };
@@ -242,8 +243,7 @@ void watchdog_know(Watchdog *w, Comm *comm, Mesh mesh) {
 }
 
 Watchdog *watchdog_create(double limit_seconds, Launch launch) {
-    Watchdog *w = (Watchdog *)calloc(1, sizeof *w);
-    if (!w) fail(EXIT_MEMORY, "no memory for a watchdog");
+    Watchdog *w = xcalloc(1, sizeof *w, "a watchdog");
     w->launch = launch;
     if (launch.launched) w->launcher = launch_process(w->launcher_name);
     w->limit_seconds = limit_seconds;

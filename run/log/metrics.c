@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json_scan.h"
+#include "core/xalloc.h"
 #include "data/tokens_json.h"
 #include "run/log/curve.h"
 #include "run/log/metrics_line.h"
@@ -65,8 +66,7 @@ static void keep_round(Metrics *m, int64_t step, int64_t tokens, double loss) {
 
 static void keep_eval(Metrics *m, int64_t step, double loss) {
     if ((m->evals & (m->evals - 1)) == 0) { /* a power of two: the list is full */
-        m->eval = (CurvePoint *)realloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1));
-        if (!m->eval) fail(EXIT_MEMORY, "no memory for the %lld evaluations of %s", (long long)m->evals, m->path);
+        m->eval = xrealloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1), "the evaluations of metrics.jsonl");
     }
     m->eval[m->evals++] = (CurvePoint){step, loss};
     curve_eval(&m->curve, step, loss);
@@ -143,8 +143,7 @@ static void keep_beside(const Metrics *m) {
 }
 
 Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
-    Metrics *m = calloc(1, sizeof *m);
-    if (!m) fail(EXIT_MEMORY, "no memory for the metrics of %s", dir);
+    Metrics *m = xcalloc(1, sizeof *m, "the metrics of a run");
     snprintf(m->path, sizeof m->path, "%s/metrics.jsonl", dir);
     snprintf(m->picture, sizeof m->picture, "%s/loss.svg", dir);
     size_t end = strlen(dir);
@@ -205,8 +204,7 @@ static void keep_line(Metrics *m, char *line, size_t capacity) {
     snprintf(line + at, capacity - at, "}\n");
     if (m->waiting_bytes + at + 2 > m->waiting_room) {
         m->waiting_room = 2 * (m->waiting_bytes + capacity);
-        m->waiting = realloc(m->waiting, m->waiting_room);
-        if (!m->waiting) fail(EXIT_MEMORY, "no memory for the lines that %s has no room for", m->path);
+        m->waiting = xrealloc(m->waiting, m->waiting_room, "the lines of metrics.jsonl that wait for room on the disk");
     }
     memcpy(m->waiting + m->waiting_bytes, line, at + 2);
     m->waiting_bytes += at + 2;

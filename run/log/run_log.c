@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/log/metrics_line.h"
 
@@ -41,8 +42,7 @@ cJSON *run_log_config(const char *dir) {
 /* Appends to a list whose capacity doubles. */
 static void append(LogPoint **list, int64_t *count, LogPoint p) {
     if ((*count & (*count - 1)) == 0) { /* a power of two: the list is full */
-        *list = (LogPoint *)realloc(*list, sizeof p * (size_t)(*count ? 2 * *count : 1));
-        if (!*list) fail(EXIT_MEMORY, "no memory for the log of a run of %lld steps", (long long)*count);
+        *list = xrealloc(*list, sizeof p * (size_t)(*count ? 2 * *count : 1), "the log of a run");
     }
     (*list)[(*count)++] = p;
 }

@@ -146,7 +146,7 @@ static long long next_second(const char *folder, double time) {
 
 TensorBoard *tensorboard_open(const char *dir, int64_t step, double time) {
     char         folder[4200], host[256] = "host";
-    TensorBoard *t = (TensorBoard *)calloc(1, sizeof *t);
+    TensorBoard *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     gethostname(host, sizeof host - 1);
     snprintf(folder, sizeof folder, "%s/tb", dir);

@@ -33,8 +33,8 @@ Fragment fragment_within(Fragment of, int64_t first, int64_t end) {
 
 int arriving_begin(Arriving *a, Fragment range, int ranks) {
     *a = (Arriving){.range = range};
-    a->values = (float *)malloc(sizeof *a->values * (size_t)(range.end - range.first));
-    a->said = (char *)calloc((size_t)ranks, 1);
+    a->values = malloc(sizeof *a->values * (size_t)(range.end - range.first));
+    a->said = calloc((size_t)ranks, 1);
     if (a->values && a->said) return 1;
     arriving_forget(a);
     return 0;

@@ -13,7 +13,7 @@ size_t held_bytes(const Config *c, size_t elems) { return held_type(c) == FRAME_
 
 int held_begin(HeldWeights *h, FrameType type, Fragment part) {
     int64_t elems = part.end - part.first;
-    *h = (HeldWeights){type, part.first, elems, 0, (float *)malloc(sizeof *h->x * (size_t)elems)};
+    *h = (HeldWeights){type, part.first, elems, 0, malloc(sizeof *h->x * (size_t)elems)};
     for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN; /* not sent yet: no weight is NaN */
     return h->x != NULL;
 }

@@ -5,12 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/error.h"
+#include "core/xalloc.h"
 
 HelloData *hello_data(const Dataset *train) {
-    HelloData *data = (HelloData *)calloc((size_t)train->shards + 1, sizeof *data);
+    HelloData *data = xcalloc((size_t)train->shards + 1, sizeof *data, "a list of data files");
     uint64_t   seen = dataset_fingerprint(train);
-    if (!data) fail(EXIT_MEMORY, "no memory for a list of %d data files", train->shards);
     for (int i = 0; i < train->shards; i++) {
         data[i].name = (char *)shard_name(&train->shard[i]);
         data[i].tokens = train->shard[i].header.tokens;

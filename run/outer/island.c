@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/xalloc.h"
 #include "run/guard/signals.h"
 #include "run/outer/hello_data.h"
 #include "run/outer/round_change.h"
@@ -46,16 +47,14 @@ static void hang_up(Island *s) {
 }
 
 Island *island_create(IslandParts parts) {
-    Island *s = (Island *)calloc(1, sizeof *s);
+    Island *s = xcalloc(1, sizeof *s, "an island");
     char    fault[KEY_FAULT_BYTES] = "";
-    if (!s) fail(EXIT_MEMORY, "no memory for an island");
     s->parts = parts;
     int code = key_read(parts.config->outer.key, &s->key, fault);
     end_where_refused(s, code, fault);
     s->copy = round_copy_create(parts.optimizer, parts.stream, round_change_type(parts.config), use_of(parts.config));
     s->links = outer_servers(parts.config->outer.server);
-    s->link = (Link *)calloc((size_t)s->links, sizeof *s->link);
-    if (!s->link) fail(EXIT_MEMORY, "no memory for the connections to %d servers", s->links);
+    s->link = xcalloc((size_t)s->links, sizeof *s->link, "the connections to the servers");
     for (int i = 0; i < s->links; i++)
         s->link[i] = link_create(&s->copy, parts.optimizer->shards->layout.elems, comm_rank(parts.comm),
                                  comm_size(parts.comm), parts.config->outer.patience_seconds, i, s->links);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/xalloc.h"
 #include "run/outer/outer_rule.h"
 
 enum { ASKED_AHEAD = 4, PING_MS = 1000 };
@@ -15,9 +16,8 @@ Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double pat
     Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1, .part = part, .parts = parts};
     l.first = outer_part_begin(elems, part, parts), l.end = outer_part_begin(elems, part + 1, parts);
     l.patience_ms = patience_seconds * 1e3;
-    l.fetch.piece = (float *)malloc(sizeof *l.fetch.piece * MESSAGE_ELEMS);
-    l.payload = (char *)malloc(FRAME_PAYLOAD_LIMIT);
-    if (!l.fetch.piece || !l.payload) fail(EXIT_MEMORY, "no memory for the connection to outer.server");
+    l.fetch.piece = xmalloc(sizeof *l.fetch.piece * MESSAGE_ELEMS, "the connection to outer.server");
+    l.payload = xmalloc(FRAME_PAYLOAD_LIMIT, "the connection to outer.server");
     return l;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "core/xalloc.h"
 #include "run/outer/island_state.h"
 #include "run/outer/round_change.h"
 
@@ -24,9 +25,7 @@ size_t turns_bytes(const Config *c, const Layout *layout) {
 }
 
 static float *floats(int64_t elems) {
-    float *made = (float *)malloc(sizeof *made * (size_t)elems);
-    if (!made) fail(EXIT_MEMORY, "no memory for a fragment of the weights (outer.stream)");
-    return made;
+    return xmalloc(sizeof(float) * (size_t)elems, "a fragment of the weights (outer.stream)");
 }
 
 void turns_create(Island *s) {

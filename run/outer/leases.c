@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json_text.h"
+#include "core/xalloc.h"
 
 enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
@@ -28,9 +29,7 @@ static int64_t end_of(SampleRange r) { return r.first + r.samples; }
 
 static void *grown(void *list, int64_t count, size_t bytes) {
     if (count & (count - 1)) return list; /* a power of two: the list is full */
-    list = realloc(list, bytes * (size_t)(count ? 2 * count : 1));
-    if (!list) fail(EXIT_MEMORY, "no memory for the leases of samples");
-    return list;
+    return xrealloc(list, bytes * (size_t)(count ? 2 * count : 1), "the leases of samples");
 }
 
 static void remove_free(Leases *l, int64_t i) {
@@ -54,7 +53,7 @@ static int release(Leases *l, SampleRange r) {
     }
     if (i < l->frees && l->free[i].first < end_of(r)) return 0;
     if (end_of(r) > l->next_sample) return 0;
-    l->free = (SampleRange *)grown(l->free, l->frees, sizeof *l->free);
+    l->free = grown(l->free, l->frees, sizeof *l->free);
     memmove(l->free + i + 1, l->free + i, sizeof *l->free * (size_t)(l->frees - i));
     l->free[i] = r, l->frees++;
     return 1;
@@ -128,7 +127,7 @@ static int read_line(const char *text, size_t bytes, Line *out) {
 static int replay(Leases *l, const Line *line) {
     if (line->is == IS_GIVEN) {
         if (line->number != l->next_number || !take(l, line->range)) return 0;
-        l->given = (Lease *)grown(l->given, l->givens, sizeof *l->given);
+        l->given = grown(l->given, l->givens, sizeof *l->given);
         l->given[l->givens++] = (Lease){.number = l->next_number++, .range = line->range, .round = line->round};
         memcpy(l->given[l->givens - 1].island, line->island, ISLAND_ID_BYTES);
         return 1;
@@ -193,7 +192,7 @@ Lease leases_give(Leases *l, int64_t samples, const char *island, int64_t round)
         if (given.range.samples > samples) given.range.samples = samples;
     }
     CHECK(take(l, given.range), "samples from %lld on are not free", (long long)given.range.first);
-    l->given = (Lease *)grown(l->given, l->givens, sizeof *l->given);
+    l->given = grown(l->given, l->givens, sizeof *l->given);
     l->given[l->givens++] = given;
     Line line = {given.number, 0, round, given.range, "", IS_GIVEN};
     memcpy(line.island, given.island, ISLAND_ID_BYTES);

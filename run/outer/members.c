@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/xalloc.h"
 
 Members members_create(const Config *c, int64_t round) {
     return (Members){.wait = (OuterWait)c->outer.wait,
@@ -54,10 +55,9 @@ static int refuse(char fault[MEMBER_FAULT_BYTES], const char *fmt, ...) {
 }
 
 static Member *new_member(Members *ms) {
-    Member  *m = (Member *)calloc(1, sizeof *m);
-    Member **grown = (Member **)realloc(ms->member, sizeof *grown * (size_t)(ms->count + 1));
-    if (!m || !grown) fail(EXIT_MEMORY, "no memory for one more island");
-    ms->member = grown, m->number = ms->count;
+    Member *m = xcalloc(1, sizeof *m, "one more island");
+    ms->member = xrealloc(ms->member, sizeof *ms->member * (size_t)(ms->count + 1), "one more island");
+    m->number = ms->count;
     m->last_round = -1;
     ms->member[ms->count++] = m;
     return m;
@@ -75,7 +75,7 @@ static Member *find_member(Members *ms, const char *id) {
 
 static int take_place(Member *m, const Hello *hello) {
     free(m->said);
-    m->said = (char *)calloc((size_t)hello->ranks, 1);
+    m->said = calloc((size_t)hello->ranks, 1);
     held_forget(&m->held);
     m->ranks = hello->ranks, m->joined = m->leaves = m->knows_end = 0;
     m->state = m->said ? MEMBER_GATHERS : MEMBER_GONE;
@@ -204,9 +204,7 @@ static int refuse_infinite(const Member *m, char fault[MEMBER_FAULT_BYTES]) {
 }
 
 static double *room_for_norms(const Members *ms) {
-    double *norm = (double *)malloc(sizeof *norm * (size_t)(2 * ms->count));
-    if (!norm) fail(EXIT_MEMORY, "no memory for the norms of %d islands", ms->count);
-    return norm;
+    return xmalloc(sizeof(double) * (size_t)(2 * ms->count), "the norms of the islands");
 }
 
 int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]) {

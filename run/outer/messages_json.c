@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/json_scan.h"
+#include "core/xalloc.h"
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
@@ -217,8 +217,7 @@ static void read_data(Reading *r, Hello *m) {
     const cJSON *data = read_member(r, m->json.root, "data"), *file;
     if (!cJSON_IsArray(data)) reading_refuse(r, "whose data is no list");
     if (!r->is_good) return;
-    m->data = calloc((size_t)cJSON_GetArraySize(data) + 1, sizeof *m->data);
-    if (!m->data) fail(EXIT_MEMORY, "no memory for a HELLO with %d data files", cJSON_GetArraySize(data));
+    m->data = xcalloc((size_t)cJSON_GetArraySize(data) + 1, sizeof *m->data, "the data files of a HELLO");
     cJSON_ArrayForEach(file, data) {
         HelloData   *d = &m->data[m->data_files];
         const cJSON *name = read_member(r, file, "name");

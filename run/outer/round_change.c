@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
 #include "run/outer/outer_rule.h"
 
 FrameType round_change_type(const Config *c) {
@@ -30,9 +31,8 @@ RoundChange round_change_create(const Config *c, const ServerWeights *w) {
     RoundChange made = {.type = FRAME_F32, .first = w->first, .elems = w->elems, .round = -1};
     if (!round_change_is_kept(c)) return made;
     made.type = round_change_type(c);
-    made.rest = (float *)calloc((size_t)w->elems, sizeof *made.rest);
-    made.packed = (char *)malloc(packed_bytes(made.type, w->elems));
-    if (!made.rest || !made.packed) fail(EXIT_MEMORY, "no memory for the change of a round (outer.compress)");
+    made.rest = xcalloc((size_t)w->elems, sizeof *made.rest, "the change of a round (outer.compress)");
+    made.packed = xmalloc(packed_bytes(made.type, w->elems), "the change of a round (outer.compress)");
     return made;
 }
 
@@ -75,8 +75,7 @@ static void each_frame(RoundChange *c, const ServerWeights *w, Fragment all, int
     #pragma omp parallel for
     for (int64_t at = all.first; at < all.end; at += MESSAGE_ELEMS) {
         Fragment f = fragment_within(all, at, at + MESSAGE_ELEMS);
-        float   *x = (float *)malloc(2 * sizeof *x * (size_t)(f.end - f.first));
-        if (!x) fail(EXIT_MEMORY, "no memory for the change of a round (outer.compress)");
+        float   *x = xmalloc(2 * sizeof *x * (size_t)(f.end - f.first), "the change of a round (outer.compress)");
         if (ends) end_frame(c, w, f, x, x + (f.end - f.first));
         else      begin_frame(c, w, f, x);
         free(x);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
 #include "run/outer/round_change.h"
 
 /* Floats of the buffers behind x, which lie one after another. */
@@ -24,8 +25,7 @@ RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type
     c.delta = c.x + shards_state_elems(z);
     c.rest = type == FRAME_F32 ? NULL : c.delta + delta_elems(&z->layout);
     c.block = use == ROUND_STREAMS ? c.delta + delta_elems(&z->layout) + rest_elems(&z->layout, type) : NULL;
-    c.taken = (int64_t *)calloc((size_t)z->spans + 1, sizeof *c.taken);
-    if (!c.taken) fail(EXIT_MEMORY, "no memory for the spans of a round");
+    c.taken = xcalloc((size_t)z->spans + 1, sizeof *c.taken, "the spans of a round");
     round_copy_forget(&c);
     return c;
 }
@@ -167,9 +167,8 @@ static int64_t subtract(RoundCopy *c, Span span, Fragment f, float *out) {
 
 static void subtract_fragment(RoundCopy *c, Fragment f) {
     const Shards *z = c->optimizer->shards;
-    Span         *spans = (Span *)malloc(sizeof *spans * (size_t)z->layout.params);
+    Span         *spans = xmalloc(sizeof *spans * (size_t)z->layout.params, "the spans of a round");
     float        *out = c->delta;
-    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a round");
     shards_need_all(c->optimizer->shards);
     for (int b = 0; b < z->layout.buckets; b++) {
         int count = shards_spans_to_save(z, b, spans);

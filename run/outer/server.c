@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/signals.h"
 #include "run/outer/server_state.h"
@@ -30,8 +31,7 @@ static void open_round(Server *s) {
     int      islands = ms->wait == WAIT_NONE ? members_here(ms) : members_count(ms, MEMBER_WAITS);
     if (!ms->has_begun) s->round_began_ms = clock_ms();
     if (s->streams) s->turn = 0, s->squares = (Exact){{0}}; /* all islands may have been lost in mid-round */
-    char *is_new = (char *)calloc((size_t)ms->count, 1);
-    if (!is_new) fail(EXIT_MEMORY, "no memory to open a round of %d islands", ms->count);
+    char *is_new = xcalloc((size_t)ms->count, 1, "opening a round");
     for (int i = 0; i < ms->count; i++) {
         Member *m = ms->member[i];
         if (m->state != MEMBER_WAITS) continue;
@@ -139,8 +139,7 @@ static void take_weights(Server *s) {
     if (elems == 0 || outer_part_begin(s->elems, 1, p->parts) == 0)
         fail(EXIT_CONFIG, "outer.server names %d servers, too many for a model of %lld parameters: each has %d at least",
              p->parts, (long long)s->elems, OUTER_BLOCK);
-    s->follower = (Peer **)calloc((size_t)p->parts, sizeof *s->follower);
-    if (!s->follower) fail(EXIT_MEMORY, "no memory for a list of %d servers", p->parts);
+    s->follower = xcalloc((size_t)p->parts, sizeof *s->follower, "a list of servers");
     s->weights = p->weights ? server_weights_of(p->weights, first, elems) : server_weights_in(p->shards, first, elems, p->memory);
     if (p->weights) s->whole = server_weights_of(p->weights, 0, s->elems);
 }
@@ -149,8 +148,7 @@ Server *server_create(ServerParts parts) {
     const Config *c = parts.config;
     char          why[KEY_FAULT_BYTES];
     ChannelFault  fault;
-    Server       *s = (Server *)calloc(1, sizeof *s);
-    if (!s) fail(EXIT_MEMORY, "no memory for the server");
+    Server       *s = xcalloc(1, sizeof *s, "the server");
     s->parts = parts;
     s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
     take_weights(s);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/xalloc.h"
 #include "run/guard/signals.h"
 #include "run/outer/server_list.h"
 #include "run/outer/server_state.h"
@@ -37,16 +38,14 @@ static int take_count(Server *s, const char *text, size_t bytes, char *fault) {
         return 0;
     }
     size_t room = (size_t)s->members.count;
-    s->counted = (Member **)realloc(s->counted, sizeof *s->counted * room);
-    s->weight = (double *)realloc(s->weight, sizeof *s->weight * room);
-    if (!s->counted || !s->weight) fail(EXIT_MEMORY, "no memory to count %zu islands", room);
+    s->counted = xrealloc(s->counted, sizeof *s->counted * room, "a list of islands");
+    s->weight = xrealloc(s->weight, sizeof *s->weight * room, "a list of islands");
     s->counted[s->counts] = m, s->weight[s->counts++] = count.weight;
     return 1;
 }
 
 static void make_mean(Server *s) {
-    const float **delta = (const float **)malloc(sizeof *delta * (size_t)s->counts);
-    if (!delta) fail(EXIT_MEMORY, "no memory for the mean of %d islands", s->counts);
+    const float **delta = xmalloc(sizeof *delta * (size_t)s->counts, "the mean of the islands");
     for (int i = 0; i < s->counts; i++) delta[i] = s->counted[i]->delta;
     outer_mean(s->counted[0]->delta, delta, s->weight, s->counts, s->weights.elems);
     free(delta);

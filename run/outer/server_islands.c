@@ -173,7 +173,7 @@ static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *pay
                            (long long)s->weights.elems);
         return;
     }
-    if (!m->delta) m->delta = (float *)malloc(sizeof *m->delta * (size_t)s->weights.elems);
+    if (!m->delta) m->delta = malloc(sizeof *m->delta * (size_t)s->weights.elems);
     if (!m->delta) {
         server_refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
         return;

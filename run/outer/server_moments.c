@@ -30,7 +30,7 @@ static double mib_of(const Server *s) { return OPTIMIZER_STATES * sizeof(float) 
 
 static int make_room(Server *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++)
-        if (!(s->peer_moments.values[k] = (float *)malloc(sizeof(float) * (size_t)s->elems))) return 0;
+        if (!(s->peer_moments.values[k] = malloc(sizeof(float) * (size_t)s->elems))) return 0;
     return 1;
 }
 

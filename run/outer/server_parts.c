@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "core/xalloc.h"
 #include "run/outer/server_hello.h"
 #include "run/outer/server_state.h"
 
@@ -47,9 +48,8 @@ int server_send(Server *s, Peer *p, FrameHeader h, const void *payload) {
 }
 
 int server_send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems) {
-    float *block = (float *)malloc(sizeof *block * MESSAGE_ELEMS);
+    float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "a frame of weights");
     int    is_sent = 1;
-    if (!block) fail(EXIT_MEMORY, "no memory for a frame of weights");
     for (int64_t at = 0, n; is_sent && at < elems * WEIGHTS_TENSORS; at += n) {
         int64_t inside = at % elems;
         n = elems - inside < MESSAGE_ELEMS ? elems - inside : MESSAGE_ELEMS;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "core/error.h"
+#include "core/xalloc.h"
 
 struct PeerWord {
     PeerWord   *next;
@@ -19,12 +19,9 @@ struct PeerWord {
 /* --- the list of peers -------------------------------------------------------------------------------------------- */
 
 Peer *peers_add(Peers *p, Channel *c, double now_ms) {
-    Peer     *peer = (Peer *)calloc(1, sizeof *peer);
-    Peer    **peers = (Peer **)realloc(p->peer, sizeof *peers * (size_t)(p->count + 1));
-    if (peers) p->peer = peers;
-    Channel **channels = (Channel **)realloc(p->channel, sizeof *channels * (size_t)(p->count + 1));
-    if (channels) p->channel = channels;
-    if (!peer || !peers || !channels) fail(EXIT_MEMORY, "no memory for one more connection");
+    Peer *peer = xcalloc(1, sizeof *peer, "one more connection");
+    p->peer = xrealloc(p->peer, sizeof *p->peer * (size_t)(p->count + 1), "one more connection");
+    p->channel = xrealloc(p->channel, sizeof *p->channel * (size_t)(p->count + 1), "one more connection");
     *peer = (Peer){.channel = c, .since_ms = now_ms};
     p->peer[p->count++] = peer;
     return peer;
@@ -95,8 +92,7 @@ void peers_wait(Peers *p, int listening, double ms) {
 void peer_say(Peer *p, MessageKind kind, int64_t round, const char *text, size_t bytes) {
     if (!p->first && message_send(p->channel, kind, round, text, bytes) != 0)
         return; /* sent, or broken, which channel_next reports */
-    PeerWord *w = (PeerWord *)malloc(sizeof *w + bytes);
-    if (!w) fail(EXIT_MEMORY, "no memory for a message to %s", channel_peer(p->channel));
+    PeerWord *w = xmalloc(sizeof *w + bytes, "a message to an island");
     *w = (PeerWord){.kind = kind, .round = round, .bytes = bytes};
     if (bytes) memcpy(w->text, text, bytes);
     if (p->last) p->last->next = w;
@@ -117,8 +113,7 @@ void peer_refuse(Peer *p, int code, const char *why) {
 int peer_ask(Peer *p, PeerGet get) {
     if (p->gets == PEER_GETS_MOST) return 0;
     if ((p->gets & (p->gets - 1)) == 0) { /* a power of two: the list is full */
-        p->get = (PeerGet *)realloc(p->get, sizeof *p->get * (size_t)(p->gets ? 2 * p->gets : 1));
-        if (!p->get) fail(EXIT_MEMORY, "no memory for what %s asks for", channel_peer(p->channel));
+        p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets ? 2 * p->gets : 1), "what an island asks for");
     }
     p->get[p->gets++] = get;
     return 1;
@@ -164,8 +159,7 @@ static void send_values(Peer *p, PeerValues values) {
             p->got++;
             continue;
         }
-        if (!block && !(block = (float *)malloc(2 * sizeof *block * MESSAGE_ELEMS)))
-            fail(EXIT_MEMORY, "no memory for a frame of weights");
+        if (!block) block = xmalloc(2 * sizeof *block * MESSAGE_ELEMS, "a frame of weights");
         FrameType   type = type_of(p, values, g);
         FrameHeader h = {.kind = (uint8_t)g->kind, .type = (uint8_t)type, .round = g->round, .offset = g->offset,
                          .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(type, elems)};

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/xalloc.h"
 #include "run/outer/server_state.h"
 
 /* Returns the fragment that has the element at `offset`. */
@@ -111,13 +112,12 @@ static void judge_turn(Server *s) {
 /* Makes the new x of the current fragment. Returns the number of islands in the mean. */
 static int step_mean(Server *s) {
     Members      *ms = &s->members;
-    const float **delta = (const float **)malloc(sizeof *delta * (size_t)ms->count);
-    double       *weight = (double *)malloc(sizeof *weight * (size_t)ms->count);
+    const float **delta = xmalloc(sizeof *delta * (size_t)ms->count, "a turn of the islands");
+    double       *weight = xmalloc(sizeof *weight * (size_t)ms->count, "a turn of the islands");
     Fragment      f = fragment_of(s->elems, s->fragments, s->turn);
     Step          step = {.rule = STEP_NESTEROV, .learning_rate = s->rule.learning_rate, .momentum = s->rule.momentum};
     float        *mean = NULL;
     int           islands = 0;
-    if (!delta || !weight) fail(EXIT_MEMORY, "no memory for a turn of %d islands", ms->count);
     for (int i = 0; i < ms->count; i++) {
         Member         *m = ms->member[i];
         const Arriving *a = part_of(s, m);

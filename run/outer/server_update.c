@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "core/xalloc.h"
 #include "run/config/schedule.h"
 #include "run/outer/server_state.h"
 
@@ -114,10 +115,9 @@ int server_end_round(Server *s, ServerRound *over) {
 /* Makes a new x of the mean of all islands' deltas. Returns the norm of the mean. */
 static double step_mean(Server *s, int islands) {
     Members      *ms = &s->members;
-    const float **delta = (const float **)malloc(sizeof *delta * (size_t)islands);
-    double       *weight = (double *)malloc(sizeof *weight * (size_t)islands), norm;
+    const float **delta = xmalloc(sizeof *delta * (size_t)islands, "closing a round");
+    double       *weight = xmalloc(sizeof *weight * (size_t)islands, "closing a round"), norm;
     float        *mean = NULL;
-    if (!delta || !weight) fail(EXIT_MEMORY, "no memory to close a round of %d islands", islands);
     for (int i = 0, at = 0; i < ms->count; i++) {
         Member *m = ms->member[i];
         if (m->state != MEMBER_ENDED) continue;

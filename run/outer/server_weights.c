@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
 #include "layers/layers.h"
 
 /* --- ranges of elements ------------------------------------------------------------------------------------------- */
@@ -21,8 +22,7 @@ static WeightsRun cut(const Shards *shards, Span span, int64_t first, int64_t el
 }
 
 static ServerWeights without_runs(const Shards *shards, int64_t first, int64_t elems) {
-    ServerWeights w = {.first = first, .elems = elems, .run = (WeightsRun *)calloc((size_t)shards->spans, sizeof *w.run)};
-    if (!w.run) fail(EXIT_MEMORY, "no memory for the list of %d weights", shards->spans);
+    ServerWeights w = {.first = first, .elems = elems, .run = xcalloc((size_t)shards->spans, sizeof *w.run, "a list of weights")};
     return w;
 }
 
@@ -85,8 +85,7 @@ void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t of
 /* --- applying rules ----------------------------------------------------------------------------------------------- */
 
 static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
-    float *block = (float *)malloc(sizeof *block * MESSAGE_ELEMS);
-    if (!block) fail(EXIT_MEMORY, "no memory for the norm of a round");
+    float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "the norm of a round");
     for (int64_t at = 0; at < w->elems; at += MESSAGE_ELEMS) {
         int64_t elems = w->elems - at < MESSAGE_ELEMS ? w->elems - at : MESSAGE_ELEMS;
         server_weights_read(w, WEIGHTS_WAITING, w->first + at, elems, block);

@@ -15,6 +15,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/json_text.h"
+#include "core/xalloc.h"
 #include "run/config/faults.h"
 #include "run/config/nearest.h"
 
@@ -365,8 +366,7 @@ static void reach_on(const Cluster *c, Reach *r, int from, int to) {
 
 /* Looks at the group of rank 0, because the other groups lie alike. */
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
-    int *ranks = (int *)malloc(sizeof *ranks * (size_t)mesh_ranks(mesh));
-    if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
+    int *ranks = xmalloc(sizeof *ranks * (size_t)mesh_ranks(mesh), "a group of ranks");
     Reach r = {.ranks = mesh_group(mesh, 0, axes, ranks)};
     for (int i = 1; i < r.ranks; i++) reach_on(c, &r, ranks[i - 1], ranks[i]);
     free(ranks);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
+
 /* --- durations ---------------------------------------------------------------------------------------------------- */
 
 Durations durations_of(const Cluster *cluster, Mesh mesh, int expert_ranks, DType act, double flops) {
@@ -49,8 +51,7 @@ static void append(Chapter *c, Passage p) {
         return;
     }
     if ((c->passages & (c->passages - 1)) == 0) { /* a power of two: the list is full */
-        c->passage = (Passage *)realloc(c->passage, sizeof p * (size_t)(c->passages ? 2 * c->passages : 1));
-        if (!c->passage) fail(EXIT_MEMORY, "no memory for a history of %d passages", c->passages);
+        c->passage = xrealloc(c->passage, sizeof p * (size_t)(c->passages ? 2 * c->passages : 1), "a history of passages");
     }
     c->passage[c->passages++] = p;
 }
@@ -97,11 +98,10 @@ static int64_t fewest(PipelineSpec p, int64_t micro_batches) {
 }
 
 static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, const Durations *d) {
-    int64_t *seen = (int64_t *)calloc((size_t)h->parts * (WORK_BACKWARD + 1), sizeof *seen);
+    int64_t *seen = xcalloc((size_t)h->parts * (WORK_BACKWARD + 1), sizeof *seen, "a history of parts");
     Chapter *to = &h->begin, none = {0};
     int      is_work = 0;
     int64_t  at = 0;
-    if (!seen) fail(EXIT_MEMORY, "no memory for a history of %d parts", h->parts);
     for (int i = 0; i < l->entries; i++) {
         const LedgerEntry *e = &l->entry[i];
         if (e->kind != LEDGER_MARK) {
@@ -131,8 +131,7 @@ History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
     Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
     int64_t run = h.each_work || stage.shards.micro_batches ? micro_batches : fewest(stage.pipeline, micro_batches);
     h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
-    h.work = (Chapter *)calloc((size_t)h.works, sizeof *h.work);
-    if (!h.work) fail(EXIT_MEMORY, "no memory for a history of %lld works", (long long)h.works);
+    h.work = xcalloc((size_t)h.works, sizeof *h.work, "a history of works");
     stage.pipeline.micro_batches = run;
     h.scratch_bytes = model_dry(stage, run, &ledger).scratch;
     read_ledger(&h, &ledger, run, d);

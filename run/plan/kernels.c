@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "model/precision.h"
 
 /* --- times -------------------------------------------------------------------------------------------------------- */
@@ -24,8 +25,7 @@ static int longest_first(const void *a, const void *b) {
 }
 
 StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
-    StepTimes t = {.kernel = (KernelTime *)calloc((size_t)step->entries + 1, sizeof(KernelTime))};
-    if (!t.kernel) fail(EXIT_MEMORY, "no memory for a plan of %d operations", step->entries);
+    StepTimes t = {.kernel = xcalloc((size_t)step->entries + 1, sizeof(KernelTime), "a plan of operations")};
     for (int i = 0; i < step->entries; i++) {
         const LedgerEntry *e = &step->entry[i];
         const KernelRate  *rate = kernel_rate_of(rates, e->op);

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/json.h"
+#include "core/xalloc.h"
 
 /* Memory left for scratch, which is known only after a step was simulated. */
 static const double SLACK = 2.0e9;
@@ -71,8 +72,7 @@ static void add(Grids *all, const Job *j, Grid g) {
     if (!is_allowed(&c, j->ranks)) return;
     if (all->count == all->room) {
         all->room = all->room ? 2 * all->room : 1024;
-        all->grid = (Grid *)realloc(all->grid, sizeof g * (size_t)all->room);
-        if (!all->grid) fail(EXIT_MEMORY, "no memory for a search of %lld grids", (long long)all->room);
+        all->grid = xrealloc(all->grid, sizeof g * (size_t)all->room, "a search of grids");
     }
     g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster, j->zero_bubble);
     g.number = all->count;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/xalloc.h"
 #include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/outer/held_weights.h"
@@ -75,8 +76,7 @@ static void check_memory(const Config *c, int part) {
 static ServeWeights create_part(const Config *c, int part) {
     ServeWeights w = carve_dry(c);
     size_t       elems = elems_of(c, &w.shards->layout, part);
-    w.part = (float *)calloc(elems * WEIGHTS_TENSORS, sizeof *w.part);
-    if (!w.part && elems > 0) fail(EXIT_MEMORY, "no memory for this server's part of the weights");
+    w.part = xcalloc(elems * WEIGHTS_TENSORS, sizeof *w.part, "this server's part of the weights");
     return w;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/xalloc.h"
 #include "data/loader.h"
 #include "model/block.h"
 #include "model/precision.h"
@@ -274,11 +275,10 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
                    .micro_batches = micro_batches};
     ModelSpec first = spec_of(c, act, ranks, 0, cluster);
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
-    History  *history = (History *)calloc((size_t)P, sizeof *history);
-    r.stage = (Stage *)calloc((size_t)P, sizeof *r.stage);
-    if (!history || !r.stage) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
-    for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p; /* each stage has its own list: no two are
-                                                                            * alike */
+    History  *history = xcalloc((size_t)P, sizeof *history, "simulating stages");
+    r.stage = xcalloc((size_t)P, sizeof *r.stage, "simulating stages");
+    /* each stage has its own list: no two are alike */
+    for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p;
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];
         if (like[p] == p) history[p] = history_of(timed_spec(c, act, ranks, p, cluster), micro_batches, &d);
@@ -288,8 +288,7 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
             s->to[kind] =
                 cluster_pair_reach(cluster, rank_of_stage(mesh, p), rank_of_stage(mesh, receiver_of(&r, kind, p)));
         for (int a = 0; a < LINES; a++) {
-            s->end[a] = (double *)malloc(sizeof **s->end * ENDS);
-            if (!s->end[a]) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
+            s->end[a] = xmalloc(sizeof **s->end * ENDS, "simulating stages");
         }
     }
     double meet[2];

@@ -17,6 +17,7 @@
 #include "core/device.h"
 #include "core/memory_file.h"
 #include "core/rng.h"
+#include "core/xalloc.h"
 #include "data/dataset.h"
 #include "run/text/text_stream.h"
 
@@ -55,8 +56,7 @@ int32_t sample_documents(const Config *c, const Tokenizer *t) {
 }
 
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes, int32_t begin) {
-    Prompt p = {.id = malloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN))};
-    if (!p.id) fail(EXIT_MEMORY, "no memory for the tokens of a prompt of %zu bytes", bytes);
+    Prompt p = {.id = xmalloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "the tokens of a prompt")};
     p.hidden = tokenizer_begin(tokenizer, p.id);
     int64_t own = bytes > 0 ? tokenizer_encode(tokenizer, text, bytes, p.id + p.hidden) : 0;
     p.count = p.hidden + own;
@@ -108,10 +108,9 @@ static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
     Writer w = {.p = p, .s = s, .on_device = on_device, .positions = context_part(p->gpt->context).ranks * p->gpt->T};
     CHECK(on_device.type == I32 && tensor_elems(on_device) >= p->gpt->T, "a window of %lld tokens",
           (long long)tensor_elems(on_device));
-    w.window = malloc(2 * sizeof *w.window * (size_t)w.positions);
-    w.logits = malloc(sizeof *w.logits * vocab);
-    w.weight = malloc(sizeof *w.weight * vocab);
-    if (!w.window || !w.logits || !w.weight) fail(EXIT_MEMORY, "no memory for the logits of %zu tokens", vocab);
+    w.window = xmalloc(2 * sizeof *w.window * (size_t)w.positions, "the logits of a token");
+    w.logits = xmalloc(sizeof *w.logits * vocab, "the logits of a token");
+    w.weight = xmalloc(sizeof *w.weight * vocab, "the logits of a token");
     return w;
 }
 
@@ -181,9 +180,8 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
     Writer     w = writer_create(p, s, plan->window);
     TextStream text = text_stream_create(plan->put, plan->ctx);
     int64_t    count = prompt->count, end = count + plan->tokens, first = prompt->hidden;
-    int32_t   *ids = malloc(sizeof *ids * (size_t)end);
+    int32_t   *ids = xmalloc(sizeof *ids * (size_t)end, "a sample");
     double     began_ms = clock_ms();
-    if (!ids) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan->tokens);
     memcpy(ids, prompt->id, sizeof *ids * (size_t)count);
     for (int64_t i = first; i < count; i++) add_id(&text, tokenizer, ids[i], i == first);
     text.stop = plan->stop, text.stops = plan->stops;

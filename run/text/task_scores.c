@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/terminal.h"
+#include "core/xalloc.h"
 
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
@@ -37,18 +38,14 @@ static int by_length(const void *a, const void *b) {
 
 static int64_t whole_length(const Gpt *g) { return context_part(g->context).ranks * g->T; }
 
-static void *memory(int64_t count, size_t element) {
-    void *p = calloc((size_t)(count > 0 ? count : 1), element);
-    if (!p) fail(EXIT_MEMORY, "no memory for the rows of a task: %lld", (long long)count);
-    return p;
-}
+static void *memory(int64_t count, size_t element) { return xcalloc((size_t)count, element, "the rows of a task"); }
 
 static Plan plan_of(const Scorer *s, const Task *t) {
     const Gpt *g = s->pipeline->gpt;
     int64_t    B = s->room.inputs.dim[0], N = B * g->T, whole = whole_length(g);
     Plan       p = {.rows = t->texts, .B = B};
-    p.row = (Row *)memory(t->texts, sizeof *p.row);
-    p.batch = (Rows *)memory(t->texts, sizeof *p.batch);
+    p.row = memory(t->texts, sizeof *p.row);
+    p.batch = memory(t->texts, sizeof *p.batch);
     for (int64_t q = 0, i = 0; q < t->questions; q++)
         for (int k = 0; k < t->question[q].texts; k++, i++)
             p.row[i] = (Row){q, i, gpt_scored_length(g, (int64_t)t->text[i].shared + t->text[i].own - 1)};
@@ -58,9 +55,9 @@ static Plan plan_of(const Scorer *s, const Task *t) {
         while (count < B && i + count < p.rows && p.row[i + count].length == p.row[i].length) count++;
         p.batch[p.batches] = (Rows){i, count, p.row[i].length};
     }
-    p.inputs = (int32_t *)memory(N, sizeof(int32_t)), p.targets = (int32_t *)memory(N, sizeof(int32_t));
-    p.scored = (int32_t *)memory(N, sizeof(int32_t)), p.sequence = (int32_t *)memory(4 * whole + 1, sizeof(int32_t));
-    p.losses = (float *)memory(3 * N, sizeof(float));
+    p.inputs = memory(N, sizeof(int32_t)), p.targets = memory(N, sizeof(int32_t));
+    p.scored = memory(N, sizeof(int32_t)), p.sequence = memory(4 * whole + 1, sizeof(int32_t));
+    p.losses = memory(3 * N, sizeof(float));
     return p;
 }
 
@@ -157,7 +154,7 @@ static int32_t likeliest(const Task *t, const Question *q, const double *log_p, 
 static double standard_error(double mean, int64_t n) { return n > 1 ? sqrt(mean * (1 - mean) / (double)(n - 1)) : NAN; }
 
 int task_score(const Scorer *s, const Task *t, TaskScores *out) {
-    double *log_p = (double *)memory(2 * t->texts, sizeof *log_p), *missed = log_p + t->texts, sum = 0;
+    double *log_p = memory(2 * t->texts, sizeof *log_p), *missed = log_p + t->texts, sum = 0;
     int     whole = task_sums(s, t, log_p, missed), has_choices = t->kind != TASK_CONTINUATION;
     int64_t right = 0, right_norm = 0, n = t->questions;
     for (int64_t i = 0; i < n; i++) {

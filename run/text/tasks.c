@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
+#include "core/xalloc.h"
 #include "data/text_file.h"
 
 static const size_t FILE_LIMIT = (size_t)1 << 31;
@@ -20,13 +21,11 @@ static const size_t FILE_LIMIT = (size_t)1 << 31;
 static void *grown(void *list, int64_t used, int64_t more, int64_t *room, size_t element) {
     if (used + more <= *room) return list;
     *room = 2 * (used + more);
-    list = realloc(list, (size_t)*room * element);
-    if (!list) fail(EXIT_MEMORY, "no memory for %lld questions or tokens of a task", (long long)*room);
-    return list;
+    return xrealloc(list, (size_t)*room * element, "the questions and tokens of a task");
 }
 
 void task_add_question(Task *t, int32_t gold) {
-    t->question = (Question *)grown(t->question, t->questions, 1, &t->question_room, sizeof *t->question);
+    t->question = grown(t->question, t->questions, 1, &t->question_room, sizeof *t->question);
     t->question[t->questions++] = (Question){t->texts, 0, gold};
 }
 
@@ -39,7 +38,7 @@ void task_add_text(Task *t, const int32_t *tokens, int64_t count, int64_t scored
         while (shared < count && shared < first->own && t->token[first->at + shared] == tokens[shared]) shared++;
     }
     int64_t own = count - shared;
-    t->text = (TaskText *)grown(t->text, t->texts, 1, &t->text_room, sizeof *t->text);
+    t->text = grown(t->text, t->texts, 1, &t->text_room, sizeof *t->text);
     t->token = (int32_t *)grown(t->token, t->tokens, own, &t->token_room, sizeof *t->token);
     if (own > 0) memcpy(t->token + t->tokens, tokens + shared, sizeof *tokens * (size_t)own);
     t->text[t->texts++] = (TaskText){t->tokens, (int32_t)shared, (int32_t)own, (int32_t)scored, length};
@@ -93,7 +92,7 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
 /* Returns the default name of a task, malloc'ed: arc_easy for "tasks/arc_easy.jsonl". */
 static char *name_of(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-    return strndup(name, dot && dot > name ? (size_t)(dot - name) : strlen(name));
+    return xstrndup(name, dot && dot > name ? (size_t)(dot - name) : strlen(name), "the name of a task");
 }
 
 Task task_read(const char *path, TaskReader reader) {
@@ -104,8 +103,7 @@ Task task_read(const char *path, TaskReader reader) {
              : bytes == -EIO || bytes == -EACCES ? EXIT_IO
                                                  : EXIT_DATA,
              "%s: the file of a task cannot be read: %s", path, io_error_text((int)bytes));
-    Task t = {.name = name_of(path), .path = strdup(path), .fingerprint = XXH3_64bits(data, (size_t)bytes)};
-    if (!t.name || !t.path) fail(EXIT_MEMORY, "no memory for the name of a task");
+    Task t = {.name = name_of(path), .path = xstrdup(path, "the name of a task"), .fingerprint = XXH3_64bits(data, (size_t)bytes)};
     if (!task_is_hellaswag(data, (size_t)bytes)) {
         char   why[TEXT_FILE_FAULT_CHARS];
         size_t clean = (size_t)bytes;

@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/xalloc.h"
 #include "run/text/tasks.h"
 
 enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* bytes of a line */ };
@@ -59,12 +60,6 @@ static double characters(const char *text) {
     return count;
 }
 
-static void *memory(size_t bytes) {
-    void *p = malloc(bytes);
-    if (!p) fail(EXIT_MEMORY, "no memory for a question of %zu bytes", bytes);
-    return p;
-}
-
 /* Returns 1 if a text begins with the text of a token. */
 static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text, size_t bytes) {
     char  *token = tokenizer_special_text(tokenizer, id);
@@ -78,7 +73,7 @@ static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text,
  * tokens that the tokenizer puts before each text, unless the text itself begins with the first of these. */
 static int64_t encode(TaskReader reader, const char *text, size_t bytes, int has_start, int32_t **out) {
     const Tokenizer *tokenizer = reader.tokenizer;
-    *out = (int32_t *)memory(sizeof **out * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN));
+    *out = xmalloc(sizeof **out * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "a question of a task");
     int64_t before = has_start ? 1 : tokenizer_begin(tokenizer, *out);
     if (has_start) **out = reader.begin ? reader.begin - 1 : tokenizer_start(tokenizer);
     else if (before > 0 && begins_with(tokenizer, **out, text, bytes)) before = 0;
@@ -90,7 +85,7 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
                     const char *continuation) {
     size_t size = strlen(context) + strlen(delimiter) + strlen(continuation) + 1,
            of_context = t->is_core ? strlen(context) : trimmed(context);
-    char    *whole = (char *)memory(size);
+    char    *whole = xmalloc(size, "a question of a task");
     int      has_start = t->is_core || of_context == 0;
     int32_t *alone;
     Text     x = {.length = characters(continuation)};
@@ -196,8 +191,7 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
     t->is_core = t->by_tokens = method && strcmp(method->valuestring, "core") == 0;
     t->baseline = baseline ? baseline->valuedouble : 0;
     free(t->name);
-    t->name = strdup(name->valuestring);
-    if (!t->name) fail(EXIT_MEMORY, "no memory for the name of a task");
+    t->name = xstrdup(name->valuestring, "the name of a task");
     return 1;
 }
 

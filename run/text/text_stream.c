@@ -4,13 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "core/xalloc.h"
 
 static void append(TextBytes *b, const char *bytes, size_t count) {
     if (b->count + count > b->room) {
         b->room = 2 * (b->count + count) + 64;
-        b->bytes = (char *)realloc(b->bytes, b->room);
-        if (!b->bytes) fail(EXIT_MEMORY, "no memory for %zu bytes of text", b->room);
+        b->bytes = xrealloc(b->bytes, b->room, "a part of a text");
     }
     if (count > 0) memcpy(b->bytes + b->count, bytes, count);
     b->count += count;

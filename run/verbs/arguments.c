@@ -11,6 +11,7 @@
 
 #include "comm/comm.h"
 #include "core/io.h"
+#include "core/xalloc.h"
 #include "run/config/nearest.h"
 #include "run/verbs/verbs.h"
 
@@ -127,8 +128,7 @@ void verb_input(const VerbArgument *a, int row, DocumentOptions *o) {
         case INPUT_FORMAT: o->format = (DocumentFormat)(FORMAT_TEXT + verb_choice(a, DOCUMENT_FORMATS)); break;
         case INPUT_ENCODING: o->encoding = (TextEncoding)(ENCODING_UTF8 + verb_choice(a, TEXT_ENCODINGS)); break;
         case INPUT_SKIP:
-            o->skip = (const char **)realloc(o->skip, sizeof *o->skip * (size_t)(o->skips + 1));
-            if (!o->skip) fail(EXIT_MEMORY, "%s: no memory for skip=", a->verb);
+            o->skip = xrealloc(o->skip, sizeof *o->skip * (size_t)(o->skips + 1), "the list of skip=");
             o->skip[o->skips++] = verb_text(a);
     }
 }

@@ -13,6 +13,7 @@
 #include "core/json.h"
 #include "core/memory_file.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "data/dataset.h"
 #include "data/tokens_json.h"
 #include "layers/algorithms.h"
@@ -66,8 +67,7 @@ typedef struct {
 
 static void take_tasks(Asked *asked, const char *list) {
     free(asked->tasks);
-    asked->tasks = strdup(list);
-    if (!asked->tasks) fail(EXIT_MEMORY, "no memory for the list of tasks");
+    asked->tasks = xstrdup(list, "the list of tasks");
     asked->task_count = 0;
     for (char *word = asked->tasks, *comma; word && *word; word = comma) {
         comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file name may contain commas */
@@ -134,8 +134,7 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
     int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = dataset_first_samples(d, wanted);
     ContextPart part = context_part(m->gpt.context);
     int64_t     own = T / part.ranks;
-    int32_t    *host = (int32_t *)malloc(sizeof *host * (size_t)(3 * (B * own + T)));
-    if (!host) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
+    int32_t    *host = xmalloc(sizeof *host * (size_t)(3 * (B * own + T)), "a batch of tokens");
     int32_t *inputs = host, *targets = inputs + B * own, *starts = targets + B * own, *sample = starts + B * own;
     step_sums_zero(&m->sums, &m->stream);
     for (int64_t i = 0, count; i < samples; i += count) {
@@ -169,9 +168,8 @@ static Dataset open_data(const Asked *asked, const RunWords *words, int64_t T, i
     if (asked->data) return dataset_open("eval: data", &asked->data, 1, T, vocab_size);
     if (!words->val) return (Dataset){0};
     int          count = cJSON_GetArraySize(words->val), i = 0;
-    const char **glob = (const char **)calloc((size_t)count, sizeof *glob);
+    const char **glob = xcalloc((size_t)count, sizeof *glob, "a list of globs");
     const cJSON *item;
-    if (!glob) fail(EXIT_MEMORY, "no memory for a list of %d globs", count);
     cJSON_ArrayForEach(item, words->val) glob[i++] = cJSON_IsString(item) ? item->valuestring : "";
     Dataset d = dataset_open("eval: data.val", glob, count, T, vocab_size);
     free(glob);

@@ -18,6 +18,7 @@
 #include "core/json_file.h"
 #include "core/terminal.h"
 #include "core/tensor.h"
+#include "core/xalloc.h"
 #include "model/hf_softcap.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights_file.h"
@@ -159,10 +160,9 @@ static uint64_t tensor_elems_of(const SafeTensor *t) {
 static void plan_files(Export *e) {
     const Safetensors *h = &e->weights.header;
     uint64_t           in_file = 0;
-    e->tensor = (SafeTensor *)malloc((size_t)h->tensors * sizeof *e->tensor);
-    e->place = (IndexedTensor *)malloc((size_t)h->tensors * sizeof *e->place);
-    e->name = malloc((size_t)h->tensors * sizeof *e->name);
-    if (!e->tensor || !e->place || !e->name) fail(EXIT_MEMORY, "no memory for a table of %d tensors", h->tensors);
+    e->tensor = xmalloc((size_t)h->tensors * sizeof *e->tensor, "a table of tensors");
+    e->place = xmalloc((size_t)h->tensors * sizeof *e->place, "a table of tensors");
+    e->name = xmalloc((size_t)h->tensors * sizeof *e->name, "a table of tensors");
     for (int i = 0; i < h->tensors; i++) {
         e->tensor[i] = h->tensor[i];
         e->tensor[i].type = e->stored->type;

@@ -6,6 +6,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/memory_file.h"
+#include "core/xalloc.h"
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "data/tokenizer.h"
@@ -24,9 +25,8 @@ static const char *kind_of(const ShardHeader *h) {
 typedef struct { int64_t *count; uint32_t largest; } Counts;
 
 static Counts count_ids(const Shard *s) {
-    Counts   c = {(int64_t *)calloc(COUNTED, sizeof *c.count), 0};
-    int32_t *tokens = (int32_t *)malloc(BLOCK * sizeof *tokens);
-    if (!c.count || !tokens) fail(EXIT_MEMORY, "no memory to count the tokens of %s", s->path);
+    Counts   c = {xcalloc(COUNTED, sizeof *c.count, "the counts of tokens"), 0};
+    int32_t *tokens = xmalloc(BLOCK * sizeof *tokens, "the counts of tokens");
     for (int64_t at = 0, n; at < s->header.tokens; at += n) {
         n = s->header.tokens - at < BLOCK ? s->header.tokens - at : BLOCK;
         shard_read(s, at, n, tokens);
@@ -48,8 +48,7 @@ static char *text_of(const Tokenizer *t, const int32_t *id, int64_t count) {
     for (int64_t i = 0; out && i < count; i++) tokenizer_decode(t, id[i], out);
     if (!out || fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the text of tokens");
     size_t room = 6 * bytes + 3;
-    char  *quoted = (char *)malloc(room);
-    if (!quoted) fail(EXIT_MEMORY, "no memory for the text of tokens");
+    char  *quoted = xmalloc(room, "the text of tokens");
     json_quote(quoted, room, text);
     free(text);
     return quoted;

@@ -13,6 +13,7 @@
 #include "core/io.h"
 #include "core/json_scan.h"
 #include "core/memory_file.h"
+#include "core/xalloc.h"
 #include "run/guard/lock.h"
 #include "core/terminal.h"
 #include "run/log/curve.h"
@@ -61,9 +62,8 @@ static Asked take_arguments(int argc, char **argv) {
 /* --- smoothing ---------------------------------------------------------------------------------------------------- */
 
 void plot_smooth(const LogPoint *train, int64_t trains, double *smooth) {
-    Curve *curve = (Curve *)calloc(1, sizeof *curve);
+    Curve *curve = xcalloc(1, sizeof *curve, "smoothed losses");
     double slot[CURVE_SLOTS];
-    if (!curve) fail(EXIT_MEMORY, "plot: no memory to smooth %lld losses", (long long)trains);
     for (int64_t i = 0; i < trains; i++) curve_train(curve, (CurveStep){train[i].step, -1, train[i].loss, NAN, NAN});
     curve_smooth(curve, slot);
     for (int64_t i = 0; i < trains; i++) smooth[i] = slot[(train[i].step - curve->first_step) / curve->stride];
@@ -182,8 +182,7 @@ int verb_plot(int argc, char **argv) {
     for (int i = 0; i < a.dirs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
     plot_label(run, p.runs);
     for (int i = 0; i < p.runs; i++) {
-        run[i].smooth = (double *)malloc(sizeof(double) * (size_t)(run[i].log.trains + 1));
-        if (!run[i].smooth) fail(EXIT_MEMORY, "plot: no memory for the losses of %s", run[i].log.dir);
+        run[i].smooth = xmalloc(sizeof(double) * (size_t)(run[i].log.trains + 1), "the losses of a run");
         plot_smooth(run[i].log.train, run[i].log.trains, run[i].smooth);
     }
     char *text = plot_svg(&p, &bytes);

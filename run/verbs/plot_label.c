@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/json.h"
+#include "core/xalloc.h"
 #include "run/verbs/plot.h"
 
 enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };
@@ -91,8 +91,7 @@ static void put_name(PlotRun *run, int runs, int which) {
 }
 
 void plot_label(PlotRun *run, int runs) {
-    Key *key = (Key *)malloc(sizeof *key * MOST_KEYS);
-    if (!key) fail(EXIT_MEMORY, "plot: no memory for the keys of the configs");
+    Key *key = xmalloc(sizeof *key * MOST_KEYS, "the keys of the configs");
     int keys = runs > 1 ? keys_that_differ(key, run, runs) : 0;
     for (int i = 0; i < runs; i++) {
         put_name(run, runs, i);

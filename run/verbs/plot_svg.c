@@ -206,7 +206,7 @@ char *plot_svg(const Plot *p, size_t *bytes) {
     for (int i = 0; i < p->runs; i++)
         if (p->run[i].log.trains > most) most = p->run[i].log.trains;
     Picture s = {.p = p,
-                 .sorted = (double *)malloc(sizeof(double) * (size_t)most),
+                 .sorted = malloc(sizeof(double) * (size_t)most),
                  .out = memory_file_open(&text, bytes)};
     int     status = s.sorted && s.out ? 0 : -1;
     if (status == 0) {

@@ -13,6 +13,7 @@
 #include "core/io.h"
 #include "core/memory_file.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "layers/algorithms.h"
 #include "data/text_file.h"
 #include "run/checkpoint/checkpoint.h"
@@ -37,7 +38,7 @@ static int64_t read_input(char **text) {
     size_t room = 0, bytes = 0;
     *text = NULL;
     for (ssize_t n = 1; n != 0;) {
-        if (bytes + 1 >= room) *text = (char *)realloc(*text, room = 2 * room + 4096);
+        if (bytes + 1 >= room) *text = realloc(*text, room = 2 * room + 4096);
         if (!*text) return -ENOMEM;
         n = read(STDIN_FILENO, *text + bytes, room - bytes - 1);
         if (n < 0 && errno == EINTR) n = 1;
@@ -56,8 +57,7 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     char       *text = NULL;
     if (!is_input && !is_file) {
         *bytes = (int64_t)strlen(prompt);
-        if (!(text = strdup(prompt))) fail(EXIT_MEMORY, "no memory for a prompt of %lld bytes", (long long)*bytes);
-        return text;
+        return xstrdup(prompt, "a prompt");
     }
     if (!job || comm_rank(job) == 0) {
         *bytes = is_input ? read_input(&text) : io_read_input(name, PROMPT_LIMIT, &text);
@@ -71,8 +71,7 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     }
     if (!job) return text;
     comm_broadcast(job, bytes, sizeof *bytes, 0);
-    if (comm_rank(job) > 0 && !(text = (char *)malloc((size_t)*bytes + 1)))
-        fail(EXIT_MEMORY, "no memory for a prompt of %lld bytes", (long long)*bytes);
+    if (comm_rank(job) > 0) text = xmalloc((size_t)*bytes + 1, "a prompt");
     comm_broadcast(job, text, (size_t)*bytes, 0);
     return text;
 }

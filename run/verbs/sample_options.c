@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/xalloc.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
@@ -51,9 +52,8 @@ const VerbKey SAMPLE_KEYS[] = {
 static void add_stop(SampleOptions *o, const char *text) {
     if (!*text)
         fail(EXIT_CONFIG, "sample: stop= is an empty text, before which every text ends: name one, or leave stop out");
-    o->stop = realloc(o->stop, sizeof *o->stop * (size_t)(o->stops + 1));
-    if (!o->stop || !(o->stop[o->stops++] = strdup(text)))
-        fail(EXIT_MEMORY, "no memory for a stop text of %zu bytes", strlen(text));
+    o->stop = xrealloc(o->stop, sizeof *o->stop * (size_t)(o->stops + 1), "a stop text");
+    o->stop[o->stops++] = xstrdup(text, "a stop text");
 }
 
 /* Takes a stop text, or a JSON list of them. */

@@ -21,6 +21,7 @@
 #include "core/io.h"
 #include "core/shell_word.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "data/documents.h"
 #include "data/encoder.h"
 #include "data/shard.h"
@@ -114,8 +115,7 @@ static void take_argument(Job *job, char *word) {
 
 static Job parse_arguments(int argc, char **argv) {
     Job job = {.val = 0.01, .shard_tokens = 100000000};
-    job.name = calloc((size_t)argc, sizeof *job.name);
-    if (!job.name) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
+    job.name = xcalloc((size_t)argc, sizeof *job.name, "the names of the inputs");
     for (int i = 1; i < argc; i++) take_argument(&job, argv[i]);
     if (job.names == 0) verb_misused("tokenize", "no text to read");
     if (!job.out[0]) verb_misused("tokenize", "out=FOLDER is missing");
@@ -367,8 +367,7 @@ static void take_text(void *writer, const char *text, size_t bytes) {
         put_text(w, text, before);
         text += before, bytes -= before;
         size_t n = bytes < CUT_WINDOW - w->windows ? bytes : CUT_WINDOW - w->windows;
-        if (!w->window && !(w->window = (char *)malloc(CUT_WINDOW)))
-            fail(EXIT_MEMORY, "tokenize: no memory for a part of the text");
+        if (!w->window) w->window = xmalloc(CUT_WINDOW, "a part of the text");
         memcpy(w->window + w->windows, text, n);
         text += n, bytes -= n, w->windows += n;
         int64_t cut = cut_in(w, w->windows == CUT_WINDOW);

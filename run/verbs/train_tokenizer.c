@@ -10,6 +10,7 @@
 #include "core/io.h"
 #include "core/shell_word.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "data/bpe_train.h"
 #include "data/documents.h"
 #include "data/encoder.h"
@@ -117,23 +118,21 @@ static Documents *count_texts(const Asked *a, Counting *c) {
 static char *vocabulary_json(const char *pattern, const int32_t *left, const int32_t *right, int32_t merges, size_t *bytes) {
     Bpe   *b = bpe_create();
     size_t room = 256;
-    char  *token = (char *)malloc(room);
+    char  *token = xmalloc(room, "a tokenizer");
     for (int byte = 0; byte < 256; byte++) bpe_add(b, byte, &(char){(char)byte}, 1);
-    for (int32_t i = 0; token && i < merges; i++) {
+    for (int32_t i = 0; i < merges; i++) {
         size_t      first, second;
         const char *text;
         bpe_bytes(b, left[i], &first), bpe_bytes(b, right[i], &second);
         if (first + second > room) {
             free(token);
-            token = (char *)malloc(room = 2 * (first + second));
-            if (!token) break;
+            token = xmalloc(room = 2 * (first + second), "a tokenizer");
         }
         text = bpe_bytes(b, left[i], &first), memcpy(token, text, first);
         text = bpe_bytes(b, right[i], &second), memcpy(token + first, text, second);
         CHECK(bpe_add(b, 256 + i, token, first + second), "merge %d makes a token that is there", i);
         bpe_add_merge(b, left[i], right[i], i, 256 + i);
     }
-    if (!token) fail(EXIT_MEMORY, "no memory for a tokenizer");
     bpe_add_special(b, 256 + merges, END_OF_TEXT, sizeof END_OF_TEXT - 1);
     char *json = tokenizer_json_of(b, pattern, bytes);
     bpe_destroy(b);
@@ -169,8 +168,7 @@ int verb_train_tokenizer(int argc, char **argv) {
     Documents *documents = count_texts(&a, &counting);
 
     int32_t  most = a.vocab_size - 257;
-    int32_t *left = (int32_t *)malloc(2 * sizeof *left * (size_t)(most + 1));
-    if (!left) fail(EXIT_MEMORY, "no memory for a vocabulary of %d", a.vocab_size);
+    int32_t *left = xmalloc(2 * sizeof *left * (size_t)(most + 1), "a vocabulary");
     int32_t *right = left + most + 1;
     int32_t merges = bpe_trainer_learn(counting.trainer, most, left, right);
     char   *json = vocabulary_json(pattern, left, right, merges, &json_bytes);

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/terminal.h"
+#include "core/xalloc.h"
 #include "run/log/progress.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
@@ -276,8 +277,7 @@ int verb_watch(int argc, char **argv) {
         else dir[runs++] = argv[i];
     }
     if (runs == 0) verb_misused("watch", "no run");
-    WatchRun *run = (WatchRun *)malloc(sizeof *run * (size_t)runs);
-    if (!run) fail(EXIT_MEMORY, "watch: no memory for the curves of %d runs", runs);
+    WatchRun *run = xmalloc(sizeof *run * (size_t)runs, "the curves of the runs");
     for (int i = 0; i < runs; i++) watch_run_begin(&run[i], dir[i]);
     if (!once) keep_watching(run, runs);
     Screen s = screen_now(runs, 1);

@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
     int64_t most = (argc > 1 ? atoll(argv[1]) : 64) << 20;
     Comm   *c = world_all(world_join(launch_detect()));
     if (comm_size(c) < 2) fail(EXIT_CONFIG, "bench_comm compares ranks: start it with mpirun -np 2");
-    float *x = (float *)aligned_alloc(4096, (size_t)most), *out = (float *)aligned_alloc(4096, (size_t)most);
+    float *x = aligned_alloc(4096, (size_t)most), *out = aligned_alloc(4096, (size_t)most);
     if (!x || !out) fail(EXIT_MEMORY, "no memory for twice %lld MiB", (long long)(most >> 20));
     memset(x, 0, (size_t)most), memset(out, 0, (size_t)most);
     if (comm_rank(c) == 0)

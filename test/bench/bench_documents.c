@@ -34,7 +34,7 @@ static Model *model_of(int document_mask, DType act, int64_t T, int64_t B, int64
 static Tensor starts_of(Bench *b, Way way, int64_t T, int64_t B) {
     if (way == PLAIN) return tensor_none();
     Tensor   t = arena_tensor(&b->arena, I32, 2, B, T, 1);
-    int32_t *starts = (int32_t *)calloc((size_t)(B * T), sizeof *starts);
+    int32_t *starts = calloc((size_t)(B * T), sizeof *starts);
     CHECK(starts, "no memory for documents");
     for (int64_t i = 0; way == FOUR && i < B * T; i++) {
         int64_t eighth = i % T * 8 / T;

@@ -74,7 +74,7 @@ static void fill(Bench *b, Tensor t, float spread, float centre) {
 }
 
 static void fill_tokens(Bench *b, Tensor t) {
-    int32_t *tokens = (int32_t *)malloc(tensor_bytes(t));
+    int32_t *tokens = malloc(tensor_bytes(t));
     CHECK(tokens, "no memory");
     uint64_t state = 1;
     for (int64_t i = 0; i < tensor_elems(t); i++)
@@ -87,7 +87,7 @@ static void fill_tokens(Bench *b, Tensor t) {
 
 /* Fills the starts of documents of 3/8, 1/8, 1/4 and 1/4 of a sequence. */
 static void fill_starts(Bench *b) {
-    int32_t *starts = (int32_t *)malloc(tensor_bytes(b->starts));
+    int32_t *starts = malloc(tensor_bytes(b->starts));
     CHECK(starts, "no memory");
     for (int64_t i = 0; i < b->N; i++) {
         int64_t t = i % b->T, eighth = b->T / 8;

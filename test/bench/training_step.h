@@ -10,7 +10,7 @@
 #include "test/bench/times.h"
 
 static inline void random_tokens(Stream *s, Tensor t, int64_t vocab, uint64_t seed) {
-    int32_t *tokens = (int32_t *)malloc(tensor_bytes(t));
+    int32_t *tokens = malloc(tensor_bytes(t));
     CHECK(tokens, "no memory for tokens");
     for (int64_t i = 0; i < tensor_elems(t); i++) tokens[i] = (int32_t)(rng_uniform(seed, RNG_TEST, (uint64_t)i) * (double)vocab);
     device_from_host(s, t, tokens);

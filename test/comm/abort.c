@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
     }
 
     int64_t n = 64 * comm_size(c);
-    float  *x = (float *)calloc((size_t)n, sizeof *x);
+    float  *x = calloc((size_t)n, sizeof *x);
     CHECK(x != NULL, "no memory");
     comm_all_reduce(c, tensor_1d(x, F32, n));
     free(x);

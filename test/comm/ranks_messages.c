@@ -63,7 +63,7 @@ static void everything_to_everyone(void **state) {
     int    W = comm_size(world), r = comm_rank(world), wrong = 0;
     size_t bytes[MOST], all = 0;
     for (int k = 0; k < W; k++) all += bytes[k] = k % 3 == 1 ? 0 : 1 + (size_t)k * 70001;
-    unsigned char *send = (unsigned char *)malloc(all + 1), *receive = (unsigned char *)malloc(bytes[r] * (size_t)W + 1);
+    unsigned char *send = malloc(all + 1), *receive = malloc(bytes[r] * (size_t)W + 1);
     for (size_t i = 0, k = 0, at = 0; i < all; i++, at++) {
         while (at == bytes[k]) k++, at = 0;
         send[i] = (unsigned char)(r * 31 + (int)k * 7 + (int)(at % 251));

@@ -42,7 +42,7 @@ static void broadcast_reaches_all(void **state) {
     static const size_t sizes[] = {0, 1, 5, 4096, 3000001};
     for (int root = 0; root < comm_size(world); root++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-            unsigned char *data = (unsigned char *)malloc(sizes[s] + 1);
+            unsigned char *data = malloc(sizes[s] + 1);
             int64_t        wrong = 0;
             for (size_t i = 0; i <= sizes[s]; i++) data[i] = comm_rank(world) == root ? (unsigned char)(i * 7 + (size_t)root) : 0;
             unsigned char after = data[sizes[s]];
@@ -74,7 +74,7 @@ static void gather_concatenates(void **state) {
     int W = comm_size(world), r = comm_rank(world);
     for (int root = 0; root < W; root++) {
         size_t  mine = (size_t)r * 1000, *bytes = NULL, at = 0;
-        char   *data = (char *)malloc(mine + 1);
+        char   *data = malloc(mine + 1);
         int64_t wrong = 0;
         for (size_t i = 0; i < mine; i++) data[i] = (char)(i + (size_t)r);
         char *all = comm_gather(world, data, mine, root, &bytes);

@@ -49,7 +49,7 @@ static Layout layout_of(const Table *t, int ranks) {
  * the piece. */
 static void check_spans(const Table *t, int ranks) {
     Layout l = layout_of(t, ranks);
-    char  *seen = (char *)calloc((size_t)l.elems, 1);
+    char  *seen = calloc((size_t)l.elems, 1);
     Span   spans[ROWS_MAX];
     int64_t covered = 0;
     for (int r = 0; r < ranks; r++) {
@@ -161,7 +161,7 @@ static void cut_rows_are_held_once(void **state) {
     for (int t = 1; t <= 4; t++)
         for (int ranks = 1; ranks <= 5; ranks++) {
             Layout  first = cut_layout(ranks, t, 0);
-            int8_t *held = (int8_t *)calloc((size_t)first.elems, 1);
+            int8_t *held = calloc((size_t)first.elems, 1);
             for (int i = 0; i < t; i++) {
                 Layout l = cut_layout(ranks, t, i);
                 assert_true(l.memory_elems == first.memory_elems && l.shard_elems == first.shard_elems && l.elems == first.elems);
@@ -216,7 +216,7 @@ static void divided_experts_are_held_once(void **state) {
     Layout one = expert_layout(1, 1, 0);
     for (int e = 2; e <= EXPERTS; e *= 2)
         for (int ranks = e; ranks <= 12; ranks += e) {
-            int8_t *held = (int8_t *)calloc((size_t)one.elems, 1);
+            int8_t *held = calloc((size_t)one.elems, 1);
             for (int r = 0; r < ranks; r++) {
                 Layout l = expert_layout(ranks, e, r % e);
                 Span   spans[EXPERT_ROWS_COUNT];

@@ -1,4 +1,5 @@
-/* test_memory_file.c - text written into memory: all of it is there, or fclose() fails, for each failing allocation. */
+/* test_memory_file.c - allocations that fail. Text written into memory: all of it is there, or fclose() fails, for each
+ * failing allocation. core/xalloc.h: each function ends with the purpose and the size. */
 #include "core/memory_file.h"
 
 #include <setjmp.h>
@@ -8,6 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/error.h"
+#include "core/xalloc.h"
+#include "test/run/lib/child.h"
 
 #include <cmocka.h>
 
@@ -24,8 +29,9 @@ void *__wrap_calloc(size_t n, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes);
 FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions);
 
-void *__wrap_malloc(size_t bytes) { return refuse() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t n, size_t bytes) { return refuse() ? NULL : __real_calloc(n, bytes); }
+/* Zero bytes get NULL, as some C libraries give it. */
+void *__wrap_malloc(size_t bytes) { return refuse() || !bytes ? NULL : __real_malloc(bytes); }
+void *__wrap_calloc(size_t n, size_t bytes) { return refuse() || !n || !bytes ? NULL : __real_calloc(n, bytes); }
 void *__wrap_realloc(void *old, size_t bytes) { return refuse() ? NULL : __real_realloc(old, bytes); }
 FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions) {
     return refuse() ? NULL : __real_fopencookie(cookie, mode, functions);
@@ -88,7 +94,50 @@ static void text_can_be_read_after_a_flush(void **state) {
     free(text);
 }
 
+static void allocate(void *which) {
+    asked = 0, refused = 1;
+    switch (*(int *)which) {
+        case 0: xmalloc(1023, "a test"); break;
+        case 1: xcalloc(3, 1024, "a test"); break;
+        case 2: xrealloc(NULL, 12897485, "a test"); break;
+        case 3: xstrdup("text", "a test"); break;
+        case 4: xstrndup("text", 2, "a test"); break;
+        default: refused = 0, xcalloc(SIZE_MAX / 8 + 2, 8, "a test"); /* 8 bytes, modulo 2^64 */
+    }
+}
+
+static void the_end_names_purpose_and_size(void **state) {
+    (void)state;
+    static const char *const SIZE[] = {"1023 bytes", "3.0 KiB", "12.3 MiB", "5 bytes", "3 bytes", "17592186044416.0 MiB"};
+    for (int i = 0; i < (int)(sizeof SIZE / sizeof *SIZE); i++) {
+        char  want[100];
+        Child c = child_run(allocate, &i);
+        snprintf(want, sizeof want, "train_gpt: no memory for a test: %s wanted\n", SIZE[i]);
+        assert_int_equal(c.code, EXIT_MEMORY);
+        assert_string_equal(c.said, want);
+    }
+}
+
+static void zero_bytes_are_no_lack_of_memory(void **state) {
+    (void)state;
+    asked = refused = 0;
+    void *one = xmalloc(0, "a test"), *none = xcalloc(0, 8, "a test"), *empty = xcalloc(8, 0, "a test");
+    one = xrealloc(one, 0, "a test");
+    assert_non_null(one), assert_non_null(none), assert_non_null(empty);
+    free(one), free(none), free(empty);
+}
+
+static void texts_are_copied(void **state) {
+    (void)state;
+    asked = refused = 0;
+    char *whole = xstrdup("text", "a test"), *part = xstrndup("text", 2, "a test"), *all = xstrndup("text", 9, "a test");
+    assert_string_equal(whole, "text"), assert_string_equal(part, "te"), assert_string_equal(all, "text");
+    free(whole), free(part), free(all);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(text_is_there_or_missed), cmocka_unit_test(text_can_be_read_after_a_flush)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text_is_there_or_missed), cmocka_unit_test(text_can_be_read_after_a_flush),
+                                       cmocka_unit_test(the_end_names_purpose_and_size),
+                                       cmocka_unit_test(zero_bytes_are_no_lack_of_memory), cmocka_unit_test(texts_are_copied)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    char   fault[JSON_LINE_FAULT_CHARS] = "", *line = (char *)malloc(bytes ? bytes : 1), *text = NULL;
+    char   fault[JSON_LINE_FAULT_CHARS] = "", *line = malloc(bytes ? bytes : 1), *text = NULL;
     size_t length = 0;
     memcpy(line, data, bytes);
     int found = json_line_text(line, bytes, "text", &text, &length, fault);

@@ -36,7 +36,7 @@ static void parse(const char *text, size_t bytes) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     parse((const char *)data, bytes);
     static const char mark[] = ",\n\"hash\":\"";
-    char *text = (char *)malloc(bytes + 64);
+    char *text = malloc(bytes + 64);
     if (!text) return 0;
     memcpy(text, data, bytes);
     size_t end = bytes;

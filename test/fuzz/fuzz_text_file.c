@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     enum { LIMIT = 1 << 20 };
-    char   fault[TEXT_FILE_FAULT_CHARS] = "", *text = (char *)malloc(bytes + 1);
+    char   fault[TEXT_FILE_FAULT_CHARS] = "", *text = malloc(bytes + 1);
     size_t clean = bytes;
     if (!text || unpack_kind((const char *)data, bytes) > PACKED_GZIP) return free(text), 0;
     memcpy(text, data, bytes);

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     BpeFile f;
     if (bytes == 0) return 0;
     BpeKind kind = data[0] == 't' ? BPE_TIKTOKEN : data[0] == 'p' ? BPE_VOCAB_AND_MERGES : BPE_TOKENIZER_JSON;
-    char   *text = (char *)malloc(bytes); /* all bytes after the first, and a NUL */
+    char   *text = malloc(bytes); /* all bytes after the first, and a NUL */
     if (!text) return 0;
     memcpy(text, data + 1, bytes - 1);
     text[bytes - 1] = 0;

@@ -90,9 +90,9 @@ static void compare_host(DType act, int64_t n) {
     enum { STEPS = 4, ARRAYS = 4 };
     Stage  s = stage_create(0);
     float *array[ARRAYS];
-    for (int a = 0; a < ARRAYS; a++) assert_non_null(array[a] = (float *)calloc((size_t)n, sizeof(float)));
+    for (int a = 0; a < ARRAYS; a++) assert_non_null(array[a] = calloc((size_t)n, sizeof(float)));
     float   *p = array[0], *grads = array[3];
-    uint16_t *rounded = (uint16_t *)calloc((size_t)n, sizeof *rounded);
+    uint16_t *rounded = calloc((size_t)n, sizeof *rounded);
     rng_normal(p, n, 1, 0, 0.0f, 1.0f);
     State64 k = {n, stage_doubles(&s, n), stage_doubles(&s, n), stage_doubles(&s, n), stage_doubles(&s, n)};
     for (int64_t i = 0; i < n; i++) k.p[i] = (double)p[i];

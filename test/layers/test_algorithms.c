@@ -44,7 +44,7 @@ typedef struct {
 } Ops;
 
 static Ops *ops_create(DType act, int64_t N, int64_t K, int64_t M) {
-    Ops *o = (Ops *)calloc(1, sizeof *o);
+    Ops *o = calloc(1, sizeof *o);
     o->N = N, o->K = K, o->M = M;
     o->s = stage_create(STAGE_SCRATCH);
     Stage *s = &o->s;
@@ -87,7 +87,7 @@ static void ops_check(Ops *o) {
     assert_close(o->dw, o->dw64, o->y.type, bound_sum(2 * o->N));
     assert_close(o->db, o->db64, o->y.type, bound_sum(2 * o->N));
     /* column sums of dpre as stored, by the epilogue or by the kernel */
-    double *dbias64 = (double *)calloc((size_t)o->K, sizeof *dbias64);
+    double *dbias64 = calloc((size_t)o->K, sizeof *dbias64);
     for (int64_t i = 0; i < o->N * o->K; i++) dbias64[i % o->K] += (double)tensor_get(o->dpre, i);
     assert_close(o->dbias, dbias64, F32, bound_sum(o->N));
     free(dbias64);
@@ -114,7 +114,7 @@ static void test_replay(void **state) {
             Tensor y = stage_copy(&o->s, o->y), dpre = stage_copy(&o->s, o->dpre), dw = stage_copy(&o->s, o->dw),
                    db = stage_copy(&o->s, o->db), dbias = stage_copy(&o->s, o->dbias);
             int              count = matmul_algorithms_count();
-            MatmulAlgorithm *stored = (MatmulAlgorithm *)malloc(sizeof *stored * (size_t)(count + 1));
+            MatmulAlgorithm *stored = malloc(sizeof *stored * (size_t)(count + 1));
             /* products chosen by timing, whose names do not appear in the table of timed ones */
             int              unnamed = 0;
             for (int a = 0; a < count; a++) {

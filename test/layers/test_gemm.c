@@ -74,7 +74,7 @@ static Matrix operand(Stage *s, DType type, MatrixOrder order, int64_t rows, int
 }
 
 static Product *product_create(DType act, Shape h) {
-    Product *x = (Product *)calloc(1, sizeof *x);
+    Product *x = calloc(1, sizeof *x);
     x->s = stage_create(STAGE_SCRATCH);
     Stage *s = &x->s;
     int    is_gradient = h.a == TRANSPOSED, adds = !h.sets;

@@ -105,7 +105,7 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, int64_t first,
               frequencies = table(&s, h.size, 1e4);
     Tensor    qkv_before = stage_copy(&s, qkv), dqkv_before = stage_copy(&s, dqkv), again = stage_copy(&s, qkv);
     double   *qkv64 = stage_widen(&s, qkv), *dqkv64 = stage_widen(&s, dqkv), *frequencies64 = stage_widen(&s, frequencies);
-    int64_t  *position = (int64_t *)malloc((size_t)N * sizeof(int64_t));
+    int64_t  *position = malloc((size_t)N * sizeof(int64_t));
     Positions at = positions_of(context, T);
     for (int64_t n = 0; n < N; n++) position[n] = first + POSITION_OF(at, n % T);
     ref_rope_forward(qkv64, frequencies64, position, N, columns, h.query + h.key, h.size);

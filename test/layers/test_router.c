@@ -81,7 +81,7 @@ static void compare(DType act, int64_t B, int64_t T, int64_t E, int64_t k, int n
     Tensor  dlogits = stage_tensor(&s, act, 2, N, E), counts = stage_tensor(&s, I32, 2, B, E), total = stage_tensor(&s, I64, 1, E, 1);
     double *p64 = stage_doubles(&s, N * E), *weight64 = stage_doubles(&s, N * k), *dlogits64 = stage_doubles(&s, N * E);
     RouterWeights kind = normed ? WEIGHTS_NORMED : WEIGHTS_PLAIN;
-    int32_t *want = (int32_t *)malloc(sizeof *want * (size_t)(N * k + B * E)), *counted = want + N * k;
+    int32_t *want = malloc(sizeof *want * (size_t)(N * k + B * E)), *counted = want + N * k;
     for (int64_t e = 0; e < E; e++) ((int64_t *)total.data)[e] = 1000 * e;
     ref_router_forward(p64, want, weight64, stage_widen(&s, logits), with_bias ? stage_widen(&s, bias) : NULL, N, E, k, normed);
     count(counted, want, N, E, k, T);

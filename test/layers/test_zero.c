@@ -8,7 +8,7 @@ static void test_list(void **state) {
     static const int64_t sizes[] = {1, 3, 64, 0, 257, 4096, 4097, 7};
     Stage  s = stage_create(0);
     Tensor x = stage_tensor(&s, F32, 1, ROOM + PIECES * 1200, 1), piece[PIECES];
-    char  *is_zero = (char *)calloc((size_t)tensor_elems(x), 1);
+    char  *is_zero = calloc((size_t)tensor_elems(x), 1);
     int64_t at = 1;
     for (int i = 0; i < PIECES; i++) {
         int64_t n = i == 5 ? ROOM / 2 : sizes[i % COUNT(sizes)];

@@ -43,7 +43,7 @@ static int DOCUMENT_MASK; /* 1: the models created next have a document mask */
 
 static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions,
                               Recompute recompute, GptUse use) {
-    Model *m = (Model *)calloc(1, sizeof *m);
+    Model *m = calloc(1, sizeof *m);
     m->records = record_load(RECORDS);
     m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20),
     m->state = stage_arena("optimizer", 16 << 20);
@@ -129,7 +129,7 @@ static inline void update(Model *m, int64_t step, double norm) {
     AdamW h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
     optimizer_update(&m->optimizer, &m->stream, h, norm > GRAD_CLIP ? (float)(GRAD_CLIP / norm) : 1.0f);
     if (tensor_is_none(m->sums.experts)) return;
-    int64_t *counts = (int64_t *)malloc(tensor_bytes(m->sums.experts));
+    int64_t *counts = malloc(tensor_bytes(m->sums.experts));
     device_to_host(&m->stream, counts, m->sums.experts);
     experts_balance(&m->optimizer, &m->stream, counts);
     free(counts);
@@ -145,7 +145,7 @@ static inline double worst_row(Model *m, Tensor memory, const char *prefix, int 
         if (skip_qkv_bias && strstr(p->name, "c_attn.bias")) continue;
         snprintf(name, sizeof name, "%s.%s", prefix, p->name);
         const Record *r = record_find(&m->records, name);
-        double *want = (double *)malloc(sizeof(double) * (size_t)r->elems);
+        double *want = malloc(sizeof(double) * (size_t)r->elems);
         for (int64_t k = 0; k < r->elems; k++) want[k] = record_value(r, k);
         double error = compare_norm(tensor_slice(memory, p->memory, p->elems), want);
         if (dot(want, want, r->elems) == 0.0) {
@@ -223,7 +223,7 @@ static inline void nan_leaves_no_trace(void) {
             Model  *m = model_create(ACT_TYPES[t], B, T, RECOMPUTE_NONE, GPT_TRAINING);
             Tensor  grads = m->shards->grads;
             double  loss = gradients(m, 0, B);
-            float  *first = (float *)malloc(tensor_bytes(grads));
+            float  *first = malloc(tensor_bytes(grads));
             stage_settle();
             memcpy(first, grads.data, tensor_bytes(grads));
             for (int again = 0; again < (stage_is_slow() ? 1 : 2); again++) {

@@ -84,7 +84,7 @@ static Batch next_batch(void *job) {
 
 /* After an update: moves the bias of experts by the counts of all ranks. */
 static void balance(Model *m) {
-    int64_t *counts = (int64_t *)malloc(tensor_bytes(m->sums.experts));
+    int64_t *counts = malloc(tensor_bytes(m->sums.experts));
     CHECK(counts, "no memory");
     device_to_host(&m->stream, counts, m->sums.experts);
     comm_all_reduce_i64(world, counts, (int)tensor_elems(m->sums.experts), COMM_SUM);
@@ -161,7 +161,7 @@ static void experts_without_rows_have_zeros(void **state) {
     for (int b = 1; b <= SHAPES[1].n_layer; b++) {
         const char *weights = (const char *)shards_need(j.at.model->shards, &j.at.model->stream, b);
         Tensor      bias = *(const Tensor *)(const void *)(weights + field);
-        float      *values = (float *)calloc((size_t)bias.dim[0], sizeof *values);
+        float      *values = calloc((size_t)bias.dim[0], sizeof *values);
         for (int64_t e = 0; e < SHAPES[1].n_experts / 2; e++) values[e] = 9.0f;
         device_from_host(&j.at.model->stream, bias, values);
         free(values);
@@ -171,7 +171,7 @@ static void experts_without_rows_have_zeros(void **state) {
     for (int i = 0; i < j.at.model->shards->spans; i++) {
         Span   span = j.at.model->shards->span[i];
         int    is_idle = j.at.model->shards->layout.param[span.param].expert > SHAPES[1].n_experts / 2;
-        float *grad = (float *)malloc(sizeof *grad * (size_t)span.elems);
+        float *grad = malloc(sizeof *grad * (size_t)span.elems);
         device_to_host(&j.at.model->stream, grad, shards_grad(j.at.model->shards, span));
         for (int64_t k = 0; is_idle && k < span.elems; k++) wrong += grad[k] != 0.0f;
         free(grad);

@@ -36,7 +36,7 @@ static inline int64_t row_elem(const Model *m, Span span, int64_t k) {
 }
 
 static inline void load_initial(Model *m) {
-    float *values = (float *)malloc(sizeof *values * (size_t)m->shards->layout.elems);
+    float *values = malloc(sizeof *values * (size_t)m->shards->layout.elems);
     CHECK(values, "no memory");
     for (int i = 0; i < m->shards->spans; i++) {
         Span          span = m->shards->span[i];

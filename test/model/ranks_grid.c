@@ -104,8 +104,8 @@ static Grid *grids_of(int ranks, int *count, int *all) {
     for (int i = 0;; i++) {
         CHECK(i < 5, "%d ranks", ranks);
         *all = list_grids(RANKS[i], NULL);
-        Grid *grid = (Grid *)malloc(sizeof *grid * (size_t)*all),
-             *chosen = (Grid *)malloc(sizeof *grid * (size_t)(*all + LEAST_GRIDS));
+        Grid *grid = malloc(sizeof *grid * (size_t)*all),
+             *chosen = malloc(sizeof *grid * (size_t)(*all + LEAST_GRIDS));
         CHECK(grid && chosen, "no memory");
         list_grids(RANKS[i], grid);
         *count = choose(grid, *all, chosen);

@@ -86,7 +86,7 @@ static void test_smaller_batch(void **state) {
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f / 17, MICRO_EARLIER);
     }
     assert_true(relative(loss_sum(large), loss_sum(fitting)) <= LOSS_ALLOWED);
-    double *want = (double *)malloc(sizeof(double) * (size_t)large->shards->layout.memory_elems);
+    double *want = malloc(sizeof(double) * (size_t)large->shards->layout.memory_elems);
     for (int64_t i = 0; i < large->shards->layout.memory_elems; i++) want[i] = (double)tensor_get(fitting->shards->grads, i);
     assert_true(compare_norm(large->shards->grads, want) <= GRADIENT_ALLOWED);
     free(want);
@@ -154,7 +154,7 @@ static void test_initial(void **state) {
     (void)state;
     enum { MOST = 389 * 42 };
     Model *m = model_create(F32, 1, T, RECOMPUTE_NONE, GPT_TRAINING);
-    float *whole = (float *)malloc(sizeof(float) * MOST), *part = (float *)malloc(sizeof(float) * MOST);
+    float *whole = malloc(sizeof(float) * MOST), *part = malloc(sizeof(float) * MOST);
     for (int i = 0; i < m->shards->layout.params; i++) {
         const Param *p = &m->shards->layout.param[i];
         int64_t cut = p->elems / 3;

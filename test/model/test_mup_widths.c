@@ -17,7 +17,7 @@ static ModelShape shape_of(int arch, int64_t width, int is_mup, int has_wide_hea
 }
 
 static double *seen(Model *m, Batch batch) {
-    double *out = (double *)malloc(sizeof *out * (size_t)(N * (m->gpt.shape.n_embd + V)));
+    double *out = malloc(sizeof *out * (size_t)(N * (m->gpt.shape.n_embd + V)));
     float   logits[V];
     int64_t elems = N * m->gpt.shape.n_embd;
     gpt_forward(&m->gpt, &m->stream, batch);
@@ -101,7 +101,7 @@ static void test_muon_rate(void **state) {
         Model        *m = model_create(spec);
         AdamW         h = {1e-3, 0.9, 0.95, 1e-8, 0.0, 1};
         const Layout *l = &m->shards->layout;
-        float        *before = (float *)malloc(sizeof *before * (size_t)l->memory_elems);
+        float        *before = malloc(sizeof *before * (size_t)l->memory_elems);
         model_init_weights(m, 1, NULL, NULL);
         shards_begin(m->shards, &m->stream);
         device_sync(&m->stream);

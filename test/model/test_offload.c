@@ -19,7 +19,7 @@ static Model *model_of(DType act, OptimizerMemory memory) {
 typedef struct { float *master, *m, *v, *grad; } Copies;
 
 static float *copy_of(int64_t n) {
-    float *x = (float *)calloc((size_t)n, sizeof *x);
+    float *x = calloc((size_t)n, sizeof *x);
     assert_non_null(x);
     return x;
 }

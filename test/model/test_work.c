@@ -87,7 +87,7 @@ static double run(const WorkList *lists, int P, int V, int64_t M) {
 }
 
 static void expect_list(const WorkList *w, int V, int64_t M) {
-    char   *seen = (char *)calloc((size_t)(2 * V * M), 1);
+    char   *seen = calloc((size_t)(2 * V * M), 1);
     int64_t tape_of[PARTS_MOST][MICRO_MOST];
     char    taken[PARTS_MOST][PARTS_MOST * MICRO_MOST] = {{0}};
     assert_int_equal(w->count, 2 * V * M);

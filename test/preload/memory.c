@@ -66,17 +66,17 @@ __attribute__((destructor)) static void tell(void) {
 
 static void end(void) { has_ended = 1; }
 
-typedef struct { unsigned place; int is_own; } Asked;
+typedef struct { unsigned place; int own; } Asked; /* own: frames of the program so far */
 
-/* Looks one frame further out. The first caller that is not a helper has requested the memory; its caller is part of
- * the place, too. */
+/* Looks two frames further out. The first caller that is not a helper has requested the memory. It is often
+ * core/xalloc.c, for one of many callers. So its caller and the caller of that are parts of the place, too. */
 static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
     Asked *a = asked;
     char  *at = (char *)_Unwind_GetIP(frame);
     a->place = (a->place ^ (unsigned)((unsigned long)at >> 1)) * 0x01000193u; /* FNV */
-    if (is_helper(at) && !a->is_own) return _URC_NO_REASON;
-    if (a->is_own || !is_in(program, at)) return _URC_END_OF_STACK;
-    a->is_own = 1;
+    if (is_helper(at) && !a->own) return _URC_NO_REASON;
+    if (a->own == 2 || !is_in(program, at)) return _URC_END_OF_STACK;
+    a->own++;
     return _URC_NO_REASON;
 }
 
@@ -84,7 +84,7 @@ static int fails(char *caller) {
     Asked a = {0, 0};
     if (has_ended || (!is_in(program, caller) && !is_helper(caller))) return 0;
     _Unwind_Backtrace(look_at, &a);
-    if (!a.is_own) return 0;
+    if (!a.own) return 0;
     if (!atomic_exchange(&has_begun, 1)) atexit(end);
     long n = ++calls;
     if (n <= LOGGED) place_of[n - 1] = a.place;

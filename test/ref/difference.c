@@ -36,7 +36,7 @@ static double error_of(const double *difference, const double *gradient, int64_t
 }
 
 static double *differences(Objective objective, void *ctx, double *x, int64_t n) {
-    double *d = (double *)malloc(sizeof(double) * (size_t)n);
+    double *d = malloc(sizeof(double) * (size_t)n);
     CHECK(d, "no memory");
     for (int64_t i = 0; i < n; i++) d[i] = derivative(objective, ctx, &x[i]);
     return d;
@@ -50,7 +50,7 @@ double difference_error(Objective objective, void *ctx, double *x, const double 
 }
 
 int difference_proves(Objective objective, void *ctx, double *x, const double *gradient, int64_t n) {
-    double *d = differences(objective, ctx, x, n), *wrong = (double *)calloc((size_t)n, sizeof(double));
+    double *d = differences(objective, ctx, x, n), *wrong = calloc((size_t)n, sizeof(double));
     CHECK(wrong, "no memory");
     double  error = error_of(d, gradient, n);
     int     good = error <= DIFFERENCE_ALLOWED;

@@ -7,7 +7,7 @@
 #include "core/error.h"
 
 static double *doubles(int64_t n) {
-    double *x = (double *)calloc((size_t)n, sizeof(double));
+    double *x = calloc((size_t)n, sizeof(double));
     CHECK(x, "no memory");
     return x;
 }
@@ -282,7 +282,7 @@ static double log_sum_exp(const double *x, int64_t V) {
 
 /* Returns the capped logits of a row: c tanh(logit / c), or the logits if there is no cap. malloc'ed. */
 static double *capped(const double *logits, int64_t V, double softcap) {
-    double *y = (double *)malloc(sizeof *y * (size_t)V);
+    double *y = malloc(sizeof *y * (size_t)V);
     for (int64_t v = 0; v < V; v++) y[v] = softcap == 0.0 ? logits[v] : softcap * tanh(logits[v] / softcap);
     return y;
 }

@@ -19,7 +19,7 @@ RecordFile record_load(const char *path) {
     fseek(f, 0, SEEK_END);
     size_t size = (size_t)ftell(f);
     rewind(f);
-    RecordFile file = {(char *)malloc(size), NULL, 0};
+    RecordFile file = {malloc(size), NULL, 0};
     CHECK(file.bytes && fread(file.bytes, 1, size, f) == size, "cannot read %s", path);
     fclose(f);
     CHECK(size >= sizeof magic && memcmp(file.bytes, magic, sizeof magic) == 0, "%s holds no tensors", path);
@@ -31,7 +31,7 @@ RecordFile record_load(const char *path) {
         r.data = file.bytes + at + sizeof r.head;
         at += sizeof r.head + padded((size_t)r.elems * value_bytes(r.head.type));
         CHECK(at <= size, "%s is torn in %s", path, r.head.name);
-        file.record = (Record *)realloc(file.record, sizeof(Record) * (size_t)(file.records + 1));
+        file.record = realloc(file.record, sizeof(Record) * (size_t)(file.records + 1));
         CHECK(file.record, "no memory");
         file.record[file.records++] = r;
     }

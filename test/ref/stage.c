@@ -46,7 +46,7 @@ Stage stage_create(size_t scratch_bytes) {
     Stage stage;
     device_open(0, device_threads());
     stage.stream = stream_create(scratch_bytes);
-    stage.block = (struct StageBlock *)malloc(sizeof *stage.block * MAX_BLOCKS);
+    stage.block = malloc(sizeof *stage.block * MAX_BLOCKS);
     stage.blocks = 0;
     CHECK(stage.block, "no memory");
     stage_watch(stage.stream);

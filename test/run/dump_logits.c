@@ -37,8 +37,8 @@ int main(int argc, char **argv) {
     Model *m = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = T});
     checkpoint_read_weights(argv[1], &m->shards->layout, m->shards->params, &m->stream, 0);
 
-    int32_t *tokens = (int32_t *)malloc(sizeof *tokens * (size_t)T);
-    float   *logits = (float *)malloc(sizeof *logits * (size_t)shape.vocab_size);
+    int32_t *tokens = malloc(sizeof *tokens * (size_t)T);
+    float   *logits = malloc(sizeof *logits * (size_t)shape.vocab_size);
     CHECK(tokens && logits, "no memory");
     for (int64_t t = 0; t < T; t++) tokens[t] = atoi(argv[2 + t]);
     Arena  arena = arena_create("tokens", (size_t)T * sizeof *tokens);

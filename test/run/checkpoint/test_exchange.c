@@ -28,7 +28,7 @@ static void files_are_covered_once(void **state) {
         for (int ranks = 1; ranks <= 5; ranks++)
             for (int replicas = 1; replicas <= 2; replicas++) {
                 Layout  whole = model_layout(SHAPE, (LayoutPlace){1, 1, 0, NULL, 1, 0});
-                int8_t *written = (int8_t *)calloc((size_t)whole.elems, 1);
+                int8_t *written = calloc((size_t)whole.elems, 1);
                 int64_t runs = 0;
                 for (int k = 0; k < t * ranks * replicas; k++) {
                     Shards z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, t, k % t, NULL, 1, 0})};

@@ -29,7 +29,7 @@ static void write_file(const char *path, SafeTensor *t, int tensors, const void 
 }
 
 static float *values_of(int seed) {
-    float *x = (float *)malloc(sizeof *x * MANY);
+    float *x = malloc(sizeof *x * MANY);
     assert_non_null(x);
     /* values whose squares add exactly */
     for (int64_t i = 0; i < MANY; i++) x[i] = (float)((i * 37 + seed) % 1001 - 500) / 64.0f;

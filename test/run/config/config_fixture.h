@@ -38,7 +38,7 @@ static inline int make_file(void **state) {
 static Config *loaded;
 static size_t  loaded_count;
 static inline void free_later(Config config) {
-    loaded = (Config *)realloc(loaded, sizeof *loaded * (loaded_count + 1));
+    loaded = realloc(loaded, sizeof *loaded * (loaded_count + 1));
     assert_non_null(loaded);
     loaded[loaded_count++] = config;
 }

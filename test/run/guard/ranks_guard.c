@@ -22,7 +22,7 @@ static Model *replica_create(DType act) {
                                                .B = 1,
                                                .T = 40});
     const Layout *layout = &m->shards->layout;
-    float *values = (float *)malloc(sizeof *values * (size_t)layout->elems);
+    float *values = malloc(sizeof *values * (size_t)layout->elems);
     CHECK(values, "no memory");
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];

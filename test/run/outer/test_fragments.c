@@ -84,8 +84,8 @@ typedef struct {
 static Held serve(void) {
     Held    s = {.shards = {.layout = model_layout((ModelShape)GPT2_SHAPE(3, 12, 84, 41, 389), (LayoutPlace){1, 1, 0, NULL, 1, 0})}};
     Layout *l = &s.shards.layout;
-    s.memory = (float *)calloc((size_t)(3 * l->memory_elems), sizeof *s.memory);
-    s.shards.span = (Span *)calloc((size_t)l->params, sizeof *s.shards.span);
+    s.memory = calloc((size_t)(3 * l->memory_elems), sizeof *s.memory);
+    s.shards.span = calloc((size_t)l->params, sizeof *s.shards.span);
     for (int b = 0; b < l->buckets; b++) s.shards.spans += layout_spans(l, b, 0, s.shards.span + s.shards.spans);
     s.o.kind = &OPTIMIZER_ADAMW;
     s.o.master = tensor_1d(s.memory, F32, l->memory_elems);
@@ -113,14 +113,14 @@ static void a_turn_is_as_in_float64(void **state) {
     Step      step = {.rule = STEP_NESTEROV, .learning_rate = 0.7, .momentum = 0.9};
     int64_t   elems = s.shards.layout.elems;
     Fragment  f = fragment_of(elems, 5, 2);
-    float    *now = (float *)malloc(sizeof *now * (size_t)elems), *d[3];
-    float    *then = (float *)malloc(sizeof *then * (size_t)elems);
+    float    *now = malloc(sizeof *now * (size_t)elems), *d[3];
+    float    *then = malloc(sizeof *then * (size_t)elems);
     double    weight[3] = {480, 960, 480};
     s.o.shards = &s.shards;
     ServerWeights w = server_weights_of(&s.o, 0, elems);
     for (int64_t e = 0; e < elems; e++) put(&s, e, (float)x_of(e), (float)v_of(e));
     for (int k = 0; k < 3; k++) {
-        d[k] = (float *)malloc(sizeof *d[k] * (size_t)elems);
+        d[k] = malloc(sizeof *d[k] * (size_t)elems);
         for (int64_t e = 0; e < f.end - f.first; e++) d[k][e] = (float)d_of(f.first + e, k);
     }
     outer_mean(d[0], (const float *const *)d, weight, 3, f.end - f.first);

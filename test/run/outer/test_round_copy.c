@@ -18,7 +18,7 @@ static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
 /* Lists the spans of one rank as shards_create does. */
 static void list_spans(Shards *z) {
-    z->span = (Span *)calloc((size_t)(z->layout.params * (z->layout.ranks + 1)), sizeof *z->span);
+    z->span = calloc((size_t)(z->layout.params * (z->layout.ranks + 1)), sizeof *z->span);
     for (int b = 0; b < z->layout.buckets; b++)
         for (int r = 0; r < z->layout.ranks; r++)
             if (!z->stage || r == z->spec.rank) z->spans += layout_spans(&z->layout, b, r, z->span + z->spans);
@@ -26,7 +26,7 @@ static void list_spans(Shards *z) {
 
 /* Passes values in pieces that end anywhere. Each value is its number in the file: fewer than 2^24, so exact. */
 static void take_in_pieces(RoundCopy *c, int64_t elems) {
-    float *values = (float *)malloc(sizeof *values * (size_t)elems);
+    float *values = malloc(sizeof *values * (size_t)elems);
     for (int64_t e = 0; e < elems; e++) values[e] = (float)e;
     for (int64_t at = 0, n = 1; at < elems; at += n, n = (n * 7 + 5) % 4099 + 1) {
         if (n > elems - at) n = elems - at;
@@ -42,8 +42,8 @@ static void check_rank(int ranks, int rank, int tensor, int tensor_rank, int sta
     z.spec = (ShardsSpec){.ranks = ranks, .rank = rank};
     list_spans(&z);
     assert_true(round_copy_bytes(&z.layout, stage, FRAME_F32, ROUND_STREAMS) >= sizeof(float) * (size_t)shards_state_elems(&z));
-    c.x = (float *)calloc((size_t)shards_state_elems(&z), sizeof *c.x);
-    c.taken = (int64_t *)calloc((size_t)z.spans, sizeof *c.taken);
+    c.x = calloc((size_t)shards_state_elems(&z), sizeof *c.x);
+    c.taken = calloc((size_t)z.spans, sizeof *c.taken);
     take_in_pieces(&c, z.layout.elems);
     for (int i = 0; i < z.spans; i++) {
         Span  span = z.span[i];
@@ -77,7 +77,7 @@ static void check_return(int ranks, int rank, int tensor, int tensor_rank, int s
     z.spec = (ShardsSpec){.ranks = ranks, .rank = rank};
     list_spans(&z);
     int64_t  elems = shards_state_elems(&z), first = z.layout.elems / 3, end = z.layout.elems / 2;
-    float   *memory = (float *)calloc((size_t)(2 * elems + MESSAGE_ELEMS + 2 * (end - first)), sizeof *memory), *values, *was;
+    float   *memory = calloc((size_t)(2 * elems + MESSAGE_ELEMS + 2 * (end - first)), sizeof *memory), *values, *was;
     c.x = memory, c.block = memory + 2 * elems, values = c.block + MESSAGE_ELEMS, was = values + (end - first);
     o.master = tensor_1d(memory + elems, F32, elems);
     for (int which = 0; which < 2; which++) /* x, then masters */
@@ -125,8 +125,8 @@ static void rounding_is_made_up_for(void **state) {
         {FRAME_F32, 0.0}, {FRAME_BF16, 1.0 / 256}, {FRAME_INT8, 1.0 / 127}};
     for (int t = 0; t < 3; t++) {
         FrameType type = types[t].type;
-        float    *memory = (float *)calloc(4 * ELEMS, sizeof *memory), *arrived = memory + 2 * ELEMS;
-        double   *sent = (double *)calloc(2 * ELEMS, sizeof *sent), *came = sent + ELEMS, lost = 0.0;
+        float    *memory = calloc(4 * ELEMS, sizeof *memory), *arrived = memory + 2 * ELEMS;
+        double   *sent = calloc(2 * ELEMS, sizeof *sent), *came = sent + ELEMS, lost = 0.0;
         void     *payload = malloc((size_t)frame_value_bytes(type, ELEMS));
         RoundCopy c = {.type = type, .delta = memory, .runs = {.elems = ELEMS}};
         c.rest = type == FRAME_F32 ? NULL : memory + ELEMS;
