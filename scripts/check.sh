@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # make check: checks of the sources besides the tests. It prints a line for each check; the first word is ok or FAIL.
-#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme figures mutants schema sass
+#   scripts/check.sh [WORD...]    only the checks named: comments includes ops length flags readme figures mutants schema sass
 #                               cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
 . "$(dirname "$0")/env.sh"
-all="includes ops length flags readme figures mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich"
+all="comments includes ops length flags readme figures mutants schema sass cppcheck shell gcc clang asan tsan valgrind mpich"
 wanted=" ${*:-$all} "
 for word in "$@"; do case " $all " in *" $word "*) ;; *) echo "check: there is no check $word; there are: $all" >&2; exit 64 ;; esac; done
 failed=0
@@ -92,6 +92,7 @@ valgrind_run() {
 }
 mpich() { make -s BACKEND=cpu MPI=mpich tests && B=build/cpu-mpich scripts/test.sh ranks; }
 
+check comments python3 scripts/comments.py --count
 check includes includes
 check ops ops
 check length length
