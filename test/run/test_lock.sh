@@ -61,6 +61,7 @@ if "${as_nobody[@]}" test -x "$TRAIN" -a -r "$WORK/tiny.json" 2> /dev/null; then
 else
     echo "skip no other user can run the program here"
 fi
+chmod 755 "$WORK/closed" "$WORK/shut" # a user without rights could not remove what is in them
 if unshare -m true 2> /dev/null; then
     mkdir "$WORK/disk"
     read_only() { unshare -m sh -c 'mount -t tmpfs -o ro none "$0" && exec "$@"' "$WORK/disk" "$TRAIN" "$WORK/tiny.json" run.dir="$1"; }
