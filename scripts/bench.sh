@@ -50,7 +50,7 @@ bench_peer() {
         done
         # shellcheck disable=SC2046
         json_result bench_peer.jsonl what="GPT-2 124M, T=256, 4 sequences" command="make bench-peer" dtype=$dtype rounds=3 \
-            $(sed -nE 's/.* (torch=[^ ]+).*/\1/p; s/.* (isa=[^ ]+).*/\1/p; s/.* (threads=[^ ]+).*/\1/p' "$work/peer.$dtype" | sort -u) \
+            $(grep -oE '\b(torch|isa|threads)=[^ ]+' "$work/peer.$dtype" | sort -u) \
             $(for how in ours compiled eager; do
                 echo "$how=$(sed -nE "s/^$how, .* tokens_per_s=([0-9.]+).*/\1/p" "$work/peer.$dtype" | sort -n | sed -n 2p)"
             done)
