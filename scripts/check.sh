@@ -76,7 +76,7 @@ sass() { make -s sass; }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch scripts/elastic.sh && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
-asan() { make -s BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
+asan() { make -s BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
 # Uses clang's OpenMP, which reports its own synchronization to ThreadSanitizer (libarcher); gcc's does not.
 tsan() {
     local part

@@ -96,8 +96,8 @@ void weights_index_free(WeightsIndex *index) {
 
 int weights_index_find(const WeightsIndex *index, const char *name) {
     IndexedTensor        key = {name, 0};
-    const IndexedTensor *at =
-        (const IndexedTensor *)bsearch(&key, index->tensor, (size_t)index->tensors, sizeof key, by_name);
+    const IndexedTensor *at = NULL; /* without tensors there is no list, which bsearch would need */
+    if (index->tensors > 0) at = bsearch(&key, index->tensor, (size_t)index->tensors, sizeof key, by_name);
     return at ? (int)(at - index->tensor) : -1;
 }
 
