@@ -24,7 +24,7 @@ enum {
 static struct {
     int            is_open, is_none; /* is_none: opened with DEVICE_NONE */
     int            launches_early;   /* see launches_early(); TRAIN_GPT_LAUNCH can forbid it */
-    int            multiprocessors;  /* those of the GPU, or TRAIN_GPT_MULTIPROCESSORS */
+    int            multiprocessors;  /* the count that the GPU reports, or TRAIN_GPT_MULTIPROCESSORS */
     int            left_free;        /* set by device_leave_multiprocessors */
     cudaDeviceProp properties;
     char           isa[16], id[48];

@@ -132,8 +132,8 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
 }
 
 /* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. If the
- * group is one head (PLAIN) the rows alone tell whether there are more. That saves a register, which the kernel lacks
- * at D = 64. */
+ * group is one head (PLAIN), the row number alone shows whether queries are left. That saves one register. At D = 64
+ * the kernel has none to spare. */
 typedef struct { int query, head; } Walk;
 template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end) {
     w.query += step;

@@ -9,7 +9,7 @@ int config_same_value(const cJSON *a, const cJSON *b);
 
 /* Calls tell(ctx, key, a, b) for each key whose values differ. A key that only one of them has counts as its default
  * in the other, or as NULL if the option table has none. b NULL: the defaults. run.dir is left out, because it is a
- * path. Returns the number of keys. tell NULL: only counts. */
+ * path. Returns the number of such keys. If tell is NULL, it is not called. */
 typedef void ConfigDiffers(void *ctx, const char *key, const cJSON *a, const cJSON *b);
 int config_diff(const cJSON *a, const cJSON *b, ConfigDiffers *tell, void *ctx);
 

@@ -143,7 +143,8 @@ typedef struct {
 size_t refuse_write(const Refuse *m, char out[MESSAGE_TEXT]);
 int    refuse_read(const char *text, size_t bytes, Refuse *m, char fault[MESSAGE_FAULT_BYTES]);
 
-/* What an island does before its first step: OPEN_GIVE sends its moments, OPEN_TAKE waits for MOMENTS. */
+/* Tasks of an island before its first step. OPEN_KEEP: none. OPEN_GIVE: it sends its moments to the server.
+ * OPEN_TAKE: it waits for the message MOMENTS. */
 typedef enum { OPEN_KEEP, OPEN_GIVE, OPEN_TAKE } OpenMoments;
 
 typedef struct {

@@ -1,10 +1,9 @@
 /* round_change.h - weights on their way down in fewer bytes (outer.compress with wait=all). The server sends the
  * rounded change of x in a round to islands that hold the x before it.
  *
- * The server's x is what islands hold: it moves by the rounded change. What the rounding lost is kept and added to the
- * next change (error feedback, as in round_copy.h). An island adds the same numbers to the same x, so both have the
- * same bits. An island without the x of the round before fetches all of x. What the rounding lost is not in a
- * checkpoint: it begins with zeros.
+ * Server and islands hold the same x, to the bit: each adds the same rounded change to it. The server keeps the
+ * rounding error and adds it to the next change (error feedback, as in round_copy.h). An island that lacks the x of the
+ * round before fetches all of x. A checkpoint does not hold the rounding error. After a resume the error is zero.
  *
  * A change is stored in blocks of INT8_BLOCK elements, from the first element of the part on. A frame of it is whole
  * blocks, or ends at the end of the part. With outer.stream each fragment changes when all islands have sent it. This
