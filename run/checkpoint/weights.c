@@ -662,7 +662,7 @@ static int by_plain(const void *a, const void *b) {
 }
 
 static RowName *row_names(const Layout *layout) {
-    RowName *names = xmalloc((size_t)layout->params * sizeof *names, "the names of tensors");
+    RowName *names = xcalloc((size_t)layout->params, sizeof *names, "the names of tensors");
     char     plain[HF_NAME_BYTES];
     for (int i = 0; i < layout->params; i++) {
         snprintf(names[i].plain, sizeof names[i].plain, "%.63s", hf_plain_name(layout->param[i].name, plain));
@@ -834,21 +834,17 @@ WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, We
 
 /* Returns 1 if a tensor holds nothing but zeros. For most tensors it reads only the first few values. */
 static int is_zero(WeightsTensor t) {
-    enum { MOST = 1 << 16 };
-    float   value[256] = {0}, *more = NULL;
-    int64_t elems = weights_elems(t.tensor), at = 0, n = 0, k;
-    for (;; at += n) {
-        float *block = at == 0 ? value : more;
-        n = at == 0 ? (int64_t)(sizeof value / sizeof *value) : MOST;
+    enum { FIRST = 256, MOST = 1 << 16 };
+    float  *value = xmalloc(MOST * sizeof *value, "reading weights");
+    int64_t elems = weights_elems(t.tensor), k = 0, n = 0;
+    for (int64_t at = 0; k == n && at < elems; at += n) {
+        n = at == 0 ? FIRST : MOST;
         if (n > elems - at) n = elems - at;
-        if (n == 0) break;
-        if (!block) block = more = xmalloc(MOST * sizeof *more, "reading weights");
-        weights_read(t.file, t.tensor, at, n, block);
-        for (k = 0; k < n && block[k] == 0.0f; k++) {}
-        if (k < n) break;
+        weights_read(t.file, t.tensor, at, n, value);
+        for (k = 0; k < n && value[k] == 0.0f; k++) {}
     }
-    free(more);
-    return at == elems;
+    free(value);
+    return k == n;
 }
 
 /* Refuses the only file of a folder if it fits the model but has another name than WEIGHTS_SINGLE. Other programs would
