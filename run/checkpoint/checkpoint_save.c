@@ -1,18 +1,17 @@
 /* checkpoint_save.c - saves while training continues; see checkpoint.h.
  *
- * Training waits only for a copy of the state to host memory. A thread of each rank then writes and fsyncs. The thread
- * does not use MPI. The reduction of a step shows the main threads that all ranks have finished a phase (Part).
+ * Training waits only for a copy of the state to host memory. A worker of each rank then writes and fsyncs. It does not
+ * use MPI. The reduction of a step shows the main threads that all ranks have finished a phase (Part).
  * Together they begin the next one: rank 0 makes the folder, all ranks write their pieces, rank 0 writes the manifest
  * and renames the folder. After each phase they agree on its faults, and a fault on any rank ends the save on all. If
  * this run has saved the step before, and that checkpoint verifies, it stays unchanged.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/io.h"
 #include "core/terminal.h"
 #include "core/xalloc.h"
 #include "run/checkpoint/checkpoint.h"
@@ -42,7 +41,7 @@ struct Saver {
     Worker           worker;
 };
 
-/* --- the thread --------------------------------------------------------------------------------------------------- */
+/* --- the worker --------------------------------------------------------------------------------------------------- */
 
 static void work(void *saver) {
     Saver *s = (Saver *)saver;
@@ -182,7 +181,7 @@ double saver_next(Saver *s) {
 
 /* Waits until the worker of each rank has finished the phase. Extents written on any rank are progress. A sync shows no
  * progress, so the watchdog is ticked without progress, too, for `patience`. */
-static void wait_for_threads(Saver *s) {
+static void wait_for_workers(Saver *s) {
     int64_t seen = -1;
     double  moved = clock_ms(), limit = s->state->config->run.watchdog_seconds;
     double  patience = limit > 0.0 ? limit * 1e3 : SYNC_MS;
@@ -201,7 +200,7 @@ static void wait_for_threads(Saver *s) {
 double saver_finish(Saver *s) {
     double took_ms = 0.0;
     while (s->part != PART_NONE) {
-        wait_for_threads(s);
+        wait_for_workers(s);
         took_ms = saver_next(s);
     }
     return took_ms;

@@ -16,11 +16,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
