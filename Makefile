@@ -35,7 +35,7 @@ OPT     := $(if $(ASAN),-O1 -fno-omit-frame-pointer $(ASAN),$(if $(filter emu,$(
 NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 LDFLAGS := $(ASAN) $(ASAN_LIB) -fopenmp -pthread
-LIBS    := $(if $(filter cuda,$(BACKEND)),,-ldnnl) -lcjson -lxxhash -lsodium -lpcre2-8 -lonig -lutf8proc -larchive -lsnappy -lzstd -lz -lm $(CUDA_LIBS)
+LIBS    := $(if $(filter cuda,$(BACKEND)),,-ldnnl) -lcjson -lxxhash -lssl -lcrypto -lpcre2-8 -lonig -lutf8proc -larchive -lsnappy -lzstd -lz -lm $(CUDA_LIBS)
 ifneq ($(MPI),0)
 MPI_CFLAGS := $(shell pkg-config --cflags $(MPI) 2>/dev/null) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# MPICH: of MPI_STATUSES_IGNORE
 MPI_LIBS   := $(shell pkg-config --libs $(MPI) 2>/dev/null)

@@ -10,13 +10,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/opening.h"
 #include "comm/socket.h"
+#include "comm/tls.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/xalloc.h"
 
-enum { DROPS = 64 /* reads of 64 KiB in a call while the channel ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
+enum {
+    DROPS = 64, DROP_BYTES = 1 << 16, /* reads, and bytes of each, in a call while the channel ends */
+    WAKE_BYTES = 1 << 15,
+    RECORD_BYTES = 16640,             /* the longest record of TLS 1.3 */
+    OLD_HEAD_BYTES = 8,               /* the beginning of a connection of protocol 2 and less */
+    TLS_HANDSHAKE = 22                /* the first byte of TLS */
+};
 
 typedef enum {
     CHANNEL_WHOLE,
@@ -29,24 +35,23 @@ struct Channel {
     ChannelState state;
     char         peer[CHANNEL_PEER_BYTES];
     ChannelFault fault;
-    Opening      opening;
+    Tls         *tls;
+    int          is_tls;                 /* the first byte is TLS's; known from the start on the client's side */
+    uint8_t      old_head[OLD_HEAD_BYTES];  /* [old_bytes] otherwise: what was read instead */
+    size_t       old_bytes;
     int          is_open;
     int          is_ending, is_shut;     /* channel_end was called; the sending direction is closed */
     double       until;                  /* deadline of the opening, later of the end */
     double       heard;
-    uint64_t     sent, received;
-    Key          key_in, key_out;
     uint64_t     counter_in, counter_out;
     int64_t      most_elems;
-    uint8_t     *in;                     /* the bytes of one stage of the opening, later of one frame */
+    uint8_t     *in;                     /* [CHANNEL_FRAME_BYTES] one frame; NULL until the channel is open */
     size_t       in_bytes;
     int          wakes_at;               /* a wait ends when the socket holds this many bytes */
     FrameHeader  header;                 /* header of the frame in `in`, set once its header has arrived */
-    int          is_ready, is_given;     /* the frame is whole and its seal is right; channel_next has returned it */
-    uint8_t     *out;                    /* [out_capacity]: bytes from out_from to out_to are unsent */
-    size_t       out_capacity, out_from, out_to;
-    /* used before the peer has proven the key */
-    uint8_t      small_in[OPENING_MOST_BYTES], small_out[2 * OPENING_MOST_BYTES];
+    int          is_ready, is_given;     /* the frame is whole and in order; channel_next has returned it */
+    uint8_t     *out;                    /* [CHANNEL_OUT_BYTES]: bytes from out_from to out_to are unsent */
+    size_t       out_from, out_to;
 };
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */
@@ -64,20 +69,15 @@ static int break_channel(Channel *c, ChannelState state, int code, const char *f
     return -1;
 }
 
-static void free_buffers(Channel *c) {
-    if (c->in != c->small_in) free(c->in);
-    if (c->out != c->small_out) free(c->out);
-}
-
 void channel_close(Channel *c) {
     uint8_t dropped[4096];
     if (!c) return;
     /* If bytes stay unread, the system drops what it still has to send. */
     shutdown(c->fd, SHUT_WR);
     for (int i = 0; i < DROPS && recv(c->fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++) {}
+    tls_free(c->tls);
     close(c->fd);
-    free_buffers(c);
-    explicit_bzero(c, sizeof *c);
+    free(c->in), free(c->out);
     free(c);
 }
 
@@ -92,21 +92,21 @@ void channel_end(Channel *c) {
 
 static void write_out(Channel *c) {
     while (c->state == CHANNEL_WHOLE && c->out_from < c->out_to) {
-        ssize_t n = send(c->fd, c->out + c->out_from, c->out_to - c->out_from, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-        if (n < 0) break_channel(c, CHANNEL_MUTE, EXIT_PEER, "is lost: %s", strerror(errno));
-        else c->out_from += (size_t)n, c->sent += (uint64_t)n;
+        int64_t n = tls_write(c->tls, c->out + c->out_from, c->out_to - c->out_from);
+        if (n == TLS_LATER) return;
+        if (n == TLS_MUTE) break_channel(c, CHANNEL_MUTE, EXIT_PEER, "is lost: %s", strerror(errno));
+        else if (n < 0) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", tls_why(c->tls));
+        else c->out_from += (size_t)n;
     }
     c->out_from = c->out_to = 0;
-    if (c->is_ending && !c->is_shut) c->is_shut = 1, shutdown(c->fd, SHUT_WR);
+    if (c->is_ending && !c->is_shut) c->is_shut = 1, tls_end(c->tls), shutdown(c->fd, SHUT_WR);
 }
 
 /* Returns the place for `bytes` bytes at the end of the out buffer, or NULL if they do not fit. */
 static uint8_t *room_out(Channel *c, size_t bytes) {
     size_t unsent = c->out_to - c->out_from;
-    if (unsent + bytes > c->out_capacity) return NULL;
-    if (c->out_to + bytes > c->out_capacity) {
+    if (unsent + bytes > CHANNEL_OUT_BYTES) return NULL;
+    if (c->out_to + bytes > CHANNEL_OUT_BYTES) {
         memmove(c->out, c->out + c->out_from, unsent);
         c->out_from = 0, c->out_to = unsent;
     }
@@ -120,75 +120,85 @@ int channel_send(Channel *c, FrameHeader h, const void *payload) {
     FrameHeader parsed;
     if (c->state != CHANNEL_WHOLE) return -1;
     if (!c->is_open || c->is_ending) return 0;
-    uint8_t *at = room_out(c, FRAME_HEADER_BYTES + (size_t)h.payload_bytes + SEAL_BYTES);
+    uint8_t *at = room_out(c, FRAME_HEADER_BYTES + (size_t)h.payload_bytes);
     if (!at) return 0;
     h.counter = c->counter_out++;
     frame_write_header(&h, at);
     CHECK(frame_parse_header(at, FRAME_HEADER_BYTES, INT64_MAX, &parsed, fault), "this side %s", fault);
     if (h.payload_bytes > 0) memcpy(at + FRAME_HEADER_BYTES, payload, h.payload_bytes);
-    Seal seal = seal_of(&c->key_out, at, FRAME_HEADER_BYTES, at + FRAME_HEADER_BYTES, h.payload_bytes);
-    memcpy(at + FRAME_HEADER_BYTES + h.payload_bytes, seal.bytes, SEAL_BYTES);
     write_out(c);
     return c->state == CHANNEL_WHOLE ? 1 : -1;
 }
 
 /* --- the opening -------------------------------------------------------------------------------------------------- */
 
-static void reply(Channel *c, const OpeningReply *r) {
-    uint8_t *at = room_out(c, r->length);
-    CHECK(at, "an opening of %zu bytes", r->length);
-    memcpy(at, r->bytes, r->length);
-    write_out(c);
+static const char CLOSED_EARLY[] =
+    "closed the connection before it proved the key; a train_gpt of another version does so";
+
+/* Looks at the first byte of a connection to a server. Returns 1 if it is TLS's; TLS then reads it. Otherwise reads the
+ * bytes that begin a connection of protocol 2 and less, and returns 0. If they are others, or all of them are there, the
+ * channel is then broken. */
+static int is_tls(Channel *c) {
+    static const uint8_t MINE[OLD_HEAD_BYTES] = {'T', 'G', 'O', '1', CHANNEL_PROTOCOL};
+    uint8_t             *head = c->old_head;
+    if (c->old_bytes == 0 && recv(c->fd, head, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && head[0] == TLS_HANDSHAKE) return 1;
+    ssize_t n = recv(c->fd, head + c->old_bytes, OLD_HEAD_BYTES - c->old_bytes, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    if (n <= 0) {
+        if (n == 0) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "%s", CLOSED_EARLY);
+        else break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", strerror(errno));
+        return 0;
+    }
+    c->old_bytes += (size_t)n, c->heard = clock_ms();
+    if (memcmp(head, MINE, c->old_bytes < 4 ? c->old_bytes : 4) != 0)
+        break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is no island: its first bytes are not those of our protocol");
+    else if (c->old_bytes == OLD_HEAD_BYTES) {
+        if (send(c->fd, MINE, sizeof MINE, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {} /* what follows is true without it */
+        break_channel(c, CHANNEL_BROKEN, EXIT_CONFIG,
+                      "speaks protocol %u, this program protocol %d: use the same train_gpt on both sides",
+                      head[4] | (unsigned)head[5] << 8 | (unsigned)head[6] << 16 | (unsigned)head[7] << 24,
+                      CHANNEL_PROTOCOL);
+    }
+    return 0;
 }
 
-/* Allocates the channel's buffers after the peer has proven the key. */
+/* Continues the handshake. Allocates the channel's buffers after the peer has proven the key. */
 static void open_channel(Channel *c) {
-    uint8_t *in = malloc(CHANNEL_FRAME_BYTES), *out = malloc(CHANNEL_OUT_BYTES);
-    if (!in || !out) {
-        free(in), free(out);
+    if (!c->is_tls && !(c->is_tls = is_tls(c))) return;
+    uint64_t before = tls_received(c->tls);
+    int      result = tls_open(c->tls);
+    if (tls_received(c->tls) > before) c->heard = clock_ms();
+    switch (result) {
+    case 1: break;
+    case TLS_LATER: return;
+    case TLS_OTHER_KEY:
+        break_channel(c, CHANNEL_BROKEN, EXIT_CONFIG,
+                      "has another key (outer.key): copy the server's key file to the islands");
+        return;
+    case TLS_ENDED: break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "%s", CLOSED_EARLY); return;
+    case TLS_MUTE: break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", strerror(errno)); return;
+    default: break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "does not prove the key: %s", tls_why(c->tls)); return;
+    }
+    c->in = malloc(CHANNEL_FRAME_BYTES), c->out = malloc(CHANNEL_OUT_BYTES);
+    if (c->in && c->out) c->is_open = 1;
+    else
         break_channel(c, CHANNEL_BROKEN, EXIT_MEMORY, "cannot be served: no memory for %d MiB of buffers",
                       CHANNEL_BYTES >> 20);
-        return;
-    }
-    memcpy(out, c->out + c->out_from, c->out_to - c->out_from);
-    c->out_to -= c->out_from, c->out_from = 0;
-    c->in = in, c->out = out, c->out_capacity = CHANNEL_OUT_BYTES;
-    opening_keys(&c->opening, &c->key_out, &c->key_in);
-    explicit_bzero(&c->opening.key, sizeof c->opening.key);
-    c->is_open = 1;
-}
-
-static void take_opening(Channel *c) {
-    OpeningReply r;
-    char         fault[OPENING_FAULT_BYTES];
-    int          code = 0, taken = opening_take(&c->opening, c->in, c->in_bytes, &r, &code, fault);
-    reply(c, &r);
-    if (taken < 0) break_channel(c, CHANNEL_BROKEN, code, "%s", fault);
-    if (taken > 0) c->in_bytes = 0;
-    if (taken > 0 && c->opening.stage == OPENING_DONE && c->state != CHANNEL_BROKEN) open_channel(c);
 }
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes that `in` will hold when its stage or frame is whole. */
+/* Returns the bytes that `in` holds when its header or its frame is whole. */
 static size_t wants(const Channel *c) {
-    if (!c->is_open) return opening_wants(&c->opening);
-    if (c->in_bytes < FRAME_HEADER_BYTES) return FRAME_HEADER_BYTES;
-    return FRAME_HEADER_BYTES + c->header.payload_bytes + SEAL_BYTES;
+    return FRAME_HEADER_BYTES + (c->in_bytes < FRAME_HEADER_BYTES ? 0 : c->header.payload_bytes);
 }
 
-static void take_frame(Channel *c) {
+/* Takes a header, which may be the whole frame, or the end of a frame. */
+static void take_bytes(Channel *c) {
     char fault[FRAME_FAULT_BYTES];
-    if (c->in_bytes == FRAME_HEADER_BYTES) {
-        if (!frame_parse_header(c->in, c->in_bytes, c->most_elems, &c->header, fault))
-            break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "%s", fault);
-        return;
-    }
-    const uint8_t *payload = c->in + FRAME_HEADER_BYTES;
-    Seal           seal = seal_of(&c->key_in, c->in, FRAME_HEADER_BYTES, payload, c->header.payload_bytes);
-    if (!seal_equal(&seal, payload + c->header.payload_bytes))
-        break_channel(c, CHANNEL_BROKEN, EXIT_PEER,
-                      "sent a frame with a wrong seal: the line or another program changed it");
+    if (c->in_bytes == FRAME_HEADER_BYTES && !frame_parse_header(c->in, c->in_bytes, c->most_elems, &c->header, fault))
+        break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "%s", fault);
+    else if (c->in_bytes < wants(c)) return;
     else if (c->header.counter != c->counter_in)
         break_channel(c, CHANNEL_BROKEN, EXIT_PEER,
                       "sent frame %llu where %llu was due: one was repeated, lost or moved",
@@ -196,24 +206,18 @@ static void take_frame(Channel *c) {
     else c->is_ready = 1, c->counter_in++;
 }
 
-static void meet_end(Channel *c, ssize_t n) {
-    const char *when = !c->is_open ? " before it proved the key" : c->in_bytes > 0 ? " within a frame" : "";
-    if (n < 0) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", strerror(errno));
-    else break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "closed the connection%s", when);
-}
-
 /* Receives up to `bytes` bytes into `at`. Returns how many; 0 if there are none now or the connection has ended. */
 static size_t receive(Channel *c, void *at, size_t bytes) {
-    ssize_t n;
-    do n = recv(c->fd, at, bytes, MSG_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer has nothing more to say */
-        return 0;
-    }
-    if (n <= 0) return meet_end(c, n), 0;
-    c->heard = clock_ms(), c->received += (uint64_t)n;
-    return (size_t)n;
+    uint64_t before = tls_received(c->tls);
+    int64_t  n = tls_read(c->tls, at, bytes);
+    if (tls_received(c->tls) > before) c->heard = clock_ms();
+    if (n > 0) return (size_t)n;
+    if (n == TLS_ENDED)
+        break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "closed the connection%s",
+                      c->in_bytes > 0 || tls_is_within(c->tls) ? " within a frame" : "");
+    else if (n < 0 && n != TLS_MUTE) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", tls_why(c->tls));
+    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer has nothing more to say */
+    return 0;
 }
 
 static void drop_in(Channel *c) {
@@ -222,6 +226,8 @@ static void drop_in(Channel *c) {
 }
 
 static void read_in(Channel *c) {
+    if (!c->is_open) open_channel(c);
+    if (!c->is_open) return;
     if (c->is_ending) {
         drop_in(c);
         return;
@@ -230,8 +236,7 @@ static void read_in(Channel *c) {
         size_t n = receive(c, c->in + c->in_bytes, wants(c) - c->in_bytes);
         if (n == 0) return;
         c->in_bytes += n;
-        if (!c->is_open) take_opening(c);
-        else if (c->in_bytes == wants(c) || c->in_bytes == FRAME_HEADER_BYTES) take_frame(c);
+        if (c->in_bytes == FRAME_HEADER_BYTES || c->in_bytes == wants(c)) take_bytes(c);
     }
 }
 
@@ -262,20 +267,26 @@ int channel_next(Channel *c, FrameHeader *h, const void **payload) {
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
+static int reads(const Channel *c) { return !c->is_ready || c->is_given; }
+
+/* A handshake waits for the peer alone: what this side sends in it fits the empty buffer of a new socket. */
 static struct pollfd interest(const Channel *c) {
-    int reads = !c->is_ready || c->is_given, writes = c->out_from < c->out_to;
-    return (struct pollfd){.fd = c->fd, .events = (short)((reads ? POLLIN : 0) | (writes ? POLLOUT : 0))};
+    int writes = c->out_from < c->out_to;
+    return (struct pollfd){.fd = c->fd, .events = (short)((reads(c) ? POLLIN : 0) | (writes ? POLLOUT : 0))};
 }
 
-/* Sets when a wait ends in the middle of a frame: at the frame's end or after WAKE_BYTES of it. Not at each packet,
- * because a frame of 4 MiB has thousands. The system wakes at the end of the connection all the same. */
+/* Sets when a wait ends in the middle of a frame: at the end of the frame or of a record, or after WAKE_BYTES. Not at
+ * each packet, because a frame of 4 MiB has thousands. The system wakes at the end of the connection all the same. Of a
+ * frame that is this long, at most one record has left the socket and not yet TLS. */
 static void set_wakes_at(Channel *c) {
-    int    is_within = c->is_open && !c->is_ending && !c->is_ready && c->in_bytes >= FRAME_HEADER_BYTES;
-    size_t left = is_within ? wants(c) - c->in_bytes : 1;
-    int    at = left < WAKE_BYTES ? (int)left : WAKE_BYTES;
-    if (at == c->wakes_at) return;
-    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &at, sizeof at);
-    c->wakes_at = at;
+    int    is_read = c->is_open && !c->is_ending && !c->is_ready;
+    size_t left = is_read && c->in_bytes >= FRAME_HEADER_BYTES ? wants(c) - c->in_bytes : 0, at = 1;
+    if (left >= WAKE_BYTES + RECORD_BYTES) at = WAKE_BYTES;
+    else if (is_read && tls_is_within(c->tls)) at = tls_lacks(c->tls);
+    else if (left > 0) at = left < WAKE_BYTES ? left : WAKE_BYTES;
+    if ((int)at == c->wakes_at) return;
+    c->wakes_at = (int)at;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &c->wakes_at, sizeof c->wakes_at);
 }
 
 /* Rounds up. A wait that ends just before its deadline would begin again. */
@@ -288,6 +299,7 @@ int channel_wait(Channel *const *c, int count, int listening, double ms) {
     for (int i = 0; i < count; i++) {
         if (!c[i]) continue;
         if (c[i]->state != CHANNEL_WHOLE || (c[i]->is_ready && !c[i]->is_given)) now = 1;
+        if (reads(c[i]) && tls_buffered(c[i]->tls) > 0) now = 1;
         if (has_deadline(c[i]) && c[i]->until - began < ms) ms = c[i]->until - began;
         set_wakes_at(c[i]);
         p[polled++] = interest(c[i]);
@@ -314,19 +326,18 @@ int channel_flush(Channel *c, double ms) {
 /* --- making and asking -------------------------------------------------------------------------------------------- */
 
 Channel *channel_over(int fd, Side side, const Key *key) {
-    OpeningReply first;
-    Channel     *c = calloc(1, sizeof *c);
-    if (!c) {
+    Channel *c = calloc(1, sizeof *c);
+    Tls     *tls = c ? tls_create(fd, side, key) : NULL;
+    if (!tls) {
+        free(c);
         close(fd);
         return NULL;
     }
-    c->fd = fd;
-    c->in = c->small_in, c->out = c->small_out, c->out_capacity = sizeof c->small_out;
+    c->fd = fd, c->tls = tls, c->is_tls = side == SIDE_CLIENT;
     c->most_elems = INT64_MAX, c->wakes_at = 1;
     c->heard = clock_ms(), c->until = c->heard + CHANNEL_OPENING_MS;
     socket_peer(fd, c->peer);
-    c->opening = opening_begin(side, key, &first);
-    reply(c, &first);
+    if (side == SIDE_CLIENT) open_channel(c); /* sends its first bytes */
     return c;
 }
 
@@ -343,5 +354,5 @@ double      channel_silent_ms(const Channel *c) { return clock_ms() - c->heard; 
 const char *channel_peer(const Channel *c) { return c->peer; }
 int         channel_fault_code(const Channel *c) { return c->fault.code; }
 const char *channel_fault(const Channel *c) { return c->fault.text; }
-uint64_t    channel_sent_bytes(const Channel *c) { return c->sent; }
-uint64_t    channel_received_bytes(const Channel *c) { return c->received; }
+uint64_t    channel_sent_bytes(const Channel *c) { return tls_sent(c->tls); }
+uint64_t    channel_received_bytes(const Channel *c) { return tls_received(c->tls); }

@@ -1,14 +1,12 @@
-/* channel.h - one TCP connection between an island's rank and a server: frames that are whole, sealed and in order, or
- * a broken channel and a sentence. No MPI.
+/* channel.h - one TCP connection between an island's rank and a server: frames that are whole and in order, or a broken
+ * channel and a sentence. No MPI.
  *
- * The opening comes before any frame. A peer gets only a small buffer until it has proven the key:
- *   client: "TGO1" u32 protocol, nonce_c[32]
- *   server: "TGO1" u32 protocol, nonce_s[32], proof[32]
- *   client: proof[32]
- * The first 8 bytes will be the same in every later protocol, so that each side can name the protocol of the other.
+ * The connection is TLS 1.3 with the shared key (comm/tls.h). Until a peer has proven the key in the handshake, only
+ * OpenSSL reads what it sends, but for one thing: connections of protocol 2 and less began with "TGO1" and a u32
+ * protocol. The server recognises these 8 bytes and answers with its own, so that an old island names both protocols.
  *
  * All calls but channel_connect, channel_wait and channel_flush return at once. A channel breaks if its peer closes it,
- * does not finish its opening, or sends bytes that are not a frame, a frame with a wrong seal, or one out of order. It
+ * does not finish its opening, or sends bytes that are not TLS with this key, not a frame, or a frame out of order. It
  * then stays broken. A call never ends the program and never raises SIGPIPE. One thread uses a channel at a time.
  *
  * A loop over channels:
@@ -23,11 +21,10 @@
 #include "comm/key.h"
 
 enum {
-    CHANNEL_PROTOCOL = 2, /* 2: WELCOME says whether the server has changes. Raise it when a frame or a message
-                           * changes */
+    CHANNEL_PROTOCOL = 3, /* Raise it when a frame or a message changes. 3: connections are TLS */
     CHANNEL_OPENING_MS = 5000, /* the time in which a peer must finish its opening */
     CHANNEL_RETRY_MS = 1000,   /* pause between two tries to connect */
-    CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT + SEAL_BYTES,
+    CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT,
     CHANNEL_OUT_BYTES = 2 * CHANNEL_FRAME_BYTES,
     CHANNEL_BYTES = CHANNEL_FRAME_BYTES + CHANNEL_OUT_BYTES, /* the most memory that an open channel takes */
     CHANNEL_PEER_BYTES = 80
@@ -72,7 +69,7 @@ int channel_send(Channel *c, FrameHeader h, const void *payload);
  * nothing sent from now on will arrive. channel_next still returns frames that arrived whole before that. */
 int channel_progress(Channel *c);
 
-/* Makes progress and returns the next whole frame whose seal and counter are right. Returns 1 with *h and *payload
+/* Makes progress and returns the next whole frame whose counter is right. Returns 1 with *h and *payload
  * (16-byte aligned, borrowed until the next channel_next or channel_close), 0 if no frame is complete yet, -1 if the
  * channel is broken and every frame that arrived has been returned. */
 int channel_next(Channel *c, FrameHeader *h, const void **payload);
@@ -104,7 +101,7 @@ int         channel_fault_code(const Channel *c);  /* exit code of a broken chan
                                                     * otherwise EXIT_PEER */
 const char *channel_fault(const Channel *c);       /* a sentence that begins with the peer's address; "" if the channel
                                                     * is not broken */
-/* Return the bytes sent and received so far, with openings and seals. */
+/* Return the bytes sent and received so far, with those that TLS adds. */
 uint64_t    channel_sent_bytes(const Channel *c);
 uint64_t    channel_received_bytes(const Channel *c);
 

@@ -1,6 +1,6 @@
 /* frame.h - the frames between islands and servers, and the values in them: pure functions over (bytes, length).
  *
- * A frame is a header of 48 bytes, a payload, and a seal of 32 bytes over both (comm/key.h). Little-endian:
+ * A frame is a header of 48 bytes and a payload. Little-endian:
  *   0 u32 magic "TGF1"   4 u8 kind    5 u8 type     6 u16 0
  *   8 i64 round          16 i64 offset             24 i64 elems
  *   32 u64 counter: 0, 1, 2, ... in each direction

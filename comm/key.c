@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <sodium.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@
 enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* end of line and NUL */ };
 
 static void random_bytes(void *out, size_t bytes) {
-    if (sodium_init() < 0 || getrandom(out, bytes, 0) != (ssize_t)bytes)
+    if (getrandom(out, bytes, 0) != (ssize_t)bytes)
         fail(EXIT_IO, "the system gives no random bytes");
 }
 
@@ -63,20 +62,21 @@ int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
     if (lstat(path, &st) == 0) return 0;
     random_bytes(&key, sizeof key);
     random_bytes(&name, sizeof name);
-    sodium_bin2hex(text, sizeof text, key.bytes, sizeof key.bytes);
+    for (int i = 0; i < KEY_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", key.bytes[i]);
     strcat(text, "\n");
     int length = snprintf(draft, sizeof draft, "%s.%016llx.tmp", path, (unsigned long long)name);
     int error = length < (int)sizeof draft ? write_key(draft, path, text) : -ENAMETOOLONG;
-    sodium_memzero(text, sizeof text), sodium_memzero(&key, sizeof key);
+    explicit_bzero(text, sizeof text), explicit_bzero(&key, sizeof key);
     if (error) return fault_of(fault, EXIT_IO, "cannot make the key file %s (outer.key): %s", path, io_error_text(error));
     return 0;
 }
 
 /* Parses the digits, with at most one end of line. */
 static int parse_key(const char *text, int64_t bytes, Key *key) {
-    size_t length = 0;
     if (bytes != DIGITS && !(bytes == DIGITS + 1 && text[DIGITS] == '\n')) return 0;
-    return sodium_hex2bin(key->bytes, KEY_BYTES, text, DIGITS, NULL, &length, NULL) == 0 && length == KEY_BYTES;
+    if (strspn(text, "0123456789abcdefABCDEF") != DIGITS) return 0;
+    for (int i = 0; i < KEY_BYTES; i++) sscanf(text + 2 * i, "%2hhx", &key->bytes[i]);
+    return 1;
 }
 
 int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
@@ -94,7 +94,7 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     if (bytes < 0 && bytes != -EFBIG)
         return fault_of(fault, EXIT_IO, "the key file %s (outer.key) cannot be read: %s", path, io_error_text((int)bytes));
     int is_key = bytes >= 0 && parse_key(text, bytes, key);
-    if (bytes > 0) sodium_memzero(text, (size_t)bytes);
+    if (bytes > 0) explicit_bzero(text, (size_t)bytes);
     free(text);
     if (!is_key)
         return fault_of(fault, EXIT_CONFIG,
@@ -102,44 +102,3 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
                         "makes it; copy the server's anew", path, DIGITS);
     return 0;
 }
-
-/* --- proofs and seals --------------------------------------------------------------------------------------------- */
-
-Nonce nonce_make(void) {
-    Nonce n = {{0}};
-    random_bytes(&n, sizeof n);
-    return n;
-}
-
-static void keyed_hash(void *out, const Key *key, const char *word, const Nonce *client, const Nonce *server) {
-    crypto_generichash_state state;
-    crypto_generichash_init(&state, key->bytes, KEY_BYTES, SEAL_BYTES);
-    crypto_generichash_update(&state, (const uint8_t *)word, strlen(word));
-    crypto_generichash_update(&state, client->bytes, NONCE_BYTES);
-    crypto_generichash_update(&state, server->bytes, NONCE_BYTES);
-    crypto_generichash_final(&state, out, SEAL_BYTES);
-}
-
-Seal key_proof(const Key *key, Side of, const Nonce *client, const Nonce *server) {
-    Seal s = {{0}};
-    keyed_hash(s.bytes, key, of == SIDE_SERVER ? "server" : "client", client, server);
-    return s;
-}
-
-Key key_direction(const Key *key, Side to, const Nonce *client, const Nonce *server) {
-    Key k = {{0}};
-    keyed_hash(k.bytes, key, to == SIDE_SERVER ? "to server" : "to client", client, server);
-    return k;
-}
-
-Seal seal_of(const Key *direction, const void *header, size_t header_bytes, const void *payload, size_t payload_bytes) {
-    crypto_generichash_state state;
-    Seal                     s = {{0}};
-    crypto_generichash_init(&state, direction->bytes, KEY_BYTES, SEAL_BYTES);
-    crypto_generichash_update(&state, header, header_bytes);
-    if (payload_bytes > 0) crypto_generichash_update(&state, payload, payload_bytes);
-    crypto_generichash_final(&state, s.bytes, SEAL_BYTES);
-    return s;
-}
-
-int seal_equal(const Seal *a, const void *b) { return sodium_memcmp(a->bytes, b, SEAL_BYTES) == 0; }

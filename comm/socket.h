@@ -3,6 +3,7 @@
 #define TRAIN_GPT_COMM_SOCKET_H
 
 #include "comm/channel.h"
+#include "comm/tls.h"
 #include "core/error.h"
 
 enum { HOST_BYTES = 256, PORT_BYTES = 6 };

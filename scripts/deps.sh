@@ -18,7 +18,7 @@ cpu     libdnnl-dev         links dnnl.h -ldnnl
 gpu     g++                 has   g++
 build   libcjson-dev        links cjson/cJSON.h -lcjson
 build   libxxhash-dev       links xxhash.h -lxxhash
-build   libsodium-dev       links sodium.h -lsodium
+build   libssl-dev          links openssl/ssl.h -lssl
 build   libpcre2-dev        links pcre2.h -lpcre2-8
 build   libonig-dev         links oniguruma.h -lonig
 build   libutf8proc-dev     links utf8proc.h -lutf8proc

@@ -59,8 +59,10 @@ library_of() {
 bundle_libraries() {
     library_of cjson/cJSON.h cjson
     library_of xxhash.h xxhash
-    library_of sodium.h sodium
-    cp -rL /usr/include/sodium "$bundle/include/"
+    # OpenSSL as archives: a shared one would replace that of the machine's other programs, such as Python.
+    cp -rL /usr/include/openssl "$bundle/include/"
+    cp -rL /usr/include/x86_64-linux-gnu/openssl "$bundle/include/"
+    cp -L /usr/lib/x86_64-linux-gnu/lib{ssl,crypto}.a "$bundle/lib/"
     library_of pcre2.h pcre2-8
     library_of oniguruma.h onig
     library_of utf8proc.h utf8proc
@@ -75,7 +77,7 @@ bundle_libraries() {
         cp -L "$cuda/include/nccl.h" "$bundle/include/"
         cp -rL "$cuda/include/nvtx3" "$bundle/include/"
     fi
-    note libraries "libcjson, libxxhash, libsodium, PCRE2, Oniguruma, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
+    note libraries "libcjson, libxxhash, OpenSSL, PCRE2, Oniguruma, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
 }
 
 # bundle_mpi: Open MPI from Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one

@@ -46,10 +46,10 @@ with_bundle_mpi() {
         PMIX_MCA_mca_base_component_path="$BUNDLE/mpi/lib/x86_64-linux-gnu/pmix2/lib/pmix" "$@"
 }
 small_libraries() { # succeeds if this machine can build and run with all of them
-    printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h cjson/cJSON.h xxhash.h sodium.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h | cat - <(echo 'int main(void) { return 0; }') |
-        "${CC:-gcc}" -x c -o /dev/null - -lcmocka -lcjson -lxxhash -lsodium -lpcre2-8 -lonig -lutf8proc -larchive -lsnappy -lzstd -lz 2>/dev/null
+    printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h cjson/cJSON.h xxhash.h openssl/ssl.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h | cat - <(echo 'int main(void) { return 0; }') |
+        "${CC:-gcc}" -x c -o /dev/null - -lcmocka -lcjson -lxxhash -lssl -lcrypto -lpcre2-8 -lonig -lutf8proc -larchive -lsnappy -lzstd -lz 2>/dev/null
 }
-# find_libraries: libcjson, libxxhash, libsodium, libpcre2, libonig, libutf8proc, libarchive, libsnappy, libzstd, zlib,
+# find_libraries: libcjson, libxxhash, OpenSSL, libpcre2, libonig, libutf8proc, libarchive, libsnappy, libzstd, zlib,
 # cmocka and Open MPI. Those of this machine are used, or else those of the bundle. Without any Open MPI: MPI=0.
 find_libraries() {
     local use=

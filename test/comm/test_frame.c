@@ -1,4 +1,4 @@
-/* test_frame.c - headers of frames, whatever their bytes; values as bf16 and int8; the key file, proofs and seals. */
+/* test_frame.c - headers of frames, whatever their bytes; values as bf16 and int8; the key file. */
 #include "comm/frame.h" /* before cmocka.h, which defines fail() as a macro */
 #include "comm/key.h"
 #include "core/error.h"
@@ -244,39 +244,6 @@ static void files_that_are_no_keys(void **state) {
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* BLAKE2b-256, compared with Python's hashlib.blake2b(..., digest_size=32, key=bytes(range(32))). */
-static void proofs_and_seals_are_blake2b(void **state) {
-    (void)state;
-    static const uint8_t server[] = {
-        0x38, 0x68, 0x37, 0x77, 0xb1, 0xb7, 0xe2, 0x97, 0x25, 0xea, 0xe9, 0x28, 0x96, 0xd0, 0x9b, 0xa6,
-        0x3e, 0xe2, 0x9c, 0x9e, 0x6d, 0xd8, 0xb6, 0x2e, 0xeb, 0xe7, 0xbf, 0x91, 0x69, 0x95, 0x09, 0x0d};
-    static const uint8_t to_server[] = {
-        0xa1, 0x38, 0x9a, 0xf5, 0x72, 0x14, 0xd4, 0x93, 0x86, 0xf3, 0x8b, 0x3e, 0xa1, 0x8e, 0x7e, 0x45,
-        0x22, 0xd1, 0xe8, 0x14, 0xa1, 0x9e, 0x1d, 0xcf, 0xaf, 0x34, 0x12, 0xe8, 0xe4, 0xcb, 0xa0, 0xe3};
-    static const uint8_t sealed[] = { /* the hash of "abc" */
-        0xd6, 0x3a, 0x32, 0xd3, 0xe4, 0x47, 0x38, 0xd7, 0x90, 0x7f, 0x96, 0x43, 0x16, 0xc2, 0x41, 0xad,
-        0xab, 0xa0, 0xab, 0xfe, 0xab, 0xc3, 0x23, 0x49, 0x67, 0x75, 0x78, 0xa1, 0x5a, 0x20, 0x3f, 0x7f};
-    Key                  key;
-    Nonce                c, s;
-    for (int i = 0; i < 32; i++) {
-        key.bytes[i] = (uint8_t)i, c.bytes[i] = (uint8_t)(100 + i), s.bytes[i] = (uint8_t)(200 + i);
-    }
-    Seal proof = key_proof(&key, SIDE_SERVER, &c, &s), other = key_proof(&key, SIDE_CLIENT, &c, &s);
-    Key  direction = key_direction(&key, SIDE_SERVER, &c, &s), back = key_direction(&key, SIDE_CLIENT, &c, &s);
-    assert_memory_equal(proof.bytes, server, sizeof server);
-    assert_memory_equal(direction.bytes, to_server, sizeof to_server);
-    assert_false(seal_equal(&proof, other.bytes));
-    assert_memory_not_equal(&direction, &back, sizeof back);
-    Seal seal = seal_of(&key, "ab", 2, "c", 1);
-    assert_memory_equal(seal.bytes, sealed, sizeof sealed);
-    assert_true(seal_equal(&seal, sealed));
-    for (int i = 0; i < SEAL_BYTES; i++) {
-        seal.bytes[i] ^= 1;
-        assert_false(seal_equal(&seal, sealed));
-        seal.bytes[i] ^= 1;
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bytes_are_those_of_the_format),
@@ -287,7 +254,6 @@ int main(void) {
         cmocka_unit_test(odd_values_as_int8),
         cmocka_unit_test(a_key_file_is_made_once),
         cmocka_unit_test(files_that_are_no_keys),
-        cmocka_unit_test(proofs_and_seals_are_blake2b),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

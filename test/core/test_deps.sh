@@ -19,7 +19,7 @@ machine() {
     stand_in cc << SH
 text=\$(cat; echo " \$*"); has() { grep -qx "\$1" $WORK/has; }
 has gcc || exit 1
-for pair in dnnl:libdnnl-dev cJSON:libcjson-dev xxhash:libxxhash-dev sodium:libsodium-dev pcre2:libpcre2-dev oniguruma:libonig-dev utf8proc:libutf8proc-dev \
+for pair in dnnl:libdnnl-dev cJSON:libcjson-dev xxhash:libxxhash-dev openssl:libssl-dev pcre2:libpcre2-dev oniguruma:libonig-dev utf8proc:libutf8proc-dev \
             archive:libarchive-dev snappy:libsnappy-dev zstd:libzstd-dev zlib:zlib1g-dev mpi.h:\${MPI_OF:-libopenmpi-dev} cmocka:libcmocka-dev; do
     case \$text in *\${pair%%:*}*) has \${pair#*:} || { echo "fatal error: \${pair%%:*}"; exit 1; } ;; esac
 done

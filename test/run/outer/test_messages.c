@@ -250,8 +250,8 @@ static void a_hello_comes_back(void **state) {
 static void bad_hellos_are_refused(void **state) {
     (void)state;
     static const char *const BAD[][3] = {
-        {"\"protocol\":2", "\"protocol\":1", "protocol"},
-        {"\"protocol\":2", "\"protocol\":3", "protocol"},
+        {"\"protocol\":3", "\"protocol\":2", "protocol"},
+        {"\"protocol\":3", "\"protocol\":4", "protocol"},
         {"\"island\":\"00ff00ff00ff00ff\"", "\"island\":\"00FF00ff00ff00ff\"", "island"},
         {"\"island\":\"00ff00ff00ff00ff\"", "\"island\":\"00ff00ff00ff00\"", "island"},
         {"\"rank\":1", "\"rank\":2", "rank"},

@@ -51,7 +51,7 @@ static void a_flood_has_its_places(void **state) {
     assert_true(listening >= 0);
     channel_listening(listening, address);
     int port = atoi(strrchr(address, ':') + 1);
-    int island = connect_to(port, "TGO1");
+    int island = connect_to(port, "\x16\x03\x01");
     accept_all(&p, listening, 1);
     Peer *first = p.peer[0];
     for (int i = 0; i < FLOOD; i++) {

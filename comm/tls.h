@@ -1,0 +1,46 @@
+/* tls.h - TLS 1.3 over a connected socket, with the key that islands and their server share: no certificates, no
+ * tickets, no early data. Each connection has keys of its own, by Diffie-Hellman (psk_dhe_ke of RFC 8446), so the key
+ * file does not open recorded traffic. OpenSSL does all of it. No call blocks, and none raises SIGPIPE.
+ */
+#ifndef TRAIN_GPT_COMM_TLS_H
+#define TRAIN_GPT_COMM_TLS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "comm/key.h"
+
+typedef enum { SIDE_SERVER, SIDE_CLIENT } Side;
+
+typedef struct Tls Tls;
+
+/* Why a call moved no bytes. After TLS_ENDED and TLS_FAILED only tls_why and tls_free may follow; after TLS_MUTE
+ * tls_read as well. */
+typedef enum {
+    TLS_LATER = 0,   /* the socket has nothing to read, or takes nothing now */
+    TLS_ENDED = -1,  /* the peer has closed the connection */
+    TLS_MUTE = -2,   /* the peer accepts no more bytes; errno says why. What it has sent can still be read */
+    TLS_FAILED = -3, /* the connection is lost, or the peer sent bytes that are not TLS with this key */
+    TLS_OTHER_KEY = -4 /* the peer has another key */
+} TlsResult;
+
+/* Makes one end of a connection. The caller keeps the socket, which must not block. Returns NULL if memory runs out. */
+Tls *tls_create(int fd, Side side, const Key *key);
+void tls_free(Tls *t); /* t may be NULL */
+
+/* Continues the handshake. Returns 1 when the peer has proven the key, otherwise a TlsResult. */
+int tls_open(Tls *t);
+/* Read and write at most `bytes` bytes, and return how many, or a TlsResult. A write that returned TLS_LATER must be
+ * repeated with the same bytes; more may follow them. */
+int64_t tls_read(Tls *t, void *out, size_t bytes);
+int64_t tls_write(Tls *t, const void *bytes, size_t length);
+void    tls_end(Tls *t); /* tells the peer that nothing more is sent */
+
+int         tls_buffered(const Tls *t); /* bytes that tls_read returns without the socket */
+size_t      tls_lacks(const Tls *t);    /* bytes that the socket must give before tls_read can go on; at least 1 */
+int         tls_is_within(const Tls *t); /* the last byte from the socket was not the last of a record */
+uint64_t    tls_sent(const Tls *t);     /* bytes on the wire so far, with those of TLS */
+uint64_t    tls_received(const Tls *t);
+const char *tls_why(const Tls *t);      /* reason of TLS_FAILED, for a sentence */
+
+#endif
