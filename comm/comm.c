@@ -1,7 +1,5 @@
 /* comm.c - groups of ranks: how they are made, how their collectives travel, how long those took; and the small
  * blocking calls. */
-#include "comm/comm.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +125,7 @@ int         comm_rank(const Comm *c) { return c->rank; }
 int         comm_size(const Comm *c) { return c->size; }
 const char *comm_name(const Comm *c) { return c->name; }
 int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
-const char *comm_host(const Comm *c, int rank) { return world_host(c->world, c->member[rank]); }
+const char *comm_host(const Comm *c, int rank) { return c->world->host[c->member[rank]]; }
 
 /* Sets the kind. A group of one needs no communicator. The group of all ranks opens NCCL even then, so that a missing
  * NCCL is a fault. */
@@ -237,19 +235,15 @@ void comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
     leave(c, b);
 }
 
-void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
-    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof *values * (size_t)count, 2)) return;
+static void all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op) {
+    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof(double) * (size_t)count, 2)) return;
     Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
-    group_all_reduce_f64(c, values, count, op);
+    group_all_reduce(c, values, count, type, op);
     leave(c, b);
 }
 
-void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
-    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof *values * (size_t)count, 2)) return;
-    Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
-    group_all_reduce_i64(c, values, count, op);
-    leave(c, b);
-}
+void comm_all_reduce_f64(Comm *c, double *values, int n, CommReduce op) { all_reduce(c, values, n, NUMBERS_F64, op); }
+void comm_all_reduce_i64(Comm *c, int64_t *values, int n, CommReduce op) { all_reduce(c, values, n, NUMBERS_I64, op); }
 
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive) {
     size_t all = 0;
@@ -261,19 +255,80 @@ void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *recei
     leave(c, b);
 }
 
-static char *gather_from_one(const void *data, size_t bytes, size_t **bytes_of_rank) {
-    char *all = xmalloc(bytes, "what a rank gathers");
-    *bytes_of_rank = xmalloc(sizeof **bytes_of_rank, "what a rank gathers");
-    if (bytes) memcpy(all, data, bytes);
-    (*bytes_of_rank)[0] = bytes;
-    return all;
-}
-
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
     CHECK(!c->world->ledger, "a gather from ranks that are not there");
-    if (c->size == 1) return gather_from_one(data, bytes, bytes_of_rank);
+    if (c->size == 1) {
+        char *all = xmalloc(bytes, "what a rank gathers");
+        *bytes_of_rank = xmalloc(sizeof **bytes_of_rank, "what a rank gathers");
+        if (bytes) memcpy(all, data, bytes);
+        (*bytes_of_rank)[0] = bytes;
+        return all;
+    }
     Blocking b = enter(c, "gather", "comm.gather");
     char    *all = group_gather(c, data, bytes, root, bytes_of_rank);
     leave(c, b);
     return all;
+}
+
+int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]) {
+    if (!c || c->size == 1) return fault[0] != 0;
+    int64_t who = fault[0] ? c->rank : c->size;
+    comm_all_reduce_i64(c, &who, 1, COMM_MIN);
+    if (who == c->size) return 0;
+    comm_broadcast(c, fault, COMM_FAULT_BYTES, (int)who);
+    return 1;
+}
+
+/* --- devices that ranks share ------------------------------------------------------------------------------------- */
+
+enum { ID_CHARS = 64, WARNINGS = 8 };
+
+/* Writes "ranks 0, 1 and 2", the ranks that share the device of rank `first`, to text. Returns their number. */
+static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *text, size_t room) {
+    int count = 0, last = first;
+    for (int r = first; r < ranks; r++)
+        if (strcmp(id[r], id[first]) == 0) count++, last = r;
+    size_t at = (size_t)snprintf(text, room, "ranks %d", first);
+    for (int r = first + 1; r <= last && at < room; r++)
+        if (strcmp(id[r], id[first]) == 0) at += (size_t)snprintf(text + at, room - at, r == last ? " and %d" : ", %d", r);
+    return count;
+}
+
+/* Warns on rank 0 of ranks that share a device. id has every rank's device. */
+static void warn_of_sharers(const Comm *c, const char (*id)[ID_CHARS]) {
+    int shared = 0;
+    for (int r = 0; r < c->size; r++) {
+        int told = 0;
+        for (int earlier = 0; earlier < r && !told; earlier++) told = strcmp(id[earlier], id[r]) == 0;
+        char who[512];
+        if (told || name_sharers(id, c->size, r, who, sizeof who) == 1) continue;
+        if (shared++ < WARNINGS)
+            warn("%s share GPU %s on %s: each gets a part of its speed and memory; start as many ranks as there are GPUs",
+                 who, id[r], comm_host(c, r));
+    }
+}
+
+int comm_device_sharers(Comm *c, const char *device_id) {
+    char    mine[ID_CHARS] = "", (*id)[ID_CHARS] = xcalloc((size_t)c->size, ID_CHARS, "the devices of the ranks");
+    size_t *bytes;
+    int64_t known = device_id[0] != 0;
+    int     sharers = 0;
+    comm_all_reduce_i64(c, &known, 1, COMM_MIN);
+    if (known) {
+        snprintf(mine, sizeof mine, "%s", device_id);
+        char *all = comm_gather(c, mine, sizeof mine, 0, &bytes);
+        if (all) memcpy(id, all, (size_t)c->size * ID_CHARS);
+        free(all), free(bytes);
+        if (c->rank == 0) warn_of_sharers(c, (const char (*)[ID_CHARS])id);
+        comm_broadcast(c, id, (size_t)c->size * ID_CHARS, 0);
+        for (int r = 0; r < c->size; r++) sharers += strcmp(id[r], mine) == 0;
+    }
+    free(id);
+    return sharers;
+}
+
+int comm_owns_device(Comm *c, const char *device_id) {
+    int64_t most = comm_device_sharers(c, device_id);
+    comm_all_reduce_i64(c, &most, 1, COMM_MAX);
+    return most == 1;
 }

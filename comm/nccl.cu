@@ -108,7 +108,7 @@ struct Inside {
 /* Aborts every communicator, because kernels of other ranks spin on ours. Each abort has its own thread: it may hang,
  * and this thread waits at most wait_ms. All run at once, because on the stream one may wait for another. If the main
  * thread is in a call of NCCL, the abort waits for its end, up to LEAVE_MS. */
-void nccl_abandon(World *w, double wait_ms) {
+void world_abandon(World *w, double wait_ms) {
     auto left = std::make_shared<std::atomic<int>>(0);
     for (const Comm *c = __atomic_load_n(&w->groups, __ATOMIC_ACQUIRE); c; c = c->next) {
         ncclComm_t comm = c->nccl ? c->nccl->comm : NULL;
@@ -132,7 +132,7 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
     if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread makes no more calls */
-    nccl_abandon(c->world, 0);
+    world_abandon(c->world, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
          world_rank(c->world), comm_host(c, c->rank), device_id(), why);
 }
@@ -142,13 +142,6 @@ static int64_t current_collective(const Nccl *n) {
     int64_t i = n->read;
     while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].end) == cudaSuccess) i++;
     return i;
-}
-
-static void check_answer(Comm *c, ncclResult_t state) {
-    char name[NAME_CHARS];
-    if (state == ncclSuccess || state == ncclInProgress) return;
-    int is_idle = c->nccl->started == 0;
-    nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(c->nccl), name), state, exit_code_of(state));
 }
 
 /* Polls until the last call is done. With a pause, in a start or an end, the watchdog sees no hang before SETUP_MS. */
@@ -197,21 +190,27 @@ static cudaStream_t queue_for(const Comm *c) {
     return c->is_inline && c->world->followed ? stream_queue(c->world->followed) : c->nccl->queue;
 }
 
-/* Queues one message as a group of its own, because NCCL counts groups on both ranks of a pair. */
-static ncclResult_t enqueue_message(Comm *c, OpKind kind, Tensor x) {
+/* Queues messages as one group, so that NCCL runs them at once. NCCL would refuse an empty group. */
+static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int count, cudaStream_t queue) {
     Inside       inside(c);
-    ncclResult_t result = ncclGroupStart();
-    size_t       elems = (size_t)tensor_elems(x);
-    if (result == ncclSuccess && kind == OP_SEND)
-        result = in_group(c, ncclSend(x.data, elems, type_of(x.type), 1, c->nccl->comm, c->nccl->queue));
-    if (result == ncclSuccess && kind == OP_RECEIVE)
-        result = in_group(c, ncclRecv(x.data, elems, type_of(x.type), 0, c->nccl->comm, c->nccl->queue));
-    ncclResult_t ended = ncclGroupEnd();
+    ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
+    for (int k = 0; k < count && result == ncclSuccess; k++) {
+        CommMessage    m = message[k];
+        size_t         elems = (size_t)tensor_elems(m.x);
+        ncclDataType_t type = type_of(m.x.type);
+        result = in_group(c, m.kind == EXCHANGE_SEND ? ncclSend(m.x.data, elems, type, m.peer, c->nccl->comm, queue)
+                                                     : ncclRecv(m.x.data, elems, type, m.peer, c->nccl->comm, queue));
+    }
+    ncclResult_t ended = count > 0 ? ncclGroupEnd() : ncclSuccess;
     return result == ncclSuccess ? ended : result;
 }
 
+/* Queues a collective. A message of a pair is a group of its own, because NCCL counts groups on both ranks. */
 static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
-    if (op_is_message(kind)) return enqueue_message(c, kind, x);
+    if (op_is_message(kind)) {
+        CommMessage message = {kind == OP_SEND ? EXCHANGE_SEND : EXCHANGE_RECEIVE, 1 - c->rank, x};
+        return enqueue_messages(c, &message, 1, c->nccl->queue);
+    }
     Inside       inside(c);
     const Nccl  *n = c->nccl;
     cudaStream_t queue = queue_for(c);
@@ -226,11 +225,6 @@ static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
 
 /* --- the communicator --------------------------------------------------------------------------------------------- */
 
-/* Selects the ring algorithm. The topology of the machine and the length then fix the order of a sum, and both are the
- * same in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results
- * of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
-static void fix_algorithm(void) { setenv("NCCL_ALGO", "Ring", 0); }
-
 static void make_events(Nccl *n) {
     CUDA_CHECK(cudaEventCreateWithFlags(&n->reached, cudaEventDisableTiming));
     for (int i = 0; i < TRACES; i++) {
@@ -241,22 +235,6 @@ static void make_events(Nccl *n) {
         CUDA_CHECK(cudaEventCreate(&n->wait[i].begin));
         CUDA_CHECK(cudaEventCreate(&n->wait[i].end));
     }
-}
-
-/* Queues a message from every rank to every other, as the exchanges of a step do: piece r of x to rank r, and one from
- * it. */
-static ncclResult_t enqueue_round(Comm *c, Tensor x, Tensor room) {
-    Inside       inside(c);
-    ncclResult_t result = ncclGroupStart();
-    for (int r = 0; r < c->size; r++) {
-        if (r == c->rank || result != ncclSuccess) continue;
-        int64_t at = (int64_t)r * LAYOUT_ALIGN;
-        result = in_group(c, ncclSend(ptr<float>(x) + at, LAYOUT_ALIGN, ncclFloat32, r, c->nccl->comm, queue_for(c)));
-        if (result == ncclSuccess)
-            result = in_group(c, ncclRecv(ptr<float>(room) + at, LAYOUT_ALIGN, ncclFloat32, r, c->nccl->comm, queue_for(c)));
-    }
-    ncclResult_t ended = ncclGroupEnd();
-    return result == ncclSuccess ? ended : result;
 }
 
 /* Waits until everything on the stream has ended. */
@@ -288,7 +266,18 @@ static void connect_peers(Comm *c) {
     OpKind       first = !c->is_pair ? OP_REDUCE_SCATTER : c->rank == 0 ? OP_SEND : OP_RECEIVE;
     ncclResult_t result = await_end(c, enqueue(c, first, x));
     if (result == ncclSuccess && !c->is_pair) result = await_end(c, enqueue(c, OP_ALL_GATHER, x));
-    if (result == ncclSuccess && c->exchanges && c->size > 1) result = await_end(c, enqueue_round(c, x, room));
+    if (result == ncclSuccess && c->exchanges && c->size > 1) {
+        /* as the exchanges of a step: piece r of x to rank r, and one from it */
+        CommMessage *message = (CommMessage *)xmalloc(2 * sizeof *message * (size_t)c->size, "the first messages of a group");
+        int          count = 0;
+        for (int r = 0; r < c->size; r++) {
+            if (r == c->rank) continue;
+            message[count++] = {EXCHANGE_SEND, r, tensor_slice(x, r * LAYOUT_ALIGN, LAYOUT_ALIGN)};
+            message[count++] = {EXCHANGE_RECEIVE, r, tensor_slice(room, r * LAYOUT_ALIGN, LAYOUT_ALIGN)};
+        }
+        result = await_end(c, enqueue_messages(c, message, count, queue_for(c)));
+        free(message);
+    }
     if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, exit_code_of(result));
     CUDA_CHECK(cudaFree(both.data));
 }
@@ -326,7 +315,10 @@ void nccl_open(Comm *c) {
     if (blocks) config.minCTAs = 1, config.maxCTAs = blocks;
     Nccl *n = c->nccl = (Nccl *)xcalloc(1, sizeof *n, "a communicator");
     n->joined = -1;
-    fix_algorithm();
+    /* The ring algorithm. The topology of the machine and the length then fix the order of a sum, and both are the same
+     * in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results of
+     * NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
+    setenv("NCCL_ALGO", "Ring", 0);
     if (c->rank == 0) {
         ncclResult_t result = ncclGetUniqueId(&id);
         if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
@@ -415,7 +407,7 @@ static ncclResult_t enqueue_chunk(Comm *c, Tensor x, const Tensor *nodes, int64_
     return result == ncclSuccess ? ended : result;
 }
 
-/* Queues the sum in the order of tree.h, as tree_sum.c does, on our stream: each chunk is added before the next is
+/* Queues the sum in the order of TreeNodes, as tree.c does, on our stream: each chunk is added before the next is
  * received. */
 static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     Nccl              *n = c->nccl;
@@ -471,14 +463,14 @@ void nccl_join(Comm *c, GatherOrder order) {
     c->nccl->joined_before = order == GATHERS_BEHIND;
 }
 
-static ncclResult_t end_group(Comm *c) {
-    Inside inside(c);
-    return ncclGroupEnd();
-}
-
 /* Ends the call. Its collectives are one kernel on the GPU and end together. */
 void nccl_join_end(Comm *c) {
-    ncclResult_t result = settle(c, end_group(c), 0);
+    ncclResult_t result;
+    {
+        Inside inside(c);
+        result = ncclGroupEnd();
+    }
+    result = settle(c, result, 0);
     for (int64_t i = c->nccl->joined; i < c->nccl->started; i++) end(c, i, result);
     c->nccl->joined = -1;
 }
@@ -495,26 +487,11 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     end(c, i, kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0));
 }
 
-/* Queues the messages as one group, so that NCCL runs them at once. NCCL would refuse an empty group. */
-static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int count) {
-    Inside       inside(c);
-    ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
-    for (int k = 0; k < count && result == ncclSuccess; k++) {
-        Tensor x = message[k].x;
-        size_t all = (size_t)tensor_elems(x);
-        result = message[k].kind == EXCHANGE_SEND ? ncclSend(x.data, all, type_of(x.type), message[k].peer, c->nccl->comm, queue_for(c))
-                                                 : ncclRecv(x.data, all, type_of(x.type), message[k].peer, c->nccl->comm, queue_for(c));
-        result = in_group(c, result);
-    }
-    ncclResult_t ended = count > 0 ? ncclGroupEnd() : ncclSuccess;
-    return result == ncclSuccess ? ended : result;
-}
-
 void nccl_exchange(Comm *c, const CommMessage *message, int count) {
     int64_t elems = 0;
     for (int k = 0; k < count; k++) elems += tensor_elems(message[k].x);
     int64_t i = begin(c, elems, 0);
-    end(c, i, settle(c, enqueue_messages(c, message, count), 0));
+    end(c, i, settle(c, enqueue_messages(c, message, count, queue_for(c)), 0));
 }
 
 /* Checks the communicator for errors. Queries no event: a poll may come while the followed stream is recorded into a
@@ -527,7 +504,11 @@ void nccl_poll(Comm *c) {
     if (now - n->polled_ms < POLL_EVERY_MS) return;
     n->polled_ms = now;
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
-    check_answer(c, asked == ncclSuccess ? state : asked);
+    if (asked != ncclSuccess) state = asked;
+    if (state == ncclSuccess || state == ncclInProgress) return;
+    char name[NAME_CHARS];
+    int  is_idle = n->started == 0;
+    nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(n), name), state, exit_code_of(state));
 }
 
 /* Makes the followed stream wait for collectives up to `number`. The last of them ends last, because they follow each

@@ -33,14 +33,6 @@ Failpoint queue_obey_test(World *w, const char *point) {
     return f;
 }
 
-static Op *new_op(World *w) {
-    if (w->ops == w->op_room) {
-        w->op_room = w->op_room ? 2 * w->op_room : 16;
-        w->op = xrealloc(w->op, sizeof(Op) * (size_t)w->op_room, "the collectives in flight");
-    }
-    return (Op *)memset(&w->op[w->ops++], 0, sizeof(Op));
-}
-
 static int is_waited_for(const Comm *c, int64_t number) {
     const World *w = c->world;
     for (int i = 0; c->ops > 0 && i < w->ops; i++)
@@ -48,18 +40,14 @@ static int is_waited_for(const Comm *c, int64_t number) {
     return 0;
 }
 
-static int is_in(World *w, const Op *op) {
-    for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
-        if (op->node_staged[k] >= 0 && !staging_is_in(w, op->node_staged[k])) return 0;
-    return op->staged < 0 || staging_is_in(w, op->staged);
-}
-
 /* Returns whether a collective may begin. One that comes after another group's copies its bytes when those have
  * ended. */
 static int may_begin(World *w, Op *op) {
     if (op->after && is_waited_for(op->after, op->after_number - 1)) return 0;
     if (op->staged == NOT_STAGED) op->staged = staging_in(op->comm, op->kind, &op->x);
-    return is_in(w, op);
+    for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
+        if (op->node_staged[k] >= 0 && !staging_is_in(w, op->node_staged[k])) return 0;
+    return op->staged < 0 || staging_is_in(w, op->staged);
 }
 
 /* Begins collectives in start order within a group, because messages and MPI's collectives must have the same order on
@@ -130,14 +118,19 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
 
 /* Adds an entry for the collective that starts now. */
 static Op *add_op(Comm *c, OpKind kind, Tensor x) {
-    Op *op = new_op(c->world);
+    World *w = c->world;
+    if (w->ops == w->op_room) {
+        w->op_room = w->op_room ? 2 * w->op_room : 16;
+        w->op = xrealloc(w->op, sizeof(Op) * (size_t)w->op_room, "the collectives in flight");
+    }
+    Op *op = (Op *)memset(&w->op[w->ops++], 0, sizeof(Op));
     op->comm = c;
     op->kind = kind;
     op->by = c->kind;
     op->bucket = op->x = x;
     op->staged = -1;
     op->total_bytes = (int64_t)tensor_bytes(x);
-    op->sequence = c->world->started;
+    op->sequence = w->started;
     op->number = c->started;
     c->ops++;
     return op;
@@ -270,12 +263,12 @@ static int progress(World *w) {
     return moved;
 }
 
-void world_poll(World *w) {
+void comm_poll(Comm *group) {
+    World *w = group->world;
     for (Comm *c = w->groups; c; c = c->next)
         if (c->kind == COMM_NCCL && c->nccl) nccl_poll(c);
     if (w->ops > 0) progress(w);
 }
-void comm_poll(Comm *c) { world_poll(c->world); }
 
 /* One iteration of a wait. If ranks outnumber processors, the awaited rank may need this core: yields, unless Open MPI
  * yields in its every test. Elsewhere a yield only gives the core to other programs, so it spins as MPI does, for
@@ -319,7 +312,6 @@ void comm_finish(Comm *c) { comm_wait(c, c->started); }
 void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x, NULL, NULL); }
 void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x, NULL, NULL); }
 void comm_all_reduce_start(Comm *c, Tensor x) { start(c, OP_ALL_REDUCE, x, NULL, NULL); }
-void comm_all_reduce_max_start(Comm *c, Tensor x) { start(c, OP_ALL_MAX, x, NULL, NULL); }
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before) { start(c, OP_ALL_REDUCE, x, NULL, before); }
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
     CHECK(c->size == 1 || (c->tree && count == c->tree->mine - 1), "%d nodes beside x", count);

@@ -1,5 +1,5 @@
 /* world.c - this process among all: who is where, which groups there are, and which collective it is in. */
-#include "comm/world.h"
+#include "comm/comm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +13,6 @@
 #include "core/clock.h"
 #include "core/failpoints.h"
 #include "core/xalloc.h"
-
-void world_expect(Launch launch) {
-    if (launch.launched) world_expect_ranks(launch);
-}
 
 static const double TELL_EVERY_MS = 100;
 
@@ -46,10 +42,12 @@ static void meet_neighbours(World *w) {
     w->neighbour = NULL;
 }
 
-/* Reads the state from /proc/PID/stat: "12 (name) T ...", where the name may hold any character. Does not use stdio,
- * because the watchdog calls it. */
-static ProcessState state_of(pid_t pid) {
+/* Reads the state from /proc/PID/stat: "12 (name) T ...", where the name may hold any character. Does not use stdio for
+ * the file, because the watchdog calls it. */
+ProcessState world_neighbour(const World *w, int local) {
     char path[32], text[512];
+    if (!w->neighbour) return PROCESS_RUNS;
+    pid_t pid = w->neighbour[local];
     if (kill(pid, 0) < 0 && errno == ESRCH) return PROCESS_GONE;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int     file = open(path, O_RDONLY | O_CLOEXEC);
@@ -59,10 +57,6 @@ static ProcessState state_of(pid_t pid) {
     const char *end = strrchr(text, ')');
     char        state = end && end[1] == ' ' ? end[2] : 'R';
     return state == 'Z' || state == 'X' ? PROCESS_GONE : state == 'T' || state == 't' ? PROCESS_STOPPED : PROCESS_RUNS;
-}
-
-ProcessState world_neighbour(const World *w, int local) {
-    return w->neighbour ? state_of(w->neighbour[local]) : PROCESS_RUNS;
 }
 
 int world_neighbour_is_gone(const World *w) {
@@ -152,11 +146,9 @@ void world_leave(World *w) {
     free(w);
 }
 
-int         world_rank(const World *w) { return w->rank; }
-int         world_size(const World *w) { return w->size; }
-int         world_local_rank(const World *w) { return w->local_rank; }
-int         world_local_size(const World *w) { return w->local_size; }
-const char *world_host(const World *w, int rank) { return w->host[rank]; }
+int world_rank(const World *w) { return w->rank; }
+int world_local_rank(const World *w) { return w->local_rank; }
+int world_local_size(const World *w) { return w->local_size; }
 
 /* Adds the group to the list, complete, because the watchdog's thread reads the list. */
 void world_list(World *w, Comm *c) {
@@ -232,5 +224,3 @@ void world_failed(const World *w, const char *why) {
                  world_call_text(last.name, last.number, last.group, call));
     fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s: %s", w->rank, host, where, why);
 }
-
-void world_abandon(World *w, double wait_ms) { nccl_abandon(w, wait_ms); }

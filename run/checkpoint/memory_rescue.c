@@ -222,7 +222,7 @@ static void write_runs(Rescue *r, Save *s) {
 
 /* Ends the job if any rank has a fault. */
 static void expect_written(Rescue *r, Save *s) {
-    if (!any_fault(r->comm, s->fault)) return;
+    if (!comm_any_fault(r->comm, s->fault)) return;
     if (comm_rank(r->comm) == 0) save_drop(s);
     fail(EXIT_IO,
          "the copies in memory of step %" PRId64 " do not become a checkpoint: %s; mend that and start again: they stay; "

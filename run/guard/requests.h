@@ -1,8 +1,14 @@
-/* requests.h - collects the requests to stop a run or to save it, and brings them to all ranks at the same step.
+/* requests.h - collects the requests to stop a run or to save it, from signals, files and time, and brings them to all
+ * ranks at the same step.
  *
- *   SIGUSR1, SIGTERM, SIGINT, <run.dir>/STOP   save and stop: exit 75 (SIGHUP too: signals.h)
- *   SIGUSR2, <run.dir>/SAVE                    save and continue
- *   run.max_minutes, SLURM_JOB_END_TIME        stop as above, so early that three checkpoints could be written before the time is over
+ *   SIGUSR1, SIGTERM, SIGINT, SIGHUP,    save and stop: exit 75. A second TERM or INT ends at once. HUP stays ignored
+ *   <run.dir>/STOP                       under nohup
+ *   SIGUSR2, <run.dir>/SAVE              save and continue
+ *   run.max_minutes, SLURM_JOB_END_TIME  stop as above, so early that three checkpoints could be written before the
+ *                                        time is over
+ *   SIGCONT from mpirun                  save and stop; TERM follows after 1 s, KILL after 2 s: watchdog.c
+ *   SIGCONT from a rank of this host,    that rank ends the job after its own message
+ *   by sigqueue()
  *
  * A step reads the requests once, and its reduction carries them to all ranks. Evaluations and samples read them
  * between their batches (requests_agree). If a request interrupts one, it is not logged, and the checkpoint is of the
@@ -14,6 +20,35 @@
 #define TRAIN_GPT_RUN_GUARD_REQUESTS_H
 
 #include "comm/comm.h"
+
+/* --- signals: handlers only set flags ----------------------------------------------------------------------------- */
+
+/* Installs the handlers of a run. Called first in a run; an earlier signal ends the process at once. Called again after
+ * MPI and NCCL have started, because a library may install handlers late (NCCL 2.14: SIGUSR1). */
+void signals_install(void);
+/* Blocks the signals of requests in all threads of OpenMP but the main thread. Called once the number of threads is
+ * set. */
+void signals_keep_to_main(void);
+
+/* For a process without signals_install(). Removes the file `path` (borrowed) if HUP, INT or TERM ends the process.
+ * signals_keep() undoes this. */
+void signals_remove(const char *path);
+void signals_keep(const char *path);
+
+/* Makes rank 0 answer signals at once, with a line that says what will happen. Every rank calls it once it knows its
+ * launcher. */
+void signals_answer(Launch launch);
+
+int signals_stop(void);      /* returns 1 from the first request to stop on */
+int signals_take_save(void); /* returns 1 if a request to save came since the last call */
+/* Return clock_ms() of the last SIGCONT, and of the first TERM or INT; -INFINITY if none came. Any thread may call
+ * them. */
+double signals_continued_ms(void);
+double signals_ended_ms(void);
+/* Returns 1 if this local rank has ended the job with an error that it reported. Any thread may call it. */
+int signals_reported(int local);
+
+/* --- signals, files and time together ----------------------------------------------------------------------------- */
 
 /* The time at which this process must have ended. It is on clock_ms(), so that jumps of the wall clock do not
  * matter. */

@@ -19,7 +19,7 @@
 #include "core/terminal.h"
 #include "core/thread.h"
 #include "core/xalloc.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 
 enum { STACK_DEPTH = 64 };
 enum { REPORT_SECONDS = 4 /* the reader of stderr may be gone */, HOST_CHARS = 64 };

@@ -196,16 +196,14 @@ static Tokenizer tokenizer_of(const char *path, int64_t vocab_size) {
     return t;
 }
 
-static Tokenizer take_asked(const char *asked, const char *weights, int64_t vocab_size) {
-    Tokenizer t = tokenizer_of(asked, vocab_size);
-    tokenizer_refuse_other(&t, asked, weights, "the model", "leave tokenizer= out");
-    return t;
-}
-
 Tokenizer stored_tokenizer(const char *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
     char path[4200], beside[4200], *of_run = NULL;
     snprintf(beside, sizeof beside, "%s/" WEIGHTS_SINGLE, checkpoint);
-    if (asked) return take_asked(asked, beside, vocab_size);
+    if (asked) {
+        Tokenizer t = tokenizer_of(asked, vocab_size);
+        tokenizer_refuse_other(&t, asked, beside, "the model", "leave tokenizer= out");
+        return t;
+    }
     if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_of(path, vocab_size);
     of_run = tokenizer_of_run(run);
     if (of_run && access(of_run, R_OK) != 0) {

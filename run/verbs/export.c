@@ -25,7 +25,7 @@
 #include "run/checkpoint/weights_index.h"
 #include "run/checkpoint/weights_set.h"
 #include "run/guard/lock.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 #include "run/verbs/model_card.h"
 #include "run/plan/plan.h"
 #include "run/verbs/arguments.h"
