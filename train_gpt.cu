@@ -63,7 +63,7 @@ static Again again(Run *r) { return (Again){rewind_batches, compute_gradients, n
 
 static void report_saved(Run *r, double ms) {
     if (ms <= 0.0) return;
-    requests_saved(&r->requests, ms);
+    r->requests.save_ms = ms;
     if (!run_is_rank0(r)) return;
     metrics_saved(r->metrics, saver_step(r->saver), ms);
     progress_note("saved %s/checkpoints/step_%08lld in %.2f s, training waited %.1f ms", r->config->run.dir,

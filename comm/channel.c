@@ -13,18 +13,22 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "comm/opening.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/xalloc.h"
 
-enum { BETWEEN_MS = 100 };
+enum { HOST_BYTES = 256, PORT_BYTES = 6, BETWEEN_MS = 100 };
+
+typedef struct { char host[HOST_BYTES], port[PORT_BYTES]; } Address;
+
 /* A function that waiting calls call every BETWEEN_MS. They stop waiting if it returns 1. stop may be NULL. */
 typedef struct { int (*stop)(void *); void *argument; } Between;
 static int between_stops(Between b) { return b.stop && b.stop(b.argument); }
 
 /* Sets *fault and returns -1. */
-static int set_fault(ChannelFault *fault, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static int set_fault(ChannelFault *fault, int code, const char *fmt, ...) {
+static int channel_fault_set(ChannelFault *fault, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int channel_fault_set(ChannelFault *fault, int code, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     vsnprintf(fault->text, sizeof fault->text, fmt, args);
@@ -35,20 +39,17 @@ static int set_fault(ChannelFault *fault, int code, const char *fmt, ...) {
 
 /* --- addresses ---------------------------------------------------------------------------------------------------- */
 
-enum { HOST_BYTES = 256, PORT_BYTES = 6 };
-typedef struct { char host[HOST_BYTES], port[PORT_BYTES]; } Address;
-
 /* Parses "host:port" or "[host]:port". Returns 0, or -1. */
-static int parse_address(const char *host_port, Address *a, ChannelFault *fault) {
+static int address_parse(const char *host_port, Address *a, ChannelFault *fault) {
     const char *from = host_port, *end = strrchr(host_port, ':'), *port = end ? end + 1 : "";
     if (*from == '[' && end && end > from && end[-1] == ']') from++, end--;
     else if (end && memchr(from, ':', (size_t)(end - from)))
-        return set_fault(fault, EXIT_CONFIG,
+        return channel_fault_set(fault, EXIT_CONFIG,
                                  "\"%s\" is no address: IPv6 stands in brackets, as in \"[::1]:7070\"", host_port);
     size_t digits = strspn(port, "0123456789");
     int    is_port = digits > 0 && digits <= 5 && !port[digits] && atoi(port) <= 65535;
     if (!end || end == from || (size_t)(end - from) >= HOST_BYTES || !is_port)
-        return set_fault(fault, EXIT_CONFIG,
+        return channel_fault_set(fault, EXIT_CONFIG,
                                  "\"%s\" is no address: it must be host:port, as in \"10.0.0.1:7070\"", host_port);
     snprintf(a->host, sizeof a->host, "%.*s", (int)(end - from), from);
     snprintf(a->port, sizeof a->port, "%d", atoi(port));
@@ -57,7 +58,7 @@ static int parse_address(const char *host_port, Address *a, ChannelFault *fault)
 
 int channel_check_address(const char *host_port, ChannelFault *fault) {
     Address a;
-    return parse_address(host_port, &a, fault) == 0;
+    return address_parse(host_port, &a, fault) == 0;
 }
 
 /* Returns the addresses of a host, to be freed with freeaddrinfo(), or NULL with *fault set. */
@@ -65,11 +66,11 @@ static struct addrinfo *look_up(const char *host_port, ChannelFault *fault) {
     const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP, .ai_flags = AI_NUMERICSERV};
     struct addrinfo      *found = NULL;
     Address               a;
-    if (parse_address(host_port, &a, fault) < 0) return NULL;
+    if (address_parse(host_port, &a, fault) < 0) return NULL;
     int rc = getaddrinfo(a.host, a.port, &want, &found);
     if (rc == 0 && found) return found;
     int passes = rc == EAI_AGAIN || rc == EAI_MEMORY || rc == EAI_SYSTEM;
-    set_fault(fault, passes ? EXIT_PEER : EXIT_CONFIG, "%s: the host's address cannot be found: %s", host_port,
+    channel_fault_set(fault, passes ? EXIT_PEER : EXIT_CONFIG, "%s: the host's address cannot be found: %s", host_port,
                       rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
     return NULL;
 }
@@ -103,15 +104,6 @@ static int with_options(int fd) {
     return fd;
 }
 
-/* Returns whether a connection on this machine is with itself: the free port that the system chose may be the very one
- * it connects to. */
-static int is_own(int fd) {
-    char here[CHANNEL_PEER_BYTES], there[CHANNEL_PEER_BYTES];
-    write_address(fd, THIS_END, here);
-    write_address(fd, OTHER_END, there);
-    return strcmp(here, there) == 0;
-}
-
 /* Waits until the connection is complete. Returns 0, or an errno if it fails or `until` passes. */
 static int await_connection(int fd, double until, Between between) {
     struct pollfd p = {.fd = fd, .events = POLLOUT};
@@ -133,14 +125,20 @@ static int connect_one(const struct addrinfo *at, double until, Between between,
     if (fd < 0) return *error = errno, -1;
     *error = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
     if (*error == EINPROGRESS || *error == EINTR) *error = await_connection(fd, until, between);
-    if (*error == 0 && is_own(fd)) *error = ECONNREFUSED;
-    if (*error == 0) return with_options(fd);
+    if (*error == 0) {
+        /* On this machine the free port that the system chose may be the very one it connects to. */
+        char here[CHANNEL_PEER_BYTES], there[CHANNEL_PEER_BYTES];
+        write_address(fd, THIS_END, here);
+        write_address(fd, OTHER_END, there);
+        if (strcmp(here, there) != 0) return with_options(fd);
+        *error = ECONNREFUSED;
+    }
     close(fd);
     return -1;
 }
 
 /* Connects to the first address of the host that answers within ms. Returns a descriptor, or -1. */
-static int connect_to(const char *host_port, double ms, Between between, ChannelFault *fault) {
+static int socket_connect(const char *host_port, double ms, Between between, ChannelFault *fault) {
     struct addrinfo *found = look_up(host_port, fault);
     int              fd = -1, error = 0, addresses = 0;
     if (!found) return -1;
@@ -150,7 +148,7 @@ static int connect_to(const char *host_port, double ms, Between between, Channel
     freeaddrinfo(found);
     if (fd >= 0) return fd;
     int is_ours = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-    return set_fault(fault, is_ours ? EXIT_IO : EXIT_PEER, "%s: %s", host_port,
+    return channel_fault_set(fault, is_ours ? EXIT_IO : EXIT_PEER, "%s: %s", host_port,
                              error == ECONNREFUSED ? "nobody listens there" : strerror(error));
 }
 
@@ -175,19 +173,18 @@ int channel_listen(const char *host_port, ChannelFault *fault) {
     freeaddrinfo(found);
     if (fd >= 0) return fd;
     if (error == EADDRINUSE)
-        return set_fault(fault, EXIT_LOCKED, "%s: the port is in use: stop the other program, or take another",
+        return channel_fault_set(fault, EXIT_LOCKED, "%s: the port is in use: stop the other program, or take another",
                                  host_port);
     if (error == EADDRNOTAVAIL)
-        return set_fault(fault, EXIT_CONFIG, "%s: this machine has no such address: take one of its own",
+        return channel_fault_set(fault, EXIT_CONFIG, "%s: this machine has no such address: take one of its own",
                                  host_port);
     if (error == EACCES)
-        return set_fault(fault, EXIT_CONFIG, "%s: the system keeps low ports for itself: take one over 1023",
+        return channel_fault_set(fault, EXIT_CONFIG, "%s: the system keeps low ports for itself: take one over 1023",
                                  host_port);
-    return set_fault(fault, EXIT_IO, "%s: cannot listen: %s", host_port, strerror(error));
+    return channel_fault_set(fault, EXIT_IO, "%s: cannot listen: %s", host_port, strerror(error));
 }
 
-
-/* --- a channel, and its end --------------------------------------------------------------------------------------- */
+/* --- a channel ---------------------------------------------------------------------------------------------------- */
 
 enum { DROPS = 64 /* reads of 64 KiB in a call while the channel ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
 
@@ -222,6 +219,8 @@ struct Channel {
     uint8_t      small_in[OPENING_MOST_BYTES], small_out[2 * OPENING_MOST_BYTES];
 };
 
+/* --- its end ------------------------------------------------------------------------------------------------------ */
+
 /* Breaks the channel and keeps the first fault. Returns -1. */
 static int break_channel(Channel *c, ChannelState state, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 static int break_channel(Channel *c, ChannelState state, int code, const char *fmt, ...) {
@@ -230,9 +229,14 @@ static int break_channel(Channel *c, ChannelState state, int code, const char *f
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (c->state == CHANNEL_WHOLE) set_fault(&c->fault, code, "%s %s", c->peer, text);
+    if (c->state == CHANNEL_WHOLE) channel_fault_set(&c->fault, code, "%s %s", c->peer, text);
     c->state = state;
     return -1;
+}
+
+static void free_buffers(Channel *c) {
+    if (c->in != c->small_in) free(c->in);
+    if (c->out != c->small_out) free(c->out);
 }
 
 void channel_close(Channel *c) {
@@ -242,8 +246,7 @@ void channel_close(Channel *c) {
     shutdown(c->fd, SHUT_WR);
     for (int i = 0; i < DROPS && recv(c->fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++) {}
     close(c->fd);
-    if (c->in != c->small_in) free(c->in);
-    if (c->out != c->small_out) free(c->out);
+    free_buffers(c);
     explicit_bzero(c, sizeof *c);
     free(c);
 }
@@ -363,6 +366,12 @@ static void take_frame(Channel *c) {
     else c->is_ready = 1, c->counter_in++;
 }
 
+static void meet_end(Channel *c, ssize_t n) {
+    const char *when = !c->is_open ? " before it proved the key" : c->in_bytes > 0 ? " within a frame" : "";
+    if (n < 0) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", strerror(errno));
+    else break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "closed the connection%s", when);
+}
+
 /* Receives up to `bytes` bytes into `at`. Returns how many; 0 if there are none now or the connection has ended. */
 static size_t receive(Channel *c, void *at, size_t bytes) {
     ssize_t n;
@@ -372,20 +381,19 @@ static size_t receive(Channel *c, void *at, size_t bytes) {
         if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer has nothing more to say */
         return 0;
     }
-    if (n <= 0) {
-        const char *when = !c->is_open ? " before it proved the key" : c->in_bytes > 0 ? " within a frame" : "";
-        if (n < 0) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", strerror(errno));
-        else break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "closed the connection%s", when);
-        return 0;
-    }
+    if (n <= 0) return meet_end(c, n), 0;
     c->heard = clock_ms(), c->received += (uint64_t)n;
     return (size_t)n;
 }
 
+static void drop_in(Channel *c) {
+    uint8_t dropped[DROP_BYTES];
+    for (int i = 0; i < DROPS && receive(c, dropped, sizeof dropped) > 0; i++) {}
+}
+
 static void read_in(Channel *c) {
     if (c->is_ending) {
-        uint8_t dropped[DROP_BYTES];
-        for (int i = 0; i < DROPS && receive(c, dropped, sizeof dropped) > 0; i++) {}
+        drop_in(c);
         return;
     }
     while (c->state != CHANNEL_BROKEN && !c->is_ready) {
@@ -514,12 +522,12 @@ uint64_t    channel_received_bytes(const Channel *c) { return c->received; }
 
 /* Waits until the peer has proven the key or the channel is broken. The channel's own deadline ends the wait. */
 static Channel *open_whole(Channel *c, const char *host_port, Between between, ChannelFault *fault) {
-    if (!c) return set_fault(fault, EXIT_MEMORY, "%s: no memory to connect", host_port), NULL;
+    if (!c) return channel_fault_set(fault, EXIT_MEMORY, "%s: no memory to connect", host_port), NULL;
     while (!channel_is_open(c) && channel_progress(c) == 0 && !between_stops(between))
         channel_wait(&c, 1, -1, BETWEEN_MS);
     if (channel_is_open(c)) return c;
-    if (channel_is_broken(c)) set_fault(fault, channel_fault_code(c), "%s", channel_fault(c));
-    else set_fault(fault, EXIT_PEER, "%s: not yet connected", host_port);
+    if (channel_is_broken(c)) channel_fault_set(fault, channel_fault_code(c), "%s", channel_fault(c));
+    else channel_fault_set(fault, EXIT_PEER, "%s: not yet connected", host_port);
     channel_close(c);
     return NULL;
 }
@@ -529,7 +537,7 @@ Channel *channel_connect(const char *host_port, const Key *key, double patience_
     Between b = {between, argument};
     double  until = clock_ms() + patience_ms;
     for (;;) {
-        int      fd = connect_to(host_port, CHANNEL_OPENING_MS, b, fault);
+        int      fd = socket_connect(host_port, CHANNEL_OPENING_MS, b, fault);
         Channel *c = fd < 0 ? NULL : open_whole(channel_over(fd, SIDE_CLIENT, key), host_port, b, fault);
         double   next = clock_ms() + CHANNEL_RETRY_MS;
         if (c || fault->code == EXIT_CONFIG || next > until) return c;

@@ -1,9 +1,8 @@
 /* key.h - the secret that islands and their server share: 32 random bytes in a file of mode 600, as 64 hex digits.
  *
- * The opening of a connection, in which each side proves that it has the key, is here too. It is a machine over bytes,
- * without sockets, clock or memory of its own (comm/channel.h sends them). It gives the keys that seal the frames of the
- * connection, one for each direction. All are BLAKE2b-256 keyed with the secret, over a word of its own and both sides'
- * nonces. So a proof is valid for one side of one connection only.
+ * The file also computes each side's proof that it has the key, and the keys that seal the frames of a connection, one
+ * for each direction. All are BLAKE2b-256 keyed with the secret, over a word of its own and both sides' nonces. So a
+ * proof is valid for one side of one connection only.
  */
 #ifndef TRAIN_GPT_COMM_KEY_H
 #define TRAIN_GPT_COMM_KEY_H
@@ -26,6 +25,9 @@ int key_make(const char *path, char fault[KEY_FAULT_BYTES]);
  * if it cannot be read. */
 int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]);
 
+/* Returns a number used once. Ends the program if the system gives no random bytes. */
+Nonce nonce_make(void);
+
 typedef enum { SIDE_SERVER, SIDE_CLIENT } Side;
 
 /* Returns the proof of side `of`, in an opening with these nonces. */
@@ -37,43 +39,5 @@ Key  key_direction(const Key *key, Side to, const Nonce *client, const Nonce *se
 Seal seal_of(const Key *direction, const void *header, size_t header_bytes, const void *payload, size_t payload_bytes);
 /* Compares in constant time. */
 int  seal_equal(const Seal *a, const void *b);
-
-/* --- the opening, in which both sides of a connection prove the key to each other --------------------------------- */
-
-enum {
-    OPENING_HEAD_BYTES = 8,                                                      /* magic and protocol */
-    OPENING_CLIENT_BYTES = OPENING_HEAD_BYTES + NONCE_BYTES,
-    OPENING_SERVER_BYTES = OPENING_HEAD_BYTES + NONCE_BYTES + SEAL_BYTES,
-    OPENING_MOST_BYTES = OPENING_SERVER_BYTES,
-    OPENING_FAULT_BYTES = 240
-};
-
-typedef enum { OPENING_NONCE, OPENING_PROOF, OPENING_DONE } OpeningStage; /* the bytes that the opening waits for */
-
-typedef struct {
-    Side         side;          /* the side of this process */
-    OpeningStage stage;
-    Key          key;
-    Nonce        mine, theirs;
-} Opening;
-
-typedef struct { uint8_t bytes[OPENING_MOST_BYTES]; size_t length; } OpeningReply;
-
-/* Begins an opening. The bytes to send first are in reply; the server sends none. Ends the program if the system gives
- * no random bytes. */
-Opening opening_begin(Side side, const Key *key, OpeningReply *reply);
-
-/* Returns how many bytes the current stage needs; 0 if the opening is done. */
-size_t opening_wants(const Opening *o);
-
-/* Takes bytes [length], those of the current stage that have arrived. Returns 1 if the stage is complete, 0 if more
- * must arrive, -1 if the peer is refused. Then the rest of a sentence is in fault, and *code is EXIT_CONFIG (another
- * key or protocol) or EXIT_PEER. In all cases reply has the bytes to send, also after a refusal, so that the peer sees
- * the reason. */
-int opening_take(Opening *o, const uint8_t *bytes, size_t length, OpeningReply *reply, int *code,
-                 char fault[OPENING_FAULT_BYTES]);
-
-/* Writes the keys of the frames to the peer (out) and from it (in), after the opening is done. */
-void opening_keys(const Opening *o, Key *out, Key *in);
 
 #endif

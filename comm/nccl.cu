@@ -282,18 +282,6 @@ static void connect_peers(Comm *c) {
     CUDA_CHECK(cudaFree(both.data));
 }
 
-/* Returns the one stream of all groups. A pair has its own, because a message may wait for its peer while others
- * continue. */
-static cudaStream_t queue_of(Comm *c) {
-    int          least, greatest;
-    cudaStream_t queue;
-    if (c->world->nccl_queue && !c->is_pair) return (cudaStream_t)c->world->nccl_queue;
-    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CUDA_CHECK(cudaStreamCreateWithPriority(&queue, cudaStreamNonBlocking, greatest));
-    if (!c->is_pair) c->world->nccl_queue = queue;
-    return queue;
-}
-
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH); }
@@ -326,7 +314,14 @@ void nccl_open(Comm *c) {
     comm_broadcast(c, &id, sizeof id, 0);
     ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), PAUSE_US);
     if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
-    n->queue = queue_of(c);
+    n->queue = (cudaStream_t)c->world->nccl_queue; /* one stream of all groups. A pair has its own, because a message may
+                                                    * wait for its peer while others continue */
+    if (!n->queue || c->is_pair) {
+        int least, greatest;
+        CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        CUDA_CHECK(cudaStreamCreateWithPriority(&n->queue, cudaStreamNonBlocking, greatest));
+        if (!c->is_pair) c->world->nccl_queue = n->queue;
+    }
     make_events(n);
     connect_peers(c);
 }

@@ -65,13 +65,6 @@ int world_neighbour_is_gone(const World *w) {
     return 0;
 }
 
-static void be_alone(World *w) {
-    error_set_rank(0, 1, NULL);
-    launch_explain_alone();
-    w->host = xcalloc(1, sizeof *w->host, "the name of this host");
-    gethostname(w->host[0], HOST_CHARS - 1);
-}
-
 void world_numbers(char (*host)[HOST_CHARS], int size, int *number) {
     for (int r = 0; r < size; r++) number[r] = -1;
     for (int first = 0, next = 0; first < size; first++) {
@@ -97,7 +90,12 @@ World *world_join(Launch launch) {
     w->blocking = (CommCall){"", -1, 0, 1, "all"};
     Failpoint f = failpoint("comm.init");
     if (launch.launched) world_start(w, launch);
-    else be_alone(w);
+    else {
+        error_set_rank(0, 1, NULL);
+        launch_explain_alone();
+        w->host = xcalloc(1, sizeof *w->host, "the name of this host");
+        gethostname(w->host[0], HOST_CHARS - 1);
+    }
     failpoint_done(f);
     meet_neighbours(w);
     w->yields = w->local_size > threads_host_processors(w) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
@@ -124,20 +122,18 @@ World *world_dry(int size, int rank, Ledger *ledger) {
 
 Comm *world_all(World *w) { return w->all; }
 
-static void leave_ranks(World *w) {
-    comm_finish(w->all);
-    if (w->all->nccl) nccl_close(w->all);
-    nccl_leave(w);
-    if (w->staging) staging_close(w);
-    Failpoint f = failpoint("comm.finalize");
-    if (w->size > 1) group_free(w->all);
-    if (w->launched) world_stop(w);
-    failpoint_done(f);
-}
-
 void world_leave(World *w) {
     CHECK(w->groups == w->all && !w->all->next, "a group is not freed");
-    if (!w->ledger) leave_ranks(w);
+    if (!w->ledger) {
+        comm_finish(w->all);
+        if (w->all->nccl) nccl_close(w->all);
+        nccl_leave(w);
+        if (w->staging) staging_close(w);
+        Failpoint f = failpoint("comm.finalize");
+        if (w->size > 1) group_free(w->all);
+        if (w->launched) world_stop(w);
+        failpoint_done(f);
+    }
     comm_drop(w->all); /* the watchdog may read the group until here */
     if (joined == w) joined = NULL;
     free(w->host);

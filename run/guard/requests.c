@@ -268,8 +268,6 @@ const char *requests_limit(const Requests *q, double *away_ms, double *kept_ms) 
     return first->name;
 }
 
-void requests_saved(Requests *q, double ms) { q->save_ms = ms; }
-
 /* --- asking ------------------------------------------------------------------------------------------------------- */
 
 static int is_asked(const Requests *q, double next_ms) {

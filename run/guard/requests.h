@@ -64,7 +64,7 @@ typedef struct {
     TimeLimit   limit[2];
     int         stop_was_there; /* rank 0: STOP existed at the start; it was removed and is obeyed */
     int         stuck;      /* rank 0: bits 1 << file of files that cannot be removed, and are ignored */
-    double      save_ms;    /* duration of a save: estimated from its size until one has been written */
+    double      save_ms;    /* duration of a save: estimated from its size; the caller sets it after each save */
     int         stepped;    /* this process has taken a step */
     int         stop;       /* all ranks know the request to stop */
     int64_t     stride;     /* calls from one exchange to the next, equal on all ranks */
@@ -81,7 +81,6 @@ Requests requests_start(Comm *comm, const char *dir, double minutes, double star
  * long the next step may take. */
 int  requests_stop(Requests *q, double next_ms);
 int  requests_save(Requests *q);              /* returns 1 after a new request to save; removes SAVE */
-void requests_saved(Requests *q, double ms);  /* records that a save has taken ms */
 
 /* For work in batches, equally many on every rank. requests_begin is called before the first batch. requests_agree is
  * collective and called before each batch. It returns 1 if any rank has a request to stop. Most calls only count,

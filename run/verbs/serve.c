@@ -186,7 +186,7 @@ static void end(Serving *s) {
 
 static void report_saved(Serving *s, double ms) {
     if (ms <= 0.0) return;
-    requests_saved(&s->requests, ms);
+    s->requests.save_ms = ms;
     metrics_saved(s->metrics, saver_step(s->saver), ms);
     progress_note("saved %s/checkpoints/step_%08lld in %.2f s", s->config.run.dir, (long long)saver_step(s->saver),
                   ms * 1e-3);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/key.h"
+#include "comm/opening.h"
 #include "core/error.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
