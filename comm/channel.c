@@ -83,7 +83,7 @@ static void write_address(int fd, SocketEnd end, char out[CHANNEL_PEER_BYTES]) {
     struct sockaddr_storage at;
     socklen_t               bytes = sizeof at;
     struct sockaddr        *address = (struct sockaddr *)&at;
-    int                     error = end == THIS_END ? getsockname(fd, address, &bytes) : getpeername(fd, address, &bytes);
+    int error = end == THIS_END ? getsockname(fd, address, &bytes) : getpeername(fd, address, &bytes);
     getnameinfo(address, error ? 0 : bytes, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
     snprintf(out, CHANNEL_PEER_BYTES, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
 }

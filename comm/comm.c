@@ -51,13 +51,6 @@ int comm_note_sent(Comm *c, const char *name, int64_t elems, double sent) {
     return c->size == 1 || c->world->ledger;
 }
 
-void comm_note_wait(Comm *c, int64_t number) {
-    int64_t     last = c->started - 1;
-    LedgerEntry e = {.kind = LEDGER_WAIT, .op = "wait", .dim = {number < last ? last - number : 0}};
-    memcpy(e.group, c->name, sizeof e.group);
-    ledger_note(c->world->ledger, e);
-}
-
 Comm *comm_split(Comm *parent, int color, int key, const char *name) {
     CHECK(color >= 0, "color %d of a group", color);
     CHECK(parent->size == 1 || !parent->world->ledger, "the colors of ranks that are not there");
@@ -90,7 +83,8 @@ Comm *comm_group(Comm *job, Mesh mesh, unsigned axes, const char *name) {
 Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name) {
     int *ranks = xmalloc(sizeof *ranks * (size_t)size, "a group of ranks"), is_here = 0;
     for (int i = 0; i < size; i++) is_here |= (ranks[i] = first + i * stride) == parent->rank;
-    CHECK(is_here && ranks[size - 1] < parent->size, "rank %d of %d in a group from %d on", parent->rank, parent->size, first);
+    CHECK(is_here && ranks[size - 1] < parent->size, "rank %d of %d in a group from %d on", parent->rank, parent->size,
+          first);
     Comm *c = group_of(parent, ranks, size, name);
     free(ranks);
     return c;
@@ -143,7 +137,9 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 /* --- times, and memory -------------------------------------------------------------------------------------------- */
 
 /* Chunks have one size, and a bucket of any length uses the same few. */
-size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
+size_t comm_buffer_bytes(CommKind kind, int ranks) {
+    return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0;
+}
 
 /* Estimates NCCL's memory. A channel of NCCL is one of its kernel's blocks. Each has a buffer from and to a neighbour
  * for each protocol:
@@ -153,8 +149,8 @@ size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind ==
  * (src/include/device.h of NCCL 2). For messages it has the same buffers from each rank in an allocation of 10 MiB, and
  * 2 MiB to each rank (src/transport/p2p.cc). 32 channels are the most between GPUs of one host. */
 size_t comm_library_bytes(CommKind kind, int ranks, CommUse use) {
-    static const int most[] = {[COMM_FOR_BUCKETS] = NCCL_BLOCKS, [COMM_FOR_INLINE] = 32, [COMM_FOR_MESSAGES] = NCCL_BLOCKS,
-                                  [COMM_FOR_PAIR] = NCCL_PAIR_BLOCKS};
+    static const int most[] = {[COMM_FOR_BUCKETS] = NCCL_BLOCKS, [COMM_FOR_INLINE] = 32,
+                               [COMM_FOR_MESSAGES] = NCCL_BLOCKS, [COMM_FOR_PAIR] = NCCL_PAIR_BLOCKS};
     const size_t simple = 4u << 20, ll128 = 120 * 640 * 8 * 8, ll = 8 * 16 * 512 * 8, message = 12u << 20;
     size_t       channels = (size_t)comm_max_blocks(most[use]);
     size_t       peers = use == COMM_FOR_MESSAGES || use == COMM_FOR_PAIR ? (size_t)ranks - 1 : 0;
@@ -179,7 +175,8 @@ CommTimes comm_times(Comm *c) {
     for (Comm *each = c->world->groups; each; each = each->next)
         if (each->nccl) nccl_read_times(each);
     count_so_far(c);
-    CommTimes times = {c->times.comm_ms + c->waits.comm_ms, c->times.exposed_ms + c->waits.exposed_ms, c->sent, c->times.sends};
+    CommTimes times = {c->times.comm_ms + c->waits.comm_ms, c->times.exposed_ms + c->waits.exposed_ms, c->sent,
+                       c->times.sends};
     c->sent = 0;
     memset(&c->times, 0, sizeof c->times);
     memset(&c->waits, 0, sizeof c->waits);
@@ -197,7 +194,9 @@ void comm_forget_times(Comm *c) {
 
 typedef struct { double begin_ms, counted_ms; Failpoint test; } Blocking;
 
-double comm_counted_ms(const Comm *c, double now) { return c->times.comm_ms + (c->begun > 0 ? now - c->busy_since_ms : 0); }
+double comm_counted_ms(const Comm *c, double now) {
+    return c->times.comm_ms + (c->begun > 0 ? now - c->busy_since_ms : 0);
+}
 
 void comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms) {
     double now = clock_ms(), ms = now - begin_ms, rest = ms - (comm_counted_ms(c, now) - counted_ms);
@@ -290,7 +289,8 @@ static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *
         if (strcmp(id[r], id[first]) == 0) count++, last = r;
     size_t at = (size_t)snprintf(text, room, "ranks %d", first);
     for (int r = first + 1; r <= last && at < room; r++)
-        if (strcmp(id[r], id[first]) == 0) at += (size_t)snprintf(text + at, room - at, r == last ? " and %d" : ", %d", r);
+        if (strcmp(id[r], id[first]) == 0)
+            at += (size_t)snprintf(text + at, room - at, r == last ? " and %d" : ", %d", r);
     return count;
 }
 
@@ -303,7 +303,8 @@ static void warn_of_sharers(const Comm *c, const char (*id)[ID_CHARS]) {
         char who[512];
         if (told || name_sharers(id, c->size, r, who, sizeof who) == 1) continue;
         if (shared++ < WARNINGS)
-            warn("%s share GPU %s on %s: each gets a part of its speed and memory; start as many ranks as there are GPUs",
+            warn("%s share GPU %s on %s: each gets a part of its speed and memory; start as many ranks as there are "
+                 "GPUs",
                  who, id[r], comm_host(c, r));
     }
 }

@@ -161,8 +161,8 @@ void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
 /* Concatenates the ranks' bytes on root in rank order. root gets a malloc'ed buffer and bytes_of_rank[size]
  * (malloc'ed); other ranks get NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
-/* Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such rank. All ranks call
- * it together. c NULL: this process alone. */
+/* Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such rank. All ranks
+ * call it together. c NULL: this process alone. */
 enum { COMM_FAULT_BYTES = 1024 };
 int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]);
 

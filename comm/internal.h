@@ -45,8 +45,11 @@ enum {
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 enum { NOT_STAGED = -2 };
-typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE, OP_EXCHANGE } OpKind;
-static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send", "receive", "exchange"};
+typedef enum {
+    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE, OP_EXCHANGE
+} OpKind;
+static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send",
+                                       "receive", "exchange"};
 /* Returns whether an Op is a message. The queue holds an exchange as its messages. */
 static inline int op_is_message(OpKind kind) { return kind == OP_SEND || kind == OP_RECEIVE; }
 static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE || kind == OP_ALL_MAX; }
@@ -101,6 +104,7 @@ struct World {
     Op      *op;                /* owned; the queue: collectives in flight of all groups, in start order */
     int      ops, op_room;
     int64_t  started;           /* number of collectives over buckets started so far */
+    int64_t  stalled;           /* a test's rule: collectives from this sequence number on never begin */
     CommCall blocking;          /* the small blocking call that the main thread is in, or was in last */
     CommTrace trace[TRACES];    /* sequence s is in place s % TRACES */
 
@@ -166,8 +170,6 @@ void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* makes c 
 int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
 /* notes a collective that sends so many bytes */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
-void  comm_note_wait(Comm *c, int64_t number); /* notes that the host waits here for the group's collective of this
-                                                * number */
 void  comm_drop(Comm *c);
 
 /* mpi.c: functions of the process. group_all makes c the group of all ranks, group_split a subgroup of parent. */

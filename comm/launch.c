@@ -27,7 +27,8 @@ static int number(const char *name, int otherwise) {
 static int has_pmix_server(void) {
     const char *folder = getenv("PMIX_SERVER_TMPDIR");
     for (char **variable = environ; *variable; variable++)
-        if (strncmp(*variable, "PMIX_SERVER_URI", strlen("PMIX_SERVER_URI")) == 0) return !folder || access(folder, F_OK) == 0;
+        if (strncmp(*variable, "PMIX_SERVER_URI", strlen("PMIX_SERVER_URI")) == 0)
+            return !folder || access(folder, F_OK) == 0;
     return 0;
 }
 
@@ -45,7 +46,8 @@ Launch launch_detect(void) {
     Launch none = {0, 0, 1, 0};
     int    pmix = has_pmix_server();
     stale = NULL;
-    if (has("OMPI_COMM_WORLD_RANK") && pmix) return (Launch){1, number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", 0), 1};
+    if (has("OMPI_COMM_WORLD_RANK") && pmix)
+        return (Launch){1, number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", 0), 1};
     if (has("PMI_RANK") && has_pmi_server()) return (Launch){1, number("PMI_RANK", 0), number("PMI_SIZE", 0), 1};
     if (has("PMIX_RANK") && pmix) return (Launch){1, number("PMIX_RANK", 0), 0, 1};
     static const char *const RANKS[] = {"PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"};
@@ -58,7 +60,8 @@ Launch launch_detect(void) {
 
 int launch_is_mpirun(Launch launch) {
     if (!launch.launched || !has("SLURM_STEP_ID") || has("OMPI_COMM_WORLD_RANK")) return launch.launched;
-    return number("SLURM_PROCID", 0) != launch.rank || (launch.size > 0 && number("SLURM_STEP_NUM_TASKS", 1) != launch.size);
+    return number("SLURM_PROCID", 0) != launch.rank ||
+           (launch.size > 0 && number("SLURM_STEP_NUM_TASKS", 1) != launch.size);
 }
 
 /* Reads name and parent of a process: "12 (name) S 11 ..." in /proc. */
@@ -74,7 +77,8 @@ static int read_parent(long pid, char name[16], long *parent) {
 long launch_process(char *name) {
     static const char *const names[] = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prte"};
     long                     pid = getppid(), parent;
-    for (int above = 0; above < 8 && pid > 1 && has("OMPI_COMM_WORLD_RANK") && read_parent(pid, name, &parent); above++, pid = parent)
+    for (int above = 0; above < 8 && pid > 1 && has("OMPI_COMM_WORLD_RANK") && read_parent(pid, name, &parent);
+         above++, pid = parent)
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (strcmp(name, names[i]) == 0) return pid;
     return 0;
@@ -90,7 +94,8 @@ void launch_explain_alone(void) {
 void launch_explain_tasks(void) {
     int tasks = has("SLURM_JOB_ID") && !has("SLURM_STEP_ID") ? number("SLURM_NTASKS", 1) : 1;
     if (tasks > 1)
-        warn("SLURM gave this job %d tasks, and this is one process: put mpirun or srun before it (scripts/train.sbatch does)",
+        warn("SLURM gave this job %d tasks, and this is one process: put mpirun or srun before it "
+             "(scripts/train.sbatch does)",
              tasks);
 }
 

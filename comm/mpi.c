@@ -20,7 +20,8 @@
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 #if defined(OMPI_MAJOR_VERSION)
-static const char library[] = "Open MPI " TEXT(OMPI_MAJOR_VERSION) "." TEXT(OMPI_MINOR_VERSION) "." TEXT(OMPI_RELEASE_VERSION);
+static const char library[] =
+    "Open MPI " TEXT(OMPI_MAJOR_VERSION) "." TEXT(OMPI_MINOR_VERSION) "." TEXT(OMPI_RELEASE_VERSION);
 static const char srun_option[] = "--mpi=pmix";
 #elif defined(MPICH_VERSION)
 static const char library[] = "MPICH " MPICH_VERSION;
@@ -82,7 +83,8 @@ static void prefer_ipv4(void) {
     MPI_Get_library_version(version, &length);
     if (strncmp(version, "Open MPI v5.0.", 14) != 0 || is_set_by_user() || getifaddrs(&all) != 0) return;
     for (struct ifaddrs *a = all; a; a = a->ifa_next)
-        has_ipv4 |= a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK) && is_included(a->ifa_name);
+        has_ipv4 |= a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK) &&
+                    is_included(a->ifa_name);
     freeifaddrs(all);
     if (has_ipv4) setenv("OMPI_MCA_" FAMILY, "6", 1);
 }
@@ -114,11 +116,12 @@ static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
         fail(EXIT_NODEVICE,
-             "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a batch script, "
-             "mpirun (scripts/train.sbatch does either)",
+             "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a "
+             "batch script, mpirun (scripts/train.sbatch does either)",
              expected, library, srun_option, expected);
     fail(EXIT_NODEVICE,
-         "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or MPI=ompi-c",
+         "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or "
+         "MPI=ompi-c",
          expected, library, library);
 }
 
@@ -220,7 +223,9 @@ void group_barrier(Comm *c) {
     await(c, request);
 }
 
-static int piece_at(size_t at, size_t bytes) { return (int)(bytes - at < MPI_MOST_BYTES ? bytes - at : MPI_MOST_BYTES); }
+static int piece_at(size_t at, size_t bytes) {
+    return (int)(bytes - at < MPI_MOST_BYTES ? bytes - at : MPI_MOST_BYTES);
+}
 
 void group_broadcast(Comm *c, void *data, size_t bytes, int root) {
     for (size_t at = 0; at < bytes; at += MPI_MOST_BYTES) {
@@ -246,7 +251,8 @@ void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rece
         size_t at = 0;
         for (int r = 0; r < to; r++) at += bytes[r];
         if (away == 0 && mine > 0) memcpy(receive + (size_t)c->rank * mine, send + at, mine);
-        for (size_t sent = 0, got = 0; away > 0 && (sent < bytes[to] || got < mine); sent += MPI_MOST_BYTES, got += MPI_MOST_BYTES) {
+        for (size_t sent = 0, got = 0; away > 0 && (sent < bytes[to] || got < mine);
+             sent += MPI_MOST_BYTES, got += MPI_MOST_BYTES) {
             MPI_Request out = MPI_REQUEST_NULL, in = MPI_REQUEST_NULL;
             if (got < mine)
                 MPI_CHECK(c->world, MPI_Irecv(receive + (size_t)from * mine + got, piece_at(got, mine), MPI_BYTE, from,
@@ -319,7 +325,8 @@ void collectives_mpi_start(Op *op) {
     op->first_send_ms = clock_ms();
     switch (op->kind) {
         case OP_REDUCE_SCATTER:
-            MPI_CHECK(c->world, MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
+            MPI_CHECK(c->world,
+                      MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
             break;
         case OP_ALL_GATHER: /* any type's bytes; a piece counted in elements of the type keeps counts small */
             MPI_CHECK(c->world,
@@ -351,7 +358,8 @@ void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_
     MPI_CHECK(c->world, MPI_Reduce_scatter_block(x, out, int_count(piece_elems), MPI_FLOAT, MPI_SUM, c->small));
 }
 void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems) {
-    MPI_CHECK(c->world, MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, int_count(piece_elems), MPI_FLOAT, c->small));
+    MPI_CHECK(c->world,
+              MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, int_count(piece_elems), MPI_FLOAT, c->small));
 }
 void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems) {
     MPI_CHECK(c->world, MPI_Allreduce(MPI_IN_PLACE, x, int_count(piece_elems * c->size), MPI_FLOAT, MPI_SUM, c->small));

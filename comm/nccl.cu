@@ -82,7 +82,8 @@ static int is_out_of_memory(ncclResult_t result, const char *detail) {
 
 /* Returns 77 for a fault of a peer or the network, 70 for one of this program or CUDA. */
 static int exit_code_of(ncclResult_t result) {
-    return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER : EXIT_INTERNAL;
+    return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER
+                                                                                              : EXIT_INTERNAL;
 }
 
 /* Waits until the thread that aborted ends the process. An abort frees the communicator, so the main thread then calls
@@ -116,7 +117,9 @@ void world_abandon(World *w, double wait_ms) {
         if (!comm || __atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) continue;
         ++*left;
         std::thread([comm, n, left] {
-            for (double begin = clock_ms(); __atomic_load_n(&n->inside, __ATOMIC_SEQ_CST) && clock_ms() - begin < LEAVE_MS;) usleep(PAUSE_US);
+            for (double begin = clock_ms();
+                 __atomic_load_n(&n->inside, __ATOMIC_SEQ_CST) && clock_ms() - begin < LEAVE_MS;)
+                usleep(PAUSE_US);
             ncclCommAbort(comm);
             --*left;
         }).detach();
@@ -162,7 +165,8 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
 /* Checks a call inside a group of NCCL. Nothing is in flight before the group ends, so "in progress" is a fault here.
  * If settle() polled it, the communicator would look fine and the message would be missing. */
 static ncclResult_t in_group(Comm *c, ncclResult_t result) {
-    if (result == ncclInProgress) nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, EXIT_INTERNAL);
+    if (result == ncclInProgress)
+        nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, EXIT_INTERNAL);
     return result;
 }
 
@@ -268,7 +272,8 @@ static void connect_peers(Comm *c) {
     if (result == ncclSuccess && !c->is_pair) result = await_end(c, enqueue(c, OP_ALL_GATHER, x));
     if (result == ncclSuccess && c->exchanges && c->size > 1) {
         /* as the exchanges of a step: piece r of x to rank r, and one from it */
-        CommMessage *message = (CommMessage *)xmalloc(2 * sizeof *message * (size_t)c->size, "the first messages of a group");
+        CommMessage *message =
+            (CommMessage *)xmalloc(2 * sizeof *message * (size_t)c->size, "the first messages of a group");
         int          count = 0;
         for (int r = 0; r < c->size; r++) {
             if (r == c->rank) continue;
@@ -291,21 +296,27 @@ const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MIN
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = device_multiprocessors() / 8;
     if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;
-    return comm_max_blocks(use == COMM_FOR_PAIR ? NCCL_PAIR_BLOCKS : eighth < 1 ? 1 : eighth > NCCL_BLOCKS ? NCCL_BLOCKS : eighth);
+    return comm_max_blocks(use == COMM_FOR_PAIR   ? NCCL_PAIR_BLOCKS
+                           : eighth < 1           ? 1
+                           : eighth > NCCL_BLOCKS ? NCCL_BLOCKS
+                                                  : eighth);
 }
 
 void nccl_open(Comm *c) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
-    CommUse      use = c->is_pair ? COMM_FOR_PAIR : c->exchanges ? COMM_FOR_MESSAGES : c->is_inline ? COMM_FOR_INLINE : COMM_FOR_BUCKETS;
+    CommUse      use = c->is_pair     ? COMM_FOR_PAIR
+                       : c->exchanges ? COMM_FOR_MESSAGES
+                       : c->is_inline ? COMM_FOR_INLINE
+                                      : COMM_FOR_BUCKETS;
     int          blocks = comm_library_blocks(COMM_NCCL, use);
     config.blocking = 0;
     if (blocks) config.minCTAs = 1, config.maxCTAs = blocks;
     Nccl *n = c->nccl = (Nccl *)xcalloc(1, sizeof *n, "a communicator");
     n->joined = -1;
     /* The ring algorithm. The topology of the machine and the length then fix the order of a sum, and both are the same
-     * in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results of
-     * NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
+     * in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results
+     * of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
     setenv("NCCL_ALGO", "Ring", 0);
     if (c->rank == 0) {
         ncclResult_t result = ncclGetUniqueId(&id);
@@ -314,8 +325,8 @@ void nccl_open(Comm *c) {
     comm_broadcast(c, &id, sizeof id, 0);
     ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), PAUSE_US);
     if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
-    n->queue = (cudaStream_t)c->world->nccl_queue; /* one stream of all groups. A pair has its own, because a message may
-                                                    * wait for its peer while others continue */
+    /* All groups have one stream. A pair has its own, because a message may wait for its peer while others continue. */
+    n->queue = (cudaStream_t)c->world->nccl_queue;
     if (!n->queue || c->is_pair) {
         int least, greatest;
         CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -391,13 +402,15 @@ static ncclResult_t enqueue_chunk(Comm *c, Tensor x, const Tensor *nodes, int64_
     for (int i = 0; i < t->parts && result == ncclSuccess; i++) {
         const TreePart *part = &t->part[i];
         int             is_own = part->rank == c->rank;
-        t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first : n->received + i * most;
-        if (!is_own) result = in_group(c, ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue));
+        t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first
+                          : n->received + i * most;
+        if (!is_own)
+            result = in_group(c, ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue));
     }
     for (int to = 0; to < c->size; to++)
         for (int k = 0; k < t->mine && to != c->rank && result == ncclSuccess; k++)
-            result = in_group(c, ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems, ncclFloat32, to,
-                                          n->comm, n->queue));
+            result = in_group(c, ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first,
+                                          (size_t)elems, ncclFloat32, to, n->comm, n->queue));
     ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;
 }
@@ -417,7 +430,8 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
         result = settle(c, result, 0);
         if (result != ncclSuccess) return result;
         float *sum = tree_fold(t, t->at, elems, add_on_device, &ours);
-        if (sum != out) CUDA_CHECK(cudaMemcpyAsync(out, sum, (size_t)elems * sizeof(float), cudaMemcpyDeviceToDevice, n->queue));
+        if (sum != out)
+            CUDA_CHECK(cudaMemcpyAsync(out, sum, (size_t)elems * sizeof(float), cudaMemcpyDeviceToDevice, n->queue));
     }
     return ncclSuccess;
 }

@@ -16,20 +16,11 @@
 
 static const double PATIENCE_MS = 10;
 
-#ifdef FAILPOINTS
-static int64_t stalled = INT64_MAX;
-static void    stall_from(int64_t sequence) { stalled = sequence; }
-static int     is_stalled(const Op *op) { return op->sequence >= stalled; }
-#else
-static void stall_from(int64_t sequence) { (void)sequence; }
-static int  is_stalled(const Op *op) { return (void)op, 0; }
-#endif
-
 /* Applies a test's rule. The word "stall" means that this collective and later ones are started but never progress. */
 Failpoint queue_obey_test(World *w, const char *point) {
     Failpoint f = failpoint(point);
     if (f.error) world_failed(w, strerror(f.error));
-    if (strcmp(f.word, "stall") == 0) stall_from(w->started);
+    if (strcmp(f.word, "stall") == 0) w->stalled = w->started;
     return f;
 }
 
@@ -58,7 +49,7 @@ static void begin_those_ready(World *w) {
         Op   *op = &w->op[i];
         Comm *c = op->comm;
         if (op->is_begun || c->is_held) continue;
-        if (is_stalled(op)) return;
+        if (op->sequence >= w->stalled) return;
         if (!may_begin(w, op)) {
             c->is_held = 1;
             continue;
@@ -99,7 +90,8 @@ static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
     int64_t own = c->rank * piece, next = (c->rank + 1) % c->size * piece;
     if (kind != OP_ALL_GATHER) sums = all - (own < all ? all - own < piece ? all - own : piece : 0);
-    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind)) copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
+    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind))
+        copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
     return (kind == OP_TREE_SUM && c->tree ? c->tree->mine * sums : sums + copies) * (int64_t)dtype_bytes(x.type);
 }
 
@@ -110,10 +102,12 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
         return;
     }
     if (!op_is_all_reduce(kind))
-        CHECK(x.dims == 1 && x.dim[0] % c->size == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
+        CHECK(x.dims == 1 && x.dim[0] % c->size == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0],
+              c->size);
     if (kind == OP_TREE_SUM) CHECK(x.type == F32, "sums in the order of the tree are fp32, not %s", dtype_name(x.type));
     if (kind == OP_ALL_MAX) CHECK(x.type == F32, "no maximum of %s", dtype_name(x.type));
-    if (kind != OP_ALL_GATHER) CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
+    if (kind != OP_ALL_GATHER)
+        CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
 }
 
 /* Adds an entry for the collective that starts now. */
@@ -212,8 +206,8 @@ void comm_exchange_start(Comm *c, const CommMessage *message, int count) {
     CHECK(!c->is_pair, "an exchange over %s", c->name);
     for (int i = 0; i < count; i++) {
         CommMessage m = message[i];
-        CHECK(m.peer >= 0 && m.peer < c->size && m.peer != c->rank && tensor_elems(m.x) > 0, "%lld elements for rank %d",
-              (long long)tensor_elems(m.x), m.peer);
+        CHECK(m.peer >= 0 && m.peer < c->size && m.peer != c->rank && tensor_elems(m.x) > 0,
+              "%lld elements for rank %d", (long long)tensor_elems(m.x), m.peer);
         if (m.kind == EXCHANGE_SEND) elems += tensor_elems(m.x), sent += (int64_t)tensor_bytes(m.x);
     }
     if (c->is_offline || note_start(c, OP_EXCHANGE, elems, sent)) return;
@@ -224,7 +218,9 @@ void comm_exchange_start(Comm *c, const CommMessage *message, int count) {
     started(c, f);
 }
 
-static int is_of(const World *w, int i, int64_t sequence) { return i >= 0 && i < w->ops && w->op[i].sequence == sequence; }
+static int is_of(const World *w, int i, int64_t sequence) {
+    return i >= 0 && i < w->ops && w->op[i].sequence == sequence;
+}
 
 static int move(Op *op) {
     if (op->kind == OP_TREE_SUM) return tree_sum_progress(op);
@@ -296,7 +292,10 @@ int     comm_is_idle(const Comm *c) { return c->ops == 0; }
 void comm_wait(Comm *c, int64_t sequence) {
     if (c->size == 1) return;
     if (c->world->ledger) {
-        comm_note_wait(c, sequence);
+        int64_t     last = c->started - 1;
+        LedgerEntry e = {.kind = LEDGER_WAIT, .op = "wait", .dim = {sequence < last ? last - sequence : 0}};
+        memcpy(e.group, c->name, sizeof e.group);
+        ledger_note(c->world->ledger, e);
         return;
     }
     if (c->kind == COMM_NCCL) {

@@ -84,7 +84,8 @@ static void post_receives(Op *op) {
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
             return; /* an all-reduce is still sending from this place */
         }
-        MPI_CHECK(c->world, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, op_tag(op), c->ring, &op->receive[i % WINDOW]));
+        MPI_CHECK(c->world,
+                  MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, op_tag(op), c->ring, &op->receive[i % WINDOW]));
     }
 }
 
@@ -92,10 +93,12 @@ static void post_receives(Op *op) {
 static void post_sends(Op *op) {
     Comm *c = op->comm;
     int   to = neighbour(c, op->way);
-    for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS; op->sends++) {
+    for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS;
+         op->sends++) {
         Chunk chunk = chunk_of(op, op->sends, SENT);
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(c->world, MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, op_tag(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(c->world,
+                  MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, op_tag(op), c->ring, &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
 }
@@ -163,7 +166,8 @@ void pair_start(Op *op) {
         char   *at = (char *)op->x.data + i * MPI_MOST_BYTES;
         int64_t left = op->total_bytes - i * MPI_MOST_BYTES;
         int     bytes = (int)(left < MPI_MOST_BYTES ? left : MPI_MOST_BYTES);
-        if (op->kind == OP_SEND) MPI_CHECK(c->world, MPI_Isend(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
+        if (op->kind == OP_SEND)
+            MPI_CHECK(c->world, MPI_Isend(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
         else MPI_CHECK(c->world, MPI_Irecv(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
     }
     if (op->kind == OP_SEND) op->to_send = parts, c->times.sends += parts;

@@ -1,5 +1,5 @@
-/* tree.c - sums in the order of TreeNodes (comm.h), and comm_tree_sum_start: a reduce-scatter whose additions follow that
- * order, over non-blocking point-to-point messages.
+/* tree.c - sums in the order of TreeNodes (comm.h), and comm_tree_sum_start: a reduce-scatter whose additions follow
+ * that order, over non-blocking point-to-point messages.
  *
  * Every rank sends piece p of each of its nodes to rank p. Rank p adds the nodes of all ranks in the tree's order. With
  * one node on each rank that is W-1 pieces sent, as in any reduce-scatter. Pieces travel in chunks. The chunks of all
@@ -22,7 +22,8 @@ int tree_push(TreeNodes *t, TreeNode node) {
     CHECK(t->count < TREE_MOST, "more than %d nodes", TREE_MOST);
     int joined = 0;
     t->node[t->count++] = node;
-    for (; t->count > 1 && are_halves(t->node[t->count - 2], t->node[t->count - 1]); joined++) t->node[--t->count - 1].leaves *= 2;
+    for (; t->count > 1 && are_halves(t->node[t->count - 2], t->node[t->count - 1]); joined++)
+        t->node[--t->count - 1].leaves *= 2;
     return joined;
 }
 
@@ -62,7 +63,8 @@ static int parts_of(int64_t leaves, int ranks) {
 
 size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves) {
     if (ranks == 1) return 0;
-    return (size_t)parts_of(leaves, ranks) * (kind == COMM_NCCL ? (size_t)NCCL_TREE_CHUNK_BYTES : 2 * (size_t)TREE_CHUNK_BYTES);
+    return (size_t)parts_of(leaves, ranks) *
+           (kind == COMM_NCCL ? (size_t)NCCL_TREE_CHUNK_BYTES : 2 * (size_t)TREE_CHUNK_BYTES);
 }
 
 void comm_tree_open(Comm *c, int64_t leaves) {
@@ -145,7 +147,8 @@ static void post_sends(Op *op) {
         int     to = (int)((c->rank + 1 + rest / t->mine) % c->size);
         char   *at = (char *)op->node[rest % t->mine] + to * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(c->world, MPI_Isend(at, chunk_bytes(op, chunk), MPI_BYTE, to, op_tag(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(c->world, MPI_Isend(at, chunk_bytes(op, chunk), MPI_BYTE, to, op_tag(op), c->ring,
+                                      &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
 }

@@ -88,6 +88,7 @@ World *world_join(Launch launch) {
     World *w = xcalloc(1, sizeof *w, "the ranks");
     w->size = w->local_size = 1;
     w->blocking = (CommCall){"", -1, 0, 1, "all"};
+    w->stalled = INT64_MAX;
     Failpoint f = failpoint("comm.init");
     if (launch.launched) world_start(w, launch);
     else {

@@ -81,11 +81,13 @@ GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJud
 
 /* --- the same numbers every time ---------------------------------------------------------------------------------- */
 
-int guard_verify_due(const Config *c, int64_t step) { return c->run.verify_every > 0 && (step + 1) % c->run.verify_every == 0; }
+int guard_verify_due(const Config *c, int64_t step) {
+    return c->run.verify_every > 0 && (step + 1) % c->run.verify_every == 0;
+}
 
 int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]) {
     int     own = a->suspect != b->suspect || a->own_grads != b->own_grads, sums = a->grads != b->grads;
-    int     bits = memcmp(&a->loss, &b->loss, sizeof a->loss) || memcmp(&a->grad_norm, &b->grad_norm, sizeof a->grad_norm);
+    int bits = memcmp(&a->loss, &b->loss, sizeof a->loss) || memcmp(&a->grad_norm, &b->grad_norm, sizeof a->grad_norm);
     int64_t differ[] = {own, sums, bits};
     comm_all_reduce_i64(comm, differ, 3, COMM_SUM);
     if (!differ[0] && !differ[1] && !differ[2]) return 1;
@@ -148,8 +150,8 @@ int guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks) {
 static void describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm,
                      char out[GUARD_TEXT]) {
     if (judgement == STEP_SPIKE)
-        snprintf(out, GUARD_TEXT, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f", loss, g->spikes.count,
-                 spikes_median(&g->spikes), spikes_limit(&g->spikes, c->run.spike_threshold));
+        snprintf(out, GUARD_TEXT, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f", loss,
+                 g->spikes.count, spikes_median(&g->spikes), spikes_limit(&g->spikes, c->run.spike_threshold));
     else snprintf(out, GUARD_TEXT, "loss %g, gradient norm %g: not finite", loss, grad_norm);
 }
 
@@ -168,8 +170,8 @@ static char *advise(const Guard *g, const Config *c, StepJudgement judgement, ch
             break;
         default:
             snprintf(out, GUARD_TEXT,
-                     "%s = \"skip\" leaves up to run.max_skips such steps out, \"rollback\" goes back to the newest checkpoint and "
-                     "leaves out the data since",
+                     "%s = \"skip\" leaves up to run.max_skips such steps out, \"rollback\" goes back to the newest "
+                     "checkpoint and leaves out the data since",
                      key);
     }
     return out;
@@ -213,7 +215,8 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
     again.compute(again.ctx);
     StepNumbers n = again.numbers(again.ctx, step);
     if (!guard_is_repeated(comm, first, &n, ranks))
-        warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm %.9g%s: silent corruption suspected, %s",
+        warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm "
+             "%.9g%s: silent corruption suspected, %s",
              (long long)step + 1, first->loss, first->grad_norm, n.loss, n.grad_norm,
              first->grads || n.grads ? ", gradients of other bits" : "", ranks);
     return n;
@@ -234,8 +237,8 @@ int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments
     char ranks[GUARD_TEXT];
     if (guard_is_same(comm, replicas, ranks)) return 1;
     stop(said,
-         "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the same command goes on from "
-         "the newest checkpoint",
+         "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the "
+         "same command goes on from the newest checkpoint",
          shares_moments ? " or moments" : "", (long long)step, ranks);
     return 0;
 }
@@ -253,8 +256,8 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c,
     if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
     if (!verify(c, comm, step, n, again, ranks))
         return stop(said,
-                    "step %lld, computed three times from the same batches, never gave the same gradients: %s; the weights are those of step %lld "
-                    "(run.verify_every = 0 does not look)",
+                    "step %lld, computed three times from the same batches, never gave the same gradients: %s; the "
+                    "weights are those of step %lld (run.verify_every = 0 does not look)",
                     (long long)step + 1, ranks, (long long)step);
     if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
     if (overflows(scale, n)) {

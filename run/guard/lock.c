@@ -80,7 +80,8 @@ int holder_format(const LockHolder *h, char out[HOLDER_TEXT]) {
     return snprintf(out, HOLDER_TEXT,
                     "host %s\nprocess %" PRId64 "\nboot %s\nstarted %" PRIu64 "\njob %s\nrestart %" PRId64
                     "\nnonce %016" PRIx64 "\nbeat %0*" PRIu64 "\n",
-                    h->host, h->process, h->boot, h->started, h->job, h->restart, h->nonce, HOLDER_BEAT_DIGITS, h->beat);
+                    h->host, h->process, h->boot, h->started, h->job, h->restart, h->nonce, HOLDER_BEAT_DIGITS,
+                    h->beat);
 }
 
 int holder_parse(const char *text, LockHolder *h) {
@@ -140,8 +141,8 @@ static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
 static const char *describe(const char *text, char out[512]) {
     LockHolder h;
     if (!holder_parse(text, &h)) return "it has just begun";
-    snprintf(out, 512, "host %s, process %lld%s%s", h.host, (long long)h.process, strcmp(h.job, "none") ? ", SLURM job " : "",
-             strcmp(h.job, "none") ? h.job : "");
+    snprintf(out, 512, "host %s, process %lld%s%s", h.host, (long long)h.process,
+             strcmp(h.job, "none") ? ", SLURM job " : "", strcmp(h.job, "none") ? h.job : "");
     return out;
 }
 
@@ -160,11 +161,14 @@ static void open_file(RunLock *l) {
     if (error)
         fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir,
              io_error_text(error));
-    if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
+    if (access(l->dir, W_OK | X_OK) != 0)
+        fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
     refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl");
     refuse_foreign(l->dir, "gemm.json"), refuse_foreign(l->dir, "log.txt");
     l->fd = io_open(l->path, IO_SHARED);
-    if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, io_error_text(l->fd));
+    if (l->fd < 0)
+        fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path,
+             io_error_text(l->fd));
 }
 
 /* --- taking ------------------------------------------------------------------------------------------------------- */
@@ -179,8 +183,11 @@ static LockDecision look(RunLock *l, double first_ms) {
     l->no_flock = refusal && !flocked;
     if (first_ms == 0.0) strcpy(l->before, text);
     int          lives = holder_parse(text, &holder) && holder_lives(&holder);
-    LockSeen     seen = {.flocked = flocked, .no_flock = l->no_flock, .lives = lives,
-                         .moved = strcmp(text, l->before) != 0, .still_ms = first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
+    LockSeen     seen = {.flocked = flocked,
+                         .no_flock = l->no_flock,
+                         .lives = lives,
+                         .moved = strcmp(text, l->before) != 0,
+                         .still_ms = first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
     LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
     char         who[512];
     if (decision == LOCK_REFUSE) { /* the file may still name a dead job, if the holder has not signed yet */
@@ -414,7 +421,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     signals_remove(l->path);
     lock_sign(l);
     if (l->no_flock) usleep(50000); /* two processes that begin at once both find an empty file; the later text stays */
-    if (!lock_is_held(l)) fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
+    if (!lock_is_held(l))
+        fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
     return l;
 }
 

@@ -43,8 +43,8 @@ void lock_release(RunLock *lock); /* gives the folder back, so that the next job
  *   LOCK_WITH_PARENTS  like LOCK_WHOLE, and the parents are made */
 typedef enum { LOCK_INTO, LOCK_WHOLE, LOCK_WITH_PARENTS } LockOutput;
 
-/* Takes the output of a verb (key "out") for this process, and signs. lock_release(), fail() and CHECK() remove the lock
- * file, and the folders made here if they are empty. Waits for beats of another host like lock_run_folder.
+/* Takes the output of a verb (key "out") for this process, and signs. lock_release(), fail() and CHECK() remove the
+ * lock file, and the folders made here if they are empty. Waits for beats of another host like lock_run_folder.
  *   exit 64  a file with the name of the lock is no lock        exit 74  the lock cannot be written
  *   exit 73  another process holds the output                   exit 75  a request to stop came during the wait */
 RunLock *lock_output(const char *verb, const char *key, const char *output, LockOutput kind);

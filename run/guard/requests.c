@@ -33,7 +33,8 @@ static const char *answer_to(int signal_number) {
         return "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
     if (signal_number != SIGTERM) return "train_gpt: stops after this step and saves\n";
     if (launcher && clock_ms() - continued_ms < LAUNCHER_MS)
-        return "train_gpt: mpirun kills its ranks 2 s after Ctrl-C, a second from now. The run resumes from the newest\n"
+        return "train_gpt: mpirun kills its ranks 2 s after Ctrl-C, a second from now. The run resumes from the "
+               "newest\n"
                "           checkpoint. kill -USR1 on mpirun, or touch RUN/STOP, leaves the save as long as it takes\n";
     return "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
 }
@@ -103,7 +104,8 @@ __attribute__((constructor)) static void restore_inherited(void) {
     static const int requests[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCONT, SIGXFSZ};
     static const int faults[] = {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV};
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) restore(requests[i]);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) restore(faults[i]); /* sanitizers use them */
+    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) /* sanitizers use them */
+        restore(faults[i]);
 }
 
 /* --- the program's handlers --------------------------------------------------------------------------------------- */
@@ -117,9 +119,9 @@ static void handle(int signal_number, void (*handler)(int)) {
 }
 
 void signals_install(void) {
-    /* A stack of their own on the main thread, which gets the signals of the process. A handler must not run on the stack
-     * of a thread that computes. While generated code of oneDNN (seen with 2.6 on AVX-512) had the stack pointer, the
-     * signal frame of the kernel overwrote the heap in 3 of 50 signals. */
+    /* Handlers get a stack of their own on the main thread, which gets the signals of the process. A handler must not
+     * run on the stack of a thread that computes. While generated code of oneDNN (seen with 2.6 on AVX-512) had the
+     * stack pointer, the signal frame of the kernel overwrote the heap in 3 of 50 signals. */
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
     if (sigaltstack(&lent, NULL) != 0) warn("signals have no stack of their own");
@@ -173,10 +175,10 @@ void signals_keep(const char *path) {
 }
 
 void signals_keep_to_main(void) {
-    sigset_t requests;
+    static const int asks[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGCONT, SIGHUP};
+    sigset_t         requests;
     sigemptyset(&requests);
-    sigaddset(&requests, SIGUSR1), sigaddset(&requests, SIGUSR2), sigaddset(&requests, SIGTERM), sigaddset(&requests, SIGINT);
-    sigaddset(&requests, SIGCONT), sigaddset(&requests, SIGHUP);
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) sigaddset(&requests, asks[i]);
     #pragma omp parallel
     if (omp_get_thread_num() > 0) pthread_sigmask(SIG_BLOCK, &requests, NULL);
 }

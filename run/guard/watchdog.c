@@ -174,7 +174,9 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
     return seen > WATCHDOG_LEAST_SECONDS ? seen : WATCHDOG_LEAST_SECONDS;
 }
 
-double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6); }
+double watchdog_allows(const Watchdog *w) {
+    return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6);
+}
 
 /* Returns 1 if the launcher is ending its ranks because one has died. Nothing can be saved then. There are three signs.
  * A rank of this host is gone. Or there was no progress between the two signals of the launcher, for a rank of another
@@ -209,13 +211,16 @@ static NORETURN void leave_bereft(const Watchdog *w) {
 
 /* Returns 1 if the launcher of this rank is gone. When Open MPI 5 loses a host, its launcher ends at once with exit
  * code 0 and does not end the ranks of its own host. */
-static int is_orphan(const Watchdog *w) { return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH; }
+static int is_orphan(const Watchdog *w) {
+    return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH;
+}
 
 static NORETURN void leave_orphan(const Watchdog *w) {
     Comm *comm = w->comm;
     char  line[256];
     error_end_within(REPORT_SECONDS, EXIT_PEER);
-    snprintf(line, sizeof line, "train_gpt: %s, process %ld on %s, is gone: the job ends, and resumes from its newest checkpoint\n",
+    snprintf(line, sizeof line,
+             "train_gpt: %s, process %ld on %s, is gone: the job ends, and resumes from its newest checkpoint\n",
              w->launcher_name, w->launcher, w->host);
     if (!comm || world_local_rank(comm_world(comm)) == 0) {
         report_line("%s", line);

@@ -23,8 +23,8 @@
 
 /* --- one token ---------------------------------------------------------------------------------------------------- */
 
-/* Each rule is a least logit. Floats are mapped to unsigned numbers in the same order, and the least one is found bit by
- * bit, so that nothing is sorted. */
+/* Each rule is a least logit. Floats are mapped to unsigned numbers in the same order, and the least one is found bit
+ * by bit, so that nothing is sorted. */
 
 /* Maps floats to unsigned numbers in the same order. NaN is the least. */
 static uint32_t order_of(float x) {
@@ -208,16 +208,18 @@ Tokenizer run_tokenizer(const Config *c) {
     int64_t vocab_size = c->model.shape.vocab_size, most = c->model.init_from[0] ? BPE_MOST_IDS : vocab_size;
     for (int i = 0; i < c->data.train.count; i++) dataset_files(c->data.train.item[i], &files);
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
-    Tokenizer t = run_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
-                  : files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
-                                : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* no data yet */
+    const char *const *names = files.count ? (const char *const *)files.path : c->data.train.item;
+    int64_t            count = files.count ? (int64_t)files.count : 1; /* the pattern itself: no data yet */
+    Tokenizer          t = run_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
+                                              : tokenizer_of_data(c->data.tokenizer, names, count, most);
     io_paths_free(&files);
     if (t.kind == TOKENIZER_IDS) t = tokenizer_create("", vocab_size);
     t.vocab_size = vocab_size; /* a foreign model may have fewer ids than its tokenizer; prompts with the others are
                                 * refused */
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0] && !run_has_no_data(c))
         fail(EXIT_CONFIG,
-             "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
+             "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the "
+             "prompt empty",
              (long long)c->model.shape.vocab_size);
     return t;
 }
@@ -226,17 +228,19 @@ int32_t run_documents(const Config *c, const Tokenizer *t) {
     int32_t end = tokenizer_end_of_text(t);
     if (c->data.document_mask == DOCUMENT_MASK_ASKED && end < 0)
         fail(EXIT_CONFIG,
-             "data.document_mask = true: documents begin with an end-of-text token, which %s: leave the key out, or name a tokenizer "
-             "that has one as data.tokenizer",
-             t->kind == TOKENIZER_BYTES ? "bytes have not" : t->kind == TOKENIZER_IDS ? "ids without a tokenizer have not"
-                                                                                    : "this tokenizer has not");
+             "data.document_mask = true: documents begin with an end-of-text token, which %s: leave the key out, or "
+             "name a tokenizer that has one as data.tokenizer",
+             t->kind == TOKENIZER_BYTES ? "bytes have not"
+             : t->kind == TOKENIZER_IDS ? "ids without a tokenizer have not"
+                                        : "this tokenizer has not");
     return c->data.document_mask ? end : -1;
 }
 
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes, int32_t begin) {
-    Prompt p = {.id = xmalloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "the tokens of a prompt")};
+    Prompt p = {
+        .id = xmalloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "the tokens of a prompt")};
     p.hidden = tokenizer_begin(tokenizer, p.id);
     int64_t own = bytes > 0 ? tokenizer_encode(tokenizer, text, bytes, p.id + p.hidden) : 0;
     p.count = p.hidden + own;
@@ -247,12 +251,15 @@ Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes,
     if (p.count == 0) p.id[p.count++] = begin, p.hidden = 1;
     for (int64_t i = 0; i < p.count; i++)
         if (p.id[i] >= tokenizer->vocab_size)
-            fail(EXIT_CONFIG, "%s token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: %s",
-                 i >= p.hidden ? "the prompt holds" : begins ? "each text begins with" : "an empty prompt begins after",
+            fail(EXIT_CONFIG,
+                 "%s token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: %s",
+                 i >= p.hidden ? "the prompt holds"
+                 : begins      ? "each text begins with"
+                               : "an empty prompt begins after",
                  p.id[i], (long long)tokenizer->vocab_size - 1,
                  i >= p.hidden ? "leave out what it stands for"
-                 : begins      ? "\"add_bos_token\": false in the tokenizer_config.json beside tokenizer.json leaves it out"
-                               : "give a prompt");
+                 : begins ? "\"add_bos_token\": false in the tokenizer_config.json beside tokenizer.json leaves it out"
+                          : "give a prompt");
     return p;
 }
 
@@ -390,7 +397,8 @@ char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *to
     char      *text = NULL;
     size_t     bytes = 0;
     Page       page = {memory_file_open(&text, &bytes), leave, ctx};
-    SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt), tokenizer_start(tokenizer)),
+    SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt),
+                                               tokenizer_start(tokenizer)),
                        .tokens = c->sample.tokens,
                        .rule = {c->sample.temperature, c->sample.top_k, c->sample.top_p, c->sample.min_p},
                        .seed = (uint64_t)(c->run.seed + step),

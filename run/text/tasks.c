@@ -180,7 +180,8 @@ static void divide_as_core(TaskKind kind, Text *text, int texts) {
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
 static const char FORMS[] =
-    "a line has \"context\", \"choices\" and \"gold\", or \"contexts\", \"continuation\" and \"gold\", or \"context\" and \"continuation\"";
+    "a line has \"context\", \"choices\" and \"gold\", or \"contexts\", \"continuation\" and \"gold\", or "
+    "\"context\" and \"continuation\"";
 
 static int has_only(const cJSON *object, const char *const *keys, char *fault) {
     for (const cJSON *member = object->child; member; member = member->next) {
@@ -219,7 +220,8 @@ static int check_keys(const cJSON *line, TaskKind kind, char *fault) {
     if (!is_list_of_texts(texts, list, fault)) return 0;
     const cJSON *gold = json_member(line, "gold");
     int          count = cJSON_GetArraySize(texts);
-    if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 || gold->valueint >= count)
+    if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 ||
+        gold->valueint >= count)
         return fault_is(fault, "\"gold\" must be the number of the right one, 0 to %d", count - 1);
     return 1;
 }
@@ -404,7 +406,8 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
     char fault[TASK_FAULT_CHARS];
     if (reader.tokenizer->kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
-             "%s is text, and the model has token ids only: a tokenizer has to turn it into them (data.tokenizer, tokenizer=)",
+             "%s is text, and the model has token ids only: a tokenizer has to turn it into them (data.tokenizer, "
+             "tokenizer=)",
              t->path);
     int64_t line = 1;
     int     is_first = 1; /* all lines before were blank */
@@ -435,7 +438,9 @@ Task task_read(const char *path, TaskReader reader) {
              : bytes == -EIO || bytes == -EACCES ? EXIT_IO
                                                  : EXIT_DATA,
              "%s: the file of a task cannot be read: %s", path, io_error_text((int)bytes));
-    Task t = {.name = name_of(path), .path = xstrdup(path, "the name of a task"), .fingerprint = XXH3_64bits(data, (size_t)bytes)};
+    Task t = {.name = name_of(path),
+              .path = xstrdup(path, "the name of a task"),
+              .fingerprint = XXH3_64bits(data, (size_t)bytes)};
     if (!task_is_hellaswag(data, (size_t)bytes)) {
         char   why[TEXT_FILE_FAULT_CHARS];
         size_t clean = (size_t)bytes;
