@@ -58,7 +58,8 @@ static int policy(const Config *c, StepJudgement judgement) {
     return judgement == STEP_NOT_FINITE ? c->run.on_nonfinite : c->run.on_spike;
 }
 
-static GuardAct decide(Guard *g, const Config *c, int64_t step, StepJudgement judgement) {
+GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJudgement judgement) {
+    if (step >= c->schedule.warmup_steps) spikes_add(&g->spikes, loss);
     if (judgement == STEP_FINE || policy(c, judgement) == ON_TROUBLE_WARN) {
         g->skips = 0;
         if (step > g->furthest) g->rollbacks = 0;
@@ -71,12 +72,6 @@ static GuardAct decide(Guard *g, const Config *c, int64_t step, StepJudgement ju
             return ++g->rollbacks <= c->run.max_skips ? GUARD_ROLLBACK : GUARD_STOP;
         default: return GUARD_STOP;
     }
-}
-
-GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJudgement judgement) {
-    GuardAct act = decide(g, c, step, judgement);
-    if (step >= c->schedule.warmup_steps) spikes_add(&g->spikes, loss);
-    return act;
 }
 
 /* --- the same numbers every time ---------------------------------------------------------------------------------- */
@@ -243,12 +238,6 @@ int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments
     return 0;
 }
 
-/* Returns 1 if a gradient has overflowed fp16, because the loss scale is too large, and lowers the scale. That happens
- * from time to time. */
-static int overflows(LossScale *scale, const StepNumbers *n) {
-    return isfinite(n->loss) && !isfinite(n->grad_norm) && loss_scale_lower(scale);
-}
-
 GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c, Comm *comm, int64_t step,
                     StepNumbers *n, Again again, int shares_moments, char said[GUARD_SAID]) {
     char what[GUARD_TEXT], advice[GUARD_TEXT], ranks[GUARD_TEXT];
@@ -260,7 +249,8 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c,
                     "weights are those of step %lld (run.verify_every = 0 does not look)",
                     (long long)step + 1, ranks, (long long)step);
     if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
-    if (overflows(scale, n)) {
+    /* A gradient overflows fp16 from time to time, because the loss scale is too large. */
+    if (isfinite(n->loss) && !isfinite(n->grad_norm) && loss_scale_lower(scale)) {
         snprintf(said, GUARD_SAID, "step %lld left out: a gradient overflows fp16; the loss scale is now %g",
                  (long long)step + 1, scale->scale);
         return GUARD_SKIP;

@@ -348,14 +348,6 @@ static NORETURN void refuse_output(RunLock *l, const char *what, int error) {
     fail(EXIT_IO, "%scannot write %s: %s: %s; give another %s=", l->by, l->dir, what, io_error_text(error), l->key);
 }
 
-static void make_folders(RunLock *l) {
-    char path[sizeof l->made];
-    l->there = strlen(strcpy(path, l->made));
-    while (l->there > 0 && access(path, F_OK) != 0) l->there = cut_last(path);
-    int error = l->made[0] ? io_mkdirs(l->made) : 0;
-    if (error < 0) refuse_output(l, l->made, error);
-}
-
 /* Refuses a file that has the name of the lock but holds something else. */
 static void refuse_other_text(RunLock *l) {
     char      *text = NULL;
@@ -371,7 +363,13 @@ static void refuse_other_text(RunLock *l) {
 static void open_output(RunLock *l, LockOutput kind) {
     do {
         if (l->fd >= 0) io_close(l->fd);
-        if (kind != LOCK_WHOLE) make_folders(l);
+        if (kind != LOCK_WHOLE) {
+            char path[sizeof l->made];
+            l->there = strlen(strcpy(path, l->made));
+            while (l->there > 0 && access(path, F_OK) != 0) l->there = cut_last(path);
+            int error = l->made[0] ? io_mkdirs(l->made) : 0;
+            if (error < 0) refuse_output(l, l->made, error);
+        }
         l->fd = io_open(l->path, IO_SHARED);
         if (l->fd < 0 && (l->fd != -ENOENT || kind == LOCK_WHOLE)) refuse_output(l, l->path, l->fd);
     } while (l->fd < 0);

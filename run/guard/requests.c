@@ -27,21 +27,21 @@ static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS]; /* by local rank: it
 static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
 static const double LAUNCHER_MS = 5000.0; /* longest time from the SIGCONT of a launcher to its TERM */
 
-static const char *answer_to(int signal_number) {
-    if (signal_number == SIGUSR2) return "train_gpt: saves after this step, and goes on\n";
+/* Says what a signal does, once. A TERM that the launcher sends after its CONT is answered even after a stop. */
+static void answer(int signal_number) {
+    int is_launchers = signal_number == SIGTERM && launcher && clock_ms() - continued_ms < LAUNCHER_MS;
+    const char *text = "train_gpt: stops after this step and saves\n";
+    if (!answers || (signal_number != SIGUSR2 && stop_flag && !is_launchers)) return;
+    if (signal_number == SIGUSR2) text = "train_gpt: saves after this step, and goes on\n";
     if (signal_number == SIGINT)
-        return "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
-    if (signal_number != SIGTERM) return "train_gpt: stops after this step and saves\n";
-    if (launcher && clock_ms() - continued_ms < LAUNCHER_MS)
-        return "train_gpt: mpirun kills its ranks 2 s after Ctrl-C, a second from now. The run resumes from the "
+        text = "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
+    if (signal_number == SIGTERM)
+        text = "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
+    if (is_launchers)
+        text = "train_gpt: mpirun kills its ranks 2 s after Ctrl-C, a second from now. The run resumes from the "
                "newest\n"
                "           checkpoint. kill -USR1 on mpirun, or touch RUN/STOP, leaves the save as long as it takes\n";
-    return "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
-}
-
-static void answer(int signal_number) {
-    int is_told = stop_flag && !(signal_number == SIGTERM && launcher && clock_ms() - continued_ms < LAUNCHER_MS);
-    if (answers && (signal_number == SIGUSR2 || !is_told)) say_from_signal(answer_to(signal_number));
+    say_from_signal(text);
 }
 
 /* A scheduler sends USR1 first and TERM when the time is over, so only a second TERM or INT ends the process at once.
@@ -111,10 +111,7 @@ __attribute__((constructor)) static void restore_inherited(void) {
 /* --- the program's handlers --------------------------------------------------------------------------------------- */
 
 static void handle(int signal_number, void (*handler)(int)) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = handler;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_ONSTACK};
     set_action(signal_number, &action);
 }
 

@@ -94,10 +94,7 @@ static void on_stack_signal(int signal_number) {
 static void prepare_stacks(void) {
     void *frame[1];
     backtrace(frame, 1);
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_stack_signal;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    struct sigaction action = {.sa_handler = on_stack_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
     set_action(THREAD_STACK_SIGNAL, &action);
 }
 
