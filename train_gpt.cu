@@ -15,12 +15,12 @@
 #include "run/banner.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/evaluate.h"
-#include "run/guard/guard_step.h"
+#include "run/guard/guard.h"
 #include "run/rounds.h"
 #include "run/run.h"
 #include "run/text/sample.h"
 #include "run/config/schedule.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 #include "run/start.h"
 #include "run/step_numbers.h"
 #include "run/verbs/verbs.h"
@@ -63,7 +63,7 @@ static Again again(Run *r) { return (Again){rewind_batches, compute_gradients, n
 
 static void report_saved(Run *r, double ms) {
     if (ms <= 0.0) return;
-    requests_saved(&r->requests, ms);
+    r->requests.save_ms = ms;
     if (!run_is_rank0(r)) return;
     metrics_saved(r->metrics, saver_step(r->saver), ms);
     progress_note("saved %s/checkpoints/step_%08lld in %.2f s, training waited %.1f ms", r->config->run.dir,
@@ -199,10 +199,10 @@ static void save_now(Run *r, int64_t step) {
         !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said))
         stop_with(r, said);
     if (r->groups.replicas) {
-        /* Only one group of replicas knows a fault. any_fault sends it to all ranks, and rank 0 prints it. */
+        /* Only one group of replicas knows a fault. comm_any_fault sends it to all ranks, and rank 0 prints it. */
         char differ[MANIFEST_FAULT_BYTES] = "";
         if (!guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) snprintf(differ, sizeof differ, "%s", said);
-        if (any_fault(r->comm, differ)) stop_with(r, differ);
+        if (comm_any_fault(r->comm, differ)) stop_with(r, differ);
     }
     report_saved(r, saver_finish(r->saver));
     if (r->metrics) r->checkpoint.best_step = eval_best_saved(r, step);

@@ -58,6 +58,8 @@ void channel_listening(int listening, char out[CHANNEL_PEER_BYTES]);
 /* Returns the next waiting connection, or NULL if there is none. Its opening progresses inside the other calls; see
  * channel_is_open. */
 Channel *channel_accept(int listening, const Key *key);
+/* Makes a channel over a connected socket, which it owns. Returns NULL if memory runs out. */
+Channel *channel_over(int fd, Side side, const Key *key);
 
 /* Copies a frame into the out buffer and starts to send it. The caller sets kind, type, round, offset, elems and
  * payload_bytes in h; the channel sets the counter. Returns 1 if it was taken, 0 if the out buffer is too full now or

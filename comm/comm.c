@@ -1,7 +1,5 @@
 /* comm.c - groups of ranks: how they are made, how their collectives travel, how long those took; and the small
  * blocking calls. */
-#include "comm/comm.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,13 +51,6 @@ int comm_note_sent(Comm *c, const char *name, int64_t elems, double sent) {
     return c->size == 1 || c->world->ledger;
 }
 
-void comm_note_wait(Comm *c, int64_t number) {
-    int64_t     last = c->started - 1;
-    LedgerEntry e = {.kind = LEDGER_WAIT, .op = "wait", .dim = {number < last ? last - number : 0}};
-    memcpy(e.group, c->name, sizeof e.group);
-    ledger_note(c->world->ledger, e);
-}
-
 Comm *comm_split(Comm *parent, int color, int key, const char *name) {
     CHECK(color >= 0, "color %d of a group", color);
     CHECK(parent->size == 1 || !parent->world->ledger, "the colors of ranks that are not there");
@@ -92,7 +83,8 @@ Comm *comm_group(Comm *job, Mesh mesh, unsigned axes, const char *name) {
 Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name) {
     int *ranks = xmalloc(sizeof *ranks * (size_t)size, "a group of ranks"), is_here = 0;
     for (int i = 0; i < size; i++) is_here |= (ranks[i] = first + i * stride) == parent->rank;
-    CHECK(is_here && ranks[size - 1] < parent->size, "rank %d of %d in a group from %d on", parent->rank, parent->size, first);
+    CHECK(is_here && ranks[size - 1] < parent->size, "rank %d of %d in a group from %d on", parent->rank, parent->size,
+          first);
     Comm *c = group_of(parent, ranks, size, name);
     free(ranks);
     return c;
@@ -127,7 +119,7 @@ int         comm_rank(const Comm *c) { return c->rank; }
 int         comm_size(const Comm *c) { return c->size; }
 const char *comm_name(const Comm *c) { return c->name; }
 int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
-const char *comm_host(const Comm *c, int rank) { return world_host(c->world, c->member[rank]); }
+const char *comm_host(const Comm *c, int rank) { return c->world->host[c->member[rank]]; }
 
 /* Sets the kind. A group of one needs no communicator. The group of all ranks opens NCCL even then, so that a missing
  * NCCL is a fault. */
@@ -145,7 +137,9 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 /* --- times, and memory -------------------------------------------------------------------------------------------- */
 
 /* Chunks have one size, and a bucket of any length uses the same few. */
-size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
+size_t comm_buffer_bytes(CommKind kind, int ranks) {
+    return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0;
+}
 
 /* Estimates NCCL's memory. A channel of NCCL is one of its kernel's blocks. Each has a buffer from and to a neighbour
  * for each protocol:
@@ -155,8 +149,8 @@ size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind ==
  * (src/include/device.h of NCCL 2). For messages it has the same buffers from each rank in an allocation of 10 MiB, and
  * 2 MiB to each rank (src/transport/p2p.cc). 32 channels are the most between GPUs of one host. */
 size_t comm_library_bytes(CommKind kind, int ranks, CommUse use) {
-    static const int most[] = {[COMM_FOR_BUCKETS] = NCCL_BLOCKS, [COMM_FOR_INLINE] = 32, [COMM_FOR_MESSAGES] = NCCL_BLOCKS,
-                                  [COMM_FOR_PAIR] = NCCL_PAIR_BLOCKS};
+    static const int most[] = {[COMM_FOR_BUCKETS] = NCCL_BLOCKS, [COMM_FOR_INLINE] = 32,
+                               [COMM_FOR_MESSAGES] = NCCL_BLOCKS, [COMM_FOR_PAIR] = NCCL_PAIR_BLOCKS};
     const size_t simple = 4u << 20, ll128 = 120 * 640 * 8 * 8, ll = 8 * 16 * 512 * 8, message = 12u << 20;
     size_t       channels = (size_t)comm_max_blocks(most[use]);
     size_t       peers = use == COMM_FOR_MESSAGES || use == COMM_FOR_PAIR ? (size_t)ranks - 1 : 0;
@@ -181,7 +175,8 @@ CommTimes comm_times(Comm *c) {
     for (Comm *each = c->world->groups; each; each = each->next)
         if (each->nccl) nccl_read_times(each);
     count_so_far(c);
-    CommTimes times = {c->times.comm_ms + c->waits.comm_ms, c->times.exposed_ms + c->waits.exposed_ms, c->sent, c->times.sends};
+    CommTimes times = {c->times.comm_ms + c->waits.comm_ms, c->times.exposed_ms + c->waits.exposed_ms, c->sent,
+                       c->times.sends};
     c->sent = 0;
     memset(&c->times, 0, sizeof c->times);
     memset(&c->waits, 0, sizeof c->waits);
@@ -199,7 +194,9 @@ void comm_forget_times(Comm *c) {
 
 typedef struct { double begin_ms, counted_ms; Failpoint test; } Blocking;
 
-double comm_counted_ms(const Comm *c, double now) { return c->times.comm_ms + (c->begun > 0 ? now - c->busy_since_ms : 0); }
+double comm_counted_ms(const Comm *c, double now) {
+    return c->times.comm_ms + (c->begun > 0 ? now - c->busy_since_ms : 0);
+}
 
 void comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms) {
     double now = clock_ms(), ms = now - begin_ms, rest = ms - (comm_counted_ms(c, now) - counted_ms);
@@ -237,19 +234,15 @@ void comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
     leave(c, b);
 }
 
-void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
-    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof *values * (size_t)count, 2)) return;
+static void all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op) {
+    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof(double) * (size_t)count, 2)) return;
     Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
-    group_all_reduce_f64(c, values, count, op);
+    group_all_reduce(c, values, count, type, op);
     leave(c, b);
 }
 
-void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
-    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof *values * (size_t)count, 2)) return;
-    Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
-    group_all_reduce_i64(c, values, count, op);
-    leave(c, b);
-}
+void comm_all_reduce_f64(Comm *c, double *values, int n, CommReduce op) { all_reduce(c, values, n, NUMBERS_F64, op); }
+void comm_all_reduce_i64(Comm *c, int64_t *values, int n, CommReduce op) { all_reduce(c, values, n, NUMBERS_I64, op); }
 
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive) {
     size_t all = 0;
@@ -261,19 +254,82 @@ void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *recei
     leave(c, b);
 }
 
-static char *gather_from_one(const void *data, size_t bytes, size_t **bytes_of_rank) {
-    char *all = xmalloc(bytes, "what a rank gathers");
-    *bytes_of_rank = xmalloc(sizeof **bytes_of_rank, "what a rank gathers");
-    if (bytes) memcpy(all, data, bytes);
-    (*bytes_of_rank)[0] = bytes;
-    return all;
-}
-
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
     CHECK(!c->world->ledger, "a gather from ranks that are not there");
-    if (c->size == 1) return gather_from_one(data, bytes, bytes_of_rank);
+    if (c->size == 1) {
+        char *all = xmalloc(bytes, "what a rank gathers");
+        *bytes_of_rank = xmalloc(sizeof **bytes_of_rank, "what a rank gathers");
+        if (bytes) memcpy(all, data, bytes);
+        (*bytes_of_rank)[0] = bytes;
+        return all;
+    }
     Blocking b = enter(c, "gather", "comm.gather");
     char    *all = group_gather(c, data, bytes, root, bytes_of_rank);
     leave(c, b);
     return all;
+}
+
+int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]) {
+    if (!c || c->size == 1) return fault[0] != 0;
+    int64_t who = fault[0] ? c->rank : c->size;
+    comm_all_reduce_i64(c, &who, 1, COMM_MIN);
+    if (who == c->size) return 0;
+    comm_broadcast(c, fault, COMM_FAULT_BYTES, (int)who);
+    return 1;
+}
+
+/* --- devices that ranks share ------------------------------------------------------------------------------------- */
+
+enum { ID_CHARS = 64, WARNINGS = 8 };
+
+/* Writes "ranks 0, 1 and 2", the ranks that share the device of rank `first`, to text. Returns their number. */
+static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *text, size_t room) {
+    int count = 0, last = first;
+    for (int r = first; r < ranks; r++)
+        if (strcmp(id[r], id[first]) == 0) count++, last = r;
+    size_t at = (size_t)snprintf(text, room, "ranks %d", first);
+    for (int r = first + 1; r <= last && at < room; r++)
+        if (strcmp(id[r], id[first]) == 0)
+            at += (size_t)snprintf(text + at, room - at, r == last ? " and %d" : ", %d", r);
+    return count;
+}
+
+/* Warns on rank 0 of ranks that share a device. id has every rank's device. */
+static void warn_of_sharers(const Comm *c, const char (*id)[ID_CHARS]) {
+    int shared = 0;
+    for (int r = 0; r < c->size; r++) {
+        int told = 0;
+        for (int earlier = 0; earlier < r && !told; earlier++) told = strcmp(id[earlier], id[r]) == 0;
+        char who[512];
+        if (told || name_sharers(id, c->size, r, who, sizeof who) == 1) continue;
+        if (shared++ < WARNINGS)
+            warn("%s share GPU %s on %s: each gets a part of its speed and memory; start as many ranks as there are "
+                 "GPUs",
+                 who, id[r], comm_host(c, r));
+    }
+}
+
+int comm_device_sharers(Comm *c, const char *device_id) {
+    char    mine[ID_CHARS] = "", (*id)[ID_CHARS] = xcalloc((size_t)c->size, ID_CHARS, "the devices of the ranks");
+    size_t *bytes;
+    int64_t known = device_id[0] != 0;
+    int     sharers = 0;
+    comm_all_reduce_i64(c, &known, 1, COMM_MIN);
+    if (known) {
+        snprintf(mine, sizeof mine, "%s", device_id);
+        char *all = comm_gather(c, mine, sizeof mine, 0, &bytes);
+        if (all) memcpy(id, all, (size_t)c->size * ID_CHARS);
+        free(all), free(bytes);
+        if (c->rank == 0) warn_of_sharers(c, (const char (*)[ID_CHARS])id);
+        comm_broadcast(c, id, (size_t)c->size * ID_CHARS, 0);
+        for (int r = 0; r < c->size; r++) sharers += strcmp(id[r], mine) == 0;
+    }
+    free(id);
+    return sharers;
+}
+
+int comm_owns_device(Comm *c, const char *device_id) {
+    int64_t most = comm_device_sharers(c, device_id);
+    comm_all_reduce_i64(c, &most, 1, COMM_MAX);
+    return most == 1;
 }

@@ -1,22 +1,119 @@
-/* comm.h - groups of ranks and their collectives. A Comm is a group; every collective takes one, there is no global.
+/* comm.h - this process among all ranks, groups of ranks, and their collectives.
  *
- * Only the main thread calls these (MPI_THREAD_FUNNELED). Started collectives of all groups of this process progress
- * inside comm_poll() and every wait, because Open MPI moves data only inside its calls. In a group of one every
- * collective does nothing. Ranks start the collectives of one group in the same order. Collectives of different groups
- * may be started in any order, except with NCCL. There all ranks that share two groups start theirs in one order,
- * because a GPU runs them one after another.
+ * A World is the process in its job: the launcher, MPI's life, the hosts, the cores, and the queue of started
+ * collectives. There is one per process. A dry world plans for ranks that do not exist. Only comm/ includes mpi.h. A
+ * program that no launcher started never calls MPI_Init.
+ *
+ * A Comm is a group of ranks. Every collective takes one; there is no global. Only the main thread calls these
+ * functions (MPI_THREAD_FUNNELED), except those with "any thread" in their comment. Started collectives of all groups
+ * of this process progress inside comm_poll() and every wait, because Open MPI moves data only inside its calls. In a
+ * group of one every collective does nothing. Ranks start the collectives of one group in the same order. Collectives
+ * of different groups may be started in any order, except with NCCL. There all ranks that share two groups start theirs
+ * in one order, because a GPU runs them one after another.
  */
 #ifndef TRAIN_GPT_COMM_COMM_H
 #define TRAIN_GPT_COMM_COMM_H
 
-#include "comm/world.h"
+#include <stddef.h>
+#include <stdint.h>
+
 #include "core/device.h"
+#include "core/ledger.h"
 #include "core/mesh.h"
 #include "core/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef struct World World; /* this process among all */
+typedef struct Comm  Comm;  /* a group of ranks */
+enum { COMM_NAME_CHARS = 16 }; /* characters of a group's name, the last 0 */
+
+/* --- the launcher, and this process among all ranks --------------------------------------------------------------- */
+
+/* Rank and size before MPI_Init, from the launcher's OMPI_COMM_WORLD_*, PMI_*, PMIX_*; SLURM_* only inside a step (in
+ * a batch script every rank of mpirun inherits the shell's SLURM_PROCID=0). */
+typedef struct {
+    int launched;   /* a launcher started this process, so MPI_Init is needed */
+    int rank, size; /* size is 0 if launched, but not known before MPI_Init (srun --mpi=pmix) */
+    int manager;    /* a process manager of MPI is there; srun without --mpi=pmix has none, exit 69 */
+} Launch;
+Launch launch_detect(void);
+/* Returns 1 if mpirun started the processes, which are then one job. Returns 0 if srun did, because its tasks may have
+ * different arguments. */
+int    launch_is_mpirun(Launch launch);
+/* Warns of a launcher's variables if that launcher does not run. */
+void   launch_explain_alone(void);
+/* Warns of SLURM tasks that a training of one process leaves idle. Other verbs need one process. */
+void   launch_explain_tasks(void);
+/* Returns the id of the Open MPI launcher on this host that started this process, maybe through scripts, with its name
+ * in name [16]; 0 if there is none. */
+long   launch_process(char *name);
+
+/* Prepares for faults before world_join, while the config is read: rank 0 alone reports a fault, and it ends the whole
+ * job. Costs nothing unless something fails. Exit 69 if the launcher's processes cannot find each other. */
+void world_expect(Launch launch);
+
+/* Joins the job: calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 if the MPI library cannot start. From
+ * then on an error of MPI ends the job with 77, naming rank, host and collective. All ranks call it together, and
+ * world_leave too. */
+World *world_join(Launch launch);
+/* Returns a world for a plan, as if this process were `rank` of `size`, alone on its host. Collectives of its groups
+ * move nothing and do not wait. Each notes its name, its group, the elements and the bytes that this rank would send.
+ * ledger is borrowed. Uses no MPI; several such worlds may live at once. */
+World *world_dry(int size, int rank, Ledger *ledger);
+Comm  *world_all(World *w);   /* the group of all ranks; its kind is COMM_RING at first. Owned by w */
+void   world_leave(World *w); /* all other groups must be freed before; barrier, MPI_Finalize */
+
+int         world_rank(const World *w);
+int         world_local_rank(const World *w);  /* number among the ranks of this host */
+int         world_local_size(const World *w);
+/* Returns the state of the process of this host's rank `local`; PROCESS_RUNS if it cannot be seen. Any thread may call
+ * it. */
+typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
+ProcessState world_neighbour(const World *w, int local);
+int          world_neighbour_is_gone(const World *w); /* 1 if any process of this host is gone */
+/* Tells the other ranks of this host that this one ends the job after an error that it has reported. SIGCONT carries
+ * its local rank. */
+void         world_tell_neighbours(void);
+const char *world_library(void);               /* "Open MPI 4.1.4", "MPICH 4.0.2" or "none" */
+const char *world_nccl(void);                  /* "NCCL 2.27.3" or "none" */
+
+/* Returns the number of cores that this rank should use, before OMP_NUM_THREADS is read. Widens a binding that leaves
+ * other cores of this host without a rank (Open MPI binds -np 1 to one core), and divides the rest. Prints one line of
+ * advice if it cannot widen, or if SLURM gave each rank one core of many. */
+int world_threads(World *w);
+
+/* Makes collectives over buckets, of all groups, work on s's device memory from now on. They wait for the work queued
+ * on s before their start. Work queued on s after comm_finish() waits for them (the host need not). On a GPU,
+ * collectives that follow no stream work on host memory. */
+void world_follow(World *w, Stream *s);
+
+/* Sets a function that is called now and then while a wait for a collective, or for NCCL's start or end, makes
+ * progress: such a long wait is no hang. progress may be NULL. */
+void world_watch(World *w, void (*progress)(void *ctx), void *ctx);
+void world_moved(World *w); /* calls the function of world_watch, for progress elsewhere */
+
+/* A collective: the one that this rank is in, otherwise the oldest in flight, otherwise the last one. Any thread may
+ * call world_last_call, also while the main thread hangs in the collective. Ranks of a group at the same point return
+ * the same number. -1 and "" if there was none yet. */
+typedef struct {
+    const char *name;      /* name: "all-reduce", "barrier", ... */
+    int64_t     number;    /* number in the group, from 0 */
+    double      since_ms;  /* clock_ms() at its begin */
+    int         has_ended; /* NCCL: 0 until comm_times has seen the end */
+    char        group[COMM_NAME_CHARS]; /* name of the group; "all" is the group of all ranks */
+} CommCall;
+CommCall world_last_call(const World *w);
+/* Writes "all-reduce 12" for the group of all ranks, or "tensor all-reduce 12" for another. Returns text. */
+enum { CALL_CHARS = 96 };
+const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]);
+/* Aborts NCCL's collectives of every group when this rank is lost. Called from any thread. An abort may hang, so this
+ * returns after at most wait_ms. */
+void world_abandon(World *w, double wait_ms);
+
+/* --- groups ------------------------------------------------------------------------------------------------------- */
 
 typedef enum { COMM_RING, COMM_MPI, COMM_NCCL } CommKind;
 typedef enum { COMM_SUM, COMM_MAX, COMM_MIN } CommReduce;
@@ -64,6 +161,10 @@ void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
 /* Concatenates the ranks' bytes on root in rank order. root gets a malloc'ed buffer and bytes_of_rank[size]
  * (malloc'ed); other ranks get NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
+/* Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such rank. All ranks
+ * call it together. c NULL: this process alone. */
+enum { COMM_FAULT_BYTES = 1024 };
+int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]);
 
 /* Sends bytes[r] bytes of `send` to each rank r, taken from `send` in order of r. Rank r receives them in order of
  * sender. bytes[size] is the same on all ranks, so `receive` holds size * bytes[own rank]. */
@@ -74,7 +175,7 @@ void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *recei
  * Several may be in flight. The memory must stay until comm_finish. 16-bit sums are added in f32 and rounded at each
  * addition. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
-/* Starts the sum of comm_reduce_scatter_start in the order of tree.h: the bits are the same for any number of ranks.
+/* Starts the sum of comm_reduce_scatter_start in the order of TreeNodes: the bits are the same for any number of ranks.
  * nodes [count], and x as the last, are this rank's nodes of the `leaves` given to comm_tree_open(). Each is F32 and
  * has the bucket's length. All of them become scratch except piece `rank` of x. */
 void comm_tree_open(Comm *c, int64_t leaves); /* called between sums; allocates small tables */
@@ -90,8 +191,6 @@ void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder ord
 /* Starts a sum: x (F32, BF16, F16; any shape and length) becomes the sum over ranks, with the same bits on all of
  * them. */
 void comm_all_reduce_start(Comm *c, Tensor x);
-/* Starts a maximum: x (F32 only) becomes the maximum over ranks. */
-void comm_all_reduce_max_start(Comm *c, Tensor x);
 /* Starts an all-reduce like comm_all_reduce_start, but reads x only after everything is done that `before`, another
  * group of this rank, has started so far. So x may be the result of `before`. */
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
@@ -119,7 +218,7 @@ void comm_set_on_host(Comm *c);
  * without the other ranks. */
 void comm_set_offline(Comm *c, int is_offline);
 
-void comm_poll(Comm *c); /* moves collectives along: world_poll of the group's world */
+void comm_poll(Comm *c); /* moves started collectives of all groups of the process along; cheap; never blocks */
 /* comm_next returns the number of this group's next collective over a bucket. comm_wait waits for all with numbers up
  * to `sequence`, comm_finish for all. A rank may wait here for its peers, so all of them must also call comm_wait or
  * comm_finish. */
@@ -133,7 +232,7 @@ void    comm_finish(Comm *c); /* waits for every collective this group has start
 void comm_reduce_scatter(Comm *c, Tensor x);
 void comm_all_gather(Comm *c, Tensor x);
 void comm_all_reduce(Comm *c, Tensor x);
-void comm_all_reduce_max(Comm *c, Tensor x);
+void comm_all_reduce_max(Comm *c, Tensor x); /* x (F32 only) becomes the maximum over ranks */
 
 /* Returns the bytes of buffers for the collectives of a group of this kind and size, for buckets of any length. They
  * are allocated on first use. The MPI library's own memory is not included. */
@@ -158,12 +257,12 @@ size_t comm_library_bytes(CommKind kind, int ranks, CommUse use);
 int comm_library_blocks(CommKind kind, CommUse use);
 
 /* Times of collectives.
- *   ring, MPI   measured on the host's clock. On a GPU a collective begins when its bucket has arrived in host memory. If a
- *               call waits and the followed stream's other work ends before that, it begins at that end, and so does
- *               exposed_ms
+ *   ring, MPI   measured on the host's clock. On a GPU a collective begins when its bucket has arrived in host memory.
+ *               If a call waits and the followed stream's other work ends before that, it begins at that end, and so
+ *               does exposed_ms
  *   NCCL        measured by events on the GPU, read without waiting: a later call counts collectives still in flight
- * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather of
- * the last step is not counted. */
+ * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather
+ * of the last step is not counted. */
 typedef struct {
     double  comm_ms;    /* from a collective's start to its end; time in which several of the group overlap counts
                          * once */
@@ -176,6 +275,56 @@ typedef struct {
 CommTimes comm_times(Comm *c); /* returns the times of this group since the last call, and resets them */
 /* Leaves the time so far out of the next comm_times. Collectives of NCCL that are counted late stay in it. */
 void comm_forget_times(Comm *c);
+
+/* --- the order of sums that no number of ranks changes ------------------------------------------------------------ */
+
+/* The order in which a step's gradients are added where no number of ranks may change a bit (parallel.deterministic).
+ *
+ * The step's K micro-batches are the leaves 0..K-1 of a binary tree over K padded to a power of two. A node is the sum
+ * of its two halves; a half without leaves is left out. Rank r has the leaves [r K/W, (r+1) K/W) and adds them to whole
+ * nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same tree. So the
+ * sum does not depend on which rank makes an addition. */
+
+/* A node of the tree: leaves [first, first + leaves). leaves is a power of two, first a multiple of it. */
+typedef struct { int64_t first, leaves; } TreeNode;
+
+enum { TREE_MOST = 64 }; /* most nodes of a run of leaves: sizes rise by powers of two, then fall */
+
+/* Nodes in the order of their leaves, contiguous; no two of them are the two halves of another node. */
+typedef struct { int count; TreeNode node[TREE_MOST]; } TreeNodes;
+
+/* Appends a node and joins the last two as long as they are halves of one. Returns the number of joins: for each, the
+ * last sum is added to the last but one. When all leaves are there, the remaining nodes are added from the last to the
+ * first, because the halves left out are at the end. */
+int tree_push(TreeNodes *nodes, TreeNode node);
+
+/* Returns the nodes of the leaves of `rank`, if `ranks` ranks divide `leaves` leaves. ranks divides leaves. */
+TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank);
+
+/* Returns the most buffers any rank needs for its nodes while it computes a leaf. On one rank, and if leaves and ranks
+ * are powers of two, that is at most ceil(log2 leaves). On other numbers of ranks, whose leaves begin anywhere, it is
+ * at most 2 ceil(log2(leaves / ranks)). */
+int tree_buffers(int64_t leaves, int ranks);
+
+/* --- for tests and benches: times of collectives, and MPI's own collectives --------------------------------------- */
+
+/* Writes the last collectives over buckets (at most 128) of all groups, oldest first, in times of clock_ms(). Returns
+ * their number. */
+typedef struct {
+    const char *name;      /* name of the collective */
+    int64_t number;        /* number in its group, as in CommCall */
+    int64_t sequence;      /* number among the process's collectives over buckets, from 0 */
+    double  start_ms;
+    double  first_send_ms; /* 0 if nothing is posted yet */
+    double  end_ms;        /* 0 in flight; otherwise when a poll or finish (NCCL: comm_times) saw it end */
+    char    group[COMM_NAME_CHARS];
+} CommTrace;
+int world_trace(const World *w, CommTrace *out, int max);
+
+/* MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program. */
+void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems); /* out [q], x [W*q] */
+void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
+void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
 
 #ifdef __cplusplus
 }

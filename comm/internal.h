@@ -1,16 +1,17 @@
 /* internal.h - types and functions that the files of comm/ share; nobody else includes it.
  *
- *   world.c                                   this process among all
- *   comm.c                                    groups and their small blocking calls
- *   queue.c                                   the started collectives of all groups, and their clock
- *   ring.c, tree_sum.c, collectives_mpi.c     the progress of one of them, on host memory
- *   pair.c                                    messages from one rank to another, also of an exchange, on host memory
- *   staging.cu                                copies of GPU memory to that host memory and back
- *   nccl.cu                                   collectives in a queue of its own, on the GPU
- *   mpi.c                                     the launcher's side of MPI, and the small blocking calls over MPI
+ *   launch.c   what the launcher gave this process: its rank, and its cores
+ *   world.c    this process among all
+ *   comm.c     groups and their small blocking calls
+ *   queue.c    the started collectives of all groups, and their clock
+ *   ring.c     the progress of one of them, or of a message from one rank to another, on host memory
+ *   tree.c     the progress of a sum in the order of TreeNodes
+ *   mpi.c      the launcher's side of MPI, the small blocking calls over MPI, and MPI's own collectives over buckets
+ *   staging.cu copies of GPU memory to the host memory of ring.c, tree.c and mpi.c, and back
+ *   nccl.cu    collectives in a queue of its own, on the GPU
  *
- * In a build without MPI, no_mpi.c replaces ring.c, pair.c, collectives_mpi.c and mpi.c. In a build without CUDA,
- * staging.c and nccl.c replace the .cu files.
+ * In a build without MPI, no_mpi.c replaces ring.c, mpi.c and a part of tree.c. In a build without CUDA, staging.c and
+ * nccl.c replace the .cu files.
  */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
 #define TRAIN_GPT_COMM_INTERNAL_H
@@ -25,8 +26,6 @@ typedef int MPI_Request;
 #include <sys/types.h>
 
 #include "comm/comm.h"
-#include "comm/trace.h"
-#include "comm/tree.h"
 #include "core/failpoints.h"
 
 #ifdef __cplusplus
@@ -46,8 +45,11 @@ enum {
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 enum { NOT_STAGED = -2 };
-typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE, OP_EXCHANGE } OpKind;
-static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send", "receive", "exchange"};
+typedef enum {
+    OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE, OP_EXCHANGE
+} OpKind;
+static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send",
+                                       "receive", "exchange"};
 /* Returns whether an Op is a message. The queue holds an exchange as its messages. */
 static inline int op_is_message(OpKind kind) { return kind == OP_SEND || kind == OP_RECEIVE; }
 static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE || kind == OP_ALL_MAX; }
@@ -102,6 +104,7 @@ struct World {
     Op      *op;                /* owned; the queue: collectives in flight of all groups, in start order */
     int      ops, op_room;
     int64_t  started;           /* number of collectives over buckets started so far */
+    int64_t  stalled;           /* a test's rule: collectives from this sequence number on never begin */
     CommCall blocking;          /* the small blocking call that the main thread is in, or was in last */
     CommTrace trace[TRACES];    /* sequence s is in place s % TRACES */
 
@@ -130,7 +133,7 @@ struct Comm {
     int64_t  sent;              /* bytes sent by collectives over buckets, since comm_times */
     char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
     int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
-    struct Tree *tree;          /* owned by tree_sum.c; NULL before comm_tree_open       */
+    struct Tree *tree;          /* owned by tree.c; NULL before comm_tree_open       */
     struct Nccl *nccl;          /* owned by nccl.cu; NULL without NCCL */
 
     double    busy_since_ms;    /* when, after a time without collectives, the first of those in flight began */
@@ -138,7 +141,7 @@ struct Comm {
     CommTimes waits;            /* times of the small blocking calls */
 };
 
-/* threads.c: returns the number of processors that the ranks of this host may use together. */
+/* launch.c: returns the number of processors that the ranks of this host may use together. */
 int threads_host_processors(World *w);
 
 /* world.c: reports an error of a peer or the network, with rank, host and collective, and ends the job. */
@@ -167,12 +170,9 @@ void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* makes c 
 int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
 /* notes a collective that sends so many bytes */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
-void  comm_note_wait(Comm *c, int64_t number); /* notes that the host waits here for the group's collective of this
-                                                * number */
 void  comm_drop(Comm *c);
 
 /* mpi.c: functions of the process. group_all makes c the group of all ranks, group_split a subgroup of parent. */
-void world_expect_ranks(Launch launch);
 void world_start(World *w, Launch launch);
 void world_stop(World *w);
 void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes);
@@ -182,8 +182,8 @@ void group_free(Comm *c);
 /* Blocking calls. Started collectives progress meanwhile. */
 void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
-void  group_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
-void  group_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
+typedef enum { NUMBERS_F64, NUMBERS_I64 } NumberType;
+void  group_all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op);
 void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive);
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
@@ -219,17 +219,16 @@ void nccl_join(Comm *c, GatherOrder order); /* collectives started until nccl_jo
 void nccl_join_end(Comm *c);
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
-void nccl_abandon(World *w, double wait_ms); /* aborts every group's communicator */
 void nccl_read_times(Comm *c); /* adds the collectives that have ended to times and trace */
 
-/* ring.c and collectives_mpi.c. The caller sets op->comm, kind, x, sequence, number, total_bytes and piece_bytes. A
+/* ring.c and mpi.c. The caller sets op->comm, kind, x, sequence, number, total_bytes and piece_bytes. A
  * progress function returns whether something moved. */
 int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
 void ring_start(Op *op, int way);                /* way: 0, ... */
 int  ring_progress(Op *op);
 void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
-void pair_start(Op *op);                         /* pair.c */
+void pair_start(Op *op);                         /* a message; ring.c */
 int  pair_progress(Op *op);
 /* Returns the tag of an op's messages. Messages between two ranks keep their order, so tags differ only among messages
  * in flight. 32767 is the least limit that MPI allows. */
@@ -237,7 +236,7 @@ static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
 void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
 
-/* tree_sum.c: the nodes of all ranks in the order of their leaves. */
+/* tree.c: the nodes of all ranks in the order of their leaves. */
 typedef struct { int rank, index; /* number among the rank's own nodes */ TreeNode node; } TreePart;
 struct Tree {
     int64_t   leaves;
@@ -257,6 +256,8 @@ void tree_sum_start(Op *op);
 int  tree_sum_progress(Op *op);
 
 #ifndef NO_MPI
+enum { MPI_MOST_BYTES = 1 << 30 }; /* longest message, because MPI counts with int */
+int           mpi_is_done(const Comm *c, MPI_Request *request); /* returns whether the request is complete */
 NORETURN void mpi_failed(const World *w, const char *call, int code, const char *file, int line);
 #define MPI_CHECK(w, call)                                                              \
     do {                                                                                \

@@ -1,11 +1,12 @@
-/* mpi.c - MPI's life in this program: start, end, abort, who is where; groups; and the small blocking calls, cut where
- * a count is an int.
+/* mpi.c - MPI's life in this program: start, end, abort, who is where; groups; the small blocking calls, cut where a
+ * count is an int; and MPI's own collectives over buckets.
  *
  * Each small blocking call starts MPI's non-blocking call and waits. Every collective in flight progresses during the
  * wait, because a peer may need one of another group before it reaches this call.
  */
 #ifndef NO_MPI
 #include <ifaddrs.h>
+#include <limits.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +17,11 @@
 #include "core/clock.h"
 #include "core/xalloc.h"
 
-enum { PIECE_BYTES = 1 << 30 }; /* longest message, because MPI counts with int */
-
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 #if defined(OMPI_MAJOR_VERSION)
-static const char library[] = "Open MPI " TEXT(OMPI_MAJOR_VERSION) "." TEXT(OMPI_MINOR_VERSION) "." TEXT(OMPI_RELEASE_VERSION);
+static const char library[] =
+    "Open MPI " TEXT(OMPI_MAJOR_VERSION) "." TEXT(OMPI_MINOR_VERSION) "." TEXT(OMPI_RELEASE_VERSION);
 static const char srun_option[] = "--mpi=pmix";
 #elif defined(MPICH_VERSION)
 static const char library[] = "MPICH " MPICH_VERSION;
@@ -38,6 +38,12 @@ NORETURN void mpi_failed(const World *w, const char *call, int code, const char 
     MPI_Error_string(code, text, &length);
     snprintf(why, sizeof why, "%s (%s, %s:%d)", text, call, file, line);
     world_failed(w, why);
+}
+
+int mpi_is_done(const Comm *c, MPI_Request *request) {
+    int done;
+    MPI_CHECK(c->world, MPI_Test(request, &done, MPI_STATUS_IGNORE));
+    return done;
 }
 
 /* --- hosts with IPv4 and IPv6 addresses --------------------------------------------------------------------------- */
@@ -77,7 +83,8 @@ static void prefer_ipv4(void) {
     MPI_Get_library_version(version, &length);
     if (strncmp(version, "Open MPI v5.0.", 14) != 0 || is_set_by_user() || getifaddrs(&all) != 0) return;
     for (struct ifaddrs *a = all; a; a = a->ifa_next)
-        has_ipv4 |= a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK) && is_included(a->ifa_name);
+        has_ipv4 |= a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK) &&
+                    is_included(a->ifa_name);
     freeifaddrs(all);
     if (has_ipv4) setenv("OMPI_MCA_" FAMILY, "6", 1);
 }
@@ -109,11 +116,12 @@ static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
         fail(EXIT_NODEVICE,
-             "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a batch script, "
-             "mpirun (scripts/train.sbatch does either)",
+             "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a "
+             "batch script, mpirun (scripts/train.sbatch does either)",
              expected, library, srun_option, expected);
     fail(EXIT_NODEVICE,
-         "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or MPI=ompi-c",
+         "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or "
+         "MPI=ompi-c",
          expected, library, library);
 }
 
@@ -123,7 +131,8 @@ static int expected_ranks(Launch launch) {
     return tasks ? atoi(tasks) : 1;
 }
 
-void world_expect_ranks(Launch launch) {
+void world_expect(Launch launch) {
+    if (!launch.launched) return;
     if (!launch.manager) refuse_lone_ranks(launch, expected_ranks(launch));
     error_set_rank(launch.rank, expected_ranks(launch), abort_job);
     error_set_join(join_job);
@@ -205,12 +214,7 @@ void group_free(Comm *c) {
 
 static void await(const Comm *c, MPI_Request request) {
     double moved = clock_ms();
-    int    done = 0;
-    for (;;) {
-        MPI_CHECK(c->world, MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-        if (done) return;
-        queue_turn(c->world, &moved);
-    }
+    while (!mpi_is_done(c, &request)) queue_turn(c->world, &moved);
 }
 
 void group_barrier(Comm *c) {
@@ -219,43 +223,24 @@ void group_barrier(Comm *c) {
     await(c, request);
 }
 
-static int piece_at(size_t at, size_t bytes) { return (int)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES); }
+static int piece_at(size_t at, size_t bytes) {
+    return (int)(bytes - at < MPI_MOST_BYTES ? bytes - at : MPI_MOST_BYTES);
+}
 
 void group_broadcast(Comm *c, void *data, size_t bytes, int root) {
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+    for (size_t at = 0; at < bytes; at += MPI_MOST_BYTES) {
         MPI_Request request;
         MPI_CHECK(c->world, MPI_Ibcast((char *)data + at, piece_at(at, bytes), MPI_BYTE, root, c->small, &request));
         await(c, request);
     }
 }
 
-static MPI_Op operation(CommReduce op) { return op == COMM_SUM ? MPI_SUM : op == COMM_MAX ? MPI_MAX : MPI_MIN; }
-
-void group_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
-    MPI_Request request;
-    MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, operation(op), c->small, &request));
+void group_all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op) {
+    MPI_Request  request;
+    MPI_Datatype of = type == NUMBERS_F64 ? MPI_DOUBLE : MPI_INT64_T;
+    MPI_Op       operation = op == COMM_SUM ? MPI_SUM : op == COMM_MAX ? MPI_MAX : MPI_MIN;
+    MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, values, count, of, operation, c->small, &request));
     await(c, request);
-}
-void group_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
-    MPI_Request request;
-    MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, operation(op), c->small, &request));
-    await(c, request);
-}
-
-static void send_bytes(Comm *c, const char *data, size_t bytes, int to) {
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-        MPI_Request request;
-        MPI_CHECK(c->world, MPI_Isend(data + at, piece_at(at, bytes), MPI_BYTE, to, 0, c->small, &request));
-        await(c, request);
-    }
-}
-
-static void receive_bytes(Comm *c, char *data, size_t bytes, int from) {
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-        MPI_Request request;
-        MPI_CHECK(c->world, MPI_Irecv(data + at, piece_at(at, bytes), MPI_BYTE, from, 0, c->small, &request));
-        await(c, request);
-    }
 }
 
 /* Exchanges with the ranks at each distance in succession: sends to one while it receives from the other. */
@@ -266,7 +251,8 @@ void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rece
         size_t at = 0;
         for (int r = 0; r < to; r++) at += bytes[r];
         if (away == 0 && mine > 0) memcpy(receive + (size_t)c->rank * mine, send + at, mine);
-        for (size_t sent = 0, got = 0; away > 0 && (sent < bytes[to] || got < mine); sent += PIECE_BYTES, got += PIECE_BYTES) {
+        for (size_t sent = 0, got = 0; away > 0 && (sent < bytes[to] || got < mine);
+             sent += MPI_MOST_BYTES, got += MPI_MOST_BYTES) {
             MPI_Request out = MPI_REQUEST_NULL, in = MPI_REQUEST_NULL;
             if (got < mine)
                 MPI_CHECK(c->world, MPI_Irecv(receive + (size_t)from * mine + got, piece_at(got, mine), MPI_BYTE, from,
@@ -277,6 +263,19 @@ void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rece
             await(c, in);
             await(c, out);
         }
+    }
+}
+
+/* Sends data to rank `peer`, or receives it from there. */
+typedef enum { BYTES_SEND, BYTES_RECEIVE } BytesWay;
+static void move_bytes(Comm *c, BytesWay way, void *data, size_t bytes, int peer) {
+    for (size_t at = 0; at < bytes; at += MPI_MOST_BYTES) {
+        MPI_Request request;
+        char       *from = (char *)data + at;
+        int         piece = piece_at(at, bytes);
+        if (way == BYTES_SEND) MPI_CHECK(c->world, MPI_Isend(from, piece, MPI_BYTE, peer, 0, c->small, &request));
+        else MPI_CHECK(c->world, MPI_Irecv(from, piece, MPI_BYTE, peer, 0, c->small, &request));
+        await(c, request);
     }
 }
 
@@ -291,7 +290,7 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
     MPI_CHECK(c->world, MPI_Igather(&mine, 1, MPI_UINT64_T, of, 1, MPI_UINT64_T, root, c->small, &request));
     await(c, request);
     if (c->rank != root) {
-        send_bytes(c, (const char *)data, bytes, root);
+        move_bytes(c, BYTES_SEND, (void *)data, bytes, root);
         return NULL;
     }
     size_t total = 0;
@@ -299,10 +298,70 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
     free(of);
     char *all = xmalloc(total, "what a rank gathers"), *to = all;
     for (int r = 0; r < c->size; r++) {
-        if (r != root) receive_bytes(c, to, (*bytes_of_rank)[r], r);
+        if (r != root) move_bytes(c, BYTES_RECEIVE, to, (*bytes_of_rank)[r], r);
         else if (bytes) memcpy(to, data, bytes);
         to += (*bytes_of_rank)[r];
     }
     return all;
+}
+
+/* --- parallel.comm = mpi: the library's own collectives, for comparison with the ring ----------------------------- */
+
+static int int_count(int64_t count) {
+    if (count > INT_MAX)
+        fail(EXIT_CONFIG, "parallel.comm: \"mpi\" counts up to %d elements, this bucket has %lld; use \"ring\"",
+             INT_MAX, (long long)count);
+    return (int)count;
+}
+
+/* MPI leaves an in-place reduce-scatter at the front of the memory. collectives_mpi_progress() moves it to this rank's
+ * piece at the end. */
+void collectives_mpi_start(Op *op) {
+    Comm *c = op->comm;
+    void *x = op->x.data;
+    int   piece = int_count(op->piece_bytes / (int64_t)dtype_bytes(op->x.type));
+    op->messages = 1;
+    op->sent = op->to_send = 1;
+    op->first_send_ms = clock_ms();
+    switch (op->kind) {
+        case OP_REDUCE_SCATTER:
+            MPI_CHECK(c->world,
+                      MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
+            break;
+        case OP_ALL_GATHER: /* any type's bytes; a piece counted in elements of the type keeps counts small */
+            MPI_CHECK(c->world,
+                      MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece,
+                                     dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T, c->ring, &op->send[0]));
+            break;
+        case OP_ALL_REDUCE:
+        case OP_ALL_MAX:
+            MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT,
+                                               op->kind == OP_ALL_MAX ? MPI_MAX : MPI_SUM, c->ring, &op->send[0]));
+            break;
+        case OP_TREE_SUM:
+        case OP_SEND:
+        case OP_RECEIVE:
+        case OP_EXCHANGE: CHECK(0, "MPI adds in an order of its own, and messages are ring.c's");
+    }
+}
+
+int collectives_mpi_progress(Op *op) {
+    Comm *c = op->comm;
+    if (!mpi_is_done(c, &op->send[0])) return 0;
+    char *x = (char *)op->x.data;
+    if (op->kind == OP_REDUCE_SCATTER && c->rank > 0) memcpy(x + c->rank * op->piece_bytes, x, (size_t)op->piece_bytes);
+    op->received = 1;
+    return 1;
+}
+
+void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems) {
+    MPI_CHECK(c->world, MPI_Reduce_scatter_block(x, out, int_count(piece_elems), MPI_FLOAT, MPI_SUM, c->small));
+}
+void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems) {
+    MPI_CHECK(c->world,
+              MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, int_count(piece_elems), MPI_FLOAT, c->small));
+}
+void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems) {
+    MPI_CHECK(c->world, MPI_Allreduce(MPI_IN_PLACE, x, int_count(piece_elems * c->size), MPI_FLOAT, MPI_SUM, c->small));
 }
 #endif

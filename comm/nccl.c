@@ -1,4 +1,5 @@
-/* nccl.c - a build without NCCL, such as the CPU's: nccl_open() reports that, and no other function here has an effect. */
+/* nccl.c - a build without NCCL, such as that for the CPU. nccl_open() reports that, and no other function here has an
+ * effect. */
 #include "comm/internal.h"
 
 int comm_library_blocks(CommKind kind, CommUse use) { return (void)kind, (void)use, 0; }
@@ -21,5 +22,5 @@ void nccl_join(Comm *c, GatherOrder order) { (void)c, (void)order; }
 void nccl_join_end(Comm *c) { (void)c; }
 void nccl_poll(Comm *c) { (void)c; }
 void nccl_wait(Comm *c, int64_t number) { (void)c, (void)number; }
-void nccl_abandon(World *w, double wait_ms) { (void)w, (void)wait_ms; }
+void world_abandon(World *w, double wait_ms) { (void)w, (void)wait_ms; }
 void nccl_read_times(Comm *c) { (void)c; }

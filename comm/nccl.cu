@@ -82,7 +82,8 @@ static int is_out_of_memory(ncclResult_t result, const char *detail) {
 
 /* Returns 77 for a fault of a peer or the network, 70 for one of this program or CUDA. */
 static int exit_code_of(ncclResult_t result) {
-    return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER : EXIT_INTERNAL;
+    return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER
+                                                                                              : EXIT_INTERNAL;
 }
 
 /* Waits until the thread that aborted ends the process. An abort frees the communicator, so the main thread then calls
@@ -108,7 +109,7 @@ struct Inside {
 /* Aborts every communicator, because kernels of other ranks spin on ours. Each abort has its own thread: it may hang,
  * and this thread waits at most wait_ms. All run at once, because on the stream one may wait for another. If the main
  * thread is in a call of NCCL, the abort waits for its end, up to LEAVE_MS. */
-void nccl_abandon(World *w, double wait_ms) {
+void world_abandon(World *w, double wait_ms) {
     auto left = std::make_shared<std::atomic<int>>(0);
     for (const Comm *c = __atomic_load_n(&w->groups, __ATOMIC_ACQUIRE); c; c = c->next) {
         ncclComm_t comm = c->nccl ? c->nccl->comm : NULL;
@@ -116,7 +117,9 @@ void nccl_abandon(World *w, double wait_ms) {
         if (!comm || __atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) continue;
         ++*left;
         std::thread([comm, n, left] {
-            for (double begin = clock_ms(); __atomic_load_n(&n->inside, __ATOMIC_SEQ_CST) && clock_ms() - begin < LEAVE_MS;) usleep(PAUSE_US);
+            for (double begin = clock_ms();
+                 __atomic_load_n(&n->inside, __ATOMIC_SEQ_CST) && clock_ms() - begin < LEAVE_MS;)
+                usleep(PAUSE_US);
             ncclCommAbort(comm);
             --*left;
         }).detach();
@@ -132,7 +135,7 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
     if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread makes no more calls */
-    nccl_abandon(c->world, 0);
+    world_abandon(c->world, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
          world_rank(c->world), comm_host(c, c->rank), device_id(), why);
 }
@@ -142,13 +145,6 @@ static int64_t current_collective(const Nccl *n) {
     int64_t i = n->read;
     while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].end) == cudaSuccess) i++;
     return i;
-}
-
-static void check_answer(Comm *c, ncclResult_t state) {
-    char name[NAME_CHARS];
-    if (state == ncclSuccess || state == ncclInProgress) return;
-    int is_idle = c->nccl->started == 0;
-    nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(c->nccl), name), state, exit_code_of(state));
 }
 
 /* Polls until the last call is done. With a pause, in a start or an end, the watchdog sees no hang before SETUP_MS. */
@@ -169,7 +165,8 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
 /* Checks a call inside a group of NCCL. Nothing is in flight before the group ends, so "in progress" is a fault here.
  * If settle() polled it, the communicator would look fine and the message would be missing. */
 static ncclResult_t in_group(Comm *c, ncclResult_t result) {
-    if (result == ncclInProgress) nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, EXIT_INTERNAL);
+    if (result == ncclInProgress)
+        nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, EXIT_INTERNAL);
     return result;
 }
 
@@ -197,21 +194,27 @@ static cudaStream_t queue_for(const Comm *c) {
     return c->is_inline && c->world->followed ? stream_queue(c->world->followed) : c->nccl->queue;
 }
 
-/* Queues one message as a group of its own, because NCCL counts groups on both ranks of a pair. */
-static ncclResult_t enqueue_message(Comm *c, OpKind kind, Tensor x) {
+/* Queues messages as one group, so that NCCL runs them at once. NCCL would refuse an empty group. */
+static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int count, cudaStream_t queue) {
     Inside       inside(c);
-    ncclResult_t result = ncclGroupStart();
-    size_t       elems = (size_t)tensor_elems(x);
-    if (result == ncclSuccess && kind == OP_SEND)
-        result = in_group(c, ncclSend(x.data, elems, type_of(x.type), 1, c->nccl->comm, c->nccl->queue));
-    if (result == ncclSuccess && kind == OP_RECEIVE)
-        result = in_group(c, ncclRecv(x.data, elems, type_of(x.type), 0, c->nccl->comm, c->nccl->queue));
-    ncclResult_t ended = ncclGroupEnd();
+    ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
+    for (int k = 0; k < count && result == ncclSuccess; k++) {
+        CommMessage    m = message[k];
+        size_t         elems = (size_t)tensor_elems(m.x);
+        ncclDataType_t type = type_of(m.x.type);
+        result = in_group(c, m.kind == EXCHANGE_SEND ? ncclSend(m.x.data, elems, type, m.peer, c->nccl->comm, queue)
+                                                     : ncclRecv(m.x.data, elems, type, m.peer, c->nccl->comm, queue));
+    }
+    ncclResult_t ended = count > 0 ? ncclGroupEnd() : ncclSuccess;
     return result == ncclSuccess ? ended : result;
 }
 
+/* Queues a collective. A message of a pair is a group of its own, because NCCL counts groups on both ranks. */
 static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
-    if (op_is_message(kind)) return enqueue_message(c, kind, x);
+    if (op_is_message(kind)) {
+        CommMessage message = {kind == OP_SEND ? EXCHANGE_SEND : EXCHANGE_RECEIVE, 1 - c->rank, x};
+        return enqueue_messages(c, &message, 1, c->nccl->queue);
+    }
     Inside       inside(c);
     const Nccl  *n = c->nccl;
     cudaStream_t queue = queue_for(c);
@@ -226,11 +229,6 @@ static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
 
 /* --- the communicator --------------------------------------------------------------------------------------------- */
 
-/* Selects the ring algorithm. The topology of the machine and the length then fix the order of a sum, and both are the
- * same in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results
- * of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
-static void fix_algorithm(void) { setenv("NCCL_ALGO", "Ring", 0); }
-
 static void make_events(Nccl *n) {
     CUDA_CHECK(cudaEventCreateWithFlags(&n->reached, cudaEventDisableTiming));
     for (int i = 0; i < TRACES; i++) {
@@ -241,22 +239,6 @@ static void make_events(Nccl *n) {
         CUDA_CHECK(cudaEventCreate(&n->wait[i].begin));
         CUDA_CHECK(cudaEventCreate(&n->wait[i].end));
     }
-}
-
-/* Queues a message from every rank to every other, as the exchanges of a step do: piece r of x to rank r, and one from
- * it. */
-static ncclResult_t enqueue_round(Comm *c, Tensor x, Tensor room) {
-    Inside       inside(c);
-    ncclResult_t result = ncclGroupStart();
-    for (int r = 0; r < c->size; r++) {
-        if (r == c->rank || result != ncclSuccess) continue;
-        int64_t at = (int64_t)r * LAYOUT_ALIGN;
-        result = in_group(c, ncclSend(ptr<float>(x) + at, LAYOUT_ALIGN, ncclFloat32, r, c->nccl->comm, queue_for(c)));
-        if (result == ncclSuccess)
-            result = in_group(c, ncclRecv(ptr<float>(room) + at, LAYOUT_ALIGN, ncclFloat32, r, c->nccl->comm, queue_for(c)));
-    }
-    ncclResult_t ended = ncclGroupEnd();
-    return result == ncclSuccess ? ended : result;
 }
 
 /* Waits until everything on the stream has ended. */
@@ -288,21 +270,21 @@ static void connect_peers(Comm *c) {
     OpKind       first = !c->is_pair ? OP_REDUCE_SCATTER : c->rank == 0 ? OP_SEND : OP_RECEIVE;
     ncclResult_t result = await_end(c, enqueue(c, first, x));
     if (result == ncclSuccess && !c->is_pair) result = await_end(c, enqueue(c, OP_ALL_GATHER, x));
-    if (result == ncclSuccess && c->exchanges && c->size > 1) result = await_end(c, enqueue_round(c, x, room));
+    if (result == ncclSuccess && c->exchanges && c->size > 1) {
+        /* Each rank sends piece r of x to rank r, and receives one from it, as in the exchanges of a step. */
+        CommMessage *message =
+            (CommMessage *)xmalloc(2 * sizeof *message * (size_t)c->size, "the first messages of a group");
+        int          count = 0;
+        for (int r = 0; r < c->size; r++) {
+            if (r == c->rank) continue;
+            message[count++] = {EXCHANGE_SEND, r, tensor_slice(x, r * LAYOUT_ALIGN, LAYOUT_ALIGN)};
+            message[count++] = {EXCHANGE_RECEIVE, r, tensor_slice(room, r * LAYOUT_ALIGN, LAYOUT_ALIGN)};
+        }
+        result = await_end(c, enqueue_messages(c, message, count, queue_for(c)));
+        free(message);
+    }
     if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, exit_code_of(result));
     CUDA_CHECK(cudaFree(both.data));
-}
-
-/* Returns the one stream of all groups. A pair has its own, because a message may wait for its peer while others
- * continue. */
-static cudaStream_t queue_of(Comm *c) {
-    int          least, greatest;
-    cudaStream_t queue;
-    if (c->world->nccl_queue && !c->is_pair) return (cudaStream_t)c->world->nccl_queue;
-    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CUDA_CHECK(cudaStreamCreateWithPriority(&queue, cudaStreamNonBlocking, greatest));
-    if (!c->is_pair) c->world->nccl_queue = queue;
-    return queue;
 }
 
 #define TEXT_OF(x) #x
@@ -314,19 +296,28 @@ const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MIN
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = device_multiprocessors() / 8;
     if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;
-    return comm_max_blocks(use == COMM_FOR_PAIR ? NCCL_PAIR_BLOCKS : eighth < 1 ? 1 : eighth > NCCL_BLOCKS ? NCCL_BLOCKS : eighth);
+    return comm_max_blocks(use == COMM_FOR_PAIR   ? NCCL_PAIR_BLOCKS
+                           : eighth < 1           ? 1
+                           : eighth > NCCL_BLOCKS ? NCCL_BLOCKS
+                                                  : eighth);
 }
 
 void nccl_open(Comm *c) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
-    CommUse      use = c->is_pair ? COMM_FOR_PAIR : c->exchanges ? COMM_FOR_MESSAGES : c->is_inline ? COMM_FOR_INLINE : COMM_FOR_BUCKETS;
+    CommUse      use = c->is_pair     ? COMM_FOR_PAIR
+                       : c->exchanges ? COMM_FOR_MESSAGES
+                       : c->is_inline ? COMM_FOR_INLINE
+                                      : COMM_FOR_BUCKETS;
     int          blocks = comm_library_blocks(COMM_NCCL, use);
     config.blocking = 0;
     if (blocks) config.minCTAs = 1, config.maxCTAs = blocks;
     Nccl *n = c->nccl = (Nccl *)xcalloc(1, sizeof *n, "a communicator");
     n->joined = -1;
-    fix_algorithm();
+    /* The ring algorithm. The topology of the machine and the length then fix the order of a sum, and both are the same
+     * in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results
+     * of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
+    setenv("NCCL_ALGO", "Ring", 0);
     if (c->rank == 0) {
         ncclResult_t result = ncclGetUniqueId(&id);
         if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
@@ -334,7 +325,14 @@ void nccl_open(Comm *c) {
     comm_broadcast(c, &id, sizeof id, 0);
     ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), PAUSE_US);
     if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
-    n->queue = queue_of(c);
+    /* All groups have one stream. A pair has its own, because a message may wait for its peer while others continue. */
+    n->queue = (cudaStream_t)c->world->nccl_queue;
+    if (!n->queue || c->is_pair) {
+        int least, greatest;
+        CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        CUDA_CHECK(cudaStreamCreateWithPriority(&n->queue, cudaStreamNonBlocking, greatest));
+        if (!c->is_pair) c->world->nccl_queue = n->queue;
+    }
     make_events(n);
     connect_peers(c);
 }
@@ -404,18 +402,20 @@ static ncclResult_t enqueue_chunk(Comm *c, Tensor x, const Tensor *nodes, int64_
     for (int i = 0; i < t->parts && result == ncclSuccess; i++) {
         const TreePart *part = &t->part[i];
         int             is_own = part->rank == c->rank;
-        t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first : n->received + i * most;
-        if (!is_own) result = in_group(c, ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue));
+        t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first
+                          : n->received + i * most;
+        if (!is_own)
+            result = in_group(c, ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue));
     }
     for (int to = 0; to < c->size; to++)
         for (int k = 0; k < t->mine && to != c->rank && result == ncclSuccess; k++)
-            result = in_group(c, ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems, ncclFloat32, to,
-                                          n->comm, n->queue));
+            result = in_group(c, ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first,
+                                          (size_t)elems, ncclFloat32, to, n->comm, n->queue));
     ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;
 }
 
-/* Queues the sum in the order of tree.h, as tree_sum.c does, on our stream: each chunk is added before the next is
+/* Queues the sum in the order of TreeNodes, as tree.c does, on our stream: each chunk is added before the next is
  * received. */
 static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     Nccl              *n = c->nccl;
@@ -430,7 +430,8 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
         result = settle(c, result, 0);
         if (result != ncclSuccess) return result;
         float *sum = tree_fold(t, t->at, elems, add_on_device, &ours);
-        if (sum != out) CUDA_CHECK(cudaMemcpyAsync(out, sum, (size_t)elems * sizeof(float), cudaMemcpyDeviceToDevice, n->queue));
+        if (sum != out)
+            CUDA_CHECK(cudaMemcpyAsync(out, sum, (size_t)elems * sizeof(float), cudaMemcpyDeviceToDevice, n->queue));
     }
     return ncclSuccess;
 }
@@ -471,14 +472,14 @@ void nccl_join(Comm *c, GatherOrder order) {
     c->nccl->joined_before = order == GATHERS_BEHIND;
 }
 
-static ncclResult_t end_group(Comm *c) {
-    Inside inside(c);
-    return ncclGroupEnd();
-}
-
 /* Ends the call. Its collectives are one kernel on the GPU and end together. */
 void nccl_join_end(Comm *c) {
-    ncclResult_t result = settle(c, end_group(c), 0);
+    ncclResult_t result;
+    {
+        Inside inside(c);
+        result = ncclGroupEnd();
+    }
+    result = settle(c, result, 0);
     for (int64_t i = c->nccl->joined; i < c->nccl->started; i++) end(c, i, result);
     c->nccl->joined = -1;
 }
@@ -495,26 +496,11 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     end(c, i, kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0));
 }
 
-/* Queues the messages as one group, so that NCCL runs them at once. NCCL would refuse an empty group. */
-static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int count) {
-    Inside       inside(c);
-    ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
-    for (int k = 0; k < count && result == ncclSuccess; k++) {
-        Tensor x = message[k].x;
-        size_t all = (size_t)tensor_elems(x);
-        result = message[k].kind == EXCHANGE_SEND ? ncclSend(x.data, all, type_of(x.type), message[k].peer, c->nccl->comm, queue_for(c))
-                                                 : ncclRecv(x.data, all, type_of(x.type), message[k].peer, c->nccl->comm, queue_for(c));
-        result = in_group(c, result);
-    }
-    ncclResult_t ended = count > 0 ? ncclGroupEnd() : ncclSuccess;
-    return result == ncclSuccess ? ended : result;
-}
-
 void nccl_exchange(Comm *c, const CommMessage *message, int count) {
     int64_t elems = 0;
     for (int k = 0; k < count; k++) elems += tensor_elems(message[k].x);
     int64_t i = begin(c, elems, 0);
-    end(c, i, settle(c, enqueue_messages(c, message, count), 0));
+    end(c, i, settle(c, enqueue_messages(c, message, count, queue_for(c)), 0));
 }
 
 /* Checks the communicator for errors. Queries no event: a poll may come while the followed stream is recorded into a
@@ -527,7 +513,11 @@ void nccl_poll(Comm *c) {
     if (now - n->polled_ms < POLL_EVERY_MS) return;
     n->polled_ms = now;
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
-    check_answer(c, asked == ncclSuccess ? state : asked);
+    if (asked != ncclSuccess) state = asked;
+    if (state == ncclSuccess || state == ncclInProgress) return;
+    char name[NAME_CHARS];
+    int  is_idle = n->started == 0;
+    nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(n), name), state, exit_code_of(state));
 }
 
 /* Makes the followed stream wait for collectives up to `number`. The last of them ends last, because they follow each

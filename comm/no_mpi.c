@@ -5,18 +5,21 @@
 
 #include "comm/internal.h"
 
-static NORETURN void needs_mpi(void) { fail(EXIT_NODEVICE, "this build has no MPI: rebuild with make MPI=ompi-c or MPI=mpich"); }
+static NORETURN void needs_mpi(void) {
+    fail(EXIT_NODEVICE, "this build has no MPI: rebuild with make MPI=ompi-c or MPI=mpich");
+}
 
 const char *world_library(void) { return "none"; }
 
 /* Refuses ranks that cannot find each other. They would be as many lone runs in one folder. */
-void world_expect_ranks(Launch launch) {
+void world_expect(Launch launch) {
+    if (!launch.launched) return;
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     needs_mpi();
 }
 void world_start(World *w, Launch launch) {
     (void)w;
-    world_expect_ranks(launch);
+    world_expect(launch);
 }
 void world_stop(World *w) { (void)w; }
 void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes) {
@@ -25,12 +28,17 @@ void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes)
 }
 
 void group_all(Comm *c) { (void)c, needs_mpi(); }
-void group_split(Comm *c, Comm *parent, int color, int key) { (void)c, (void)parent, (void)color, (void)key, needs_mpi(); }
+void group_split(Comm *c, Comm *parent, int color, int key) {
+    (void)c, (void)parent, (void)color, (void)key, needs_mpi();
+}
 void group_free(Comm *c) { (void)c, needs_mpi(); }
 void group_barrier(Comm *c) { (void)c, needs_mpi(); }
-void group_broadcast(Comm *c, void *data, size_t bytes, int root) { (void)c, (void)data, (void)bytes, (void)root, needs_mpi(); }
-void group_all_reduce_f64(Comm *c, double *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
-void group_all_reduce_i64(Comm *c, int64_t *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
+void group_broadcast(Comm *c, void *data, size_t bytes, int root) {
+    (void)c, (void)data, (void)bytes, (void)root, needs_mpi();
+}
+void group_all_reduce(Comm *c, void *v, int count, NumberType type, CommReduce op) {
+    (void)c, (void)v, (void)count, (void)type, (void)op, needs_mpi();
+}
 void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive) {
     (void)c, (void)send, (void)bytes, (void)receive, needs_mpi();
 }
@@ -49,7 +57,9 @@ int  pair_progress(Op *op) { (void)op, needs_mpi(); }
 void collectives_mpi_start(Op *op) { (void)op, needs_mpi(); }
 int  collectives_mpi_progress(Op *op) { (void)op, needs_mpi(); }
 
-void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t n) { (void)c, (void)out, (void)x, (void)n, needs_mpi(); }
+void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t n) {
+    (void)c, (void)out, (void)x, (void)n, needs_mpi();
+}
 void comm_mpi_all_gather(Comm *c, float *x, int64_t n) { (void)c, (void)x, (void)n, needs_mpi(); }
 void comm_mpi_all_reduce(Comm *c, float *x, int64_t n) { (void)c, (void)x, (void)n, needs_mpi(); }
 #endif

@@ -16,29 +16,12 @@
 
 static const double PATIENCE_MS = 10;
 
-#ifdef FAILPOINTS
-static int64_t stalled = INT64_MAX;
-static void    stall_from(int64_t sequence) { stalled = sequence; }
-static int     is_stalled(const Op *op) { return op->sequence >= stalled; }
-#else
-static void stall_from(int64_t sequence) { (void)sequence; }
-static int  is_stalled(const Op *op) { return (void)op, 0; }
-#endif
-
 /* Applies a test's rule. The word "stall" means that this collective and later ones are started but never progress. */
 Failpoint queue_obey_test(World *w, const char *point) {
     Failpoint f = failpoint(point);
     if (f.error) world_failed(w, strerror(f.error));
-    if (strcmp(f.word, "stall") == 0) stall_from(w->started);
+    if (strcmp(f.word, "stall") == 0) w->stalled = w->started;
     return f;
-}
-
-static Op *new_op(World *w) {
-    if (w->ops == w->op_room) {
-        w->op_room = w->op_room ? 2 * w->op_room : 16;
-        w->op = xrealloc(w->op, sizeof(Op) * (size_t)w->op_room, "the collectives in flight");
-    }
-    return (Op *)memset(&w->op[w->ops++], 0, sizeof(Op));
 }
 
 static int is_waited_for(const Comm *c, int64_t number) {
@@ -48,18 +31,14 @@ static int is_waited_for(const Comm *c, int64_t number) {
     return 0;
 }
 
-static int is_in(World *w, const Op *op) {
-    for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
-        if (op->node_staged[k] >= 0 && !staging_is_in(w, op->node_staged[k])) return 0;
-    return op->staged < 0 || staging_is_in(w, op->staged);
-}
-
 /* Returns whether a collective may begin. One that comes after another group's copies its bytes when those have
  * ended. */
 static int may_begin(World *w, Op *op) {
     if (op->after && is_waited_for(op->after, op->after_number - 1)) return 0;
     if (op->staged == NOT_STAGED) op->staged = staging_in(op->comm, op->kind, &op->x);
-    return is_in(w, op);
+    for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
+        if (op->node_staged[k] >= 0 && !staging_is_in(w, op->node_staged[k])) return 0;
+    return op->staged < 0 || staging_is_in(w, op->staged);
 }
 
 /* Begins collectives in start order within a group, because messages and MPI's collectives must have the same order on
@@ -70,7 +49,7 @@ static void begin_those_ready(World *w) {
         Op   *op = &w->op[i];
         Comm *c = op->comm;
         if (op->is_begun || c->is_held) continue;
-        if (is_stalled(op)) return;
+        if (op->sequence >= w->stalled) return;
         if (!may_begin(w, op)) {
             c->is_held = 1;
             continue;
@@ -111,7 +90,8 @@ static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
     int64_t own = c->rank * piece, next = (c->rank + 1) % c->size * piece;
     if (kind != OP_ALL_GATHER) sums = all - (own < all ? all - own < piece ? all - own : piece : 0);
-    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind)) copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
+    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind))
+        copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
     return (kind == OP_TREE_SUM && c->tree ? c->tree->mine * sums : sums + copies) * (int64_t)dtype_bytes(x.type);
 }
 
@@ -122,22 +102,29 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
         return;
     }
     if (!op_is_all_reduce(kind))
-        CHECK(x.dims == 1 && x.dim[0] % c->size == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
+        CHECK(x.dims == 1 && x.dim[0] % c->size == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0],
+              c->size);
     if (kind == OP_TREE_SUM) CHECK(x.type == F32, "sums in the order of the tree are fp32, not %s", dtype_name(x.type));
     if (kind == OP_ALL_MAX) CHECK(x.type == F32, "no maximum of %s", dtype_name(x.type));
-    if (kind != OP_ALL_GATHER) CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
+    if (kind != OP_ALL_GATHER)
+        CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
 }
 
 /* Adds an entry for the collective that starts now. */
 static Op *add_op(Comm *c, OpKind kind, Tensor x) {
-    Op *op = new_op(c->world);
+    World *w = c->world;
+    if (w->ops == w->op_room) {
+        w->op_room = w->op_room ? 2 * w->op_room : 16;
+        w->op = xrealloc(w->op, sizeof(Op) * (size_t)w->op_room, "the collectives in flight");
+    }
+    Op *op = (Op *)memset(&w->op[w->ops++], 0, sizeof(Op));
     op->comm = c;
     op->kind = kind;
     op->by = c->kind;
     op->bucket = op->x = x;
     op->staged = -1;
     op->total_bytes = (int64_t)tensor_bytes(x);
-    op->sequence = c->world->started;
+    op->sequence = w->started;
     op->number = c->started;
     c->ops++;
     return op;
@@ -219,8 +206,8 @@ void comm_exchange_start(Comm *c, const CommMessage *message, int count) {
     CHECK(!c->is_pair, "an exchange over %s", c->name);
     for (int i = 0; i < count; i++) {
         CommMessage m = message[i];
-        CHECK(m.peer >= 0 && m.peer < c->size && m.peer != c->rank && tensor_elems(m.x) > 0, "%lld elements for rank %d",
-              (long long)tensor_elems(m.x), m.peer);
+        CHECK(m.peer >= 0 && m.peer < c->size && m.peer != c->rank && tensor_elems(m.x) > 0,
+              "%lld elements for rank %d", (long long)tensor_elems(m.x), m.peer);
         if (m.kind == EXCHANGE_SEND) elems += tensor_elems(m.x), sent += (int64_t)tensor_bytes(m.x);
     }
     if (c->is_offline || note_start(c, OP_EXCHANGE, elems, sent)) return;
@@ -231,7 +218,9 @@ void comm_exchange_start(Comm *c, const CommMessage *message, int count) {
     started(c, f);
 }
 
-static int is_of(const World *w, int i, int64_t sequence) { return i >= 0 && i < w->ops && w->op[i].sequence == sequence; }
+static int is_of(const World *w, int i, int64_t sequence) {
+    return i >= 0 && i < w->ops && w->op[i].sequence == sequence;
+}
 
 static int move(Op *op) {
     if (op->kind == OP_TREE_SUM) return tree_sum_progress(op);
@@ -270,12 +259,12 @@ static int progress(World *w) {
     return moved;
 }
 
-void world_poll(World *w) {
+void comm_poll(Comm *group) {
+    World *w = group->world;
     for (Comm *c = w->groups; c; c = c->next)
         if (c->kind == COMM_NCCL && c->nccl) nccl_poll(c);
     if (w->ops > 0) progress(w);
 }
-void comm_poll(Comm *c) { world_poll(c->world); }
 
 /* One iteration of a wait. If ranks outnumber processors, the awaited rank may need this core: yields, unless Open MPI
  * yields in its every test. Elsewhere a yield only gives the core to other programs, so it spins as MPI does, for
@@ -303,7 +292,10 @@ int     comm_is_idle(const Comm *c) { return c->ops == 0; }
 void comm_wait(Comm *c, int64_t sequence) {
     if (c->size == 1) return;
     if (c->world->ledger) {
-        comm_note_wait(c, sequence);
+        int64_t     last = c->started - 1;
+        LedgerEntry e = {.kind = LEDGER_WAIT, .op = "wait", .dim = {sequence < last ? last - sequence : 0}};
+        memcpy(e.group, c->name, sizeof e.group);
+        ledger_note(c->world->ledger, e);
         return;
     }
     if (c->kind == COMM_NCCL) {
@@ -319,7 +311,6 @@ void comm_finish(Comm *c) { comm_wait(c, c->started); }
 void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x, NULL, NULL); }
 void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x, NULL, NULL); }
 void comm_all_reduce_start(Comm *c, Tensor x) { start(c, OP_ALL_REDUCE, x, NULL, NULL); }
-void comm_all_reduce_max_start(Comm *c, Tensor x) { start(c, OP_ALL_MAX, x, NULL, NULL); }
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before) { start(c, OP_ALL_REDUCE, x, NULL, before); }
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
     CHECK(c->size == 1 || (c->tree && count == c->tree->mine - 1), "%d nodes beside x", count);

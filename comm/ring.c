@@ -1,4 +1,5 @@
-/* ring.c - reduce-scatter, all-gather and all-reduce around a ring of ranks, over non-blocking point-to-point messages.
+/* ring.c - collectives over non-blocking point-to-point messages: reduce-scatter, all-gather and all-reduce around a
+ * ring of ranks, and single messages.
  *
  * At step s rank r sends piece r-1-s to its right neighbour and receives piece r-2-s from its left one. In the first
  * W-1 steps it adds the received piece to x: rank r then holds the whole sum of piece r. In the next W-1 steps it
@@ -53,8 +54,9 @@ typedef struct {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Returns the chunk of message i, in the piece that is `back` places before this rank's at step 0. Beyond the end of x
- * the chunk is empty, and is sent empty. */
+/* Returns the chunk of message i, in the piece that is `back` places before this rank's at step 0: SENT or RECEIVED.
+ * Beyond the end of x the chunk is empty, and is sent empty. */
+enum { SENT = 1, RECEIVED = 2 };
 static Chunk chunk_of(const Op *op, int64_t i, int back) {
     int     rank = op->comm->rank, size = op->comm->size;
     int64_t step = op->first_step + i / op->chunks, at = i % op->chunks * op->chunk_bytes;
@@ -63,8 +65,6 @@ static Chunk chunk_of(const Op *op, int64_t i, int back) {
     int64_t bytes = least(op->chunk_bytes, least(op->piece_bytes - at, op->total_bytes - from));
     return (Chunk){(char *)op->x.data + from, (int)bytes};
 }
-static Chunk sent_chunk(const Op *op, int64_t i) { return chunk_of(op, i, 1); }
-static Chunk received_chunk(const Op *op, int64_t i) { return chunk_of(op, i, 2); }
 
 static char *buffer(const Comm *c, int64_t i) { return c->chunk + i % WINDOW * CHUNK_BYTES; }
 
@@ -75,7 +75,7 @@ static void post_receives(Op *op) {
     int   from = neighbour(c, -op->way);
     for (; op->receives < op->messages && op->receives < op->received + WINDOW; op->receives++) {
         int64_t i = op->receives;
-        Chunk   chunk = received_chunk(op, i);
+        Chunk   chunk = chunk_of(op, i, RECEIVED);
         if (i < op->sums) {
             if (c->chunk_owner < 0) c->chunk_owner = op->sequence;
             if (c->chunk_owner != op->sequence) return; /* an older collective owns the buffers, and needs nothing from
@@ -84,7 +84,8 @@ static void post_receives(Op *op) {
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
             return; /* an all-reduce is still sending from this place */
         }
-        MPI_CHECK(c->world, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, op_tag(op), c->ring, &op->receive[i % WINDOW]));
+        MPI_CHECK(c->world,
+                  MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, op_tag(op), c->ring, &op->receive[i % WINDOW]));
     }
 }
 
@@ -92,36 +93,26 @@ static void post_receives(Op *op) {
 static void post_sends(Op *op) {
     Comm *c = op->comm;
     int   to = neighbour(c, op->way);
-    for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS; op->sends++) {
-        Chunk chunk = sent_chunk(op, op->sends);
+    for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS;
+         op->sends++) {
+        Chunk chunk = chunk_of(op, op->sends, SENT);
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(c->world, MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, op_tag(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(c->world,
+                  MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, op_tag(op), c->ring, &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
-}
-
-static int is_complete(const Comm *c, MPI_Request *request) {
-    int done;
-    MPI_CHECK(c->world, MPI_Test(request, &done, MPI_STATUS_IGNORE));
-    return done;
 }
 
 /* Takes the oldest message if it has arrived. */
 static int take_message(Op *op) {
     Comm   *c = op->comm;
     int64_t i = op->received;
-    if (i == op->receives || !is_complete(c, &op->receive[i % WINDOW])) return 0;
+    if (i == op->receives || !mpi_is_done(c, &op->receive[i % WINDOW])) return 0;
     if (i < op->sums) {
-        Chunk chunk = received_chunk(op, i);
+        Chunk chunk = chunk_of(op, i, RECEIVED);
         join_bytes(op->kind, op->x.type, chunk.at, buffer(c, i), chunk.bytes);
     }
     if (++op->received == op->sums) c->chunk_owner = -1;
-    return 1;
-}
-
-static int drop_sent(Op *op) {
-    if (op->sent == op->sends || !is_complete(op->comm, &op->send[op->sent % SENDS])) return 0;
-    op->sent++;
     return 1;
 }
 
@@ -132,7 +123,9 @@ int ring_progress(Op *op) {
         post_receives(op);
         post_sends(op);
         int sends_matter = op->received == op->receives || op->sends == op->sent + SENDS;
-        if (!take_message(op) && !(sends_matter && drop_sent(op))) return moved;
+        if (take_message(op)) continue;
+        if (!sends_matter || op->sent == op->sends || !mpi_is_done(op->comm, &op->send[op->sent % SENDS])) return moved;
+        op->sent++;
     }
 }
 
@@ -160,5 +153,31 @@ void ring_start(Op *op, int way) {
     op->sums = op->kind == OP_ALL_GATHER ? 0 : around * op->chunks;
     post_receives(op);
     post_sends(op);
+}
+
+/* --- messages from one rank to another ---------------------------------------------------------------------------- */
+
+void pair_start(Op *op) {
+    Comm   *c = op->comm;
+    int64_t parts = (op->total_bytes + MPI_MOST_BYTES - 1) / MPI_MOST_BYTES;
+    CHECK(parts <= SENDS, "a message of %lld bytes", (long long)op->total_bytes);
+    op->first_send_ms = clock_ms();
+    for (int64_t i = 0; i < parts; i++) {
+        char   *at = (char *)op->x.data + i * MPI_MOST_BYTES;
+        int64_t left = op->total_bytes - i * MPI_MOST_BYTES;
+        int     bytes = (int)(left < MPI_MOST_BYTES ? left : MPI_MOST_BYTES);
+        if (op->kind == OP_SEND)
+            MPI_CHECK(c->world, MPI_Isend(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
+        else MPI_CHECK(c->world, MPI_Irecv(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
+    }
+    if (op->kind == OP_SEND) op->to_send = parts, c->times.sends += parts;
+    else op->messages = parts;
+}
+
+int pair_progress(Op *op) {
+    int moved = 0;
+    for (int64_t *ended = op->kind == OP_SEND ? &op->sent : &op->received; !op_is_done(op); moved = 1, ++*ended)
+        if (!mpi_is_done(op->comm, &op->send[*ended])) break;
+    return moved;
 }
 #endif

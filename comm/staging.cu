@@ -42,9 +42,11 @@ static struct Staging *opened(World *w) {
 static int take_block(Staging *s, size_t bytes) {
     int best = -1;
     for (int b = 0; b < s->blocks; b++)
-        if (!s->block[b].busy && s->block[b].bytes >= bytes && (best < 0 || s->block[b].bytes < s->block[best].bytes)) best = b;
+        if (!s->block[b].busy && s->block[b].bytes >= bytes && (best < 0 || s->block[b].bytes < s->block[best].bytes))
+            best = b;
     if (best < 0) {
-        s->block = (Block *)xrealloc(s->block, sizeof *s->block * (size_t)(s->blocks + 1), "staging between GPU and ranks");
+        s->block =
+            (Block *)xrealloc(s->block, sizeof *s->block * (size_t)(s->blocks + 1), "staging between GPU and ranks");
         Block *block = &s->block[best = s->blocks++];
         block->host = (char *)device_alloc_host(bytes, "a bucket on its way between ranks");
         block->bytes = bytes;

@@ -21,8 +21,8 @@ struct Tls {
     int      write_error; /* errno of the socket's refusal to take bytes; 0: none */
     int      read_error;
     int      has_ended;   /* the peer has closed its direction */
-    uint8_t  head[SSL3_RT_HEADER_LENGTH]; /* of the record that the socket is at; head_bytes of it have been read */
-    size_t   head_bytes, body_left;       /* body_left: unread bytes of that record, once its header is known */
+    uint8_t  head[SSL3_RT_HEADER_LENGTH]; /* [head_bytes] header of the record that the socket is at        */
+    size_t   head_bytes, body_left;       /* body_left: unread bytes of that record, once head is complete */
     uint64_t sent, received;
     char     why[200];
 };

@@ -10,8 +10,6 @@
 
 #include "comm/key.h"
 
-typedef enum { SIDE_SERVER, SIDE_CLIENT } Side;
-
 typedef struct Tls Tls;
 
 /* Why a call moved no bytes. After TLS_ENDED and TLS_FAILED only tls_why and tls_free may follow; after TLS_MUTE

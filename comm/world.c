@@ -1,5 +1,5 @@
 /* world.c - this process among all: who is where, which groups there are, and which collective it is in. */
-#include "comm/world.h"
+#include "comm/comm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +13,6 @@
 #include "core/clock.h"
 #include "core/failpoints.h"
 #include "core/xalloc.h"
-
-void world_expect(Launch launch) {
-    if (launch.launched) world_expect_ranks(launch);
-}
 
 static const double TELL_EVERY_MS = 100;
 
@@ -46,10 +42,12 @@ static void meet_neighbours(World *w) {
     w->neighbour = NULL;
 }
 
-/* Reads the state from /proc/PID/stat: "12 (name) T ...", where the name may hold any character. Does not use stdio,
- * because the watchdog calls it. */
-static ProcessState state_of(pid_t pid) {
+/* Reads the state from /proc/PID/stat: "12 (name) T ...", where the name may hold any character. Does not use stdio for
+ * the file, because the watchdog calls it. */
+ProcessState world_neighbour(const World *w, int local) {
     char path[32], text[512];
+    if (!w->neighbour) return PROCESS_RUNS;
+    pid_t pid = w->neighbour[local];
     if (kill(pid, 0) < 0 && errno == ESRCH) return PROCESS_GONE;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int     file = open(path, O_RDONLY | O_CLOEXEC);
@@ -61,21 +59,10 @@ static ProcessState state_of(pid_t pid) {
     return state == 'Z' || state == 'X' ? PROCESS_GONE : state == 'T' || state == 't' ? PROCESS_STOPPED : PROCESS_RUNS;
 }
 
-ProcessState world_neighbour(const World *w, int local) {
-    return w->neighbour ? state_of(w->neighbour[local]) : PROCESS_RUNS;
-}
-
 int world_neighbour_is_gone(const World *w) {
     for (int r = 0; r < w->local_size; r++)
         if (world_neighbour(w, r) == PROCESS_GONE) return 1;
     return 0;
-}
-
-static void be_alone(World *w) {
-    error_set_rank(0, 1, NULL);
-    launch_explain_alone();
-    w->host = xcalloc(1, sizeof *w->host, "the name of this host");
-    gethostname(w->host[0], HOST_CHARS - 1);
 }
 
 void world_numbers(char (*host)[HOST_CHARS], int size, int *number) {
@@ -101,9 +88,15 @@ World *world_join(Launch launch) {
     World *w = xcalloc(1, sizeof *w, "the ranks");
     w->size = w->local_size = 1;
     w->blocking = (CommCall){"", -1, 0, 1, "all"};
+    w->stalled = INT64_MAX;
     Failpoint f = failpoint("comm.init");
     if (launch.launched) world_start(w, launch);
-    else be_alone(w);
+    else {
+        error_set_rank(0, 1, NULL);
+        launch_explain_alone();
+        w->host = xcalloc(1, sizeof *w->host, "the name of this host");
+        gethostname(w->host[0], HOST_CHARS - 1);
+    }
     failpoint_done(f);
     meet_neighbours(w);
     w->yields = w->local_size > threads_host_processors(w) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
@@ -130,20 +123,18 @@ World *world_dry(int size, int rank, Ledger *ledger) {
 
 Comm *world_all(World *w) { return w->all; }
 
-static void leave_ranks(World *w) {
-    comm_finish(w->all);
-    if (w->all->nccl) nccl_close(w->all);
-    nccl_leave(w);
-    if (w->staging) staging_close(w);
-    Failpoint f = failpoint("comm.finalize");
-    if (w->size > 1) group_free(w->all);
-    if (w->launched) world_stop(w);
-    failpoint_done(f);
-}
-
 void world_leave(World *w) {
     CHECK(w->groups == w->all && !w->all->next, "a group is not freed");
-    if (!w->ledger) leave_ranks(w);
+    if (!w->ledger) {
+        comm_finish(w->all);
+        if (w->all->nccl) nccl_close(w->all);
+        nccl_leave(w);
+        if (w->staging) staging_close(w);
+        Failpoint f = failpoint("comm.finalize");
+        if (w->size > 1) group_free(w->all);
+        if (w->launched) world_stop(w);
+        failpoint_done(f);
+    }
     comm_drop(w->all); /* the watchdog may read the group until here */
     if (joined == w) joined = NULL;
     free(w->host);
@@ -152,11 +143,9 @@ void world_leave(World *w) {
     free(w);
 }
 
-int         world_rank(const World *w) { return w->rank; }
-int         world_size(const World *w) { return w->size; }
-int         world_local_rank(const World *w) { return w->local_rank; }
-int         world_local_size(const World *w) { return w->local_size; }
-const char *world_host(const World *w, int rank) { return w->host[rank]; }
+int world_rank(const World *w) { return w->rank; }
+int world_local_rank(const World *w) { return w->local_rank; }
+int world_local_size(const World *w) { return w->local_size; }
 
 /* Adds the group to the list, complete, because the watchdog's thread reads the list. */
 void world_list(World *w, Comm *c) {
@@ -232,5 +221,3 @@ void world_failed(const World *w, const char *why) {
                  world_call_text(last.name, last.number, last.group, call));
     fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s: %s", w->rank, host, where, why);
 }
-
-void world_abandon(World *w, double wait_ms) { nccl_abandon(w, wait_ms); }

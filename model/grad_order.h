@@ -1,4 +1,4 @@
-/* grad_order.h - parallel.deterministic: adds a step's gradients in the order of comm/tree.h, for any number of ranks.
+/* grad_order.h - parallel.deterministic: adds a step's gradients in the order of comm/comm.h, for any number of ranks.
  *
  * The gradients of each micro-batch are complete before they are added to anything. Sums that wait for their other half
  * are kept in buffers apart from the model's gradients. The last micro-batch's gradients stay in the model's gradients,
@@ -8,7 +8,6 @@
 #define TRAIN_GPT_MODEL_GRAD_ORDER_H
 
 #include "comm/comm.h"
-#include "comm/tree.h"
 #include "core/layout.h"
 #include "layers/layers.h"
 

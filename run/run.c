@@ -13,7 +13,7 @@
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/config/schedule.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 #include "run/log/run_folder.h"
 #include "run/text/sample.h"
 
@@ -44,8 +44,8 @@ static uint64_t tasks_fingerprint(const Run *r) {
 static void open_inputs(Run *r) {
     const Config *c = r->config;
     run_folder_check(c);
-    r->tokenizer = sample_tokenizer(c);
-    r->end_of_text = sample_documents(c, &r->tokenizer);
+    r->tokenizer = run_tokenizer(c);
+    r->end_of_text = run_documents(c, &r->tokenizer);
     r->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
                                   c->model.shape.vocab_size);
     if (c->data.val.count)

@@ -59,7 +59,7 @@ typedef struct {
     Arena         batch_arena;
     Dataset       train, val;       /* val.shards 0: no validation loss */
     Tokenizer     tokenizer;
-    int32_t       end_of_text;      /* token that divides documents (sample_documents); -1: none */
+    int32_t       end_of_text;      /* token that divides documents (run_documents); -1: none */
     Task         *task;             /* owned [tasks]: eval.tasks */
     int           tasks;
     double        bytes_per_token;  /* mean bytes of text that a token encodes; NaN: not known */

@@ -25,12 +25,12 @@ fi
 make -s BACKEND=cpu build/cpu/train_gpt || exit 1
 rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
-sources=(comm/{channel,frame,key,socket,tls}.c run/outer/{messages,messages_json,messages_servers,message_text}.c
+sources=(comm/{channel,frame,key,tls}.c run/outer/{messages,messages_json,messages_servers,message_text}.c
          core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
          data/{blend,bpe,bpe_file,json_line,number_type,parquet,parquet_footer,parquet_page,split,text_file,thrift,unpack}.c
          run/config/*.c
-         run/checkpoint/{manifest,safetensors}.c run/guard/spikes.c
-         run/log/metrics_line.c run/text/{tasks,tasks_hellaswag,tasks_json}.c)
+         run/checkpoint/{manifest,safetensors}.c run/guard/guard.c
+         run/log/metrics_line.c run/text/tasks.c)
 objects=()
 for source in "${sources[@]}"; do
     object=$out/$(echo "${source%.c}" | tr / _).o

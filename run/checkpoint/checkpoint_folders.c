@@ -86,15 +86,6 @@ static void share(Comm *c, void *data, size_t bytes) {
     if (!is_alone(c)) comm_broadcast(c, data, bytes, 0);
 }
 
-int any_fault(Comm *c, char *fault) {
-    if (is_alone(c)) return fault[0] != 0;
-    int64_t who = fault[0] ? comm_rank(c) : comm_size(c);
-    comm_all_reduce_i64(c, &who, 1, COMM_MIN);
-    if (who == comm_size(c)) return 0;
-    comm_broadcast(c, fault, MANIFEST_FAULT_BYTES, (int)who);
-    return 1;
-}
-
 /* Returns the text of the manifest, malloc'ed, or NULL with a fault. */
 static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     struct stat st;
@@ -164,7 +155,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     char   *text = NULL;
     fault[0] = 0;
     if (!c || comm_rank(c) == 0) text = read_manifest(folder, &bytes, fault);
-    if (any_fault(c, fault)) return status_of(fault);
+    if (comm_any_fault(c, fault)) return status_of(fault);
     share(c, &bytes, sizeof bytes);
     if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
     share(c, text, (size_t)bytes);
@@ -175,13 +166,13 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
         manifest_free(m);
         status = MANIFEST_BROKEN;
     }
-    if (any_fault(c, fault)) {
+    if (comm_any_fault(c, fault)) {
         if (status == MANIFEST_GOOD) manifest_free(m); /* another rank had no memory for it */
         return status == MANIFEST_FOREIGN ? status : status_of(fault);
     }
     Waiting waiting = {c, moved};
     manifest_verify(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, tell_progress, &waiting, fault);
-    if (!any_fault(c, fault)) return MANIFEST_GOOD;
+    if (!comm_any_fault(c, fault)) return MANIFEST_GOOD;
     manifest_free(m);
     return status_of(fault);
 }

@@ -73,8 +73,4 @@ typedef struct {
 } FoldersKept;
 void folders_prune(const char *checkpoints, int64_t step, FoldersKept kept, _Atomic int64_t *moved);
 
-/* Collective. Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such
- * rank. */
-int any_fault(Comm *c, char *fault);
-
 #endif

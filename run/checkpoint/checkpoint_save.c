@@ -149,7 +149,7 @@ int saver_ready(Saver *s) { return s->part != PART_NONE && !worker_is_busy(&s->w
  * place. */
 static int next_part(Saver *s) {
     CHECK(saver_ready(s), "step %" PRId64 ": a part of its checkpoint is not done yet", s->step);
-    if (any_fault(s->state->comm, s->save.fault)) {
+    if (comm_any_fault(s->state->comm, s->save.fault)) {
         give_up(s);
         return 0;
     }

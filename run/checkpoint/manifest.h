@@ -33,7 +33,7 @@ enum {
     MANIFEST_EXTENTS = 1 << 15,
     MANIFEST_LIMIT = 16 << 20,
     MANIFEST_VALUES = 1 << 19,
-    MANIFEST_FAULT_BYTES = 1024
+    MANIFEST_FAULT_BYTES = COMM_FAULT_BYTES
 };
 /* Largest count, equal to that of integers in the config. With the tokens of a run (less than 2^62) sums fit in 64
  * bits. */

@@ -350,14 +350,14 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
     m->done.step = -1;
     link_hosts(m);
     make_folder(m, fault);
-    if (!any_fault(state->comm, fault)) {
+    if (!comm_any_fault(state->comm, fault)) {
         map_slots(m, &m->own, comm_rank(state->comm), 0, fault);
         for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* state is copied from the GPU into these */
             m->own.is_pinned[i] = device_pin_host(m->own.slot[i], m->own.meta + m->own.data);
         for (int i = 0; i < m->links; i++)
             if (receives(&m->link[i])) map_slots(m, &m->link[i].in, m->link[i].from, 1, fault);
     }
-    if (any_fault(state->comm, fault)) {
+    if (comm_any_fault(state->comm, fault)) {
         if (comm_rank(state->comm) == 0) warn("no copies in memory: %s; training goes on without them", fault);
         remove_all(m);
         return NULL;
@@ -430,7 +430,7 @@ void memory_copies_start(MemoryCopies *m, int64_t step) {
     if (!m) return;
     double begin = clock_ms();
     finish(m); /* now the copy before is complete on all ranks */
-    if (any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
+    if (comm_any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
         warn("the copy in memory of step %" PRId64 " is of no use: %s", m->now.step, m->fault);
     m->fault[0] = 0;
     failpoint_done(failpoint("memory.copy"));
@@ -659,7 +659,7 @@ static void read_head(Rescue *r, Manifest *m) {
 
 /* Ends the job if any rank has a fault. */
 static void expect_written(Rescue *r, Save *s) {
-    if (!any_fault(r->comm, s->fault)) return;
+    if (!comm_any_fault(r->comm, s->fault)) return;
     if (comm_rank(r->comm) == 0) save_drop(s);
     fail(EXIT_IO,
          "the copies in memory of step %" PRId64 " do not become a checkpoint: %s; mend that and start again: they "

@@ -2,12 +2,49 @@
 #include "run/guard/guard.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/device.h"
 #include "core/xalloc.h"
+
+/* --- spikes ------------------------------------------------------------------------------------------------------- */
+
+/* Smallest rise above the median that counts as a spike, in nats. The loss of a model that has memorized its text has
+ * almost no noise, and such a small rise is harmless. */
+static const double SPIKES_RISE = 0.2;
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns the median of count values. Sorts them. */
+static double median(double *value, int count) {
+    qsort(value, (size_t)count, sizeof *value, ascending);
+    return count % 2 ? value[count / 2] : 0.5 * (value[count / 2 - 1] + value[count / 2]);
+}
+
+double spikes_median(const Spikes *s) {
+    double value[SPIKES_WINDOW];
+    memcpy(value, s->loss, sizeof value);
+    return s->count ? median(value, s->count) : NAN;
+}
+
+double spikes_limit(const Spikes *s, double threshold) {
+    double distance[SPIKES_WINDOW], middle = spikes_median(s);
+    if (s->count < SPIKES_LEAST || threshold <= 0.0) return INFINITY;
+    for (int i = 0; i < s->count; i++) distance[i] = fabs(s->loss[i] - middle);
+    return middle + fmax(threshold * 1.4826 * median(distance, s->count), SPIKES_RISE);
+}
+
+void spikes_add(Spikes *s, double loss) {
+    if (!isfinite(loss)) return;
+    if (s->count == SPIKES_WINDOW) memmove(s->loss, s->loss + 1, sizeof *s->loss * (size_t)--s->count);
+    s->loss[s->count++] = loss;
+}
 
 /* --- judging a step ----------------------------------------------------------------------------------------------- */
 
@@ -21,7 +58,8 @@ static int policy(const Config *c, StepJudgement judgement) {
     return judgement == STEP_NOT_FINITE ? c->run.on_nonfinite : c->run.on_spike;
 }
 
-static GuardAct decide(Guard *g, const Config *c, int64_t step, StepJudgement judgement) {
+GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJudgement judgement) {
+    if (step >= c->schedule.warmup_steps) spikes_add(&g->spikes, loss);
     if (judgement == STEP_FINE || policy(c, judgement) == ON_TROUBLE_WARN) {
         g->skips = 0;
         if (step > g->furthest) g->rollbacks = 0;
@@ -36,21 +74,16 @@ static GuardAct decide(Guard *g, const Config *c, int64_t step, StepJudgement ju
     }
 }
 
-GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJudgement judgement) {
-    GuardAct act = decide(g, c, step, judgement);
-    if (step >= c->schedule.warmup_steps) spikes_add(&g->spikes, loss);
-    return act;
-}
-
 /* --- the same numbers every time ---------------------------------------------------------------------------------- */
 
-int guard_verify_due(const Config *c, int64_t step) { return c->run.verify_every > 0 && (step + 1) % c->run.verify_every == 0; }
-
-static int same_bits(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
+int guard_verify_due(const Config *c, int64_t step) {
+    return c->run.verify_every > 0 && (step + 1) % c->run.verify_every == 0;
+}
 
 int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]) {
     int     own = a->suspect != b->suspect || a->own_grads != b->own_grads, sums = a->grads != b->grads;
-    int64_t differ[] = {own, sums, !same_bits(a->loss, b->loss) || !same_bits(a->grad_norm, b->grad_norm)};
+    int bits = memcmp(&a->loss, &b->loss, sizeof a->loss) || memcmp(&a->grad_norm, &b->grad_norm, sizeof a->grad_norm);
+    int64_t differ[] = {own, sums, bits};
     comm_all_reduce_i64(comm, differ, 3, COMM_SUM);
     if (!differ[0] && !differ[1] && !differ[2]) return 1;
     guard_name_ranks(comm, differ[0] ? own : sums, out);
@@ -108,16 +141,18 @@ int guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks) {
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm,
+/* Writes a sentence about the fault of a step that is not fine. Called before guard_act. */
+static void describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm,
                      char out[GUARD_TEXT]) {
     if (judgement == STEP_SPIKE)
-        snprintf(out, GUARD_TEXT, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f", loss, g->spikes.count,
-                 spikes_median(&g->spikes), spikes_limit(&g->spikes, c->run.spike_threshold));
+        snprintf(out, GUARD_TEXT, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f", loss,
+                 g->spikes.count, spikes_median(&g->spikes), spikes_limit(&g->spikes, c->run.spike_threshold));
     else snprintf(out, GUARD_TEXT, "loss %g, gradient norm %g: not finite", loss, grad_norm);
-    return out;
 }
 
-char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]) {
+/* Writes the reason for the stop, or the options that would avoid it. Called after guard_act has returned GUARD_STOP.
+ * Returns out. */
+static char *advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]) {
     const char *key = judgement == STEP_NOT_FINITE ? "run.on_nonfinite" : "run.on_spike";
     switch (policy(c, judgement)) {
         case ON_TROUBLE_SKIP:
@@ -130,8 +165,8 @@ char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, cha
             break;
         default:
             snprintf(out, GUARD_TEXT,
-                     "%s = \"skip\" leaves up to run.max_skips such steps out, \"rollback\" goes back to the newest checkpoint and "
-                     "leaves out the data since",
+                     "%s = \"skip\" leaves up to run.max_skips such steps out, \"rollback\" goes back to the newest "
+                     "checkpoint and leaves out the data since",
                      key);
     }
     return out;
@@ -155,4 +190,91 @@ char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
     comm_broadcast(comm, out, GUARD_TEXT, 0);
     if (!out[0]) snprintf(out, GUARD_TEXT, "which rank it was cannot be told");
     return out;
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+static GuardAct stop(char said[GUARD_SAID], const char *fmt, ...) PRINTF_LIKE(2, 3);
+static GuardAct stop(char said[GUARD_SAID], const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(said, GUARD_SAID, fmt, args);
+    va_end(args);
+    return GUARD_STOP;
+}
+
+/* Computes a step again. If it gives the same bits, the data or the model is the cause of the fault. */
+static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *first, Again again) {
+    char ranks[GUARD_TEXT];
+    again.rewind(again.ctx, step);
+    again.compute(again.ctx);
+    StepNumbers n = again.numbers(again.ctx, step);
+    if (!guard_is_repeated(comm, first, &n, ranks))
+        warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm "
+             "%.9g%s: silent corruption suspected, %s",
+             (long long)step + 1, first->loss, first->grad_norm, n.loss, n.grad_norm,
+             first->grads || n.grads ? ", gradients of other bits" : "", ranks);
+    return n;
+}
+
+/* Computes a step a second time if that is due, and a third time if bits differ. The result that came twice counts.
+ * Returns 0 if all three differ. */
+static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, char ranks[GUARD_TEXT]) {
+    if (!guard_verify_due(c, step) || !again.has_time(again.ctx)) return 1;
+    StepNumbers first = *n, second = compute_again(comm, step, &first, again);
+    *n = second;
+    if (guard_is_repeated(comm, &first, &second, ranks)) return 1;
+    *n = compute_again(comm, step, &second, again);
+    return guard_is_repeated(comm, &second, n, ranks) || guard_is_repeated(comm, &first, n, ranks);
+}
+
+int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments, char said[GUARD_SAID]) {
+    char ranks[GUARD_TEXT];
+    if (guard_is_same(comm, replicas, ranks)) return 1;
+    stop(said,
+         "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the "
+         "same command goes on from the newest checkpoint",
+         shares_moments ? " or moments" : "", (long long)step, ranks);
+    return 0;
+}
+
+GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c, Comm *comm, int64_t step,
+                    StepNumbers *n, Again again, int shares_moments, char said[GUARD_SAID]) {
+    char what[GUARD_TEXT], advice[GUARD_TEXT], ranks[GUARD_TEXT];
+    said[0] = 0;
+    if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
+    if (!verify(c, comm, step, n, again, ranks))
+        return stop(said,
+                    "step %lld, computed three times from the same batches, never gave the same gradients: %s; the "
+                    "weights are those of step %lld (run.verify_every = 0 does not look)",
+                    (long long)step + 1, ranks, (long long)step);
+    if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
+    /* A gradient overflows fp16 from time to time, because the loss scale is too large. */
+    if (isfinite(n->loss) && !isfinite(n->grad_norm) && loss_scale_lower(scale)) {
+        snprintf(said, GUARD_SAID, "step %lld left out: a gradient overflows fp16; the loss scale is now %g",
+                 (long long)step + 1, scale->scale);
+        return GUARD_SKIP;
+    }
+    StepJudgement judgement = guard_judge(g, c, step, n->loss, n->grad_norm);
+    if (judgement != STEP_FINE) {
+        *n = compute_again(comm, step, n, again);
+        if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
+        judgement = guard_judge(g, c, step, n->loss, n->grad_norm);
+        describe(g, c, judgement, n->loss, n->grad_norm, what);
+    }
+    GuardAct act = guard_act(g, c, step, n->loss, judgement);
+    if (act == GUARD_UPDATE) loss_scale_keep(scale, act_type);
+    if (judgement == STEP_FINE) return act;
+    if (act == GUARD_STOP) {
+        guard_name_ranks(comm, n->suspect, ranks);
+        return stop(said, "step %lld: %s, twice from the same batches%s%s; the weights are those of step %lld (%s)",
+                    (long long)step + 1, what, judgement == STEP_SPIKE ? "" : "; ",
+                    judgement == STEP_SPIKE ? "" : ranks, (long long)step, advise(g, c, judgement, advice));
+    }
+    snprintf(said, GUARD_SAID, "step %lld%s: %s", (long long)step + 1,
+             act == GUARD_UPDATE ? ""
+             : act == GUARD_SKIP ? " skipped"
+                                 : " given up",
+             what);
+    return act;
 }

@@ -10,13 +10,45 @@
  * working weights and, with zero_stage 0, masters and moments. Every run.verify_every steps a step is computed twice
  * from the same batches, and the bits of the gradients are compared. A bit that flips in the masters or moments of
  * ZeRO-1 is not seen, because they exist only once.
+ *
+ *   seen                                          computed again   then
+ *   fp16 gradients overflow                       no               GUARD_SKIP, half the loss scale
+ *   the ranks' weights differ                     no               GUARD_STOP
+ *   every run.verify_every steps                  once, or twice   the result that came twice counts; three different
+ *                                                                  ones: GUARD_STOP
+ *   the ranks' weights differ after that          -                GUARD_STOP
+ *   loss or norm not finite, or a spike           once             run.on_nonfinite, run.on_spike: GUARD_STOP, _SKIP,
+ *                                                                  _ROLLBACK or _UPDATE
+ *
+ * guard_step decides exit 76 (EXIT_NUMERIC) of a step by returning GUARD_STOP, and train_gpt.cu then ends the job.
+ * train_gpt.cu calls guard_compare before a save. A state that is not finite ends a save: checkpoint.h.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_GUARD_H
 #define TRAIN_GPT_RUN_GUARD_GUARD_H
 
 #include "comm/comm.h"
+#include "model/precision.h"
 #include "run/config/config.h"
-#include "run/guard/spikes.h"
+
+/* --- spikes ------------------------------------------------------------------------------------------------------- */
+
+/* A spike is a loss far above the recent ones. Single outliers and losses that are no numbers do not disturb the limit.
+ * A resume does not either, because its only state is a window that a checkpoint holds. */
+enum { SPIKES_WINDOW = 128, SPIKES_LEAST = 32 }; /* losses in the window; the fewest that give a limit */
+
+typedef struct {
+    int    count;
+    double loss[SPIKES_WINDOW]; /* the latest finite losses, oldest first */
+} Spikes;
+
+/* Returns median + max(threshold * 1.4826 * MAD, SPIKES_RISE). A loss above it is a spike. MAD is the median of
+ * distances from the median. 1.4826 MAD estimates the standard deviation of normal noise and ignores outliers
+ * (Rousseeuw and Croux 1993). Infinite with fewer than SPIKES_LEAST losses, or for threshold 0. */
+double spikes_limit(const Spikes *s, double threshold);
+double spikes_median(const Spikes *s);           /* median of the window; NaN if it is empty */
+void   spikes_add(Spikes *s, double loss);       /* a loss that is not finite is left out */
+
+/* --- what is done about a step ------------------------------------------------------------------------------------ */
 
 typedef struct {
     Spikes  spikes;
@@ -34,13 +66,6 @@ StepJudgement guard_judge(const Guard *g, const Config *c, int64_t step, double 
 /* Decides whether the step updates, is skipped, rolls back or stops the run. Counts the step and stores its loss. */
 GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJudgement judgement);
 
-/* Writes a sentence about the fault of a step that is not fine. Called before guard_act. Returns out. */
-enum { GUARD_TEXT = 512 };
-char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm, char out[GUARD_TEXT]);
-/* Writes the reason for the stop, or the options that would avoid it. Called after guard_act has returned GUARD_STOP.
- * Returns out. */
-char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]);
-
 /* The results of a computed step. loss and grad_norm are equal on all ranks. */
 typedef struct {
     double  loss, grad_norm;
@@ -49,6 +74,8 @@ typedef struct {
     int64_t replicas;             /* hash of the state that all ranks hold (guard_hash_due) */
     int     replicas_differ;      /* equal on all ranks */
 } StepNumbers;
+
+enum { GUARD_TEXT = 512 };
 
 int guard_verify_due(const Config *c, int64_t step);
 /* Collective. Returns 1 if a and b have the same bits on every rank. Else writes the names of the ranks whose own
@@ -75,5 +102,28 @@ int  guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks);
 /* Collective. Writes the names of the ranks with `marked` set ("rank 2 (node7, GPU-...)"), or that the rank is not
  * known. All ranks get the same text. Returns out. */
 char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]);
+
+/* --- the judgement of a computed step before it reaches the weights ----------------------------------------------- */
+
+/* Callbacks that compute a step once more, from the same batches. */
+typedef struct {
+    void      (*rewind)(void *ctx, int64_t step);
+    void      (*compute)(void *ctx);
+    StepNumbers (*numbers)(void *ctx, int64_t step); /* collective: the numbers, reduced over all ranks */
+    int       (*has_time)(void *ctx);                /* returns 0 after a request to stop: no verification */
+    void       *ctx;
+} Again;
+
+enum { GUARD_SAID = 2 * GUARD_TEXT };
+
+/* Collective. Judges the step and returns what to do. Replaces *n with the numbers that count. said gets a line for the
+ * log, or "". With GUARD_STOP it gets the reason for exit 76, which names step and ranks. shares_moments: all ranks
+ * hold equal moments, too. */
+GuardAct guard_step(Guard *g, LossScale *scale, DType act, const Config *c, Comm *comm, int64_t step, StepNumbers *n,
+                    Again again, int shares_moments, char said[GUARD_SAID]);
+
+/* Collective. Returns 1 if all ranks hold the same weights, or 0 with the reason for exit 76 in said. replicas: the
+ * hash of everything that all ranks hold. */
+int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments, char said[GUARD_SAID]);
 
 #endif

@@ -1,23 +1,111 @@
 /* lock.c - see lock.h. */
 #include "run/guard/lock.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/io.h"
 #include "core/terminal.h"
 #include "core/thread.h"
 #include "core/xalloc.h"
-#include "run/guard/lock_holder.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
+
+/* --- this process ------------------------------------------------------------------------------------------------- */
+
+/* Copies the first word of text, at most capacity - 1 visible characters, or `otherwise` if there is none. */
+static void copy_word(char *out, size_t capacity, const char *text, const char *otherwise) {
+    size_t n = 0;
+    for (; text && n + 1 < capacity && isgraph((unsigned char)text[n]); n++) out[n] = text[n];
+    out[n] = 0;
+    if (n == 0) snprintf(out, capacity, "%s", otherwise);
+}
+
+/* Returns the clock ticks from the boot to the start of a process, or 0 if /proc does not show it. *runs: 1 if it still
+ * runs. */
+static uint64_t start_of(int64_t process, int *runs) {
+    char     path[64], *text = NULL, state = 'Z';
+    uint64_t started = 0;
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", process);
+    if (io_read_file(path, 4096, &text) > 0) {
+        const char *name_end = strrchr(text, ')'); /* the name of a program may contain ')' */
+        if (!name_end ||
+            sscanf(name_end + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64,
+                   &state, &started) != 2)
+            started = 0;
+    }
+    free(text);
+    *runs = started > 0 && state != 'Z' && state != 'X';
+    return started;
+}
+
+LockHolder holder_self(const char *host) {
+    LockHolder  h = {.process = getpid(), .beat = 1};
+    char       *boot = NULL;
+    const char *restart = getenv("SLURM_RESTART_COUNT");
+    int         runs;
+    copy_word(h.host, sizeof h.host, host, "?");
+    if (io_read_file("/proc/sys/kernel/random/boot_id", 4096, &boot) < 0) boot = NULL;
+    copy_word(h.boot, sizeof h.boot, boot, "?");
+    free(boot);
+    h.started = start_of(h.process, &runs);
+    copy_word(h.job, sizeof h.job, getenv("SLURM_JOB_ID"), "none");
+    h.restart = restart ? strtoll(restart, NULL, 10) : 0;
+    if (getrandom(&h.nonce, sizeof h.nonce, 0) != sizeof h.nonce) fail(EXIT_IO, "the system gives no random bytes");
+    return h;
+}
+
+int holder_lives(const LockHolder *h) {
+    int      runs;
+    uint64_t started = start_of(h->process, &runs);
+    if (started > 0) return runs && (h->started == 0 || h->started == started);
+    return kill((pid_t)h->process, 0) == 0 || errno == EPERM; /* used if /proc is hidden */
+}
+
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+int holder_format(const LockHolder *h, char out[HOLDER_TEXT]) {
+    return snprintf(out, HOLDER_TEXT,
+                    "host %s\nprocess %" PRId64 "\nboot %s\nstarted %" PRIu64 "\njob %s\nrestart %" PRId64
+                    "\nnonce %016" PRIx64 "\nbeat %0*" PRIu64 "\n",
+                    h->host, h->process, h->boot, h->started, h->job, h->restart, h->nonce, HOLDER_BEAT_DIGITS,
+                    h->beat);
+}
+
+int holder_parse(const char *text, LockHolder *h) {
+    memset(h, 0, sizeof *h);
+    return sscanf(text,
+                  "host %255s process %" SCNd64 " boot %63s started %" SCNu64 " job %63s restart %" SCNd64
+                  " nonce %" SCNx64 " beat %" SCNu64,
+                  h->host, &h->process, h->boot, &h->started, h->job, &h->restart, &h->nonce, &h->beat) == 8;
+}
+
+/* --- the decision ------------------------------------------------------------------------------------------------- */
+
+LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms) {
+    LockHolder h;
+    if (seen.flocked) return LOCK_REFUSE;
+    if (!holder_parse(text, &h)) return LOCK_TAKE; /* the folder was given back, or never signed */
+    if (strcmp(h.host, self->host) == 0 && strcmp(h.boot, self->boot) == 0) {
+        if (seen.lives) return LOCK_REFUSE;
+        if (!seen.no_flock) return LOCK_TAKE;
+    }
+    if (strcmp(h.job, "none") != 0 && strcmp(h.job, self->job) == 0 && h.restart < self->restart) return LOCK_TAKE;
+    if (seen.moved) return LOCK_REFUSE;
+    return seen.still_ms > LOCK_BEATS_MISSED * beat_ms ? LOCK_TAKE : LOCK_WAIT;
+}
 
 static const double LOOK_MS = 100.0;
 enum { LONGEST_NAME = 250 }; /* longest file name that ".lock" can follow */
@@ -53,8 +141,8 @@ static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
 static const char *describe(const char *text, char out[512]) {
     LockHolder h;
     if (!holder_parse(text, &h)) return "it has just begun";
-    snprintf(out, 512, "host %s, process %lld%s%s", h.host, (long long)h.process, strcmp(h.job, "none") ? ", SLURM job " : "",
-             strcmp(h.job, "none") ? h.job : "");
+    snprintf(out, 512, "host %s, process %lld%s%s", h.host, (long long)h.process,
+             strcmp(h.job, "none") ? ", SLURM job " : "", strcmp(h.job, "none") ? h.job : "");
     return out;
 }
 
@@ -73,11 +161,14 @@ static void open_file(RunLock *l) {
     if (error)
         fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir,
              io_error_text(error));
-    if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
+    if (access(l->dir, W_OK | X_OK) != 0)
+        fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
     refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl");
     refuse_foreign(l->dir, "gemm.json"), refuse_foreign(l->dir, "log.txt");
     l->fd = io_open(l->path, IO_SHARED);
-    if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, io_error_text(l->fd));
+    if (l->fd < 0)
+        fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path,
+             io_error_text(l->fd));
 }
 
 /* --- taking ------------------------------------------------------------------------------------------------------- */
@@ -92,8 +183,11 @@ static LockDecision look(RunLock *l, double first_ms) {
     l->no_flock = refusal && !flocked;
     if (first_ms == 0.0) strcpy(l->before, text);
     int          lives = holder_parse(text, &holder) && holder_lives(&holder);
-    LockSeen     seen = {.flocked = flocked, .no_flock = l->no_flock, .lives = lives,
-                         .moved = strcmp(text, l->before) != 0, .still_ms = first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
+    LockSeen     seen = {.flocked = flocked,
+                         .no_flock = l->no_flock,
+                         .lives = lives,
+                         .moved = strcmp(text, l->before) != 0,
+                         .still_ms = first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
     LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
     char         who[512];
     if (decision == LOCK_REFUSE) { /* the file may still name a dead job, if the holder has not signed yet */
@@ -254,14 +348,6 @@ static NORETURN void refuse_output(RunLock *l, const char *what, int error) {
     fail(EXIT_IO, "%scannot write %s: %s: %s; give another %s=", l->by, l->dir, what, io_error_text(error), l->key);
 }
 
-static void make_folders(RunLock *l) {
-    char path[sizeof l->made];
-    l->there = strlen(strcpy(path, l->made));
-    while (l->there > 0 && access(path, F_OK) != 0) l->there = cut_last(path);
-    int error = l->made[0] ? io_mkdirs(l->made) : 0;
-    if (error < 0) refuse_output(l, l->made, error);
-}
-
 /* Refuses a file that has the name of the lock but holds something else. */
 static void refuse_other_text(RunLock *l) {
     char      *text = NULL;
@@ -277,7 +363,13 @@ static void refuse_other_text(RunLock *l) {
 static void open_output(RunLock *l, LockOutput kind) {
     do {
         if (l->fd >= 0) io_close(l->fd);
-        if (kind != LOCK_WHOLE) make_folders(l);
+        if (kind != LOCK_WHOLE) {
+            char path[sizeof l->made];
+            l->there = strlen(strcpy(path, l->made));
+            while (l->there > 0 && access(path, F_OK) != 0) l->there = cut_last(path);
+            int error = l->made[0] ? io_mkdirs(l->made) : 0;
+            if (error < 0) refuse_output(l, l->made, error);
+        }
         l->fd = io_open(l->path, IO_SHARED);
         if (l->fd < 0 && (l->fd != -ENOENT || kind == LOCK_WHOLE)) refuse_output(l, l->path, l->fd);
     } while (l->fd < 0);
@@ -327,7 +419,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     signals_remove(l->path);
     lock_sign(l);
     if (l->no_flock) usleep(50000); /* two processes that begin at once both find an empty file; the later text stays */
-    if (!lock_is_held(l)) fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
+    if (!lock_is_held(l))
+        fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
     return l;
 }
 

@@ -1,17 +1,196 @@
-/* requests.c - see requests.h. */
+/* requests.c - see requests.h. The flags of the signals are at file scope because a signal handler has no other access
+ * to them. */
 #include "run/guard/requests.h"
 
 #include <errno.h>
 #include <math.h>
+#include <omp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/io.h"
-#include "run/guard/signals.h"
+#include "core/terminal.h"
+
+static volatile sig_atomic_t stop_flag, end_flag, save_flag;
+static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
+static volatile sig_atomic_t answers;
+enum { MOST_NEIGHBOURS = 1024 };
+static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS]; /* by local rank: it ends the job after its own message */
+static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
+static const double LAUNCHER_MS = 5000.0; /* longest time from the SIGCONT of a launcher to its TERM */
+
+/* Says what a signal does, once. A TERM that the launcher sends after its CONT is answered even after a stop. */
+static void answer(int signal_number) {
+    int is_launchers = signal_number == SIGTERM && launcher && clock_ms() - continued_ms < LAUNCHER_MS;
+    const char *text = "train_gpt: stops after this step and saves\n";
+    if (!answers || (signal_number != SIGUSR2 && stop_flag && !is_launchers)) return;
+    if (signal_number == SIGUSR2) text = "train_gpt: saves after this step, and goes on\n";
+    if (signal_number == SIGINT)
+        text = "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
+    if (signal_number == SIGTERM)
+        text = "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
+    if (is_launchers)
+        text = "train_gpt: mpirun kills its ranks 2 s after Ctrl-C, a second from now. The run resumes from the "
+               "newest\n"
+               "           checkpoint. kill -USR1 on mpirun, or touch RUN/STOP, leaves the save as long as it takes\n";
+    say_from_signal(text);
+}
+
+/* A scheduler sends USR1 first and TERM when the time is over, so only a second TERM or INT ends the process at once.
+ * It then ends by the signal, because exit code 75 would promise a checkpoint. */
+static void on_stop(int signal_number) {
+    answer(signal_number);
+    if (signal_number == SIGTERM || signal_number == SIGINT) {
+        if (end_flag) {
+            signal(signal_number, SIG_DFL);
+            raise(signal_number);
+        }
+        end_flag = 1;
+        ended_ms = clock_ms();
+    }
+    stop_flag = 1;
+}
+static void on_save(int signal_number) {
+    answer(signal_number);
+    save_flag = 1;
+}
+/* When mpirun gets Ctrl-C, TERM or HUP, it sends CONT at once, TERM a second later and KILL after another second. The
+ * save starts with the CONT. A CONT from another process ends a stop by SIGSTOP or a debugger. */
+static void on_continue(int signal_number, siginfo_t *info, void *context) {
+    (void)signal_number, (void)context;
+    if (info->si_code == SI_QUEUE) { /* from a rank of this host: world_tell_neighbours() */
+        int local = info->si_value.sival_int;
+        if (local >= 0 && local < MOST_NEIGHBOURS) has_reported[local] = 1;
+        return;
+    }
+    continued_ms = clock_ms();
+    if (launcher && info->si_pid == launcher) stop_flag = 1;
+}
+
+/* --- the handlers that libraries install -------------------------------------------------------------------------- */
+
+/* Constructors of shared libraries run before main(). UCX, which Open MPI 5 and MPICH link, installs handlers there for
+ * SIGHUP and for the signals of faults. So .preinit_array, which the loader runs before any constructor, records which
+ * signals the parent ignores. A constructor of the program, which runs after those of the libraries, restores the
+ * actions. start_process() may execute the program again, and the new image inherits them. */
+static uint64_t ignored_signals; /* bit n - 1: the parent ignores signal n */
+
+static int is_ignored(int signal_number) { return (int)(ignored_signals >> (signal_number - 1) & 1); }
+
+/* Records the ignored signals. Sanitizers have not started yet, so their checks must be off here. */
+__attribute__((no_sanitize("address", "thread"))) static void record_inherited(void) {
+    for (int n = 1; n <= 31; n++) {
+        static struct { void (*handler)(int); unsigned long more[15]; } action; /* space for the kernel's struct */
+        if (syscall(SYS_rt_sigaction, n, NULL, &action, sizeof(uint64_t)) == 0 && action.handler == SIG_IGN)
+            ignored_signals |= (uint64_t)1 << (n - 1);
+    }
+}
+__attribute__((section(".preinit_array"), used)) static void (*record_first)(void) = record_inherited;
+
+static void restore(int signal_number) {
+    struct sigaction action = {.sa_handler = is_ignored(signal_number) ? SIG_IGN : SIG_DFL};
+    set_action(signal_number, &action);
+}
+
+__attribute__((constructor)) static void restore_inherited(void) {
+    static const int requests[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCONT, SIGXFSZ};
+    static const int faults[] = {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV};
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) restore(requests[i]);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) /* sanitizers use them */
+        restore(faults[i]);
+}
+
+/* --- the program's handlers --------------------------------------------------------------------------------------- */
+
+static void handle(int signal_number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_ONSTACK};
+    set_action(signal_number, &action);
+}
+
+void signals_install(void) {
+    /* Handlers get a stack of their own on the main thread, which gets the signals of the process. A handler must not
+     * run on the stack of a thread that computes. While generated code of oneDNN (seen with 2.6 on AVX-512) had the
+     * stack pointer, the signal frame of the kernel overwrote the heap in 3 of 50 signals. */
+    static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
+    stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
+    if (sigaltstack(&lent, NULL) != 0) warn("signals have no stack of their own");
+    handle(SIGHUP, is_ignored(SIGHUP) ? SIG_IGN : on_stop); /* a closed terminal stops the run, but not under nohup */
+    handle(SIGUSR1, on_stop);
+    handle(SIGTERM, on_stop);
+    handle(SIGINT, on_stop);
+    handle(SIGUSR2, on_save);
+    struct sigaction continues = {.sa_sigaction = on_continue, .sa_flags = SA_RESTART | SA_ONSTACK | SA_SIGINFO};
+    set_action(SIGCONT, &continues);
+    handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
+    handle(SIGPIPE, SIG_IGN);
+}
+
+void signals_answer(Launch launch) {
+    char name[16];
+    if (launch.launched) launcher = (pid_t)launch_process(name);
+    if (launch.rank > 0) return;
+    say_prepare();
+    answers = 1;
+}
+
+/* --- files that a signal must not leave behind -------------------------------------------------------------------- */
+
+enum { MOST_TEMPORARY = 4 };
+static const char *volatile temporary[MOST_TEMPORARY];
+
+static void on_end(int signal_number) {
+    for (int i = 0; i < MOST_TEMPORARY; i++)
+        if (temporary[i]) unlink(temporary[i]);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+void signals_remove(const char *path) {
+    static const int ends[] = {SIGHUP, SIGINT, SIGTERM};
+    for (int i = 0; i < MOST_TEMPORARY; i++)
+        if (!temporary[i]) {
+            temporary[i] = path;
+            break;
+        }
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct sigaction now;
+        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) handle(ends[i], on_end);
+    }
+}
+
+void signals_keep(const char *path) {
+    for (int i = 0; i < MOST_TEMPORARY; i++)
+        if (temporary[i] == path) temporary[i] = NULL;
+}
+
+void signals_keep_to_main(void) {
+    static const int asks[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGCONT, SIGHUP};
+    sigset_t         requests;
+    sigemptyset(&requests);
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) sigaddset(&requests, asks[i]);
+    #pragma omp parallel
+    if (omp_get_thread_num() > 0) pthread_sigmask(SIG_BLOCK, &requests, NULL);
+}
+
+int signals_stop(void) { return stop_flag; }
+
+double signals_ended_ms(void) { return ended_ms; }
+double signals_continued_ms(void) { return continued_ms; }
+int    signals_reported(int local) { return local < MOST_NEIGHBOURS && has_reported[local]; }
+
+int signals_take_save(void) {
+    if (!save_flag) return 0; /* cleared only if it was set, so that a signal in between is not lost */
+    save_flag = 0;
+    return 1;
+}
 
 static const double LOOK_MS = 100.0;        /* wanted time between two exchanges */
 static const double SAVES_KEPT_FREE = 3.0;  /* a disk may become three times slower */
@@ -88,8 +267,6 @@ const char *requests_limit(const Requests *q, double *away_ms, double *kept_ms) 
     return first->name;
 }
 
-void requests_saved(Requests *q, double ms) { q->save_ms = ms; }
-
 /* --- asking ------------------------------------------------------------------------------------------------------- */
 
 static int is_asked(const Requests *q, double next_ms) {
@@ -129,5 +306,5 @@ int requests_agree(Requests *q) {
 
 void requests_end(Requests *q) {
     if (comm_rank(q->comm) == 0) take(q, STOP), take(q, SAVE);
-    signals_answer_end();
+    answers = 0; /* the run is saved */
 }

@@ -1,8 +1,14 @@
-/* requests.h - collects the requests to stop a run or to save it, and brings them to all ranks at the same step.
+/* requests.h - collects the requests to stop a run or to save it, from signals, files and time, and brings them to all
+ * ranks at the same step.
  *
- *   SIGUSR1, SIGTERM, SIGINT, <run.dir>/STOP   save and stop: exit 75 (SIGHUP too: signals.h)
- *   SIGUSR2, <run.dir>/SAVE                    save and continue
- *   run.max_minutes, SLURM_JOB_END_TIME        stop as above, so early that three checkpoints could be written before the time is over
+ *   SIGUSR1, SIGTERM, SIGINT, SIGHUP,    save and stop: exit 75. A second TERM or INT ends at once. HUP stays ignored
+ *   <run.dir>/STOP                       under nohup
+ *   SIGUSR2, <run.dir>/SAVE              save and continue
+ *   run.max_minutes, SLURM_JOB_END_TIME  stop as above, so early that three checkpoints could be written before the
+ *                                        time is over
+ *   SIGCONT from mpirun                  save and stop; TERM follows after 1 s, KILL after 2 s: watchdog.c
+ *   SIGCONT from a rank of this host,    that rank ends the job after its own message
+ *   by sigqueue()
  *
  * A step reads the requests once, and its reduction carries them to all ranks. Evaluations and samples read them
  * between their batches (requests_agree). If a request interrupts one, it is not logged, and the checkpoint is of the
@@ -14,6 +20,35 @@
 #define TRAIN_GPT_RUN_GUARD_REQUESTS_H
 
 #include "comm/comm.h"
+
+/* --- signals: handlers only set flags ----------------------------------------------------------------------------- */
+
+/* Installs the handlers of a run. Called first in a run; an earlier signal ends the process at once. Called again after
+ * MPI and NCCL have started, because a library may install handlers late (NCCL 2.14: SIGUSR1). */
+void signals_install(void);
+/* Blocks the signals of requests in all threads of OpenMP but the main thread. Called once the number of threads is
+ * set. */
+void signals_keep_to_main(void);
+
+/* For a process without signals_install(). Removes the file `path` (borrowed) if HUP, INT or TERM ends the process.
+ * signals_keep() undoes this. */
+void signals_remove(const char *path);
+void signals_keep(const char *path);
+
+/* Makes rank 0 answer signals at once, with a line that says what will happen. Every rank calls it once it knows its
+ * launcher. */
+void signals_answer(Launch launch);
+
+int signals_stop(void);      /* returns 1 from the first request to stop on */
+int signals_take_save(void); /* returns 1 if a request to save came since the last call */
+/* Return clock_ms() of the last SIGCONT, and of the first TERM or INT; -INFINITY if none came. Any thread may call
+ * them. */
+double signals_continued_ms(void);
+double signals_ended_ms(void);
+/* Returns 1 if this local rank has ended the job with an error that it reported. Any thread may call it. */
+int signals_reported(int local);
+
+/* --- signals, files and time together ----------------------------------------------------------------------------- */
 
 /* The time at which this process must have ended. It is on clock_ms(), so that jumps of the wall clock do not
  * matter. */
@@ -29,7 +64,7 @@ typedef struct {
     TimeLimit   limit[2];
     int         stop_was_there; /* rank 0: STOP existed at the start; it was removed and is obeyed */
     int         stuck;      /* rank 0: bits 1 << file of files that cannot be removed, and are ignored */
-    double      save_ms;    /* duration of a save: estimated from its size until one has been written */
+    double      save_ms;    /* duration of a save: estimated from its size; the caller sets it after each save */
     int         stepped;    /* this process has taken a step */
     int         stop;       /* all ranks know the request to stop */
     int64_t     stride;     /* calls from one exchange to the next, equal on all ranks */
@@ -46,7 +81,6 @@ Requests requests_start(Comm *comm, const char *dir, double minutes, double star
  * long the next step may take. */
 int  requests_stop(Requests *q, double next_ms);
 int  requests_save(Requests *q);              /* returns 1 after a new request to save; removes SAVE */
-void requests_saved(Requests *q, double ms);  /* records that a save has taken ms */
 
 /* For work in batches, equally many on every rank. requests_begin is called before the first batch. requests_agree is
  * collective and called before each batch. It returns 1 if any rank has a request to stop. Most calls only count,

@@ -19,7 +19,7 @@
 #include "core/terminal.h"
 #include "core/thread.h"
 #include "core/xalloc.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 
 enum { STACK_DEPTH = 64 };
 enum { REPORT_SECONDS = 4 /* the reader of stderr may be gone */, HOST_CHARS = 64 };
@@ -94,10 +94,7 @@ static void on_stack_signal(int signal_number) {
 static void prepare_stacks(void) {
     void *frame[1];
     backtrace(frame, 1);
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_stack_signal;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    struct sigaction action = {.sa_handler = on_stack_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
     set_action(THREAD_STACK_SIGNAL, &action);
 }
 
@@ -174,7 +171,9 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
     return seen > WATCHDOG_LEAST_SECONDS ? seen : WATCHDOG_LEAST_SECONDS;
 }
 
-double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6); }
+double watchdog_allows(const Watchdog *w) {
+    return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6);
+}
 
 /* Returns 1 if the launcher is ending its ranks because one has died. Nothing can be saved then. There are three signs.
  * A rank of this host is gone. Or there was no progress between the two signals of the launcher, for a rank of another
@@ -209,13 +208,16 @@ static NORETURN void leave_bereft(const Watchdog *w) {
 
 /* Returns 1 if the launcher of this rank is gone. When Open MPI 5 loses a host, its launcher ends at once with exit
  * code 0 and does not end the ranks of its own host. */
-static int is_orphan(const Watchdog *w) { return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH; }
+static int is_orphan(const Watchdog *w) {
+    return !w->ends && w->launcher && kill((pid_t)w->launcher, 0) < 0 && errno == ESRCH;
+}
 
 static NORETURN void leave_orphan(const Watchdog *w) {
     Comm *comm = w->comm;
     char  line[256];
     error_end_within(REPORT_SECONDS, EXIT_PEER);
-    snprintf(line, sizeof line, "train_gpt: %s, process %ld on %s, is gone: the job ends, and resumes from its newest checkpoint\n",
+    snprintf(line, sizeof line,
+             "train_gpt: %s, process %ld on %s, is gone: the job ends, and resumes from its newest checkpoint\n",
              w->launcher_name, w->launcher, w->host);
     if (!comm || world_local_rank(comm_world(comm)) == 0) {
         report_line("%s", line);

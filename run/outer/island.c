@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 #include "core/xalloc.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 #include "run/outer/hello_data.h"
 #include "run/outer/round_change.h"
 #include "run/outer/server_list.h"
@@ -33,7 +33,7 @@ static void end_where_refused(Island *s, int code, const char *why) {
     int64_t worst = code;
     if (code) snprintf(fault, sizeof fault, "%s", why);
     comm_all_reduce_i64(s->parts.comm, &worst, 1, COMM_MAX);
-    if (any_fault(s->parts.comm, fault)) fail((int)worst, "%s", fault);
+    if (comm_any_fault(s->parts.comm, fault)) fail((int)worst, "%s", fault);
 }
 
 /* Collective. Ends the job if a server has refused a rank. */
@@ -136,7 +136,7 @@ static int try_to_connect(Island *s) {
 static void share_fault(Island *s) {
     const Link *broken = links_broken(s->link, s->links);
     snprintf(s->lost, sizeof s->lost, "%s", broken && broken->fault[0] ? broken->fault : s->link->fault);
-    any_fault(s->parts.comm, s->lost);
+    comm_any_fault(s->parts.comm, s->lost);
 }
 
 /* Collective. Waits for CHANNEL_RETRY_MS. Returns STOPPED if a rank is requested to stop, otherwise MET. */

@@ -9,7 +9,7 @@
 #include "core/clock.h"
 #include "core/xalloc.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 #include "run/outer/server_state.h"
 
 int64_t server_step(const Server *s) { return s->members.round * s->every; }

@@ -7,7 +7,7 @@
 
 #include "core/clock.h"
 #include "core/xalloc.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 #include "run/outer/server_list.h"
 #include "run/outer/server_state.h"
 

@@ -9,6 +9,7 @@
  */
 #include "run/text/sample.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,44 +20,227 @@
 #include "core/rng.h"
 #include "core/xalloc.h"
 #include "data/dataset.h"
-#include "run/text/text_stream.h"
 
-/* --- prompts ------------------------------------------------------------------------------------------------------ */
+/* --- one token ---------------------------------------------------------------------------------------------------- */
 
-int sample_has_no_data(const Config *c) { return c->data.train.count == 1 && strcmp(c->data.train.item[0], "-") == 0; }
+/* Each rule is a least logit. Floats are mapped to unsigned numbers in the same order, and the least one is found bit
+ * by bit, so that nothing is sorted. */
 
-Tokenizer sample_tokenizer(const Config *c) {
+/* Maps floats to unsigned numbers in the same order. NaN is the least. */
+static uint32_t order_of(float x) {
+    uint32_t u;
+    if (isnan(x)) return 0;
+    memcpy(&u, &x, sizeof u);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* Returns the order of the k-th largest logit: the greatest value that at least k logits reach. */
+static uint32_t kth_largest(const float *logits, int64_t vocab, int64_t k) {
+    uint32_t least = 0;
+    for (int bit = 31; bit >= 0; bit--) {
+        uint32_t candidate = least | 1u << bit;
+        int64_t  reach = 0;
+        for (int64_t v = 0; v < vocab; v++) reach += order_of(logits[v]) >= candidate;
+        if (reach >= k) least = candidate;
+    }
+    return least > 0 ? least : 1; /* leaves NaNs out if k includes them */
+}
+
+static double weight_from(const float *logits, int64_t vocab, const double *weight, uint32_t least) {
+    double sum = 0;
+    for (int64_t v = 0; v < vocab; v++)
+        if (order_of(logits[v]) >= least) sum += weight[v];
+    return sum;
+}
+
+/* Returns the greatest order such that logits of at least that order have the fraction `part` of the weight of those
+ * from `floor` on. */
+static uint32_t part_of_weight(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double part) {
+    uint32_t least = 0;
+    double   wanted = part * weight_from(logits, vocab, weight, floor);
+    for (int bit = 31; bit >= 0; bit--) {
+        uint32_t candidate = least | 1u << bit;
+        if (weight_from(logits, vocab, weight, candidate > floor ? candidate : floor) >= wanted) least = candidate;
+    }
+    return least;
+}
+
+static int64_t likeliest(const float *logits, int64_t vocab) {
+    int64_t best = 0;
+    for (int64_t v = 1; v < vocab; v++)
+        if (order_of(logits[v]) > order_of(logits[best])) best = v;
+    return best;
+}
+
+int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, double *weight) {
+    int64_t best = likeliest(logits, vocab);
+    if (rule.temperature <= 0 || !isfinite(logits[best])) return (int32_t)best;
+
+    for (int64_t v = 0; v < vocab; v++)
+        weight[v] = isnan(logits[v]) ? 0 : exp(((double)logits[v] - (double)logits[best]) / rule.temperature);
+    uint32_t least = rule.top_k > 0 && rule.top_k < vocab ? kth_largest(logits, vocab, rule.top_k) : 1;
+    if (rule.top_p < 1) least = part_of_weight(logits, vocab, weight, least, rule.top_p);
+    if (least > order_of(logits[best])) least = order_of(logits[best]);
+
+    int64_t drawn = best; /* remains only if u * total is beyond the sum by rounding */
+    double  total = 0, reached = 0;
+    for (int64_t v = 0; v < vocab; v++) {
+        if (order_of(logits[v]) < least || weight[v] < rule.min_p) weight[v] = 0; /* the likeliest token has weight 1 */
+        total += weight[v];
+    }
+    for (int64_t v = 0; v < vocab; v++) {
+        if (weight[v] == 0) continue;
+        reached += weight[v];
+        drawn = v;
+        if (reached > u * total) break;
+    }
+    return (int32_t)drawn;
+}
+
+static void append(TextBytes *b, const char *bytes, size_t count) {
+    if (b->count + count > b->room) {
+        b->room = 2 * (b->count + count) + 64;
+        b->bytes = xrealloc(b->bytes, b->room, "a part of a text");
+    }
+    if (count > 0) memcpy(b->bytes + b->count, bytes, count);
+    b->count += count;
+}
+
+static void drop_front(TextBytes *b, size_t count) {
+    b->count -= count;
+    if (b->count > 0) memmove(b->bytes, b->bytes + count, b->count);
+}
+
+/* --- printable text ----------------------------------------------------------------------------------------------- */
+
+/* Returns the length of the UTF-8 sequence that begins with this byte, or 0 if none does. */
+static size_t sequence_bytes(unsigned char first) {
+    return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+}
+
+/* Returns the length of the UTF-8 sequence at s if a terminal can show it, else 0. */
+static size_t printable_bytes(const unsigned char *s, size_t left) {
+    size_t n = sequence_bytes(*s);
+    if (n == 1) return (*s >= 0x20 && *s != 0x7f) || *s == '\n' || *s == '\t';
+    if (n > left) return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    int surrogate = *s == 0xed && s[1] >= 0xa0, overlong = (*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90);
+    int control = *s == 0xc2 && s[1] < 0xa0; /* U+0080..U+009F steer terminals too */
+    return surrogate || overlong || control || (*s == 0xf4 && s[1] >= 0x90) ? 0 : n;
+}
+
+/* Returns 1 if the bytes at the end of the text may begin a UTF-8 sequence. */
+static int may_grow(const unsigned char *s, size_t left) {
+    if (sequence_bytes(*s) <= left) return 0;
+    for (size_t i = 1; i < left; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return 1;
+}
+
+/* Passes on the bytes of t->broken. Unless is_end, keeps a sequence that is not whole yet. */
+static void put_printable(TextStream *t, int is_end) {
+    const unsigned char *s = (const unsigned char *)t->broken.bytes;
+    size_t at = 0, good = 0; /* [good, at) is printable and not passed on yet */
+    while (at < t->broken.count && (is_end || !may_grow(s + at, t->broken.count - at))) {
+        size_t n = printable_bytes(s + at, t->broken.count - at);
+        at += n;
+        if (n > 0) continue;
+        if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
+        t->put(t->ctx, "\xef\xbf\xbd", 3);
+        good = ++at;
+    }
+    if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
+    drop_front(&t->broken, at);
+}
+
+/* --- stop texts --------------------------------------------------------------------------------------------------- */
+
+/* The first place at which a stop text begins. is_whole: all of it is there. At the end only a whole one counts. */
+typedef struct { size_t at; int is_whole; } Found;
+static Found find_stop(const TextStream *t, int is_end) {
+    for (size_t at = 0; at < t->held.count; at++)
+        for (int i = 0, begins = 0; i <= t->stops; i++) {
+            if (i == t->stops && begins) return (Found){at, 0};
+            if (i == t->stops) break;
+            size_t length = strlen(t->stop[i]), left = t->held.count - at;
+            if (memcmp(t->held.bytes + at, t->stop[i], left < length ? left : length) != 0) continue;
+            if (length <= left) return (Found){at, 1};
+            begins = !is_end;
+        }
+    return (Found){t->held.count, 0};
+}
+
+/* --- the stream --------------------------------------------------------------------------------------------------- */
+
+TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t bytes), void *ctx) {
+    return (TextStream){.put = put, .ctx = ctx};
+}
+
+/* Passes on the held bytes up to a stop text. */
+static void release(TextStream *t, int is_end) {
+    Found found = find_stop(t, is_end);
+    append(&t->broken, t->held.bytes, found.at);
+    drop_front(&t->held, found.is_whole ? t->held.count : found.at);
+    t->is_over = found.is_whole;
+    put_printable(t, is_end);
+}
+
+void text_stream_add(TextStream *t, const char *bytes, size_t count) {
+    if (t->is_over) return;
+    append(&t->held, bytes, count);
+    release(t, 0);
+}
+
+void text_stream_end(TextStream *t) {
+    release(t, 1);
+    free(t->held.bytes);
+    free(t->broken.bytes);
+    t->held = t->broken = (TextBytes){0};
+}
+
+/* --- the tokenizer of a run --------------------------------------------------------------------------------------- */
+
+int run_has_no_data(const Config *c) { return c->data.train.count == 1 && strcmp(c->data.train.item[0], "-") == 0; }
+
+Tokenizer run_tokenizer(const Config *c) {
     IoPaths files = {NULL, 0};
     int64_t vocab_size = c->model.shape.vocab_size, most = c->model.init_from[0] ? BPE_MOST_IDS : vocab_size;
     for (int i = 0; i < c->data.train.count; i++) dataset_files(c->data.train.item[i], &files);
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
-    Tokenizer t = sample_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
-                  : files.count ? tokenizer_of_data(c->data.tokenizer, (const char *const *)files.path, (int64_t)files.count, most)
-                                : tokenizer_of_data(c->data.tokenizer, c->data.train.item, 1, most); /* no data yet */
+    const char *const *names = files.count ? (const char *const *)files.path : c->data.train.item;
+    int64_t            count = files.count ? (int64_t)files.count : 1; /* the pattern itself: no data yet */
+    Tokenizer          t = run_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
+                                              : tokenizer_of_data(c->data.tokenizer, names, count, most);
     io_paths_free(&files);
     if (t.kind == TOKENIZER_IDS) t = tokenizer_create("", vocab_size);
-    t.vocab_size =
-        vocab_size; /* a foreign model may have fewer ids than its tokenizer; prompts with the others are refused */
-    if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0] && !sample_has_no_data(c))
+    t.vocab_size = vocab_size; /* a foreign model may have fewer ids than its tokenizer; prompts with the others are
+                                * refused */
+    if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0] && !run_has_no_data(c))
         fail(EXIT_CONFIG,
-             "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
+             "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the "
+             "prompt empty",
              (long long)c->model.shape.vocab_size);
     return t;
 }
 
-int32_t sample_documents(const Config *c, const Tokenizer *t) {
+int32_t run_documents(const Config *c, const Tokenizer *t) {
     int32_t end = tokenizer_end_of_text(t);
     if (c->data.document_mask == DOCUMENT_MASK_ASKED && end < 0)
         fail(EXIT_CONFIG,
-             "data.document_mask = true: documents begin with an end-of-text token, which %s: leave the key out, or name a tokenizer "
-             "that has one as data.tokenizer",
-             t->kind == TOKENIZER_BYTES ? "bytes have not" : t->kind == TOKENIZER_IDS ? "ids without a tokenizer have not"
-                                                                                    : "this tokenizer has not");
+             "data.document_mask = true: documents begin with an end-of-text token, which %s: leave the key out, or "
+             "name a tokenizer that has one as data.tokenizer",
+             t->kind == TOKENIZER_BYTES ? "bytes have not"
+             : t->kind == TOKENIZER_IDS ? "ids without a tokenizer have not"
+                                        : "this tokenizer has not");
     return c->data.document_mask ? end : -1;
 }
 
+/* --- prompts ------------------------------------------------------------------------------------------------------ */
+
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes, int32_t begin) {
-    Prompt p = {.id = xmalloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "the tokens of a prompt")};
+    Prompt p = {
+        .id = xmalloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "the tokens of a prompt")};
     p.hidden = tokenizer_begin(tokenizer, p.id);
     int64_t own = bytes > 0 ? tokenizer_encode(tokenizer, text, bytes, p.id + p.hidden) : 0;
     p.count = p.hidden + own;
@@ -67,12 +251,15 @@ Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes,
     if (p.count == 0) p.id[p.count++] = begin, p.hidden = 1;
     for (int64_t i = 0; i < p.count; i++)
         if (p.id[i] >= tokenizer->vocab_size)
-            fail(EXIT_CONFIG, "%s token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: %s",
-                 i >= p.hidden ? "the prompt holds" : begins ? "each text begins with" : "an empty prompt begins after",
+            fail(EXIT_CONFIG,
+                 "%s token %d, and the vocabulary of this model ends at %lld, before that of its tokenizer: %s",
+                 i >= p.hidden ? "the prompt holds"
+                 : begins      ? "each text begins with"
+                               : "an empty prompt begins after",
                  p.id[i], (long long)tokenizer->vocab_size - 1,
                  i >= p.hidden ? "leave out what it stands for"
-                 : begins      ? "\"add_bos_token\": false in the tokenizer_config.json beside tokenizer.json leaves it out"
-                               : "give a prompt");
+                 : begins ? "\"add_bos_token\": false in the tokenizer_config.json beside tokenizer.json leaves it out"
+                          : "give a prompt");
     return p;
 }
 
@@ -168,12 +355,6 @@ static void add_id(TextStream *text, const Tokenizer *tokenizer, int32_t id, int
     free(bytes);
 }
 
-static int is_end(const SamplePlan *plan, int32_t id) {
-    for (int i = 0; i < plan->ends; i++)
-        if (plan->end[i] == id) return 1;
-    return 0;
-}
-
 Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const SamplePlan *plan) {
     const Prompt *prompt = &plan->prompt;
     Sampled    done = {0};
@@ -191,7 +372,9 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
         double u = rng_uniform(plan->seed, RNG_SAMPLE, (uint64_t)count);
         ids[count] = draw_token(w.logits, p->gpt->shape.vocab_size, plan->rule, u, w.weight);
         done.tokens++;
-        if (is_end(plan, ids[count])) break;
+        int is_end = 0;
+        for (int i = 0; i < plan->ends; i++) is_end |= plan->end[i] == ids[count];
+        if (is_end) break;
         add_id(&text, tokenizer, ids[count], count == first);
         done.left_off = ++count < end && plan->leave && plan->leave(plan->ctx);
     }
@@ -214,7 +397,8 @@ char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *to
     char      *text = NULL;
     size_t     bytes = 0;
     Page       page = {memory_file_open(&text, &bytes), leave, ctx};
-    SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt), tokenizer_start(tokenizer)),
+    SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt),
+                                               tokenizer_start(tokenizer)),
                        .tokens = c->sample.tokens,
                        .rule = {c->sample.temperature, c->sample.top_k, c->sample.top_p, c->sample.min_p},
                        .seed = (uint64_t)(c->run.seed + step),

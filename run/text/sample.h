@@ -1,14 +1,68 @@
-/* sample.h - draws text from a model, token by token. Its random numbers come from the counter-based generator, so
- * equal seeds give equal texts.
+/* sample.h - draws text from a model, token by token, and passes it on. Its random numbers come from the counter-based
+ * generator, so equal seeds give equal texts.
  */
 #ifndef TRAIN_GPT_RUN_TEXT_SAMPLE_H
 #define TRAIN_GPT_RUN_TEXT_SAMPLE_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "data/encoder.h"
 #include "model/pipeline.h"
 #include "run/config/config.h"
-#include "run/text/draw.h"
 #include "run/guard/watchdog.h"
+
+/* --- one token: temperature, top-k, top-p and min-p, in this order ------------------------------------------------ */
+
+/* Rules that limit the tokens to draw from. The probabilities for a rule are those of the logits divided by the
+ * temperature, over the tokens that the rules before it kept. Equal logits are kept or dropped together. NaN is always
+ * dropped. */
+typedef struct {
+    double  temperature; /* 0: always the likeliest token, the first if several are equal             */
+    int64_t top_k;       /* keeps the k likeliest tokens, and equals of the last; 0: all              */
+    double  top_p;       /* keeps the fewest likeliest tokens whose probabilities sum to p; 1: all    */
+    double  min_p;       /* keeps those with at least min_p times the largest probability; 0: all     */
+} DrawRule;
+
+/* Draws one token from logits [vocab] for a uniform u in [0,1). weight [vocab]: scratch. */
+int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, double *weight);
+
+/* --- text for a terminal or a pipe, from the bytes of one token after the other ----------------------------------- */
+
+/* Passes text on as soon as it is certain:
+ *   It is whole UTF-8 sequences. Other bytes, and control characters that could steer a terminal, become U+FFFD.
+ *   It contains nothing of a stop text, because the text ends before the first one. */
+typedef struct { char *bytes; size_t count, room; } TextBytes;
+typedef struct {
+    void (*put)(void *ctx, const char *text, size_t bytes); /* receives certain text */
+    void  *ctx;
+    const char *const *stop; /* borrowed [stops], none of them empty */
+    int    stops;
+    int    is_over;          /* a stop text was found                */
+    TextBytes held;          /* owned: bytes that may begin a stop text        */
+    TextBytes broken;        /* owned: the beginning of a UTF-8 sequence       */
+} TextStream;
+
+TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t bytes), void *ctx);
+/* Adds bytes. Only stop texts that t->stop has at that time count, so a prompt is added before they are set. */
+void       text_stream_add(TextStream *t, const char *bytes, size_t count);
+/* Passes on the bytes that are held, and frees the memory. */
+void       text_stream_end(TextStream *t);
+
+/* --- the tokenizer of a run --------------------------------------------------------------------------------------- */
+
+/* Returns 1 if data.train is "-". The config is then checked without its data, and no tokenizer is looked for beside
+ * them. */
+int run_has_no_data(const Config *config);
+/* Returns the tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes
+ * or ids only. Exit 65 if some files have another one beside them. Exit 64 if sample.prompt is text and tokens are ids
+ * only. */
+Tokenizer run_tokenizer(const Config *config);
+/* Returns the id at which data.document_mask divides documents, or -1 without a mask. Exit 64 if the mask is on and the
+ * vocabulary has no end of text. */
+int32_t run_documents(const Config *config, const Tokenizer *tokenizer);
+
+/* --- a sample ----------------------------------------------------------------------------------------------------- */
 
 /* Ids of a prompt, including those that the tokenizer puts before each text. An empty prompt has one id, that of
  * tokenizer_start. */
@@ -46,17 +100,6 @@ typedef struct {
     double  ms;       /* duration          */
     int     left_off; /* leave() ended it  */
 } Sampled;
-
-/* Returns 1 if data.train is "-". The config is then checked without its data, and no tokenizer is looked for beside
- * them. */
-int sample_has_no_data(const Config *config);
-/* Returns the tokenizer of a run: data.tokenizer, else the one beside the files of data.train and data.val, else bytes
- * or ids only. Exit 65 if some files have another one beside them. Exit 64 if sample.prompt is text and tokens are ids
- * only. */
-Tokenizer sample_tokenizer(const Config *config);
-/* Returns the id at which data.document_mask divides documents, or -1 without a mask. Exit 64 if the mask is on and the
- * vocabulary has no end of text. */
-int32_t sample_documents(const Config *config, const Tokenizer *tokenizer);
 
 /* Passes prompt and continuation to plan->put as printable text, or as ids if the tokenizer has no text. Uses the
  * activation memory of the model, of at most g->T positions. When that window is full, it slides by half. All ranks of

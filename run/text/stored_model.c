@@ -178,7 +178,8 @@ static char *tokenizer_of_run(const char *run) {
     char        *found = cJSON_IsString(item) && item->valuestring[0] ? strdup(item->valuestring) : NULL;
     const cJSON *train = json_member(json_member(json.root, "data"), "train");
     IoPaths      files = {NULL, 0};
-    for (const cJSON *one = cJSON_IsArray(train) ? train->child : train; one; one = cJSON_IsArray(train) ? one->next : NULL) {
+    for (const cJSON *one = cJSON_IsArray(train) ? train->child : train; one;
+         one = cJSON_IsArray(train) ? one->next : NULL) {
         const cJSON *name = cJSON_IsObject(one) ? json_member(one, "path") : one; /* an entry of a blend */
         if (cJSON_IsString(name)) dataset_files(name->valuestring, &files);
     }
@@ -196,20 +197,19 @@ static Tokenizer tokenizer_of(const char *path, int64_t vocab_size) {
     return t;
 }
 
-static Tokenizer take_asked(const char *asked, const char *weights, int64_t vocab_size) {
-    Tokenizer t = tokenizer_of(asked, vocab_size);
-    tokenizer_refuse_other(&t, asked, weights, "the model", "leave tokenizer= out");
-    return t;
-}
-
 Tokenizer stored_tokenizer(const char *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
     char path[4200], beside[4200], *of_run = NULL;
     snprintf(beside, sizeof beside, "%s/" WEIGHTS_SINGLE, checkpoint);
-    if (asked) return take_asked(asked, beside, vocab_size);
+    if (asked) {
+        Tokenizer t = tokenizer_of(asked, vocab_size);
+        tokenizer_refuse_other(&t, asked, beside, "the model", "leave tokenizer= out");
+        return t;
+    }
     if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_of(path, vocab_size);
     of_run = tokenizer_of_run(run);
     if (of_run && access(of_run, R_OK) != 0) {
-        warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where it is",
+        warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where "
+             "it is",
              run, of_run);
         free(of_run), of_run = NULL;
     }
@@ -227,7 +227,8 @@ void stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes
     int64_t wanted = (int64_t)grid.tensor * grid.context * grid.stages;
     if (wanted != ranks)
         fail(EXIT_CONFIG,
-             "%s: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: mpirun -np %lld",
+             "%s: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: "
+             "mpirun -np %lld",
              verb, grid.tensor, grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks,
              (long long)wanted);
     char *fault = config_check_changed(&c, ranks);

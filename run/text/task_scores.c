@@ -86,7 +86,8 @@ static Batch fill(const Scorer *s, const Task *t, Plan *p, const Rows *rows) {
         context_take(p->targets + i * own, target, part, own);
         context_take(p->scored + i * own, scored, part, own);
     }
-    Batch batch = {tensor_2d(s->room.inputs.data, I32, p->B, own), tensor_2d(s->room.targets.data, I32, p->B, own), tensor_none()};
+    Batch batch = {tensor_2d(s->room.inputs.data, I32, p->B, own), tensor_2d(s->room.targets.data, I32, p->B, own),
+                   tensor_none()};
     device_from_host(s->stream, batch.inputs, p->inputs);
     device_from_host(s->stream, batch.targets, p->targets);
     return batch;

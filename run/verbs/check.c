@@ -125,9 +125,9 @@ int verb_check(int argc, char **argv) {
         config_free(&config);
         return EXIT_CONFIG;
     }
-    Tokenizer tokenizer = sample_tokenizer(&config);
-    int is_alone = sample_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS; /* no tokenizer is known here */
-    if (!is_alone) sample_documents(&config, &tokenizer);
+    Tokenizer tokenizer = run_tokenizer(&config);
+    int is_alone = run_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS; /* no tokenizer is known here */
+    if (!is_alone) run_documents(&config, &tokenizer);
     checkpoint_precheck_source(&config, &tokenizer);
     print_understood(&config, ranks);
     Dataset train = check_data("data.train", &config.data.train, &config), val = check_data("data.val", &config.data.val, &config);

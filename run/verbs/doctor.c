@@ -15,7 +15,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "comm/world.h"
+#include "comm/comm.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/gpu_meter.h"

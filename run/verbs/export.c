@@ -24,7 +24,7 @@
 #include "run/checkpoint/weights.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/guard/lock.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 #include "run/verbs/model_card.h"
 #include "run/plan/plan.h"
 #include "run/verbs/arguments.h"

@@ -6,7 +6,7 @@
 
 #include "core/mesh.h"
 #include "run/guard/lock.h"
-#include "run/text/draw.h"
+#include "run/text/sample.h"
 
 typedef struct {
     char        path[4096];    /* folder of a run or a checkpoint                      */

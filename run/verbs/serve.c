@@ -16,7 +16,6 @@
 #include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/guard/requests.h"
-#include "run/guard/signals.h"
 #include "run/log/metrics.h"
 #include "run/outer/server.h"
 #include "run/outer/server_list.h"
@@ -121,8 +120,8 @@ static void load_weights(Serving *s) {
 static void open_run(Serving *s) {
     const Config *c = &s->config;
     run_folder_check(c);
-    s->tokenizer = sample_tokenizer(c);
-    sample_documents(c, &s->tokenizer);
+    s->tokenizer = run_tokenizer(c);
+    run_documents(c, &s->tokenizer);
     s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
                                   c->model.shape.vocab_size);
     s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
@@ -187,7 +186,7 @@ static void end(Serving *s) {
 
 static void report_saved(Serving *s, double ms) {
     if (ms <= 0.0) return;
-    requests_saved(&s->requests, ms);
+    s->requests.save_ms = ms;
     metrics_saved(s->metrics, saver_step(s->saver), ms);
     progress_note("saved %s/checkpoints/step_%08lld in %.2f s", s->config.run.dir, (long long)saver_step(s->saver),
                   ms * 1e-3);

@@ -27,7 +27,7 @@
 #include "data/shard.h"
 #include "data/tokens_json.h"
 #include "run/guard/lock.h"
-#include "run/guard/signals.h"
+#include "run/guard/requests.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 

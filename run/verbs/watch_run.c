@@ -14,7 +14,6 @@
 #include "core/json.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
-#include "run/guard/lock_holder.h"
 #include "run/log/run_log.h"
 
 /* --- the log ------------------------------------------------------------------------------------------------------ */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/trace.h"
+#include "comm/comm.h"
 #include "core/clock.h"
 
 enum { SAMPLES_MAX = 201, SAMPLES_MIN = 11 };

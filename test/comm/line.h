@@ -6,12 +6,14 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/socket.h"
+#include "comm/channel.h"
+#include "comm/tls.h"
 #include "core/clock.h"
 
 typedef struct {
@@ -35,8 +37,9 @@ static inline void tcp_pair(int ends[2]) {
     ends[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connect(ends[1], (struct sockaddr *)&at, bytes) != 0) ends[0] = -1;
     else
-        while ((ends[0] = socket_accept(listening)) < 0)
+        while ((ends[0] = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) < 0)
             poll(&(struct pollfd){.fd = listening, .events = POLLIN}, 1, 100);
+    setsockopt(ends[0], IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
 }
 
 static inline Line line_make(const Key *client, const Key *server) {

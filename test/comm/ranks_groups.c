@@ -2,7 +2,7 @@
  * all-reduce of any length and type, the small blocking calls, times. Groups are cut from as many ranks as mpirun
  * gives; NCCL takes part where every rank has a GPU of its own.
  */
-#include "comm/trace.h"
+#include "comm/comm.h"
 #include "test/comm/ranks.h"
 
 enum { SPLITS = 6, PIECE = 64 * 3, MOST = 16 };

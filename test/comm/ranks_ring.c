@@ -2,7 +2,7 @@
  * GPU buckets are in its memory, and NCCL is tested if every rank has a GPU of its own. */
 #include <math.h>
 
-#include "comm/trace.h"
+#include "comm/comm.h"
 #include "core/layout.h"
 #include "core/rng.h"
 #include "test/comm/ranks.h"

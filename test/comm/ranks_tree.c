@@ -5,7 +5,7 @@
 #include "core/rng.h"
 #include "test/comm/ranks.h"
 
-#include "comm/tree.h"
+#include "comm/comm.h"
 
 /* Piece lengths: the smallest, around a chunk of 32768 floats, several chunks. Also the numbers of micro-batches of
  * each rank. */

@@ -1,6 +1,6 @@
 /* test_tree.c - the order of tree.h against its definition written down plainly: a recursion over the padded leaves,
  * for any number of ranks. */
-#include "comm/tree.h"
+#include "comm/comm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

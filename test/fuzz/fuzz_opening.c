@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/socket.h"
+#include "comm/channel.h"
 #include "core/error.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

@@ -1,6 +1,6 @@
 /* ranks_overlap.c - reduction overlaps backward: the sum of a bucket's gradients starts while earlier layers are still
  * being computed. */
-#include "comm/trace.h"
+#include "comm/comm.h"
 #include "core/clock.h"
 #include "core/rng.h"
 #include "model/model.h"

@@ -4,7 +4,7 @@
 #include "core/io.h"
 
 #include "run/checkpoint/checkpoint_write.h"
-#include "run/guard/lock_holder.h"
+#include "run/guard/lock.h"
 #include "test/run/lib/child.h"
 
 #include "test/run/lib/own_folder.h"

@@ -16,7 +16,6 @@
 #include "core/clock.h"
 #include "core/io.h"
 #include "run/guard/lock.h"
-#include "run/guard/lock_holder.h"
 #include "test/run/lib/child.h"
 
 static const double BEAT_MS = 50.0;

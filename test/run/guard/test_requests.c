@@ -15,7 +15,6 @@
 #include "core/clock.h"
 #include "core/io.h"
 #include "run/guard/requests.h"
-#include "run/guard/signals.h"
 #include "test/run/lib/child.h"
 
 static char  dir[64];

@@ -1,15 +1,17 @@
 /* test_draw.c - drawing one token: the probabilities of the softmax, and what each rule leaves out, compared with plain
  * sums over the sorted logits in float64. */
+#include "run/text/sample.h"
+
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <cmocka.h>
+
 #include "core/rng.h"
-#include "run/text/draw.h"
 
 enum { VOCAB_MAX = 1001 };
 static double room[VOCAB_MAX];

@@ -1,13 +1,14 @@
 /* test_text_stream.c - text in pieces: the result does not depend on the pieces, and text is passed on as soon as it is
  * certain. */
+#include "run/text/sample.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/text/text_stream.h"
+#include <cmocka.h>
 
 typedef struct { char text[512]; size_t bytes; } Page;
 
