@@ -23,7 +23,7 @@
 #include "comm/key.h"
 
 enum {
-    CHANNEL_PROTOCOL = 2, /* 2: WELCOME says whether the server has changes. Raise it when a frame or a message
+    CHANNEL_PROTOCOL = 3, /* 3: no fragments, no moments. Raise it when a frame or a message
                            * changes */
     CHANNEL_OPENING_MS = 5000, /* the time in which a peer must finish its opening */
     CHANNEL_RETRY_MS = 1000,   /* pause between two tries to connect */

@@ -34,7 +34,6 @@ typedef struct {
     int    written;     /* all ranks have finished the phase of the save in flight            */
     int    fed;         /* all ranks have the batches of the next step                        */
     int    lost;        /* the connection of a rank to outer.server is broken                 */
-    int    has_x;       /* outer.stream: all ranks have received a fragment                   */
     double began_ms;    /* when the step began, on clock_ms()                                 */
 } Between;
 

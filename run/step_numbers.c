@@ -8,7 +8,7 @@
 #include "core/injection.h"
 
 /* The numbers that the reduction sends. It adds each of them over the ranks. */
-typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost, has_x; } Words;
+typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost; } Words;
 
 static Words words_of(Run *r, const StepValues *v, int64_t step) {
     Words  w = {.hash = {0}};
@@ -21,7 +21,6 @@ static Words words_of(Run *r, const StepValues *v, int64_t step) {
     w.written = saver_ready(r->saver);
     w.fed = loader_is_ready(r->loader, 0.0);
     w.lost = r->island && island_keep(r->island);
-    w.has_x = r->island && island_has_x(r->island);
     return w;
 }
 
@@ -44,7 +43,7 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     int        suspect = is_suspect(&w, ranks);
     comm_all_reduce_i64(r->comm, w.sum[0].word, sizeof w / sizeof(int64_t), COMM_SUM);
     b->stop |= w.stop > 0, b->save |= w.save > 0, b->lost |= w.lost > 0;
-    b->written = w.written == ranks, b->fed = w.fed == ranks, b->has_x = w.has_x == ranks;
+    b->written = w.written == ranks, b->fed = w.fed == ranks;
     return (StepNumbers){.loss = exact_value(&w.sum[SUM_LOSS]) / (double)r->config->batch.global_tokens,
                          .grad_norm = sqrt(exact_value(&w.sum[SUM_GRAD_SQUARES])) / r->state.loss_scale.scale, .suspect = suspect,
                          .own_grads = v.hash[HASH_OWN_GRADS], .grads = v.hash[HASH_GRADS], .replicas = v.hash[HASH_REPLICAS],

@@ -40,7 +40,6 @@ typedef struct {
     int     islands;       /* islands whose deltas counted in the round */
     int64_t staleness;     /* rounds by which the last delta was late (outer.wait=none) */
     double  norm, ms, tokens_per_s, loss; /* norm of the mean delta; ms of the round; mean loss of the islands */
-    int     fragments;     /* outer.stream: fragments exchanged; 0: the whole model at once */
     double  waited_ms;     /* time that training of an island waited in the whole round */
     int64_t sent, received; /* bytes of the island; for a server waited_ms, sent and received are 0 */
 } OuterMetrics;

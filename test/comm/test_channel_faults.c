@@ -221,22 +221,22 @@ static void another_key(void **state) {
 
 static void other_protocols(void **state) {
     (void)state;
-    uint8_t bytes[72] = {'T', 'G', 'O', '1', 3, 0, 0, 0};
+    uint8_t bytes[72] = {'T', 'G', 'O', '1', 4, 0, 0, 0};
     Line    l = line_make(&KEY, &KEY);
     line_write(l.at_server, bytes, 8);
-    assert_broken(&l, EXIT_CONFIG, "speaks protocol 3, this program protocol 2");
+    assert_broken(&l, EXIT_CONFIG, "speaks protocol 4, this program protocol 3");
     line_free(&l);
     bytes[4] = 1; /* an older version with the same beginning of its opening */
     l = line_make(&KEY, &KEY);
     line_write(l.at_server, bytes, 72);
-    assert_broken(&l, EXIT_CONFIG, "speaks protocol 1, this program protocol 2");
+    assert_broken(&l, EXIT_CONFIG, "speaks protocol 1, this program protocol 3");
     line_read(l.at_server, bytes, 8); /* tells the client */
-    assert_memory_equal(bytes, "TGO1\2\0\0\0", 8);
+    assert_memory_equal(bytes, "TGO1\3\0\0\0", 8);
     bytes[4] = 3, bytes[5] = 1;
     line_write(l.at_client, bytes, 8);
     channel_wait(&l.client, 1, -1, 1000);
     assert_int_equal(channel_progress(l.client), -1);
-    assert_non_null(strstr(channel_fault(l.client), "speaks protocol 259, this program protocol 2"));
+    assert_non_null(strstr(channel_fault(l.client), "speaks protocol 259, this program protocol 3"));
     assert_int_equal(channel_fault_code(l.client), EXIT_CONFIG);
     line_free(&l);
     l = line_make(&KEY, &KEY);
