@@ -210,8 +210,8 @@ static Awaited fetch_part(Island *s, Link *l) {
         int     owns = link_owns(l, piece);
         float  *x = owns ? l->fetch.piece : (float *)(void *)l->payload;
         comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(piece % l->ranks));
-        round_copy_take(&s->copy, l->fetch.get == MESSAGE_GET_CHANGE ? ROUND_CHANGE : ROUND_X, link_piece_begin(l, piece), x,
-                        elems);
+        round_copy_take(&s->copy, l->fetch.get == MESSAGE_GET_CHANGE ? ROUND_CHANGE : ROUND_X,
+                        link_piece_begin(l, piece), x, elems);
         if (owns) l->fetch.has_piece = 0;
     }
     l->fetch.turn = -1;

@@ -4,12 +4,153 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "core/xalloc.h"
 #include "run/outer/rule.h"
 
 enum { ASKED_AHEAD = 4, PING_MS = 1000 };
+
+/* --- the copy of x ------------------------------------------------------------------------------------------------ */
+
+/* Floats of the buffers behind x, which lie one after another. */
+static size_t delta_elems(const Layout *l) { return (size_t)(exchange_most_elems(l) + exchange_scratch_elems(l)); }
+
+size_t round_copy_bytes(const Layout *l, int zero_stage, FrameType type) {
+    size_t x = (size_t)(zero_stage ? l->shard_elems : l->memory_elems);
+    size_t rest = type == FRAME_F32 ? 0 : (size_t)exchange_most_elems(l);
+    return sizeof(float) * (x + delta_elems(l) + rest);
+}
+
+RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type) {
+    const Shards *z = optimizer->shards;
+    RoundCopy     c = {.optimizer = optimizer, .stream = stream, .type = type, .runs = exchange_runs(z)};
+    c.x = (float *)device_alloc_host(round_copy_bytes(&z->layout, z->stage, type), "the weights of a round");
+    c.delta = c.x + shards_state_elems(z);
+    c.rest = type == FRAME_F32 ? NULL : c.delta + delta_elems(&z->layout);
+    c.taken = xcalloc((size_t)z->spans + 1, sizeof *c.taken, "the spans of a round");
+    round_copy_forget(&c);
+    return c;
+}
+
+void round_copy_destroy(RoundCopy *c) {
+    device_free_host(c->x);
+    free(c->runs.run);
+    free(c->taken);
+    *c = (RoundCopy){0};
+}
+
+void round_copy_forget(RoundCopy *c) {
+    if (c->rest) memset(c->rest, 0, sizeof *c->rest * (size_t)c->runs.elems);
+}
+
+/* --- x ------------------------------------------------------------------------------------------------------------ */
+
+/* Returns the elements of x that belong to the span. They have the places of its masters. */
+static float *x_of(const RoundCopy *c, Span span) {
+    const Shards *z = c->optimizer->shards;
+    return (float *)shards_state_view(z, tensor_1d(c->x, F32, shards_state_elems(z)), span).data;
+}
+
+void round_copy_begin(RoundCopy *c) {
+    const Shards *z = c->optimizer->shards;
+    shards_need_all(c->optimizer->shards); /* no weights may be on their way when masters change */
+    memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
+}
+
+/* The elements of a span ascend in the file, with gaps where another tensor rank has columns. */
+void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems) {
+    const Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span     span = z->span[i];
+        float   *x = x_of(c, span);
+        int64_t *at = &c->taken[i];
+        while (*at < span.elems) {
+            FileRun run = layout_run(&z->layout, &span, *at);
+            if (run.offset >= offset + elems) break;
+            CHECK(run.offset >= offset, "element %lld of a round's weights has not come", (long long)run.offset);
+            int64_t      left = offset + elems - run.offset, n = run.elems < left ? run.elems : left;
+            const float *from = values + (run.offset - offset);
+            if (kind == ROUND_CHANGE) round_change_add(x + *at, from, n);
+            else memcpy(x + *at, from, sizeof *x * (size_t)n);
+            *at += n;
+        }
+    }
+}
+
+void round_copy_publish(RoundCopy *c) {
+    Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span span = z->span[i];
+        CHECK(c->taken[i] == span.elems, "%lld of %lld elements of a round's values have come", (long long)c->taken[i],
+              (long long)span.elems);
+        optimizer_put(c->optimizer, c->stream, optimizer_master(c->optimizer, span), x_of(c, span));
+    }
+    optimizer_publish(c->optimizer, c->stream);
+    shards_publish(z, c->stream);
+    shards_need_all(z);
+}
+
+/* --- deltas ------------------------------------------------------------------------------------------------------- */
+
+/* Computes out = x - master for the elements of the span, or copies their gradient. */
+static void gather_span(RoundCopy *c, Span span, OuterSend send, float *out) {
+    const float *x = x_of(c, span);
+    if (send == SEND_GRADIENTS) {
+        device_to_host_queued(c->stream, out, shards_grad(c->optimizer->shards, span));
+        device_sync(c->stream);
+        return;
+    }
+    optimizer_get_queued(c->optimizer, c->stream, out, optimizer_master(c->optimizer, span));
+    device_sync(c->stream);
+    for (int64_t i = 0; i < span.elems; i++) out[i] = x[i] - out[i];
+}
+
+/* Writes what this rank sends of the span to `out`. Returns the number of these elements. */
+static int64_t gather(RoundCopy *c, Span span, OuterSend send, float *out) {
+    const Shards *z = c->optimizer->shards;
+    if (!exchange_is_needed(z, span)) {
+        Span kept = exchange_kept(z, span);
+        if (kept.elems > 0) gather_span(c, kept, send, out);
+        return kept.elems;
+    }
+    float *own = c->delta + c->runs.elems;
+    gather_span(c, span, send, own);
+    return exchange_rows(z, span, own, out);
+}
+
+double round_copy_gather(RoundCopy *c, OuterSend send) {
+    Shards *z = c->optimizer->shards;
+    Span   *spans = xmalloc(sizeof *spans * (size_t)z->layout.params, "the spans of a round");
+    float  *out = c->delta;
+    double  squares = 0.0;
+    shards_need_all(z);
+    for (int b = 0; b < z->layout.buckets; b++) {
+        int count = shards_spans_to_save(z, b, spans);
+        for (int i = 0; i < count; i++) out += gather(c, spans[i], send, out);
+    }
+    free(spans);
+    CHECK(out - c->delta == c->runs.elems, "%lld deltas of %lld", (long long)(out - c->delta),
+          (long long)c->runs.elems);
+    for (const float *d = c->delta; d < c->delta + c->runs.elems; d++) squares += (double)*d * (double)*d;
+    return squares;
+}
+
+void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
+    float *delta = c->delta + at;
+    if (!c->rest) {
+        frame_pack(c->type, payload, delta, elems);
+        return;
+    }
+    float *rest = c->rest + at;
+    for (int64_t i = 0; i < elems; i++) rest[i] += delta[i];
+    frame_pack(c->type, payload, rest, elems);
+    frame_unpack(c->type, delta, payload, elems); /* delta = what arrives at the server */
+    for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
+}
+
+/* --- one connection ----------------------------------------------------------------------------------------------- */
 
 Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts) {
     Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1, .part = part, .parts = parts};
@@ -65,8 +206,8 @@ int link_owns(const Link *l, int64_t piece) { return piece % l->ranks == l->rank
 static int64_t own_piece(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
 void link_fetch(Link *l, MessageKind get, int64_t round) {
-    l->fetch = (LinkFetch){.get = get, .round = round, .pieces = (l->end - l->first + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS,
-                           .turn = -1, .piece = l->fetch.piece};
+    int64_t pieces = (l->end - l->first + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
+    l->fetch = (LinkFetch){.get = get, .round = round, .pieces = pieces, .turn = -1, .piece = l->fetch.piece};
 }
 
 void link_give_up(Link *l) { l->fetch.is_given_up = 1, l->fetch.has_piece = 0; }
@@ -119,8 +260,8 @@ void link_say(Link *l, MessageKind kind, int64_t round, const void *m) {
     }
 }
 
-/* Sends deltas while the channel's buffer has space for a frame, then END. Each element may be packed only once. A frame
- * lies within one of RoundCopy's runs, and within the part of this server. */
+/* Sends deltas while the channel's buffer has space for a frame, then END. Each element may be packed only once. A
+ * frame lies within one of RoundCopy's runs, and within the part of this server. */
 static void send_values(Link *l) {
     LinkSend       *s = &l->send;
     const FileRuns *runs = &l->copy->runs;
@@ -167,24 +308,33 @@ static void look_for_silence(Link *l) {
 
 /* --- received frames ---------------------------------------------------------------------------------------------- */
 
+/* Reads a message into m. Breaks the link if it is bad. Returns 1, or 0 then. */
+static int take_message(Link *l, const FrameHeader *h, const void *payload, void *m) {
+    char fault[MESSAGE_FAULT_BYTES];
+    if (message_read((MessageKind)h->kind, payload, h->payload_bytes, m, fault)) return 1;
+    break_link(l, "%s %s", channel_peer(l->server), fault);
+    return 0;
+}
+
 static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
-    char        fault[MESSAGE_FAULT_BYTES] = "";
-    size_t      bytes = h->payload_bytes;
-    int         is_good = message_check(h, FROM_SERVER, fault);
-    if (is_good) switch (h->kind) {
+    char fault[MESSAGE_FAULT_BYTES];
+    if (!message_check(h, FROM_SERVER, fault)) {
+        break_link(l, "%s %s", channel_peer(l->server), fault);
+        return;
+    }
+    switch (h->kind) {
         case MESSAGE_X:
         case MESSAGE_CHANGE:  take_piece(l, h, payload); break;
         case MESSAGE_PING:    l->answers++, l->silent_ms = clock_ms(); break;
-        case MESSAGE_WELCOME: l->has_welcome = is_good = message_read(MESSAGE_WELCOME, payload, bytes, &l->welcome, fault); break;
-        case MESSAGE_OPEN:    l->has_open = is_good = message_read(MESSAGE_OPEN, payload, bytes, &l->open, fault); break;
-        case MESSAGE_CLOSED:  l->has_closed = is_good = message_read(MESSAGE_CLOSED, payload, bytes, &l->closed, fault); break;
+        case MESSAGE_WELCOME: l->has_welcome = take_message(l, h, payload, &l->welcome); break;
+        case MESSAGE_OPEN:    l->has_open = take_message(l, h, payload, &l->open); break;
+        case MESSAGE_CLOSED:  l->has_closed = take_message(l, h, payload, &l->closed); break;
         case MESSAGE_REFUSE:
-            is_good = message_read(MESSAGE_REFUSE, payload, bytes, &l->refuse, fault);
-            if (is_good) break_link(l, "%s: %s", channel_peer(l->server), l->refuse.why);
+            if (take_message(l, h, payload, &l->refuse))
+                break_link(l, "%s: %s", channel_peer(l->server), l->refuse.why);
             break;
         default: break;
     }
-    if (!is_good) break_link(l, "%s %s", channel_peer(l->server), fault);
 }
 
 void link_keep(Link *l) {

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,8 +152,8 @@ static void read_file(Leases *l) {
         Line line;
         if (!read_line(at, (size_t)(end - at), &line) || !replay(l, &line))
             fail(EXIT_DATA,
-                 "%s:%" PRId64
-                 ": this line does not fit those before it: restore the file, or move it away: then samples that were returned stay unused",
+                 "%s:%" PRId64 ": this line does not fit those before it: restore the file, or move it away: then "
+                 "samples that were returned stay unused",
                  l->path, number);
         l->bytes = (uint64_t)(end + 1 - text);
     }
@@ -264,15 +263,6 @@ int members_here(const Members *ms) {
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-static int refuse(char fault[MEMBER_FAULT_BYTES], const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int refuse(char fault[MEMBER_FAULT_BYTES], const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, MEMBER_FAULT_BYTES, fmt, args);
-    va_end(args);
-    return 0;
-}
-
 /* Returns the member with this id, or a new one. A member whose deltas are still to count stays, and leaves then.
  * Returns NULL if there are too many. */
 static Member *find_member(Members *ms, const char *id) {
@@ -300,15 +290,15 @@ static int take_place(Member *m, const Hello *hello) {
     return m->said != NULL;
 }
 
-Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MEMBER_FAULT_BYTES]) {
+Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]) {
     Member *m = find_member(ms, hello->island);
     *was = -1;
-    if (!m) return refuse(fault, "%d islands have come already", MEMBERS_MOST), NULL;
+    if (!m) return message_fault(fault, "%d islands have come already", MEMBERS_MOST), NULL;
     int is_again =
         m->state != MEMBER_GONE && (m->said[hello->rank < m->ranks ? hello->rank : 0] || m->ranks != hello->ranks);
     if (is_again) *was = members_lose(m);
     if (m->state == MEMBER_GONE && !take_place(m, hello))
-        return refuse(fault, "the server has no memory for one more island"), NULL;
+        return message_fault(fault, "the server has no memory for one more island"), NULL;
     m->said[hello->rank] = 1;
     m->heard_ms = now_ms;
     if (++m->joined == m->ranks) m->state = MEMBER_WAITS;
@@ -353,32 +343,32 @@ void members_give(Members *ms, Member *m, Lease lease) {
     ms->has_begun = 1;
 }
 
-int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MEMBER_FAULT_BYTES]) {
-    int64_t unit = ms->step_samples;
-    if (m->state != MEMBER_TRAINS || m->said[rank] != 1)
-        return refuse(fault, "sent an END that belongs to no lease"), -1;
-    if (end->round != m->lease.round)
-        return refuse(fault, "sent the END of round %lld, and its lease is of round %lld", (long long)end->round,
-                      (long long)m->lease.round),
-               -1;
-    if (end->lease != m->lease.number)
-        return refuse(fault, "sent the END of lease %lld, and it has lease %lld", (long long)end->lease,
-                      (long long)m->lease.number),
-               -1;
-    if (end->samples > m->lease.range.samples || end->samples % unit || end->tokens != end->samples * ms->seq_len)
-        return refuse(fault,
-                      "sent an END of %lld samples and %lld tokens, which are no steps of %lld samples of its lease of %lld",
-                      (long long)end->samples, (long long)end->tokens, (long long)unit,
-                      (long long)m->lease.range.samples),
-               -1;
+int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MESSAGE_FAULT_BYTES]) {
+    int64_t samples = m->lease.range.samples, unit = ms->step_samples;
+    int     is_good = 0;
+    if (m->state != MEMBER_TRAINS || m->said[rank] != 1) message_fault(fault, "sent an END that belongs to no lease");
+    else if (end->round != m->lease.round)
+        message_fault(fault, "sent the END of round %lld, and its lease is of round %lld", (long long)end->round,
+                      (long long)m->lease.round);
+    else if (end->lease != m->lease.number)
+        message_fault(fault, "sent the END of lease %lld, and it has lease %lld", (long long)end->lease,
+                      (long long)m->lease.number);
+    else if (end->samples > samples || end->samples % unit || end->tokens != end->samples * ms->seq_len)
+        message_fault(fault, "sent an END of %lld samples and %lld tokens, which are no steps of %lld samples of its "
+                      "lease of %lld", (long long)end->samples, (long long)end->tokens, (long long)unit,
+                      (long long)samples);
+    else is_good = 1;
+    if (!is_good) return -1;
     if (rank == 0) m->end = *end;
     m->said[rank] = 2;
     if (++m->ended < m->ranks) return 0;
-    if (m->end.samples > 0 && m->elems != elems)
-        return refuse(fault, "sent %lld of the %lld elements of its delta", (long long)m->elems, (long long)elems), -1;
     if (m->end.samples == 0) {
         m->state = MEMBER_WAITS;
         return 1;
+    }
+    if (m->elems != elems) {
+        message_fault(fault, "sent %lld of the %lld elements of its delta", (long long)m->elems, (long long)elems);
+        return -1;
     }
     if (++m->parts_in == ms->parts) m->state = MEMBER_ENDED;
     return 1;
@@ -405,8 +395,9 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]) {
-    if (!isfinite(m->norm)) return refuse(fault, "the delta of round %lld is not finite", (long long)m->lease.round);
+int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]) {
+    if (!isfinite(m->norm))
+        return message_fault(fault, "the delta of round %lld is not finite", (long long)m->lease.round);
     double *norm = xmalloc(sizeof(double) * (size_t)(2 * ms->count), "the norms of the islands");
     int     count = 0;
     for (int i = 0; i < ms->count; i++) {
@@ -419,8 +410,8 @@ int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BY
     double median = count ? (norm[(count - 1) / 2] + norm[count / 2]) / 2 : 0.0;
     free(norm);
     if (median == 0.0 || m->norm <= MEMBERS_FAR * median) return 1;
-    return refuse(fault, "the delta of round %lld has the norm %.3g, over %.0f times the other islands' %.3g",
-                  (long long)m->lease.round, m->norm, MEMBERS_FAR, median);
+    return message_fault(fault, "the delta of round %lld has the norm %.3g, over %.0f times the other islands' %.3g",
+                         (long long)m->lease.round, m->norm, MEMBERS_FAR, median);
 }
 
 void members_counted(Members *ms, Member *m) {

@@ -64,7 +64,7 @@ void   leases_sync(Leases *l); /* writes new lines to disk; exit 74 if that fail
  * as many deltas as there are islands then. */
 
 typedef enum { MEMBER_GONE, MEMBER_GATHERS, MEMBER_WAITS, MEMBER_TRAINS, MEMBER_ENDED } MemberState;
-enum { MEMBERS_MOST = 1 << 16, MEMBER_FAULT_BYTES = 320 };
+enum { MEMBERS_MOST = 1 << 16 };
 #define MEMBERS_FAR 100.0 /* a delta is refused if its norm is more than this many times the median of the others'
                            * norms */
 
@@ -111,7 +111,7 @@ void    members_destroy(Members *ms);
 /* Takes a HELLO. Returns the member, or NULL with the rest of a sentence in fault. An island that is already connected,
  * by its id, has lost its connections. Then *was is the number of its old lease, which the caller returns; otherwise
  * -1. The caller closes the old connections if joined is 1: the member was GONE for a moment. */
-Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MEMBER_FAULT_BYTES]);
+Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]);
 
 /* Records that an island has left or is lost. Returns the number of a lease to be returned, or -1. */
 int64_t members_lose(Member *m);
@@ -128,7 +128,7 @@ void members_give(Members *ms, Member *m, Lease lease);
  *   0    other ranks have not sent END
  *   -1   the END is refused; fault has the reason
  */
-int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MEMBER_FAULT_BYTES]);
+int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MESSAGE_FAULT_BYTES]);
 
 /* Records that another server has its whole part of this lease's delta. Returns 0 if no island has such a lease. */
 int members_part_in(Members *ms, int64_t lease, const Exact *squares);
@@ -137,7 +137,7 @@ Member *members_of_lease(const Members *ms, int64_t lease);
 
 /* Judges the norm of an ENDED member. Returns 1, or 0 with the reason in fault: the norm is not finite, or too far from
  * the other islands' norms of this round and the last. */
-int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]);
+int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]);
 
 /* Records that the delta of a member has counted. It waits again, or is GONE if it leaves. */
 void members_counted(Members *ms, Member *m);

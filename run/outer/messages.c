@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/json_text.h"
 #include "core/memory_file.h"
 #include "core/xalloc.h"
@@ -61,8 +60,7 @@ MessageKind message_answer(int kind) {
     }
 }
 
-static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int refuse(char *fault, const char *fmt, ...) {
+int message_fault(char fault[MESSAGE_FAULT_BYTES], const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     vsnprintf(fault, MESSAGE_FAULT_BYTES, fmt, args);
@@ -73,26 +71,26 @@ static int refuse(char *fault, const char *fmt, ...) {
 int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAULT_BYTES]) {
     const Kind *kind = h->kind < MESSAGE_KINDS ? &KINDS[h->kind] : NULL;
     if (!kind || !kind->name || !(kind->from & 1u << from))
-        return refuse(fault, "sent a message of kind %d (%s), which no %s sends", h->kind, message_name(h->kind),
-                      SENDERS[from]);
+        return message_fault(fault, "sent a message of kind %d (%s), which no %s sends", h->kind, message_name(h->kind),
+                             SENDERS[from]);
     int has_values = kind->holds == HOLDS_VALUES || kind->holds == HOLDS_F32;
     int is_type = has_values ? h->type == FRAME_F32 || (kind->holds == HOLDS_VALUES && h->type != FRAME_BYTES)
                              : h->type == FRAME_BYTES;
-    if (!is_type) return refuse(fault, "sent %s with values of type %d", kind->name, h->type);
+    if (!is_type) return message_fault(fault, "sent %s with values of type %d", kind->name, h->type);
     if (has_values && (h->elems < 1 || h->elems > MESSAGE_ELEMS))
-        return refuse(fault, "sent %s with %lld values: 1 to %d are allowed", kind->name, (long long)h->elems,
-                      MESSAGE_ELEMS);
+        return message_fault(fault, "sent %s with %lld values: 1 to %d are allowed", kind->name, (long long)h->elems,
+                             MESSAGE_ELEMS);
     if (has_values) return 1;
     if (kind->holds == HOLDS_JSON && (h->payload_bytes < 2 || h->payload_bytes > MESSAGE_JSON_LIMIT))
-        return refuse(fault, "sent %s of %u bytes: 2 to %d are allowed", kind->name, h->payload_bytes,
-                      MESSAGE_JSON_LIMIT);
+        return message_fault(fault, "sent %s of %u bytes: 2 to %d are allowed", kind->name, h->payload_bytes,
+                             MESSAGE_JSON_LIMIT);
     if (kind->holds == HOLDS_NOTHING && h->payload_bytes != 0)
-        return refuse(fault, "sent %s of %u bytes: it holds none", kind->name, h->payload_bytes);
+        return message_fault(fault, "sent %s of %u bytes: it holds none", kind->name, h->payload_bytes);
     if (message_answer(h->kind) && h->elems < 1)
-        return refuse(fault, "sent %s for %lld values", kind->name, (long long)h->elems);
+        return message_fault(fault, "sent %s for %lld values", kind->name, (long long)h->elems);
     if (!message_answer(h->kind) && (h->offset != 0 || h->elems != 0))
-        return refuse(fault, "sent %s with offset %lld and %lld values: both must be 0", kind->name,
-                      (long long)h->offset, (long long)h->elems);
+        return message_fault(fault, "sent %s with offset %lld and %lld values: both must be 0", kind->name,
+                             (long long)h->offset, (long long)h->elems);
     return 1;
 }
 
@@ -274,7 +272,8 @@ static void write_value(FILE *out, const Field *f, const void *m) {
         case FIELD_FLAG:    fputs(*(const int *)at ? "true" : "false", out); break;
         case FIELD_REAL:
         case FIELD_NORM:
-        case FIELD_WEIGHT:  fputs(isfinite(*(const double *)at) ? number_text(*(const double *)at, text) : "null", out); break;
+        case FIELD_WEIGHT:  fputs(isfinite(*(const double *)at) ? number_text(*(const double *)at, text) : "null", out);
+                            break;
         case FIELD_HEX:     fprintf(out, "\"%s\"", (const char *)at); break;
         case FIELD_TEXT:    write_quoted(out, at); break;
         case FIELD_NAME:    write_quoted(out, *(const char *const *)at); break;
@@ -356,7 +355,8 @@ static void read_hex(Reading *r, const char *key, const cJSON *value, size_t lea
     const char *word = cJSON_IsString(value) ? value->valuestring : "";
     size_t      length = strlen(word);
     if (length < least || length > most || strspn(word, "0123456789abcdef") != length)
-        reading_refuse(r, "whose %s is %s: it must be %zu to %zu hex digits", key, value_text(value, shown), least, most);
+        reading_refuse(r, "whose %s is %s: it must be %zu to %zu hex digits", key, value_text(value, shown), least,
+                       most);
     else memcpy(out, word, length + 1);
 }
 

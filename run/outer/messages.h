@@ -8,8 +8,8 @@
  *   OPEN     server, to rank 0  Open: a lease of samples to train on
  *   GET      each rank          nothing; the header has the range of x of its round that the rank wants
  *   X        server             f32: answers a GET, in order, at most MESSAGE_ELEMS each
- *   GET_CHANGE each rank        as GET, of one frame: by how much the last round has changed x, or how far x is from what the island holds
- *                               (server_weights.h)
+ *   GET_CHANGE each rank        as GET, of one frame: by how much the last round has changed x, or how far x is from
+ *                               what the island holds (rule.h)
  *   CHANGE   server             bf16 or int8: answers a GET_CHANGE
  *   DELTA    each rank          f32, bf16 or int8: x of the round - master (send=deltas), or the mean gradient
  *   END      each rank          End: all its deltas of the round are sent
@@ -40,6 +40,7 @@
 #define TRAIN_GPT_RUN_OUTER_MESSAGES_H
 
 #include "comm/channel.h"
+#include "core/error.h"
 #include "core/exact.h"
 #include "core/json.h"
 #include "data/dataset.h"
@@ -55,7 +56,7 @@ typedef enum {
 enum {
     MESSAGE_ELEMS = FRAME_PAYLOAD_LIMIT / 4,   /* most values of a frame of any type: 1 Mi */
     MESSAGE_JSON_LIMIT = 1 << 20,              /* most bytes of JSON in one message */
-    MESSAGE_FAULT_BYTES = 320,
+    MESSAGE_FAULT_BYTES = 1024,                /* buffer for a reason, the rest of a sentence */
     MESSAGE_RANKS = 1 << 20,                   /* limits of counts */
     MESSAGE_ISLANDS = 1 << 20,
     MESSAGE_PARTS = 4096
@@ -64,6 +65,9 @@ enum {
                                                 * up to it */
 
 typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFrom;
+
+/* Writes a reason to fault. Returns 0, so that a check can return it. */
+int message_fault(char fault[MESSAGE_FAULT_BYTES], const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Returns the name of a kind, "HELLO", or "?" for a number that is not a kind. */
 const char *message_name(int kind);

@@ -87,10 +87,11 @@ const char *outer_server(const char *list, int entry, char *out) {
     return out;
 }
 
-/* --- the weights --------------------------------------------------------------------------------------------------- */
+/* --- the weights -------------------------------------------------------------------------------------------------- */
 
 /* A span of one rank is a row of the model, and rows follow each other in the flat order. */
-ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first, int64_t elems) {
+ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
+                                    int64_t elems) {
     ServerWeights w = {.first = first, .elems = elems};
     w.run = xcalloc((size_t)shards->spans, sizeof *w.run, "a list of weights");
     for (int i = 0; i < shards->spans; i++) {
@@ -116,7 +117,8 @@ void server_weights_destroy(ServerWeights *w) {
 }
 
 /* Copies elements [offset, offset + elems) of a tensor to `to`, or, if that is NULL, from `from`. */
-static void copy(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to, const float *from) {
+static void copy(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to,
+                 const float *from) {
     for (int i = 0; i < w->runs; i++) {
         const WeightsRun *r = &w->run[i];
         int64_t first = offset > r->offset ? offset : r->offset, end = offset + elems, until = r->offset + r->elems;
@@ -133,7 +135,8 @@ void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t off
     copy(w, which, offset, elems, to, NULL);
 }
 
-void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, const float *from) {
+void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems,
+                          const float *from) {
     copy(w, which, offset, elems, NULL, from);
 }
 

@@ -73,22 +73,23 @@ typedef struct {
 
 /* Returns the part [first, first + elems) of the model. It lies in the memory of optimizer o, or, if o is NULL, in
  * memory [WEIGHTS_TENSORS, elems]. The memory is borrowed. shards is of one rank, with or without memory. */
-ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first, int64_t elems);
+ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
+                                    int64_t elems);
 void          server_weights_destroy(ServerWeights *w);
 
 /* Copies elements [offset, offset + elems) of a tensor to `to`, or from `from`. */
 void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to);
 void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, const float *from);
 
-/* Applies the rule of the step (the head of this file; STEP_ADAMW: layers.h) to the part. d [elems]; NULL for STEP_MOMENTUM.
- * Adds to *squares the squares of d (STEP_MEAN) or of the arrivals that wait (STEP_MOMENTUM). squares is not read for
- * the other rules. */
+/* Applies the rule of the step to the part: the rules at the head of this file; for STEP_ADAMW see layers.h. d [elems];
+ * NULL for STEP_MOMENTUM. Adds to *squares the squares of d (STEP_MEAN) or of the arrivals that wait (STEP_MOMENTUM).
+ * squares is not read for the other rules. */
 void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exact *squares);
 
 /* --- the change of a round: outer.compress with wait=all -----------------------------------------------------------
  * The server sends the rounded change of x in a round to islands that hold the x before it. Server and islands hold the
  * same x, to the bit: each adds the same rounded change to it. The server keeps the rounding error and adds it to the
- * next change (error feedback, as in round_copy.h). An island that lacks the x of the round before fetches all of x. A
+ * next change (error feedback, as in island_link.h). An island that lacks the x of the round before fetches all of x. A
  * checkpoint does not hold the rounding error. After a resume the error is zero.
  *
  * A change is stored in blocks of INT8_BLOCK elements, from the first element of the part on. A frame of it is whole

@@ -26,42 +26,58 @@ int     server_islands(const Server *s) {
 
 static int takes_gradients(const Server *s) { return s->parts.config->outer.send == SEND_GRADIENTS; }
 
-/* Sends COUNT: the next STEP includes the followers' parts of this island's delta. */
-static void tell_count(Server *s, const Member *m, double weight) {
-    server_tell(s, MESSAGE_COUNT, &(Count){m->lease.number, weight});
+void server_count(Server *s, Member *m, double weight) {
+    size_t most = (size_t)s->members.count;
+    s->counted = xrealloc(s->counted, sizeof *s->counted * most, "a list of islands");
+    s->weight = xrealloc(s->weight, sizeof *s->weight * most, "a list of islands");
+    s->counted[s->counts] = m, s->weight[s->counts++] = weight;
+    if (server_leads(s)) server_tell(s, MESSAGE_COUNT, &(Count){m->lease.number, weight});
 }
 
-/* If changes are kept (wait=all), every step that moves x ends a round, so each makes a change. */
-void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int64_t round) {
-    int moves = step->rule != STEP_MEAN;
-    if (moves) round_change_begin(&s->change, &s->weights);
+/* Makes d, the mean of the deltas that were counted, in the memory of the first of them. */
+static void make_mean(Server *s, float *d) {
+    const float **delta = xmalloc(sizeof *delta * (size_t)s->counts, "the mean of the islands");
+    for (int i = 0; i < s->counts; i++) delta[i] = s->counted[i]->delta;
+    outer_mean(d, delta, s->weight, s->counts, s->weights.elems);
+    free(delta);
+}
+
+/* If changes are kept (wait=all), every step that moves x ends a round, so each makes a change. All counted islands
+ * have leases of that round. */
+void server_step_part(Server *s, const Step *step, Exact *squares) {
+    const Member *one = s->counts ? s->counted[0] : NULL;
+    float        *d = one ? one->delta : NULL;
+    if (step->rule == STEP_MEAN) make_mean(s, d);
+    else round_change_begin(&s->change, &s->weights);
     server_weights_step(&s->weights, step, d, squares);
-    if (moves) round_change_end(&s->change, &s->weights, round);
+    if (step->rule != STEP_MEAN) round_change_end(&s->change, &s->weights, one ? one->lease.round + 1 : 0);
+    if (step->rule != STEP_MEAN && step->rule != STEP_MOMENTUM) s->counts = 0;
 }
 
 /* Applies AdamW with a gradient of this norm. Its bias correction counts the updates since the moments were zero. */
-static void step_adamw(Server *s, float *gradient, double norm) {
+static void step_adamw(Server *s, double norm) {
     const Config *c = s->parts.config;
     Exact         unused = {{0}};
     int64_t       before = s->members.wait == WAIT_ALL ? server_step(s)
                                                        : (s->tokens + s->round_tokens) / c->batch.global_tokens;
     Step step = {.rule = STEP_ADAMW, .learning_rate = schedule_lr(c, server_step(s)), .momentum = c->optimizer.beta1,
-                 .scale = clip_scale(norm, c->optimizer.grad_clip), .beta2 = c->optimizer.beta2, .eps = c->optimizer.eps,
-                 .weight_decay = schedule_weight_decay(c, server_step(s)), .update = before + 1};
-    server_order(s, &step, gradient, &unused);
+                 .scale = clip_scale(norm, c->optimizer.grad_clip), .beta2 = c->optimizer.beta2,
+                 .eps = c->optimizer.eps, .weight_decay = schedule_weight_decay(c, server_step(s)),
+                 .update = before + 1};
+    server_order(s, &step, &unused);
     s->norm = norm;
 }
 
-/* Applies a rule to deltas. Returns the square root of the sum of squares that the step gives. */
-static double step_outer(Server *s, StepRule rule, float *d, double scale) {
+/* Applies a rule to the deltas that were counted. Returns the square root of the sum of squares that the step gives. */
+static double step_outer(Server *s, StepRule rule, double scale) {
     Exact squares = {{0}};
     Step  step = {.rule = rule, .learning_rate = s->rule.learning_rate, .momentum = s->rule.momentum, .scale = scale};
-    server_order(s, &step, d, &squares);
+    server_order(s, &step, &squares);
     return sqrt(exact_value(&squares));
 }
 
 void server_judge_early(Server *s, Member *m) {
-    char fault[MEMBER_FAULT_BYTES];
+    char fault[MESSAGE_FAULT_BYTES];
     m->norm = sqrt(exact_value(&m->squares));
     if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
 }
@@ -78,7 +94,8 @@ static void end_round(Server *s, int islands, double norm) {
     s->round_tokens = s->staleness = 0, s->round_loss = 0.0, s->round_began_ms = now;
 }
 
-static void count(Server *s, Member *m) {
+/* Records that the delta of the island is in x. */
+static void has_counted(Server *s, Member *m) {
     leases_done(&s->leases, m->lease.number, m->end.samples, s->members.round);
     s->round_tokens += m->end.tokens;
     s->round_loss += m->end.loss * (double)m->end.tokens;
@@ -87,12 +104,12 @@ static void count(Server *s, Member *m) {
 
 /* wait=none: applies momentum and ends a round of arrivals. */
 static void end_arrivals(Server *s) {
-    double norm = takes_gradients(s) ? s->norm : step_outer(s, STEP_MOMENTUM, NULL, 0.0);
+    double norm = takes_gradients(s) ? s->norm : step_outer(s, STEP_MOMENTUM, 0.0);
     end_round(s, (int)s->members.of_round, norm);
 }
 
 static void count_arrival(Server *s, Member *m) {
-    char fault[MEMBER_FAULT_BYTES];
+    char fault[MESSAGE_FAULT_BYTES];
     if (!members_judge(&s->members, m, fault)) {
         server_refuse_member(s, m, EXIT_NUMERIC, fault);
         return;
@@ -104,11 +121,11 @@ static void count_arrival(Server *s, Member *m) {
     }
     int     here = members_here(&s->members);
     int64_t staleness = members_staleness(&s->members, m);
-    tell_count(s, m, 1.0);
-    if (takes_gradients(s)) step_adamw(s, m->delta, m->norm);
-    else step_outer(s, STEP_ARRIVAL, m->delta, 1.0 / ((1.0 + (double)staleness) * (here ? here : 1)));
+    server_count(s, m, 1.0);
+    if (takes_gradients(s)) step_adamw(s, m->norm);
+    else step_outer(s, STEP_ARRIVAL, 1.0 / ((1.0 + (double)staleness) * (here ? here : 1)));
     if (staleness > s->staleness) s->staleness = staleness;
-    count(s, m);
+    has_counted(s, m);
     leases_sync(&s->leases);
     if (members_round_is_full(&s->members)) end_arrivals(s);
     server_say_closed(s, m, here, m->norm, staleness);
@@ -128,40 +145,22 @@ int server_end_round(Server *s, ServerRound *over) {
     return 1;
 }
 
-/* Makes a new x of the mean of all islands' deltas. Returns the norm of the mean. */
-static double step_mean(Server *s, int islands) {
-    Members      *ms = &s->members;
-    const float **delta = xmalloc(sizeof *delta * (size_t)islands, "closing a round");
-    double       *weight = xmalloc(sizeof *weight * (size_t)islands, "closing a round"), norm;
-    float        *mean = NULL;
-    for (int i = 0, at = 0; i < ms->count; i++) {
-        Member *m = ms->member[i];
-        if (m->state != MEMBER_ENDED) continue;
-        if (!mean) mean = m->delta;
-        delta[at] = m->delta, weight[at++] = (double)m->end.tokens;
-        tell_count(s, m, (double)m->end.tokens);
-    }
-    outer_mean(mean, delta, weight, islands, s->weights.elems);
-    norm = step_outer(s, STEP_MEAN, mean, 0.0);
-    if (takes_gradients(s)) step_adamw(s, mean, norm);
-    else step_outer(s, STEP_NESTEROV, mean, 0.0);
-    free(delta);
-    free(weight);
-    return norm;
-}
-
 /* wait=all, when no island trains any more: judges the deltas and makes the new x. */
 static void close_round(Server *s) {
     Members *ms = &s->members;
-    char     fault[MEMBER_FAULT_BYTES];
+    char     fault[MESSAGE_FAULT_BYTES];
     for (int i = 0; i < ms->count; i++)
         if (ms->member[i]->state == MEMBER_ENDED && !members_judge(ms, ms->member[i], fault))
             server_refuse_member(s, ms->member[i], EXIT_NUMERIC, fault);
     int islands = members_count(ms, MEMBER_ENDED);
     if (islands == 0) return;
-    double norm = step_mean(s, islands);
     for (int i = 0; i < ms->count; i++)
-        if (ms->member[i]->state == MEMBER_ENDED) count(s, ms->member[i]);
+        if (ms->member[i]->state == MEMBER_ENDED) server_count(s, ms->member[i], (double)ms->member[i]->end.tokens);
+    double norm = step_outer(s, STEP_MEAN, 0.0);
+    if (takes_gradients(s)) step_adamw(s, norm);
+    else step_outer(s, STEP_NESTEROV, 0.0);
+    for (int i = 0; i < ms->count; i++)
+        if (ms->member[i]->state == MEMBER_ENDED) has_counted(s, ms->member[i]);
     leases_sync(&s->leases);
     end_round(s, islands, norm);
     for (int i = 0; i < ms->count; i++)
@@ -273,8 +272,9 @@ static void take_weights(Server *s) {
     int64_t            first = outer_part_begin(s->elems, p->part, p->parts);
     int64_t            elems = outer_part_begin(s->elems, p->part + 1, p->parts) - first;
     if (elems == 0 || outer_part_begin(s->elems, 1, p->parts) == 0)
-        fail(EXIT_CONFIG, "outer.server names %d servers, too many for a model of %lld parameters: each has %d at least",
-             p->parts, (long long)s->elems, OUTER_BLOCK);
+        fail(EXIT_CONFIG,
+             "outer.server names %d servers, too many for a model of %lld parameters: each has %d at least", p->parts,
+             (long long)s->elems, OUTER_BLOCK);
     s->follower = xcalloc((size_t)p->parts, sizeof *s->follower, "a list of servers");
     s->weights = server_weights_create(p->shards, p->weights, p->memory, first, elems);
     if (p->weights) s->whole = server_weights_create(p->shards, p->weights, NULL, 0, s->elems);

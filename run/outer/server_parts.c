@@ -1,6 +1,7 @@
-/* server_parts.c - several servers. The leader has part 0. It sends its followers their parts of x, m and v, and the STEP
- * messages that change them, and fetches the parts back for a checkpoint. A follower holds a later part, receives the
- * islands' deltas of it, and runs the leader's STEP messages. It keeps no leases and no checkpoint. See server_state.h.
+/* server_parts.c - several servers. The leader has part 0. It sends its followers their parts of x, m and v. It sends
+ * the STEP messages that change them, and fetches the parts back for a checkpoint. A follower holds a later part,
+ * receives the islands' deltas of it, and runs the leader's STEP messages. It keeps no leases and no checkpoint. See
+ * server_state.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +19,16 @@ static int64_t elems_of(const Server *s, int part) { return begin_of(s, part + 1
 void server_lose_follower(const Peer *p, const char *why) {
     if (p->part == PEER_LEADER)
         fail(EXIT_PEER, "%s: without the first server of outer.server this part ends", why);
-    fail(EXIT_PEER, "%s: part %d of the model is lost; start the servers again, and they go on from the newest checkpoint",
-         why, p->part);
+    fail(EXIT_PEER,
+         "%s: part %d of the model is lost; start the servers again, and they go on from the newest checkpoint", why,
+         p->part);
 }
 
-static const char *fault_of(const Peer *p) {
-    return channel_is_broken(p->channel) ? channel_fault(p->channel) : channel_peer(p->channel);
+static void lose_silent(const Server *s, const Peer *p) {
+    char why[160];
+    snprintf(why, sizeof why, "%s has been silent for %g s (outer.patience_seconds)", channel_peer(p->channel),
+             s->patience_ms * 1e-3);
+    server_lose_follower(p, why);
 }
 
 /* --- sending and waiting ------------------------------------------------------------------------------------------ */
@@ -60,7 +65,8 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
         server_weights_read(from, (ServerTensor)(at / elems), first + inside, n, block);
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
-        if (!send_frame(s, p, h, block)) server_lose_follower(p, fault_of(p));
+        if (send_frame(s, p, h, block)) continue;
+        server_lose_follower(p, channel_is_broken(p->channel) ? channel_fault(p->channel) : channel_peer(p->channel));
     }
     free(block);
 }
@@ -69,11 +75,8 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
 static int take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                       int64_t elems, char *fault) {
     int64_t inside = s->had % elems;
-    if (s->had >= elems * WEIGHTS_TENSORS || h->offset != first + inside || inside + h->elems > elems) {
-        snprintf(fault, SERVER_FAULT_BYTES, "sent STATE from element %lld on, which was not its turn",
-                 (long long)h->offset);
-        return 0;
-    }
+    if (s->had >= elems * WEIGHTS_TENSORS || h->offset != first + inside || inside + h->elems > elems)
+        return message_fault(fault, "sent STATE from element %lld on, which was not its turn", (long long)h->offset);
     server_weights_write(to, (ServerTensor)(s->had / elems), h->offset, h->elems, (const float *)payload);
     s->had += h->elems;
     return 1;
@@ -93,15 +96,15 @@ int server_take_follow(Server *s, Peer *p, const void *payload, size_t bytes, ch
     if (!message_read(MESSAGE_FOLLOW, payload, bytes, &follow, fault)) return 0;
     int k = follow.part;
     if (follow.parts != s->parts.parts)
-        snprintf(fault, SERVER_FAULT_BYTES, "has part %d of %d, and outer.server names %d servers here", k, follow.parts,
-                 s->parts.parts);
+        message_fault(fault, "has part %d of %d, and outer.server names %d servers here", k, follow.parts,
+                      s->parts.parts);
     else if (follow.elems != s->elems)
-        snprintf(fault, SERVER_FAULT_BYTES, "has a model of %lld parameters, and this one has %lld",
-                 (long long)follow.elems, (long long)s->elems);
+        message_fault(fault, "has a model of %lld parameters, and this one has %lld", (long long)follow.elems,
+                      (long long)s->elems);
     else if (server_config_differs(s, follow.config, differences, sizeof differences))
-        snprintf(fault, SERVER_FAULT_BYTES, "has another config: %s", differences);
-    else if (!server_leads(s)) snprintf(fault, SERVER_FAULT_BYTES, "has part %d, and this server leads nobody", k);
-    else if (s->follower[k]) snprintf(fault, SERVER_FAULT_BYTES, "has part %d, which another has", k);
+        message_fault(fault, "has another config: %s", differences);
+    else if (!server_leads(s)) message_fault(fault, "has part %d, and this server leads nobody", k);
+    else if (s->follower[k]) message_fault(fault, "has part %d, which another has", k);
     message_free(MESSAGE_FOLLOW, &follow);
     if (*fault) return 0;
     p->part = k;
@@ -131,9 +134,7 @@ int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
             if (!message_read(MESSAGE_STEPPED, payload, h->payload_bytes, &stepped, fault)) return 0;
             p->squares = stepped.squares, p->has_answer = 1;
             return 1;
-        default: /* a second FOLLOW */
-            snprintf(fault, SERVER_FAULT_BYTES, "sent a second %s", message_name(h->kind));
-            return 0;
+        default: return message_fault(fault, "sent a second %s", message_name(h->kind)); /* FOLLOW */
     }
 }
 
@@ -144,27 +145,23 @@ static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     Quiet       quiet = {0};
     FrameHeader h;
     const void *payload;
-    char        fault[SERVER_FAULT_BYTES] = "";
+    char        fault[MESSAGE_FAULT_BYTES] = "";
     while (state_elems ? s->had < state_elems : !p->has_answer) {
         int got = channel_next(p->channel, &h, &payload);
         if (got > 0 && (!message_check(&h, FROM_FOLLOWER, fault) || !server_take_of_follower(s, p, &h, payload, fault)))
             server_lose_follower(p, fault);
         if (got < 0) server_lose_follower(p, channel_fault(p->channel));
         peer_send(s, p);
-        if (got == 0 && is_quiet(s, p, &quiet)) {
-            snprintf(fault, sizeof fault, "%s has been silent for %g s (outer.patience_seconds)",
-                     channel_peer(p->channel), s->patience_ms * 1e-3);
-            server_lose_follower(p, fault);
-        }
+        if (got == 0 && is_quiet(s, p, &quiet)) lose_silent(s, p);
         if (got == 0) channel_wait(&p->channel, 1, -1, LOOK_MS);
     }
 }
 
-void server_order(Server *s, const Step *step, float *d, Exact *squares) {
+void server_order(Server *s, const Step *step, Exact *squares) {
     for (int k = 1; k < s->parts.parts; k++) s->follower[k]->has_answer = 0;
     server_tell(s, MESSAGE_STEP, step);
     for (int k = 1; k < s->parts.parts; k++) channel_progress(s->follower[k]->channel);
-    server_step_part(s, step, d, squares, s->members.round + 1);
+    server_step_part(s, step, squares);
     for (int k = 1; k < s->parts.parts; k++) {
         await_answer(s, s->follower[k], 0);
         exact_merge(squares, &s->follower[k]->squares);
@@ -204,18 +201,16 @@ int server_is_whole(const Server *s) {
 void server_linger(Server *s) { s->lingers = 1; }
 
 void server_look_at_followers(Server *s) {
-    char why[160];
     for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
         const Peer *p = s->follower[k];
         if (!p && clock_ms() - s->made_ms > s->patience_ms)
             fail(EXIT_PEER, "part %d of %d of outer.server has not come for %g s (outer.patience_seconds)", k,
                  s->parts.parts, s->patience_ms * 1e-3);
-        if (!p || s->is_dismissed || channel_silent_ms(p->channel) <= s->patience_ms) continue;
-        snprintf(why, sizeof why, "%s has been silent for %g s (outer.patience_seconds)", channel_peer(p->channel),
-                 s->patience_ms * 1e-3);
-        server_lose_follower(p, why);
+        if (p && !s->is_dismissed && channel_silent_ms(p->channel) > s->patience_ms) lose_silent(s, p);
     }
 }
+
+/* --- a follower: frames of the leader ----------------------------------------------------------------------------- */
 
 int64_t server_part_elems(const Server *s) { return s->weights.elems; }
 
@@ -224,8 +219,6 @@ int server_has_part(const Server *s) { return server_leads(s) || s->had == s->we
 void server_part_is_in(Server *s, Member *m) {
     peer_say(s->leader, MESSAGE_PART_IN, 0, &(PartIn){m->lease.number, m->squares});
 }
-
-/* --- a follower: frames of the leader ----------------------------------------------------------------------------------------- */
 
 static Member *ended_with(const Server *s, int64_t lease) {
     Member *m = members_of_lease(&s->members, lease);
@@ -236,15 +229,9 @@ static int take_count(Server *s, const void *payload, size_t bytes, char *fault)
     Count count;
     if (!message_read(MESSAGE_COUNT, payload, bytes, &count, fault)) return 0;
     Member *m = ended_with(s, count.lease);
-    if (!m || s->counts == s->members.count) {
-        snprintf(fault, SERVER_FAULT_BYTES, "counts lease %lld, of which there is no delta here",
-                 (long long)count.lease);
-        return 0;
-    }
-    size_t room = (size_t)s->members.count;
-    s->counted = xrealloc(s->counted, sizeof *s->counted * room, "a list of islands");
-    s->weight = xrealloc(s->weight, sizeof *s->weight * room, "a list of islands");
-    s->counted[s->counts] = m, s->weight[s->counts++] = count.weight;
+    if (!m || s->counts == s->members.count)
+        return message_fault(fault, "counts lease %lld, of which there is no delta here", (long long)count.lease);
+    server_count(s, m, count.weight);
     return 1;
 }
 
@@ -252,22 +239,11 @@ static int take_step(Server *s, const void *payload, size_t bytes, char *fault) 
     Step    step;
     Stepped stepped = {{{0}}};
     if (!message_read(MESSAGE_STEP, payload, bytes, &step, fault)) return 0;
-    if (s->counts == 0 && step.rule != STEP_MOMENTUM) {
-        snprintf(fault, SERVER_FAULT_BYTES, "sent STEP %d without a delta that counts", step.rule);
-        return 0;
-    }
-    if (step.rule == STEP_MEAN) {
-        const float **delta = xmalloc(sizeof *delta * (size_t)s->counts, "the mean of the islands");
-        for (int i = 0; i < s->counts; i++) delta[i] = s->counted[i]->delta;
-        outer_mean(s->counted[0]->delta, delta, s->weight, s->counts, s->weights.elems);
-        free(delta);
-    }
-    Member *one = s->counts ? s->counted[0] : NULL; /* wait=all: all counted islands have leases of one round */
-    server_step_part(s, &step, one ? one->delta : NULL, &stepped.squares, one ? one->lease.round + 1 : 0);
-    if (step.rule != STEP_MEAN && step.rule != STEP_MOMENTUM) {
-        for (int i = 0; i < s->counts; i++) members_counted(&s->members, s->counted[i]);
-        s->counts = 0;
-    }
+    int counts = s->counts;
+    if (counts == 0 && step.rule != STEP_MOMENTUM)
+        return message_fault(fault, "sent STEP %d without a delta that counts", step.rule);
+    server_step_part(s, &step, &stepped.squares);
+    for (int i = 0; s->counts == 0 && i < counts; i++) members_counted(&s->members, s->counted[i]);
     peer_say(s->leader, MESSAGE_STEPPED, 0, &stepped);
     return 1;
 }
@@ -299,7 +275,7 @@ int server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, 
     }
 }
 
-/* --- a follower: its loop ------------------------------------------------------------------------------------------- */
+/* --- a follower: its loop ----------------------------------------------------------------------------------------- */
 
 static int is_stopped(void *unused) {
     (void)unused;
@@ -325,16 +301,12 @@ static int find_leader(Server *s) {
 }
 
 static void ping_leader(Server *s) {
-    char   why[160];
     double now = clock_ms();
     if (now - s->pinged_ms >= PING_MS) {
         peer_say(s->leader, MESSAGE_PING, 0, NULL);
         s->pinged_ms = now;
     }
-    if (channel_silent_ms(s->leader->channel) <= s->patience_ms) return;
-    snprintf(why, sizeof why, "%s has been silent for %g s (outer.patience_seconds)", channel_peer(s->leader->channel),
-             s->patience_ms * 1e-3);
-    server_lose_follower(s->leader, why);
+    if (channel_silent_ms(s->leader->channel) > s->patience_ms) lose_silent(s, s->leader);
 }
 
 int server_follow(Server *s, void (*ready)(const Server *s)) {

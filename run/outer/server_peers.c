@@ -100,6 +100,7 @@ void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
     char  *text = m ? message_write(kind, m, &bytes) : NULL;
     if (m && !text) /* only FOLLOW can be so long */
         fail(EXIT_CONFIG, "the config is too long for outer.server: %zu bytes, at most %d", bytes, MESSAGE_JSON_LIMIT);
+    /* A broken channel takes no message. channel_next reports it. */
     if (p->first || message_send(p->channel, kind, round, text, bytes) == 0) {
         PeerWord *w = xmalloc(sizeof *w + bytes, "a message to an island");
         *w = (PeerWord){.kind = kind, .round = round, .bytes = bytes};
@@ -107,7 +108,7 @@ void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
         if (p->last) p->last->next = w;
         else         p->first = w;
         p->last = w;
-    } /* else it was sent, or the channel is broken, which channel_next reports */
+    }
     free(text);
 }
 
@@ -131,8 +132,8 @@ static int peer_ask(Peer *p, PeerGet get) {
     return 1;
 }
 
-/* Answers requests while the channel has space for a frame. A CHANGE is that of the last round, or, if the server keeps a
- * record of what the island holds, how far x is from that. */
+/* Answers requests while the channel has space for a frame. A CHANGE is that of the last round. If the server keeps a
+ * record of what the island holds, it is how far x is from that. */
 static void send_values(Server *s, Peer *p) {
     HeldWeights *held = p->member && p->member->held.x ? &p->member->held : NULL;
     float       *block = NULL; /* [2 * MESSAGE_ELEMS] x, and its change as a payload */
@@ -160,11 +161,9 @@ static void send_values(Server *s, Peer *p) {
 }
 
 void peer_send(Server *s, Peer *p) {
-    while (p->first && message_send(p->channel, p->first->kind, p->first->round, p->first->text, p->first->bytes) != 0) {
-        PeerWord *next = p->first->next;
-        free(p->first);
-        p->first = next;
-        if (!next) p->last = NULL;
+    for (PeerWord *w; (w = p->first) && message_send(p->channel, w->kind, w->round, w->text, w->bytes) != 0; free(w)) {
+        p->first = w->next;
+        if (!w->next) p->last = NULL;
     }
     if (!p->first && p->is_ending) channel_end(p->channel);
     else if (!p->is_ending) send_values(s, p);
@@ -206,7 +205,7 @@ void server_refuse_member(Server *s, Member *m, int code, const char *why) {
 /* Refuses a peer, and the whole island that it is of. */
 static void refuse(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 static void refuse(Server *s, Peer *p, int code, const char *fmt, ...) {
-    char    why[SERVER_FAULT_BYTES];
+    char    why[MESSAGE_FAULT_BYTES];
     va_list args;
     va_start(args, fmt);
     vsnprintf(why, sizeof why, fmt, args);
@@ -281,7 +280,8 @@ static void add_difference(void *ctx, const char *key, const cJSON *here, const 
 static void add_blends(void *ctx, const char *server, const char *island) {
     Differences *d = (Differences *)ctx;
     size_t       used = strlen(d->text);
-    snprintf(d->text + used, d->room - used, "%sdata.train is %s, and the server has %s", d->count++ ? "; " : "", island, server);
+    snprintf(d->text + used, d->room - used, "%sdata.train is %s, and the server has %s", d->count++ ? "; " : "",
+             island, server);
 }
 
 int server_config_differs(const Server *s, const cJSON *there, char *why, size_t bytes) {
@@ -321,8 +321,8 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     return code;
 }
 
-/* Returns 0 if the island fits, or the exit code for it, with a sentence in why [bytes] that has both values. A follower
- * does not compare data. */
+/* Returns 0 if the island fits, or the exit code for it, with a sentence in why [bytes] that has both values. Only the
+ * leader compares data. */
 static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t bytes) {
     if (server_config_differs(s, hello->config, why, bytes)) return EXIT_CONFIG;
     int code = s->parts.train ? refuse_data(hello, s->parts.train, why, bytes) : 0;
@@ -360,7 +360,7 @@ static void welcome(Server *s, Peer *p) {
 }
 
 static void take_hello(Server *s, Peer *p, const void *payload, size_t bytes) {
-    char    fault[MESSAGE_FAULT_BYTES] = "", why[SERVER_FAULT_BYTES];
+    char    fault[MESSAGE_FAULT_BYTES] = "", why[MESSAGE_FAULT_BYTES];
     Hello   hello;
     int64_t was = -1;
     if (p->member) {
@@ -376,8 +376,8 @@ static void take_hello(Server *s, Peer *p, const void *payload, size_t bytes) {
     if (code) refuse(s, p, code, "%s", why);
     else if (!m) refuse(s, p, EXIT_PEER, "%s", fault);
     server_take_back(s, was);
-    if (m && m->joined == 1) server_drop_connections(s, m, p);
     if (m) {
+        if (m->joined == 1) server_drop_connections(s, m, p);
         p->member = m, p->rank = hello.rank;
         m->takes_changes = compresses(hello.config);
         welcome(s, p);
@@ -394,29 +394,21 @@ static void take_unknown_lease(Server *s, Member *m, int64_t round) {
 
 static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     Member *m = p->member;
+    int64_t from = h->offset - s->weights.first, elems = s->weights.elems;
     take_unknown_lease(s, m, h->round);
-    if (m->state != MEMBER_TRAINS || m->said[p->rank] != 1 || h->round != m->lease.round) {
+    if (m->state != MEMBER_TRAINS || m->said[p->rank] != 1 || h->round != m->lease.round)
         refuse(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
-        return;
-    }
-    int64_t from = h->offset - s->weights.first;
-    if (from < 0 || from + h->elems > s->weights.elems) {
+    else if (from < 0 || from + h->elems > elems)
         refuse(s, p, EXIT_PEER, "the island sent %lld elements from %lld on, which another server has",
-                           (long long)h->elems, (long long)h->offset);
-        return;
-    }
-    if (m->elems + h->elems > s->weights.elems) {
-        refuse(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta",
-                           (long long)s->weights.elems);
-        return;
-    }
-    if (!m->delta) m->delta = malloc(sizeof *m->delta * (size_t)s->weights.elems);
-    if (!m->delta) {
+               (long long)h->elems, (long long)h->offset);
+    else if (m->elems + h->elems > elems)
+        refuse(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta", (long long)elems);
+    else if (!m->delta && !(m->delta = malloc(sizeof *m->delta * (size_t)elems)))
         refuse(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
-        return;
+    else {
+        frame_unpack((FrameType)h->type, m->delta + from, payload, h->elems);
+        m->elems += h->elems;
     }
-    frame_unpack((FrameType)h->type, m->delta + from, payload, h->elems);
-    m->elems += h->elems;
 }
 
 static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
@@ -448,39 +440,34 @@ static void take_bye(Server *s, Peer *p) {
     else server_lose_member(s, m, "leaves");
 }
 
-/* wait=none: begins the record of what an island with outer.compress fetches. Returns 0 and refuses it if there is no
- * memory. */
-static int hold(Server *s, Peer *p) {
-    Member   *m = p->member;
+/* wait=none: begins the record of what an island with outer.compress fetches. Returns 0 if there is no memory. */
+static int may_hold(Server *s, Member *m) {
     FrameType type = held_type(s->parts.config);
-    if (type == FRAME_F32 || !m->takes_changes || m->held.x) return 1;
-    if (held_begin(&m->held, type, s->weights.first, s->weights.elems)) return 1;
-    refuse(s, p, EXIT_MEMORY, "the server has no memory for what one more island holds (outer.compress)");
-    return 0;
+    return type == FRAME_F32 || !m->takes_changes || m->held.x ||
+           held_begin(&m->held, type, s->weights.first, s->weights.elems);
 }
 
 /* Takes a request for values. With wait=all a leader answers with x of the open round, whichever round is named. */
 static void take_get(Server *s, Peer *p, const FrameHeader *h) {
     int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
-    if (h->offset < s->weights.first || h->offset + h->elems > s->weights.first + s->weights.elems) {
-        refuse(s, p, EXIT_PEER, "the island asked for weights that another server has");
-        return;
-    }
-    if (h->kind == MESSAGE_GET && !hold(s, p)) return;
-    int has_change = h->round == s->change.round && round_change_frame(&s->change, h->offset, h->elems);
-    if (h->kind == MESSAGE_GET_CHANGE && !held_is_whole(&p->member->held) && !has_change) {
+    int     is_here = h->offset >= s->weights.first && h->offset + h->elems <= s->weights.first + s->weights.elems;
+    int     has_change = held_is_whole(&p->member->held) ||
+                     (h->round == s->change.round && round_change_frame(&s->change, h->offset, h->elems));
+    if (!is_here) refuse(s, p, EXIT_PEER, "the island asked for weights that another server has");
+    else if (h->kind == MESSAGE_GET && !may_hold(s, p->member))
+        refuse(s, p, EXIT_MEMORY, "the server has no memory for what one more island holds (outer.compress)");
+    else if (h->kind == MESSAGE_GET_CHANGE && !has_change)
         refuse(s, p, EXIT_PEER,
-               "the island asked for the change of %lld weights from %lld on in round %lld, and the last is of round %lld",
+               "the island asked for the change of %lld weights from %lld on in round %lld, and the last is of round "
+               "%lld",
                (long long)h->elems, (long long)h->offset, (long long)h->round, (long long)s->change.round);
-        return;
-    }
-    if (!peer_ask(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
+    else if (!peer_ask(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
         refuse(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
 }
 
 /* Takes a frame of another server. Returns 0 if no more frames of the peer are to be read. */
 static int take_of_server(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
-    char fault[SERVER_FAULT_BYTES] = "";
+    char fault[MESSAGE_FAULT_BYTES] = "";
     int  is_good = message_check(h, p->part == PEER_LEADER ? FROM_LEADER : FROM_FOLLOWER, fault);
     if (is_good) is_good = p->part == PEER_LEADER ? server_take_of_leader(s, h, payload, fault)
                            : p->part              ? server_take_of_follower(s, p, h, payload, fault)

@@ -78,9 +78,8 @@ struct Server {
     Peer      **follower;                /* leader: [parts] NULL for a follower that has not connected, and for [0];
                                           * owned list */
     Peer       *leader;                  /* on a follower: its leader */
-    Member    **counted;                 /* follower: [counts] the islands whose deltas the next STEP applies; owned
-                                          * list */
-    double     *weight;                  /* follower: [counts] their weights; owned */
+    Member    **counted;                 /* [counts] the islands whose deltas the next step applies; owned list */
+    double     *weight;                  /* [counts] their weights; owned */
     int         counts;                  /* length of counted and weight */
     int64_t     had;                     /* values of STATE that have arrived */
     int         is_dismissed, code;      /* the leader has sent, or this follower has received, OVER with this code */
@@ -96,12 +95,13 @@ static inline int server_leads(const Server *s) { return s->parts.part == 0; }
 
 /* Refuses a member now if the norm of its delta is not finite. Its squares are known. */
 void server_judge_early(Server *s, Member *m);
-/* Applies the step on this server's part. round: the round that follows. */
-void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int64_t round);
+/* Adds the delta of an island to those that the next step applies. */
+void server_count(Server *s, Member *m, double weight);
+/* Applies the step to this server's part, with the deltas that were counted. Adds to *squares as server_weights_step
+ * does. */
+void server_step_part(Server *s, const Step *step, Exact *squares);
 
 /* --- server_peers.c */
-
-enum { SERVER_FAULT_BYTES = 1024 };
 
 /* Refuses an island. All its connections end with this sentence, and what it has sent does not count. */
 void server_refuse_member(Server *s, Member *m, int code, const char *why);
@@ -124,7 +124,7 @@ int  server_config_differs(const Server *s, const cJSON *there, char *why, size_
 /* --- server_parts.c: the leader of several servers */
 
 /* Messages of a follower. server_take_follow takes the FOLLOW of a new connection: it returns 1, or 0 if the peer is
- * refused, with the reason in fault [SERVER_FAULT_BYTES]. server_take_of_follower takes everything after that, and
+ * refused, with the reason in fault [MESSAGE_FAULT_BYTES]. server_take_of_follower takes everything after that, and
  * returns the same. */
 int  server_take_follow(Server *s, Peer *p, const void *payload, size_t bytes, char *fault);
 int  server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault);
@@ -134,9 +134,8 @@ void server_look_at_followers(Server *s);
 int  server_is_whole(const Server *s);
 /* Sends a message to all followers, without waiting for an answer. */
 void server_tell(Server *s, MessageKind kind, const void *m);
-/* Applies the step on all parts. d is the delta of this server's part. Waits until all followers have done it, and adds
- * their sums of squares to *squares. */
-void server_order(Server *s, const Step *step, float *d, Exact *squares);
+/* Applies the step to all parts. Waits until all followers have done it, and adds their sums of squares to *squares. */
+void server_order(Server *s, const Step *step, Exact *squares);
 
 /* --- server_parts.c: a follower */
 

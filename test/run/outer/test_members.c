@@ -12,7 +12,7 @@
 
 enum { P = 50, STEP = 4, T = 8, H = 5 };
 static Members     ms;
-static char        fault[MEMBER_FAULT_BYTES];
+static char        fault[MESSAGE_FAULT_BYTES];
 static int64_t     was;
 static const char *IDS[] = {"00000000000000aa", "00000000000000bb", "00000000000000cc"};
 

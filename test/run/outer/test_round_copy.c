@@ -2,7 +2,7 @@
  * nothing of a delta. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
-#include "run/outer/round_copy.h"
+#include "run/outer/island_link.h"
 
 #include <math.h>
 #include <setjmp.h>
