@@ -114,7 +114,9 @@ static int is_opened(const Link *l) {
     return l->rank > 0 || l->part > 0 || l->has_open || (l->has_closed && l->closed.is_done);
 }
 static int is_closed(const Link *l) { return l->part > 0 || (l->has_closed && is_opened(l)); }
-static int has_turn(const Link *l) { return l->fetch.turn < 0 || l->fetch.has_piece || !link_owns(l, l->fetch.turn); }
+static int has_awaited(const Link *l) {
+    return l->fetch.awaited < 0 || l->fetch.has_chunk || !link_owns(l, l->fetch.awaited);
+}
 static int has_sent(const Link *l) { return !l->send.is_on && channel_unsent(l->server) == 0; }
 static int has_answer(const Link *l) { return l->answers == l->pings; }
 
@@ -202,19 +204,19 @@ static void say_hello(Island *s) {
 
 /* Collective. Each chunk arrives at one rank, which broadcasts it to all. */
 static Awaited fetch_part(Island *s, Link *l) {
-    for (int64_t piece = 0; piece < l->fetch.pieces; piece++) {
-        l->fetch.turn = piece;
-        Awaited now = await(s, has_turn, 1);
+    for (int64_t chunk = 0; chunk < l->fetch.chunks; chunk++) {
+        l->fetch.awaited = chunk;
+        Awaited now = await(s, has_awaited, 1);
         if (now != MET) return now;
-        int64_t elems = link_piece_elems(l, piece);
-        int     owns = link_owns(l, piece);
-        float  *x = owns ? l->fetch.piece : (float *)(void *)l->payload;
-        comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(piece % l->ranks));
+        int64_t elems = link_chunk_elems(l, chunk);
+        int     owns = link_owns(l, chunk);
+        float  *x = owns ? l->fetch.chunk : (float *)(void *)l->payload;
+        comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(chunk % l->ranks));
         round_copy_take(&s->copy, l->fetch.get == MESSAGE_GET_CHANGE ? ROUND_CHANGE : ROUND_X,
-                        link_piece_begin(l, piece), x, elems);
-        if (owns) l->fetch.has_piece = 0;
+                        link_chunk_begin(l, chunk), x, elems);
+        if (owns) l->fetch.has_chunk = 0;
     }
-    l->fetch.turn = -1;
+    l->fetch.awaited = -1;
     return MET;
 }
 

@@ -10,7 +10,7 @@
 #include "core/xalloc.h"
 #include "run/outer/rule.h"
 
-enum { ASKED_AHEAD = 4, PING_MS = 1000 };
+enum { REQUESTS_AHEAD = 4, PING_MS = 1000 };
 
 /* --- the copy of x ------------------------------------------------------------------------------------------------ */
 
@@ -156,7 +156,7 @@ Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double pat
     Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1, .part = part, .parts = parts};
     l.first = outer_part_begin(elems, part, parts), l.end = outer_part_begin(elems, part + 1, parts);
     l.patience_ms = patience_seconds * 1e3;
-    l.fetch.piece = xmalloc(sizeof *l.fetch.piece * MESSAGE_ELEMS, "the connection to outer.server");
+    l.fetch.chunk = xmalloc(sizeof *l.fetch.chunk * MESSAGE_ELEMS, "the connection to outer.server");
     l.payload = xmalloc(FRAME_PAYLOAD_LIMIT, "the connection to outer.server");
     return l;
 }
@@ -168,7 +168,7 @@ void link_take(Link *l, Channel *server) {
     l->fault[0] = 0;
     l->refuse.code = 0;
     l->has_welcome = l->has_open = l->has_closed = 0;
-    l->fetch = (LinkFetch){.piece = l->fetch.piece};
+    l->fetch = (LinkFetch){.chunk = l->fetch.chunk};
     l->send = (LinkSend){0};
     l->pings = l->answers = 0;
     if (server) channel_limit(server, l->elems);
@@ -176,7 +176,7 @@ void link_take(Link *l, Channel *server) {
 
 void link_destroy(Link *l) {
     channel_close(l->server);
-    free(l->fetch.piece);
+    free(l->fetch.chunk);
     free(l->payload);
     *l = (Link){0};
 }
@@ -193,48 +193,48 @@ static void break_link(Link *l, const char *fmt, ...) {
 
 /* --- fetching x --------------------------------------------------------------------------------------------------- */
 
-int64_t link_piece_begin(const Link *l, int64_t piece) { return l->first + piece * MESSAGE_ELEMS; }
+int64_t link_chunk_begin(const Link *l, int64_t chunk) { return l->first + chunk * MESSAGE_ELEMS; }
 
-int64_t link_piece_elems(const Link *l, int64_t piece) {
-    int64_t left = l->end - link_piece_begin(l, piece);
+int64_t link_chunk_elems(const Link *l, int64_t chunk) {
+    int64_t left = l->end - link_chunk_begin(l, chunk);
     return left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
 }
 
-int link_owns(const Link *l, int64_t piece) { return piece % l->ranks == l->rank; }
+int link_owns(const Link *l, int64_t chunk) { return chunk % l->ranks == l->rank; }
 
 /* Returns the number of the n-th chunk that this rank fetches. */
-static int64_t own_piece(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
+static int64_t own_chunk(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
 void link_fetch(Link *l, MessageKind get, int64_t round) {
-    int64_t pieces = (l->end - l->first + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
-    l->fetch = (LinkFetch){.get = get, .round = round, .pieces = pieces, .turn = -1, .piece = l->fetch.piece};
+    int64_t chunks = (l->end - l->first + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
+    l->fetch = (LinkFetch){.get = get, .round = round, .chunks = chunks, .awaited = -1, .chunk = l->fetch.chunk};
 }
 
-void link_give_up(Link *l) { l->fetch.is_given_up = 1, l->fetch.has_piece = 0; }
+void link_give_up(Link *l) { l->fetch.is_given_up = 1, l->fetch.has_chunk = 0; }
 
-static void ask_for_pieces(Link *l) {
+static void request_chunks(Link *l) {
     LinkFetch *f = &l->fetch;
-    while (!f->is_given_up && f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
-        int64_t     piece = own_piece(l, f->asked);
-        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = link_piece_begin(l, piece),
-                         .elems = link_piece_elems(l, piece)};
+    while (!f->is_given_up && f->requested < f->had + REQUESTS_AHEAD && own_chunk(l, f->requested) < f->chunks) {
+        int64_t     chunk = own_chunk(l, f->requested);
+        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = link_chunk_begin(l, chunk),
+                         .elems = link_chunk_elems(l, chunk)};
         if (channel_send(l->server, h, NULL) <= 0) return;
-        f->asked++;
+        f->requested++;
     }
 }
 
-static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
+static void take_chunk(Link *l, const FrameHeader *h, const void *payload) {
     LinkFetch *f = &l->fetch;
-    int64_t    piece = own_piece(l, f->had);
-    int        is_next = h->offset == link_piece_begin(l, piece) && h->elems == link_piece_elems(l, piece);
-    if (f->had == f->asked || h->kind != message_answer(f->get) || h->round != f->round || !is_next) {
+    int64_t    chunk = own_chunk(l, f->had);
+    int        is_next = h->offset == link_chunk_begin(l, chunk) && h->elems == link_chunk_elems(l, chunk);
+    if (f->had == f->requested || h->kind != message_answer(f->get) || h->round != f->round || !is_next) {
         break_link(l, "%s sent %s that was not asked for: round %lld, element %lld", channel_peer(l->server),
                    message_name(h->kind), (long long)h->round, (long long)h->offset);
         return;
     }
-    frame_unpack((FrameType)h->type, f->piece, payload, h->elems);
+    frame_unpack((FrameType)h->type, f->chunk, payload, h->elems);
     f->had++;
-    f->has_piece = !f->is_given_up;
+    f->has_chunk = !f->is_given_up;
 }
 
 /* --- sending ------------------------------------------------------------------------------------------------------ */
@@ -296,10 +296,10 @@ void link_ping(Link *l) {
 }
 
 /* Breaks the link after outer.patience_seconds without an answer. Call it after everything that arrived was read. While
- * a chunk waits in `piece`, nothing is read, so silence is not counted then. */
+ * a chunk waits in `chunk`, nothing is read, so silence is not counted then. */
 static void look_for_silence(Link *l) {
     double now = clock_ms();
-    double waited_ms = l->answers < l->pings && !l->fetch.has_piece ? now - l->silent_ms : 0.0;
+    double waited_ms = l->answers < l->pings && !l->fetch.has_chunk ? now - l->silent_ms : 0.0;
     if (waited_ms > l->patience_ms && channel_silent_ms(l->server) > l->patience_ms)
         break_link(l, "%s has been silent for %.0f s (outer.patience_seconds)", channel_peer(l->server),
                    waited_ms * 1e-3);
@@ -324,7 +324,7 @@ static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
     }
     switch (h->kind) {
         case MESSAGE_X:
-        case MESSAGE_CHANGE:  take_piece(l, h, payload); break;
+        case MESSAGE_CHANGE:  take_chunk(l, h, payload); break;
         case MESSAGE_PING:    l->answers++, l->silent_ms = clock_ms(); break;
         case MESSAGE_WELCOME: l->has_welcome = take_message(l, h, payload, &l->welcome); break;
         case MESSAGE_OPEN:    l->has_open = take_message(l, h, payload, &l->open); break;
@@ -343,12 +343,12 @@ void link_keep(Link *l) {
     int         got = 0;
     if (l->is_broken) return;
     if (l->send.is_on) send_values(l);
-    while (!l->is_broken && !l->fetch.has_piece && (got = channel_next(l->server, &h, &payload)) > 0)
+    while (!l->is_broken && !l->fetch.has_chunk && (got = channel_next(l->server, &h, &payload)) > 0)
         take_frame(l, &h, payload);
     if (got < 0) break_link(l, "%s", channel_fault(l->server));
-    if (!l->is_broken) ask_for_pieces(l);
+    if (!l->is_broken) request_chunks(l);
     if (!l->is_broken) look_for_silence(l);
-    if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame stays unread */
+    if (!l->is_broken && l->fetch.has_chunk) channel_progress(l->server); /* the next frame stays unread */
 }
 
 /* --- the links of a rank ------------------------------------------------------------------------------------------ */

@@ -59,11 +59,11 @@ void   round_copy_forget(RoundCopy *c);
 /* x that is being fetched: the server's part, in chunks of MESSAGE_ELEMS elements. Rank n % ranks fetches chunk n. */
 typedef struct {
     MessageKind get;      /* GET or GET_CHANGE */
-    int64_t round, pieces; /* round of the request; chunks of the part */
-    int64_t turn;         /* the chunk that all ranks wait for; -1 while they wait for another server */
-    int64_t asked, had;   /* chunks of this rank that were requested, and that have arrived */
-    float  *piece;        /* [MESSAGE_ELEMS] the chunk that arrived last; owned */
-    int     has_piece;    /* 1 while `piece` holds a chunk that nobody has used; no frame is read until then */
+    int64_t round, chunks; /* round of the request; chunks of the part */
+    int64_t awaited;      /* the chunk that all ranks wait for; -1 while they wait for another server */
+    int64_t requested, had; /* chunks of this rank that were requested, and that have arrived */
+    float  *chunk;        /* [MESSAGE_ELEMS] the chunk that arrived last; owned */
+    int     has_chunk;    /* 1 while `chunk` holds a chunk that nobody has used; no frame is read until then */
     int     is_given_up;  /* 1 if chunks that still arrive are dropped */
 } LinkFetch;
 
@@ -118,9 +118,9 @@ void link_ping(Link *l);
 
 void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to request chunks of the server's part */
 void    link_give_up(Link *l);                             /* drops the chunks that still arrive */
-int64_t link_piece_begin(const Link *l, int64_t piece);
-int64_t link_piece_elems(const Link *l, int64_t piece);
-int     link_owns(const Link *l, int64_t piece);
+int64_t link_chunk_begin(const Link *l, int64_t chunk);
+int64_t link_chunk_elems(const Link *l, int64_t chunk);
+int     link_owns(const Link *l, int64_t chunk);
 void    link_send(Link *l, End end);                       /* begins to send the deltas of copy, then END */
 
 #endif

@@ -240,7 +240,7 @@ Members members_create(const Config *c, int64_t round) {
 
 void members_destroy(Members *ms) {
     for (int i = 0; i < ms->count; i++) {
-        free(ms->member[i]->said);
+        free(ms->member[i]->received);
         free(ms->member[i]->delta);
         held_forget(&ms->member[i]->held);
         free(ms->member[i]);
@@ -281,25 +281,24 @@ static Member *find_member(Members *ms, const char *id) {
 }
 
 static int take_place(Member *m, const Hello *hello) {
-    free(m->said);
-    m->said = calloc((size_t)hello->ranks, 1);
+    free(m->received);
+    m->received = calloc((size_t)hello->ranks, 1);
     held_forget(&m->held);
     m->ranks = hello->ranks, m->joined = m->leaves = m->knows_end = 0;
-    m->state = m->said ? MEMBER_GATHERS : MEMBER_GONE;
+    m->state = m->received ? MEMBER_GATHERS : MEMBER_GONE;
     snprintf(m->id, sizeof m->id, "%s", hello->island);
-    return m->said != NULL;
+    return m->received != NULL;
 }
 
 Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]) {
     Member *m = find_member(ms, hello->island);
     *was = -1;
     if (!m) return message_fault(fault, "%d islands have come already", MEMBERS_MOST), NULL;
-    int is_again =
-        m->state != MEMBER_GONE && (m->said[hello->rank < m->ranks ? hello->rank : 0] || m->ranks != hello->ranks);
+    int is_again = m->state != MEMBER_GONE && (m->ranks != hello->ranks || m->received[hello->rank]);
     if (is_again) *was = members_lose(m);
     if (m->state == MEMBER_GONE && !take_place(m, hello))
         return message_fault(fault, "the server has no memory for one more island"), NULL;
-    m->said[hello->rank] = 1;
+    m->received[hello->rank] = 1;
     m->heard_ms = now_ms;
     if (++m->joined == m->ranks) m->state = MEMBER_WAITS;
     return m;
@@ -339,28 +338,29 @@ void members_give(Members *ms, Member *m, Lease lease) {
     m->arrivals = ms->arrivals;
     m->ended = 0, m->elems = 0, m->parts_in = 0;
     m->squares = (Exact){{0}};
-    memset(m->said, 1, (size_t)m->ranks);
+    memset(m->received, 1, (size_t)m->ranks);
     ms->has_begun = 1;
 }
 
 int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MESSAGE_FAULT_BYTES]) {
-    int64_t samples = m->lease.range.samples, unit = ms->step_samples;
+    int64_t samples = m->lease.range.samples, step_samples = ms->step_samples;
     int     is_good = 0;
-    if (m->state != MEMBER_TRAINS || m->said[rank] != 1) message_fault(fault, "sent an END that belongs to no lease");
+    if (m->state != MEMBER_TRAINS || m->received[rank] != 1)
+        message_fault(fault, "sent an END that belongs to no lease");
     else if (end->round != m->lease.round)
         message_fault(fault, "sent the END of round %lld, and its lease is of round %lld", (long long)end->round,
                       (long long)m->lease.round);
     else if (end->lease != m->lease.number)
         message_fault(fault, "sent the END of lease %lld, and it has lease %lld", (long long)end->lease,
                       (long long)m->lease.number);
-    else if (end->samples > samples || end->samples % unit || end->tokens != end->samples * ms->seq_len)
+    else if (end->samples > samples || end->samples % step_samples || end->tokens != end->samples * ms->seq_len)
         message_fault(fault, "sent an END of %lld samples and %lld tokens, which are no steps of %lld samples of its "
-                      "lease of %lld", (long long)end->samples, (long long)end->tokens, (long long)unit,
+                      "lease of %lld", (long long)end->samples, (long long)end->tokens, (long long)step_samples,
                       (long long)samples);
     else is_good = 1;
     if (!is_good) return -1;
     if (rank == 0) m->end = *end;
-    m->said[rank] = 2;
+    m->received[rank] = 2;
     if (++m->ended < m->ranks) return 0;
     if (m->end.samples == 0) {
         m->state = MEMBER_WAITS;

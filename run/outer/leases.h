@@ -73,7 +73,7 @@ typedef struct {
     int         number;            /* index in Members, from 0: the order of sums over islands */
     MemberState state;
     int         ranks, joined, ended; /* ranks of the island; those that sent HELLO; those that sent END */
-    char       *said;              /* [ranks] 0: nothing received; 1: HELLO; 2: END of this round, too; owned */
+    char       *received;          /* [ranks] 0: nothing received; 1: HELLO; 2: END of this round, too; owned */
     int         leaves;            /* it sent BYE or is lost: it becomes GONE when its deltas have counted */
     int         knows_end;         /* it was informed that run.steps is reached */
     double      heard_ms;          /* when a frame of it last arrived */

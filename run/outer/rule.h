@@ -24,12 +24,13 @@ typedef struct { double learning_rate, momentum; } OuterRule;
 /* Computes the weighted mean of the deltas. mean [elems] may be one of them. */
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems);
 
+/* wait=all: applies the mean d, with Nesterov's momentum. Changes v and x. */
 void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems);
 
-/* Applies one arrival. share: 1 / ((1 + staleness) N). waiting: sum of the arrivals since momentum was last applied,
+/* wait=none: applies one arrival. share: 1 / ((1 + staleness) N). waiting: sum of the arrivals since momentum was last applied,
  * zero at first. */
 void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems);
-/* Applies momentum after the N-th arrival: changes v and x, and sets waiting to zero. */
+/* wait=none: applies momentum after the N-th arrival. Changes v and x, and sets waiting to zero. */
 void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems);
 
 /* Adds the squares of d to *sum: each OUTER_BLOCK elements in one order, those block sums exactly. So any cut of a

@@ -217,10 +217,10 @@ static void tell_end(Server *s) {
 static void sweep(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
-        if (m->state != MEMBER_GONE || !m->said) continue;
+        if (m->state != MEMBER_GONE || !m->received) continue;
         server_drop_connections(s, m, NULL);
-        free(m->delta), free(m->said);
-        m->delta = NULL, m->said = NULL;
+        free(m->delta), free(m->received);
+        m->delta = NULL, m->received = NULL;
         held_forget(&m->held);
     }
 }

@@ -14,12 +14,12 @@
 #include "run/config/config_diff.h"
 #include "run/config/options.h"
 
-struct PeerWord {
-    PeerWord   *next;
-    MessageKind kind;
-    int64_t     round;
-    size_t      bytes;
-    char        text[];
+struct PeerMessage {
+    PeerMessage *next;
+    MessageKind  kind;
+    int64_t      round;
+    size_t       bytes;  /* length of text */
+    char         text[]; /* its JSON */
 };
 
 /* --- the list of peers -------------------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ Peer *peers_add(Peers *p, Channel *c, double now_ms) {
 }
 
 static void forget(Peer *p) {
-    for (PeerWord *next; p->first; p->first = next) next = p->first->next, free(p->first);
+    for (PeerMessage *next; p->first; p->first = next) next = p->first->next, free(p->first);
     free(p->get);
     p->last = NULL, p->get = NULL, p->gets = p->got = 0;
 }
@@ -62,7 +62,7 @@ static Peer *sooner(Peer *a, Peer *b) {
     return b->since_ms < a->since_ms ? b : a;
 }
 
-static void make_room(Peers *p) {
+static void free_place(Peers *p) {
     Peer *last = NULL;
     int   unproven = 0;
     for (int i = 0; i < p->count; i++) {
@@ -82,7 +82,7 @@ static void make_room(Peers *p) {
 void peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems) {
     Channel *c;
     for (int i = 0; i < PEERS_UNPROVEN && p->count < PEERS_MOST && (c = channel_accept(listening, key)); i++) {
-        make_room(p);
+        free_place(p);
         channel_limit(c, most_elems);
         peers_add(p, c, clock_ms());
     }
@@ -102,8 +102,8 @@ void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
         fail(EXIT_CONFIG, "the config is too long for outer.server: %zu bytes, at most %d", bytes, MESSAGE_JSON_LIMIT);
     /* A broken channel takes no message. channel_next reports it. */
     if (p->first || message_send(p->channel, kind, round, text, bytes) == 0) {
-        PeerWord *w = xmalloc(sizeof *w + bytes, "a message to an island");
-        *w = (PeerWord){.kind = kind, .round = round, .bytes = bytes};
+        PeerMessage *w = xmalloc(sizeof *w + bytes, "a message to an island");
+        *w = (PeerMessage){.kind = kind, .round = round, .bytes = bytes};
         if (bytes) memcpy(w->text, text, bytes);
         if (p->last) p->last->next = w;
         else         p->first = w;
@@ -123,7 +123,7 @@ static void peer_refuse(Peer *p, int code, const char *why) {
 }
 
 /* Adds a request. Returns 0 if the peer has too many. */
-static int peer_ask(Peer *p, PeerGet get) {
+static int peer_request(Peer *p, PeerGet get) {
     if (p->gets == PEER_GETS_MOST) return 0;
     if ((p->gets & (p->gets - 1)) == 0) { /* a power of two: the list is full */
         p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets ? 2 * p->gets : 1), "what an island asks for");
@@ -161,7 +161,8 @@ static void send_values(Server *s, Peer *p) {
 }
 
 void peer_send(Server *s, Peer *p) {
-    for (PeerWord *w; (w = p->first) && message_send(p->channel, w->kind, w->round, w->text, w->bytes) != 0; free(w)) {
+    for (PeerMessage *w; (w = p->first); free(w)) {
+        if (message_send(p->channel, w->kind, w->round, w->text, w->bytes) == 0) break;
         p->first = w->next;
         if (!w->next) p->last = NULL;
     }
@@ -242,7 +243,7 @@ static void lose_peer(Server *s, int i) {
     Member *m = p->member;
     if (p->part && !s->is_dismissed && !s->lingers) server_lose_follower(p, channel_fault(p->channel));
     if (p->part > 0) s->follower[p->part] = NULL;
-    if (m && !p->is_ending && m->state != MEMBER_GONE && !(m->state == MEMBER_TRAINS && m->said[p->rank] == 2))
+    if (m && !p->is_ending && m->state != MEMBER_GONE && !(m->state == MEMBER_TRAINS && m->received[p->rank] == 2))
         server_lose_member(s, m, "is lost");
     else if (!m && channel_fault_code(p->channel) == EXIT_CONFIG) warn("%s", channel_fault(p->channel));
     peers_remove(&s->peers, i);
@@ -252,7 +253,7 @@ static void lose_peer(Server *s, int i) {
 
 typedef struct {
     char  *text;
-    size_t room;
+    size_t capacity;
     int    count;
 } Differences;
 
@@ -273,14 +274,14 @@ static void add_difference(void *ctx, const char *key, const cJSON *here, const 
     if (here) value_text(here, server);
     if (there) value_text(there, island);
     size_t used = strlen(d->text);
-    snprintf(d->text + used, d->room - used, "%s%s is %s, and the server has %s", d->count++ ? "; " : "", key, island,
-             server);
+    snprintf(d->text + used, d->capacity - used, "%s%s is %s, and the server has %s", d->count++ ? "; " : "", key,
+             island, server);
 }
 
 static void add_blends(void *ctx, const char *server, const char *island) {
     Differences *d = (Differences *)ctx;
     size_t       used = strlen(d->text);
-    snprintf(d->text + used, d->room - used, "%sdata.train is %s, and the server has %s", d->count++ ? "; " : "",
+    snprintf(d->text + used, d->capacity - used, "%sdata.train is %s, and the server has %s", d->count++ ? "; " : "",
              island, server);
 }
 
@@ -396,7 +397,7 @@ static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *pay
     Member *m = p->member;
     int64_t from = h->offset - s->weights.first, elems = s->weights.elems;
     take_unknown_lease(s, m, h->round);
-    if (m->state != MEMBER_TRAINS || m->said[p->rank] != 1 || h->round != m->lease.round)
+    if (m->state != MEMBER_TRAINS || m->received[p->rank] != 1 || h->round != m->lease.round)
         refuse(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
     else if (from < 0 || from + h->elems > elems)
         refuse(s, p, EXIT_PEER, "the island sent %lld elements from %lld on, which another server has",
@@ -435,7 +436,7 @@ static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
 
 static void take_bye(Server *s, Peer *p) {
     Member *m = p->member;
-    if (m->state == MEMBER_TRAINS && m->said[p->rank] == 2) m->leaves = 1; /* the ENDs of other ranks are on their
+    if (m->state == MEMBER_TRAINS && m->received[p->rank] == 2) m->leaves = 1; /* the ENDs of other ranks are on their
                                                                             * way */
     else server_lose_member(s, m, "leaves");
 }
@@ -461,7 +462,7 @@ static void take_get(Server *s, Peer *p, const FrameHeader *h) {
                "the island asked for the change of %lld weights from %lld on in round %lld, and the last is of round "
                "%lld",
                (long long)h->elems, (long long)h->offset, (long long)h->round, (long long)s->change.round);
-    else if (!peer_ask(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
+    else if (!peer_request(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
         refuse(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
 }
 

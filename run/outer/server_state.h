@@ -20,7 +20,7 @@ enum {
     PEER_LEADER = -1         /* `part` of the leader, on a follower */
 };
 
-typedef struct PeerWord PeerWord;
+typedef struct PeerMessage PeerMessage;
 typedef struct { MessageKind kind; /* kind of the answer */ int64_t round, offset, elems; } PeerGet;
 
 typedef struct {
@@ -32,7 +32,7 @@ typedef struct {
     Exact     squares;      /* follower: sum of squares in that answer */
     double    since_ms;     /* when it connected */
     int       is_ending;    /* REFUSE is sent, or waits to be sent: no more frames are read */
-    PeerWord *first, *last; /* control messages that wait to be sent, in order; owned */
+    PeerMessage *first, *last; /* control messages that wait to be sent, in order; owned */
     PeerGet  *get;          /* requests; those from `got` on are not answered completely; owned */
     int64_t   gets, got;    /* requests in get; those answered completely */
 } Peer;
