@@ -10,7 +10,6 @@
 #include "core/shell_word.h"
 #include "core/terminal.h"
 #include "model/block.h"
-#include "run/blend_use.h"
 
 enum { LABEL_COLUMNS = 10 };
 
@@ -72,6 +71,23 @@ static void print_model(const Run *r) {
     line("model", "%.2f M parameters: %s, %lld layers, %lld heads, width %lld; %s%s; %s", (double)r->plan.parameters * 1e-6,
          block_kind(shape)->name, (long long)shape.n_layer, (long long)shape.n_head, (long long)shape.n_embd, r->numerics.name, how,
          r->config->optimizer.name);
+}
+
+int blend_use(const Dataset *data, const Config *config, int64_t samples, SourceUse *use) {
+    const StringList *train = &config->data.train;
+    int64_t           count[BLEND_SOURCES];
+    int               seen = 0;
+    blend_count(data->blend, samples, count);
+    for (int i = 0; i < train->count; i++) {
+        int source = blend_source(train->item, i);
+        if (source < seen) continue; /* the path is in an earlier stage, too */
+        char    tokens[32];
+        int64_t own = data->first_of_source[source + 1] - data->first_of_source[source];
+        snprintf(use[seen++].text, sizeof use->text, "%.1f %% from %.400s: %s tokens, %.2f epochs",
+                 100.0 * (double)count[source] / (double)samples, train->item[i],
+                 grouped_text(count[source] * data->seq_len, tokens), sample_epochs(count[source], own));
+    }
+    return seen;
 }
 
 static void print_experts(const Run *r) {

@@ -19,10 +19,10 @@ typedef struct {
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
     unsigned timed;        /* WITH_... of the axes that have a time of their own, such as replica_ms */
     double  axis_ms[AXES]; /* times by axis */
-    int     has_experts;   /* busiest and entropy are set: run/expert_load.h */
+    int     has_experts;   /* busiest and entropy are set: run/step_numbers.h */
     double  busiest, entropy;
     int64_t rounds;        /* rounds of ranks that divide the experts; written if more than 1 */
-    int     has_fp8;       /* numbers of elements are set: run/fp8_steps.h */
+    int     has_fp8;       /* numbers of elements are set: run/step_numbers.h */
     double  fp8_saturated, fp8_vanished;
     int     has_sent;      /* sent is set */
     int64_t sent[AXES];    /* bytes that a rank sends in the step, by axis */
