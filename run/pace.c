@@ -54,8 +54,9 @@ static int first_elsewhere(const Comm *comm) {
 static void print_found(const Comm *comm, const Pace *pace, int found) {
     int slow = found - 1, best = fastest_of(pace, comm_size(comm)), other = first_elsewhere(comm);
     if (found > 0)
-        warn("rank %d on %s computes %.1f ms a step, rank %d on %s %.1f ms (medians of %d steps): all ranks wait for it", slow,
-             comm_host(comm, slow), pace[slow].compute_ms, best, comm_host(comm, best), pace[best].compute_ms, STRAGGLER_STEPS);
+        warn("rank %d on %s computes %.1f ms a step, rank %d on %s %.1f ms (medians of %d steps): all ranks wait for it",
+             slow, comm_host(comm, slow), pace[slow].compute_ms, best, comm_host(comm, best), pace[best].compute_ms,
+             STRAGGLER_STEPS);
     else
         warn("rank 0 on %s computes %.1f ms a step and waits %.1f ms for messages, and no rank waits much less (medians of %d steps): the link between "
              "%s and %s is slow, or a step is too little work for it",
