@@ -1,8 +1,8 @@
 /* train_gpt - pretrains GPT models:  mpirun -np N ./train_gpt config.json [key=value ...]
  *
- * train_step() comes first and makes one optimizer step. main() comes last. They call layers/ (the ops), model/ (the
- * model over the ranks), comm/ (ranks), data/ (tokens) and run/ (everything else). A CPU build compiles this file
- * as plain C.
+ * train_step() comes first and makes one optimizer step. train(), the loop over the steps, and main() come last. They
+ * call layers/ (the ops), model/ (the model over the ranks), comm/ (ranks), data/ (tokens) and run/ (everything else).
+ * Every build compiles this file as plain C.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 #include "core/clock.h"
 #include "core/io.h"
 #include "model/balance.h"
-#include "run/balance.h"
 #include "run/banner.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/evaluate.h"
@@ -229,14 +228,74 @@ static void log_step(Run *r, StepMetrics *m) {
     if (m->step % every == 0) metrics_draw(r->metrics);
 }
 
-/* --- main --------------------------------------------------------------------------------------------------------- */
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-static Config load_config(int argc, char **argv, Launch launch) {
-    Config config;
-    char  *faults = config_load(argv[1], argv + 2, argc - 2, launch.launched ? launch.size : 1, &config);
-    if (faults) fail_lines(EXIT_CONFIG, faults);
-    return config;
+/* What this start of the program has done and has left to do. */
+typedef struct {
+    int64_t     step, last; /* completed steps; completed steps at which this start ends */
+    int         eval;       /* kinds of evaluation that are due after `step` and not done (run/evaluate.h) */
+    int         save;       /* a save was requested; a rollback keeps the request */
+    StepMetrics metrics;    /* metrics of the last step */
+} Course;
+
+/* How a start ends: its exit code, and its last line with the completed steps and run.steps. */
+static const struct End {
+    int         code;
+    const char *line;
+} DONE = {EXIT_DONE, "done: step %lld of %lld"},
+  AT_STOP_STEP = {EXIT_STOPPED, "stopped at step %lld of %lld, saved, as run.stop_step says; "
+                                "without it the same command goes on from here"},
+  ON_REQUEST = {EXIT_STOPPED, "stopped at step %lld of %lld, saved; the same command goes on from here"};
+
+/* Does what is due after a step: reports saves, evaluates, prints a sample, copies and saves the state. Sets
+ * r->between.stop if a request to stop cut one of these short. */
+static void after_step(Run *r, Course *c) {
+    const Config *config = r->config;
+    Between      *b = &r->between;
+    stragglers_note(&r->stragglers, r->comm, &c->metrics);
+    balance_note(r, c->step);
+    report_copied(r);
+    if (b->written) report_saved(r, saver_next(r->saver));
+    c->eval = eval_is_due(r, c->step);
+    if (c->eval && !b->stop && evaluate(r, c->step, c->eval)) c->eval = 0;
+    b->stop |= c->eval != 0;
+    if (is_due(c->step, config->sample.every) && !b->stop) b->stop = !sample_now(r, c->step);
+    if (is_due(c->step, config->checkpoint.memory_every)) memory_copies_start(r->copies, c->step);
+    if (is_due(c->step, config->checkpoint.every) || c->save) save_now(r, c->step), c->save = 0;
 }
+
+/* Trains from c->step to c->last, or until a request to stop, and saves. Returns how the start ended. */
+static struct End train(Run *r, Course *c) {
+    Between *b = &r->between;
+    run_begin(r);
+    banner_print(r);
+    c->step = rounds_begin(r, c->step);
+    if (c->eval && !b->stop && evaluate(r, c->step, c->eval)) c->eval = 0;
+    b->stop |= c->eval != 0;
+    while (c->step < c->last && !b->stop) {
+        error_set_step(c->step);
+        if (!b->fed && !run_await_batches(r)) break;
+        int64_t before = c->step, after = train_step(r, before, &c->metrics);
+        watchdog_started(r->watchdog);
+        c->save |= b->save;
+        c->step = after;
+        if (after <= before) { /* after a rollback the next step reads the requests again */
+            *b = (Between){0};
+            continue;
+        }
+        log_step(r, &c->metrics);
+        c->step = rounds_step(r, after, c->metrics.loss);
+        if (c->step > before) after_step(r, c); /* otherwise the step belongs to a round that is trained again */
+    }
+    rounds_leave(r, c->step);
+    if (!is_saved(r, c->step)) save_now(r, c->step); /* exit 75 promises a checkpoint, even before the first step */
+    report_saved(r, saver_finish_last(r->saver));
+    rounds_end(r);
+    if (c->step >= r->config->run.steps && !c->eval) return DONE;
+    return c->step == c->last && !c->eval ? AT_STOP_STEP : ON_REQUEST;
+}
+
+/* --- main --------------------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv) {
     start_process(argv);
@@ -248,70 +307,30 @@ int main(int argc, char **argv) {
     signals_answer(launch);
     world_expect(launch);                                  /* from here on a fault ends all ranks */
     start_computing();
-    Config config = load_config(argc, argv, launch);
+    Config config;
+    char  *faults = config_load(argv[1], argv + 2, argc - 2, launch.launched ? launch.size : 1, &config);
+    if (faults) fail_lines(EXIT_CONFIG, faults);
 
     Run run, *r = &run;
     run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
-    int64_t steps = config.run.steps, last = schedule_last_step(&config);
-    int64_t step = r->resumed.step;
-    int     pending = eval_is_pending(r, step), save = 0; /* evaluation still due; save requested, rolled back or not */
-    if (step >= last && !pending) {
+    Course  c = {.step = r->resumed.step, .last = schedule_last_step(&config), .eval = eval_is_pending(r, r->resumed.step)};
+    int64_t steps = config.run.steps;
+    if (c.step >= c.last && !c.eval) {
         if (run_is_rank0(r))
-            progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", config.run.dir, (long long)step,
-                          step < steps ? "run.stop_step" : "run.steps", (long long)last, step < steps ? "; run.stop_step=0 goes on" : "");
+            progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", config.run.dir, (long long)c.step,
+                          c.step < steps ? "run.stop_step" : "run.steps", (long long)c.last,
+                          c.step < steps ? "; run.stop_step=0 goes on" : "");
         memory_copies_sweep(&r->checkpoint);
         run_destroy(r), config_free(&config);
         return EXIT_DONE; /* a requeued job that is already at run.stop_step ends here, too */
     }
-    run_begin(r);
-    banner_print(r);
-    step = rounds_begin(r, step);
-
-    Between *b = &r->between;
-    if (pending && !b->stop) b->stop = pending = !evaluate(r, step, pending);
-    while (step < last && !b->stop) {
-        error_set_step(step);
-        if (!b->fed && !run_await_batches(r)) break;
-        StepMetrics metrics;
-        int64_t     before = step;
-        step = train_step(r, step, &metrics);
-        watchdog_started(r->watchdog);
-        save |= b->save;
-        if (step <= before) { /* after a rollback the next step reads the requests again */
-            *b = (Between){0};
-            continue;
-        }
-        log_step(r, &metrics);
-        step = rounds_step(r, step, metrics.loss);
-        if (step <= before) continue; /* the step belongs to a round that is trained again */
-        stragglers_note(&r->stragglers, r->comm, &metrics);
-        balance_note(r, step);
-        report_copied(r);
-        if (b->written) report_saved(r, saver_next(r->saver));
-        if (eval_is_due(r, step)) {
-            pending = b->stop || !evaluate(r, step, eval_is_due(r, step));
-            b->stop |= pending;
-        }
-        if (is_due(step, config.sample.every) && !b->stop) b->stop = !sample_now(r, step);
-        if (is_due(step, config.checkpoint.memory_every)) memory_copies_start(r->copies, step);
-        if (is_due(step, config.checkpoint.every) || save) save_now(r, step), save = 0;
-    }
-    rounds_leave(r, step);
-    if (!is_saved(r, step)) save_now(r, step); /* exit 75 promises a checkpoint, even before the first step */
-    report_saved(r, saver_finish_last(r->saver));
-    rounds_end(r);
-
-    int stopped = step < steps || pending;
+    struct End end = train(r, &c);
     if (run_is_rank0(r)) {
         metrics_draw(r->metrics);
-        progress_note(!stopped                      ? "done: step %lld of %lld"
-                      : step == last && !pending     ? "stopped at step %lld of %lld, saved, as run.stop_step says; "
-                                                       "without it the same command goes on from here"
-                                                     : "stopped at step %lld of %lld, saved; the same command goes on from here",
-                      (long long)step, (long long)steps);
-        if (!stopped) banner_next(r);
+        progress_note(end.line, (long long)c.step, (long long)steps);
+        if (end.code == EXIT_DONE) banner_next(r);
     }
     requests_end(&r->requests);
     run_destroy(r), config_free(&config);
-    return stopped ? EXIT_STOPPED : EXIT_DONE;
+    return end.code;
 }

@@ -210,7 +210,7 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     m.gpt.fp8.uses_own = spec.fp8; /* in the first step scales are unknown, and its casts use scratch memory */
     if (trains && spec.fp8) dry_step_beside(&m, micro_batches);
     m.gpt.fp8.uses_own = spec.fp8_casts;
-    /* if shares change (run/balance.h), a step may have two, and products add to gradients */
+    /* if shares change (run/pace.h), a step may have two, and products add to gradients */
     if (trains && micro_batches == 1 && !m.stream.ledger->is_elsewhere) dry_step_beside(&m, 2);
     if (trains) dry_step(&m, micro_batches);
     if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);

@@ -10,7 +10,6 @@
 #include "core/shell_word.h"
 #include "core/terminal.h"
 #include "model/block.h"
-#include "run/blend_use.h"
 
 enum { LABEL_COLUMNS = 10 };
 
@@ -68,10 +67,28 @@ static void print_model(const Run *r) {
     ModelShape shape = r->config->model.shape;
     int        is_in_tiles = r->numerics.act == BF16 && !device_has_quick_bf16(); /* no bf16 products, or slow ones */
     const char *how = is_in_tiles ? " by way of f32 tiles" : "";
-    if (r->fp8.amax) how = device_is_host() ? ": the blocks' products of rounded bf16" : " in the blocks' products, else bf16";
-    line("model", "%.2f M parameters: %s, %lld layers, %lld heads, width %lld; %s%s; %s", (double)r->plan.parameters * 1e-6,
-         block_kind(shape)->name, (long long)shape.n_layer, (long long)shape.n_head, (long long)shape.n_embd, r->numerics.name, how,
-         r->config->optimizer.name);
+    if (r->fp8.amax)
+        how = device_is_host() ? ": the blocks' products of rounded bf16" : " in the blocks' products, else bf16";
+    line("model", "%.2f M parameters: %s, %lld layers, %lld heads, width %lld; %s%s; %s",
+         (double)r->plan.parameters * 1e-6, block_kind(shape)->name, (long long)shape.n_layer, (long long)shape.n_head,
+         (long long)shape.n_embd, r->numerics.name, how, r->config->optimizer.name);
+}
+
+int blend_use(const Dataset *data, const Config *config, int64_t samples, SourceUse *use) {
+    const StringList *train = &config->data.train;
+    int64_t           count[BLEND_SOURCES];
+    int               seen = 0;
+    blend_count(data->blend, samples, count);
+    for (int i = 0; i < train->count; i++) {
+        int source = blend_source(train->item, i);
+        if (source < seen) continue; /* the path is in an earlier stage, too */
+        char    tokens[32];
+        int64_t own = data->first_of_source[source + 1] - data->first_of_source[source];
+        snprintf(use[seen++].text, sizeof use->text, "%.1f %% from %.400s: %s tokens, %.2f epochs",
+                 100.0 * (double)count[source] / (double)samples, train->item[i],
+                 grouped_text(count[source] * data->seq_len, tokens), sample_epochs(count[source], own));
+    }
+    return seen;
 }
 
 static void print_experts(const Run *r) {
@@ -89,9 +106,11 @@ static void print_data(const Run *r) {
     else       sample_count_unread(&count, c->batch.seq_len, "; ", unread);
     if (r->val.shards)
         snprintf(validation, sizeof validation, "val %s of %s",
-                 grouped_text(dataset_first_samples(&r->val, c->eval.tokens) * c->batch.seq_len, val), grouped_text(r->val.tokens, all));
+                 grouped_text(dataset_first_samples(&r->val, c->eval.tokens) * c->batch.seq_len, val),
+                 grouped_text(r->val.tokens, all));
     line("data", "%s tokens (%d file%s), %.2f epochs%s; %s%s", grouped_text(r->train.tokens, tokens), r->train.shards,
-         plural(r->train.shards), sample_epochs(samples, r->train.samples), c->data.shuffle ? "" : ", plain order", validation, unread);
+         plural(r->train.shards), sample_epochs(samples, r->train.samples), c->data.shuffle ? "" : ", plain order",
+         validation, unread);
     SourceUse use[BLEND_SOURCES];
     int       sources = r->train.blend ? blend_use(&r->train, c, samples, use) : 0;
     for (int i = 0; i < sources; i++) line("source", "%s", use[i].text);
@@ -151,8 +170,8 @@ static void print_start(const Run *r) {
     mesh_text(r->groups.mesh, now);
     if (r->resumed.ranks > 0)
         line("resume", "resumes at step %lld, saved by %d rank%s%s, now %d%s: %s/checkpoints",
-             (long long)r->resumed.step, r->resumed.ranks, plural(r->resumed.ranks), in_grid(r->resumed.grid, before), comm_size(r->comm),
-             in_grid(is_grid ? now : "", after), c->run.dir);
+             (long long)r->resumed.step, r->resumed.ranks, plural(r->resumed.ranks), in_grid(r->resumed.grid, before),
+             comm_size(r->comm), in_grid(is_grid ? now : "", after), c->run.dir);
     else if (c->model.init_from[0]) line("start", "weights from %s", c->model.init_from);
     else line("start", "new weights, seed %lld", (long long)c->run.seed);
     if (r->resumed.is_copy)
@@ -166,7 +185,8 @@ static void print_warmup(const Run *r) {
     int64_t       tenth = c->run.steps / 10;
     char          rate[SHOWN_BYTES];
     if (r->resumed.ranks > 0 || c->schedule.warmup_given || c->run.steps < 200) return;
-    line("warmup", "none: step 1 has the full learning rate %s; schedule.warmup_steps=%lld would raise it over the first steps",
+    line("warmup",
+         "none: step 1 has the full learning rate %s; schedule.warmup_steps=%lld would raise it over the first steps",
          number_text(c->optimizer.learning_rate, rate), (long long)(tenth < 1000 ? tenth : 1000));
 }
 

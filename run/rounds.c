@@ -20,8 +20,6 @@ static void move_to(Run *r, int64_t step, int64_t to) {
     else           metrics_joined(r->metrics, to, step);
 }
 
-static int64_t updates_of(const Run *r, int64_t step) { return step - r->state.missed; }
-
 static int64_t take_lease(Run *r, int64_t step, const Open *lease) {
     Position now = run_position(r, step);
     int64_t  given_up = step > lease->step ? (step - lease->step) * r->config->batch.global_tokens : 0;
@@ -47,7 +45,6 @@ static int64_t take_last(Run *r, int64_t step) {
 static int64_t go_on(Run *r, int64_t step, IslandState state) {
     r->server_is_lost = state == ISLAND_LOST;
     r->between.lost = 0;
-    if (island_peer_updates(r->island) > 0) r->state.missed = step - island_peer_updates(r->island);
     if (state == ISLAND_TRAINS) return take_lease(r, step, island_round(r->island));
     if (state == ISLAND_DONE) return take_last(r, step);
     r->between.stop = 1;
@@ -59,28 +56,17 @@ static IslandWork work_of(const Run *r, int64_t step) {
     int64_t     steps = step > lease->step ? step - lease->step : 0;
     int64_t     tokens = steps * r->config->batch.global_tokens;
     double      loss = r->round.steps ? r->round.losses / (double)r->round.steps : 0.0;
-    return (IslandWork){tokens / r->config->batch.seq_len, tokens, updates_of(r, step), loss};
+    return (IslandWork){tokens / r->config->batch.seq_len, tokens, loss};
 }
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
-/* Returns text about the moments that outer.moments=peer fetched, or "". */
-static const char *said_of_moments(const Run *r, int64_t step, char out[80]) {
-    int64_t updates = island_peer_updates(r->island);
-    if (updates) snprintf(out, 80, "; its moments are another island's, of %lld updates", (long long)updates);
-    else if (r->config->outer.moments == MOMENTS_PEER && updates_of(r, step) == 0)
-        snprintf(out, 80, "; its moments begin at zero");
-    else out[0] = 0;
-    return out;
-}
-
-static void say_joined(const Run *r, int64_t step, IslandState state) {
+static void say_joined(const Run *r, IslandState state) {
     const Open *lease = island_round(r->island);
-    char        said[80];
     if (!run_is_rank0(r) || state != ISLAND_TRAINS) return;
-    progress_note("joined %s as island %d: round %lld begins at step %lld, with %d island%s%s", r->config->outer.server,
+    progress_note("joined %s as island %d: round %lld begins at step %lld, with %d island%s", r->config->outer.server,
                   island_number(r->island), (long long)lease->round, (long long)lease->step, lease->islands,
-                  lease->islands == 1 ? "" : "s", said_of_moments(r, step, said));
+                  lease->islands == 1 ? "" : "s");
 }
 
 /* Logs and prints the round that has ended. step: completed steps at its end. */
@@ -97,7 +83,6 @@ static void log_round(Run *r, int64_t step, IslandWork work) {
                          .ms = ms,
                          .tokens_per_s = (double)work.tokens / ms * 1e3,
                          .loss = work.loss,
-                         .fragments = island_fragments(r->island),
                          .waited_ms = e->ms,
                          .sent = e->sent,
                          .received = e->received};
@@ -123,8 +108,8 @@ int64_t rounds_begin(Run *r, int64_t step) {
                                             .watchdog = r->watchdog,
                                             .requests = &r->requests,
                                             .id = r->state.run_id});
-    IslandState state = island_join(r->island, updates_of(r, step));
-    say_joined(r, step, state);
+    IslandState state = island_join(r->island);
+    say_joined(r, state);
     return go_on(r, step, state);
 }
 
@@ -137,18 +122,15 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
     const Open *lease = island_round(r->island);
     r->round.losses += loss, r->round.steps++;
     if (r->between.lost) {
-        IslandState state = island_join(r->island, updates_of(r, step));
-        say_joined(r, step, state);
+        IslandState state = island_join(r->island);
+        say_joined(r, state);
         return go_on(r, step, state);
     }
-    int         is_anew, ended;
-    IslandWork  work = work_of(r, step);
-    IslandState state = island_turn(r->island, work, r->between.has_x, &is_anew);
-    if (is_anew) say_joined(r, step, state);
-    if (is_anew || state != ISLAND_TRAINS) return go_on(r, step, state);
     if (step < lease->step + lease->steps) return step;
-    state = island_exchange(r->island, work, &ended);
-    if (!ended) say_joined(r, step, state);
+    int         ended;
+    IslandWork  work = work_of(r, step);
+    IslandState state = island_exchange(r->island, work, &ended);
+    if (!ended) say_joined(r, state);
     else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work); /* 0: too late to count */
     return go_on(r, step, state);
 }

@@ -16,14 +16,12 @@
 #include "run/checkpoint/memory_copies.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
-#include "run/expert_load.h"
-#include "run/fp8_steps.h"
+#include "run/step_numbers.h"
 #include "run/log/metrics.h"
 #include "run/outer/island.h"
 #include "run/plan/plan.h"
 #include "run/log/progress.h"
-#include "run/slowness.h"
-#include "run/stragglers.h"
+#include "run/pace.h"
 #include "run/text/tasks.h"
 #include "run/guard/requests.h"
 #include "run/guard/watchdog.h"
@@ -34,7 +32,6 @@ typedef struct {
     int    written;     /* all ranks have finished the phase of the save in flight            */
     int    fed;         /* all ranks have the batches of the next step                        */
     int    lost;        /* the connection of a rank to outer.server is broken                 */
-    int    has_x;       /* outer.stream: all ranks have received a fragment                   */
     double began_ms;    /* when the step began, on clock_ms()                                 */
 } Between;
 
@@ -45,7 +42,7 @@ typedef struct {
     double  began_ms;
 } RoundWork;
 
-typedef struct {
+struct Run {
     const Config *config;           /* borrowed */
     Comm         *comm;             /* owned    */
     Groups        groups;           /* owned    */
@@ -87,7 +84,7 @@ typedef struct {
     double        matmul_flops;     /* measured FLOP/s of all ranks together */
     int64_t       measured_step;    /* step at which matmul_flops was measured again; 0: never */
     double        started_ms;       /* clock_ms() when the run began   */
-} Run;
+};
 
 /* Collective. Ends the job with a message if the run cannot start. */
 void run_create(Run *r, const Config *config, Launch launch);

@@ -2,13 +2,109 @@
 #include "run/step_numbers.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/injection.h"
+#include "core/xalloc.h"
+#include "run/run.h"
+
+/* --- experts ---------------------------------------------------------------------------------------------------------- */
+
+ExpertShares expert_shares(const int64_t *counts, int64_t n) {
+    ExpertShares s = {0};
+    double       all = 0.0;
+    for (int64_t e = 0; e < n; e++) all += (double)counts[e];
+    for (int64_t e = 0; e < n && all > 0.0; e++) {
+        double share = (double)counts[e] / all;
+        if (share > s.busiest) s.busiest = share, s.expert = e;
+        if (share > 0.0) s.entropy -= share * log(share);
+    }
+    s.effective = exp(s.entropy);
+    s.entropy = n > 1 ? s.entropy / log((double)n) : 1.0;
+    return s;
+}
+
+/* Returns 1 if few experts do the work. n experts exist, and `chosen` of them compute each token. Few means that the
+ * effective number exceeds `chosen` by less than an eighth of the others. */
+static int is_collapse(ExpertShares s, int64_t n, int64_t chosen) {
+    return n > chosen && s.effective < (double)chosen + (double)(n - chosen) / 8.0;
+}
+
+void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
+    ModelShape shape = m->spec.shards.shape;
+    int64_t    n = shape.n_experts, elems = shape.n_layer * n;
+    if (tensor_is_none(m->sums.experts)) return;
+    if (!l->counts) l->counts = xmalloc(sizeof *l->counts * (size_t)elems, "the counts of the experts");
+    device_to_host(&m->stream, l->counts, m->sums.experts);
+    comm_all_reduce_i64(all, l->counts, (size_t)elems, COMM_SUM);
+    if (m->gpt.experts) {
+        l->rounds = m->gpt.experts->rounds, m->gpt.experts->rounds = 0;
+        comm_all_reduce_i64(all, &l->rounds, 1, COMM_MAX);
+    }
+    l->busiest = l->entropy = 0.0;
+    for (int64_t b = 0; b < shape.n_layer; b++) {
+        ExpertShares s = expert_shares(l->counts + b * n, n);
+        l->busiest = fmax(l->busiest, s.busiest);
+        l->entropy += s.entropy / (double)shape.n_layer;
+        if (l->has_warned || !is_collapse(s, n, shape.top_k)) continue;
+        l->has_warned = 1;
+        if (comm_rank(all) == 0)
+            warn("step %lld: the experts of block %lld collapse: expert %lld of %lld has %.0f %% of the assignments, an even "
+                 "share is %.1f %%; moe.balance, or a larger moe.balance_rate, spreads them",
+                 (long long)step + 1, (long long)b, (long long)s.expert, (long long)n, 100.0 * s.busiest, 100.0 / (double)n);
+    }
+}
+
+void expert_load_drop(ExpertLoad *l) {
+    free(l->counts);
+    l->counts = NULL;
+}
+
+/* --- fp8 -------------------------------------------------------------------------------------------------------------- */
+
+Fp8Steps fp8_steps_create(int64_t n_layer) {
+    Fp8Steps f = {.history = fp8_history_create(n_layer)};
+    f.amax = xcalloc((size_t)f.history.cells, sizeof *f.amax, "the maxima of tensors");
+    f.counts = xcalloc((size_t)(2 * f.history.cells), sizeof *f.counts, "the maxima of tensors");
+    return f;
+}
+
+void fp8_steps_destroy(Fp8Steps *f) {
+    fp8_history_destroy(&f->history);
+    free(f->amax);
+    free(f->counts);
+    *f = (Fp8Steps){.amax = NULL};
+}
+
+/* The maxima have 32 bits on the device and are widened to 64 here. */
+void fp8_steps_take(Fp8Steps *f, Model *m, Comm *all) {
+    int64_t cells = f->history.cells;
+    if (!f->amax) return;
+    device_to_host(&m->stream, f->amax, m->sums.fp8_amax);
+    for (int64_t c = cells; c-- > 0;) {
+        int32_t bits;
+        memcpy(&bits, (const char *)f->amax + (size_t)c * sizeof bits, sizeof bits);
+        f->amax[c] = bits;
+    }
+    device_to_host(&m->stream, f->counts, m->sums.fp8_counts);
+    comm_all_reduce_i64(all, f->amax, (int)cells, COMM_MAX);
+    comm_all_reduce_i64(all, f->counts, (int)(2 * cells), COMM_SUM);
+    f->saturated = f->vanished = 0;
+    for (int64_t c = 0; c < cells; c++) f->saturated += f->counts[2 * c], f->vanished += f->counts[2 * c + 1];
+}
+
+void fp8_steps_accept(Fp8Steps *f, Model *m) {
+    if (!f->amax) return;
+    fp8_history_add(&f->history, f->amax);
+    fp8_scales_set(&m->gpt.fp8, &m->stream, &f->history);
+}
+
+/* --- the reduction ---------------------------------------------------------------------------------------------------- */
 
 /* The numbers that the reduction sends. It adds each of them over the ranks. */
-typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost, has_x; } Words;
+typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost; } Words;
 
 static Words words_of(Run *r, const StepValues *v, int64_t step) {
     Words  w = {.hash = {0}};
@@ -21,7 +117,6 @@ static Words words_of(Run *r, const StepValues *v, int64_t step) {
     w.written = saver_ready(r->saver);
     w.fed = loader_is_ready(r->loader, 0.0);
     w.lost = r->island && island_keep(r->island);
-    w.has_x = r->island && island_has_x(r->island);
     return w;
 }
 
@@ -44,7 +139,7 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     int        suspect = is_suspect(&w, ranks);
     comm_all_reduce_i64(r->comm, w.sum[0].word, sizeof w / sizeof(int64_t), COMM_SUM);
     b->stop |= w.stop > 0, b->save |= w.save > 0, b->lost |= w.lost > 0;
-    b->written = w.written == ranks, b->fed = w.fed == ranks, b->has_x = w.has_x == ranks;
+    b->written = w.written == ranks, b->fed = w.fed == ranks;
     return (StepNumbers){.loss = exact_value(&w.sum[SUM_LOSS]) / (double)r->config->batch.global_tokens,
                          .grad_norm = sqrt(exact_value(&w.sum[SUM_GRAD_SQUARES])) / r->state.loss_scale.scale, .suspect = suspect,
                          .own_grads = v.hash[HASH_OWN_GRADS], .grads = v.hash[HASH_GRADS], .replicas = v.hash[HASH_REPLICAS],

@@ -31,7 +31,6 @@ typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } Paral
 typedef enum { SEND_DELTAS, SEND_GRADIENTS } OuterSend;
 typedef enum { WAIT_ALL, WAIT_NONE } OuterWait;
 typedef enum { COMPRESS_NONE, COMPRESS_BF16, COMPRESS_INT8 } OuterCompress;
-typedef enum { MOMENTS_OWN, MOMENTS_PEER } OuterMoments;
 /* Memory of strings and lists of a Config. */
 
 typedef struct ConfigKept ConfigKept;
@@ -88,7 +87,7 @@ typedef struct {
     struct {
         const char *server, *key;
         int64_t     every, least_islands;
-        int         send, wait, compress, moments, stream; /* OuterSend, OuterWait, OuterCompress, OuterMoments, 0 or 1 */
+        int         send, wait, compress; /* OuterSend, OuterWait, OuterCompress */
         double      learning_rate, momentum, patience_seconds, linger_minutes;
     } outer;
     struct { int recompute, offload; /* Recompute of model/block.h; index into OFFLOAD_WORDS */ } memory;

@@ -34,10 +34,11 @@ static void tell(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
 
 static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
     const Option *o = option_find(path);
-    int           has_default = o && o->fallback && !(a && b);
-    cJSON        *fallback = has_default ? cJSON_Parse(o->fallback) : NULL;
+    const char   *text = o ? o->fallback : option_left(path);
+    int           has_default = text && !(a && b);
+    cJSON        *fallback = has_default ? cJSON_Parse(text) : NULL;
     if (has_default && !fallback) fail(EXIT_MEMORY, "out of memory while comparing configs");
-    if ((a && b) || !o || o->fallback) {
+    if ((a && b) || !o || text) {
         const cJSON *x = a ? a : fallback, *y = b ? b : fallback;
         if (!config_same_value(x, y)) tell(walk, path, x, y);
     } else tell(walk, path, a, b); /* a required or derived value has no default to compare with */

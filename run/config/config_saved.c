@@ -43,7 +43,7 @@ int config_is_saved(const char *text, size_t bytes) {
             else              snprintf(key, sizeof key, "%.60s.%.60s", top->string, value->string);
             o = option_find(key);
             if (o && o->type != OPTION_IGNORED) count++;
-            else only_options = 0;
+            else if (!option_left(key)) only_options = 0;
         }
     only_options &= cJSON_IsObject(json.root);
     json_free(&json);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/json_scan.h"
+#include "run/config/config_diff.h"
 #include "run/config/config_load.h"
 #include "run/config/nearest.h"
 
@@ -44,6 +45,21 @@ static char *taken_text(const char *section, char *out, size_t capacity) {
     size_t used = (size_t)snprintf(out, capacity, "%s takes", *section ? section : "the top level");
     for (int i = 0; names.name[i]; i++) used += (size_t)snprintf(out + used, capacity - used, "%s %s", i ? "," : "", names.name[i]);
     return out;
+}
+
+/* Returns 1 if the key is that of an option that the program no longer has. Adds a fault unless the value is its
+ * default. */
+static int take_left(ConfigLoad *load, const char *path, const cJSON *value, Where where) {
+    const char *left = option_left(path);
+    char        got[SHOWN_BYTES];
+    if (!left) return 0;
+    cJSON *fallback = cJSON_Parse(left);
+    if (!fallback) fail(EXIT_MEMORY, "out of memory while reading the config");
+    if (!config_same_value(value, fallback))
+        faults_add(&load->faults, where, "%s must be %s, not %s: the option has left the program", path, left,
+                   value_text(value, got));
+    cJSON_Delete(fallback);
+    return 1;
 }
 
 /* Adds a fault for an unknown key. Returns the section that the user probably meant if the key holds an object, else
@@ -165,7 +181,7 @@ static void walk_member(ConfigLoad *load, const cJSON *value, const char *sectio
         set_option(load, o, value, place, places);
     } else if (!*section && is_section(name)) {
         set_section(load, name, value, place, places);
-    } else {
+    } else if (!take_left(load, path, value, place)) {
         const char *meant = refuse_unknown(load, path, section, value, key);
         if (meant) config_walk(load, value, meant, place, places);
     }
@@ -246,7 +262,7 @@ void config_override(ConfigLoad *load, const char *argument) {
     Places places = {bare ? NULL : &json, 0, 0};
     if (o)          set_option(load, o, value, where, &places);
     else if (known) set_section(load, key, value, where, &places);
-    else {
+    else if (!take_left(load, key, value, where)) {
         char section[PATH];
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && is_section(section) ? section : "", value, where);

@@ -84,7 +84,6 @@ static const char *const RECOMPUTE_WORDS[] =
 static const char *const SEND_WORDS[]     = {[SEND_DELTAS] = "deltas", [SEND_GRADIENTS] = "gradients", NULL};
 static const char *const WAIT_WORDS[]     = {[WAIT_ALL] = "all", [WAIT_NONE] = "none", NULL};
 static const char *const COMPRESS_WORDS[] = {[COMPRESS_NONE] = "none", [COMPRESS_BF16] = "bf16", [COMPRESS_INT8] = "int8", NULL};
-static const char *const MOMENTS_WORDS[]  = {[MOMENTS_OWN] = "own", [MOMENTS_PEER] = "peer", NULL};
 
 /* The offset of a field. The compiler refuses it if the field does not have the type of the row. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
@@ -299,10 +298,6 @@ const Option OPTIONS[] = {
     CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS,
          "type in which deltas, and the changes of the weights that come back, are sent; none = fp32; what rounding loses is added "
          "to the next ones"),
-    CHOICE(outer.moments, "\"own\"", MOMENTS_WORDS,
-         "moments of AdamW that a new island starts with: own: zero; peer: those of another island"),
-    FLAG(outer.stream, "false",
-         "true: the weights are sent in fragments during the round, while the island computes, and not all at its end"),
 
     CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS,
            "what backward computes again, to keep less in memory: none; light = norms and activation functions; block = whole "
@@ -356,6 +351,13 @@ const char *option_section(int k) {
 int option_in_section(const Option *o, const char *section) {
     size_t length = strlen(section);
     return !strncmp(o->key, section, length) && o->key[length] == '.';
+}
+
+const char *option_left(const char *key) {
+    static const struct { const char *key, *fallback; } left[] = {{"outer.moments", "\"own\""}, {"outer.stream", "false"}};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        if (!strcmp(left[i].key, key)) return left[i].fallback;
+    return NULL;
 }
 
 const char *option_home(const Option *o) {

@@ -45,6 +45,9 @@ extern const Option OPTIONS[];
 extern const int    OPTION_COUNT;
 
 const Option *option_find(const char *key);       /* NULL if there is none */
+/* Returns the default, as JSON, of an option that the program no longer has, or NULL for any other key. Saved configs
+ * hold it, so that value is accepted and does nothing. */
+const char   *option_left(const char *key);
 /* Returns the k-th section ("run", "model", ...), or NULL after the last. */
 const char   *option_section(int k);
 int           option_in_section(const Option *o, const char *section);

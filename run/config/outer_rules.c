@@ -74,10 +74,6 @@ static void rule_rounds(ConfigLoad *load) {
 static void rule_not_built(ConfigLoad *load) {
     const Config *c = load->config;
     const struct { const char *key, *value; int is_asked; const char *cure; } rows[] = {
-        {"outer.moments", "\"peer\" with outer.wait = \"none\"",
-         c->outer.moments == MOMENTS_PEER && c->outer.wait == WAIT_NONE, "\"own\""},
-        {"outer.moments", "\"peer\" with outer.server of several",
-         c->outer.moments == MOMENTS_PEER && strchr(c->outer.server, ','), "\"own\""},
         {"run.on_nonfinite", "\"rollback\" with outer.server",
          *c->outer.server && c->run.on_nonfinite == ON_TROUBLE_ROLLBACK, "\"stop\" or \"skip\""},
         {"run.on_spike", "\"rollback\" with outer.server",
@@ -96,7 +92,6 @@ static void rule_gradients(ConfigLoad *load) {
     const Config *c = load->config;
     const struct { const char *key, *value; int is_asked; const char *cure; } rows[] = {
         {"outer.every", "above 1", c->outer.every > 1, "1"},
-        {"outer.moments", "\"peer\"", c->outer.moments == MOMENTS_PEER, "\"own\""},
         {"run.on_nonfinite", "\"skip\"", c->run.on_nonfinite == ON_TROUBLE_SKIP, "\"stop\""},
         {"run.on_spike", "\"skip\"", c->run.on_spike == ON_TROUBLE_SKIP, "\"warn\" or \"stop\""},
         {"precision", "\"fp16\", which leaves steps out,", c->precision == PRECISION_FP16, "\"bf16\""},
@@ -109,29 +104,9 @@ static void rule_gradients(ConfigLoad *load) {
     }
 }
 
-/* Refuses settings that outer.stream does not support. All islands exchange a fragment at the same step, and each
- * fragment once in every round. */
-static void rule_stream(ConfigLoad *load) {
-    const Config *c = load->config;
-    const struct { const char *key, *value; int is_asked; const char *cure; } rows[] = {
-        {"outer.wait", "\"none\"", c->outer.wait == WAIT_NONE, "\"all\""},
-        {"outer.send", "\"gradients\"", c->outer.send == SEND_GRADIENTS, "\"deltas\""},
-        {"outer.every", "1", c->outer.every == 1, "2 or more"},
-        {"outer.moments", "\"peer\"", c->outer.moments == MOMENTS_PEER, "\"own\""},
-        {"outer.server", "of several", strchr(c->outer.server, ',') != NULL, "one host:port"},
-    };
-    for (size_t i = 0; c->outer.stream && i < sizeof rows / sizeof *rows; i++) {
-        Keys keys = {rows[i].key, "outer.stream", NULL};
-        if (rule_usable(load, keys) && rows[i].is_asked)
-            faults_add(&load->faults, rule_where(load, keys), "%s %s with outer.stream, whose fragments take turns in a round: %s",
-                       rows[i].key, rows[i].value, rows[i].cure);
-    }
-}
-
 void rules_of_outer(ConfigLoad *load) {
     rule_server(load);
     rule_rounds(load);
     rule_gradients(load);
-    rule_stream(load);
     rule_not_built(load);
 }

@@ -290,7 +290,6 @@ void metrics_outer(Metrics *m, const OuterMetrics *o) {
     double time = wall_time();
     snprintf(line, sizeof line, "{\"kind\":\"outer\",\"round\":%lld,\"step\":%lld,\"islands\":%d,\"staleness\":%lld", (long long)o->round,
              (long long)o->step, o->islands, (long long)o->staleness);
-    if (o->fragments) snprintf(line + strlen(line), sizeof line - strlen(line), ",\"fragments\":%d", o->fragments);
     if (o->received) {
         put_number(line, sizeof line, "waited_ms", o->waited_ms);
         snprintf(line + strlen(line), sizeof line - strlen(line), ",\"sent_bytes\":%lld,\"received_bytes\":%lld",

@@ -19,10 +19,10 @@ typedef struct {
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
     unsigned timed;        /* WITH_... of the axes that have a time of their own, such as replica_ms */
     double  axis_ms[AXES]; /* times by axis */
-    int     has_experts;   /* busiest and entropy are set: run/expert_load.h */
+    int     has_experts;   /* busiest and entropy are set: run/step_numbers.h */
     double  busiest, entropy;
     int64_t rounds;        /* rounds of ranks that divide the experts; written if more than 1 */
-    int     has_fp8;       /* numbers of elements are set: run/fp8_steps.h */
+    int     has_fp8;       /* numbers of elements are set: run/step_numbers.h */
     double  fp8_saturated, fp8_vanished;
     int     has_sent;      /* sent is set */
     int64_t sent[AXES];    /* bytes that a rank sends in the step, by axis */
@@ -40,7 +40,6 @@ typedef struct {
     int     islands;       /* islands whose deltas counted in the round */
     int64_t staleness;     /* rounds by which the last delta was late (outer.wait=none) */
     double  norm, ms, tokens_per_s, loss; /* norm of the mean delta; ms of the round; mean loss of the islands */
-    int     fragments;     /* outer.stream: fragments exchanged; 0: the whole model at once */
     double  waited_ms;     /* time that training of an island waited in the whole round */
     int64_t sent, received; /* bytes of the island; for a server waited_ms, sent and received are 0 */
 } OuterMetrics;

@@ -2,11 +2,7 @@
  *
  * Between rounds all jobs hold the same weights x. A round is a lease of samples: `steps` optimizer steps that the
  * island makes alone. Then each rank sends x - master of its part, and fetches the new x, which the server makes of all
- * islands' deltas (run/outer/messages.h). Moments stay in the island. An island without moments can take those of
- * another (outer.moments=peer).
- *
- * With outer.stream islands send and fetch the model in fragments during the round, while they train
- * (run/outer/fragments.h).
+ * islands' deltas (run/outer/messages.h). Moments stay in the island.
  *
  * The ranks of an island act together. While they wait for the server they agree several times a second on what has
  * arrived, notice requests to stop, and tick the watchdog. If the connection of one rank breaks, all ranks connect
@@ -45,7 +41,6 @@ typedef enum {
 /* Totals of the steps of a lease that the island has made. */
 typedef struct {
     int64_t samples, tokens;   /* samples and tokens that were trained on */
-    int64_t updates;           /* optimizer updates behind the moments, in all rounds */
     double  loss;              /* mean over the steps */
 } IslandWork;
 
@@ -65,20 +60,12 @@ size_t  island_bytes(const Config *config, const Layout *layout); /* Returns the
                                                                    * allocates. */
 
 /* Collective. Connects, waits for a lease and its x, and loads x into the masters and working copies. If the server
- * refuses the island, the job ends with the server's exit code and sentence. updates: optimizer updates behind the
- * moments, 0 if the moments are zero. */
-IslandState island_join(Island *s, int64_t updates);
+ * refuses the island, the job ends with the server's exit code and sentence. */
+IslandState island_join(Island *s);
 
 /* Tells the server that the island is alive and reads what has arrived. Each rank calls it between steps, without the
  * others. Returns 1 if the connection is broken. When the ranks have agreed on that, all call island_join. */
 int island_keep(Island *s);
-
-/* Calls between steps with outer.stream. Each rank calls island_has_x alone: it returns 1 if the new x of the oldest
- * fragment under way has arrived. All ranks call island_turn after each step of a lease. It takes that x into the
- * masters if all_have_x is 1 or the next fragment is due, and sends the fragments that are due. *is_anew is 1 if the
- * connection broke and the lease is a new one. */
-int         island_has_x(Island *s);
-IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew);
 
 /* Collective, after the last step of the lease: sends the deltas, then waits for the next lease and its x. *ended is 1
  * if the round is closed. It is 0 if the connection broke: the round did not count, and training continues with a new
@@ -91,9 +78,6 @@ void island_leave(Island *s, IslandWork work);
 const Open           *island_round(const Island *s);     /* the current lease */
 const IslandExchange *island_ended(const Island *s);     /* numbers of the last island_exchange */
 int                   island_number(const Island *s);
-int64_t               island_peer_updates(const Island *s); /* updates behind the moments that came with the lease; 0 if
-                                                             * none came */
-int                   island_fragments(const Island *s); /* fragments of a round; 0 without outer.stream */
 const char           *island_lost(const Island *s);      /* after ISLAND_LOST: the reason, with the address */
 
 #endif

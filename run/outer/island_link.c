@@ -8,15 +8,155 @@
 
 #include "core/clock.h"
 #include "core/xalloc.h"
-#include "run/outer/outer_rule.h"
+#include "run/outer/rule.h"
 
-enum { ASKED_AHEAD = 4, PING_MS = 1000 };
+enum { REQUESTS_AHEAD = 4, PING_MS = 1000 };
+
+/* --- the copy of x ------------------------------------------------------------------------------------------------ */
+
+/* Floats of the buffers behind x, which lie one after another. */
+static size_t delta_elems(const Layout *l) { return (size_t)(exchange_most_elems(l) + exchange_scratch_elems(l)); }
+
+size_t round_copy_bytes(const Layout *l, int zero_stage, FrameType type) {
+    size_t x = (size_t)(zero_stage ? l->shard_elems : l->memory_elems);
+    size_t rest = type == FRAME_F32 ? 0 : (size_t)exchange_most_elems(l);
+    return sizeof(float) * (x + delta_elems(l) + rest);
+}
+
+RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type) {
+    const Shards *z = optimizer->shards;
+    RoundCopy     c = {.optimizer = optimizer, .stream = stream, .type = type, .runs = exchange_extents(z)};
+    c.x = (float *)device_alloc_host(round_copy_bytes(&z->layout, z->stage, type), "the weights of a round");
+    c.delta = c.x + shards_state_elems(z);
+    c.rest = type == FRAME_F32 ? NULL : c.delta + delta_elems(&z->layout);
+    c.taken = xcalloc((size_t)z->spans + 1, sizeof *c.taken, "the spans of a round");
+    round_copy_forget(&c);
+    return c;
+}
+
+void round_copy_destroy(RoundCopy *c) {
+    device_free_host(c->x);
+    free(c->runs.extent);
+    free(c->taken);
+    *c = (RoundCopy){0};
+}
+
+void round_copy_forget(RoundCopy *c) {
+    if (c->rest) memset(c->rest, 0, sizeof *c->rest * (size_t)c->runs.elems);
+}
+
+/* --- x ------------------------------------------------------------------------------------------------------------ */
+
+/* Returns the elements of x that belong to the span. They have the places of its masters. */
+static float *x_of(const RoundCopy *c, Span span) {
+    const Shards *z = c->optimizer->shards;
+    return (float *)shards_state_view(z, tensor_1d(c->x, F32, shards_state_elems(z)), span).data;
+}
+
+void round_copy_begin(RoundCopy *c) {
+    const Shards *z = c->optimizer->shards;
+    shards_need_all(c->optimizer->shards); /* no weights may be on their way when masters change */
+    memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
+}
+
+/* The elements of a span ascend in the file, with gaps where another tensor rank has columns. */
+void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems) {
+    const Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span     span = z->span[i];
+        float   *x = x_of(c, span);
+        int64_t *at = &c->taken[i];
+        while (*at < span.elems) {
+            FileExtent run = layout_extent(&z->layout, &span, *at);
+            if (run.offset >= offset + elems) break;
+            CHECK(run.offset >= offset, "element %lld of a round's weights has not come", (long long)run.offset);
+            int64_t      left = offset + elems - run.offset, n = run.elems < left ? run.elems : left;
+            const float *from = values + (run.offset - offset);
+            if (kind == ROUND_CHANGE) round_change_add(x + *at, from, n);
+            else memcpy(x + *at, from, sizeof *x * (size_t)n);
+            *at += n;
+        }
+    }
+}
+
+void round_copy_publish(RoundCopy *c) {
+    Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span span = z->span[i];
+        CHECK(c->taken[i] == span.elems, "%lld of %lld elements of a round's values have come", (long long)c->taken[i],
+              (long long)span.elems);
+        optimizer_put(c->optimizer, c->stream, optimizer_master(c->optimizer, span), x_of(c, span));
+    }
+    optimizer_publish(c->optimizer, c->stream);
+    shards_publish(z, c->stream);
+    shards_need_all(z);
+}
+
+/* --- deltas ------------------------------------------------------------------------------------------------------- */
+
+/* Computes out = x - master for the elements of the span, or copies their gradient. */
+static void gather_span(RoundCopy *c, Span span, OuterSend send, float *out) {
+    const float *x = x_of(c, span);
+    if (send == SEND_GRADIENTS) {
+        device_to_host_queued(c->stream, out, shards_grad(c->optimizer->shards, span));
+        device_sync(c->stream);
+        return;
+    }
+    optimizer_get_queued(c->optimizer, c->stream, out, optimizer_master(c->optimizer, span));
+    device_sync(c->stream);
+    for (int64_t i = 0; i < span.elems; i++) out[i] = x[i] - out[i];
+}
+
+/* Writes what this rank sends of the span to `out`. Returns the number of these elements. */
+static int64_t gather(RoundCopy *c, Span span, OuterSend send, float *out) {
+    const Shards *z = c->optimizer->shards;
+    if (!exchange_is_needed(z, span)) {
+        Span kept = exchange_kept(z, span);
+        if (kept.elems > 0) gather_span(c, kept, send, out);
+        return kept.elems;
+    }
+    float *own = c->delta + c->runs.elems;
+    gather_span(c, span, send, own);
+    return exchange_rows(z, span, own, out);
+}
+
+double round_copy_gather(RoundCopy *c, OuterSend send) {
+    Shards *z = c->optimizer->shards;
+    Span   *spans = xmalloc(sizeof *spans * (size_t)z->layout.params, "the spans of a round");
+    float  *out = c->delta;
+    double  squares = 0.0;
+    shards_need_all(z);
+    for (int b = 0; b < z->layout.buckets; b++) {
+        int count = shards_spans_to_save(z, b, spans);
+        for (int i = 0; i < count; i++) out += gather(c, spans[i], send, out);
+    }
+    free(spans);
+    CHECK(out - c->delta == c->runs.elems, "%lld deltas of %lld", (long long)(out - c->delta),
+          (long long)c->runs.elems);
+    for (const float *d = c->delta; d < c->delta + c->runs.elems; d++) squares += (double)*d * (double)*d;
+    return squares;
+}
+
+void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
+    float *delta = c->delta + at;
+    if (!c->rest) {
+        frame_pack(c->type, payload, delta, elems);
+        return;
+    }
+    float *rest = c->rest + at;
+    for (int64_t i = 0; i < elems; i++) rest[i] += delta[i];
+    frame_pack(c->type, payload, rest, elems);
+    frame_unpack(c->type, delta, payload, elems); /* delta = what arrives at the server */
+    for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
+}
+
+/* --- one connection ----------------------------------------------------------------------------------------------- */
 
 Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts) {
     Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1, .part = part, .parts = parts};
     l.first = outer_part_begin(elems, part, parts), l.end = outer_part_begin(elems, part + 1, parts);
     l.patience_ms = patience_seconds * 1e3;
-    l.fetch.piece = xmalloc(sizeof *l.fetch.piece * MESSAGE_ELEMS, "the connection to outer.server");
+    l.fetch.chunk = xmalloc(sizeof *l.fetch.chunk * MESSAGE_ELEMS, "the connection to outer.server");
     l.payload = xmalloc(FRAME_PAYLOAD_LIMIT, "the connection to outer.server");
     return l;
 }
@@ -27,17 +167,16 @@ void link_take(Link *l, Channel *server) {
     l->is_broken = !server;
     l->fault[0] = 0;
     l->refuse.code = 0;
-    l->has_welcome = l->has_open = l->has_closed = l->has_moments = l->is_put_off = 0;
-    l->fetch = (LinkFetch){.piece = l->fetch.piece};
+    l->has_welcome = l->has_open = l->has_closed = 0;
+    l->fetch = (LinkFetch){.chunk = l->fetch.chunk};
     l->send = (LinkSend){0};
-    l->turns = 0;
     l->pings = l->answers = 0;
     if (server) channel_limit(server, l->elems);
 }
 
 void link_destroy(Link *l) {
     channel_close(l->server);
-    free(l->fetch.piece);
+    free(l->fetch.chunk);
     free(l->payload);
     *l = (Link){0};
 }
@@ -54,185 +193,97 @@ static void break_link(Link *l, const char *fmt, ...) {
 
 /* --- fetching x --------------------------------------------------------------------------------------------------- */
 
-int64_t link_piece_begin(const Link *l, int64_t piece) { return l->fetch.range.first + piece * MESSAGE_ELEMS; }
+int64_t link_chunk_begin(const Link *l, int64_t chunk) { return l->first + chunk * MESSAGE_ELEMS; }
 
-int64_t link_piece_elems(const Link *l, int64_t piece) {
-    int64_t left = l->fetch.range.end - link_piece_begin(l, piece);
+int64_t link_chunk_elems(const Link *l, int64_t chunk) {
+    int64_t left = l->end - link_chunk_begin(l, chunk);
     return left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
 }
 
-int link_owns(const Link *l, int64_t piece) { return piece % l->ranks == l->rank; }
+int link_owns(const Link *l, int64_t chunk) { return chunk % l->ranks == l->rank; }
 
 /* Returns the number of the n-th chunk that this rank fetches. */
-static int64_t own_piece(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
-
-static int64_t pieces_of(int64_t elems) { return (elems + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS; }
-
-static void fetch_range(Link *l, MessageKind get, int64_t round, Fragment range, float *store) {
-    l->fetch = (LinkFetch){.get = get, .range = range, .round = round, .pieces = pieces_of(range.end - range.first),
-                           .turn = -1, .piece = l->fetch.piece, .store = store};
-}
+static int64_t own_chunk(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
 void link_fetch(Link *l, MessageKind get, int64_t round) {
-    fetch_range(l, get, round, (Fragment){l->first, l->end}, NULL);
+    int64_t chunks = (l->end - l->first + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
+    l->fetch = (LinkFetch){.get = get, .round = round, .chunks = chunks, .awaited = -1, .chunk = l->fetch.chunk};
 }
 
-void link_give_up(Link *l) { l->fetch.is_given_up = 1, l->fetch.has_piece = 0; }
+void link_give_up(Link *l) { l->fetch.is_given_up = 1, l->fetch.has_chunk = 0; }
 
-static void ask_for_pieces(Link *l) {
+static void request_chunks(Link *l) {
     LinkFetch *f = &l->fetch;
-    while (!f->is_given_up && f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
-        int64_t     piece = own_piece(l, f->asked);
-        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = link_piece_begin(l, piece),
-                         .elems = link_piece_elems(l, piece)};
+    while (!f->is_given_up && f->requested < f->had + REQUESTS_AHEAD && own_chunk(l, f->requested) < f->chunks) {
+        int64_t     chunk = own_chunk(l, f->requested);
+        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = link_chunk_begin(l, chunk),
+                         .elems = link_chunk_elems(l, chunk)};
         if (channel_send(l->server, h, NULL) <= 0) return;
-        f->asked++;
+        f->requested++;
     }
 }
 
-static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
+static void take_chunk(Link *l, const FrameHeader *h, const void *payload) {
     LinkFetch *f = &l->fetch;
-    int64_t    piece = own_piece(l, f->had);
-    int        is_next = h->offset == link_piece_begin(l, piece) && h->elems == link_piece_elems(l, piece);
-    if (f->had == f->asked || h->kind != message_answer(f->get) || h->round != f->round || !is_next) {
+    int64_t    chunk = own_chunk(l, f->had);
+    int        is_next = h->offset == link_chunk_begin(l, chunk) && h->elems == link_chunk_elems(l, chunk);
+    if (f->had == f->requested || h->kind != message_answer(f->get) || h->round != f->round || !is_next) {
         break_link(l, "%s sent %s that was not asked for: round %lld, element %lld", channel_peer(l->server),
                    message_name(h->kind), (long long)h->round, (long long)h->offset);
         return;
     }
-    float *to = f->store ? f->store + f->had * MESSAGE_ELEMS : f->piece;
-    frame_unpack((FrameType)h->type, to, payload, h->elems);
+    frame_unpack((FrameType)h->type, f->chunk, payload, h->elems);
     f->had++;
-    f->has_piece = !f->store && !f->is_given_up;
+    f->has_chunk = !f->is_given_up;
 }
 
-/* --- sending deltas ----------------------------------------------------------------------------------------------- */
+/* --- sending ------------------------------------------------------------------------------------------------------ */
 
-static void send_range(Link *l, MessageKind kind, Fragment range, int64_t round, MessageKind last) {
-    l->send.is_on = 1, l->send.range = fragment_within(range, l->first, l->end);
-    l->send.kind = kind, l->send.last = last;
-    l->send.round = round;
-    l->send.run = l->send.at = l->send.gone = 0;
+void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .end = end}; }
+
+/* Returns 1 if the buffer had no space for the message. */
+static int is_full(Link *l, MessageKind kind, int64_t round, const void *m) {
+    size_t bytes = 0;
+    char  *text = m ? message_write(kind, m, &bytes) : NULL;
+    if (m && !text)
+        fail(EXIT_CONFIG, "config and names of data files are too long for outer.server: %zu bytes, at most %d", bytes,
+             MESSAGE_JSON_LIMIT);
+    int sent = message_send(l->server, kind, round, text, bytes);
+    free(text);
+    return sent == 0;
 }
 
-void link_send(Link *l, End end) {
-    send_range(l, MESSAGE_DELTA, (Fragment){0, l->elems}, end.round, MESSAGE_END);
-    l->send.bytes = end_write(&end, l->send.text);
-}
-
-void link_send_moments(Link *l, MessageKind kind) {
-    send_range(l, kind, (Fragment){0, l->elems}, l->open.round, MESSAGE_KINDS);
-}
-
-void link_send_end(Link *l, End end) {
-    send_range(l, MESSAGE_DELTA, (Fragment){0, 0}, end.round, MESSAGE_END);
-    l->send.bytes = end_write(&end, l->send.text);
-}
-
-void link_send_rest(Link *l, Turn turn) {
-    send_range(l, MESSAGE_DELTA, (Fragment){0, l->elems}, turn.round, MESSAGE_TURN);
-    l->send.bytes = turn_write(&turn, l->send.text);
-}
-
-void link_send_fragment(Link *l, Turn turn, Fragment range, float *store) {
-    CHECK(l->turns < LINK_TURNS, "%d fragments are under way", l->turns);
-    send_range(l, MESSAGE_FRAGMENT, range, turn.round, MESSAGE_TURN);
-    l->send.bytes = turn_write(&turn, l->send.text);
-    l->turn[l->turns++] = (LinkTurn){.turn = turn, .range = range, .store = store};
-}
-
-int link_has_x(const Link *l) { return l->turns > 0 && l->turn[0].has_x; }
-int link_may_turn(const Link *l) { return !l->send.is_on && (l->turns < LINK_TURNS || link_has_x(l)); }
-int link_is_idle(const Link *l) { return !l->send.is_on && (l->turns == 0 || l->turn[l->turns - 1].has_x); }
-
-void link_end_turn(Link *l) {
-    l->turns--;
-    memmove(l->turn, l->turn + 1, sizeof *l->turn * (size_t)l->turns);
-}
-
-int64_t link_store_elems(int64_t fragment_elems, int ranks) {
-    return (pieces_of(fragment_elems) + ranks - 1) / ranks * MESSAGE_ELEMS;
-}
-
-Fragment link_piece(Fragment range, int64_t n) {
-    int64_t first = range.first + n * MESSAGE_ELEMS;
-    return fragment_within(range, first, first + MESSAGE_ELEMS);
-}
-
-/* Marks a fragment as turned. The server completes fragments in the order in which they were sent. */
-static void take_turned(Link *l, const Turned *t) {
-    int i = 0;
-    while (i < l->turns && l->turn[i].has_turned) i++;
-    if (i < l->turns && t->round == l->turn[i].turn.round && t->fragment == l->turn[i].turn.fragment) {
-        l->turn[i].has_turned = 1;
-        return;
-    }
-    break_link(l, "%s sent TURNED of fragment %d, round %lld, which was not sent", channel_peer(l->server), t->fragment,
-               (long long)t->round);
-}
-
-int link_takes_changes(const Link *l) { return l->copy->type != FRAME_F32 && l->welcome.changes; }
-
-/* Fetches the new x of the fragments whose TURNED has arrived, one fragment after another. */
-static void fetch_turned(Link *l) {
-    for (int i = 0; i < l->turns && l->turn[i].has_turned; i++) {
-        LinkTurn *t = &l->turn[i];
-        if (t->has_x) continue;
-        MessageKind get = link_takes_changes(l) ? MESSAGE_GET_CHANGE : MESSAGE_GET;
-        if (!l->fetch.store) fetch_range(l, get, t->turn.round, t->range, t->store);
-        if (own_piece(l, l->fetch.had) < l->fetch.pieces) return;
-        t->has_x = 1;
-        l->fetch = (LinkFetch){.piece = l->fetch.piece};
-    }
-}
-
-void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t bytes) {
-    while (!l->is_broken && message_send(l->server, kind, round, text, bytes) == 0) {
+void link_say(Link *l, MessageKind kind, int64_t round, const void *m) {
+    while (!l->is_broken && is_full(l, kind, round, m)) {
         channel_wait(&l->server, 1, -1, 100.0);
         link_keep(l);
     }
 }
 
-static int has_moments(const LinkSend *s) { return s->kind == MESSAGE_M || s->kind == MESSAGE_V; }
-
-/* Packs the next elems values into payload. */
-static void pack(Link *l, int64_t elems) {
-    const LinkSend *s = &l->send;
-    if (has_moments(s)) frame_pack(FRAME_F32, l->payload, l->copy->delta + s->gone, elems);
-    else                round_copy_pack(l->copy, s->gone, elems, l->payload);
-}
-
-/* Returns the next elements of the range, at most one frame of them; an empty range if there are none. */
-static Fragment next_of_range(Link *l) {
+/* Sends deltas while the channel's buffer has space for a frame, then END. Each element may be packed only once. A
+ * frame lies within one of RoundCopy's runs, and within the part of this server. */
+static void send_values(Link *l) {
     LinkSend       *s = &l->send;
     const FileExtents *runs = &l->copy->runs;
-    for (; s->run < runs->extents; s->run++, s->at = 0) {
-        FileExtent  run = runs->extent[s->run];
-        Fragment of = {run.offset + s->at, run.offset + run.elems};
-        of = fragment_within(of, s->range.first, s->range.end);
-        int64_t  skipped = of.first < of.end ? of.first - run.offset - s->at : run.elems - s->at;
-        s->at += skipped, s->gone += skipped;
-        if (of.end - of.first > MESSAGE_ELEMS) of.end = of.first + MESSAGE_ELEMS;
-        if (of.first < of.end) return of;
-    }
-    return (Fragment){0, 0};
-}
-
-/* Sends values while the channel's buffer has space for a frame: each element may be packed only once. */
-static void send_values(Link *l) {
-    LinkSend *s = &l->send;
-    FrameType type = has_moments(s) ? FRAME_F32 : l->copy->type;
-    Fragment  next;
-    while ((next = next_of_range(l)).end > 0) {
-        int64_t     elems = next.end - next.first;
-        FrameHeader h = {.kind = (uint8_t)s->kind, .type = (uint8_t)type, .round = s->round};
+    while (s->run < runs->extents) {
+        FileExtent run = runs->extent[s->run];
+        int64_t next = run.offset + s->at > l->first ? run.offset + s->at : l->first, until = run.offset + run.elems;
+        if (until > l->end) until = l->end;
+        if (next >= until) { /* the part has no more elements of this run */
+            s->gone += run.elems - s->at, s->at = 0, s->run++;
+            continue;
+        }
+        int64_t     skipped = next - run.offset - s->at;
+        int64_t     elems = until - next < MESSAGE_ELEMS ? until - next : MESSAGE_ELEMS;
+        FrameHeader h = {.kind = MESSAGE_DELTA, .type = (uint8_t)l->copy->type, .round = s->end.round, .offset = next,
+                         .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(l->copy->type, elems)};
         if (channel_unsent(l->server) > CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) return;
-        h.offset = next.first, h.elems = elems;
-        h.payload_bytes = (uint32_t)frame_value_bytes(type, elems);
-        pack(l, elems);
+        s->at += skipped, s->gone += skipped;
+        round_copy_pack(l->copy, s->gone, elems, l->payload);
         if (channel_send(l->server, h, l->payload) < 0) return;
         s->at += elems, s->gone += elems;
     }
-    if (s->last == MESSAGE_KINDS || message_send(l->server, s->last, s->round, s->text, s->bytes) > 0) s->is_on = 0;
+    s->is_on = is_full(l, MESSAGE_END, s->end.round, &s->end);
 }
 
 /* --- signs of life ------------------------------------------------------------------------------------------------ */
@@ -245,10 +296,10 @@ void link_ping(Link *l) {
 }
 
 /* Breaks the link after outer.patience_seconds without an answer. Call it after everything that arrived was read. While
- * a chunk waits in `piece`, nothing is read, so silence is not counted then. */
+ * a chunk waits in `chunk`, nothing is read, so silence is not counted then. */
 static void look_for_silence(Link *l) {
     double now = clock_ms();
-    double waited_ms = l->answers < l->pings && !l->fetch.has_piece ? now - l->silent_ms : 0.0;
+    double waited_ms = l->answers < l->pings && !l->fetch.has_chunk ? now - l->silent_ms : 0.0;
     if (waited_ms > l->patience_ms && channel_silent_ms(l->server) > l->patience_ms)
         break_link(l, "%s has been silent for %.0f s (outer.patience_seconds)", channel_peer(l->server),
                    waited_ms * 1e-3);
@@ -257,37 +308,33 @@ static void look_for_silence(Link *l) {
 
 /* --- received frames ---------------------------------------------------------------------------------------------- */
 
+/* Reads a message into m. Breaks the link if it is bad. Returns 1, or 0 then. */
+static int take_message(Link *l, const FrameHeader *h, const void *payload, void *m) {
+    char fault[MESSAGE_FAULT_BYTES];
+    if (message_read((MessageKind)h->kind, payload, h->payload_bytes, m, fault)) return 1;
+    break_link(l, "%s %s", channel_peer(l->server), fault);
+    return 0;
+}
+
 static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
-    char        fault[MESSAGE_FAULT_BYTES] = "";
-    const char *text = (const char *)payload;
-    size_t      bytes = h->payload_bytes;
-    Turned      turned;
-    int         is_good = message_check(h, FROM_SERVER, fault);
-    if (is_good) switch (h->kind) {
+    char fault[MESSAGE_FAULT_BYTES];
+    if (!message_check(h, FROM_SERVER, fault)) {
+        break_link(l, "%s %s", channel_peer(l->server), fault);
+        return;
+    }
+    switch (h->kind) {
         case MESSAGE_X:
-        case MESSAGE_CHANGE:
-        case MESSAGE_M:
-        case MESSAGE_V:       take_piece(l, h, payload); break;
+        case MESSAGE_CHANGE:  take_chunk(l, h, payload); break;
         case MESSAGE_PING:    l->answers++, l->silent_ms = clock_ms(); break;
-        case MESSAGE_WELCOME: l->has_welcome = is_good = welcome_read(text, bytes, &l->welcome, fault); break;
-        case MESSAGE_OPEN:    l->has_open = is_good = open_read(text, bytes, &l->open, fault); break;
-        case MESSAGE_CLOSED:  l->has_closed = is_good = closed_read(text, bytes, &l->closed, fault); break;
-        case MESSAGE_MOMENTS:
-            is_good = moments_read(text, bytes, &l->moments, fault);
-            if (l->moments.is_later) l->is_put_off = 1, l->has_open = 0;
-            else l->has_moments = is_good;
-            break;
-        case MESSAGE_TURNED:
-            is_good = turned_read(text, bytes, &turned, fault);
-            if (is_good) take_turned(l, &turned);
-            break;
+        case MESSAGE_WELCOME: l->has_welcome = take_message(l, h, payload, &l->welcome); break;
+        case MESSAGE_OPEN:    l->has_open = take_message(l, h, payload, &l->open); break;
+        case MESSAGE_CLOSED:  l->has_closed = take_message(l, h, payload, &l->closed); break;
         case MESSAGE_REFUSE:
-            is_good = refuse_read(text, bytes, &l->refuse, fault);
-            if (is_good) break_link(l, "%s: %s", channel_peer(l->server), l->refuse.why);
+            if (take_message(l, h, payload, &l->refuse))
+                break_link(l, "%s: %s", channel_peer(l->server), l->refuse.why);
             break;
         default: break;
     }
-    if (!is_good) break_link(l, "%s %s", channel_peer(l->server), fault);
 }
 
 void link_keep(Link *l) {
@@ -296,13 +343,15 @@ void link_keep(Link *l) {
     int         got = 0;
     if (l->is_broken) return;
     if (l->send.is_on) send_values(l);
-    while (!l->is_broken && !l->fetch.has_piece && (got = channel_next(l->server, &h, &payload)) > 0)
+    while (!l->is_broken && !l->fetch.has_chunk && (got = channel_next(l->server, &h, &payload)) > 0)
         take_frame(l, &h, payload);
     if (got < 0) break_link(l, "%s", channel_fault(l->server));
-    if (!l->is_broken) fetch_turned(l), ask_for_pieces(l);
+    if (!l->is_broken) request_chunks(l);
     if (!l->is_broken) look_for_silence(l);
-    if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame stays unread */
+    if (!l->is_broken && l->fetch.has_chunk) channel_progress(l->server); /* the next frame stays unread */
 }
+
+/* --- the links of a rank ------------------------------------------------------------------------------------------ */
 
 int links_are_ready(const Link *l, int links, int (*is_ready)(const Link *)) {
     for (int i = 0; i < links; i++)

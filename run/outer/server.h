@@ -1,5 +1,5 @@
 /* server.h - the server of a run of islands. It holds the weights x, gives leases of samples, and makes a new x of the
- * deltas that islands send (run/outer/messages.h, members.h, outer_rule.h).
+ * deltas that islands send (run/outer/messages.h, leases.h, rule.h).
  *
  * server_turn() does everything that can be done now, and then waits: one thread, no MPI. Whatever a bad peer sends
  * costs that peer its connection, never the server. The caller owns the run's folder, its logs and checkpoints.
@@ -8,12 +8,13 @@
 #define TRAIN_GPT_RUN_OUTER_SERVER_H
 
 #include "data/dataset.h"
-#include "run/outer/server_peers.h"
+#include "model/optimizer.h"
+#include "run/config/config.h"
 
 typedef struct {
     const Config    *config;    /* every pointer of this struct is borrowed */
     const Dataset   *train;
-    const Optimizer *weights;   /* optimizer of one rank in host memory (server_weights.h); NULL on a follower */
+    const Optimizer *weights;   /* optimizer of one rank in host memory (rule.h); NULL on a follower */
     const Shards    *shards;    /* shards of the whole model on one rank; on a follower without memory */
     float           *memory;    /* on a follower: zeros [WEIGHTS_TENSORS, elements of its part] */
     int              part, parts; /* part of this server, parts of the model; part 0 leads */
@@ -64,7 +65,6 @@ int64_t server_step(const Server *s);      /* completed */
 int64_t server_tokens(const Server *s);
 int64_t server_next_sample(const Server *s);
 int     server_is_done(const Server *s);   /* run.steps is reached; islands learn it when they wait for a round */
-int     server_fragments(const Server *s); /* fragments of a round; 0 without outer.stream */
 int     server_islands(const Server *s);   /* islands that are not GONE */
 
 #endif

@@ -1,14 +1,17 @@
-/* server_parts.c - the leader of several servers. It sends its followers their parts of x, m and v and the STEP
- * messages that change them. It fetches the parts back for a checkpoint. See server_state.h. */
+/* server_parts.c - several servers. The leader has part 0. It sends its followers their parts of x, m and v. It sends
+ * the STEP messages that change them, and fetches the parts back for a checkpoint. A follower holds a later part,
+ * receives the islands' deltas of it, and runs the leader's STEP messages. It keeps no leases and no checkpoint. See
+ * server_state.h.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "core/clock.h"
 #include "core/xalloc.h"
-#include "run/outer/server_hello.h"
+#include "run/guard/requests.h"
 #include "run/outer/server_state.h"
 
-static const double LOOK_MS = 100.0;
+static const double LOOK_MS = 100.0, TURN_MS = 200.0, PING_MS = 1000.0;
 
 static int64_t begin_of(const Server *s, int part) { return outer_part_begin(s->elems, part, s->parts.parts); }
 static int64_t elems_of(const Server *s, int part) { return begin_of(s, part + 1) - begin_of(s, part); }
@@ -16,12 +19,16 @@ static int64_t elems_of(const Server *s, int part) { return begin_of(s, part + 1
 void server_lose_follower(const Peer *p, const char *why) {
     if (p->part == PEER_LEADER)
         fail(EXIT_PEER, "%s: without the first server of outer.server this part ends", why);
-    fail(EXIT_PEER, "%s: part %d of the model is lost; start the servers again, and they go on from the newest checkpoint",
-         why, p->part);
+    fail(EXIT_PEER,
+         "%s: part %d of the model is lost; start the servers again, and they go on from the newest checkpoint", why,
+         p->part);
 }
 
-const char *server_fault(const Peer *p) {
-    return channel_is_broken(p->channel) ? channel_fault(p->channel) : channel_peer(p->channel);
+static void lose_silent(const Server *s, const Peer *p) {
+    char why[160];
+    snprintf(why, sizeof why, "%s has been silent for %g s (outer.patience_seconds)", channel_peer(p->channel),
+             s->patience_ms * 1e-3);
+    server_lose_follower(p, why);
 }
 
 /* --- sending and waiting ------------------------------------------------------------------------------------------ */
@@ -35,104 +42,100 @@ static int is_quiet(const Server *s, const Peer *p, Quiet *q) {
     return clock_ms() - q->since_ms > s->patience_ms;
 }
 
-int server_send(Server *s, Peer *p, FrameHeader h, const void *payload) {
+/* Sends a frame and waits until the channel has taken it. Returns 0 if the channel is broken or nothing moved for
+ * outer.patience_seconds. */
+static int send_frame(Server *s, Peer *p, FrameHeader h, const void *payload) {
     Quiet quiet = {0};
     for (;;) {
         if (!p->first) {
             int sent = channel_send(p->channel, h, payload);
             if (sent) return sent > 0;
-        } else peer_send(p, server_values(s));
+        } else peer_send(s, p);
         if (channel_progress(p->channel) < 0 || is_quiet(s, p, &quiet)) return 0;
         channel_wait(&p->channel, 1, -1, LOOK_MS);
     }
 }
 
-int server_send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems) {
+/* Sends x, m and v of the part, frame by frame. Ends the program if the peer is lost. */
+static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems) {
     float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "a frame of weights");
-    int    is_sent = 1;
-    for (int64_t at = 0, n; is_sent && at < elems * WEIGHTS_TENSORS; at += n) {
+    for (int64_t at = 0, n; at < elems * WEIGHTS_TENSORS; at += n) {
         int64_t inside = at % elems;
         n = elems - inside < MESSAGE_ELEMS ? elems - inside : MESSAGE_ELEMS;
         server_weights_read(from, (ServerTensor)(at / elems), first + inside, n, block);
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
-        is_sent = server_send(s, p, h, block);
+        if (send_frame(s, p, h, block)) continue;
+        server_lose_follower(p, channel_is_broken(p->channel) ? channel_fault(p->channel) : channel_peer(p->channel));
     }
     free(block);
-    return is_sent;
 }
 
-int server_take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
+/* Takes a frame of STATE of the part; frames arrive in order. Returns 0 with the reason in fault. */
+static int take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                       int64_t elems, char *fault) {
     int64_t inside = s->had % elems;
-    if (s->had >= elems * WEIGHTS_TENSORS || h->offset != first + inside || inside + h->elems > elems) {
-        snprintf(fault, MESSAGE_FAULT_BYTES, "sent STATE from element %lld on, which was not its turn",
-                 (long long)h->offset);
-        return 0;
-    }
+    if (s->had >= elems * WEIGHTS_TENSORS || h->offset != first + inside || inside + h->elems > elems)
+        return message_fault(fault, "sent STATE from element %lld on, which was not its turn", (long long)h->offset);
     server_weights_write(to, (ServerTensor)(s->had / elems), h->offset, h->elems, (const float *)payload);
     s->had += h->elems;
     return 1;
 }
 
-void server_tell(Server *s, MessageKind kind, const char *text, size_t bytes) {
+void server_tell(Server *s, MessageKind kind, const void *m) {
     for (int k = 1; k < s->parts.parts; k++)
-        if (s->follower[k]) peer_say(s->follower[k], kind, 0, text, bytes);
+        if (s->follower[k]) peer_say(s->follower[k], kind, 0, m);
 }
 
 /* --- frames of followers ------------------------------------------------------------------------------------------ */
 
 /* A new follower first receives its part of the weights that the leader has. */
-int server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault) {
+int server_take_follow(Server *s, Peer *p, const void *payload, size_t bytes, char *fault) {
+    char   differences[512] = "";
     Follow follow;
-    if (!follow_read(text, bytes, &follow, fault)) return EXIT_CONFIG;
-    int code = follow_refuse(&follow, s->parts.config, s->parts.parts, s->elems, fault, SERVER_FAULT_BYTES);
+    if (!message_read(MESSAGE_FOLLOW, payload, bytes, &follow, fault)) return 0;
     int k = follow.part;
-    follow_free(&follow);
-    if (!code && (!server_leads(s) || s->follower[k])) {
-        snprintf(fault, MESSAGE_FAULT_BYTES,
-                 server_leads(s) ? "has part %d, which another has" : "has part %d, and this server leads nobody", k);
-        code = EXIT_CONFIG;
-    }
-    if (code) return code;
+    if (follow.parts != s->parts.parts)
+        message_fault(fault, "has part %d of %d, and outer.server names %d servers here", k, follow.parts,
+                      s->parts.parts);
+    else if (follow.elems != s->elems)
+        message_fault(fault, "has a model of %lld parameters, and this one has %lld", (long long)follow.elems,
+                      (long long)s->elems);
+    else if (server_config_differs(s, follow.config, differences, sizeof differences))
+        message_fault(fault, "has another config: %s", differences);
+    else if (!server_leads(s)) message_fault(fault, "has part %d, and this server leads nobody", k);
+    else if (s->follower[k]) message_fault(fault, "has part %d, which another has", k);
+    message_free(MESSAGE_FOLLOW, &follow);
+    if (*fault) return 0;
     p->part = k;
     s->follower[k] = p;
     s->parts.note("part %d of %d is held by %s", k, s->parts.parts, channel_peer(p->channel));
-    if (!server_send_state(s, p, &s->whole, begin_of(s, k), elems_of(s, k)))
-        server_lose_follower(p, server_fault(p));
-    return 0;
+    send_state(s, p, &s->whole, begin_of(s, k), elems_of(s, k));
+    return 1;
 }
 
-static int take_part_in(Server *s, Peer *p, const char *text, size_t bytes, char *fault) {
-    char    again[MESSAGE_TEXT];
+static int take_part_in(Server *s, Peer *p, const void *payload, size_t bytes, char *fault) {
     PartIn  part;
     Member *m;
-    if (!part_in_read(text, bytes, &part, fault)) return 0;
-    Drop drop = {part.lease};
-    if (!members_part_in(&s->members, part.lease, &part.squares))
-        peer_say(p, MESSAGE_DROP, 0, again, drop_write(&drop, again));
+    if (!message_read(MESSAGE_PART_IN, payload, bytes, &part, fault)) return 0;
+    if (!members_part_in(&s->members, part.lease, &part.squares)) peer_say(p, MESSAGE_DROP, 0, &(Drop){part.lease});
     else if ((m = members_of_lease(&s->members, part.lease))->state == MEMBER_ENDED) server_judge_early(s, m);
     return 1;
 }
 
 int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault) {
-    const char *text = (const char *)payload;
-    Stepped     stepped;
-    int         is_good = 1;
+    Stepped stepped;
     switch (h->kind) {
-        case MESSAGE_PING:    peer_say(p, MESSAGE_PING, 0, NULL, 0); break;
-        case MESSAGE_PART_IN: return take_part_in(s, p, text, h->payload_bytes, fault);
+        case MESSAGE_PING:    peer_say(p, MESSAGE_PING, 0, NULL); return 1;
+        case MESSAGE_PART_IN: return take_part_in(s, p, payload, h->payload_bytes, fault);
         case MESSAGE_STATE:
-            return server_take_state(s, h, payload, &s->whole, begin_of(s, p->part), elems_of(s, p->part), fault);
+            return take_state(s, h, payload, &s->whole, begin_of(s, p->part), elems_of(s, p->part), fault);
         case MESSAGE_STEPPED:
-            is_good = stepped_read(text, h->payload_bytes, &stepped, fault);
-            if (is_good) p->squares = stepped.squares, p->has_answer = 1;
-            break;
-        default: /* a second FOLLOW */
-            snprintf(fault, MESSAGE_FAULT_BYTES, "sent a second %s", message_name(h->kind));
-            return 0;
+            if (!message_read(MESSAGE_STEPPED, payload, h->payload_bytes, &stepped, fault)) return 0;
+            p->squares = stepped.squares, p->has_answer = 1;
+            return 1;
+        default: return message_fault(fault, "sent a second %s", message_name(h->kind)); /* FOLLOW */
     }
-    return is_good;
 }
 
 /* --- orders to followers ------------------------------------------------------------------------------------------ */
@@ -142,29 +145,23 @@ static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     Quiet       quiet = {0};
     FrameHeader h;
     const void *payload;
-    char        fault[1024] = "";
+    char        fault[MESSAGE_FAULT_BYTES] = "";
     while (state_elems ? s->had < state_elems : !p->has_answer) {
         int got = channel_next(p->channel, &h, &payload);
         if (got > 0 && (!message_check(&h, FROM_FOLLOWER, fault) || !server_take_of_follower(s, p, &h, payload, fault)))
             server_lose_follower(p, fault);
         if (got < 0) server_lose_follower(p, channel_fault(p->channel));
-        peer_send(p, server_values(s));
-        if (got == 0 && is_quiet(s, p, &quiet)) {
-            snprintf(fault, sizeof fault, "%s has been silent for %g s (outer.patience_seconds)",
-                     channel_peer(p->channel), s->patience_ms * 1e-3);
-            server_lose_follower(p, fault);
-        }
+        peer_send(s, p);
+        if (got == 0 && is_quiet(s, p, &quiet)) lose_silent(s, p);
         if (got == 0) channel_wait(&p->channel, 1, -1, LOOK_MS);
     }
 }
 
-void server_order(Server *s, const Step *step, float *d, Exact *squares) {
-    char   text[MESSAGE_TEXT];
-    size_t bytes = step_write(step, text);
+void server_order(Server *s, const Step *step, Exact *squares) {
     for (int k = 1; k < s->parts.parts; k++) s->follower[k]->has_answer = 0;
-    server_tell(s, MESSAGE_STEP, text, bytes);
+    server_tell(s, MESSAGE_STEP, step);
     for (int k = 1; k < s->parts.parts; k++) channel_progress(s->follower[k]->channel);
-    server_step_part(s, step, d, squares, s->members.round + 1);
+    server_step_part(s, step, squares);
     for (int k = 1; k < s->parts.parts; k++) {
         await_answer(s, s->follower[k], 0);
         exact_merge(squares, &s->follower[k]->squares);
@@ -175,21 +172,18 @@ void server_collect(Server *s) {
     for (int k = 1; k < s->parts.parts; k++) {
         if (!s->follower[k]) continue; /* no round was opened, so the leader has all parts */
         s->had = 0;
-        peer_say(s->follower[k], MESSAGE_COLLECT, 0, NULL, 0);
+        peer_say(s->follower[k], MESSAGE_COLLECT, 0, NULL);
         await_answer(s, s->follower[k], elems_of(s, k) * WEIGHTS_TENSORS);
     }
 }
 
 void server_dismiss(Server *s, int code) {
-    char   text[MESSAGE_TEXT];
-    Over   over = {code};
-    size_t bytes = over_write(&over, text);
     s->is_dismissed = 1;
-    server_tell(s, MESSAGE_OVER, text, bytes);
+    server_tell(s, MESSAGE_OVER, &(Over){code});
     for (int k = 1; k < s->parts.parts; k++) {
         if (!s->follower[k]) continue;
         for (double until_ms = clock_ms() + s->patience_ms; s->follower[k]->first && clock_ms() < until_ms;) {
-            peer_send(s->follower[k], server_values(s));
+            peer_send(s, s->follower[k]);
             channel_flush(s->follower[k]->channel, LOOK_MS);
         }
         channel_flush(s->follower[k]->channel, s->patience_ms);
@@ -207,15 +201,126 @@ int server_is_whole(const Server *s) {
 void server_linger(Server *s) { s->lingers = 1; }
 
 void server_look_at_followers(Server *s) {
-    char why[160];
     for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
         const Peer *p = s->follower[k];
         if (!p && clock_ms() - s->made_ms > s->patience_ms)
             fail(EXIT_PEER, "part %d of %d of outer.server has not come for %g s (outer.patience_seconds)", k,
                  s->parts.parts, s->patience_ms * 1e-3);
-        if (!p || s->is_dismissed || channel_silent_ms(p->channel) <= s->patience_ms) continue;
-        snprintf(why, sizeof why, "%s has been silent for %g s (outer.patience_seconds)", channel_peer(p->channel),
-                 s->patience_ms * 1e-3);
-        server_lose_follower(p, why);
+        if (p && !s->is_dismissed && channel_silent_ms(p->channel) > s->patience_ms) lose_silent(s, p);
     }
+}
+
+/* --- a follower: frames of the leader ----------------------------------------------------------------------------- */
+
+int64_t server_part_elems(const Server *s) { return s->weights.elems; }
+
+int server_has_part(const Server *s) { return server_leads(s) || s->had == s->weights.elems * WEIGHTS_TENSORS; }
+
+void server_part_is_in(Server *s, Member *m) {
+    peer_say(s->leader, MESSAGE_PART_IN, 0, &(PartIn){m->lease.number, m->squares});
+}
+
+static Member *ended_with(const Server *s, int64_t lease) {
+    Member *m = members_of_lease(&s->members, lease);
+    return m && m->state == MEMBER_ENDED ? m : NULL;
+}
+
+static int take_count(Server *s, const void *payload, size_t bytes, char *fault) {
+    Count count;
+    if (!message_read(MESSAGE_COUNT, payload, bytes, &count, fault)) return 0;
+    Member *m = ended_with(s, count.lease);
+    if (!m || s->counts == s->members.count)
+        return message_fault(fault, "counts lease %lld, of which there is no delta here", (long long)count.lease);
+    server_count(s, m, count.weight);
+    return 1;
+}
+
+static int take_step(Server *s, const void *payload, size_t bytes, char *fault) {
+    Step    step;
+    Stepped stepped = {{{0}}};
+    if (!message_read(MESSAGE_STEP, payload, bytes, &step, fault)) return 0;
+    int counts = s->counts;
+    if (counts == 0 && step.rule != STEP_MOMENTUM)
+        return message_fault(fault, "sent STEP %d without a delta that counts", step.rule);
+    server_step_part(s, &step, &stepped.squares);
+    for (int i = 0; s->counts == 0 && i < counts; i++) members_counted(&s->members, s->counted[i]);
+    peer_say(s->leader, MESSAGE_STEPPED, 0, &stepped);
+    return 1;
+}
+
+int server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault) {
+    size_t               bytes = h->payload_bytes;
+    const ServerWeights *w = &s->weights;
+    Member              *m;
+    Drop                 drop;
+    Refuse               refuse;
+    Over                 over;
+    switch (h->kind) {
+        case MESSAGE_STATE: return take_state(s, h, payload, w, w->first, w->elems, fault);
+        case MESSAGE_COUNT: return take_count(s, payload, bytes, fault);
+        case MESSAGE_STEP:  return take_step(s, payload, bytes, fault);
+        case MESSAGE_DROP:
+            if (!message_read(MESSAGE_DROP, payload, bytes, &drop, fault)) return 0;
+            if ((m = ended_with(s, drop.lease))) members_counted(&s->members, m);
+            return 1;
+        case MESSAGE_REFUSE:
+            if (!message_read(MESSAGE_REFUSE, payload, bytes, &refuse, fault)) return 0;
+            fail(refuse.code, "%s: %s", channel_peer(s->leader->channel), refuse.why);
+        case MESSAGE_COLLECT: send_state(s, s->leader, w, w->first, w->elems); return 1;
+        case MESSAGE_OVER:
+            if (!message_read(MESSAGE_OVER, payload, bytes, &over, fault)) return 0;
+            s->is_dismissed = 1, s->code = over.code;
+            return 1;
+        default: return 1; /* PING */
+    }
+}
+
+/* --- a follower: its loop ----------------------------------------------------------------------------------------- */
+
+static int is_stopped(void *unused) {
+    (void)unused;
+    return signals_stop();
+}
+
+/* Connects to the leader. Returns 0 if this server is requested to stop before it answers. */
+static int find_leader(Server *s) {
+    char         address[OUTER_ADDRESS_BYTES];
+    ChannelFault fault = {0};
+    outer_server(s->parts.config->outer.server, 0, address);
+    Channel *c = channel_connect(address, &s->key, s->patience_ms, is_stopped, NULL, &fault);
+    if (!c && signals_stop()) return 0;
+    if (!c) fail(fault.code, "%s", fault.text);
+    channel_limit(c, s->elems);
+    s->leader = peers_add(&s->peers, c, clock_ms());
+    s->leader->part = PEER_LEADER;
+    Follow follow = {.protocol = CHANNEL_PROTOCOL, .part = s->parts.part, .parts = s->parts.parts, .elems = s->elems,
+                     .config = config_to_json(s->parts.config)};
+    peer_say(s->leader, MESSAGE_FOLLOW, 0, &follow);
+    cJSON_Delete(follow.config);
+    return 1;
+}
+
+static void ping_leader(Server *s) {
+    double now = clock_ms();
+    if (now - s->pinged_ms >= PING_MS) {
+        peer_say(s->leader, MESSAGE_PING, 0, NULL);
+        s->pinged_ms = now;
+    }
+    if (channel_silent_ms(s->leader->channel) > s->patience_ms) lose_silent(s, s->leader);
+}
+
+int server_follow(Server *s, void (*ready)(const Server *s)) {
+    ServerRound over;
+    int         is_ready = 0, heard = 0;
+    if (!find_leader(s)) return EXIT_STOPPED;
+    while (!s->is_dismissed) {
+        server_turn(s, TURN_MS, &over);
+        if (!s->is_dismissed) ping_leader(s);
+        if (!is_ready && server_has_part(s)) is_ready = 1, ready(s);
+        if (signals_stop() && !heard) {
+            heard = 1;
+            s->parts.note("this server ends when the first of outer.server does: stop that one");
+        }
+    }
+    return s->code;
 }

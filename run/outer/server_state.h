@@ -1,29 +1,63 @@
-/* server_state.h - the state that the files of the server share. No other file includes this.
- *   server.c            creates the server and runs its loop
- *   server_islands.c    reads what islands send
- *   server_update.c     makes a new x
- *   server_turns.c      makes a new x of a fragment
- *   server_moments.c    hands moments on
- *   server_parts.c      the leader's side of several servers
- *   server_follower.c   a follower's side
+/* server_state.h - the state that the files of the server share, and its connections. Besides these files only tests
+ * include this.
+ *   server.c        creates the server, runs its loop, opens and ends rounds
+ *   server_peers.c  connections, and the messages of islands
+ *   server_parts.c  several servers: the leader's side and a follower's
  */
 #ifndef TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
 #define TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
 
-#include "comm/key.h"
+#include "run/outer/leases.h"
 #include "run/outer/server.h"
 
-/* The moments of one island, kept while others fetch them (outer.moments=peer). */
+/* --- connections -------------------------------------------------------------------------------------------------- */
+
+enum {
+    PEERS_MOST = 8192,
+    PEERS_UNPROVEN = 64,     /* most peers that have not proven the key: anybody can open a connection */
+    PEER_HELLO_MS = 30000,   /* from connection to HELLO */
+    PEER_GETS_MOST = 1 << 20,
+    PEER_LEADER = -1         /* `part` of the leader, on a follower */
+};
+
+typedef struct PeerMessage PeerMessage;
+typedef struct { MessageKind kind; /* kind of the answer */ int64_t round, offset, elems; } PeerGet;
+
 typedef struct {
-    Member *giver;                       /* the island that gives; borrowed. NULL if none is to give, or all has
-                                          * arrived */
-    int64_t lease, round;                /* lease and round of the giver when its OPEN was sent */
-    int64_t updates;                     /* optimizer updates behind the moments; 0 until they are complete */
-    int64_t elems[OPTIMIZER_STATES];     /* elements of m and of v that have arrived */
-    int     given;                       /* ranks that have sent GIVEN */
-    float  *values[OPTIMIZER_STATES];    /* [elements of the model] owned; NULL while no island takes moments */
-    double  heard_ms;                    /* when the last frame of the giver arrived */
-} PeerMoments;
+    Channel  *channel;      /* owned */
+    Member   *member;       /* borrowed; NULL before HELLO */
+    int       rank;         /* rank in the island */
+    int       part;         /* part of a follower, or PEER_LEADER; 0 for an island */
+    int       has_answer;   /* follower: it has answered the last STEP */
+    Exact     squares;      /* follower: sum of squares in that answer */
+    double    since_ms;     /* when it connected */
+    int       is_ending;    /* REFUSE is sent, or waits to be sent: no more frames are read */
+    PeerMessage *first, *last; /* control messages that wait to be sent, in order; owned */
+    PeerGet  *get;          /* requests; those from `got` on are not answered completely; owned */
+    int64_t   gets, got;    /* requests in get; those answered completely */
+} Peer;
+
+typedef struct {
+    Peer    **peer;         /* [count] list and peers; owned */
+    int       count;
+    Channel **channel;      /* [count + 1] for channel_wait; owned */
+} Peers;
+
+void  peers_destroy(Peers *p);
+Peer *peers_add(Peers *p, Channel *c, double now_ms);
+/* Accepts connections that wait. The newest peers without the key have the PEERS_UNPROVEN places. When a place is
+ * needed, a peer that has sent nothing is dropped first, and of these the oldest. If the newest were refused instead,
+ * whoever opened 64 connections would keep islands out. */
+void  peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems);
+void  peers_wait(Peers *p, int listening, double ms);
+
+/* Sends a message, or lets it wait for space. m is the struct of its kind; NULL for an empty payload. */
+void  peer_say(Peer *p, MessageKind kind, int64_t round, const void *m);
+/* Sends what the channel has space for: messages that wait, then values that were requested. Frames of values have the
+ * round of their GET. */
+void  peer_send(Server *s, Peer *p);
+
+/* --- the server --------------------------------------------------------------------------------------------------- */
 
 struct Server {
     ServerParts parts;
@@ -44,9 +78,8 @@ struct Server {
     Peer      **follower;                /* leader: [parts] NULL for a follower that has not connected, and for [0];
                                           * owned list */
     Peer       *leader;                  /* on a follower: its leader */
-    Member    **counted;                 /* follower: [counts] the islands whose deltas the next STEP applies; owned
-                                          * list */
-    double     *weight;                  /* follower: [counts] their weights; owned */
+    Member    **counted;                 /* [counts] the islands whose deltas the next step applies; owned list */
+    double     *weight;                  /* [counts] their weights; owned */
     int         counts;                  /* length of counted and weight */
     int64_t     had;                     /* values of STATE that have arrived */
     int         is_dismissed, code;      /* the leader has sent, or this follower has received, OVER with this code */
@@ -54,17 +87,23 @@ struct Server {
     double      pinged_ms, made_ms;      /* when the leader was last pinged; when the server was created */
     ServerRound over;                    /* the round that ended last */
     int         is_over;                 /* 1 until server_turn has returned over */
-    PeerMoments peer_moments;
-    int         streams;                 /* 1 if outer.stream is true */
-    int         fragments, turn;         /* the number of fragments; the next one to complete, equal to fragments once
-                                          * all are */
-    Exact       squares;                 /* sum of squares of the mean fragments of this round */
 };
 
-/* --- server_islands.c --------------------------------------------------------------------------------------------- */
+static inline int server_leads(const Server *s) { return s->parts.part == 0; }
 
-/* Refuses a peer. All connections of its island end with this sentence, and what the island has sent does not count. */
-void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
+/* --- server.c */
+
+/* Refuses a member now if the norm of its delta is not finite. Its squares are known. */
+void server_judge_early(Server *s, Member *m);
+/* Adds the delta of an island to those that the next step applies. */
+void server_count(Server *s, Member *m, double weight);
+/* Applies the step to this server's part, with the deltas that were counted. Adds to *squares as server_weights_step
+ * does. */
+void server_step_part(Server *s, const Step *step, Exact *squares);
+
+/* --- server_peers.c */
+
+/* Refuses an island. All its connections end with this sentence, and what it has sent does not count. */
 void server_refuse_member(Server *s, Member *m, int code, const char *why);
 /* Records that an island has left or is lost; `why` has which. */
 void server_lose_member(Server *s, Member *m, const char *why);
@@ -76,89 +115,35 @@ void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t s
 /* Reads what connection i has sent, and sends. Returns 0 if it or another connection was removed from the list: the
  * caller looks at the list again. */
 int  server_serve_peer(Server *s, int i);
-
-/* Writes "island 2 (id, address)" to out and returns out. */
-const char *server_name_of(const Server *s, const Member *m, char out[160]);
 /* Returns the connection of the island's rank 0, or NULL. */
 Peer *server_first_rank(const Server *s, const Member *m);
+/* Compares another program's config with this server's. Returns 1 if they differ where they must agree, with the
+ * differences in why [bytes]. */
+int  server_config_differs(const Server *s, const cJSON *there, char *why, size_t bytes);
 
-/* --- server_moments.c --------------------------------------------------------------------------------------------- */
+/* --- server_parts.c: the leader of several servers */
 
-/* Decides who gives moments and who takes them, when a round opens. is_new [members] is 1 for islands with a new
- * lease. */
-void        server_open_moments(Server *s, const char *is_new);
-OpenMoments server_moments_of(const Server *s, const Member *m); /* for the OPEN of this island */
-/* Takes a frame M or V, or a GIVEN, of the island that gives. */
-void        server_take_moments(Server *s, Peer *p, const FrameHeader *h, const void *payload);
-void        server_take_given(Server *s, Peer *p, const char *text, size_t bytes);
-/* Checks a GET_M or GET_V. Returns 1, or 0 after a refusal because the island is not to take moments. */
-int         server_may_take(Server *s, Peer *p, const FrameHeader *h);
-/* Checks in each iteration that the giver is still connected, and frees the moments when no island takes them any
- * more. */
-void        server_keep_moments(Server *s);
-void        server_end_moments(Server *s);
-PeerValues  server_values(const Server *s);
-
-/* --- server_parts.c: the leader of several servers ---------------------------------------------------------------- */
-
-static inline int server_leads(const Server *s) { return s->parts.part == 0; }
-static inline int is_follower(const Peer *p) { return p->part > 0; }
-/* Messages of a follower. server_take_follow takes the FOLLOW of a new connection: it returns 0, or the exit code for
- * the peer with the reason in fault. server_take_of_follower takes everything after that: it returns 1, or 0 with the
- * reason. */
-enum { SERVER_FAULT_BYTES = 1024 };
-int  server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault);
+/* Messages of a follower. server_take_follow takes the FOLLOW of a new connection: it returns 1, or 0 if the peer is
+ * refused, with the reason in fault [MESSAGE_FAULT_BYTES]. server_take_of_follower takes everything after that, and
+ * returns the same. */
+int  server_take_follow(Server *s, Peer *p, const void *payload, size_t bytes, char *fault);
 int  server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault);
 /* Ends the program, because a part of the model is lost. */
 void server_lose_follower(const Peer *p, const char *why);
-const char *server_fault(const Peer *p);
 void server_look_at_followers(Server *s);
 int  server_is_whole(const Server *s);
 /* Sends a message to all followers, without waiting for an answer. */
-void server_tell(Server *s, MessageKind kind, const char *text, size_t bytes);
-/* Applies the step on all parts. d is the delta of this server's part. Waits until all followers have done it, and adds
- * their sums of squares to *squares. */
-void server_order(Server *s, const Step *step, float *d, Exact *squares);
-/* Sends a frame and waits until the channel has taken it. Returns 0 if the channel is broken or nothing moved for
- * outer.patience_seconds. */
-int  server_send(Server *s, Peer *p, FrameHeader h, const void *payload);
-/* Sends x, m and v of the part, frame by frame. Returns 0 if the peer is lost. */
-int  server_send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems);
-/* Takes a frame of STATE of the part; frames arrive in order. Returns 0 with the reason in fault. */
-int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
-                       int64_t elems, char *fault);
+void server_tell(Server *s, MessageKind kind, const void *m);
+/* Applies the step to all parts. Waits until all followers have done it, and adds their sums of squares to *squares. */
+void server_order(Server *s, const Step *step, Exact *squares);
 
-/* --- server_follower.c -------------------------------------------------------------------------------------------- */
+/* --- server_parts.c: a follower */
 
+/* Returns 1 if the values of its part have arrived. */
+int  server_has_part(const Server *s);
 /* Takes a frame of the leader. Returns 1, or 0 with the reason in fault. */
 int  server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault);
 /* Sends PART_IN for an island of which all ranks have sent END. */
 void server_part_is_in(Server *s, Member *m);
-
-/* --- server_update.c ---------------------------------------------------------------------------------------------- */
-
-/* wait=none: applies each delta that has arrived to x, until a round ends. */
-void server_count_arrivals(Server *s);
-/* Refuses a member now if the norm of its delta is not finite. Its squares are known. */
-void server_judge_early(Server *s, Member *m);
-/* wait=all: judges the deltas and makes the new x, when no island trains any more. */
-void server_close_round(Server *s);
-/* Applies the step on this server's part. round: the round that follows. */
-void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int64_t round);
-
-/* --- server_turns.c: only with s->streams ------------------------------------------------------------------------- */
-
-/* Takes a frame FRAGMENT, or DELTA for the steps that no fragment has sent; and a TURN. */
-void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payload);
-void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes);
-/* Makes the new x of each fragment that all training islands have sent. */
-void server_close_turns(Server *s);
-/* Applies the steps that no fragment has sent, of an island that counts as one of `islands`: x -= rest / islands. If
- * islands follow x by changes, the steps are added to the next change. */
-void server_count_rest(Server *s, Member *m, int islands);
-/* Ends the fragments of a round that `islands` islands count in. Returns the norm of its means. */
-double server_end_turns(Server *s, int islands);
-/* Returns 1 if the server has the change that a GET_CHANGE requests: of these elements, in that round. */
-int    server_has_change(const Server *s, const FrameHeader *h);
 
 #endif

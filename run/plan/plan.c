@@ -11,7 +11,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/outer/island.h"
-#include "run/outer/server_list.h"
+#include "run/outer/rule.h"
 #include "run/plan/serve_memory.h"
 
 /* Returns 1 if islands send gradients: then the server updates the weights, and the islands do not. */

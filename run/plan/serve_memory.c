@@ -6,11 +6,7 @@
 #include "core/xalloc.h"
 #include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/outer/held_weights.h"
-#include "run/outer/outer_rule.h"
-#include "run/outer/round_change.h"
-#include "run/outer/server_list.h"
-#include "run/outer/server_weights.h"
+#include "run/outer/rule.h"
 #include "run/plan/plan.h"
 
 /* Carves shards and optimizer of one rank. A server applies AdamW to all weights alike, or keeps its momentum in the
@@ -47,13 +43,12 @@ ServeBytes serve_bytes(const Config *c, int part) {
     size_t        elems = elems_of(c, layout, part);
     ServeBytes    b = {.weights = WEIGHTS_TENSORS * sizeof(float) * elems,
                        .changes = round_change_bytes(c, elems) + held_bytes(c, elems) * (size_t)c->outer.least_islands,
-                       .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands,
-                       .moments = c->outer.moments == MOMENTS_PEER ? OPTIMIZER_STATES * sizeof(float) * elems : 0};
+                       .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands};
     if (part == 0) {
         b.weights = w.params.peak_bytes + w.grads.peak_bytes + w.state.peak_bytes + w.sums.peak_bytes;
         b.copy = saver_bytes(layout, w.optimizer.kind);
     }
-    b.all = b.weights + b.copy + b.changes + b.deltas + b.moments;
+    b.all = b.weights + b.copy + b.changes + b.deltas;
     serve_weights_destroy(&w);
     return b;
 }
@@ -65,11 +60,10 @@ static void check_memory(const Config *c, int part) {
     if (!all)
         fail(EXIT_MEMORY,
              "a server of %s takes %s of memory, and this machine does not give it: %s for weights, "
-             "%s for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld), %s for moments",
+             "%s for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld)",
              part > 0 ? "a part of this model" : "this model", plan_bytes_text((double)b.all).text,
              plan_bytes_text((double)b.weights).text, plan_bytes_text((double)b.copy).text,
-             plan_bytes_text((double)b.changes).text, plan_bytes_text((double)b.deltas).text, (long long)c->outer.least_islands,
-             plan_bytes_text((double)b.moments).text);
+             plan_bytes_text((double)b.changes).text, plan_bytes_text((double)b.deltas).text, (long long)c->outer.least_islands);
     free(all);
 }
 

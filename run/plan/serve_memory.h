@@ -7,7 +7,7 @@
 #include "model/optimizer.h"
 #include "run/config/config.h"
 
-/* x and its states (run/outer/server_weights.h). The server that leads has the whole model in an optimizer of one rank
+/* x and its states (run/outer/rule.h). The server that leads has the whole model in an optimizer of one rank
  * in host memory. Another server has its part in one block of memory. */
 typedef struct {
     Arena     params, grads, state, sums;
@@ -26,10 +26,9 @@ void         serve_weights_destroy(ServeWeights *w);
 typedef struct {
     size_t weights;      /* the weights, and what an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    size_t changes;      /* outer.compress: the change of a round and what rounding lost (round_change.h); wait=none:
-                          * what each of outer.least_islands islands holds (held_weights.h) */
+    size_t changes;      /* outer.compress: the change of a round and what rounding lost; wait=none: what each of
+                          * outer.least_islands islands holds (run/outer/rule.h) */
     size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
-    size_t moments;      /* outer.moments=peer: the moments of one island, on their way to others */
     size_t all;          /* sum of the bytes above */
 } ServeBytes;
 ServeBytes serve_bytes(const Config *config, int part);

@@ -12,7 +12,7 @@
 #include "run/config/config.h"
 #include "run/config/options.h"
 #include "run/config/schedule.h"
-#include "run/blend_use.h"
+#include "run/banner.h"
 #include "run/text/sample.h"
 #include "run/text/tasks.h"
 #include "run/verbs/arguments.h"

@@ -18,7 +18,7 @@
 #include "run/guard/requests.h"
 #include "run/log/metrics.h"
 #include "run/outer/server.h"
-#include "run/outer/server_list.h"
+#include "run/outer/rule.h"
 #include "run/plan/plan.h"
 #include "run/log/progress.h"
 #include "run/log/run_folder.h"
@@ -223,8 +223,7 @@ static void log_round(Serving *s, const ServerRound *r) {
                                               .norm = r->norm,
                                               .ms = r->ms,
                                               .tokens_per_s = rate,
-                                              .loss = r->loss,
-                                              .fragments = server_fragments(s->server)});
+                                              .loss = r->loss});
     progress_note("round %lld/%lld  %5.1f%% | loss %.4f | norm %.3g | %d island%s | %.1fk tok/s | %s",
                   (long long)r->round, (long long)(c->run.steps / c->outer.every),
                   100.0 * (double)r->step / (double)c->run.steps, r->loss, r->norm, r->islands,

@@ -3,7 +3,7 @@
 # and 10 ms each way between them (test/hosts/thin_link.c), one thread a host. The step rate of two islands, or of one
 # job of two ranks, against that of two islands that exchange nothing. The server stands on one of the hosts. Needs the
 # text of `make demo`, and a quiet machine; a row takes three minutes at most.
-#   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|streaming|ends|turns...]     none: all; a line each in test/results/islands.jsonl
+#   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|ends...]     none: all; a line each in test/results/islands.jsonl
 #   RECORD=0: prints, keeps nothing; MBIT=7: a link of so many Mbit/s, for a machine whose steps take longer;
 #   ROUNDS=2, ALONE=200: so many rounds, and steps without exchange, for a shorter row
 . "$(dirname "$0")/../hosts/hosts.sh"
@@ -12,24 +12,21 @@ export CONFIG=$PWD/configs/demo-gpt2.json
 QUIET="eval.every=0 sample.every=0 checkpoint.every=0 log.tensorboard=false"
 AT=10.77.0.1:4300 SCALE="${MBIT:+MBIT=$MBIT }${ROUNDS:+ROUNDS=$ROUNDS }${ALONE:+ALONE=$ALONE }" MBIT=${MBIT:-20} ALONE=${ALONE:-400}
 
-# rate KIND FIRST RUN [LEFT_OUT]: steps a second from the first line of that kind at step FIRST or later to the last
-# one, or to the one LEFT_OUT before it. waited RUN LEFT_OUT: the share of this time, over rounds, that training waited.
+# rate KIND FIRST RUN: steps a second from the first line of that kind at step FIRST or later to the last one. waited
+# RUN: the share of this time, over rounds, that training waited.
 rate() {
     python3 - "$@" <<'PY'
 import json, sys
-kind, first, run, left_out = (sys.argv[1:] + ["0"])[:4]
+kind, first, run = sys.argv[1:]
 lines = [json.loads(line) for line in open(f"{run}/metrics.jsonl")]
 lines = [line for line in lines if line["kind"] == kind and line["step"] >= int(first)]
-lines = lines[:len(lines) - int(left_out)]
 print((lines[-1]["step"] - lines[0]["step"]) / (lines[-1]["time"] - lines[0]["time"]))
 PY
 }
 waited() {
     python3 - "$@" <<'PY'
 import json, sys
-run, left_out = sys.argv[1:]
-lines = [json.loads(line) for line in open(f"{run}/metrics.jsonl") if '"outer"' in line]
-lines = lines[1:len(lines) - int(left_out)]
+lines = [json.loads(line) for line in open(f"{sys.argv[1]}/metrics.jsonl") if '"outer"' in line][1:]
 print("%.4f" % (sum(line["waited_ms"] for line in lines) / sum(line["ms"] for line in lines)))
 PY
 }
@@ -42,14 +39,13 @@ on_both() {
     for job in $jobs; do wait "$job" || { tail -n 3 "$WORK/$name".host?.out >&2; return 1; }; done
 }
 # islands NAME H ROUNDS WORDS...: prints the islands' steps a second, from the end of the first round to the end of the
-# last. $LEFT_OUT=1: to the end of the last but one, because the last round of a stream sends and fetches everything
-# again.
+# last.
 islands() {
     local name=$1 every=$2 words server; shift 2
     words="run.steps=$(($1 * every)) outer.server=$AT outer.key=$WORK/outer.key outer.every=$every ${*:2}"
     (on_host hostA "$TRAIN" serve "$CONFIG" run.dir="$WORK/$name" outer.least_islands=2 outer.linger_minutes=0 $QUIET $words > "$WORK/$name.out" 2>&1) & server=$!
     until grep -qs "^serving " "$WORK/$name.out"; do kill -0 $server 2> /dev/null || { cat "$WORK/$name.out" >&2; return 1; }; sleep 0.1; done
-    on_both "$name" $words && wait $server && rate outer 1 "$WORK/$name.hostB" "$LEFT_OUT" && waited "$WORK/$name.hostB" "$LEFT_OUT" > "$WORK/waited"
+    on_both "$name" $words && wait $server && rate outer 1 "$WORK/$name.hostB" && waited "$WORK/$name.hostB" > "$WORK/waited"
 }
 # alone NAME: the rate of two islands that exchange nothing.
 alone() { on_both "$1" run.steps=$ALONE && rate train 50 "$WORK/$1.hostB"; }
@@ -77,36 +73,25 @@ PY
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh ends" what="outer.compress=$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         wait_ms="$ms" load_before="$before"
 }
-# turns: the share of the time that training waits for fragments.
-turns() {
-    local share rate
-    LEFT_OUT=1; rate=$(islands turns 50 "${ROUNDS:-8}" outer.stream=true) || return 1
-    share=$(cat "$WORK/waited")
-    printf 'streaming DiLoCo, H=50, %.2f steps/s: training waits %s of the time\n' "$rate" "$share"
-    [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="${SCALE}test/bench/bench_islands.sh turns" what="streaming DiLoCo, H=50, $MBIT Mbit/s" \
-        link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" waits_share="$share" steps_per_s="$rate" load_before="$before"
-}
 parallel() { # a rank has the batch of an island
     two_hosts 1 $QUIET run.dir="$WORK/parallel" run.steps=${1:-20} batch.global_tokens=3072 > "$WORK/parallel.out" 2>&1 || { tail -n 3 "$WORK/parallel.out" >&2; return 1; }
     rate train 4 "$WORK/parallel"
 }
 
 thin_cable "$MBIT" 10 || exit 1
-[ $# -gt 0 ] || set -- diloco bf16 int8 streaming parallel ends
+[ $# -gt 0 ] || set -- diloco bf16 int8 parallel ends
 for name in "$@"; do
     read -r before _ < /proc/loadavg
-    if [ "$name" = turns ]; then turns || STATUS=1; continue; fi
     if [ "$name" = ends ]; then
-        for each in none bf16 int8; do LEFT_OUT=0; ends "ends.$each" $each || STATUS=1; done
+        for each in none bf16 int8; do ends "ends.$each" $each || STATUS=1; done
         continue
     fi
     first=$(alone "$name.before") || { STATUS=1; continue; }
-    LEFT_OUT=0; rm -f "$WORK/waited"; [ "$name" != streaming ] || LEFT_OUT=1
+    rm -f "$WORK/waited"
     case $name in
     diloco)    what="two islands, DiLoCo, H=500";              got=$(islands $name 500 "${ROUNDS:-3}") ;;
     bf16)      what="two islands, DiLoCo, H=500, bf16 deltas"; got=$(islands $name 500 "${ROUNDS:-3}" outer.compress=bf16) ;;
     int8)      what="two islands, DiLoCo, H=500, int8 deltas"; got=$(islands $name 500 "${ROUNDS:-3}" outer.compress=int8) ;;
-    streaming) what="two islands, streaming DiLoCo, H=50";     got=$(islands $name 50 "${ROUNDS:-20}" outer.stream=true) ;;
     parallel)  what="one job of two ranks, data parallel";     got=$(parallel) ;;
     short)     what="two islands, H=20, a short trial";        got=$(islands $name 20 4) ;;
     *)         echo "bench_islands: no row $name" >&2; exit 64 ;;

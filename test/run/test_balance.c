@@ -1,6 +1,6 @@
 /* test_balance.c - which rank computes how many micro-batches of a step. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
-#include "run/balance.h"
+#include "run/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

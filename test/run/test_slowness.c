@@ -1,5 +1,5 @@
 /* test_slowness.c - when a run prints that its steps stay slow. */
-#include "run/slowness.h"
+#include "run/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* test_stragglers.c - which rank is found slow, from the medians of all ranks. */
-#include "run/stragglers.h"
+#include "run/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -345,11 +345,11 @@ static void rounds_are_kept(void **state) {
     for (int r = 1; r <= 3; r++)
         metrics_outer(m, &(OuterMetrics){.round = r, .step = 10 * r, .tokens = 640 * r, .islands = 2, .norm = 0.5, .ms = 250,
                                          .tokens_per_s = NAN, .loss = 2.25});
-    metrics_outer(m, &(OuterMetrics){.round = 4, .step = 40, .tokens = 2560, .islands = 2, .norm = 0.5, .fragments = 3,
+    metrics_outer(m, &(OuterMetrics){.round = 4, .step = 40, .tokens = 2560, .islands = 2, .norm = 0.5,
                                      .waited_ms = 12.5, .sent = 4096, .received = 4097});
     metrics_close(m);
     char *text = read_text(path);
-    assert_non_null(strstr(text, "\"staleness\":0,\"fragments\":3,\"waited_ms\":12.5,\"sent_bytes\":4096,"
+    assert_non_null(strstr(text, "\"staleness\":0,\"waited_ms\":12.5,\"sent_bytes\":4096,"
                                  "\"received_bytes\":4097,\"norm\":0.5,"));
     assert_non_null(strstr(text, "{\"kind\":\"outer\",\"round\":1,\"step\":10,\"islands\":2,\"staleness\":0,\"norm\":0.5,\"ms\":250,"
                                  "\"tokens_per_s\":null,\"tokens\":640,\"loss\":2.25,\"time\":"));

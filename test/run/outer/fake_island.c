@@ -2,14 +2,10 @@
  * and its deltas are one number. It prints what it is told, a line each.
  *
  *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [hold] [key=value ...]
- *               [bad=nan|far|short|frame|moments|given|get|change|late|turn]
- *               [updates=N] [wants] [gift=half|nan|negative|short|never]
+ *               [bad=nan|far|short|frame|change]
  *
  * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
- * round; hold: takes a lease and is silent; updates: of its moments, m 0.5 and v 0.25; wants: another's, and says that it
- * is alive; gift: what is wrong with those that it gives (never: it says that it is alive, and gives none). With
- * outer.stream=true it sends the first fragment, and waits; bad=late: another one; bad=turn: the TURN of another. Ends
- * with the code that it is refused with, or 77 when the server is lost.
+ * round; hold: takes a lease and is silent. Ends with the code that it is refused with, or 77 when the server is lost.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -23,15 +19,14 @@
 #include "data/dataset.h"
 #include "model/params.h"
 #include "run/config/config.h"
-#include "run/outer/hello_data.h"
 #include "run/outer/messages.h"
 
 static struct {
-    const char *id, *bad, *gift;
+    const char *id, *bad;
     double      delta;
-    int64_t     rounds, steps, updates;
-    int         hold, wants;
-} asked = {.bad = "", .gift = "", .delta = 0.01, .rounds = -1, .steps = -1};
+    int64_t     rounds, steps;
+    int         hold;
+} asked = {.bad = "", .delta = 0.01, .rounds = -1, .steps = -1};
 
 static Config   config;
 static Channel *server;
@@ -48,20 +43,22 @@ static FrameHeader next(const void **payload) {
             printf("lost %s\n", channel_fault(server));
             exit(EXIT_PEER);
         }
-        if (got == 0 && asked.wants) message_send(server, MESSAGE_PING, 0, NULL, 0);
         if (got == 0) channel_wait(&server, 1, -1, 50.0);
         if (got == 0 || h.kind == MESSAGE_PING) continue;
         CHECK(message_check(&h, FROM_SERVER, fault), "the server %s", fault);
         if (h.kind != MESSAGE_REFUSE) return h;
         Refuse refuse;
-        CHECK(refuse_read((const char *)*payload, h.payload_bytes, &refuse, fault), "the server %s", fault);
+        CHECK(message_read(MESSAGE_REFUSE, *payload, h.payload_bytes, &refuse, fault), "the server %s", fault);
         printf("refused %d %s\n", refuse.code, refuse.why);
         exit(refuse.code);
     }
 }
 
-static void say(MessageKind kind, int64_t round, const char *text, size_t bytes) {
+static void say(MessageKind kind, int64_t round, const void *m) {
+    size_t bytes;
+    char  *text = message_write(kind, m, &bytes);
     while (message_send(server, kind, round, text, bytes) == 0) channel_wait(&server, 1, -1, 50.0);
+    free(text);
 }
 
 static void say_hello(void) {
@@ -69,18 +66,15 @@ static void say_hello(void) {
                                     config.model.shape.vocab_size);
     HelloData *data = hello_data(&train);
     Hello      hello = {.protocol = CHANNEL_PROTOCOL, .ranks = 1, .config = config_to_json(&config), .data = data,
-                        .data_files = train.shards, .elems = elems, .samples = train.samples,
-                        .updates = asked.updates, .wants_moments = asked.wants};
-    size_t     bytes;
+                        .data_files = train.shards, .elems = elems, .samples = train.samples};
     snprintf(hello.island, sizeof hello.island, "%s", asked.id);
-    char *text = hello_write(&hello, &bytes);
-    say(MESSAGE_HELLO, 0, text, bytes);
+    say(MESSAGE_HELLO, 0, &hello);
     cJSON_Delete(hello.config);
-    free(text), free(data);
+    free(data);
     dataset_close(&train);
 }
 
-/* Fetches x, or moments. */
+/* Fetches x, or its change. */
 static void fetch(MessageKind kind, int64_t round) {
     FrameHeader get = {.kind = (uint8_t)kind, .round = round, .elems = elems};
     const void *payload;
@@ -116,88 +110,12 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
         delta[0] = saved;
     }
     free(delta);
-    char text[MESSAGE_TEXT];
-    End  end = {o->round, samples, samples * config.batch.seq_len, value * value * (double)elems, 2.0, o->lease};
-    say(MESSAGE_END, o->round, text, end_write(&end, text));
-}
-
-/* Sends `count` values of a moment in several frames. */
-static void send_moment(MessageKind kind, int64_t round, int64_t count, float value) {
-    static float values[5000];
-    for (int i = 0; i < 5000; i++) values[i] = value;
-    for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < 5000 ? count - at : 5000;
-        FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_F32, .round = round, .offset = at, .elems = n,
-                         .payload_bytes = (uint32_t)(4 * n)};
-        while (channel_send(server, h, values) == 0) channel_wait(&server, 1, -1, 50.0);
-    }
-}
-
-static void stay_silent(int says_ping) {
-    const void *payload;
-    FrameHeader h;
-    for (;;) {
-        if (says_ping) message_send(server, MESSAGE_PING, 0, NULL, 0);
-        channel_wait(&server, 1, -1, 50.0);
-        if (channel_next(server, &h, &payload) < 0) exit(EXIT_PEER);
-        usleep(50000);
-    }
-}
-
-static void give_moments(int64_t round) {
-    char  text[MESSAGE_TEXT];
-    Given given = {asked.updates};
-    if (!strcmp(asked.gift, "never")) stay_silent(1);
-    send_moment(MESSAGE_M, round, !strcmp(asked.gift, "half") ? elems / 2 : elems, !strcmp(asked.gift, "nan") ? NAN : 0.5f);
-    if (!strcmp(asked.gift, "half")) stay_silent(0);
-    send_moment(MESSAGE_V, round, elems - !strcmp(asked.gift, "short"), !strcmp(asked.gift, "negative") ? -0.25f : 0.25f);
-    say(MESSAGE_GIVEN, round, text, given_write(&given, text));
-}
-
-/* Returns 0 if the lease belongs to another island. */
-static int take_moments(int64_t round) {
-    FrameHeader h;
-    const void *payload;
-    Moments     moments;
-    char        fault[MESSAGE_FAULT_BYTES];
-    do h = next(&payload);
-    while (h.kind != MESSAGE_MOMENTS);
-    CHECK(moments_read((const char *)payload, h.payload_bytes, &moments, fault), "the server %s", fault);
-    printf("moments %" PRId64 " later %d\n", moments.updates, moments.is_later);
-    if (moments.updates) fetch(MESSAGE_GET_M, round), fetch(MESSAGE_GET_V, round);
-    return !moments.is_later;
-}
-
-static int is_bad(const char *how) { return !strcmp(asked.bad, how); }
-
-/* For outer.stream: sends a fragment, then its TURN. */
-static void send_fragment(int64_t round) {
-    Fragment f = fragment_of(elems, fragments_count(elems, config.outer.every), FRAGMENTS_AHEAD * is_bad("late"));
-    int64_t  n = f.end - f.first - is_bad("short");
-    float   *delta = malloc(sizeof *delta * (size_t)n);
-    char     text[MESSAGE_TEXT];
-    Turn     turn = {round, FRAGMENTS_AHEAD * is_bad("turn"), 1};
-    CHECK(delta, "no memory");
-    for (int64_t i = 0; i < n; i++) delta[i] = is_bad("nan") ? NAN : (float)asked.delta;
-    FrameHeader h = {.kind = MESSAGE_FRAGMENT, .type = FRAME_F32, .round = round, .offset = f.first, .elems = n,
-                     .payload_bytes = (uint32_t)(4 * n)};
-    while (channel_send(server, h, delta) == 0) channel_wait(&server, 1, -1, 50.0);
-    free(delta);
-    say(MESSAGE_TURN, round, text, turn_write(&turn, text));
-}
-
-static void take_turned(const void *payload, size_t bytes) {
-    Turned t;
-    char   fault[MESSAGE_FAULT_BYTES];
-    CHECK(turned_read((const char *)payload, bytes, &t, fault), "the server %s", fault);
-    printf("turned %d round %" PRId64 " islands %d\n", t.fragment, t.round, t.islands);
-    fetch(MESSAGE_GET, t.round);
+    End end = {o->round, samples, samples * config.batch.seq_len, value * value * (double)elems, 2.0, o->lease};
+    say(MESSAGE_END, o->round, &end);
 }
 
 static void leave(int64_t samples) {
-    char text[MESSAGE_TEXT];
-    Bye  bye = {samples};
-    say(MESSAGE_BYE, 0, text, bye_write(&bye, text));
+    say(MESSAGE_BYE, 0, &(Bye){samples});
     channel_flush(server, 5000.0);
     channel_end(server);
     const void *payload;
@@ -210,23 +128,16 @@ static void leave(int64_t samples) {
 static void take_lease(const void *payload, size_t bytes, int is_first) {
     Open o;
     char fault[MESSAGE_FAULT_BYTES];
-    CHECK(open_read((const char *)payload, bytes, &o, fault), "the server %s", fault);
-    static const char *const moments[] = {"keeps", "gives", "takes"};
-    printf("open %" PRId64 " step %" PRId64 " steps %" PRId64 " first %" PRId64 " samples %" PRId64 " islands %d %s\n",
-           o.round, o.step, o.steps, o.first, o.samples, o.islands, moments[o.moments]);
-    if (o.moments == OPEN_GIVE) give_moments(o.round);
-    if (o.moments == OPEN_TAKE && !take_moments(o.round)) return;
+    CHECK(message_read(MESSAGE_OPEN, payload, bytes, &o, fault), "the server %s", fault);
+    printf("open %" PRId64 " step %" PRId64 " steps %" PRId64 " first %" PRId64 " samples %" PRId64 " islands %d\n",
+           o.round, o.step, o.steps, o.first, o.samples, o.islands);
     fetch(MESSAGE_GET, o.round);
     if (is_first && !strcmp(asked.bad, "frame")) {
         FrameHeader h = {.kind = MESSAGE_OPEN, .round = o.round, .payload_bytes = 2};
         CHECK(channel_send(server, h, "{}") == 1, "no room");
     }
-    if (is_first && is_bad("moments")) send_moment(MESSAGE_M, o.round, 10, 0.5f);
-    if (is_first && is_bad("given")) say(MESSAGE_GIVEN, o.round, "{\"updates\":1}", 13);
-    if (is_first && is_bad("get")) fetch(MESSAGE_GET_M, o.round);
-    if (is_first && is_bad("change")) fetch(MESSAGE_GET_CHANGE, o.round);
-    if (config.outer.stream) send_fragment(o.round);
-    if (asked.hold || config.outer.stream) return;
+    if (is_first && !strcmp(asked.bad, "change")) fetch(MESSAGE_GET_CHANGE, o.round);
+    if (asked.hold) return;
     int is_last = asked.rounds-- == 1;
     int64_t unit = config.batch.global_tokens / config.batch.seq_len,
             samples = is_last && asked.steps >= 0 ? asked.steps * unit : o.samples;
@@ -237,7 +148,7 @@ static void take_lease(const void *payload, size_t bytes, int is_first) {
 static void take_closed(const void *payload, size_t bytes) {
     Closed c;
     char   fault[MESSAGE_FAULT_BYTES];
-    CHECK(closed_read((const char *)payload, bytes, &c, fault), "the server %s", fault);
+    CHECK(message_read(MESSAGE_CLOSED, payload, bytes, &c, fault), "the server %s", fault);
     printf("closed %" PRId64 " islands %d norm %.6g staleness %" PRId64 " done %d\n", c.round, c.islands, c.norm,
            c.staleness, c.is_done);
     if (!c.is_done) return;
@@ -251,9 +162,6 @@ static int take_own(const char *word) {
     if (!strncmp(word, "rounds=", 7)) return asked.rounds = atoll(word + 7), 1;
     if (!strncmp(word, "steps=", 6)) return asked.steps = atoll(word + 6), 1;
     if (!strncmp(word, "bad=", 4)) return asked.bad = word + 4, 1;
-    if (!strncmp(word, "gift=", 5)) return asked.gift = word + 5, 1;
-    if (!strncmp(word, "updates=", 8)) return asked.updates = atoll(word + 8), 1;
-    if (!strcmp(word, "wants")) return asked.wants = 1;
     return !strcmp(word, "hold") ? asked.hold = 1 : 0;
 }
 
@@ -282,10 +190,9 @@ int main(int argc, char **argv) {
         FrameHeader h = next(&payload);
         if (h.kind == MESSAGE_WELCOME) {
             Welcome w;
-            CHECK(welcome_read((const char *)payload, h.payload_bytes, &w, why), "the server %s", why);
+            CHECK(message_read(MESSAGE_WELCOME, payload, h.payload_bytes, &w, why), "the server %s", why);
             printf("welcome %d round %" PRId64 " elems %" PRId64 "\n", w.number, w.round, w.elems);
         }
-        if (h.kind == MESSAGE_TURNED) take_turned(payload, h.payload_bytes);
         if (h.kind == MESSAGE_CLOSED) take_closed(payload, h.payload_bytes);
         if (h.kind == MESSAGE_OPEN) take_lease(payload, h.payload_bytes, first), first = 0;
     }

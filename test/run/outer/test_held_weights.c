@@ -1,7 +1,7 @@
 /* test_held_weights.c - x as an island holds it: both sides have equal bits, and what rounding takes away is not
  * lost. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
-#include "run/outer/held_weights.h"
+#include "run/outer/rule.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,10 +12,7 @@
 
 #include <cmocka.h>
 
-#include "run/outer/round_change.h"
-
 enum { FIRST = 3072, ELEMS = 3 * INT8_BLOCK + 1001, CUT = 2 * INT8_BLOCK, MOVES = 30, RESTS = 6 };
-static const Fragment PART = {FIRST, FIRST + ELEMS};
 
 static float x[ELEMS], island[ELEMS], change[ELEMS];
 static char  payload[4 * ELEMS];
@@ -28,7 +25,7 @@ static float step_of(int move, int64_t i) {
 static HeldWeights begin(FrameType type) {
     HeldWeights h;
     for (int64_t i = 0; i < ELEMS; i++) x[i] = sinf((float)i);
-    assert_true(held_begin(&h, type, PART));
+    assert_true(held_begin(&h, type, FIRST, ELEMS));
     assert_false(held_is_whole(&h));
     held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* pieces arrive in any order */
     assert_false(held_is_whole(&h));

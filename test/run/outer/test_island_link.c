@@ -36,7 +36,7 @@ static void talk(Link *l, Channel *server, FrameHeader *asked) {
     link_keep(l);
 }
 
-static void send_piece(Channel *server, FrameHeader asked) {
+static void send_chunk(Channel *server, FrameHeader asked) {
     static float values[MESSAGE_ELEMS];
     FrameHeader  h = {.kind = MESSAGE_X, .type = FRAME_F32, .round = asked.round, .offset = asked.offset, .elems = asked.elems,
                       .payload_bytes = (uint32_t)(4 * asked.elems)};
@@ -44,7 +44,7 @@ static void send_piece(Channel *server, FrameHeader asked) {
     assert_int_equal(channel_send(server, h, values), 1);
 }
 
-/* An island is asked to stop while its weights arrive. A piece waits to be read, and after it the answer to its last
+/* An island is asked to stop while its weights arrive. A chunk waits to be read, and after it the answer to its last
  * PING. */
 static void what_is_given_up_hides_nothing(void **state) {
     enum { ELEMS = 3000 };
@@ -58,9 +58,9 @@ static void what_is_given_up_hides_nothing(void **state) {
     link_fetch(&l, MESSAGE_GET, 7);
     talk(&l, server, &asked);
     assert_true(asked.kind == MESSAGE_GET && asked.round == 7 && asked.offset == 0 && asked.elems == ELEMS);
-    send_piece(server, asked);
-    for (int i = 0; !l.fetch.has_piece && i < 100; i++) talk(&l, server, &asked);
-    assert_true(l.fetch.has_piece && l.fetch.piece[ELEMS - 1] == ELEMS - 1);
+    send_chunk(server, asked);
+    for (int i = 0; !l.fetch.has_chunk && i < 100; i++) talk(&l, server, &asked);
+    assert_true(l.fetch.has_chunk && l.fetch.chunk[ELEMS - 1] == ELEMS - 1);
     int64_t answers = l.answers;
     link_ping(&l);
     talk(&l, server, &asked);
@@ -71,10 +71,10 @@ static void what_is_given_up_hides_nothing(void **state) {
     link_fetch(&l, MESSAGE_GET, 8); /* given up before it arrives */
     for (int i = 0; asked.round != 8 && i < 100; i++) talk(&l, server, &asked);
     link_give_up(&l);
-    send_piece(server, asked);
+    send_chunk(server, asked);
     link_ping(&l);
     for (int i = 0; l.answers < l.pings && i < 100; i++) talk(&l, server, &asked);
-    assert_true(l.answers == l.pings && !l.fetch.has_piece && !l.is_broken);
+    assert_true(l.answers == l.pings && !l.fetch.has_chunk && !l.is_broken);
     link_destroy(&l);
     channel_close(server);
 }

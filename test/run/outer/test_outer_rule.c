@@ -1,5 +1,5 @@
 /* test_outer_rule.c - the server's arithmetic compared with float64, and equal bits each time. */
-#include "run/outer/outer_rule.h"
+#include "run/outer/rule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

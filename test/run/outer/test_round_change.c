@@ -2,7 +2,7 @@
  * away is not lost. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
-#include "run/outer/round_change.h"
+#include "run/outer/rule.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -60,9 +60,9 @@ static void follow(OuterCompress compress, double far) {
     RoundChange c = round_change_create(&p.config, &p.served);
     assert_int_equal(c.round, -1);
     for (int round = 0; round < ROUNDS; round++) {
-        round_change_begin(&c, &p.served, server_weights_all(&p.served));
+        round_change_begin(&c, &p.served);
         for (int64_t i = 0; i < ELEMS; i++) p.memory[i] -= step_of(round, i), p.want[i] -= step_of(round, i);
-        round_change_end(&c, &p.served, server_weights_all(&p.served), round + 1);
+        round_change_end(&c, &p.served, round + 1);
         assert_int_equal(c.round, round + 1);
         take_change(&p, &c);
         assert_memory_equal(p.island, p.memory, ELEMS * sizeof *p.island);
@@ -80,43 +80,6 @@ static void follow(OuterCompress compress, double far) {
  * of the largest of its block. */
 static void bf16_changes_follow(void **state) { (void)state, follow(COMPRESS_BF16, 0.0515 / 256 + 1e-5); }
 static void int8_changes_follow(void **state) { (void)state, follow(COMPRESS_INT8, 0.0515 / 254 + 1e-5); }
-
-/* Fragments change one after another. What an island that leaves has not sent is added to the next change of each
- * fragment. */
-static void fragments_change_alone(void **state) {
-    (void)state;
-    enum { FRAGMENTS = 3 };
-    Part   p;
-    double most = 0.0;
-    part_begin(&p, COMPRESS_BF16);
-    RoundChange c = round_change_create(&p.config, &p.served);
-    float      *d = malloc(ELEMS * sizeof *d), *before = malloc(ELEMS * sizeof *before);
-    assert_true(d && before);
-    for (int64_t i = 0; i < ELEMS; i++) d[i] = step_of(1, i);
-    for (int turn = 0; turn < 2 * FRAGMENTS; turn++) {
-        Fragment in = fragment_of(ELEMS, FRAGMENTS, turn % FRAGMENTS), f = {FIRST + in.first, FIRST + in.end};
-        memcpy(before, p.memory, ELEMS * sizeof *before);
-        if (turn == FRAGMENTS) round_change_owe(&c, d, 0.5);
-        assert_memory_equal(before, p.memory, ELEMS * sizeof *before); /* islands hold x */
-        round_change_begin(&c, &p.served, f);
-        for (int64_t i = in.first; i < in.end; i++) p.memory[i] -= step_of(2, i);
-        round_change_end(&c, &p.served, f, turn);
-        frame_unpack(c.type, p.change, round_change_frame(&c, f.first, f.end - f.first), f.end - f.first);
-        round_change_add(before + in.first, p.change, in.end - in.first);
-        assert_memory_equal(before, p.memory, ELEMS * sizeof *before); /* nothing outside of the fragment changes */
-    }
-    for (int64_t i = 0; i < ELEMS; i++) before[i] = p.memory[i] + c.rest[i];
-    round_change_settle(&c, &p.served);
-    assert_memory_equal(before, p.memory, ELEMS * sizeof *before);
-    for (int64_t i = 0; i < ELEMS; i++) {
-        assert_true(c.rest[i] == 0.0f);
-        most = fmax(most, fabs(p.memory[i] - (p.want[i] - 2.0 * step_of(2, i) - 0.5 * d[i])));
-    }
-    assert_true(most <= 1e-6);
-    free(d), free(before);
-    round_change_destroy(&c);
-    part_end(&p);
-}
 
 static void frames_are_asked_for_whole(void **state) {
     (void)state;
@@ -146,7 +109,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_changes_follow),
         cmocka_unit_test(int8_changes_follow),
-        cmocka_unit_test(fragments_change_alone),
         cmocka_unit_test(frames_are_asked_for_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

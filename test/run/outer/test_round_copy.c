@@ -2,7 +2,7 @@
  * nothing of a delta. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
-#include "run/outer/round_copy.h"
+#include "run/outer/island_link.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static void take_in_pieces(RoundCopy *c, int64_t elems) {
     for (int64_t e = 0; e < elems; e++) values[e] = (float)e;
     for (int64_t at = 0, n = 1; at < elems; at += n, n = (n * 7 + 5) % 4099 + 1) {
         if (n > elems - at) n = elems - at;
-        round_copy_take(c, at, values + at, n);
+        round_copy_take(c, ROUND_X, at, values + at, n);
     }
     free(values);
 }
@@ -41,7 +41,7 @@ static void check_rank(int ranks, int rank, int tensor, int tensor_rank, int sta
     RoundCopy c = {.optimizer = &o};
     z.spec = (ShardsSpec){.ranks = ranks, .rank = rank};
     list_spans(&z);
-    assert_true(round_copy_bytes(&z.layout, stage, FRAME_F32, ROUND_STREAMS) >= sizeof(float) * (size_t)shards_state_elems(&z));
+    assert_true(round_copy_bytes(&z.layout, stage, FRAME_F32) >= sizeof(float) * (size_t)shards_state_elems(&z));
     c.x = calloc((size_t)shards_state_elems(&z), sizeof *c.x);
     c.taken = calloc((size_t)z.spans, sizeof *c.taken);
     take_in_pieces(&c, z.layout.elems);
@@ -63,58 +63,6 @@ static void every_element_has_its_place(void **state) {
     for (int tensor = 1; tensor <= 4; tensor++)
         for (int ranks = 1; ranks <= 3; ranks++)
             for (int stage = 0; stage <= 1; stage++) check_rank(ranks, ranks - 1, tensor, tensor / 2, stage);
-}
-
-/* Returns a number for each element of the model, for one kind of tensor. */
-static float number(int64_t element, int kind) { return sinf((float)(element % 1013 + 1) * (float)kind) * 0.5f; }
-
-/* changes: the new x arrives as a change of the old x. */
-static void check_return(int ranks, int rank, int tensor, int tensor_rank, int stage, int changes) {
-    Shards    z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, tensor, tensor_rank, NULL, 1, 0}), .stage = stage};
-    Stream    stream = stream_create(0);
-    Optimizer o = {.shards = &z, .on_host = 1};
-    RoundCopy c = {.optimizer = &o, .stream = &stream};
-    z.spec = (ShardsSpec){.ranks = ranks, .rank = rank};
-    list_spans(&z);
-    int64_t  elems = shards_state_elems(&z), first = z.layout.elems / 3, end = z.layout.elems / 2;
-    float   *memory = calloc((size_t)(2 * elems + MESSAGE_ELEMS + 2 * (end - first)), sizeof *memory), *values, *was;
-    c.x = memory, c.block = memory + 2 * elems, values = c.block + MESSAGE_ELEMS, was = values + (end - first);
-    o.master = tensor_1d(memory + elems, F32, elems);
-    for (int which = 0; which < 2; which++) /* x, then masters */
-        for (int i = 0; i < z.spans; i++) {
-            float *to = (float *)shards_state_view(&z, which ? o.master : tensor_1d(c.x, F32, elems), z.span[i]).data;
-            for (int64_t at = 0; at < z.span[i].elems; at++)
-                to[at] = number(layout_extent(&z.layout, &z.span[i], at).offset, 1 + which);
-        }
-    for (int64_t e = first; e < end; e++) {
-        was[e - first] = number(e, 4);
-        values[e - first] = changes ? number(e, 5) : number(e, 3);
-    }
-    round_copy_return(&c, first, values, end - first, changes ? was : NULL);
-    for (int i = 0; i < z.spans; i++) {
-        const float *x = (float *)shards_state_view(&z, tensor_1d(c.x, F32, elems), z.span[i]).data;
-        const float *master = (float *)shards_state_view(&z, o.master, z.span[i]).data;
-        for (int64_t at = 0; at < z.span[i].elems; at++) {
-            int64_t e = layout_extent(&z.layout, &z.span[i], at).offset;
-            int     is_in = e >= first && e < end;
-            float   now = !is_in ? number(e, 1) : changes ? number(e, 4) + number(e, 5) : number(e, 3);
-            assert_true(x[at] == now);
-            double wanted = number(e, 2) + (is_in ? (double)now - number(e, 1) : 0.0);
-            assert_true(fabs(master[at] - wanted) <= 2e-7);
-        }
-    }
-    free(memory);
-    free(z.span);
-    stream_destroy(&stream);
-    layout_destroy(&z.layout);
-}
-
-/* On any grid x becomes the server's, and masters keep their distance to it. */
-static void steps_under_way_are_kept(void **state) {
-    (void)state;
-    for (int tensor = 1; tensor <= 4; tensor++)
-        for (int ranks = 1; ranks <= 3; ranks++)
-            for (int way = 0; way < 4; way++) check_return(ranks, ranks - 1, tensor, tensor / 2, way / 2, way % 2);
 }
 
 /* Over many rounds the sum of the deltas arrives, except for the rest kept of the last one. */
@@ -149,7 +97,6 @@ static void rounding_is_made_up_for(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_element_has_its_place),
-                                       cmocka_unit_test(steps_under_way_are_kept),
                                        cmocka_unit_test(rounding_is_made_up_for)};
     return cmocka_run_group_tests_name("round_copy", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* test_server_peers.c - connections on which nobody has proven the key: they use only their places. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
-#include "run/outer/server_peers.h"
+#include "run/outer/server_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

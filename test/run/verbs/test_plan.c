@@ -15,7 +15,7 @@
 #include "data/shard.h"
 #include "data/loader.h"
 #include "run/plan/plan.h"
-#include "run/outer/outer_rule.h"
+#include "run/outer/rule.h"
 #include "run/plan/serve_memory.h"
 #include "run/verbs/verbs.h"
 #include "test/run/lib/child.h"
@@ -72,15 +72,11 @@ static void a_server_is_counted(void **state) {
     serve_weights_destroy(&w);
     assert_int_equal(own.copy, 12 * held);
     assert_int_equal(own.deltas, 3 * 4 * P);
-    assert_int_equal(own.moments, 0);
     assert_int_equal(own.all, own.weights + own.copy + 12 * P);
-    c.outer.moments = MOMENTS_PEER;
-    assert_int_equal(serve_bytes(&c, 0).moments, 8 * P);
-    assert_int_equal(serve_bytes(&c, 0).all, own.all + 8 * P);
-    assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all + 8 * P);
+    assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all);
     c.outer.compress = COMPRESS_BF16; /* what rounding took, and the change */
     assert_int_equal(serve_bytes(&c, 0).changes, 6 * P);
-    assert_int_equal(serve_bytes(&c, 0).all, own.all + 14 * P);
+    assert_int_equal(serve_bytes(&c, 0).all, own.all + 6 * P);
     c.outer.wait = WAIT_NONE; /* what each island holds */
     assert_int_equal(serve_bytes(&c, 0).changes, 3 * 4 * P);
     c.outer.server = "";

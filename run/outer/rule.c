@@ -1,0 +1,305 @@
+/* rule.c - see rule.h. */
+#include "run/outer/rule.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/xalloc.h"
+#include "layers/layers.h"
+
+/* --- arithmetic on arrays ----------------------------------------------------------------------------------------- */
+
+enum { BLOCKS = 1024 }; /* OUTER_BLOCKs of one parallel loop of outer_squares */
+
+void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems) {
+    double all = 0.0;
+    for (int k = 0; k < islands; k++) all += weight[k];
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) {
+        double sum = 0.0;
+        for (int k = 0; k < islands; k++) sum += weight[k] * delta[k][i];
+        mean[i] = (float)(sum / all);
+    }
+}
+
+void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems) {
+    double eta = rule.learning_rate, mu = rule.momentum;
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) {
+        double moved = mu * v[i] + d[i];
+        v[i] = (float)moved;
+        x[i] = (float)(x[i] - eta * (d[i] + mu * moved));
+    }
+}
+
+void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems) {
+    double eta = rule.learning_rate;
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) {
+        double part = share * d[i];
+        waiting[i] = (float)(waiting[i] + part);
+        x[i] = (float)(x[i] - eta * part);
+    }
+}
+
+void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems) {
+    double eta = rule.learning_rate, mu = rule.momentum;
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) {
+        double moved = mu * v[i] + waiting[i];
+        v[i] = (float)moved;
+        x[i] = (float)(x[i] - eta * mu * moved);
+        waiting[i] = 0.0f;
+    }
+}
+
+/* Any thread may sum a block; the blocks are added in order. */
+void outer_squares(const float *d, int64_t elems, Exact *all) {
+    for (int64_t at = 0; at < elems; at += (int64_t)OUTER_BLOCK * BLOCKS) {
+        double  sum[BLOCKS] = {0};
+        int64_t left = elems - at;
+        #pragma omp parallel for
+        for (int b = 0; b < BLOCKS; b++)
+            for (int64_t i = (int64_t)b * OUTER_BLOCK; i < (int64_t)(b + 1) * OUTER_BLOCK && i < left; i++)
+                sum[b] += (double)d[at + i] * d[at + i];
+        for (int b = 0; b < BLOCKS; b++) exact_add(all, sum[b]);
+    }
+}
+
+/* --- several servers ---------------------------------------------------------------------------------------------- */
+
+int64_t outer_part_begin(int64_t elems, int part, int parts) {
+    int64_t blocks = (elems + OUTER_BLOCK - 1) / OUTER_BLOCK;
+    return part == parts ? elems : blocks * part / parts * OUTER_BLOCK;
+}
+
+int outer_servers(const char *list) {
+    int count = 1;
+    for (; *list; list++) count += *list == ',';
+    return count;
+}
+
+const char *outer_server(const char *list, int entry, char *out) {
+    for (; entry > 0; entry--) list += strcspn(list, ",") + 1;
+    snprintf(out, OUTER_ADDRESS_BYTES, "%.*s", (int)strcspn(list, ","), list);
+    return out;
+}
+
+/* --- the weights -------------------------------------------------------------------------------------------------- */
+
+/* A span of one rank is a row of the model, and rows follow each other in the flat order. */
+ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
+                                    int64_t elems) {
+    ServerWeights w = {.first = first, .elems = elems};
+    w.run = xcalloc((size_t)shards->spans, sizeof *w.run, "a list of weights");
+    for (int i = 0; i < shards->spans; i++) {
+        Span    span = shards->span[i];
+        FileExtent at = layout_extent(&shards->layout, &span, 0);
+        CHECK(at.elems == span.elems, "a server's rows are whole");
+        int64_t begin = at.offset > first ? at.offset : first, end = at.offset + at.elems;
+        if (first + elems < end) end = first + elems;
+        if (begin >= end) continue;
+        WeightsRun *run = &w.run[w.runs++];
+        *run = (WeightsRun){.offset = begin, .elems = end - begin, .decays = span.group != GROUP_VECTOR,
+                            .rate = shards->layout.param[span.param].rate};
+        for (int t = 0; t < WEIGHTS_TENSORS; t++)
+            run->at[t] = o ? (float *)optimizer_tensor(o, t, span).data + (begin - at.offset)
+                           : memory + t * elems + (begin - first);
+    }
+    return w;
+}
+
+void server_weights_destroy(ServerWeights *w) {
+    free(w->run);
+    *w = (ServerWeights){0};
+}
+
+/* Copies elements [offset, offset + elems) of a tensor to `to`, or, if that is NULL, from `from`. */
+static void copy(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to,
+                 const float *from) {
+    for (int i = 0; i < w->runs; i++) {
+        const WeightsRun *r = &w->run[i];
+        int64_t first = offset > r->offset ? offset : r->offset, end = offset + elems, until = r->offset + r->elems;
+        if (end > until) end = until;
+        if (first >= end) continue;
+        float *here = r->at[which] + (first - r->offset);
+        size_t bytes = sizeof *here * (size_t)(end - first);
+        if (to) memcpy(to + (first - offset), here, bytes);
+        else    memcpy(here, from + (first - offset), bytes);
+    }
+}
+
+void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to) {
+    copy(w, which, offset, elems, to, NULL);
+}
+
+void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems,
+                          const float *from) {
+    copy(w, which, offset, elems, NULL, from);
+}
+
+/* --- applying rules ----------------------------------------------------------------------------------------------- */
+
+static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
+    float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "the norm of a round");
+    for (int64_t at = 0; at < w->elems; at += MESSAGE_ELEMS) {
+        int64_t elems = w->elems - at < MESSAGE_ELEMS ? w->elems - at : MESSAGE_ELEMS;
+        server_weights_read(w, WEIGHTS_WAITING, w->first + at, elems, block);
+        outer_squares(block, elems, squares);
+    }
+    free(block);
+}
+
+static void step_adamw(const WeightsRun *r, const Step *step, float *d) {
+    AdamW  h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
+    Tensor x = tensor_1d(r->at[0], F32, r->elems);
+    adamw_update_host((AdamWSpan){x, tensor_1d(r->at[1], F32, r->elems), tensor_1d(r->at[2], F32, r->elems), x,
+                                  tensor_1d(d, F32, r->elems), r->decays, r->rate},
+                      h, (float)step->scale);
+}
+
+static void step_run(const Step *step, const WeightsRun *r, float *d) {
+    OuterRule rule = {step->learning_rate, step->momentum};
+    float    *x = r->at[WEIGHTS_X], *m = r->at[WEIGHTS_MOMENTUM], *waiting = r->at[WEIGHTS_WAITING];
+    switch (step->rule) {
+        case STEP_NESTEROV: outer_step(rule, x, m, d, r->elems); break;
+        case STEP_ARRIVAL:  outer_arrival(rule, x, waiting, d, step->scale, r->elems); break;
+        case STEP_MOMENTUM: outer_momentum(rule, x, m, waiting, r->elems); break;
+        case STEP_ADAMW:    step_adamw(r, step, d); break;
+        default: break; /* STEP_MEAN changes nothing */
+    }
+}
+
+void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exact *squares) {
+    if (step->rule == STEP_MEAN) outer_squares(d, w->elems, squares);
+    if (step->rule == STEP_MOMENTUM) add_squares_of_waiting(w, squares);
+    for (int i = 0; i < w->runs; i++) step_run(step, &w->run[i], d ? d + (w->run[i].offset - w->first) : NULL);
+}
+
+/* --- the change of a round ---------------------------------------------------------------------------------------- */
+
+FrameType round_change_type(const Config *c) {
+    switch (c->outer.compress) {
+        case COMPRESS_BF16: return FRAME_BF16;
+        case COMPRESS_INT8: return FRAME_INT8;
+        default: return FRAME_F32;
+    }
+}
+
+/* Returns 1 if the server keeps changes. With wait=none the islands do not begin with one x. */
+static int is_kept(const Config *c) { return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL; }
+
+/* frame_value_bytes of so many elements is also the place of the block that begins after them: all blocks but the last
+ * are full. */
+size_t round_change_bytes(const Config *c, size_t elems) {
+    return is_kept(c) ? sizeof(float) * elems + (size_t)frame_value_bytes(round_change_type(c), (int64_t)elems) : 0;
+}
+
+RoundChange round_change_create(const Config *c, const ServerWeights *w) {
+    RoundChange made = {.type = FRAME_F32, .first = w->first, .elems = w->elems, .round = -1};
+    if (!is_kept(c)) return made;
+    made.type = round_change_type(c);
+    made.rest = xcalloc((size_t)w->elems, sizeof *made.rest, "the change of a round (outer.compress)");
+    made.packed = xmalloc((size_t)frame_value_bytes(made.type, w->elems), "the change of a round (outer.compress)");
+    return made;
+}
+
+void round_change_destroy(RoundChange *c) {
+    free(c->rest);
+    free(c->packed);
+    *c = (RoundChange){0};
+}
+
+static char *payload_at(const RoundChange *c, int64_t offset) {
+    return c->packed + frame_value_bytes(c->type, offset - c->first);
+}
+
+/* Before the step: x += rest, and rest = x as it was. */
+static void begin_frame(RoundChange *c, const ServerWeights *w, int64_t offset, int64_t elems, float *x) {
+    float *rest = c->rest + (offset - c->first);
+    server_weights_read(w, WEIGHTS_X, offset, elems, x);
+    for (int64_t i = 0; i < elems; i++) {
+        float was = x[i];
+        x[i] = was + rest[i], rest[i] = was;
+    }
+    server_weights_write(w, WEIGHTS_X, offset, elems, x);
+}
+
+/* After the step: change = rounded(x - was); x = was + change; rest = what x has lost by that. */
+static void end_frame(RoundChange *c, const ServerWeights *w, int64_t offset, int64_t elems, float *x, float *change) {
+    float *was = c->rest + (offset - c->first);
+    char  *payload = payload_at(c, offset);
+    server_weights_read(w, WEIGHTS_X, offset, elems, x);
+    for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
+    frame_pack(c->type, payload, change, elems);
+    frame_unpack(c->type, change, payload, elems); /* change = what arrives at an island */
+    round_change_add(was, change, elems);
+    server_weights_write(w, WEIGHTS_X, offset, elems, was);
+    for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
+}
+
+static void each_frame(RoundChange *c, const ServerWeights *w, int ends) {
+    #pragma omp parallel for
+    for (int64_t at = 0; at < c->elems; at += MESSAGE_ELEMS) {
+        int64_t elems = c->elems - at < MESSAGE_ELEMS ? c->elems - at : MESSAGE_ELEMS;
+        float  *x = xmalloc(2 * sizeof *x * (size_t)elems, "the change of a round (outer.compress)");
+        if (ends) end_frame(c, w, c->first + at, elems, x, x + elems);
+        else      begin_frame(c, w, c->first + at, elems, x);
+        free(x);
+    }
+}
+
+void round_change_begin(RoundChange *c, const ServerWeights *w) {
+    if (c->type != FRAME_F32) each_frame(c, w, 0);
+}
+
+void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round) {
+    if (c->type == FRAME_F32) return;
+    each_frame(c, w, 1);
+    c->round = round;
+}
+
+const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t elems) {
+    int64_t from = offset - c->first, end = from + elems;
+    if (c->type == FRAME_F32 || from < 0 || elems <= 0 || end > c->elems || from % INT8_BLOCK) return NULL;
+    return end % INT8_BLOCK && end != c->elems ? NULL : payload_at(c, offset);
+}
+
+void round_change_add(float *x, const float *change, int64_t elems) {
+    for (int64_t i = 0; i < elems; i++) x[i] += change[i];
+}
+
+/* --- the weights that one island holds ---------------------------------------------------------------------------- */
+
+FrameType held_type(const Config *c) { return c->outer.wait == WAIT_NONE ? round_change_type(c) : FRAME_F32; }
+
+size_t held_bytes(const Config *c, size_t elems) { return held_type(c) == FRAME_F32 ? 0 : sizeof(float) * elems; }
+
+int held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems) {
+    *h = (HeldWeights){type, first, elems, 0, malloc(sizeof *h->x * (size_t)elems)};
+    for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN; /* not sent yet: no weight is NaN */
+    return h->x != NULL;
+}
+
+void held_forget(HeldWeights *h) {
+    free(h->x);
+    *h = (HeldWeights){0};
+}
+
+void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems) {
+    float *held = h->x + (offset - h->first);
+    for (int64_t i = 0; i < elems; i++) h->fetched += isnan(held[i]) && !isnan(x[i]);
+    memcpy(held, x, sizeof *x * (size_t)elems);
+}
+
+int held_is_whole(const HeldWeights *h) { return h->x && h->fetched >= h->elems; }
+
+void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *payload) {
+    float *held = h->x + (offset - h->first);
+    for (int64_t i = 0; i < elems; i++) x[i] -= held[i];
+    frame_pack(h->type, payload, x, elems);
+    frame_unpack(h->type, x, payload, elems); /* x = the change that arrives */
+    round_change_add(held, x, elems);
+}

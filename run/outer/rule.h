@@ -1,0 +1,155 @@
+/* rule.h - the weights that a server holds, the rule by which deltas of islands change them, and how they travel back.
+ * No sockets.
+ *
+ * d is a delta: the x that an island began a round with, minus its masters at the end. All rules work element by
+ * element in double. A sum over islands has one order, so the bits do not depend on threads. In these formulas eta is
+ * the learning rate, mu the momentum, and v the momentum's state.
+ *   wait = all   d = sum w_k d_k / sum w_k in the order of islands, w_k the tokens; v = mu v + d; x -= eta (d + mu v)
+ *                (DiLoCo, arXiv 2311.08105; with mu = 0, eta = 1 x becomes the mean of the islands' masters)
+ *   wait = none  each d / N as it arrives, with weight w = 1 / (1 + staleness): x -= eta w d / N. The N-th arrival adds
+ *                momentum, once for all: v = mu v + the sum of the last N w d / N; x -= eta mu v (delayed Nesterov,
+ *                arXiv 2401.09135). N deltas of one x change it as those of one round do.
+ */
+#ifndef TRAIN_GPT_RUN_OUTER_RULE_H
+#define TRAIN_GPT_RUN_OUTER_RULE_H
+
+#include "model/optimizer.h"
+#include "run/config/config.h"
+#include "run/outer/messages.h"
+
+/* --- arithmetic on arrays ----------------------------------------------------------------------------------------- */
+
+typedef struct { double learning_rate, momentum; } OuterRule;
+
+/* Computes the weighted mean of the deltas. mean [elems] may be one of them. */
+void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems);
+
+/* wait=all: applies the mean d, with Nesterov's momentum. Changes v and x. */
+void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems);
+
+/* wait=none: applies one arrival. share: 1 / ((1 + staleness) N). waiting: sum of the arrivals since momentum was last applied,
+ * zero at first. */
+void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems);
+/* wait=none: applies momentum after the N-th arrival. Changes v and x, and sets waiting to zero. */
+void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems);
+
+/* Adds the squares of d to *sum: each OUTER_BLOCK elements in one order, those block sums exactly. So any cut of a
+ * delta at multiples of OUTER_BLOCK gives the same sum. The sum is not finite if an element is not. */
+enum { OUTER_BLOCK = 1024 };
+void outer_squares(const float *d, int64_t elems, Exact *sum);
+
+/* --- several servers ---------------------------------------------------------------------------------------------- */
+
+/* Returns the first element of the model that server `part` of `parts` has: a multiple of OUTER_BLOCK, or elems for
+ * part = parts. */
+int64_t outer_part_begin(int64_t elems, int part, int parts);
+
+/* outer.server as a list: "a:4300,b:4300", one address for each part of the model, in order. */
+enum { OUTER_ADDRESS_BYTES = 4096 };
+int         outer_servers(const char *list); /* number of addresses; "" has one */
+/* Writes address `entry`, from 0, to out [OUTER_ADDRESS_BYTES]. Returns out. */
+const char *outer_server(const char *list, int entry, char *out);
+
+/* --- the weights ---------------------------------------------------------------------------------------------------
+ * x and its momentum are ranges of elements in the model's flat order (core/layout.h). With one server they lie in the
+ * masters and states of an optimizer of one rank in host memory, as a checkpoint has them: x in the masters, the outer
+ * momentum in m. v has zeros, or, with wait=none, the arrivals that wait for momentum. With send=gradients m and v are
+ * AdamW's. With several servers each has a part; a follower's lies in one block of memory. */
+
+/* The tensors of the weights, in the order of optimizer_tensor. */
+typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } ServerTensor;
+
+typedef struct {
+    float  *at[WEIGHTS_TENSORS];   /* [elems] of each tensor; borrowed */
+    int64_t offset, elems;         /* range of the model */
+    int     decays;                /* 1 if AdamW's weight decay applies */
+    float   rate;                  /* factor of the learning rate in AdamW's step */
+} WeightsRun;
+
+typedef struct {
+    int64_t     first, elems;      /* range of the model */
+    WeightsRun *run;               /* [runs] adjacent ranges that together are [first, first + elems); owned */
+    int         runs;              /* ranges in run */
+} ServerWeights;
+
+/* Returns the part [first, first + elems) of the model. It lies in the memory of optimizer o, or, if o is NULL, in
+ * memory [WEIGHTS_TENSORS, elems]. The memory is borrowed. shards is of one rank, with or without memory. */
+ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
+                                    int64_t elems);
+void          server_weights_destroy(ServerWeights *w);
+
+/* Copies elements [offset, offset + elems) of a tensor to `to`, or from `from`. */
+void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to);
+void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, const float *from);
+
+/* Applies the rule of the step to the part: the rules at the head of this file; for STEP_ADAMW see layers.h. d [elems];
+ * NULL for STEP_MOMENTUM. Adds to *squares the squares of d (STEP_MEAN) or of the arrivals that wait (STEP_MOMENTUM).
+ * squares is not read for the other rules. */
+void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exact *squares);
+
+/* --- the change of a round: outer.compress with wait=all -----------------------------------------------------------
+ * The server sends the rounded change of x in a round to islands that hold the x before it. Server and islands hold the
+ * same x, to the bit: each adds the same rounded change to it. The server keeps the rounding error and adds it to the
+ * next change (error feedback, as in island_link.h). An island that lacks the x of the round before fetches all of x. A
+ * checkpoint does not hold the rounding error. After a resume the error is zero.
+ *
+ * A change is stored in blocks of INT8_BLOCK elements, from the first element of the part on. A frame of it is whole
+ * blocks, or ends at the end of the part. */
+
+typedef struct {
+    FrameType type;          /* type of the values; FRAME_F32 if no changes are kept, and the fields below are unused */
+    int64_t   first, elems;  /* range of the model that this server has */
+    int64_t   round;         /* the round that the last change leads to; -1 if there was none */
+    float    *rest;          /* [elems] what rounding has kept from x. Between begin and end: x before the step.
+                              * Owned */
+    char     *packed;        /* the blocks of the change, one after another; owned */
+} RoundChange;
+
+/* Returns the type of the values of deltas, and of changes if the server keeps them. */
+FrameType   round_change_type(const Config *c);
+size_t      round_change_bytes(const Config *c, size_t elems); /* 0 if the server keeps no changes */
+RoundChange round_change_create(const Config *c, const ServerWeights *w);
+void        round_change_destroy(RoundChange *c);
+
+/* Calls before and after the step that makes a new x. After the second call x is the old x plus the rounded change of
+ * round `round`. */
+void round_change_begin(RoundChange *c, const ServerWeights *w);
+void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round);
+
+/* Returns the payload of a frame of these elements, or NULL if they are not whole blocks. */
+const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t elems);
+
+/* Adds a change to x, on both sides. It computes in fp32, so that both have the same bits. */
+void round_change_add(float *x, const float *change, int64_t elems);
+
+/* --- the weights that one island holds: outer.compress with wait=none ----------------------------------------------
+ * Each island's weights have a different age, so the server keeps what it has sent to each island. First it sends all
+ * of x. After that it sends change = rounded(x - held) and computes held += change. The island adds the same change to
+ * the same numbers, so both have the same bits. The error of a rounding stays in x - held, so the next change contains
+ * it (error feedback). The server does not round x itself.
+ *
+ * The memory is allocated at the first GET of an island whose config has outer.compress, too. */
+
+typedef struct {
+    FrameType type;          /* type of the values of a change */
+    int64_t   first, elems;  /* range of the model that this server holds */
+    int64_t   fetched;       /* elements of x that were sent, each counted once */
+    float    *x;             /* [elems] x as the island holds it; owned. NULL if nothing is recorded: the fields above
+                              * mean nothing */
+} HeldWeights;
+
+/* Returns the type of the values of a change, or FRAME_F32 if islands do not fetch changes of this kind. */
+FrameType held_type(const Config *c);
+size_t    held_bytes(const Config *c, size_t elems); /* Returns the bytes of the record of one island. */
+
+/* Begins an empty record of elements [first, first + elems). Returns 0 if there is no memory. */
+int  held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems);
+void held_forget(HeldWeights *h);
+
+/* Records that these elements of x were sent unchanged. */
+void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems);
+int  held_is_whole(const HeldWeights *h);
+/* Writes the change of these elements of x to payload [frame_value_bytes] and records it. Overwrites x [elems]. */
+void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *payload);
+
+#endif
