@@ -1,8 +1,8 @@
-/* shard.c - see shard.h: reading. Writing is in shard_writer.c. */
+/* shard.c - see shard.h. */
 #include "data/shard.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,6 @@
 #include "core/io.h"
 #include "core/shell_word.h"
 #include "core/xalloc.h"
-#include "data/number_type.h"
 #include "data/text_file.h"
 
 /* Magic numbers of the llm.c family; token_bytes 0 = holds no tokens to train on. */
@@ -43,7 +42,7 @@ static const struct { const char *start; size_t bytes; const char *what; } forei
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the UTF-8 character that starts here (RFC 3629), 0: none. A character that is cut off at the end counts. */
+/* Returns the bytes of the UTF-8 character that starts here (RFC 3629), 0 if none does. A character that is cut off at the end counts. */
 static size_t utf8_character(const uint8_t *data, size_t bytes) {
     uint8_t c = data[0];
     size_t  length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : (c & 0xF0) == 0xE0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
@@ -63,14 +62,11 @@ static int is_text(const uint8_t *data, size_t bytes) {
     return bytes > 0;
 }
 
-static int is_gzip(const uint8_t *data, size_t bytes) { /* RFC 1952: magic, deflate, flags, level, system */
-    return bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 &&
-           (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255);
-}
-
 const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
-    if (is_gzip(data, bytes)) return "gzip";
+    if (bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 && /* RFC 1952: magic, deflate, flags, level, system */
+        (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255))
+        return "gzip";
     if (bytes >= 4 && memcmp(data, "\x28\xb5\x2f\xfd", 4) == 0) return "zstd";
     if (bytes >= 6 && memcmp(data, "\xfd" "7zXZ", 6) == 0) return "xz";
     if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet"; /* 0x15: a page's header begins with its type */
@@ -78,6 +74,197 @@ const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     size_t first = 0;
     while (first < bytes && strchr(" \t\r\n", data[first])) first++;
     return first < bytes && strchr("{[", data[first]) ? "JSON" : "UTF-8 text";
+}
+
+/* --- numbers of a file without a header --------------------------------------------------------------------------- */
+
+/* Each test uses bits that its type fixes and that uint16 tokens leave free: high halves that are 0, bits after the
+ * binary point that are 0, bytes that vary less than they should. A test passes only if every number obeys it and
+ * enough numbers show it. So uint16 tokens of any vocabulary pass with a chance below 2^-16. */
+typedef enum { INTEGERS, FLOATS, BFLOATS, TRIPLES, SWAPPED, BYTES } Form;
+
+/* Wider types first: 64-bit numbers obey the test of 32-bit ones, too. Floats first, because small ones in big-endian
+ * order obey the test of uint32. */
+static const NumberType TYPES[] = {
+    {"float64 numbers", "<f8", 8, 0, FLOATS},
+    {"big-endian float64 numbers", ">f8", 8, 1, FLOATS},
+    {"64-bit numbers", "<i8", 8, 0, INTEGERS},
+    {"big-endian 64-bit numbers", ">i8", 8, 1, INTEGERS},
+    {"float32 numbers", "<f4", 4, 0, FLOATS},
+    {"big-endian float32 numbers", ">f4", 4, 1, FLOATS},
+    {"uint32 numbers", "<i4", 4, 0, INTEGERS},
+    {"big-endian uint32 numbers", ">i4", 4, 1, INTEGERS},
+    {"numbers of 3 bytes", "u1", 3, 0, TRIPLES},
+    {"big-endian numbers of 3 bytes", "u1", 3, 1, TRIPLES},
+    {"float16 numbers", NULL, 2, 0, FLOATS},
+    {"big-endian float16 numbers", NULL, 2, 1, FLOATS},
+    {"bfloat16 numbers", NULL, 2, 0, BFLOATS},
+    {"big-endian bfloat16 numbers", NULL, 2, 1, BFLOATS},
+    {"big-endian uint16 numbers", ">u2", 2, 1, SWAPPED},
+    {"bytes", "u1", 1, 0, BYTES},
+};
+
+enum {
+    MOST_ID = 1 << 20,     /* no tokenizer has more ids */
+    LEAST_NEGATIVE = 1024, /* labels that a loss leaves out are -1 or -100 */
+    SHOWN = 16,            /* numbers, or bits, that must show a type */
+    SEEN = 4096            /* 16-bit numbers from which the spread of bytes is judged */
+};
+
+/* Returns the bits of number i. */
+static uint64_t bits_of(const NumberType *t, const uint8_t *data, size_t i) {
+    uint64_t bits = 0;
+    for (int k = 0; k < t->bytes; k++) bits |= (uint64_t)data[i * (size_t)t->bytes + (size_t)k] << 8 * (t->is_big ? t->bytes - 1 - k : k);
+    return bits;
+}
+
+static int may_be_id(double v) { return v == floor(v) && v >= -LEAST_NEGATIVE && v < MOST_ID; }
+
+/* Whole numbers of 32 or 64 bits: every half above the first 16 bits is 0, small, or full of ones. If some are small,
+ * the numbers that count have over 255 in the first half. */
+static int are_integers(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
+    size_t shown = 0, shown_wide = 0, negatives = 0;
+    int    is_wide = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bits = bits_of(t, data, i);
+        int64_t  v = t->bytes == 8 ? (int64_t)bits : (int32_t)(uint32_t)bits;
+        if (v < -LEAST_NEGATIVE || v >= MOST_ID) return 0;
+        negatives += v < 0;
+        is_wide |= v > UINT16_MAX;
+        shown += v != 0, shown_wide += v < 0 || (v & 0xffff) > 255;
+    }
+    *has_negatives = negatives > 0;
+    return (is_wide && t->bytes < 8 ? shown_wide : shown) >= SHOWN;
+}
+
+/* Returns the value of 16 bits as float16 or as bfloat16; infinity if the exponent is full. */
+static double half_value(uint16_t bits, int mantissa_bits, int bias) {
+    int mantissa = bits & ((1 << mantissa_bits) - 1), exponent = (bits & 0x7fff) >> mantissa_bits;
+    if (exponent == 0x7fff >> mantissa_bits) return INFINITY;
+    double v = exponent ? ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits) : ldexp(mantissa, 1 - bias - mantissa_bits);
+    return bits & 0x8000 ? -v : v;
+}
+
+/* Whole numbers as float16 or bfloat16. In each different number the bits after the binary point are 0. */
+static int are_halves(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
+    const int mantissa_bits = t->form == BFLOATS ? 7 : 10, bias = t->form == BFLOATS ? 127 : 15;
+    uint8_t   seen[1 << 13] = {0};
+    int       shown = 0, different = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t bits = (uint16_t)bits_of(t, data, i);
+        double   v = half_value(bits, mantissa_bits, bias);
+        if (bits == 0x7c00 && t->form == FLOATS) continue; /* infinity: an id over 65,504 */
+        if (!may_be_id(v) || bits == 0x8000) return 0;
+        if (v < 0) *has_negatives = 1;
+        if (v == 0 || seen[bits >> 3] & 1 << (bits & 7)) continue;
+        seen[bits >> 3] |= (uint8_t)(1 << (bits & 7));
+        int places = mantissa_bits - ilogb(v);
+        shown += places > 0 ? places : 0, different++;
+    }
+    return shown >= SHOWN && different >= SHOWN / 2;
+}
+
+static int are_floats(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
+    size_t shown = 0;
+    if (t->bytes == 2) return are_halves(t, data, count, has_negatives);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bits = bits_of(t, data, i);
+        uint32_t low = (uint32_t)bits;
+        float    narrow;
+        double   v;
+        memcpy(&narrow, &low, sizeof narrow), memcpy(&v, &bits, sizeof v);
+        if (t->bytes == 4) v = (double)narrow;
+        if (!may_be_id(v)) return 0;
+        if (v < 0) *has_negatives = 1;
+        shown += v != 0;
+    }
+    return shown >= SHOWN / 2;
+}
+
+/* Numbers of 3 bytes: the highest is below 16 everywhere, and the others often are not. */
+static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
+    size_t shown = 0;
+    for (size_t i = 0; i < 3 * count; i++) {
+        int is_highest = i % 3 == (t->is_big ? 0 : 2);
+        if (is_highest && data[i] >= 16) return 0;
+        shown += !is_highest && data[i] >= 16;
+    }
+    return shown >= 4 * SHOWN;
+}
+
+/* --- numbers: how bytes are spread -------------------------------------------------------------------------------- */
+
+typedef struct { double count[2][256]; double numbers; } Spread; /* counts of the first and the second bytes of 16-bit numbers */
+
+/* Counts the numbers that are not 0: padding would make a vocabulary look uneven. */
+static Spread spread_of(const uint8_t *data, size_t count) {
+    Spread s = {{{0}}, 0};
+    for (size_t i = 0; i < count; i++)
+        if (data[2 * i] | data[2 * i + 1]) s.count[0][data[2 * i]]++, s.count[1][data[2 * i + 1]]++, s.numbers++;
+    return s;
+}
+
+static double entropy(const Spread *s, int which) { /* in bits */
+    double sum = 0;
+    for (int b = 0; b < 256; b++)
+        if (s->count[which][b] > 0) sum -= s->count[which][b] / s->numbers * log2(s->count[which][b] / s->numbers);
+    return sum;
+}
+
+static int values(const Spread *s, int which) {
+    int n = 0;
+    for (int b = 0; b < 256; b++) n += s->count[which][b] > 0;
+    return n;
+}
+
+/* The low byte of a token varies at least as much as its high byte. Where the second bytes vary more by a bit of
+ * entropy, or take all values while the first ones end early, the second bytes are the low ones. */
+static int are_swapped(const Spread *s) {
+    int most = 255;
+    while (most > 0 && s->count[0][most] == 0) most--;
+    int ends_early = s->numbers >= SEEN && values(s, 1) == 256 && values(s, 0) == most + 1 && most < 252;
+    return ends_early || (s->numbers >= SEEN / 8 && values(s, 1) >= SHOWN / 2 && entropy(s, 1) > entropy(s, 0) + 1);
+}
+
+/* Bytes have one distribution at even and at odd places. That of uint16 tokens differs, unless they are drawn evenly
+ * from all 65,536. Both are tests of chi squared. */
+static int are_bytes(const Spread *s) {
+    double differ = 0, uneven = 0, mean = 2 * s->numbers / 256;
+    int    kinds = 0;
+    for (int b = 0; b < 256; b++) {
+        double first = s->count[0][b], second = s->count[1][b], both = first + second;
+        if (both > 0) kinds++, differ += (first - second) * (first - second) / both;
+        uneven += (both - mean) * (both - mean) / mean;
+    }
+    return s->numbers >= SEEN && kinds >= SHOWN && differ < 1.5 * kinds + 60 && uneven > 4 * 256;
+}
+
+/* --- numbers: the whole ---------------------------------------------------------------------------------------------- */
+
+const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_negatives) {
+    Spread spread = spread_of(data, bytes / 2);
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
+        const NumberType *t = &TYPES[i];
+        size_t            count = bytes / (size_t)t->bytes;
+        int               is_it = 0;
+        *has_negatives = 0;
+        switch ((Form)t->form) {
+            case INTEGERS: is_it = are_integers(t, data, count, has_negatives); break;
+            case FLOATS:
+            case BFLOATS: is_it = are_floats(t, data, count, has_negatives); break;
+            case TRIPLES: is_it = are_triples(t, data, count); break;
+            case SWAPPED: is_it = are_swapped(&spread); break;
+            case BYTES: is_it = are_bytes(&spread); break;
+        }
+        if (is_it) return t;
+    }
+    *has_negatives = 0;
+    return NULL;
+}
+
+/* Returns 1 for uint32, little-endian and without negatives: the type of a vocabulary over 65,536. */
+static int is_uint32(const NumberType *type, int has_negatives) {
+    return type->form == INTEGERS && type->bytes == 4 && !type->is_big && !has_negatives;
 }
 
 /* --- headers ------------------------------------------------------------------------------------------------------ */
@@ -107,7 +294,7 @@ static const char *conversion(const NumberType *t, int64_t vocab_size, char out[
  * if nothing is wrong. */
 static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_size, char fault[SHARD_FAULT_CHARS]) {
     char cure[CONVERSION_CHARS];
-    if (!t || (number_type_is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
+    if (!t || (is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
     if (has_negatives)
         return snprintf(fault, SHARD_FAULT_CHARS,
                         "has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves a token out; name the "
@@ -116,7 +303,7 @@ static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_siz
         return snprintf(fault, SHARD_FAULT_CHARS,
                         "has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are lost; write "
                         "uint16 numbers from the text again", t->name, strstr(t->name, "bf") ? 256 : 2048), -1;
-    if (number_type_is_uint32(t, 0))
+    if (is_uint32(t, 0))
         return snprintf(fault, SHARD_FAULT_CHARS,
                         "has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every "
                         "second half is 0 or small; write it as uint16, or set model.vocab_size to the size of its tokenizer (%s)",
@@ -182,7 +369,7 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
               may_be_bytes ? "; if its tokens are bytes as uint16, give model.vocab_size 256" : "");
     int               has_negatives;
     const NumberType *type = number_type_find(data, bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES, &has_negatives);
-    int               is_wide = type && number_type_is_uint32(type, has_negatives);
+    int               is_wide = type && is_uint32(type, has_negatives);
     int               token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : is_wide) ? 4 : 2;
     if (is_wide && file_bytes % 4)
         FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a multiple "
@@ -257,14 +444,6 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
          "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its disk fails; bring it back, and the "
          "same command goes on from the newest checkpoint",
          shard->path, (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
-}
-
-static void watch_bus_errors(void) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_sigaction = on_bus_error;
-    action.sa_flags = SA_SIGINFO;
-    set_action(SIGBUS, &action);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -419,7 +598,11 @@ Shard shard_open(const char *path, int64_t vocab_size) {
     io_close(fd);
     shard.map = map;
     shard.path = xstrdup(path, "the name of a token file");
-    watch_bus_errors();
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    set_action(SIGBUS, &action);
     return shard;
 }
 
@@ -505,4 +688,83 @@ int64_t shard_zero_tail(const Shard *shard) {
         if (n < count * (int64_t)width) return end - at - count + n / (int64_t)width;
     }
     return end;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+enum { WRITER_BYTES = 1 << 20 };
+
+struct ShardWriter {
+    char   *path, *tmp;      /* owned; tmp = path.tmp, NULL once renamed */
+    int     fd;              /* descriptor of tmp; -1 once closed */
+    int     token_bytes;
+    int64_t tokens, vocab_size;
+    size_t  used_bytes;      /* bytes of `buffer` that are used */
+    uint8_t buffer[WRITER_BYTES];
+};
+
+int shard_writer_create(ShardWriter **out, const char *path, int64_t vocab_size) {
+    ShardWriter *w = calloc(1, sizeof *w);
+    if (!w) return -ENOMEM;
+    w->fd = -1;
+    w->token_bytes = vocab_size <= 65536 ? 2 : 4;
+    w->vocab_size = vocab_size;
+    /* a header of zeros until the end, so a shard whose writer died has no tokens */
+    w->used_bytes = SHARD_HEADER_BYTES;
+    w->path = strdup(path);
+    if (asprintf(&w->tmp, "%s.tmp", path) < 0) w->tmp = NULL;
+    int rc = w->path && w->tmp ? io_open(w->tmp, IO_CREATE) : -ENOMEM;
+    if (rc < 0) {
+        shard_writer_destroy(w);
+        return rc;
+    }
+    w->fd = rc;
+    *out = w;
+    return 0;
+}
+
+static int flush(ShardWriter *w) {
+    int rc = io_write(w->fd, w->buffer, w->used_bytes);
+    w->used_bytes = 0;
+    return rc;
+}
+
+int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count) {
+    if (count > INT32_MAX - w->tokens) return -EFBIG;
+    for (int64_t i = 0; i < count; i++) {
+        CHECK(tokens[i] >= 0 && tokens[i] < w->vocab_size, "token %d of a vocabulary of %lld", tokens[i], (long long)w->vocab_size);
+        memcpy(w->buffer + w->used_bytes, &tokens[i], (size_t)w->token_bytes); /* little-endian: the low bytes come first */
+        w->used_bytes += (size_t)w->token_bytes;
+        if (w->used_bytes == WRITER_BYTES) {
+            int rc = flush(w);
+            if (rc < 0) return rc;
+        }
+    }
+    w->tokens += count;
+    return 0;
+}
+
+int shard_writer_finish(ShardWriter *w) {
+    CHECK(w->tokens > 0, "a shard without tokens: %s", w->path);
+    const int32_t header[3] = {w->token_bytes == 2 ? 20240520 : 20240801, w->token_bytes == 2 ? 1 : 7, (int32_t)w->tokens};
+    int           rc = flush(w);
+    if (rc == 0) rc = io_pwrite(w->fd, header, sizeof header, 0);
+    if (rc == 0) rc = io_fsync(w->fd);
+    if (rc == 0) {
+        rc = io_close(w->fd);
+        w->fd = -1;
+    }
+    if (rc == 0) rc = io_rename(w->tmp, w->path);
+    if (rc == 0) free(w->tmp), w->tmp = NULL;
+    shard_writer_destroy(w);
+    return rc;
+}
+
+void shard_writer_destroy(ShardWriter *w) {
+    if (!w) return;
+    if (w->fd >= 0) io_close(w->fd);
+    if (w->tmp) io_unlink(w->tmp);
+    free(w->path);
+    free(w->tmp);
+    free(w);
 }

@@ -11,7 +11,7 @@
 #include "core/shell_word.h"
 #include "core/terminal.h"
 #include "core/xalloc.h"
-#include "data/bpe_train.h"
+#include "data/bpe.h"
 #include "data/documents.h"
 #include "data/encoder.h"
 #include "data/tokenizer_json.h"
