@@ -21,6 +21,7 @@
 #include "core/xalloc.h"
 #include "data/json_line.h"
 #include "data/parquet.h"
+#include "data/split.h"
 
 enum {
     CHUNK_BYTES = 1 << 16,
@@ -869,16 +870,6 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
     return exit_code ? exit_code : refuse_invalid(d, c->source, c->source->bytes, first, fault);
 }
 
-static int64_t invalid_bytes(const char *text, size_t bytes) {
-    int64_t invalid = 0;
-    for (size_t at = 0; at < bytes;) {
-        int n = (unsigned char)text[at] < 0x80 ? 1 : json_utf8(text + at, bytes - at);
-        invalid += n == 0;
-        at += n ? (size_t)n : 1;
-    }
-    return invalid;
-}
-
 static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
     char        why[PARQUET_FAULT_CHARS];
     const char *text;
@@ -889,7 +880,7 @@ static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_F
     int found;
     while ((found = parquet_next(rows, &text, &bytes, why)) > 0) {
         if (d->options.is_stopped && d->options.is_stopped()) break;
-        s->invalid += invalid_bytes(text, bytes);
+        s->invalid += utf8_invalid(text, bytes);
         put_row(c, text, bytes);
     }
     parquet_close(rows);
@@ -1062,7 +1053,7 @@ static void write_string(const char *name, const char *value, FILE *out) {
 /* Writes a path. JSON must be UTF-8 and a path need not be, so path_hex then has its bytes. */
 static void write_path(const char *path, FILE *out) {
     write_string("path", path, out);
-    if (invalid_bytes(path, strlen(path)) == 0) return;
+    if (utf8_invalid(path, strlen(path)) == 0) return;
     fputs(", \"path_hex\": \"", out);
     for (const char *c = path; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
     fputc('"', out);

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json_scan.h"
 #include "core/shell_word.h"
+#include "data/split.h"
 
 enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
@@ -277,17 +277,6 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     return r->wrong ? -1 : found;
 }
 
-/* Returns the place of the first byte that is not UTF-8, or `bytes`. */
-static size_t first_invalid(const char *line, size_t bytes) {
-    size_t at = 0;
-    while (at < bytes) {
-        int n = (unsigned char)line[at] < 0x80 ? 1 : json_utf8(line + at, bytes - at);
-        if (n == 0) break;
-        at += (size_t)n;
-    }
-    return at;
-}
-
 static void pass_mark(Reader *r) {
     if (r->end - r->at >= 3 && memcmp(r->at, "\xef\xbb\xbf", 3) == 0) r->at += 3;
 }
@@ -311,7 +300,7 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
     pass_mark(&r);
     skip_space(&r);
     if (r.at == r.end) return 0;
-    size_t invalid = first_invalid(line, bytes);
+    size_t ignored, invalid = utf8_valid(line, bytes, SPLIT_END, &ignored); /* place of the first byte that is not UTF-8 */
     if (invalid < bytes)
         return snprintf(fault, JSON_LINE_FAULT_CHARS,
                         "holds the byte 0x%02X, which is not UTF-8 (column %zu): give the encoding of the file, "

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/json_scan.h"
 #include "core/xalloc.h"
 
 /* Published with each vocabulary; sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the tokenizer.json of
@@ -79,14 +80,12 @@ static int reads_escape(const char **p, int *is_set) {
     return 0;
 }
 
-static size_t character_bytes(const unsigned char *s, size_t left);
-
 /* Returns the code point of a literal character, -1 if it is not UTF-8, and moves *p after it. */
 static int32_t reads_character(const char **p) {
     const unsigned char *s = (const unsigned char *)*p;
-    size_t  n = character_bytes(s, strlen(*p));
+    int     n = json_utf8(*p, strlen(*p));
     int32_t c = n == 1 ? *s : n == 2 ? *s & 0x1F : n == 3 ? *s & 0x0F : *s & 0x07;
-    for (size_t i = 1; i < n; i++) c = c << 6 | (s[i] & 0x3F);
+    for (int i = 1; i < n; i++) c = c << 6 | (s[i] & 0x3F);
     *p += n;
     return n ? c : -1;
 }
@@ -498,41 +497,40 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
 
 /* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
-/* Returns the length of the UTF-8 character at s, 0 if there is none. */
-static size_t character_bytes(const unsigned char *s, size_t left) {
-    size_t n = *s < 0x80 ? 1 : *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
-    if (n > left) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    if ((*s == 0xE0 && s[1] < 0xA0) || (*s == 0xED && s[1] > 0x9F)) return 0; /* too long; a surrogate */
-    if ((*s == 0xF0 && s[1] < 0x90) || (*s == 0xF4 && s[1] > 0x8F)) return 0; /* too long; over U+10FFFF */
-    return n;
-}
-
 /* Returns 1 if the end of the text may cut a character that begins at s. */
-static int may_be_cut(const unsigned char *s, size_t left) {
-    size_t n = *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
+static int may_be_cut(const char *text, size_t left) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t               n = *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
     if (left >= n) return 0;
     for (size_t i = 1; i < left; i++)
         if ((s[i] & 0xC0) != 0x80) return 0;
     return 1;
 }
 
-size_t split_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid) {
-    const unsigned char *s = (const unsigned char *)text;
-    size_t at = 0, n;
+size_t utf8_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid) {
+    size_t   at = 0, n;
+    uint64_t eight;
+    int      length;
     *invalid = 0;
     while (at < bytes) {
-        uint64_t eight;
-        if (at + 8 <= bytes && (memcpy(&eight, s + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
-        else if ((n = character_bytes(s + at, bytes - at)) > 0) at += n;
+        if (at + 8 <= bytes && (memcpy(&eight, text + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
+        else if ((length = json_utf8(text + at, bytes - at)) > 0) at += (size_t)length;
         else break;
     }
     if (at > 0 || bytes == 0) return at;
-    for (n = 0; n < bytes && character_bytes(s + n, bytes - n) == 0; n++)
-        if (end == SPLIT_MORE && may_be_cut(s + n, bytes - n)) return 0;
+    for (n = 0; n < bytes && json_utf8(text + n, bytes - n) == 0; n++)
+        if (end == SPLIT_MORE && may_be_cut(text + n, bytes - n)) return 0;
     *invalid = n < bytes || end == SPLIT_END ? n : 0;
     return 0;
+}
+
+int64_t utf8_invalid(const char *text, size_t bytes) {
+    int64_t sum = 0;
+    for (size_t at = 0, invalid; at < bytes; at += invalid) {
+        at += utf8_valid(text + at, bytes - at, SPLIT_END, &invalid);
+        sum += (int64_t)invalid;
+    }
+    return sum;
 }
 
 size_t split_text(Split *s, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with) {
@@ -540,11 +538,11 @@ size_t split_text(Split *s, const char *text, size_t bytes, SplitEnd end, SplitP
     s->text = text, s->end = text + bytes;
     renew_clock(s, text);
     while (at < bytes) {
-        valid = split_valid(text + at, bytes - at, end, &invalid);
+        valid = utf8_valid(text + at, bytes - at, end, &invalid);
         if (valid == 0 && invalid == 0) break;
         if (invalid > 0) piece(with, text + at, invalid);
         int is_open = end == SPLIT_MORE &&
-                      (at + valid == bytes || may_be_cut((const unsigned char *)text + at + valid, bytes - at - valid));
+                      (at + valid == bytes || may_be_cut(text + at + valid, bytes - at - valid));
         size_t taken =
             valid > 0 ? split_rule(s, 0, text + at, valid, is_open ? SPLIT_MORE : SPLIT_END, piece, with) : invalid;
         at += taken;

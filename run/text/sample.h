@@ -4,7 +4,7 @@
 #ifndef TRAIN_GPT_RUN_TEXT_SAMPLE_H
 #define TRAIN_GPT_RUN_TEXT_SAMPLE_H
 
-#include "data/encoder.h"
+#include "data/tokenizer.h"
 #include "model/pipeline.h"
 #include "run/config/config.h"
 #include "run/text/draw.h"
