@@ -27,7 +27,7 @@ rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
 sources=(comm/{frame,key,opening}.c run/outer/{messages,messages_json,messages_servers,message_text}.c
          core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
-         data/{blend,bpe,bpe_file,json_line,parquet,split,text_file,unpack}.c
+         data/{blend,bpe,bpe_file,json_line,parquet,split,text_file}.c
          run/config/*.c
          run/checkpoint/{manifest,manifest_verify,safetensors,weights_index}.c run/guard/spikes.c
          run/log/metrics_line.c run/text/{tasks,tasks_hellaswag,tasks_json}.c)
