@@ -67,16 +67,6 @@ static void enter_text(Bpe *b, int32_t id) {
     b->texts++;
 }
 
-static void grow_texts(Bpe *b) {
-    if (2 * b->texts < b->places) return;
-    free(b->by_text);
-    b->places = b->places ? 2 * b->places : 1 << 12;
-    b->by_text = xcalloc(b->places, sizeof *b->by_text, MEMORY);
-    b->texts = 0;
-    for (int32_t id = 0; id < b->ids; id++)
-        if (b->token[id].is_there && !b->token[id].is_special) enter_text(b, id);
-}
-
 /* Appends bytes to the pool. Returns their place in it. */
 static size_t put_bytes(Bpe *b, const void *bytes, size_t count) {
     if (b->pool_bytes + count > b->pool_room) {
@@ -104,7 +94,14 @@ static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
 int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count) {
     CHECK(id >= 0 && id < BPE_MOST_IDS, "id %d", id);
     if (count == 0 || (id < b->ids && b->token[id].is_there)) return 0;
-    grow_texts(b);
+    if (2 * b->texts >= b->places) {
+        free(b->by_text);
+        b->places = b->places ? 2 * b->places : 1 << 12;
+        b->by_text = xcalloc(b->places, sizeof *b->by_text, MEMORY);
+        b->texts = 0;
+        for (int32_t i = 0; i < b->ids; i++)
+            if (b->token[i].is_there && !b->token[i].is_special) enter_text(b, i);
+    }
     if (bpe_find(b, bytes, count) >= 0) return 0;
     put_token(b, id, bytes, count);
     enter_text(b, id);

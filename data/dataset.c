@@ -19,10 +19,6 @@
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static void add_path(IoPaths *list, const char *path) {
-    if (io_paths_add(list, path) < 0) fail(EXIT_MEMORY, "no memory for the names of the token files");
-}
-
 /* --- counting ----------------------------------------------------------------------------------------------------- */
 
 void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len) {
@@ -145,7 +141,8 @@ static void refuse_duplicates(const IoPaths *list, const char *key) {
     IoPaths real = {NULL, 0};
     for (size_t i = 0; i < list->count; i++) {
         char *resolved = realpath(list->path[i], NULL);
-        add_path(&real, resolved ? resolved : list->path[i]);
+        if (io_paths_add(&real, resolved ? resolved : list->path[i]) < 0)
+            fail(EXIT_MEMORY, "no memory for the names of the token files");
         free(resolved);
     }
     qsort(real.path, real.count, sizeof *real.path, by_bytes);

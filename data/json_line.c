@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "core/shell_word.h"
 #include "data/split.h"
@@ -51,25 +52,6 @@ static int hex4(const char *at, const char *end) {
     return value;
 }
 
-static char *put_utf8(char *out, unsigned c) {
-    if (c < 0x80) {
-        *out++ = (char)c;
-    } else if (c < 0x800) {
-        *out++ = (char)(0xC0 | c >> 6);
-        *out++ = (char)(0x80 | (c & 63));
-    } else {
-        if (c < 0x10000) {
-            *out++ = (char)(0xE0 | c >> 12);
-        } else {
-            *out++ = (char)(0xF0 | c >> 18);
-            *out++ = (char)(0x80 | (c >> 12 & 63));
-        }
-        *out++ = (char)(0x80 | (c >> 6 & 63));
-        *out++ = (char)(0x80 | (c & 63));
-    }
-    return out;
-}
-
 /* A Python command that rewrites each line l as a row with `value`. Python's parser accepts lines that this one
  * refuses. */
 #define BY_PYTHON(value) "($ python3 -c 'import json, sys; [print(json.dumps(" value ")) for l in sys.stdin if l.strip()]' < FILE > NEW.jsonl "
@@ -96,12 +78,12 @@ static char *escape(Reader *r, char *out) {
         int low = hex4(r->at + 2, r->end);
         if (low >= 0xDC00 && low < 0xE000) {
             r->at += 6;
-            return put_utf8(out, 0x10000u + ((unsigned)(code - 0xD800) << 10) + (unsigned)(low - 0xDC00));
+            return out + utf8proc_encode_char(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), (utf8proc_uint8_t *)out);
         }
     }
     int is_half = code >= 0xD800 && code < 0xE000;
     if (is_half && !r->is_lenient) return r->at -= 6, fails(r, HALF), out;
-    return put_utf8(out, is_half ? 0xFFFDu : (unsigned)code);
+    return out + utf8proc_encode_char(is_half ? 0xFFFD : code, (utf8proc_uint8_t *)out);
 }
 
 /* Decodes a string in place, after its opening quote. */
@@ -164,7 +146,6 @@ static int is_not_finite(Reader *r) {
 }
 
 static const char TOO_DEEP[] = "is nested too deeply: the limit is 64 levels";
-
 static const char NO_NAME[] = "has no name in quotes where one is expected";
 
 static int value(Reader *r, int depth);
@@ -201,11 +182,6 @@ static int value(Reader *r, int depth) {
 
 /* The names of fields, as many as fit, for the message about a missing field. */
 typedef struct { char text[SHOWN_CHARS]; size_t used; } Names;
-static void add_name(Names *n, const char *name, size_t length) {
-    if (length > 60 || n->used + length + 8 > sizeof n->text) return;
-    n->used += (size_t)snprintf(n->text + n->used, sizeof n->text - n->used, "%s%.*s", n->used ? ", " : "",
-                                (int)length, name);
-}
 
 /* Faults of a value that is not a string, by its first character. */
 static const char OBJECT[] = "has an object", LIST[] = "has a list", BOOLEAN[] = "has true or false", OTHER[] = "has a number or another word";
@@ -252,7 +228,9 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         else if (string(r, &key, &key_length) && !takes(r, ':')) fails(r, "has no : after a name");
         if (r->wrong) break;
         skip_space(r);
-        add_name(names, key, key_length);
+        if (key_length <= 60 && names->used + key_length + 8 <= sizeof names->text)
+            names->used += (size_t)snprintf(names->text + names->used, sizeof names->text - names->used, "%s%.*s",
+                                            names->used ? ", " : "", (int)key_length, key);
         if (!field || key_length != wanted || memcmp(key, field, wanted) != 0) value(r, 1);
         else if (word(r, "null")) found = 0;
         else if (takes(r, '"')) found = string(r, text, length);

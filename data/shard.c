@@ -526,23 +526,19 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     return 0;
 }
 
-/* Returns the packing of a file if what is in it is no text, so that tokens may be in it; else PACKED_NOT. */
-static Packing packing_of_tokens(const char *path) {
-    TextFile   *file;
-    const char *what;
-    char        why[TEXT_FILE_FAULT_CHARS];
-    if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why)) return PACKED_NOT; /* a damaged file: tokenize prints the place */
-    TextKind kind = text_file_kind(file, &what);
-    Packing  packing = kind == TEXT_SHARD || kind == TEXT_BINARY ? text_file_packing(file) : PACKED_NOT;
-    text_file_close(file);
-    return packing;
-}
-
 /* Writes the message for a text file, with the command that turns it into tokens, or for a packed file of tokens. */
 static int refuse_text(const char *path, const char *kind, char *sentence) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    char        out[4200];
-    Packing     packing = packing_of_tokens(path);
+    char        out[4200], why[TEXT_FILE_FAULT_CHARS];
+    const char *what;
+    TextFile   *file;
+    Packing     packing = PACKED_NOT;
+    /* tokenize prints where a file is damaged */
+    if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why) == 0) {
+        TextKind inside = text_file_kind(file, &what);
+        if (inside == TEXT_SHARD || inside == TEXT_BINARY) packing = text_file_packing(file);
+        text_file_close(file);
+    }
     if (packing != PACKED_NOT) {
         snprintf(sentence, SHARD_SENTENCE_CHARS, "%s is packed by %s and holds no text: $ %s < PACKED > NEW.bin unpacks it; if that is a file of tokens, name NEW.bin",
                  path, unpack_name(packing), unpack_command(packing));

@@ -18,7 +18,8 @@
 
 /* Published with each vocabulary; sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the tokenizer.json of
  * Qwen/Qwen3-0.6B. */
-const char *const SPLIT_GPT2 = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char GPT2[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const char *const SPLIT_GPT2 = GPT2;
 static const char CL100K[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
@@ -32,20 +33,20 @@ static const char O200K[] =
  * character to several, so that other patterns could differ. */
 static const char *const APOSTROPHES[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)"};
 
+/* Known patterns, with the names of their vocabularies. Their time is linear in the text, so they need no clock. */
+static const struct { const char *name, *pattern; } KNOWN[] = {
+    {"r50k_base", GPT2}, {"p50k_base", GPT2}, {"gpt2", GPT2}, {"cl100k_base", CL100K}, {"llama3", CL100K}, {"o200k_base", O200K},
+    {"qwen", QWEN}, {"", "\\p{N}"}, {"", "\\p{N}+"}, {"", "\\p{N}{1,3}"}};
+
 const char *split_named(const char *name) {
-    static const struct { const char *name, *pattern; } KNOWN[] = {
-        {"r50k_base", NULL}, {"p50k_base", NULL}, {"gpt2", NULL}, {"cl100k_base", CL100K}, {"llama3", CL100K},
-        {"o200k_base", O200K}, {"qwen", QWEN}};
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
-        if (strcmp(name, KNOWN[i].name) == 0) return KNOWN[i].pattern ? KNOWN[i].pattern : SPLIT_GPT2;
+        if (*name && strcmp(name, KNOWN[i].name) == 0) return KNOWN[i].pattern;
     return NULL;
 }
 
-/* Returns 1 for known patterns whose time is linear in the text. They need no clock. */
 static int is_linear(const char *pattern) {
-    const char *const KNOWN[] = {SPLIT_GPT2, CL100K, QWEN, O200K, "\\p{N}", "\\p{N}+", "\\p{N}{1,3}"};
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
-        if (strcmp(pattern, KNOWN[i]) == 0) return 1;
+        if (strcmp(pattern, KNOWN[i].pattern) == 0) return 1;
     return 0;
 }
 
@@ -173,11 +174,6 @@ static int looks_ahead_of_any(const char *pattern) {
         any |= *p == '.' && !in_class;
     }
     return any && (strstr(pattern, "(?=") || strstr(pattern, "(?!"));
-}
-
-static int is_common(const char *pattern) {
-    const char *p = pattern;
-    return reads_alternatives(&p) && !*p && !looks_ahead_of_any(pattern);
 }
 
 /* --- constructs that depend on Oniguruma's version ---------------------------------------------------------------- */
@@ -309,7 +305,9 @@ int split_create(Split **split, const SplitRule *rule, int rules, const char *na
             split_destroy(s);
             return 0;
         }
-        if (engine == SPLIT_BY_CONSTRUCTS && is_common(r->pattern)) compile_constructs(r);
+        const char *rest = r->pattern;
+        int         is_common = reads_alternatives(&rest) && !*rest && !looks_ahead_of_any(r->pattern);
+        if (engine == SPLIT_BY_CONSTRUCTS && is_common) compile_constructs(r);
         s->is_watched |= !r->code || !r->has_jit || !is_linear(r->pattern);
     }
     *split = s;
@@ -457,11 +455,6 @@ static void take_span(Spans *x, size_t begin, size_t end, int is_match) {
     x->end = end, x->is_match = is_match, x->holds = 1;
 }
 
-static size_t next_character(const char *text, size_t bytes, size_t at) {
-    for (at++; at < bytes && ((unsigned char)text[at] & 0xC0) == 0x80;) at++;
-    return at;
-}
-
 /* Splits text that is UTF-8 by rule i and those after it. */
 static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with) {
     const Rule *r = &s->rule[i];
@@ -482,7 +475,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
         if (found < 0) return done;
         if (found == 0) break;
         if (span[0] == span[1] && span[1] == last) { /* an empty match right after a match is ignored */
-            from = next_character(text, bytes, from);
+            for (from++; from < bytes && ((unsigned char)text[from] & 0xC0) == 0x80;) from++;
             continue;
         }
         from = last = span[1];

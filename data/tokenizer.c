@@ -34,14 +34,23 @@ static Tokenizer of_file(BpeFile file, int64_t vocab_size) {
 
 int tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]) {
     BpeFile file;
-    int     exit_code = bpe_file_try(path, &file, fault);
+    int     exit_code = bpe_file_read(path, &file, fault);
     if (!exit_code) *t = of_file(file, BPE_MOST_IDS);
     return exit_code;
 }
 
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     if (!*path) return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
-    Tokenizer t = of_file(bpe_file_read(path), vocab_size);
+    char    fault[BPE_FAULT_CHARS];
+    BpeFile file;
+    int     exit_code = bpe_file_read(path, &file, fault);
+    if (exit_code) fail(exit_code, "%s", fault);
+    for (char *line = file.notes, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        warn("%.*s", (int)(end - line), line);
+        end += *end != 0;
+    }
+    Tokenizer t = of_file(file, vocab_size);
     if (t.kind == TOKENIZER_BPE && bpe_ids(t.file.bpe) > vocab_size)
         fail(EXIT_CONFIG,
              "%s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",

@@ -103,25 +103,10 @@ int64_t tokens_json_vocab_size(const char *shard) {
 }
 
 int tokens_json_counts(const char *shard, int64_t tokens[2]) {
-    static const char *const KEYS[] = {"train_tokens", "val_tokens", "vocab_size", "bytes", "bytes_per_token"};
-    char      path[4200], *text;
-    Json      json;
-    JsonFault fault;
-    int       numbers = 0;
-    tokens_json_path(shard, path, sizeof path);
-    int64_t bytes = io_read_file(path, TOKENS_JSON_BYTES, &text);
-    if (bytes < 0) return 0;
-    if (json_parse(text, (size_t)bytes, TOKENS_JSON_BYTES, &json, &fault)) {
-        for (int i = 0; i < (int)(sizeof KEYS / sizeof *KEYS); i++) {
-            const cJSON *member = json_member(json.root, KEYS[i]);
-            if (!cJSON_IsNumber(member) || !(member->valuedouble >= 0 && member->valuedouble < 0x1p53)) continue;
-            numbers++;
-            if (i < 2) tokens[i] = (int64_t)member->valuedouble;
-        }
-        json_free(&json);
-    }
-    free(text);
-    return numbers == (int)(sizeof KEYS / sizeof *KEYS);
+    Notes n;
+    if (!read_notes(shard, &n) || isnan(n.vocab_size + n.train_tokens + n.val_tokens + n.bytes + n.bytes_per_token)) return 0;
+    tokens[0] = (int64_t)n.train_tokens, tokens[1] = (int64_t)n.val_tokens;
+    return 1;
 }
 
 /* Returns the tokens in FOLDER/SPLIT_000000.bin and the files that follow it, -1 if one of them is no llm.c shard. */
