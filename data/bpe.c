@@ -229,7 +229,8 @@ int64_t bpe_merges(const Bpe *b, int32_t **pair) {
         if (b->merge[i].rank >= 0) all[n++] = b->merge[i];
     qsort(all, n, sizeof *all, by_rank);
     *pair = xmalloc(2 * sizeof **pair * (n + 1), MEMORY);
-    for (size_t i = 0; i < n; i++) (*pair)[2 * i] = (int32_t)(all[i].pair >> 32), (*pair)[2 * i + 1] = (int32_t)(uint32_t)all[i].pair;
+    for (size_t i = 0; i < n; i++)
+        (*pair)[2 * i] = (int32_t)(all[i].pair >> 32), (*pair)[2 * i + 1] = (int32_t)(uint32_t)all[i].pair;
     free(all);
     return (int64_t)n;
 }
@@ -332,7 +333,8 @@ uint64_t bpe_added_hash(const Bpe *b, int normalizes) {
     for (int i = 0; i < b->specials; i++) {
         const Special *x = &b->special[i];
         hash += XXH3_64bits(&x->id, sizeof x->id);
-        if (normalizes && x->form == BPE_NORMALIZED) hash += XXH3_64bits_withSeed(b->pool + x->at, x->bytes, (uint64_t)x->id);
+        if (normalizes && x->form == BPE_NORMALIZED)
+            hash += XXH3_64bits_withSeed(b->pool + x->at, x->bytes, (uint64_t)x->id);
     }
     return hash;
 }
@@ -444,7 +446,8 @@ static void enter_all(BpeTrainer *t, size_t places) {
     t->places = places;
     free(t->place);
     t->place = xcalloc(places, sizeof *t->place, LEARNING);
-    for (size_t i = 0; i < t->words; i++) t->place[word_place(t, t->pool + t->word[i].at, t->word[i].bytes)] = (int32_t)i + 1;
+    for (size_t i = 0; i < t->words; i++)
+        t->place[word_place(t, t->pool + t->word[i].at, t->word[i].bytes)] = (int32_t)i + 1;
 }
 
 /* Forgets words with at most `count` occurrences, and closes the gaps. */
@@ -483,7 +486,8 @@ static void add_word(BpeTrainer *t, const char *word, size_t bytes) {
         return;
     }
     if (t->words == t->word_room) make_room(t), at = word_place(t, word, bytes);
-    if (t->pool_bytes + bytes > t->pool_room) t->pool = xrealloc(t->pool, t->pool_room = 2 * (t->pool_bytes + bytes) + 4096, LEARNING);
+    if (t->pool_bytes + bytes > t->pool_room)
+        t->pool = xrealloc(t->pool, t->pool_room = 2 * (t->pool_bytes + bytes) + 4096, LEARNING);
     memcpy(t->pool + t->pool_bytes, word, bytes);
     t->word[t->words] = (Word){t->pool_bytes, (uint32_t)bytes, 1};
     t->pool_bytes += bytes;
@@ -520,7 +524,8 @@ static Pair *find_pair(BpeTrainer *t, uint64_t pair) {
     *p = (Pair){.pair = pair, .word = xmalloc(sizeof *p->word * 2, LEARNING), .room = 2};
     t->pairs++;
     if (t->freshes == t->fresh_room)
-        t->fresh = xrealloc(t->fresh, sizeof *t->fresh * (t->fresh_room = t->fresh_room ? 2 * t->fresh_room : 1 << 12), LEARNING);
+        t->fresh = xrealloc(t->fresh, sizeof *t->fresh * (t->fresh_room = t->fresh_room ? 2 * t->fresh_room : 1 << 12),
+                            LEARNING);
     t->fresh[t->freshes++] = pair;
     return p;
 }
@@ -533,7 +538,7 @@ static void count_pair(BpeTrainer *t, int32_t left, int32_t right, int32_t word,
     p->word[p->words++] = word;
 }
 
-/* --- learning: the merges ------------------------------------------------------------------------------------------ */
+/* --- learning: the merges ----------------------------------------------------------------------------------------- */
 
 static void spell_out(BpeTrainer *t) {
     t->begin = xmalloc(sizeof *t->begin * (t->words + 1), LEARNING);

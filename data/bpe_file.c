@@ -93,7 +93,9 @@ static int refuse(const Reading *r, const char *fmt, ...) {
     return 0;
 }
 
-#define HELP_JSON "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER vocab_size=32000"
+#define HELP_JSON \
+    "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER " \
+    "vocab_size=32000"
 
 static int refuse_part(const Reading *r, const char *part, const char *what) {
     return refuse(r,
@@ -148,8 +150,10 @@ static int refuse_json(const Reading *r, const BpeText *file) {
     at += fault.at.column - 1;
     int is_in_string = *at == '"' && !strchr(at + 1, '"'); /* a string that does not end is a fault where it begins */
     if (at >= file->text + bytes || is_in_string)
-        return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", fault.at.line);
-    return refuse(r, ":%d: column %d: %s: it was changed by hand or damaged; correct it there, or download it again", fault.at.line, fault.at.column, fault.text);
+        return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again",
+                      fault.at.line);
+    return refuse(r, ":%d: column %d: %s: it was changed by hand or damaged; correct it there, or download it again",
+                  fault.at.line, fault.at.column, fault.text);
 }
 
 static cJSON *json_of(Reading *r, const BpeText *file) {
@@ -159,7 +163,8 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     const char *first = file->text + strspn(file->text, " \t\r\n");
     cJSON_Delete(json);
     if (!*first) refuse(r, " is empty: download it again");
-    else if (*first == '<') refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
+    else if (*first == '<')
+        refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
     else if (*first == '{') refuse_json(r, file);
     else if (strncmp(first, "[PAD]", 5) == 0 || strstr(first, "\n[UNK]") || strstr(first, "\n[CLS]"))
         refuse(r, " is a vocabulary of WordPiece, as BERT has it, which is not read: " HELP_JSON);
@@ -171,7 +176,8 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
-        return refuse(r, ": \"%.*s\" has no id, a whole number from 0 to %d; download the file again", SHOWN, what, BPE_MOST_IDS - 1), -1;
+        return refuse(r, ": \"%.*s\" has no id, a whole number from 0 to %d; download the file again", SHOWN, what,
+                      BPE_MOST_IDS - 1), -1;
     return (int32_t)item->valuedouble;
 }
 
@@ -244,9 +250,8 @@ static void note_unmade(const Reading *r) {
         unmade += bpe_bytes(r->bpe, id, &bytes) && bytes > 1 && !bpe_id_is_special(r->bpe, id);
     }
     if (unmade > merges)
-        note(r, "%lld merges make at most as many of the %d tokens that are longer than a byte: the others are in no text; if the "
-                "file was cut or is empty, download it again",
-             (long long)merges, unmade);
+        note(r, "%lld merges make at most as many of the %d tokens that are longer than a byte: the others are in no "
+             "text; if the file was cut or is empty, download it again", (long long)merges, unmade);
 }
 
 /* --- vocab.json and merges.txt ------------------------------------------------------------------------------------ */
@@ -540,8 +545,8 @@ static int read_model(Reading *r, const cJSON *json) {
     const char  *type = word_of(model, "type"), *decodes = word_of(decoder, "type");
     int          is_bytes = 0;
     if (!cJSON_IsObject(model))
-        return refuse(r, " has no object \"model\": it is no tokenizer.json (a vocabulary alone is read as vocab.json, with merges.txt "
-                         "beside it)");
+        return refuse(r, " has no object \"model\": it is no tokenizer.json (a vocabulary alone is read as vocab.json, "
+                      "with merges.txt beside it)");
     if (*type ? strcmp(type, "BPE") != 0 : !member(model, "merges"))
         return refuse_part(r, "model", *type ? type : "of no type");
     if (version && strcmp(word_of(json, "version"), "1.0") != 0)
@@ -559,7 +564,8 @@ static int read_model(Reading *r, const cJSON *json) {
     if (!is_bytes) return refuse_part(r, "pre_tokenizer", "without ByteLevel");
     if (cJSON_IsTrue(member(model, "ignore_merges"))) bpe_take_whole(r->bpe);
     if (decoder && !cJSON_IsNull(decoder) && strcmp(decodes, "ByteLevel") != 0)
-        note(r, "the decoder, %.*s, is not used: an id becomes the bytes of its token", SHOWN, *decodes ? decodes : "of no type");
+        note(r, "the decoder, %.*s, is not used: an id becomes the bytes of its token", SHOWN,
+             *decodes ? decodes : "of no type");
     if (!take_added(r, added) || !take_vocabulary(r, member(model, "vocab")) || !has_ids_in_order(r, added) ||
         !take_merges(r, member(model, "merges")))
         return 0;
@@ -680,7 +686,8 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
     const char *text = read->text;
     if (n > 4 && text[0] == '\n' && text[2] == '\n' && (has_ending(path, ".model") || text[1] < 32)) {
         free(read->text), read->text = NULL;
-        return say(fault, EXIT_DATA, "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON, path);
+        return say(fault, EXIT_DATA,
+                   "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON, path);
     }
     int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, path, why);
     if (!exit_code) return 0;
@@ -796,7 +803,8 @@ static int read_files(BpeKind kind, const char *first, const char *second, BpeFi
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);
-    if (!exit_code && kind == BPE_TOKENIZER_JSON) as_read = xstrdup(text[0].text, "a tokenizer"); /* parsing writes into it */
+    /* parsing writes into the text */
+    if (!exit_code && kind == BPE_TOKENIZER_JSON) as_read = xstrdup(text[0].text, "a tokenizer");
     if (!exit_code && !bpe_file_parse(kind, text, f, fault)) exit_code = EXIT_DATA;
     free(text[0].text), free(text[1].text);
     if (exit_code) return free(as_read), exit_code;
@@ -828,8 +836,8 @@ int bpe_file_read(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         snprintf(json, sizeof json, "%.*s/%s", folder, at, OTHERS[i].name);
         if (access(json, F_OK) == 0)
-            return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON, path,
-                       OTHERS[i].name, OTHERS[i].of);
+            return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON,
+                       path, OTHERS[i].name, OTHERS[i].of);
     }
     return say(fault, EXIT_DATA,
                "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",

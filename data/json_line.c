@@ -54,14 +54,21 @@ static int hex4(const char *at, const char *end) {
 
 /* A Python command that rewrites each line l as a row with `value`. Python's parser accepts lines that this one
  * refuses. */
-#define BY_PYTHON(value) "($ python3 -c 'import json, sys; [print(json.dumps(" value ")) for l in sys.stdin if l.strip()]' < FILE > NEW.jsonl "
-static const char ESCAPE[] = "holds a backslash that begins no escape ($ perl -pe 's/\\\\(u[0-9a-fA-F]{4}|[\"\\\\\\/bfnrt])|\\\\/$1 ? $& : "
-                             "\"\\\\\\\\\"/ge' < FILE > NEW.jsonl writes it twice, as JSON does)";
-static const char HALF[] = "holds half of a surrogate pair, which is no character " BY_PYTHON("json.loads(json.dumps(json.loads(l), ensure_ascii=False).encode(\"utf-16\", \"surrogatepass\").decode(\"utf-16\", \"replace\"))")
-                           "puts U+FFFD in its place)";
-static const char CONTROL[] = "holds a control character in a string " BY_PYTHON("json.loads(l, strict=False)") "writes it as an escape)";
-static const char BEHIND[] = "has text after its object " BY_PYTHON("json.JSONDecoder().raw_decode(l.strip())[0]") "takes it away)";
-static const char COMMA_LAST[] = "has a comma before its } ($ sed 's/,[[:space:]]*}[[:space:]]*$/}/' < FILE > NEW.jsonl takes it away at the end of a line)";
+#define BY_PYTHON(value) \
+    "($ python3 -c 'import json, sys; [print(json.dumps(" value ")) for l in sys.stdin if l.strip()]' < FILE > " \
+    "NEW.jsonl "
+static const char ESCAPE[] =
+    "holds a backslash that begins no escape ($ perl -pe 's/\\\\(u[0-9a-fA-F]{4}|[\"\\\\\\/bfnrt])|\\\\/$1 ? $& : "
+    "\"\\\\\\\\\"/ge' < FILE > NEW.jsonl writes it twice, as JSON does)";
+static const char HALF[] = "holds half of a surrogate pair, which is no character " BY_PYTHON(
+    "json.loads(json.dumps(json.loads(l), ensure_ascii=False).encode(\"utf-16\", \"surrogatepass\").decode(\"utf-16\", "
+    "\"replace\"))") "puts U+FFFD in its place)";
+static const char CONTROL[] =
+    "holds a control character in a string " BY_PYTHON("json.loads(l, strict=False)") "writes it as an escape)";
+static const char BEHIND[] =
+    "has text after its object " BY_PYTHON("json.JSONDecoder().raw_decode(l.strip())[0]") "takes it away)";
+static const char COMMA_LAST[] = "has a comma before its } ($ sed 's/,[[:space:]]*}[[:space:]]*$/}/' < FILE > "
+                                 "NEW.jsonl takes it away at the end of a line)";
 
 /* Decodes an escape, after its backslash. An escape is never shorter than the character that it means. */
 static char *escape(Reader *r, char *out) {
@@ -78,7 +85,8 @@ static char *escape(Reader *r, char *out) {
         int low = hex4(r->at + 2, r->end);
         if (low >= 0xDC00 && low < 0xE000) {
             r->at += 6;
-            return out + utf8proc_encode_char(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), (utf8proc_uint8_t *)out);
+            return out +
+                   utf8proc_encode_char(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), (utf8proc_uint8_t *)out);
         }
     }
     int is_half = code >= 0xD800 && code < 0xE000;
@@ -184,7 +192,8 @@ static int value(Reader *r, int depth) {
 typedef struct { char text[SHOWN_CHARS]; size_t used; } Names;
 
 /* Faults of a value that is not a string, by its first character. */
-static const char OBJECT[] = "has an object", LIST[] = "has a list", BOOLEAN[] = "has true or false", OTHER[] = "has a number or another word";
+static const char OBJECT[] = "has an object", LIST[] = "has a list", BOOLEAN[] = "has true or false",
+                  OTHER[] = "has a number or another word";
 static const char *other_than_text(const Reader *r) {
     if (r->at == r->end) return "ends before a value";
     switch (*r->at) {
@@ -204,14 +213,13 @@ static const char *jq_of(const char *wrong, const char **makes) {
     return *makes = "makes rows of the objects, and field= names the text in them", wrong == OBJECT ? ".[$f]" : NULL;
 }
 
-#define COMMA_BEHIND \
-    "has a comma after its object, which JSON Lines has not ($ sed 's/,[[:space:]]*$//' < FILE > NEW.jsonl takes it away)"
-#define COMMA_BETWEEN \
-    "has several objects with commas between, and JSON Lines has one a line ($ sed '1s/^/[/; $s/,*[[:space:]]*$/]/' < FILE | jq -c " \
-    "'.[]' > NEW.jsonl writes them so)"
-#define PYTHON \
-    "is a Python dict, not JSON ($ python3 -c 'import ast, json, sys; [print(json.dumps(ast.literal_eval(l))) for l in sys.stdin " \
-    "if l.strip()]' < FILE > NEW.jsonl writes JSON)"
+static const char COMMA_BEHIND[] = "has a comma after its object, which JSON Lines has not ($ sed 's/,[[:space:]]*$//' "
+                                   "< FILE > NEW.jsonl takes it away)";
+static const char COMMA_BETWEEN[] = "has several objects with commas between, and JSON Lines has one a line ($ sed "
+                                    "'1s/^/[/; $s/,*[[:space:]]*$/]/' < FILE | jq -c '.[]' > NEW.jsonl writes them so)";
+static const char PYTHON[] = "is a Python dict, not JSON ($ python3 -c 'import ast, json, sys; "
+                             "[print(json.dumps(ast.literal_eval(l))) for l in sys.stdin if l.strip()]' < FILE > "
+                             "NEW.jsonl writes JSON)";
 
 /* Reads one object and finds the string under `field` (NULL to find none). Returns as json_line_text, but with the
  * fault in *r, and -2 if there is no such field. */
@@ -247,10 +255,11 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         r->is_open = 0; /* the value itself is whole */
     }
     if (!r->wrong && r->at < r->end)
-        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind)) ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
+        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind))
+                     ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
                  : memchr(behind, '\r', (size_t)(r->at - behind))
-                     ? "has text after a carriage return: a line must end in LF or CR LF "
-                       "($ tr '\\r' '\\n' < FILE > NEW makes lines of it)"
+                     ? "has text after a carriage return: a line must end in LF or CR LF ($ tr '\\r' '\\n' < FILE > "
+                       "NEW makes lines of it)"
                      : BEHIND);
     return r->wrong ? -1 : found;
 }
@@ -272,13 +281,14 @@ const char *json_line_array_rows(const char *text, size_t bytes) {
                      : "$ jq -c '.[]' < FILE > NEW.jsonl makes lines of the objects in an array";
 }
 
-int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
+int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length,
+                   char fault[JSON_LINE_FAULT_CHARS]) {
     Reader r = {.at = line, .end = line + bytes, .from = line};
     Names  names = {.used = 0};
     pass_mark(&r);
     skip_space(&r);
     if (r.at == r.end) return 0;
-    size_t ignored, invalid = utf8_valid(line, bytes, SPLIT_END, &ignored); /* place of the first byte that is not UTF-8 */
+    size_t ignored, invalid = utf8_valid(line, bytes, SPLIT_END, &ignored);
     if (invalid < bytes)
         return snprintf(fault, JSON_LINE_FAULT_CHARS,
                         "holds the byte 0x%02X, which is not UTF-8 (column %zu): give the encoding of the file, "
@@ -289,21 +299,20 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
         const char *rows = json_line_array_rows(r.at, (size_t)(r.end - r.at));
         if (rows) snprintf(fault, JSON_LINE_FAULT_CHARS, "is an array; each line must be an object (%s)", rows);
         else if (*r.at == '"')
-            snprintf(fault, JSON_LINE_FAULT_CHARS,
-                     "is a string; each line must be an object ($ jq -c '{text: .}' < FILE > NEW.jsonl makes objects of strings)");
+            snprintf(fault, JSON_LINE_FAULT_CHARS, "is a string; each line must be an object ($ jq -c '{text: .}' < "
+                     "FILE > NEW.jsonl makes objects of strings)");
         else snprintf(fault, JSON_LINE_FAULT_CHARS, "is not a JSON object (format=text reads the file as text)");
         return -1;
     }
     int found = read_object(&r, field, &names, text, length);
     const char *makes, *jq = r.wrong ? jq_of(r.wrong, &makes) : NULL;
     if (jq)
-        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s in its field \"%.60s\", not a string (column %zu): $ jq -c --arg f %.120s '%s' < FILE > NEW.jsonl %s",
-                 r.wrong, field, r.column, shell_word(field).text, jq, makes);
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s in its field \"%.60s\", not a string (column %zu): $ jq -c --arg f "
+                 "%.120s '%s' < FILE > NEW.jsonl %s", r.wrong, field, r.column, shell_word(field).text, jq, makes);
     else if (r.wrong == IN_STRING)
-        snprintf(fault, JSON_LINE_FAULT_CHARS,
-                 "%s (column %zu): a line end in a text is written \\n in JSON; write the rows by a program for JSON, or copy the file "
-                 "again if it was cut off (format=text reads the file as text)",
-                 r.wrong, r.column);
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu): a line end in a text is written \\n in JSON; write "
+                 "the rows by a program for JSON, or copy the file again if it was cut off (format=text reads the file "
+                 "as text)", r.wrong, r.column);
     else if (r.wrong && r.is_open)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
                  "%s (column %zu): its value spans several lines or was cut off, and JSON Lines has one value a line "

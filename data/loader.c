@@ -11,7 +11,8 @@
 #include "core/thread.h"
 #include "core/xalloc.h"
 
-enum { AHEAD = 4 }; /* micro-batches beyond a step: enough to cover a page fault or a slow disk read while it is computed */
+/* micro-batches beyond a step: enough to cover a page fault or a slow disk read while the step is computed */
+enum { AHEAD = 4 };
 
 static const double PATIENCE_MS = 2000.0;
 
@@ -57,17 +58,20 @@ size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int document
 /* Returns the global index of the first row of this rank's n-th micro-batch. */
 static int64_t first_index(const Loader *l, int64_t n) {
     const LoaderPlan *p = &l->plan;
-    return p->first_sample + n / l->micro_steps * p->step_samples + (l->first_micro + n % l->micro_steps) * p->micro_batch;
+    return p->first_sample + n / l->micro_steps * p->step_samples +
+           (l->first_micro + n % l->micro_steps) * p->micro_batch;
 }
 
 static void fill_slot(Loader *l, int64_t n) {
     const int64_t whole = l->dataset->seq_len, T = l->T, first = first_index(l, n);
     failpoint_done(failpoint("data.batch"));
     for (int64_t row = 0; row < l->plan.micro_batch; row++) {
-        int64_t  at = (n % l->ring * l->plan.micro_batch + row) * T, number = dataset_order(l->dataset, l->plan.order, first + row);
+        int64_t at = (n % l->ring * l->plan.micro_batch + row) * T,
+                number = dataset_order(l->dataset, l->plan.order, first + row);
         int32_t *inputs = l->inputs + at, *targets = l->targets + at, *starts = l->starts ? l->starts + at : NULL;
         int32_t *all = l->sample ? l->sample : inputs; /* inputs, targets and starts of the whole sample */
-        int32_t *all_targets = l->sample ? l->sample + whole : targets, *all_starts = l->sample ? l->sample + 2 * whole : starts;
+        int32_t *all_targets = l->sample ? l->sample + whole : targets,
+                *all_starts = l->sample ? l->sample + 2 * whole : starts;
         dataset_sample(l->dataset, number, all, all_targets);
         if (starts) document_starts(all_starts, all, whole, l->plan.end_of_text);
         if (!l->sample) continue;
@@ -152,7 +156,8 @@ int loader_is_ready(Loader *l, double ms) {
     double until_ms = clock_ms() + ms;
     release_slot(l);
     thread_lock(&l->thread);
-    while (l->filled - l->handed < l->micro_steps && clock_ms() < until_ms && thread_wait_for(&l->thread, until_ms - clock_ms())) {}
+    while (l->filled - l->handed < l->micro_steps && clock_ms() < until_ms &&
+           thread_wait_for(&l->thread, until_ms - clock_ms())) {}
     int is_ready = l->filled - l->handed >= l->micro_steps;
     thread_unlock(&l->thread);
     return is_ready;

@@ -163,7 +163,7 @@ static void thrift_skip(Thrift *t, int type) {
     if (type != THRIFT_TRUE && type != THRIFT_FALSE) skip(t, type, 0);
 }
 
-/* --- headers of pages ----------------------------------------------------------------------------------------------- */
+/* --- headers of pages --------------------------------------------------------------------------------------------- */
 
 /* Reads the part of a header that only this kind of page has. */
 static void read_description(Thrift *t, int type, PageKind kind, PageHeader *h) {
@@ -310,7 +310,7 @@ int64_t page_runs_next(PageRuns *r) {
     return (int64_t)word;
 }
 
-/* --- the footer: its schema ---------------------------------------------------------------------------------------- */
+/* --- the footer: its schema --------------------------------------------------------------------------------------- */
 
 enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
 #define REFUSE(...) return snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), 0
@@ -423,7 +423,8 @@ static int64_t find_column(Thrift t, int type, const char *field, const char *na
     }
     snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer describes no columns; copy or download it again");
     if (t.state != THRIFT_GOOD || root.children < 1) return -1;
-    snprintf(fault, PARQUET_FAULT_CHARS, "has no column %s; its columns are %s: give field=NAME of the one with the text", name, names);
+    snprintf(fault, PARQUET_FAULT_CHARS, "has no column %s; its columns are %s: give field=NAME of the one with the "
+             "text", name, names);
     if (!found) return -1;
     snprintf(fault, PARQUET_FAULT_CHARS, "has %d columns %s; write it with one", found, name);
     if (found > 1 || !is_text(&wanted, name, fault)) return -1;
@@ -431,7 +432,7 @@ static int64_t find_column(Thrift t, int type, const char *field, const char *na
     return leaf;
 }
 
-/* --- the footer: its groups of rows --------------------------------------------------------------------------------- */
+/* --- the footer: its groups of rows ------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t type, codec, values, bytes, first_page, dictionary, bad_encoding;
@@ -813,7 +814,8 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
         return refuse(fault, "is encrypted (PARE); write it without encryption");
     if (memcmp(head, "PAR1", 4) != 0) return refuse(fault, "is no parquet file: it does not begin with PAR1");
     if (memcmp(tail + 4, "PAR1", 4) != 0)
-        return refuse(fault, "does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; copy or download it again");
+        return refuse(fault, "does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; "
+                      "copy or download it again");
     if (bytes <= end - MAGIC_BYTES && bytes > PAGE_LIMIT)
         return refuse(fault, "has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files",
                       bytes);

@@ -42,7 +42,8 @@ static const struct { const char *start; size_t bytes; const char *what; } forei
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the UTF-8 character that starts here (RFC 3629), 0 if none does. A character that is cut off at the end counts. */
+/* Returns the bytes of the UTF-8 character that starts here (RFC 3629), 0 if none does. A character that is cut off at
+ * the end counts. */
 static size_t utf8_character(const uint8_t *data, size_t bytes) {
     uint8_t c = data[0];
     size_t  length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : (c & 0xF0) == 0xE0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
@@ -64,12 +65,14 @@ static int is_text(const uint8_t *data, size_t bytes) {
 
 const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
-    if (bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 && /* RFC 1952: magic, deflate, flags, level, system */
+    /* RFC 1952: magic, deflate, flags, level, system */
+    if (bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 &&
         (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255))
         return "gzip";
     if (bytes >= 4 && memcmp(data, "\x28\xb5\x2f\xfd", 4) == 0) return "zstd";
     if (bytes >= 6 && memcmp(data, "\xfd" "7zXZ", 6) == 0) return "xz";
-    if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet"; /* 0x15: a page's header begins with its type */
+    /* 0x15: the header of a page begins with its type */
+    if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet";
     if (!is_text(data, bytes)) return NULL;
     size_t first = 0;
     while (first < bytes && strchr(" \t\r\n", data[first])) first++;
@@ -114,7 +117,8 @@ enum {
 /* Returns the bits of number i. */
 static uint64_t bits_of(const NumberType *t, const uint8_t *data, size_t i) {
     uint64_t bits = 0;
-    for (int k = 0; k < t->bytes; k++) bits |= (uint64_t)data[i * (size_t)t->bytes + (size_t)k] << 8 * (t->is_big ? t->bytes - 1 - k : k);
+    for (int k = 0; k < t->bytes; k++)
+        bits |= (uint64_t)data[i * (size_t)t->bytes + (size_t)k] << 8 * (t->is_big ? t->bytes - 1 - k : k);
     return bits;
 }
 
@@ -141,7 +145,8 @@ static int are_integers(const NumberType *t, const uint8_t *data, size_t count, 
 static double half_value(uint16_t bits, int mantissa_bits, int bias) {
     int mantissa = bits & ((1 << mantissa_bits) - 1), exponent = (bits & 0x7fff) >> mantissa_bits;
     if (exponent == 0x7fff >> mantissa_bits) return INFINITY;
-    double v = exponent ? ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits) : ldexp(mantissa, 1 - bias - mantissa_bits);
+    double v = exponent ? ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits)
+                        : ldexp(mantissa, 1 - bias - mantissa_bits);
     return bits & 0x8000 ? -v : v;
 }
 
@@ -194,7 +199,8 @@ static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
 
 /* --- numbers: how bytes are spread -------------------------------------------------------------------------------- */
 
-typedef struct { double count[2][256]; double numbers; } Spread; /* counts of the first and the second bytes of 16-bit numbers */
+/* How often each first and each second byte of 16-bit numbers occurs. */
+typedef struct { double count[2][256]; double numbers; } Spread;
 
 /* Counts the numbers that are not 0: padding would make a vocabulary look uneven. */
 static Spread spread_of(const uint8_t *data, size_t count) {
@@ -239,7 +245,7 @@ static int are_bytes(const Spread *s) {
     return s->numbers >= SEEN && kinds >= SHOWN && differ < 1.5 * kinds + 60 && uneven > 4 * 256;
 }
 
-/* --- numbers: the whole ---------------------------------------------------------------------------------------------- */
+/* --- numbers: the whole ------------------------------------------------------------------------------------------- */
 
 const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_negatives) {
     Spread spread = spread_of(data, bytes / 2);
@@ -297,20 +303,27 @@ static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_siz
     if (!t || (is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
     if (has_negatives)
         return snprintf(fault, SHARD_FAULT_CHARS,
-                        "has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves a token out; name the "
-                        "file of the input ids, as uint16, or as uint32 for a vocabulary over 65,536", *t->name == 'u' ? "int32 numbers" : t->name), -1;
+                        "has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves "
+                        "a token out; name the file of the input ids, as uint16, or as uint32 for a vocabulary over "
+                        "65,536",
+                        *t->name == 'u' ? "int32 numbers" : t->name),
+               -1;
     if (!t->numpy)
         return snprintf(fault, SHARD_FAULT_CHARS,
-                        "has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are lost; write "
-                        "uint16 numbers from the text again", t->name, strstr(t->name, "bf") ? 256 : 2048), -1;
+                        "has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are "
+                        "lost; write uint16 numbers from the text again",
+                        t->name, strstr(t->name, "bf") ? 256 : 2048),
+               -1;
     if (is_uint32(t, 0))
-        return snprintf(fault, SHARD_FAULT_CHARS,
-                        "has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every "
-                        "second half is 0 or small; write it as uint16, or set model.vocab_size to the size of its tokenizer (%s)",
-                        (long long)vocab_size, conversion(t, vocab_size, cure)), -1;
-    return snprintf(fault, SHARD_FAULT_CHARS, "has no header and holds %s, not tokens of uint16 or uint32: %s%s", t->name,
-                    conversion(t, vocab_size, cure),
-                    t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md" : ""), -1;
+        return snprintf(fault, SHARD_FAULT_CHARS, "has no header and is read as uint16, as model.vocab_size = %lld is "
+                        "at most 65,536, but holds uint32 numbers: every second half is 0 or small; write it as "
+                        "uint16, or set model.vocab_size to the size of its tokenizer (%s)", (long long)vocab_size,
+                        conversion(t, vocab_size, cure)), -1;
+    return snprintf(fault, SHARD_FAULT_CHARS, "has no header and holds %s, not tokens of uint16 or uint32: %s%s",
+                    t->name, conversion(t, vocab_size, cure),
+                    t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md"
+                                  : ""),
+           -1;
 }
 
 /* Returns 1 if all uint16 numbers are below `most`. */
@@ -329,30 +342,34 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
 
     for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++) {
         if (bytes < 4 || llmc_files[i].magic != start[0]) continue;
-        if (llmc_files[i].token_bytes == 0) FAULT("is an %s (magic %d), not tokens to train on", llmc_files[i].what, start[0]);
+        if (llmc_files[i].token_bytes == 0)
+            FAULT("is an %s (magic %d), not tokens to train on", llmc_files[i].what, start[0]);
         if (file_bytes < SHARD_HEADER_BYTES || bytes < sizeof start)
-            FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it again",
-                  (unsigned long long)file_bytes, SHARD_HEADER_BYTES);
+            FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it "
+                  "again", (unsigned long long)file_bytes, SHARD_HEADER_BYTES);
         if (start[1] != llmc_files[i].version)
             FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known", start[0], start[1],
                   llmc_files[i].version);
         if (start[2] <= 0)
-            FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again", start[2]);
+            FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again",
+                  start[2]);
         uint64_t due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
         if (file_bytes < due)
             FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again",
                   (unsigned long long)file_bytes, start[2], (unsigned long long)due);
         if (file_bytes > due)
-            FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make it again",
-                  (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due, (unsigned long long)file_bytes);
+            FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make "
+                  "it again", (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due,
+                  (unsigned long long)file_bytes);
         *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2], 0};
         return 0;
     }
     for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++)
         if (bytes >= 4 && (uint32_t)llmc_files[i].magic == __builtin_bswap32((uint32_t)start[0]))
-            FAULT("is an %s in big-endian order, and only little-endian ones are read: python3 -c 'import sys,numpy as n;"
-                  "b=open(sys.argv[1],\"rb\").read();open(sys.argv[2],\"wb\").write(n.frombuffer(b[:1024],\">i4\").astype(\"<i4\").tobytes()+"
-                  "n.frombuffer(b[1024:],\">u%d\").astype(\"<u%d\").tobytes())' FILE NEW.bin converts it to little-endian",
+            FAULT("is an %s in big-endian order, and only little-endian ones are read: python3 -c 'import sys,numpy as "
+                  "n;b=open(sys.argv[1],\"rb\").read();open(sys.argv[2],\"wb\").write(n.frombuffer(b[:1024],\">i4\")."
+                  "astype(\"<i4\").tobytes()+n.frombuffer(b[1024:],\">u%d\").astype(\"<u%d\").tobytes())' FILE NEW.bin "
+                  "converts it to little-endian",
                   llmc_files[i].what, llmc_files[i].token_bytes == 4 ? 4 : 2, llmc_files[i].token_bytes == 4 ? 4 : 2);
     for (size_t i = 0; i < sizeof foreign_files / sizeof *foreign_files; i++)
         if (bytes >= foreign_files[i].bytes && memcmp(data, foreign_files[i].start, foreign_files[i].bytes) == 0)
@@ -364,24 +381,26 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
     int          may_be_bytes = encoding == ENCODING_UTF16LE && are_narrow(data, bytes, 256);
     if (encoding != ENCODING_FOUND && !(may_be_bytes && vocab_size <= 256))
-        FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards of it%s",
+        FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards "
+              "of it%s",
               TEXT_ENCODINGS[encoding - 1], TEXT_ENCODINGS[encoding - 1],
               may_be_bytes ? "; if its tokens are bytes as uint16, give model.vocab_size 256" : "");
     int               has_negatives;
-    const NumberType *type = number_type_find(data, bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES, &has_negatives);
+    const NumberType *type =
+        number_type_find(data, bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES, &has_negatives);
     int               is_wide = type && is_uint32(type, has_negatives);
     int               token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : is_wide) ? 4 : 2;
     if (is_wide && file_bytes % 4)
-        FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a multiple "
-              "of 4: it was cut, or bytes were added; copy or make it again", (unsigned long long)file_bytes);
+        FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a "
+              "multiple of 4: it was cut, or bytes were added; copy or make it again", (unsigned long long)file_bytes);
     if (refuse_type(type, has_negatives, vocab_size, fault)) return -1;
     if (file_bytes % 2 && token_bytes == 2)
-        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu)",
-              (unsigned long long)file_bytes);
+        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd "
+              "number of bytes (%llu)", (unsigned long long)file_bytes);
     if (file_bytes % 4 && token_bytes == 4)
-        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = %lld is over 65,536, "
-              "but its %llu bytes are not a multiple of 4; write it as uint32", (long long)vocab_size,
-              (unsigned long long)file_bytes);
+        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = "
+              "%lld is over 65,536, but its %llu bytes are not a multiple of 4; write it as uint32",
+              (long long)vocab_size, (unsigned long long)file_bytes);
     if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
     *header = (ShardHeader){token_bytes, 0, (int64_t)(file_bytes / (uint64_t)token_bytes), 0};
     return 0;
@@ -389,8 +408,10 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
 
 /* --- Megatron's index --------------------------------------------------------------------------------------------- */
 
-static const struct { int token_bytes; const char *name; } megatron_types[] = {
-    {0, "type 0"}, {0, "uint8"}, {0, "int8"}, {2, "int16"}, {4, "int32"}, {0, "int64"}, {0, "float64"}, {0, "float32"}, {2, "uint16"},
+static const struct { int token_bytes; const char *name;
+} megatron_types[] = {
+    {0, "type 0"}, {0, "uint8"},   {0, "int8"},    {2, "int16"},  {4, "int32"},
+    {0, "int64"},  {0, "float64"}, {0, "float32"}, {2, "uint16"},
 };
 enum { MEGATRON_TYPES = sizeof megatron_types / sizeof *megatron_types };
 
@@ -402,7 +423,8 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
                       char fault[SHARD_FAULT_CHARS]) {
     uint64_t version, sequences, bounds;
     if (!shard_is_index(data, bytes)) FAULT("has no Megatron index");
-    if (bytes < SHARD_INDEX_BYTES) FAULT("has an index that is truncated: it holds %llu bytes", (unsigned long long)index_bytes);
+    if (bytes < SHARD_INDEX_BYTES)
+        FAULT("has an index that is truncated: it holds %llu bytes", (unsigned long long)index_bytes);
     memcpy(&version, data + 9, 8), memcpy(&sequences, data + 18, 8), memcpy(&bounds, data + 26, 8);
     unsigned type = data[17];
     if (version != 1) FAULT("has an index of version %llu; only version 1 is known", (unsigned long long)version);
@@ -410,9 +432,11 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
         FAULT("holds tokens as %s, says its index; those of uint16, int16 and int32 are read",
               type < MEGATRON_TYPES ? megatron_types[type].name : "an unknown type");
     if (sequences == 0) FAULT("holds no sequence, says its index");
-    if (sequences > index_bytes / 12 || bounds > index_bytes / 8 || SHARD_INDEX_BYTES + 12 * sequences + 8 * bounds != index_bytes)
-        FAULT("has an index of %llu bytes, which %llu sequences and %llu borders of documents do not take; copy or make both again",
-              (unsigned long long)index_bytes, (unsigned long long)sequences, (unsigned long long)bounds);
+    if (sequences > index_bytes / 12 ||
+        bounds > index_bytes / 8 || SHARD_INDEX_BYTES + 12 * sequences + 8 * bounds != index_bytes)
+        FAULT("has an index of %llu bytes, which %llu sequences and %llu borders of documents do not take; copy or "
+              "make both again", (unsigned long long)index_bytes, (unsigned long long)sequences,
+              (unsigned long long)bounds);
     int width = megatron_types[type].token_bytes;
     if (file_bytes % (uint64_t)width || file_bytes == 0)
         FAULT("holds %llu bytes, no whole number of its index's %s", (unsigned long long)file_bytes,
@@ -440,23 +464,24 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
         set_action(signal_number, &as_before);
         return;
     }
-    fail(EXIT_IO,
-         "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its disk fails; bring it back, and the "
-         "same command goes on from the newest checkpoint",
-         shard->path, (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
+    fail(EXIT_IO, "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its "
+         "disk fails; bring it back, and the same command goes on from the newest checkpoint", shard->path,
+         (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 #define SAY(exit_code, ...) return snprintf(sentence, SHARD_SENTENCE_CHARS, __VA_ARGS__), exit_code
 
-/* Checks the lengths, pointers and borders of an index against each other and the file. Returns 0; 1 with the fault, worded
- * to follow the name of the index; or -errno. The whole index is read, in blocks. */
-static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint64_t file_bytes, char fault[SHARD_FAULT_CHARS]) {
+/* Checks the lengths, pointers and borders of an index against each other and the file. Returns 0; 1 with the fault,
+ * worded to follow the name of the index; or -errno. The whole index is read, in blocks. */
+static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint64_t file_bytes,
+                       char fault[SHARD_FAULT_CHARS]) {
 #define WRONG(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), 1
     enum { BLOCK = 8192 };
     static _Thread_local struct { int32_t length[BLOCK]; int64_t place[BLOCK]; } block;
-    const uint64_t sequences = (uint64_t)h->sequences, places = SHARD_INDEX_BYTES + 4 * sequences, borders = places + 8 * sequences;
+    const uint64_t sequences = (uint64_t)h->sequences, places = SHARD_INDEX_BYTES + 4 * sequences,
+                   borders = places + 8 * sequences;
     uint64_t       due = 0, border = 0;
     for (uint64_t at = 0, n; at < sequences; at += n) {
         n = sequences - at < BLOCK ? sequences - at : BLOCK;
@@ -467,12 +492,12 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
             const unsigned long long number = (unsigned long long)(at + i);
             if (block.length[i] < 0) WRONG("gives sequence %llu a length of %d", number, block.length[i]);
             if (block.place[i] < 0 || (uint64_t)block.place[i] != due)
-                WRONG("says that sequence %llu begins at byte %lld, and the sequences before it end at %llu", number, (long long)block.place[i],
-                      (unsigned long long)due);
+                WRONG("says that sequence %llu begins at byte %lld, and the sequences before it end at %llu", number,
+                      (long long)block.place[i], (unsigned long long)due);
             due += (uint64_t)block.length[i] * (uint64_t)h->token_bytes;
             if (due > file_bytes)
-                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number, (unsigned long long)due,
-                      (unsigned long long)file_bytes);
+                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number,
+                      (unsigned long long)due, (unsigned long long)file_bytes);
         }
     }
     for (uint64_t at = borders, n; at < index_bytes; at += 8 * n) {
@@ -481,18 +506,18 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
         if (rc < 0) return rc;
         for (uint64_t i = 0; i < n; border = (uint64_t)block.place[i++])
             if (block.place[i] < (int64_t)border || (uint64_t)block.place[i] > sequences)
-                WRONG("has a border of documents at sequence %lld, after %llu, of %llu", (long long)block.place[i], (unsigned long long)border,
-                      (unsigned long long)sequences);
+                WRONG("has a border of documents at sequence %lld, after %llu, of %llu", (long long)block.place[i],
+                      (unsigned long long)border, (unsigned long long)sequences);
     }
     if (due < file_bytes)
-        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut", (unsigned long long)due,
-              (unsigned long long)file_bytes);
+        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut",
+              (unsigned long long)due, (unsigned long long)file_bytes);
     return 0;
 #undef WRONG
 }
 
-/* Reads the index beside NAME.bin; *found is 1 if there is one. An index that does not describe the file was damaged, or
- * belongs to another one. Returns as shard_look. */
+/* Reads the index beside NAME.bin; *found is 1 if there is one. An index that does not describe the file was damaged,
+ * or belongs to another one. Returns as shard_look. */
 static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header, int *found, char *sentence) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
@@ -513,13 +538,13 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     if (fd >= 0) io_close(fd);
     if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, io_error_text(rc));
     if (start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
-        SAY(EXIT_DATA,
-            "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make both again with its present tools, or, if "
-            "the tokens are uint16, move the index away",
-            path, name);
+        SAY(EXIT_DATA, "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make both again with its "
+            "present tools, or, if the tokens are uint16, move the index away", path, name);
     if (!is_index)
-        SAY(EXIT_DATA, "%s lies where a Megatron index of %s would, and is none%s: copy or make it again, or, if the tokens are uint16 "
-            "without an index, give it another name", name, path, bytes == 0 ? ", it is empty" : "");
+        SAY(EXIT_DATA,
+            "%s lies where a Megatron index of %s would, and is none%s: copy or make it again, or, if the tokens are "
+            "uint16 without an index, give it another name",
+            name, path, bytes == 0 ? ", it is empty" : "");
     if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
     if (is_wrong) SAY(EXIT_DATA, "%s %s: it is damaged, or not that of %s; copy or make both again", name, fault, path);
     *found = 1;
@@ -540,13 +565,14 @@ static int refuse_text(const char *path, const char *kind, char *sentence) {
         text_file_close(file);
     }
     if (packing != PACKED_NOT) {
-        snprintf(sentence, SHARD_SENTENCE_CHARS, "%s is packed by %s and holds no text: $ %s < PACKED > NEW.bin unpacks it; if that is a file of tokens, name NEW.bin",
-                 path, unpack_name(packing), unpack_command(packing));
+        snprintf(sentence, SHARD_SENTENCE_CHARS, "%s is packed by %s and holds no text: $ %s < PACKED > NEW.bin "
+                 "unpacks it; if that is a file of tokens, name NEW.bin", path, unpack_name(packing),
+                 unpack_command(packing));
         return shell_name_file(sentence + strlen(path), SHARD_SENTENCE_CHARS - strlen(path), path), EXIT_DATA;
     }
     snprintf(out, sizeof out, "out=datasets/%.*s", (int)strcspn(name, "."), name);
-    SAY(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s %s makes shards of it; name those in data.train", path,
-        kind, shell_word(path).text, shell_word(out).text);
+    SAY(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s %s makes shards of it; name those in data.train",
+        path, kind, shell_word(path).text, shell_word(out).text);
 }
 
 int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]) {
@@ -557,7 +583,8 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
     *header = (ShardHeader){0, 0, 0, 0};
     if (stat(path, &st) < 0 && errno == ENOENT) SAY(EXIT_DATA, "%s does not exist", path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path, path);
+        SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path,
+            path);
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         SAY(EXIT_DATA, "%s %s: name a file of tokens", path, io_error_text(io_kind(st.st_mode)));
     int fd = io_open(path, IO_READ), rc = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
@@ -587,7 +614,8 @@ Shard shard_open(const char *path, int64_t vocab_size) {
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));
     if (fstat(fd, &st) < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(errno));
     shard.file_bytes = (uint64_t)st.st_size;
-    if (shard.file_bytes < shard.header.data_offset + (uint64_t)shard.header.token_bytes * (uint64_t)shard.header.tokens)
+    const ShardHeader *h = &shard.header;
+    if (shard.file_bytes < h->data_offset + (uint64_t)h->token_bytes * (uint64_t)h->tokens)
         fail(EXIT_IO, "%s was cut short while it was opened; copy or make it again", path);
     void *map = mmap(NULL, (size_t)shard.file_bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, io_error_text(errno));
@@ -659,7 +687,8 @@ int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t count = n - at < BLOCK ? n - at : BLOCK;
         reading = shard;
-        int64_t max = wide ? max_u32((const uint32_t *)tokens + at, count) : max_u16((const uint16_t *)tokens + at, count);
+        int64_t max =
+            wide ? max_u32((const uint32_t *)tokens + at, count) : max_u16((const uint16_t *)tokens + at, count);
         reading = NULL;
         if (max >= vocab_size && at < bad_block) bad_block = at;
         drop_pages(shard, at, count);
@@ -728,8 +757,10 @@ static int flush(ShardWriter *w) {
 int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count) {
     if (count > INT32_MAX - w->tokens) return -EFBIG;
     for (int64_t i = 0; i < count; i++) {
-        CHECK(tokens[i] >= 0 && tokens[i] < w->vocab_size, "token %d of a vocabulary of %lld", tokens[i], (long long)w->vocab_size);
-        memcpy(w->buffer + w->used_bytes, &tokens[i], (size_t)w->token_bytes); /* little-endian: the low bytes come first */
+        CHECK(tokens[i] >= 0 && tokens[i] < w->vocab_size, "token %d of a vocabulary of %lld", tokens[i],
+              (long long)w->vocab_size);
+        /* little-endian: the low bytes come first */
+        memcpy(w->buffer + w->used_bytes, &tokens[i], (size_t)w->token_bytes);
         w->used_bytes += (size_t)w->token_bytes;
         if (w->used_bytes == WRITER_BYTES) {
             int rc = flush(w);
@@ -742,7 +773,8 @@ int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count) {
 
 int shard_writer_finish(ShardWriter *w) {
     CHECK(w->tokens > 0, "a shard without tokens: %s", w->path);
-    const int32_t header[3] = {w->token_bytes == 2 ? 20240520 : 20240801, w->token_bytes == 2 ? 1 : 7, (int32_t)w->tokens};
+    const int32_t header[3] = {w->token_bytes == 2 ? 20240520 : 20240801, w->token_bytes == 2 ? 1 : 7,
+                               (int32_t)w->tokens};
     int           rc = flush(w);
     if (rc == 0) rc = io_pwrite(w->fd, header, sizeof header, 0);
     if (rc == 0) rc = io_fsync(w->fd);

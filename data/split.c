@@ -23,11 +23,14 @@ const char *const SPLIT_GPT2 = GPT2;
 static const char CL100K[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-static const char QWEN[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                           "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char QWEN[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 static const char O200K[] =
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 /* The two groups for word endings after an apostrophe. Only these may ignore case in PCRE2: Oniguruma folds one
  * character to several, so that other patterns could differ. */
@@ -298,7 +301,8 @@ int split_create(Split **split, const SplitRule *rule, int rules, const char *na
     onig_initialize_match_param(s->limits);
     for (s->rules = 0; s->rules < rules; s->rules++) {
         Rule *r = &s->rule[s->rules];
-        *r = (Rule){.pattern = xstrdup(rule[s->rules].pattern, "a tokenizer's pattern"), .behavior = rule[s->rules].behavior,
+        *r = (Rule){.pattern = xstrdup(rule[s->rules].pattern, "a tokenizer's pattern"),
+                    .behavior = rule[s->rules].behavior,
                     .is_inverted = rule[s->rules].is_inverted};
         if (!compile_oniguruma(r, fault)) { /* also where PCRE2 will match: it rejects what is no pattern */
             s->rules++;

@@ -124,10 +124,9 @@ static int64_t begin_gzip(Unpack *u, char *fault) {
     if (n < 0) return n;
     if (n == 0 && u->member > 0) return 0;
     if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
-        return -fault_is(fault, EXIT_DATA,
-                         "has bytes after gzip member %d, from byte %lld on, that are not gzip: it is damaged, or "
-                         "something was appended; copy or download it again ($ gzip -dc < PACKED > NEW keeps what is before them)",
-                         u->member, (long long)u->used);
+        return -fault_is(fault, EXIT_DATA, "has bytes after gzip member %d, from byte %lld on, that are not gzip: it "
+                         "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED > NEW "
+                         "keeps what is before them)", u->member, (long long)u->used);
     u->member++;
     if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text");
     u->is_between = 0;
@@ -181,14 +180,11 @@ static uint64_t memory_there(void) {
 static int64_t is_too_wide(const Unpack *u, char *fault) {
     double mib = 1048576.0, there = (double)memory_there() / mib;
     if (u->window > (uint64_t)1 << ZSTD_MOST)
-        return -fault_is(fault, EXIT_DATA,
-                         "was packed by zstd with a window of %.0f MiB; the limit is 2048 MiB (zstd --long=31): pack it "
-                         "again with a smaller window",
-                         (double)u->window / mib);
-    return -fault_is(fault, EXIT_MEMORY,
-                     "was packed by zstd with a window of %.0f MiB (zstd --long=31) and needs as much memory to unpack; "
-                     "this machine has %.0f MiB left: unpack it on another one by $ zstd -dc --long=31 < PACKED > NEW",
-                     (double)u->window / mib, there);
+        return -fault_is(fault, EXIT_DATA, "was packed by zstd with a window of %.0f MiB; the limit is 2048 MiB (zstd "
+                         "--long=31): pack it again with a smaller window", (double)u->window / mib);
+    return -fault_is(fault, EXIT_MEMORY, "was packed by zstd with a window of %.0f MiB (zstd --long=31) and needs as "
+                     "much memory to unpack; this machine has %.0f MiB left: unpack it on another one by $ zstd -dc "
+                     "--long=31 < PACKED > NEW", (double)u->window / mib, there);
 }
 
 /* Begins the next frame. Returns 1, 0 if none follows, or minus an exit code. */
@@ -203,10 +199,9 @@ static int64_t begin_zstd(Unpack *u, char *fault) {
         return -fault_is(fault, EXIT_DATA, "is packed by lz4, which is not read: $ lz4 -dc < PACKED > NEW unpacks it");
     if (u->member > 1 && unpack_kind(u->in + u->at, (size_t)n) != PACKED_ZSTD) {
         if (n < 4 && u->is_at_end && memcmp(u->in + u->at, "\x28\xb5\x2f", (size_t)n) == 0) return is_cut(u, fault);
-        return -fault_is(fault, EXIT_DATA,
-                         "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is damaged, or "
-                         "something was appended; copy or download it again ($ zstd -dc --long=31 < PACKED > NEW keeps what is before them)",
-                         u->member - 1, (long long)u->used);
+        return -fault_is(fault, EXIT_DATA, "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is "
+                         "damaged, or something was appended; copy or download it again ($ zstd -dc --long=31 < PACKED "
+                         "> NEW keeps what is before them)", u->member - 1, (long long)u->used);
     }
     u->is_between = 0;
     return 1;
@@ -218,9 +213,8 @@ static int64_t zstd_fault(const Unpack *u, size_t status, char *fault) {
     case ZSTD_error_frameParameter_windowTooLarge: return is_too_wide(u, fault);
     case ZSTD_error_dictionary_wrong:
     case ZSTD_error_dictionary_corrupted:
-        return -fault_is(fault, EXIT_DATA,
-                         "was packed by zstd with a dictionary, which is not read: $ zstd -dc -D DICTIONARY < PACKED > NEW "
-                         "unpacks it");
+        return -fault_is(fault, EXIT_DATA, "was packed by zstd with a dictionary, which is not read: $ zstd -dc -D "
+                         "DICTIONARY < PACKED > NEW unpacks it");
     default: return is_damaged(u, ZSTD_getErrorName(status), fault);
     }
 }
@@ -597,9 +591,9 @@ TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
 /* --- what is no text ---------------------------------------------------------------------------------------------- */
 
 /* A Python command that converts a table to parquet. */
-#define TO_PARQUET(module, table)                                                                                       \
-    "$ python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' FILE "     \
-    "makes parquet of it"
+#define TO_PARQUET(module, table)                                                                              \
+    "$ python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' " \
+    "FILE makes parquet of it"
 
 #define TAR "a tar archive: $ tar -xf PACKED unpacks it"
 
@@ -726,8 +720,11 @@ void text_count_controls(TextControls *c, const char *text, size_t bytes) {
 int text_is_binary(const TextControls *c, int64_t bytes) { return c->all * 100 > bytes; }
 
 const char *text_controls_cure(const TextControls *c) {
-    if (c->escapes * 2 > c->all) return "text with colours of a terminal (escape characters): $ sed 's/\\x1b\\[[0-9;?]*[A-Za-z]//g' < FILE > NEW takes them away";
-    if (c->backspaces * 2 > c->all) return "text with backspaces, as manual pages have: $ col -bx < FILE > NEW takes them away";
+    if (c->escapes * 2 > c->all)
+        return "text with colours of a terminal (escape characters): $ sed 's/\\x1b\\[[0-9;?]*[A-Za-z]//g' < FILE > "
+            "NEW takes them away";
+    if (c->backspaces * 2 > c->all)
+        return "text with backspaces, as manual pages have: $ col -bx < FILE > NEW takes them away";
     return NULL;
 }
 
@@ -737,15 +734,16 @@ static int is_binary(const char *text, size_t count, TextControls *c) {
     return text_is_binary(c, (int64_t)count);
 }
 
-/* Returns what a file is that is recognised by more than a few bytes: a tar archive from before 1988, by the checksum of
- * its first block, or safetensors, by eight bytes of length and then a header in JSON. NULL if it is neither. */
+/* Returns what a file is that is recognised by more than a few bytes: a tar archive from before 1988, by the checksum
+ * of its first block, or safetensors, by eight bytes of length and then a header in JSON. NULL if it is neither. */
 static const char *known_by_form(const char *start, size_t starts) {
     unsigned sum = 0, stored = 0;
     for (int i = 0; i < 512 && starts >= 512; i++) sum += i >= 148 && i < 156 ? ' ' : (unsigned char)start[i];
     for (int i = 148; i < 156 && starts >= 512; i++)
         if (start[i] >= '0' && start[i] <= '7') stored = stored * 8 + (unsigned)(start[i] - '0');
     if (starts >= 512 && start[0] != 0 && sum == stored) return TAR;
-    return starts >= 10 && start[8] == '{' && memcmp(start + 4, "\0\0\0\0", 4) == 0 ? "weights of a model (safetensors)" : NULL;
+    return starts >= 10 && start[8] == '{' && memcmp(start + 4, "\0\0\0\0", 4) == 0 ? "weights of a model (safetensors)"
+                                                                                    : NULL;
 }
 
 const char *text_other_kind(const uint8_t *data, size_t bytes) {
@@ -780,16 +778,19 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
             return *what = OTHERS[i].what, OTHERS[i].kind;
     if (f->packing != PACKED_NOT && unpack_kind(f->start, f->starts) != PACKED_NOT) {
         static const char *const ONCE[] = {[PACKED_GZIP] = "packed twice: $ gzip -dc < PACKED > NEW unpacks it once",
-                                           [PACKED_ZSTD] = "packed twice: $ zstd -dc --long=31 < PACKED > NEW unpacks it once",
+                                           [PACKED_ZSTD] =
+                                               "packed twice: $ zstd -dc --long=31 < PACKED > NEW unpacks it once",
                                            [PACKED_XZ] = "packed twice: $ xz -dc < PACKED > NEW unpacks it once"};
         return *what = ONCE[f->packing], TEXT_PACKED;
     }
-#define ISO_2022(country) "text in ISO-2022, which is not read: $ iconv -f ISO-2022-" country " -t utf-8 < FILE > NEW makes UTF-8 of it"
+#define ISO_2022(country)                                                                                              \
+    "text in ISO-2022, which is not read: $ iconv -f ISO-2022-" country " -t utf-8 < FILE > NEW makes UTF-8 of it"
     static const struct { const char *escape, *what; } SHIFTS[] = {/* escapes that announce 7-bit characters */
         {"\x1b$B", ISO_2022("JP")}, {"\x1b$@", ISO_2022("JP")}, {"\x1b$)C", ISO_2022("KR")}, {"\x1b$)A", ISO_2022("CN")}};
 #undef ISO_2022
     for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
-        if (memmem(f->start, f->starts, SHIFTS[i].escape, strlen(SHIFTS[i].escape))) return *what = SHIFTS[i].what, TEXT_ENCODED;
+        if (memmem(f->start, f->starts, SHIFTS[i].escape, strlen(SHIFTS[i].escape)))
+            return *what = SHIFTS[i].what, TEXT_ENCODED;
     if (is_wide || !looks_binary) return TEXT_PLAIN;
     *what = text_controls_cure(&controls);
     if (!*what) *what = "binary (over 1 % of its first bytes are control characters)";
@@ -814,9 +815,8 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     TextEncoding found = kind == TEXT_PLAIN || kind == TEXT_BINARY ? unmarked_encoding(f) : ENCODING_FOUND;
     if (found == ENCODING_FOUND) return 0;
     if (f->is_memory)
-        return fault_is(fault, EXIT_DATA,
-                        "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > NEW makes UTF-8 of it",
-                        found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
+        return fault_is(fault, EXIT_DATA, "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > "
+                        "NEW makes UTF-8 of it", found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
     return fault_is(fault, EXIT_DATA,
                     "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its bytes as "
                     "they are)",
@@ -893,8 +893,8 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
             took = decode_one(f->encoding, in + at, have - at, &c);
             if (took == 0) break;
             if (took < 0)
-                return -fault_is(fault, EXIT_DATA, "is not %s: 0x%0*X at byte %lld is %s; %s", encoding_name(f->encoding),
-                                 2 * unit_bytes(f->encoding), c, (long long)f->at,
+                return -fault_is(fault, EXIT_DATA, "is not %s: 0x%0*X at byte %lld is %s; %s",
+                                 encoding_name(f->encoding), 2 * unit_bytes(f->encoding), c, (long long)f->at,
                                  c > 0x10FFFF ? "not a character" : "half of a surrogate pair", encoding_cure(f));
             if (f->encoding == ENCODING_LATIN1 && c >= 0x80 && c < 0xA0 && f->invalid++ == 0) f->first_invalid = f->at;
             out += (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)data + out);
@@ -944,7 +944,8 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
                 fault_is(fault, EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
     }
     if (n < 0) exit_code = (int)-n;
-    if (exit_code) shell_read_file(fault, TEXT_FILE_FAULT_CHARS, (ShellFile){.path = path, .unpack = unpack_command(f->packing)});
+    if (exit_code)
+        shell_read_file(fault, TEXT_FILE_FAULT_CHARS, (ShellFile){.path = path, .unpack = unpack_command(f->packing)});
     text_file_close(f);
     if (exit_code) return free(clean), exit_code;
     clean[used] = 0;

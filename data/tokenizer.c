@@ -40,7 +40,8 @@ int tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]) {
 }
 
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
-    if (!*path) return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
+    if (!*path)
+        return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
     char    fault[BPE_FAULT_CHARS];
     BpeFile file;
     int     exit_code = bpe_file_read(path, &file, fault);
@@ -65,7 +66,8 @@ static int find_tiktoken(const char *folder, char *out, size_t capacity) {
     struct dirent *entry;
     while (d && (entry = readdir(d))) {
         const char *dot = strrchr(entry->d_name, '.');
-        if (dot && strcmp(dot, ".tiktoken") == 0 && strlen(entry->d_name) < sizeof best && (!*best || strcmp(entry->d_name, best) < 0))
+        if (dot && strcmp(dot, ".tiktoken") == 0 && strlen(entry->d_name) < sizeof best &&
+            (!*best || strcmp(entry->d_name, best) < 0))
             strcpy(best, entry->d_name);
     }
     if (d) closedir(d);
@@ -77,7 +79,8 @@ int tokenizer_beside(const char *shard, char *out, size_t capacity) {
     char                     folder[4200];
     for (int is_target = 0; is_target < 2 && tokens_folder(shard, is_target, folder, sizeof folder); is_target++) {
         for (int i = 0; i < 2; i++)
-            if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0) return 1;
+            if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0)
+                return 1;
         if (find_tiktoken(folder, out, capacity)) return 1;
     }
     return 0;
@@ -140,7 +143,8 @@ static Print print_of(const Tokenizer *t) {
         uint64_t    own[2] = {(uint64_t)id, text ? XXH3_64bits(text, bytes) : 0};
         if (text) p.texts = XXH3_64bits_withSeed(own, sizeof own, p.texts);
     }
-    p.added = bpe_added_hash(b, t->file.normal_forms > 0), p.merges = bpe_merges_hash(t->file.bpe), p.pieces = hash_pieces(&t->file);
+    p.added = bpe_added_hash(b, t->file.normal_forms > 0), p.merges = bpe_merges_hash(t->file.bpe),
+    p.pieces = hash_pieces(&t->file);
     return p;
 }
 
@@ -151,7 +155,8 @@ uint64_t tokenizer_fingerprint(const Tokenizer *t) {
 
 /* Returns the first id that has different text in the two, or -1. */
 static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
-    int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0, b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
+    int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0,
+            b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
     if (a_ids > most) most = a_ids;
     if (b_ids > most) most = b_ids;
     for (int32_t id = 0; id < most; id++) {
@@ -181,12 +186,14 @@ static int64_t ids_of(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
 }
 
-void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose, const char *cure) {
+void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
+                            const char *cure) {
     char    path[4200], why[TOKENIZER_WHY_CHARS];
     int64_t ids = tokens_json_vocab_size(file);
     if (tokenizer_beside(file, path, sizeof path)) {
         Tokenizer there = tokenizer_create(path, BPE_MOST_IDS);
-        if (tokenizer_difference(t, &there, why)) fail(EXIT_DATA, "%s is not the tokenizer of %s, %s: %s; %s", name, whose, path, why, cure);
+        if (tokenizer_difference(t, &there, why))
+            fail(EXIT_DATA, "%s is not the tokenizer of %s, %s: %s; %s", name, whose, path, why, cure);
         tokenizer_destroy(&there);
     }
     if (ids_of(t) == 0 || ids == 0 || ids == ids_of(t)) return;
@@ -220,12 +227,17 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
     int64_t     from = 0;
     int         is_given = *path != 0;
     const char *cure = is_given ? "leave data.tokenizer empty"
-                                : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE";
+                                : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT "
+                                  "out=FOLDER tokenizer=FOLDER_OR_FILE";
     for (; !is_given && from < files && !tokenizer_beside(file[from], beside, sizeof beside);) from++;
     if (!is_given && from == files) *beside = 0;
     Tokenizer t = tokenizer_create(is_given ? path : beside, vocab_size);
     if (t.kind == TOKENIZER_IDS && vocab_size > 256 && are_noted_bytes(file, files)) t.kind = TOKENIZER_BYTES;
-    snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *beside ? "" : "a vocabulary of bytes", is_given ? path : beside);
+    snprintf(name, sizeof name, "%s%s",
+             is_given  ? "data.tokenizer: "
+             : *beside ? ""
+                       : "a vocabulary of bytes",
+             is_given ? path : beside);
     for (int64_t i = 0, noted = -1; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
         tokens_json_check(file[i]);
@@ -463,7 +475,8 @@ static void put_token(FILE *f, const Bpe *b, int32_t id) {
 static void put_special(FILE *f, const Bpe *b, int32_t id) {
     size_t bytes;
     char   text[256];
-    snprintf(text, sizeof text, "%.*s", (int)(bpe_bytes(b, id, &bytes), bytes < 255 ? bytes : 255), bpe_bytes(b, id, &bytes));
+    snprintf(text, sizeof text, "%.*s", (int)(bpe_bytes(b, id, &bytes), bytes < 255 ? bytes : 255),
+             bpe_bytes(b, id, &bytes));
     put_json_text(f, text);
 }
 
@@ -507,7 +520,8 @@ char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes) {
         if (!bpe_id_is_special(b, id)) continue;
         fprintf(f, "%s\n    {\"id\": %d, \"content\": ", several++ ? "," : "", id);
         put_special(f, b, id);
-        fputs(", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}", f);
+        fputs(", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": "
+              "true}", f);
     }
     fputs(several ? "\n  ],\n" : "],\n", f);
     fputs("  \"normalizer\": null,\n  \"pre_tokenizer\": ", f);

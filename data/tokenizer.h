@@ -43,7 +43,8 @@ int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
 /* Exits with 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the
  * message: name of t, whose (what the file belongs to) and cure (what to type). */
-void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose, const char *cure);
+void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
+                                 const char *cure);
 void      tokenizer_destroy(Tokenizer *t);
 /* Writes the text of one id. */
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
@@ -59,8 +60,8 @@ int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
-/* A text is encoded whole or in parts of any size, with the same ids. The encoder keeps back text that the tokenizer may
- * still join with the next part. */
+/* A text is encoded whole or in parts of any size, with the same ids. The encoder keeps back text that the tokenizer
+ * may still join with the next part. */
 
 /* Limits in bytes. ENCODER_LONGEST: text kept back because a pattern must see it whole or matches it as one piece.
  * ENCODER_LONGEST_PIECE: one piece to encode, which needs 60 times its memory. */
