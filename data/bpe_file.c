@@ -98,10 +98,8 @@ static int refuse(const Reading *r, const char *fmt, ...) {
     "vocab_size=32000"
 
 static int refuse_part(const Reading *r, const char *part, const char *what) {
-    return refuse(r,
-                  ": its %s, %.*s, is not supported; supported is byte-level BPE, split by ByteLevel, Split and "
-                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON,
-                  part, SHOWN, what);
+    return refuse(r, ": its %s, %.*s, is not supported; supported is byte-level BPE, split by ByteLevel, Split and "
+                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON, part, SHOWN, what);
 }
 
 /* Adds a line about a member that is not used, for a warning. */
@@ -232,10 +230,8 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
         return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes; the limit is %d", rank, shown,
                       (long long)(l + n), TOKEN_LIMIT);
     if (id < 0)
-        return refuse(r,
-                      ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
-                      "tokenizers",
-                      rank, shown);
+        return refuse(r, ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
+                      "tokenizers", rank, shown);
     bpe_add_merge(r->bpe, a, b, rank, id);
     return 1;
 }
@@ -320,10 +316,8 @@ static int has_known_members(const Reading *r, const cJSON *object, const char *
             for (int k = 0; k < 2 && KNOWN[i].inert[k]; k++) known |= strcmp(KNOWN[i].inert[k], own) == 0;
         }
         if (!known)
-            return refuse(r,
-                          ": %s has the member \"%.*s\", which is not supported and may change ids. If it has no "
-                          "effect, remove it",
-                          name, SHOWN, own);
+            return refuse(r, ": %s has the member \"%.*s\", which is not supported and may change ids. If it has no "
+                          "effect, remove it", name, SHOWN, own);
     }
     return 1;
 }
@@ -504,10 +498,8 @@ static int take_post_processor(Reading *r, const cJSON *part) {
     int is_template = strcmp(type, "TemplateProcessing") == 0, is_sequence = strcmp(type, "Sequence") == 0,
         is_fixed = strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0;
     if (!is_template && !is_sequence && !is_fixed && strcmp(type, "ByteLevel") != 0)
-        return refuse(r,
-                      ": its post_processor, %.*s, is not supported; supported are ByteLevel, TemplateProcessing, "
-                      "RobertaProcessing, BertProcessing, and a Sequence of them",
-                      SHOWN, type);
+        return refuse(r, ": its post_processor, %.*s, is not supported; supported are ByteLevel, TemplateProcessing, "
+                      "RobertaProcessing, BertProcessing, and a Sequence of them", SHOWN, type);
     if (!has_known_members(r, part, type)) return 0;
     if (is_sequence) {
         cJSON_ArrayForEach(one, member(part, "processors")) if (!take_post_processor(r, one)) return 0;
@@ -609,10 +601,8 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
     snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(file->path), base_of(file->path));
     const char *pattern = split_named(name);
     if (!pattern)
-        return refuse(r,
-                      " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, "
-                      "llama3, o200k_base or qwen, each with .tiktoken after it",
-                      name);
+        return refuse(r, " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, "
+                      "llama3, o200k_base or qwen, each with .tiktoken after it", name);
     int number = 1;
     for (char *line = file->text, *next; *line; line = next, number++) {
         char *end = line + strcspn(line, "\n"), *space = memchr(line, ' ', (size_t)(end - line)), *digits = line;
@@ -738,10 +728,8 @@ static void take_config(const Reading *r, const cJSON *json) {
         const char *content = word_of(one, "content");
         int32_t     id = one->string ? (int32_t)strtol(one->string, NULL, 10) : -1;
         if (bpe_find_special(r->bpe, content) == id) continue;
-        note(r,
-             "added_tokens_decoder has the token \"%.60s\" with the id %d, which is not in the tokenizer's own file: "
-             "it is not used",
-             content, id);
+        note(r, "added_tokens_decoder has the token \"%.60s\" with the id %d, which is not in the tokenizer's own "
+             "file: it is not used", content, id);
         break;
     }
 }
@@ -839,9 +827,8 @@ int bpe_file_read(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
             return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON,
                        path, OTHERS[i].name, OTHERS[i].of);
     }
-    return say(fault, EXIT_DATA,
-               "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",
-               path);
+    return say(fault, EXIT_DATA, "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file "
+               "NAME.tiktoken", path);
 }
 
 void bpe_file_free(BpeFile *f) {

@@ -274,10 +274,8 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
             if (cr) next = cr;
             end = (next ? (size_t)(next - s->held) : s->helds) - 1;
             if (s->helds - first > DOCUMENT_LONGEST_LINE)
-                return fault_is(fault, EXIT_DATA, source->name,
-                                ": the first line is JSON and longer than %d MiB, the limit: format=text reads the "
-                                "file as text",
-                                DOCUMENT_LONGEST_LINE >> 20);
+                return fault_is(fault, EXIT_DATA, source->name, ": the first line is JSON and longer than %d MiB, the "
+                                "limit: format=text reads the file as text", DOCUMENT_LONGEST_LINE >> 20);
             continue;
         }
         if (is_whole_object(s->held + first, end - first)) return *line = LINE_OBJECT, 0;
@@ -375,10 +373,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     int exit_code = line == LINE_OBJECT ? 0 : look_at_first_line(s, stream, &line, fault);
     if (exit_code) return exit_code;
     if (o->field && line == LINE_OTHER)
-        return fault_is(fault, EXIT_DATA, s->name,
-                   " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name only "
-                        "files with rows",
-                        o->field);
+        return fault_is(fault, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): "
+                        "leave field= out, or name only files with rows", o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
         s->note =
@@ -626,14 +622,11 @@ const char *documents_input_name(const char *input) { return strcmp(input, "-") 
 /* Refuses keys that contradict each other, because one of them would be ignored silently. */
 static int check_options(const DocumentOptions *o, char fault[DOCUMENT_FAULT_CHARS]) {
     if (o->field && o->format == FORMAT_TEXT)
-        return snprintf(fault, DOCUMENT_FAULT_CHARS,
-                        "field=%.100s is for rows, and format=text has no rows: leave one of the two out", o->field),
-               EXIT_CONFIG;
+        return snprintf(fault, DOCUMENT_FAULT_CHARS, "field=%.100s is for rows, and format=text has no rows: leave one "
+                        "of the two out", o->field), EXIT_CONFIG;
     if (o->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
-        return snprintf(fault, DOCUMENT_FAULT_CHARS,
-                        "encoding=%s is given with format=parquet, whose text is always UTF-8: leave encoding= out",
-                        TEXT_ENCODINGS[o->encoding - 1]),
-               EXIT_CONFIG;
+        return snprintf(fault, DOCUMENT_FAULT_CHARS, "encoding=%s is given with format=parquet, whose text is always "
+                        "UTF-8: leave encoding= out", TEXT_ENCODINGS[o->encoding - 1]), EXIT_CONFIG;
     return 0;
 }
 
@@ -661,10 +654,8 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
     if (exit_code == 0) leave_out_again(d);
     for (int i = 0; i < options->skips && exit_code == 0; i++)
         if (d->skipped[i] == 0) {
-            snprintf(fault, DOCUMENT_FAULT_CHARS,
-                     "skip=%.200s leaves nothing out: no file or folder inside the given folders has this name or "
-                     "path; correct it or leave it out",
-                     options->skip[i]);
+            snprintf(fault, DOCUMENT_FAULT_CHARS, "skip=%.200s leaves nothing out: no file or folder inside the given "
+                     "folders has this name or path; correct it or leave it out", options->skip[i]);
             exit_code = EXIT_CONFIG;
         }
     if (exit_code) documents_free(d), d = NULL;
@@ -782,19 +773,15 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                           char fault[DOCUMENT_FAULT_CHARS]) {
     if (s->invalid * 100 <= of || (s->format == FORMAT_TEXT && d->options.format == FORMAT_TEXT)) return 0;
     if (s->encoding == ENCODING_LATIN1)
-        return fault_is(fault, EXIT_DATA, s->name,
-                        ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at most 1 %% may be: give "
-                   "the encoding it has, or leave encoding= out (for Windows-1252: $ iconv -f CP1252 -t UTF-8 < FILE > "
-                        "NEW)",
-                        (long long)s->invalid, (long long)of, (long long)first);
+        return fault_is(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at "
+                        "most 1 %% may be: give the encoding it has, or leave encoding= out (for Windows-1252: $ iconv "
+                        "-f CP1252 -t UTF-8 < FILE > NEW)", (long long)s->invalid, (long long)of, (long long)first);
     if (s->format == FORMAT_PARQUET)
-        return fault_is(fault, EXIT_DATA, s->name,
-                        ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the column as UTF-8",
-                        (long long)s->invalid, (long long)of);
-    return fault_is(fault, EXIT_DATA, s->name,
-                    ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may be: give the "
-               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for another: $ iconv -f "
-                    "NAME -t utf-8 < FILE > NEW); format=text keeps the bytes as they are",
+        return fault_is(fault, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: "
+                        "write the column as UTF-8", (long long)s->invalid, (long long)of);
+    return fault_is(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 "
+                    "%% may be: give the encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be "
+                    "(for another: $ iconv -f NAME -t utf-8 < FILE > NEW); format=text keeps the bytes as they are",
                     (long long)s->invalid, (long long)of, (long long)first);
 }
 
@@ -943,10 +930,9 @@ int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CH
         exit_code = name_others(d, i, read_source(d, s, sink, fault), fault);
         if (exit_code == 0 && s->due_bytes >= 0 && (s->bytes != s->due_bytes || s->documents != s->due_documents))
             exit_code =
-                fault_is(fault, EXIT_DATA, s->name,
-                    " was changed while it was read: it had %lld documents of %lld bytes, then %lld of %lld; copy it, "
-                         "and read the copy",
-                    (long long)s->due_documents, (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
+                fault_is(fault, EXIT_DATA, s->name, " was changed while it was read: it had %lld documents of %lld "
+                         "bytes, then %lld of %lld; copy it, and read the copy", (long long)s->due_documents,
+                         (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
     }
     return exit_code;
 }

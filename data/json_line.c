@@ -290,11 +290,9 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
     if (r.at == r.end) return 0;
     size_t ignored, invalid = utf8_valid(line, bytes, SPLIT_END, &ignored);
     if (invalid < bytes)
-        return snprintf(fault, JSON_LINE_FAULT_CHARS,
-                        "holds the byte 0x%02X, which is not UTF-8 (column %zu): give the encoding of the file, "
-                        "such as encoding=latin-1",
-                        (unsigned char)line[invalid], invalid + 1),
-               -1;
+        return snprintf(fault, JSON_LINE_FAULT_CHARS, "holds the byte 0x%02X, which is not UTF-8 (column %zu): give "
+                        "the encoding of the file, such as encoding=latin-1", (unsigned char)line[invalid],
+                        invalid + 1), -1;
     if (*r.at != '{') {
         const char *rows = json_line_array_rows(r.at, (size_t)(r.end - r.at));
         if (rows) snprintf(fault, JSON_LINE_FAULT_CHARS, "is an array; each line must be an object (%s)", rows);
@@ -314,10 +312,9 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
                  "the rows by a program for JSON, or copy the file again if it was cut off (format=text reads the file "
                  "as text)", r.wrong, r.column);
     else if (r.wrong && r.is_open)
-        snprintf(fault, JSON_LINE_FAULT_CHARS,
-                 "%s (column %zu): its value spans several lines or was cut off, and JSON Lines has one value a line "
-                 "($ jq -c . < FILE > NEW.jsonl writes it so; format=text reads the file as text)",
-                 r.wrong, r.column);
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu): its value spans several lines or was cut off, and "
+                 "JSON Lines has one value a line ($ jq -c . < FILE > NEW.jsonl writes it so; format=text reads the "
+                 "file as text)", r.wrong, r.column);
     else if (r.wrong) snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column);
     else if (found == -2)
         snprintf(fault, JSON_LINE_FAULT_CHARS,

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <snappy-c.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -571,9 +570,8 @@ int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, c
         is_good = take_chunk(&m, group_rows, offset, name, column, fault);
     }
     if (is_good && rows != column->rows) {
-        snprintf(fault, PARQUET_FAULT_CHARS,
-                 "is damaged: its footer says %lld rows, and its row groups have %lld; copy or download it again",
-                 (long long)rows, (long long)column->rows);
+        snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer says %lld rows, and its row groups have %lld; "
+                 "copy or download it again", (long long)rows, (long long)column->rows);
         is_good = 0;
     }
     if (!is_good) free(column->chunk), column->chunk = NULL;
@@ -604,19 +602,12 @@ struct Parquet {
     const uint8_t *value, *value_end;
 };
 
-/* Writes the fault and returns -1. */
-static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int refuse(char *fault, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, PARQUET_FAULT_CHARS, fmt, args);
-    va_end(args);
-    return -1;
-}
+/* Writes the reason into `fault` and gives -1. */
+#define FAULT(...) (snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), -1)
 
 static int damaged(const Parquet *p, char *fault, const char *what) {
-    return refuse(fault, "is damaged before byte %llu, row group %lld of its column %s: %s; copy or download it again",
-                  (unsigned long long)p->at, (long long)p->next_chunk, p->name, what);
+    return FAULT("is damaged before byte %llu, row group %lld of its column %s: %s; copy or download it again",
+                 (unsigned long long)p->at, (long long)p->next_chunk, p->name, what);
 }
 
 /* Reads bytes of the file. Returns 1, or -1 with the fault. */
@@ -625,7 +616,7 @@ static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offse
     if (rc == 0) return 1;
     if (rc != -ENODATA)
         fail(EXIT_IO, "cannot read %s at byte %llu: %s", p->path, (unsigned long long)offset, io_error_text(rc));
-    return refuse(fault, "is truncated: it was cut short while it was read");
+    return FAULT("is truncated: it was cut short while it was read");
 }
 
 /* Makes the buffer at least that large. Its contents are lost. */
@@ -657,8 +648,8 @@ static int read_header(Parquet *p, PageHeader *h, char *fault) {
             return damaged(p, fault, "the header of a page is due there");
     }
     if (h->bytes > PAGE_LIMIT || h->packed_bytes > PAGE_LIMIT)
-        return refuse(fault, "has a page of %lld bytes in its column %s, and 1 GiB is the most; write smaller pages",
-                      (long long)(h->bytes > h->packed_bytes ? h->bytes : h->packed_bytes), p->name);
+        return FAULT("has a page of %lld bytes in its column %s, and 1 GiB is the most; write smaller pages",
+                     (long long)(h->bytes > h->packed_bytes ? h->bytes : h->packed_bytes), p->name);
     if ((uint64_t)h->packed_bytes > p->end - p->at) return damaged(p, fault, "a page is longer than its column");
     return 1;
 }
@@ -716,8 +707,8 @@ static int take_dictionary(Parquet *p, const PageHeader *h, char *fault) {
 }
 
 static int refuse_encoding(const Parquet *p, const char *what, int encoding, char *fault) {
-    return refuse(fault, "has its column %s with %s encoded as %s, which is not built in; write it with the encoding "
-                  "PLAIN or a dictionary", p->name, what, encoding_name(encoding));
+    return FAULT("has its column %s with %s encoded as %s, which is not built in; write it with the encoding "
+                 "PLAIN or a dictionary", p->name, what, encoding_name(encoding));
 }
 
 /* Reads the levels of a page if rows may be null. They are before the values. In a page of version 1 their length is
@@ -811,16 +802,15 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
     if (read_bytes(p, head, sizeof head, 0, fault) < 0 || read_bytes(p, tail, sizeof tail, end, fault) < 0) return -1;
     uint32_t bytes = length_at(tail);
     if (memcmp(head, "PARE", 4) == 0 || memcmp(tail + 4, "PARE", 4) == 0)
-        return refuse(fault, "is encrypted (PARE); write it without encryption");
-    if (memcmp(head, "PAR1", 4) != 0) return refuse(fault, "is no parquet file: it does not begin with PAR1");
+        return FAULT("is encrypted (PARE); write it without encryption");
+    if (memcmp(head, "PAR1", 4) != 0) return FAULT("is no parquet file: it does not begin with PAR1");
     if (memcmp(tail + 4, "PAR1", 4) != 0)
-        return refuse(fault, "does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; "
-                      "copy or download it again");
+        return FAULT("does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; "
+                     "copy or download it again");
     if (bytes <= end - MAGIC_BYTES && bytes > PAGE_LIMIT)
-        return refuse(fault, "has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files",
-                      bytes);
+        return FAULT("has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files", bytes);
     if (bytes > end - MAGIC_BYTES)
-        return refuse(fault, "is damaged: its footer of %u bytes is longer than it; copy or download it again", bytes);
+        return FAULT("is damaged: its footer of %u bytes is longer than it; copy or download it again", bytes);
     uint8_t *footer = make_room(&p->page, (size_t)bytes + 1);
     int      is_good = read_bytes(p, footer, bytes, end - bytes, fault) > 0 &&
                   parquet_footer_parse(footer, bytes, end - bytes, field, &p->column, fault);
@@ -831,10 +821,10 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
 
 int parquet_open(Parquet **file, const char *path, const char *field, char fault[PARQUET_FAULT_CHARS]) {
     int64_t bytes = io_file_bytes(path);
-    if (bytes == -ENOENT) return refuse(fault, "is not there"), 0;
-    if (bytes == -EISDIR) return refuse(fault, "is a folder, no parquet file"), 0;
+    if (bytes == -ENOENT) REFUSE("is not there");
+    if (bytes == -EISDIR) REFUSE("is a folder, no parquet file");
     if (bytes >= 0 && bytes < MAGIC_BYTES + TAIL_BYTES)
-        return refuse(fault, "is truncated, or no parquet file: it holds %lld bytes", (long long)bytes), 0;
+        REFUSE("is truncated, or no parquet file: it holds %lld bytes", (long long)bytes);
     int      fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ);
     Parquet *p = xcalloc(1, sizeof *p, "reading a parquet file");
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));

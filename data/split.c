@@ -272,10 +272,9 @@ static int compile_oniguruma(Rule *r, char *fault) {
     OnigErrorInfo info;
     UChar         why[ONIG_MAX_ERROR_MESSAGE_LEN];
     if (construct)
-        return snprintf(fault, SPLIT_FAULT_CHARS,
-                        "a pattern has %s, which libonig %s may read in another way than Hugging Face tokenizers "
-                        "(libonig 6.9.10): write the pattern without it",
-                        construct, onig_version()), 0;
+        return snprintf(fault, SPLIT_FAULT_CHARS, "a pattern has %s, which libonig %s may read in another way than "
+                        "Hugging Face tokenizers (libonig 6.9.10): write the pattern without it", construct,
+                        onig_version()), 0;
     int error = onig_new(&r->onig, (const UChar *)r->pattern, (const UChar *)end, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                          ONIG_SYNTAX_DEFAULT, &info);
     if (error == ONIG_NORMAL) return 1;
@@ -357,10 +356,9 @@ void split_place(Split *s, int64_t byte) { s->place = byte; }
 /* --- patterns that run away --------------------------------------------------------------------------------------- */
 
 NORETURN static void ran_away(const Split *s, const Rule *r) {
-    fail(EXIT_DATA,
-         "%s: the pattern \"%.120s\" backtracks without end at byte %lld of the text. Give a "
-         "pattern without a repeat inside a repeat, or another tokenizer",
-         s->name, r->pattern, (long long)(s->place + (s->at - s->text)));
+    fail(EXIT_DATA, "%s: the pattern \"%.120s\" backtracks without end at byte %lld of the text. Give a pattern "
+         "without a repeat inside a repeat, or another tokenizer", s->name, r->pattern,
+         (long long)(s->place + (s->at - s->text)));
 }
 
 static void clock_ran_out(union sigval split) {

@@ -4,7 +4,6 @@
 #include <archive.h>
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +25,8 @@ enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOC
 
 const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "latin-1", NULL};
 
-static int fault_is(char *fault, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static int fault_is(char *fault, int exit_code, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, TEXT_FILE_FAULT_CHARS, fmt, args);
-    va_end(args);
-    return exit_code;
-}
+/* Writes the sentence into `fault` and gives exit_code. */
+#define FAULT(exit_code, ...) (snprintf(fault, TEXT_FILE_FAULT_CHARS, __VA_ARGS__), (exit_code))
 
 /* --- packed files ------------------------------------------------------------------------------------------------- */
 
@@ -88,15 +81,13 @@ const char *unpack_command(Packing packing) {
 }
 
 static int64_t is_cut(const Unpack *u, char *fault) {
-    return -fault_is(fault, EXIT_DATA,
-                     "cannot be unpacked to its end: the file was cut off, after %lld bytes of %s; copy or make it "
-                     "again",
-                     (long long)u->used, unpack_name(u->packing));
+    return -FAULT(EXIT_DATA, "cannot be unpacked to its end: the file was cut off, after %lld bytes of %s; copy or "
+                  "make it again", (long long)u->used, unpack_name(u->packing));
 }
 
 static int64_t is_damaged(const Unpack *u, const char *why, char *fault) {
-    return -fault_is(fault, EXIT_DATA, "is damaged before byte %lld (%s, member %d): %s; copy or download it again",
-                     (long long)u->used, unpack_name(u->packing), u->member, why);
+    return -FAULT(EXIT_DATA, "is damaged before byte %lld (%s, member %d): %s; copy or download it again",
+                  (long long)u->used, unpack_name(u->packing), u->member, why);
 }
 
 /* Reads until `in` has at least `least` unused bytes or the file ends. Returns how many it has, or minus an exit
@@ -124,9 +115,9 @@ static int64_t begin_gzip(Unpack *u, char *fault) {
     if (n < 0) return n;
     if (n == 0 && u->member > 0) return 0;
     if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
-        return -fault_is(fault, EXIT_DATA, "has bytes after gzip member %d, from byte %lld on, that are not gzip: it "
-                         "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED > NEW "
-                         "keeps what is before them)", u->member, (long long)u->used);
+        return -FAULT(EXIT_DATA, "has bytes after gzip member %d, from byte %lld on, that are not gzip: it "
+                      "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED > NEW "
+                      "keeps what is before them)", u->member, (long long)u->used);
     u->member++;
     if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text");
     u->is_between = 0;
@@ -180,11 +171,11 @@ static uint64_t memory_there(void) {
 static int64_t is_too_wide(const Unpack *u, char *fault) {
     double mib = 1048576.0, there = (double)memory_there() / mib;
     if (u->window > (uint64_t)1 << ZSTD_MOST)
-        return -fault_is(fault, EXIT_DATA, "was packed by zstd with a window of %.0f MiB; the limit is 2048 MiB (zstd "
-                         "--long=31): pack it again with a smaller window", (double)u->window / mib);
-    return -fault_is(fault, EXIT_MEMORY, "was packed by zstd with a window of %.0f MiB (zstd --long=31) and needs as "
-                     "much memory to unpack; this machine has %.0f MiB left: unpack it on another one by $ zstd -dc "
-                     "--long=31 < PACKED > NEW", (double)u->window / mib, there);
+        return -FAULT(EXIT_DATA, "was packed by zstd with a window of %.0f MiB; the limit is 2048 MiB (zstd "
+                      "--long=31): pack it again with a smaller window", (double)u->window / mib);
+    return -FAULT(EXIT_MEMORY, "was packed by zstd with a window of %.0f MiB (zstd --long=31) and needs as "
+                  "much memory to unpack; this machine has %.0f MiB left: unpack it on another one by $ zstd -dc "
+                  "--long=31 < PACKED > NEW", (double)u->window / mib, there);
 }
 
 /* Begins the next frame. Returns 1, 0 if none follows, or minus an exit code. */
@@ -196,12 +187,12 @@ static int64_t begin_zstd(Unpack *u, char *fault) {
     if (u->window > (uint64_t)1 << 27 && u->window > memory_there()) return is_too_wide(u, fault);
     if (u->window > (uint64_t)1 << ZSTD_MOST) return is_too_wide(u, fault);
     if (n >= 4 && memcmp(u->in + u->at, "\x04\x22\x4d\x18", 4) == 0)
-        return -fault_is(fault, EXIT_DATA, "is packed by lz4, which is not read: $ lz4 -dc < PACKED > NEW unpacks it");
+        return -FAULT(EXIT_DATA, "is packed by lz4, which is not read: $ lz4 -dc < PACKED > NEW unpacks it");
     if (u->member > 1 && unpack_kind(u->in + u->at, (size_t)n) != PACKED_ZSTD) {
         if (n < 4 && u->is_at_end && memcmp(u->in + u->at, "\x28\xb5\x2f", (size_t)n) == 0) return is_cut(u, fault);
-        return -fault_is(fault, EXIT_DATA, "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is "
-                         "damaged, or something was appended; copy or download it again ($ zstd -dc --long=31 < PACKED "
-                         "> NEW keeps what is before them)", u->member - 1, (long long)u->used);
+        return -FAULT(EXIT_DATA, "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is "
+                      "damaged, or something was appended; copy or download it again ($ zstd -dc --long=31 < PACKED "
+                      "> NEW keeps what is before them)", u->member - 1, (long long)u->used);
     }
     u->is_between = 0;
     return 1;
@@ -213,8 +204,8 @@ static int64_t zstd_fault(const Unpack *u, size_t status, char *fault) {
     case ZSTD_error_frameParameter_windowTooLarge: return is_too_wide(u, fault);
     case ZSTD_error_dictionary_wrong:
     case ZSTD_error_dictionary_corrupted:
-        return -fault_is(fault, EXIT_DATA, "was packed by zstd with a dictionary, which is not read: $ zstd -dc -D "
-                         "DICTIONARY < PACKED > NEW unpacks it");
+        return -FAULT(EXIT_DATA, "was packed by zstd with a dictionary, which is not read: $ zstd -dc -D "
+                      "DICTIONARY < PACKED > NEW unpacks it");
     default: return is_damaged(u, ZSTD_getErrorName(status), fault);
     }
 }
@@ -271,19 +262,17 @@ static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
 
 static int64_t xz_fault(const Unpack *u, char *fault) {
     const char *why = archive_error_string(u->xz);
-    if (u->error) return -fault_is(fault, u->error, "%s", u->why);
+    if (u->error) return -FAULT(u->error, "%s", u->why);
     if (!why) why = "";
     if (strstr(why, "No progress") && is_behind_xz(u))
-        return -fault_is(fault, EXIT_DATA,
-                         "holds bytes that are no xz behind its last stream: damaged, or something was added; copy or "
-                         "download it again");
+        return -FAULT(EXIT_DATA, "holds bytes that are no xz behind its last stream: damaged, or something was added; "
+                      "copy or download it again");
     if (strstr(why, "No progress")) return is_cut(u, fault);
     if (strstr(why, "emory")) /* the words of libarchive if there is no memory for the dictionary */
-        return -fault_is(fault, EXIT_MEMORY,
-                         "was packed by xz with a dictionary for which there is no memory: unpack it on a machine with "
-                         "more, by $ xz -dc < PACKED > NEW");
+        return -FAULT(EXIT_MEMORY, "was packed by xz with a dictionary for which there is no memory: unpack it on a "
+                      "machine with more, by $ xz -dc < PACKED > NEW");
     const char *colon = strrchr(why, ':'); /* "Lzma library error: Corrupted input data" */
-    return -fault_is(fault, EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
+    return -FAULT(EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
 
 static int64_t open_xz(Unpack *u, char *fault) {
@@ -298,7 +287,7 @@ static int64_t open_xz(Unpack *u, char *fault) {
     if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
     if (status != ARCHIVE_OK && status != ARCHIVE_EOF) return xz_fault(u, fault);
     if (archive_filter_count(u->xz) > 2)
-        return -fault_is(fault, EXIT_DATA, "is packed twice: $ xz -dc < PACKED > NEW unpacks it once");
+        return -FAULT(EXIT_DATA, "is packed twice: $ xz -dc < PACKED > NEW unpacks it once");
     return status == ARCHIVE_EOF ? 0 : 1;
 }
 
@@ -384,7 +373,7 @@ static int64_t read_file(TextFile *f, char *data, size_t bytes, char *fault) {
     ssize_t n;
     do n = read(f->fd, data, bytes);
     while (n < 0 && errno == EINTR);
-    if (n < 0) return -fault_is(fault, EXIT_IO, "cannot be read: %s", io_error_text(errno));
+    if (n < 0) return -FAULT(EXIT_IO, "cannot be read: %s", io_error_text(errno));
     return n;
 }
 
@@ -497,10 +486,8 @@ static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
         if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
             continue; /* the mark of UTF-32, which is also UTF-16's mark and then U+0000 */
         if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
-            return fault_is(fault, EXIT_DATA,
-                            "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= out, and "
-                            "the mark decides",
-                            encoding_name(MARKS[i].encoding), encoding_name(asked));
+            return FAULT(EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= "
+                         "out, and the mark decides", encoding_name(MARKS[i].encoding), encoding_name(asked));
         f->encoding = MARKS[i].encoding, f->mark = MARKS[i].bytes;
         break;
     }
@@ -815,12 +802,12 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     TextEncoding found = kind == TEXT_PLAIN || kind == TEXT_BINARY ? unmarked_encoding(f) : ENCODING_FOUND;
     if (found == ENCODING_FOUND) return 0;
     if (f->is_memory)
-        return fault_is(fault, EXIT_DATA, "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > "
-                        "NEW makes UTF-8 of it", found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
-    return fault_is(fault, EXIT_DATA,
-                    "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its bytes as "
-                    "they are)",
-                    found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
+        return FAULT(EXIT_DATA, "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > "
+                     "NEW makes UTF-8 of it", found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
+    return FAULT(EXIT_DATA,
+                 "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its bytes as "
+                 "they are)",
+                 found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
 }
 
 static TextFile *create(void) {
@@ -835,8 +822,8 @@ int text_file_open(TextFile **file, const char *path, IoOpen how, TextEncoding e
     TextFile   *f = create();
     int         exit_code = 0;
     f->fd = io_open(path, how);
-    if (f->fd < 0) exit_code = fault_is(fault, EXIT_DATA, "cannot be read: %s", io_error_text(f->fd));
-    else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) exit_code = fault_is(fault, EXIT_DATA, "is a folder");
+    if (f->fd < 0) exit_code = FAULT(EXIT_DATA, "cannot be read: %s", io_error_text(f->fd));
+    else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) exit_code = FAULT(EXIT_DATA, "is a folder");
     else exit_code = open_start(f, encoding, fault);
     if (exit_code) text_file_close(f), f = NULL;
     *file = f;
@@ -881,11 +868,11 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
         int64_t n = read_next(f, (char *)in + f->carried, room - f->carried, fault);
         if (n < 0) return n;
         if (n == 0 && f->carried > 0)
-            return -fault_is(fault, EXIT_DATA,
-                             "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a whole "
-                             "character; %s",
-                             encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at,
-                             encoding_cure(f));
+            return -FAULT(EXIT_DATA,
+                          "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a whole "
+                          "character; %s",
+                          encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at,
+                          encoding_cure(f));
         if (n == 0) return 0;
         size_t have = f->carried + (size_t)n, at = 0;
         for (int took; at < have; at += (size_t)took) {
@@ -893,9 +880,9 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
             took = decode_one(f->encoding, in + at, have - at, &c);
             if (took == 0) break;
             if (took < 0)
-                return -fault_is(fault, EXIT_DATA, "is not %s: 0x%0*X at byte %lld is %s; %s",
-                                 encoding_name(f->encoding), 2 * unit_bytes(f->encoding), c, (long long)f->at,
-                                 c > 0x10FFFF ? "not a character" : "half of a surrogate pair", encoding_cure(f));
+                return -FAULT(EXIT_DATA, "is not %s: 0x%0*X at byte %lld is %s; %s",
+                              encoding_name(f->encoding), 2 * unit_bytes(f->encoding), c, (long long)f->at,
+                              c > 0x10FFFF ? "not a character" : "half of a surrogate pair", encoding_cure(f));
             if (f->encoding == ENCODING_LATIN1 && c >= 0x80 && c < 0xA0 && f->invalid++ == 0) f->first_invalid = f->at;
             out += (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)data + out);
             f->at += took;
@@ -930,7 +917,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     int exit_code = open_start(f, ENCODING_FOUND, fault);
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
     if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller's parser judges binary bytes */
-        exit_code = fault_is(fault, EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
+        exit_code = FAULT(EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
     while (exit_code == 0) {
         if (!clean || room - used < 16) {
             if (clean) room *= 2;
@@ -941,7 +928,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
         used += (size_t)n;
         if (used > limit)
             exit_code =
-                fault_is(fault, EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
+                FAULT(EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
     }
     if (n < 0) exit_code = (int)-n;
     if (exit_code)

@@ -53,9 +53,8 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     }
     Tokenizer t = of_file(file, vocab_size);
     if (t.kind == TOKENIZER_BPE && bpe_ids(t.file.bpe) > vocab_size)
-        fail(EXIT_CONFIG,
-             "%s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",
-             path, bpe_ids(t.file.bpe) - 1, (long long)vocab_size, bpe_ids(t.file.bpe));
+        fail(EXIT_CONFIG, "%s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has "
+             "room for all", path, bpe_ids(t.file.bpe) - 1, (long long)vocab_size, bpe_ids(t.file.bpe));
     return t;
 }
 
@@ -208,10 +207,9 @@ static void refuse_other_notes(const char *file, const char *other) {
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
     if (ids == 0 || theirs == 0 || ids == theirs) return;
     tokens_json_path(file, notes, sizeof notes), tokens_json_path(other, others, sizeof others);
-    fail(EXIT_DATA,
-         "the data were made with several tokenizers: of %lld ids by %s, of %lld by %s; make the shards of all texts "
-         "with one: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE",
-         (long long)ids, notes, (long long)theirs, others);
+    fail(EXIT_DATA, "the data were made with several tokenizers: of %lld ids by %s, of %lld by %s; make the shards of "
+         "all texts with one: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE", (long long)ids, notes,
+         (long long)theirs, others);
 }
 
 /* Returns 1 if the notes beside all files say that their tokens are bytes. */
@@ -267,10 +265,8 @@ void cutter_put(Cutter *c, const char *text, size_t bytes) {
     if (!c->enough) c->enough = chunk_of(c);
     for (size_t n; bytes > 0; text += n, bytes -= n) {
         if (c->enough > ENCODER_LONGEST)
-            fail(EXIT_DATA,
-                 "the tokenizer's pattern needs over %d MiB of a document at once. Divide the text into several "
-                 "documents, or use a pattern that ends a piece sooner",
-                 ENCODER_LONGEST >> 20);
+            fail(EXIT_DATA, "the tokenizer's pattern needs over %d MiB of a document at once. Divide the text into "
+                 "several documents, or use a pattern that ends a piece sooner", ENCODER_LONGEST >> 20);
         if (c->enough > c->room)
             c->text = xrealloc(c->text, c->room = c->enough, "the text that a tokenizer's pattern needs at once");
         n = bytes < c->enough - c->bytes ? bytes : c->enough - c->bytes;
@@ -308,10 +304,8 @@ static int32_t *room_for(Encoder *e, size_t more) {
 static void put_piece(void *with, const char *piece, size_t bytes) {
     Encoder *e = (Encoder *)with;
     if (bytes > ENCODER_LONGEST_PIECE)
-        fail(EXIT_DATA,
-             "the tokenizer's pattern matches %zu bytes of text as one piece; the limit is %d MiB. Use a pattern that "
-             "ends a piece sooner",
-             bytes, ENCODER_LONGEST_PIECE >> 20);
+        fail(EXIT_DATA, "the tokenizer's pattern matches %zu bytes of text as one piece; the limit is %d MiB. Use a "
+             "pattern that ends a piece sooner", bytes, ENCODER_LONGEST_PIECE >> 20);
     int32_t *ids = room_for(e, bytes);
     e->count += bpe_encode_piece(e->tokenizer->file.bpe, piece, bytes, ids);
 }
