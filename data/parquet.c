@@ -255,14 +255,6 @@ static const struct {
 } CODECS[] = {{"UNCOMPRESSED", 1, NULL}, {"SNAPPY", 22, unpack_snappy}, {"GZIP", 1032, unpack_gzip}, {"LZO", 0, NULL},
               {"BROTLI", 0, NULL}, {"LZ4", 0, NULL}, {"ZSTD", 1 << 15, unpack_zstd}, {"LZ4_RAW", 0, NULL}};
 
-static const char *codec_name(int64_t codec) {
-    return codec >= 0 && codec < (int64_t)(sizeof CODECS / sizeof *CODECS) ? CODECS[codec].name : "UNKNOWN";
-}
-
-static int is_built_in(int64_t codec) {
-    return codec >= 0 && codec < (int64_t)(sizeof CODECS / sizeof *CODECS) && CODECS[codec].most > 0;
-}
-
 /* Returns whether packed_bytes can unpack to `bytes` with this codec. The caller allocates memory only then. */
 static int page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes) {
     return bytes <= packed_bytes * CODECS[codec].most;
@@ -513,14 +505,15 @@ static Meta read_group(Thrift *t, int type, int64_t leaf, const char *field, int
 static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *name, ParquetColumn *column,
                       char *fault) {
     long long group = (long long)column->chunks + 1;
+    int       is_known = m->codec >= 0 && m->codec < (int64_t)(sizeof CODECS / sizeof *CODECS);
     int64_t   start = m->dictionary > 0 && m->dictionary < m->first_page ? m->dictionary : m->first_page;
     if (m->is_encrypted) REFUSE("has its column %s encrypted; write it without encryption", name);
     if (m->is_elsewhere) REFUSE("has its column %s in another file; name the files with the data instead", name);
     if (m->type != BYTE_ARRAY || !m->is_field)
         REFUSE_DAMAGED("has no column %s in row group %lld; copy or download it again", name, group);
-    if (!is_built_in(m->codec))
+    if (!is_known || CODECS[m->codec].most == 0)
         REFUSE("has its column %s packed by %s, which is not built in; write it uncompressed, or packed by snappy, "
-               "gzip or zstd", name, codec_name(m->codec));
+               "gzip or zstd", name, is_known ? CODECS[m->codec].name : "UNKNOWN");
     if (m->bad_encoding >= 0)
         REFUSE("has its column %s encoded as %s, which is not built in; write it with the encoding PLAIN or a "
                "dictionary", name, encoding_name(m->bad_encoding));

@@ -15,6 +15,7 @@
 #include "core/io.h"
 #include "core/shell_word.h"
 #include "core/xalloc.h"
+#include "data/split.h"
 #include "data/text_file.h"
 
 /* Magic numbers of the llm.c family; token_bytes 0 = holds no tokens to train on. */
@@ -42,25 +43,14 @@ static const struct { const char *start; size_t bytes; const char *what; } forei
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the UTF-8 character that starts here (RFC 3629), 0 if none does. A character that is cut off at
- * the end counts. */
-static size_t utf8_character(const uint8_t *data, size_t bytes) {
-    uint8_t c = data[0];
-    size_t  length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : (c & 0xF0) == 0xE0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
-    uint8_t least = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80, most = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
-    for (size_t i = 1; i < length && i < bytes; i++, least = 0x80, most = 0xBF)
-        if (data[i] < least || data[i] > most) return 0;
-    return length;
-}
-
-/* Returns 1 if the bytes are UTF-8 without control characters, except white space, backspace and escape. */
+/* Returns 1 if the bytes are UTF-8 without control characters, except white space, backspace and escape. A character
+ * that is cut off at the end counts. */
 static int is_text(const uint8_t *data, size_t bytes) {
-    for (size_t at = 0, length; at < bytes; at += length) {
-        uint8_t c = data[at];
-        length = utf8_character(data + at, bytes - at);
-        if (length == 0 || c == 0x7F || (c < 0x20 && !(c >= 8 && c <= 13) && c != 27)) return 0;
-    }
-    return bytes > 0;
+    const char *text = (const char *)data;
+    size_t      invalid, valid = utf8_valid(text, bytes, SPLIT_END, &invalid);
+    for (size_t i = 0; i < valid; i++)
+        if (data[i] == 0x7F || (data[i] < 0x20 && !(data[i] >= 8 && data[i] <= 13) && data[i] != 27)) return 0;
+    return bytes > 0 && (valid == bytes || utf8_is_cut(text + valid, bytes - valid));
 }
 
 const char *shard_text_kind(const uint8_t *data, size_t bytes) {

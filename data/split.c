@@ -492,14 +492,12 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
 
 /* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the end of the text may cut a character that begins at s. */
-static int may_be_cut(const char *text, size_t left) {
-    const unsigned char *s = (const unsigned char *)text;
-    size_t               n = *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
-    if (left >= n) return 0;
-    for (size_t i = 1; i < left; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    return 1;
+int utf8_is_cut(const char *text, size_t bytes) {
+    char least[4], most[4]; /* the character with the least and the greatest bytes that may follow */
+    if (bytes > 3) return 0;
+    memset(least, 0x80, sizeof least), memset(most, 0xBF, sizeof most);
+    memcpy(least, text, bytes), memcpy(most, text, bytes);
+    return json_utf8(least, 4) > (int)bytes || json_utf8(most, 4) > (int)bytes;
 }
 
 size_t utf8_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid) {
@@ -514,7 +512,7 @@ size_t utf8_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid)
     }
     if (at > 0 || bytes == 0) return at;
     for (n = 0; n < bytes && json_utf8(text + n, bytes - n) == 0; n++)
-        if (end == SPLIT_MORE && may_be_cut(text + n, bytes - n)) return 0;
+        if (end == SPLIT_MORE && utf8_is_cut(text + n, bytes - n)) return 0;
     *invalid = n < bytes || end == SPLIT_END ? n : 0;
     return 0;
 }
@@ -537,7 +535,7 @@ size_t split_text(Split *s, const char *text, size_t bytes, SplitEnd end, SplitP
         if (valid == 0 && invalid == 0) break;
         if (invalid > 0) piece(with, text + at, invalid);
         int is_open = end == SPLIT_MORE &&
-                      (at + valid == bytes || may_be_cut(text + at + valid, bytes - at - valid));
+                      (at + valid == bytes || utf8_is_cut(text + at + valid, bytes - at - valid));
         size_t taken =
             valid > 0 ? split_rule(s, 0, text + at, valid, is_open ? SPLIT_MORE : SPLIT_END, piece, with) : invalid;
         at += taken;

@@ -70,15 +70,11 @@ Packing unpack_kind(const char *data, size_t bytes) {
     return PACKED_NOT;
 }
 
-const char *unpack_name(Packing packing) {
-    static const char *const NAMES[] = {"none", "gzip", "zstd", "xz"};
-    return NAMES[packing];
-}
-
-const char *unpack_command(Packing packing) {
-    static const char *const COMMANDS[] = {NULL, "gzip -dc", "zstd -dc --long=31", "xz -dc"};
-    return COMMANDS[packing];
-}
+static const struct { const char *name, *command; } PACKINGS[] = {
+    [PACKED_NOT] = {"none", NULL}, [PACKED_GZIP] = {"gzip", "gzip -dc"}, [PACKED_ZSTD] = {"zstd", "zstd -dc --long=31"},
+    [PACKED_XZ] = {"xz", "xz -dc"}};
+const char *unpack_name(Packing packing) { return PACKINGS[packing].name; }
+const char *unpack_command(Packing packing) { return PACKINGS[packing].command; }
 
 static int64_t is_cut(const Unpack *u, char *fault) {
     return -FAULT(EXIT_DATA, "cannot be unpacked to its end: the file was cut off, after %lld bytes of %s; copy or "
