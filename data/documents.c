@@ -231,7 +231,8 @@ static int name_ends_in(const char *path, const char *ending) {
 typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON, NAME_PARQUET } NameSays;
 static NameSays name_says(const char *path) {
     static const struct { const char *ending; NameSays says; } ENDINGS[] = {
-        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT}, {".text", NAME_TEXT}, {".parquet", NAME_PARQUET}};
+        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT},
+        {".text", NAME_TEXT}, {".parquet", NAME_PARQUET}};
     for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
         if (name_ends_in(path, ENDINGS[i].ending)) return ENDINGS[i].says;
     return NAME_SILENT;
@@ -239,14 +240,6 @@ static NameSays name_says(const char *path) {
 
 /* Kinds of the first line that is not blank. LINE_OPEN begins an object and does not end it. */
 typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN, LINE_ARRAY, LINE_OTHER } FirstLine;
-
-static int is_whole_object(const char *line, size_t bytes) {
-    char *copy = xmalloc(bytes + 1, "a line of JSON");
-    memcpy(copy, line, bytes);
-    int is_object = json_line_is_object(copy, bytes) == 1;
-    free(copy);
-    return is_object;
-}
 
 /* Reads the first line that is not blank and writes its kind into *line. A line ends in LF. Old files have CR alone, so
  * the line may also end at its first CR. */
@@ -278,7 +271,7 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
                                 "limit: format=text reads the file as text", DOCUMENT_LONGEST_LINE >> 20);
             continue;
         }
-        if (is_whole_object(s->held + first, end - first)) return *line = LINE_OBJECT, 0;
+        if (json_line_is_object(s->held + first, end - first) == 1) return *line = LINE_OBJECT, 0;
         if (!ends_by_cr) return 0;
         has_cr = 1;
     }
@@ -301,11 +294,11 @@ static int holds_two_objects(const Stream *s) {
     size_t at = 0, end;
     while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;
-    for (size_t i = at; i + 1 < end; i++) { /* json_line_is_object writes into the text */
+    for (size_t i = at; i + 1 < end; i++) {
         if (s->held[i] != '}') continue;
         size_t next = i + 1;
         while (next < end && strchr(" \t\r,", s->held[next]) && s->held[next]) next++;
-        if (next < end && s->held[next] == '{' && is_whole_object(s->held + at, i + 1 - at)) return 1;
+        if (next < end && s->held[next] == '{' && json_line_is_object(s->held + at, i + 1 - at) == 1) return 1;
     }
     return 0;
 }
@@ -334,8 +327,15 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
 static const struct { const char *ending, *note; } FORMS[] = {
     {".csv", "a table, read as text with its commas: field= and format= read JSON Lines and parquet"},
     {".tsv", "a table, read as text with its tabs: field= and format= read JSON Lines and parquet"},
-    {".html", "its tags are read as text"}, {".htm", "its tags are read as text"}, {".xml", "its tags are read as text"},
-    {".warc", "its headers are read as text"}, {".mbox", "its headers are read as text"}, {".eml", "its headers are read as text"},};
+    {".html", "its tags are read as text"}, {".htm", "its tags are read as text"},
+    {".xml", "its tags are read as text"},
+    {".warc", "its headers are read as text"}, {".mbox", "its headers are read as text"},
+    {".eml", "its headers are read as text"}};
+
+static const char SEVERAL_ON_A_LINE[] =
+    "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)";
+static const char ONE_OVER_LINES[] =
+    "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of it)";
 
 /* Detects how a source is read. Returns 0 or an exit code. With an exit code and *reason not NULL the file is left out
  * for that reason. */
@@ -345,7 +345,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     NameSays    says = name_says(s->typed);
     TextKind    kind = text_file_kind(stream->file, &what);
     FirstLine   line = LINE_OTHER;
-    s->format = o->format, s->encoding = text_file_encoding(stream->file), s->packing = text_file_packing(stream->file);
+    TextForm    form = text_file_form(stream->file);
+    s->format = o->format, s->encoding = form.encoding, s->packing = form.packing;
     *reason = NULL;
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
@@ -357,8 +358,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
-    if (kind == TEXT_BINARY &&
-        o->format == FORMAT_FOUND) { /* JSON Lines with control characters are refused later, by line */
+    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) { /* JSON Lines with control characters are refused by line */
         int exit_code = look_at_first_line(s, stream, &line, fault);
         if (exit_code) return exit_code;
     }
@@ -377,12 +377,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
                         "leave field= out, or name only files with rows", o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
-        s->note =
-            xstrdup(holds_two_objects(stream)
-                        ? "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)"
-                        : "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of "
-                          "it)",
-                    NAMES);
+        s->note = xstrdup(holds_two_objects(stream) ? SEVERAL_ON_A_LINE : ONE_OVER_LINES, NAMES);
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream))) {
         const char *first = stream->held + strspn(stream->held, " \t\r\n");
         const char *rows = json_line_array_rows(first, stream->helds - (size_t)(first - stream->held));
@@ -432,7 +427,7 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
     if (*reason) return 0;
     if (exit_code) return exit_code;
     if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8)
-        s->plain_bytes -= text_file_mark(stream.file);
+        s->plain_bytes -= text_file_form(stream.file).mark;
     else s->plain_bytes = -1;
     int is_blank = s->format == FORMAT_TEXT && d->options.format != FORMAT_TEXT && holds_only_space(&stream);
     stream_close(&stream);
@@ -790,8 +785,8 @@ static int refuse_controls(const Documents *d, const Source *s, char fault[DOCUM
     const char *cure = text_controls_cure(&s->controls);
     if (!text_is_binary(&s->controls, s->bytes) || d->options.format == FORMAT_TEXT) return 0;
     return fault_is(fault, EXIT_DATA, s->name,
-               ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text holds: "
-                    "%s; format=text reads its bytes all the same",
+                    ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text "
+                    "holds: %s; format=text reads its bytes all the same",
                     (long long)s->controls.all, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1],
                     cure ? cure : "damaged, no text, or in another encoding (encoding=)");
 }
@@ -846,7 +841,7 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
             break;
         }
         for (char *at = chunk, *end = chunk + n; exit_code == 0 && at < end;) {
-            char *newline = (char *)memchr(at, '\n', (size_t)(end - at));
+            char  *newline = (char *)memchr(at, '\n', (size_t)(end - at));
             size_t part = (size_t)((newline ? newline : end) - at);
             if (line.bytes + part > line.room) {
                 line.room = 2 * (line.bytes + part);
@@ -855,9 +850,8 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
             if (part > 0) memcpy(line.text + line.bytes, at, part);
             line.bytes += part;
             if (line.bytes > DOCUMENT_LONGEST_LINE) {
-                exit_code =
-                    fault_is(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the limit",
-                             (long long)number, DOCUMENT_LONGEST_LINE >> 20);
+                exit_code = fault_is(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the limit",
+                                     (long long)number, DOCUMENT_LONGEST_LINE >> 20);
             } else if (newline) {
                 exit_code = put_line(d, number++, &line, c, fault);
             }
@@ -917,7 +911,7 @@ static int name_others(Documents *d, int64_t i, int exit_code, char fault[DOCUME
     for (int64_t k = i + 1; k < d->sources && k - i <= TRIAL_FILES; k++) {
         Source *s = &d->source[k];
         int     is_bad = s->format == FORMAT_JSONL && !s->is_pipe &&
-                     read_source(d, s, (DocumentSink){NULL, NULL, NULL, NULL}, other) == EXIT_DATA;
+                     read_source(d, s, (DocumentSink){.with = NULL}, other) == EXIT_DATA;
         if (is_bad) refuse_later(&d->refused, s->typed, EXIT_DATA, other);
     }
     return refusals_say(&d->refused, fault);
@@ -945,7 +939,7 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
     for (int64_t i = 0; i < d->sources && exit_code == 0; i++) {
         Source *s = &d->source[i];
         if (s->plain_bytes < 0)
-            exit_code = name_others(d, i, read_source(d, s, (DocumentSink){NULL, NULL, NULL, NULL}, fault), fault);
+            exit_code = name_others(d, i, read_source(d, s, (DocumentSink){.with = NULL}, fault), fault);
         s->due_bytes = s->plain_bytes < 0 ? s->bytes : s->plain_bytes;
         s->due_documents = s->plain_bytes < 0 ? s->documents : s->plain_bytes > 0;
         *bytes += s->due_bytes, *documents += s->due_documents;
@@ -957,8 +951,7 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
 
 /* Writes how a file was read, such as "JSON Lines, utf-8, gzip". Returns out. */
 static char *kind_of(const Source *s, char out[NAME_CHARS]) {
-    snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format],
-             s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1],
+    snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format], TEXT_ENCODINGS[s->encoding - 1],
              s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? unpack_name(s->packing) : "",
              s->note ? ", " : "", s->note ? s->note : "");
     return out;
@@ -1076,12 +1069,10 @@ int64_t documents_write_json(const Documents *d, DocumentList which, const char 
         } else {
             const Source *s = &d->source[i];
             write_path(s->typed, out);
-            fprintf(out,
-                    ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, \"bytes\": "
-                    "%lld, \"invalid_bytes\": %lld",
-                    DOCUMENT_FORMATS[s->format - 1],
-                    s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1], unpack_name(s->packing),
-                    (long long)s->documents, (long long)s->bytes, (long long)s->invalid);
+            fprintf(out, ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, "
+                    "\"bytes\": %lld, \"invalid_bytes\": %lld", DOCUMENT_FORMATS[s->format - 1],
+                    TEXT_ENCODINGS[s->encoding - 1], unpack_name(s->packing), (long long)s->documents,
+                    (long long)s->bytes, (long long)s->invalid);
         }
         fputc('}', out);
     }

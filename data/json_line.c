@@ -2,10 +2,12 @@
 #include "data/json_line.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 #include "core/shell_word.h"
+#include "core/xalloc.h"
 #include "data/split.h"
 
 enum { DEPTH = 64, SHOWN_CHARS = 240 };
@@ -324,13 +326,16 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
     return found < 0 ? -1 : found;
 }
 
-int json_line_is_object(char *line, size_t bytes) {
-    Reader r = {.at = line, .end = line + bytes, .from = line, .is_lenient = 1};
+int json_line_is_object(const char *line, size_t bytes) {
+    char  *copy = xmalloc(bytes + 1, "a line of JSON"), *text; /* reading decodes strings in place */
+    Reader r = {.at = copy, .end = copy + bytes, .from = copy, .is_lenient = 1};
     Names  names = {.used = 0};
-    char  *text;
     size_t length;
+    memcpy(copy, line, bytes);
     pass_mark(&r);
     skip_space(&r);
-    if (r.at == r.end) return -1;
-    return *r.at == '{' && (read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP);
+    int is_object = r.at == r.end ? -1 : 0;
+    if (!is_object && *r.at == '{') is_object = read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP;
+    free(copy);
+    return is_object;
 }

@@ -551,7 +551,7 @@ static int refuse_text(const char *path, const char *kind, char *sentence) {
     /* tokenize prints where a file is damaged */
     if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why) == 0) {
         TextKind inside = text_file_kind(file, &what);
-        if (inside == TEXT_SHARD || inside == TEXT_BINARY) packing = text_file_packing(file);
+        if (inside == TEXT_SHARD || inside == TEXT_BINARY) packing = text_file_form(file).packing;
         text_file_close(file);
     }
     if (packing != PACKED_NOT) {

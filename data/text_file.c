@@ -833,10 +833,8 @@ void text_file_close(TextFile *f) {
     free(f);
 }
 
-Packing      text_file_packing(const TextFile *f) { return f->packing; }
-TextEncoding text_file_encoding(const TextFile *f) { return f->encoding; }
-int          text_file_mark(const TextFile *f) { return f->mark; }
-int64_t      text_file_invalid(const TextFile *f, int64_t *first) { return *first = f->first_invalid, f->invalid; }
+TextForm text_file_form(const TextFile *f) { return (TextForm){f->packing, f->encoding, f->mark}; }
+int64_t  text_file_invalid(const TextFile *f, int64_t *first) { return *first = f->first_invalid, f->invalid; }
 
 /* Reads the next unpacked bytes: first those kept in start, then the rest. */
 static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {

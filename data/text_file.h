@@ -74,9 +74,12 @@ const char  *text_other_kind(const uint8_t *start, size_t bytes);
 /* Returns the encoding of a text in UTF-16 or UTF-32, with or without a mark, by its first bytes; else ENCODING_FOUND.
  * For tokens without a header: nearly all characters must be of ASCII and one other script, with spaces or stops. */
 TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes);
-Packing      text_file_packing(const TextFile *f);
-TextEncoding text_file_encoding(const TextFile *f); /* never ENCODING_FOUND */
-int          text_file_mark(const TextFile *f);     /* returns the length of its byte-order mark */
+typedef struct {
+    Packing      packing;
+    TextEncoding encoding; /* never ENCODING_FOUND */
+    int          mark;     /* bytes of its byte-order mark */
+} TextForm;
+TextForm     text_file_form(const TextFile *f);
 
 /* Reads the next clean bytes. Returns how many, 0 at the end, or minus the exit code with the reason in fault. `bytes`
  * is at least 8. */

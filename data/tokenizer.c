@@ -310,15 +310,14 @@ static void put_piece(void *with, const char *piece, size_t bytes) {
     e->count += bpe_encode_piece(e->tokenizer->file.bpe, piece, bytes, ids);
 }
 
-/* Consumes a text without added tokens, or its beginning. Returns the bytes consumed. */
-typedef size_t PlainTake(Encoder *e, const char *text, size_t bytes, SplitEnd end);
-
 static size_t take_split(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
     return split_text(e->tokenizer->file.split, text, bytes, end, put_piece, e);
 }
 
-/* Encodes the added tokens of a form as their ids, and the text between them by plain(). */
-static size_t take_between(Encoder *e, BpeForm form, PlainTake *plain, const char *text, size_t bytes, SplitEnd end) {
+/* Encodes the added tokens of a form as their ids, and the text between them by plain(), which returns the bytes that it
+ * has consumed. */
+static size_t take_between(Encoder *e, BpeForm form, size_t (*plain)(Encoder *, const char *, size_t, SplitEnd),
+                           const char *text, size_t bytes, SplitEnd end) {
     size_t  at, own, done = 0;
     int32_t id;
     while (bpe_next_special(e->tokenizer->file.bpe, form, text + done, bytes - done, end, &at, &own, &id)) {

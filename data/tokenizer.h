@@ -67,25 +67,23 @@ int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
  * ENCODER_LONGEST_PIECE: one piece to encode, which needs 60 times its memory. */
 enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE = 1 << 26 };
 
-/* Consumes the part of a text that later text cannot change. Returns the bytes consumed; with SPLIT_END, all. */
-typedef size_t TextTake(void *with, const char *text, size_t bytes, SplitEnd end);
 /* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 over
  * ENCODER_LONGEST. */
 typedef struct {
-    TextTake *take;
-    void     *with;
-    char     *text;              /* owned [room]: text kept back, of `bytes` bytes */
-    size_t    bytes, room;
-    size_t    chunk, enough;     /* bytes at which take() is called first (0: ENCODER_CHUNK), and called next */
+    /* consumes the part of a text that later text cannot change; returns the bytes consumed; with SPLIT_END, all */
+    size_t (*take)(void *with, const char *text, size_t bytes, SplitEnd end);
+    void    *with;
+    char    *text;               /* owned [room]: text kept back, of `bytes` bytes */
+    size_t   bytes, room;
+    size_t   chunk, enough;      /* bytes at which take() is called first (0: ENCODER_CHUNK), and called next */
 } Cutter;
 void cutter_put(Cutter *c, const char *text, size_t bytes);
 void cutter_end(Cutter *c); /* ends a document */
 void cutter_free(Cutter *c);
 
-typedef void EncoderSink(void *with, const int32_t *ids, int64_t count);
 typedef struct {
     const Tokenizer *tokenizer;  /* borrowed; not TOKENIZER_IDS */
-    EncoderSink     *sink;
+    void           (*sink)(void *with, const int32_t *ids, int64_t count);
     void            *with;
     Cutter           cutter;     /* owned: the text as given */
     Cutter           normal;     /* owned: normalized text, if the tokenizer normalizes it */
