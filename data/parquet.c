@@ -1,5 +1,6 @@
-/* parquet.c - see parquet.h. Read from bottom to top: a file has a footer and pages, and both are in Thrift's compact
- * protocol. */
+/* parquet.c - see parquet.h. The file is read through its footer and its pages, which are described in Thrift's compact
+ * protocol. In this order: the protocol, the parts of a page, the footer, the file.
+ */
 #include "data/parquet.h"
 
 #include <errno.h>

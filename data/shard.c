@@ -1,4 +1,6 @@
-/* shard.c - see shard.h. */
+/* shard.c - see shard.h. In this order: what the first bytes of a file are, headers and indexes, mapped files, and the
+ * writer.
+ */
 #include "data/shard.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
-/* text_file.c - see text_file.h. */
+/* text_file.c - see text_file.h. First the bytes inside a packed file, then the text in them: its encoding, what it is if
+ * it is no text, and its clean characters.
+ */
 #include "data/text_file.h"
 
 #include <archive.h>
