@@ -335,7 +335,8 @@ int json_line_is_object(const char *line, size_t bytes) {
     pass_mark(&r);
     skip_space(&r);
     int is_object = r.at == r.end ? -1 : 0;
-    if (!is_object && *r.at == '{') is_object = read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP;
+    if (!is_object && *r.at == '{')
+        is_object = read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP;
     free(copy);
     return is_object;
 }

@@ -4,7 +4,6 @@
 #include "data/loader.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/clock.h"
 #include "core/failpoints.h"

@@ -534,8 +534,7 @@ size_t split_text(Split *s, const char *text, size_t bytes, SplitEnd end, SplitP
         valid = utf8_valid(text + at, bytes - at, end, &invalid);
         if (valid == 0 && invalid == 0) break;
         if (invalid > 0) piece(with, text + at, invalid);
-        int is_open = end == SPLIT_MORE &&
-                      (at + valid == bytes || utf8_is_cut(text + at + valid, bytes - at - valid));
+        int is_open = end == SPLIT_MORE && (at + valid == bytes || utf8_is_cut(text + at + valid, bytes - at - valid));
         size_t taken =
             valid > 0 ? split_rule(s, 0, text + at, valid, is_open ? SPLIT_MORE : SPLIT_END, piece, with) : invalid;
         at += taken;

@@ -1,5 +1,5 @@
-/* text_file.c - see text_file.h. First the bytes inside a packed file, then the text in them: its encoding, what it is if
- * it is no text, and its clean characters.
+/* text_file.c - see text_file.h. First the bytes inside a packed file, then the text in them: its encoding, what it is
+ * if it is no text, and its clean characters.
  */
 #include "data/text_file.h"
 
@@ -923,8 +923,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
         if (n <= 0) break;
         used += (size_t)n;
         if (used > limit)
-            exit_code =
-                FAULT(EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
+            exit_code = FAULT(EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
     }
     if (n < 0) exit_code = (int)-n;
     if (exit_code)

@@ -314,8 +314,8 @@ static size_t take_split(Encoder *e, const char *text, size_t bytes, SplitEnd en
     return split_text(e->tokenizer->file.split, text, bytes, end, put_piece, e);
 }
 
-/* Encodes the added tokens of a form as their ids, and the text between them by plain(), which returns the bytes that it
- * has consumed. */
+/* Encodes the added tokens of a form as their ids, and the text between them by plain(), which returns the bytes that
+ * it has consumed. */
 static size_t take_between(Encoder *e, BpeForm form, size_t (*plain)(Encoder *, const char *, size_t, SplitEnd),
                            const char *text, size_t bytes, SplitEnd end) {
     size_t  at, own, done = 0;
