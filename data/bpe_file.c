@@ -27,19 +27,16 @@ enum {
 };
 static const char END_OF_TEXT[] = "<|endoftext|>";
 
+static const char *base_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* --- bytes as characters ------------------------------------------------------------------------------------------ */
 
 /* Returns whether a byte represents itself in these files, as the 188 printable ones of Latin-1 do. The other bytes are
  * represented, in order, by U+0100 and the next characters (openai/gpt-2, encoder.py). */
 static int is_printable(int byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174; }
-
-static int byte_of(unsigned character) {
-    unsigned next = 256;
-    if (character < 256) return is_printable((int)character) ? (int)character : -1;
-    for (int byte = 0; byte < 256; byte++)
-        if (!is_printable(byte) && next++ == character) return byte;
-    return -1;
-}
 
 void bpe_character(int byte, char out[4]) {
     unsigned character = (unsigned)byte;
@@ -54,9 +51,12 @@ void bpe_character(int byte, char out[4]) {
 /* Replaces characters by the bytes that they represent, in place. Returns the number of bytes, or -1 if a character
  * represents none. */
 static int64_t to_bytes(char *text, size_t count) {
-    static int16_t table[512];
-    if (table['a'] == 0)
-        for (unsigned c = 0; c < 512; c++) table[c] = (int16_t)byte_of(c);
+    static int16_t table[512]; /* byte that each character represents, -1 if none */
+    if (table['a'] == 0) {
+        int next = 256;
+        memset(table, 0xFF, sizeof table);
+        for (int byte = 0; byte < 256; byte++) table[is_printable(byte) ? byte : next++] = (int16_t)byte;
+    }
     unsigned char *at = (unsigned char *)text, *to = at, *end = at + count;
     while (at < end) {
         unsigned c = *at++;
@@ -93,13 +93,13 @@ static int refuse(const Reading *r, const char *fmt, ...) {
     return 0;
 }
 
-#define HELP_JSON "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER vocab_size=32000"
+#define HELP_JSON \
+    "name tokenizer.json of a byte-level BPE, or make a tokenizer by ./train_gpt train-tokenizer TEXT out=FOLDER " \
+    "vocab_size=32000"
 
 static int refuse_part(const Reading *r, const char *part, const char *what) {
-    return refuse(r,
-                  ": its %s, %.*s, is not supported; supported is byte-level BPE, split by ByteLevel, Split and "
-                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON,
-                  part, SHOWN, what);
+    return refuse(r, ": its %s, %.*s, is not supported; supported is byte-level BPE, split by ByteLevel, Split and "
+                  "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON, part, SHOWN, what);
 }
 
 /* Adds a line about a member that is not used, for a warning. */
@@ -148,8 +148,10 @@ static int refuse_json(const Reading *r, const BpeText *file) {
     at += fault.at.column - 1;
     int is_in_string = *at == '"' && !strchr(at + 1, '"'); /* a string that does not end is a fault where it begins */
     if (at >= file->text + bytes || is_in_string)
-        return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again", fault.at.line);
-    return refuse(r, ":%d: column %d: %s: it was changed by hand or damaged; correct it there, or download it again", fault.at.line, fault.at.column, fault.text);
+        return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again",
+                      fault.at.line);
+    return refuse(r, ":%d: column %d: %s: it was changed by hand or damaged; correct it there, or download it again",
+                  fault.at.line, fault.at.column, fault.text);
 }
 
 static cJSON *json_of(Reading *r, const BpeText *file) {
@@ -159,7 +161,8 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     const char *first = file->text + strspn(file->text, " \t\r\n");
     cJSON_Delete(json);
     if (!*first) refuse(r, " is empty: download it again");
-    else if (*first == '<') refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
+    else if (*first == '<')
+        refuse(r, " is a web page, not the JSON of a tokenizer: the download failed, download it again");
     else if (*first == '{') refuse_json(r, file);
     else if (strncmp(first, "[PAD]", 5) == 0 || strstr(first, "\n[UNK]") || strstr(first, "\n[CLS]"))
         refuse(r, " is a vocabulary of WordPiece, as BERT has it, which is not read: " HELP_JSON);
@@ -171,7 +174,8 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
-        return refuse(r, ": \"%.*s\" has no id, a whole number from 0 to %d; download the file again", SHOWN, what, BPE_MOST_IDS - 1), -1;
+        return refuse(r, ": \"%.*s\" has no id, a whole number from 0 to %d; download the file again", SHOWN, what,
+                      BPE_MOST_IDS - 1), -1;
     return (int32_t)item->valuedouble;
 }
 
@@ -226,10 +230,8 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
         return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes; the limit is %d", rank, shown,
                       (long long)(l + n), TOKEN_LIMIT);
     if (id < 0)
-        return refuse(r,
-                      ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
-                      "tokenizers",
-                      rank, shown);
+        return refuse(r, ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
+                      "tokenizers", rank, shown);
     bpe_add_merge(r->bpe, a, b, rank, id);
     return 1;
 }
@@ -244,9 +246,8 @@ static void note_unmade(const Reading *r) {
         unmade += bpe_bytes(r->bpe, id, &bytes) && bytes > 1 && !bpe_id_is_special(r->bpe, id);
     }
     if (unmade > merges)
-        note(r, "%lld merges make at most as many of the %d tokens that are longer than a byte: the others are in no text; if the "
-                "file was cut or is empty, download it again",
-             (long long)merges, unmade);
+        note(r, "%lld merges make at most as many of the %d tokens that are longer than a byte: the others are in no "
+             "text; if the file was cut or is empty, download it again", (long long)merges, unmade);
 }
 
 /* --- vocab.json and merges.txt ------------------------------------------------------------------------------------ */
@@ -273,17 +274,12 @@ static int read_merges(Reading *r, const BpeText *file) {
     return 1;
 }
 
-static int read_vocabulary(Reading *r, const cJSON *json) {
-    const cJSON *end = member(json, END_OF_TEXT);
-    int32_t      id = end ? take_id(r, end, END_OF_TEXT) : 0;
-    if (id < 0) return 0;
-    if (end) bpe_add_special(r->bpe, id, END_OF_TEXT, sizeof END_OF_TEXT - 1);
-    return take_vocabulary(r, json);
-}
-
 static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
-    cJSON *json = json_of(r, vocab);
-    int    is_good = json && read_vocabulary(r, json);
+    cJSON       *json = json_of(r, vocab);
+    const cJSON *end = member(json, END_OF_TEXT);
+    int32_t      id = end ? take_id(r, end, END_OF_TEXT) : -1;
+    if (id >= 0) bpe_add_special(r->bpe, id, END_OF_TEXT, sizeof END_OF_TEXT - 1);
+    int is_good = json && (!end || id >= 0) && take_vocabulary(r, json);
     cJSON_Delete(json);
     if (!is_good || !read_merges(r, merges)) return 0;
     note_unmade(r);
@@ -292,44 +288,36 @@ static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
 
 /* --- tokenizer.json ----------------------------------------------------------------------------------------------- */
 
-/* Every member that a tokenizer.json may have here. Those marked INERT change neither ids nor the text that ids
- * give: version is looked at; a text is never cut or padded; every byte is a token, so that nothing is unknown;
- * offsets are not used. Any other member is refused. */
-typedef enum { USED, INERT } Use;
-static const struct { const char *object, *member; Use use; } KNOWN[] = {
-    {"the file", "version", USED}, {"the file", "truncation", INERT}, {"the file", "padding", INERT},
-    {"the file", "added_tokens", USED}, {"the file", "normalizer", USED}, {"the file", "pre_tokenizer", USED},
-    {"the file", "post_processor", USED}, {"the file", "decoder", USED}, {"the file", "model", USED},
-    {"an added token", "id", USED}, {"an added token", "content", USED}, {"an added token", "normalized", USED},
-    {"an added token", "single_word", USED}, {"an added token", "lstrip", USED}, {"an added token", "rstrip", USED},
-    {"an added token", "special", INERT},
-    {"BPE", "type", USED}, {"BPE", "vocab", USED}, {"BPE", "merges", USED}, {"BPE", "ignore_merges", USED},
-    {"BPE", "dropout", USED}, {"BPE", "continuing_subword_prefix", USED}, {"BPE", "end_of_word_suffix", USED},
-    {"BPE", "byte_fallback", USED}, {"BPE", "unk_token", INERT}, {"BPE", "fuse_unk", INERT},
-    {"Sequence", "type", USED}, {"Sequence", "pretokenizers", USED}, {"Sequence", "normalizers", USED},
-    {"Sequence", "processors", USED},
-    {"Split", "type", USED}, {"Split", "pattern", USED}, {"Split", "behavior", USED}, {"Split", "invert", USED},
-    {"Digits", "type", USED}, {"Digits", "individual_digits", USED},
-    {"ByteLevel", "type", USED}, {"ByteLevel", "use_regex", USED}, {"ByteLevel", "add_prefix_space", USED},
-    {"ByteLevel", "trim_offsets", INERT},
-    {"NFC", "type", USED}, {"NFD", "type", USED}, {"NFKC", "type", USED}, {"NFKD", "type", USED},
-    {"TemplateProcessing", "type", USED}, {"TemplateProcessing", "single", USED},
-    {"TemplateProcessing", "special_tokens", USED}, {"TemplateProcessing", "pair", INERT},
-    {"RobertaProcessing", "type", USED}, {"RobertaProcessing", "cls", USED}, {"RobertaProcessing", "sep", USED},
-    {"RobertaProcessing", "trim_offsets", INERT}, {"RobertaProcessing", "add_prefix_space", INERT},
-    {"BertProcessing", "type", USED}, {"BertProcessing", "cls", USED}, {"BertProcessing", "sep", USED}};
+/* Every member that a tokenizer.json may have here. Those in `inert` change neither ids nor the text that ids give:
+ * a text is never cut or padded; every byte is a token, so that nothing is unknown; offsets are not used. Any other
+ * member is refused. */
+static const struct { const char *object, *used[9], *inert[2]; } KNOWN[] = {
+    {"the file", {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}, {"truncation", "padding"}},
+    {"an added token", {"id", "content", "normalized", "single_word", "lstrip", "rstrip"}, {"special"}},
+    {"BPE", {"type", "vocab", "merges", "ignore_merges", "dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"},
+     {"unk_token", "fuse_unk"}},
+    {"Sequence", {"type", "pretokenizers", "normalizers", "processors"}, {NULL}},
+    {"Split", {"type", "pattern", "behavior", "invert"}, {NULL}},
+    {"Digits", {"type", "individual_digits"}, {NULL}},
+    {"ByteLevel", {"type", "use_regex", "add_prefix_space"}, {"trim_offsets"}},
+    {"NFC", {"type"}, {NULL}}, {"NFD", {"type"}, {NULL}}, {"NFKC", {"type"}, {NULL}}, {"NFKD", {"type"}, {NULL}},
+    {"TemplateProcessing", {"type", "single", "special_tokens"}, {"pair"}},
+    {"RobertaProcessing", {"type", "cls", "sep"}, {"trim_offsets", "add_prefix_space"}},
+    {"BertProcessing", {"type", "cls", "sep"}, {NULL}}};
 
 static int has_known_members(const Reading *r, const cJSON *object, const char *name) {
     const cJSON *one;
     cJSON_ArrayForEach(one, object) {
-        int known = 0;
-        for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN && !known; i++)
-            known = strcmp(KNOWN[i].object, name) == 0 && strcmp(KNOWN[i].member, one->string ? one->string : "") == 0;
+        const char *own = one->string ? one->string : "";
+        int         known = 0;
+        for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++) {
+            if (strcmp(KNOWN[i].object, name) != 0) continue;
+            for (int k = 0; k < 9 && KNOWN[i].used[k]; k++) known |= strcmp(KNOWN[i].used[k], own) == 0;
+            for (int k = 0; k < 2 && KNOWN[i].inert[k]; k++) known |= strcmp(KNOWN[i].inert[k], own) == 0;
+        }
         if (!known)
-            return refuse(r,
-                          ": %s has the member \"%.*s\", which is not supported and may change ids. If it has no "
-                          "effect, remove it",
-                          name, SHOWN, one->string ? one->string : "");
+            return refuse(r, ": %s has the member \"%.*s\", which is not supported and may change ids. If it has no "
+                          "effect, remove it", name, SHOWN, own);
     }
     return 1;
 }
@@ -510,10 +498,8 @@ static int take_post_processor(Reading *r, const cJSON *part) {
     int is_template = strcmp(type, "TemplateProcessing") == 0, is_sequence = strcmp(type, "Sequence") == 0,
         is_fixed = strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0;
     if (!is_template && !is_sequence && !is_fixed && strcmp(type, "ByteLevel") != 0)
-        return refuse(r,
-                      ": its post_processor, %.*s, is not supported; supported are ByteLevel, TemplateProcessing, "
-                      "RobertaProcessing, BertProcessing, and a Sequence of them",
-                      SHOWN, type);
+        return refuse(r, ": its post_processor, %.*s, is not supported; supported are ByteLevel, TemplateProcessing, "
+                      "RobertaProcessing, BertProcessing, and a Sequence of them", SHOWN, type);
     if (!has_known_members(r, part, type)) return 0;
     if (is_sequence) {
         cJSON_ArrayForEach(one, member(part, "processors")) if (!take_post_processor(r, one)) return 0;
@@ -526,13 +512,6 @@ static int take_post_processor(Reading *r, const cJSON *part) {
     const cJSON *cls = cJSON_GetArrayItem(member(part, "cls"), 1), *sep = cJSON_GetArrayItem(member(part, "sep"), 1);
     cJSON first = {.type = cJSON_Array, .child = (cJSON *)cls}, last = {.type = cJSON_Array, .child = (cJSON *)sep};
     return take_begin(r, &first, 0) && take_begin(r, &last, 1);
-}
-
-static void take_decoder(const Reading *r, const cJSON *decoder) {
-    const char *type = word_of(decoder, "type");
-    if (decoder && !cJSON_IsNull(decoder) && strcmp(type, "ByteLevel") != 0)
-        note(r, "the decoder, %.*s, is not used: an id becomes the bytes of its token", SHOWN,
-             *type ? type : "of no type");
 }
 
 static int take_merges(Reading *r, const cJSON *list) {
@@ -554,12 +533,12 @@ static int read_model(Reading *r, const cJSON *json) {
     static const char *const OTHER[] = {"byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"};
     static const char *const SHAPING[] = {"truncation", "padding"};
     const cJSON *model = member(json, "model"), *added = member(json, "added_tokens");
-    const cJSON *version = member(json, "version");
-    const char  *type = word_of(model, "type");
+    const cJSON *version = member(json, "version"), *decoder = member(json, "decoder");
+    const char  *type = word_of(model, "type"), *decodes = word_of(decoder, "type");
     int          is_bytes = 0;
     if (!cJSON_IsObject(model))
-        return refuse(r, " has no object \"model\": it is no tokenizer.json (a vocabulary alone is read as vocab.json, with merges.txt "
-                         "beside it)");
+        return refuse(r, " has no object \"model\": it is no tokenizer.json (a vocabulary alone is read as vocab.json, "
+                      "with merges.txt beside it)");
     if (*type ? strcmp(type, "BPE") != 0 : !member(model, "merges"))
         return refuse_part(r, "model", *type ? type : "of no type");
     if (version && strcmp(word_of(json, "version"), "1.0") != 0)
@@ -576,7 +555,9 @@ static int read_model(Reading *r, const cJSON *json) {
         return 0;
     if (!is_bytes) return refuse_part(r, "pre_tokenizer", "without ByteLevel");
     if (cJSON_IsTrue(member(model, "ignore_merges"))) bpe_take_whole(r->bpe);
-    take_decoder(r, member(json, "decoder"));
+    if (decoder && !cJSON_IsNull(decoder) && strcmp(decodes, "ByteLevel") != 0)
+        note(r, "the decoder, %.*s, is not used: an id becomes the bytes of its token", SHOWN,
+             *decodes ? decodes : "of no type");
     if (!take_added(r, added) || !take_vocabulary(r, member(model, "vocab")) || !has_ids_in_order(r, added) ||
         !take_merges(r, member(model, "merges")))
         return 0;
@@ -584,31 +565,19 @@ static int read_model(Reading *r, const cJSON *json) {
     return take_post_processor(r, member(json, "post_processor"));
 }
 
-static int read_tokenizer_json(Reading *r, const BpeText *file) {
-    cJSON *json = json_of(r, file);
-    int    is_good = json && read_model(r, json);
-    cJSON_Delete(json);
-    return is_good;
-}
-
 /* --- NAME.tiktoken ------------------------------------------------------------------------------------------------ */
-
-static int sextet(char c) {
-    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *at = c ? strchr(DIGITS, c) : NULL;
-    return at ? (int)(at - DIGITS) : -1;
-}
 
 /* Decodes base64 in place. Returns the number of bytes, -1 if it is not base64. */
 static int64_t from_base64(char *text, size_t count) {
+    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char    *to = text;
     unsigned bits = 0;
     int      held = 0;
     while (count > 0 && text[count - 1] == '=') count--;
     for (size_t i = 0; i < count; i++) {
-        int six = sextet(text[i]);
-        if (six < 0) return -1;
-        bits = bits << 6 | (unsigned)six, held += 6;
+        const char *digit = text[i] ? strchr(DIGITS, text[i]) : NULL;
+        if (!digit) return -1;
+        bits = bits << 6 | (unsigned)(digit - DIGITS), held += 6;
         if (held >= 8) held -= 8, *to++ = (char)(bits >> held & 0xFF);
     }
     return to - text;
@@ -616,7 +585,7 @@ static int64_t from_base64(char *text, size_t count) {
 
 size_t bpe_file_tiktoken_name(const char *path) {
     static const char *const PACKED[] = {"", ".gz", ".zst", ".xz"};
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *base = base_of(path);
     size_t      bytes = strlen(base);
     for (size_t i = 0; i < sizeof PACKED / sizeof *PACKED; i++) {
         char ending[16];
@@ -627,16 +596,13 @@ size_t bpe_file_tiktoken_name(const char *path) {
 }
 
 static int read_tiktoken(Reading *r, const BpeText *file) {
-    const char *base = strrchr(file->path, '/') ? strrchr(file->path, '/') + 1 : file->path;
-    char        name[64];
+    char name[64];
     if (!begin(r, file)) return 0;
-    snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(base), base);
+    snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(file->path), base_of(file->path));
     const char *pattern = split_named(name);
     if (!pattern)
-        return refuse(r,
-                      " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, "
-                      "llama3, o200k_base or qwen, each with .tiktoken after it",
-                      name);
+        return refuse(r, " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, "
+                      "llama3, o200k_base or qwen, each with .tiktoken after it", name);
     int number = 1;
     for (char *line = file->text, *next; *line; line = next, number++) {
         char *end = line + strcspn(line, "\n"), *space = memchr(line, ' ', (size_t)(end - line)), *digits = line;
@@ -662,10 +628,15 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
     Reading r = {.fault = fault, .f = f, .bpe = f->bpe};
     char    why[SPLIT_FAULT_CHARS];
     int     is_good = 0;
+    cJSON  *json;
     switch (kind) {
-    case BPE_TOKENIZER_JSON:   is_good = read_tokenizer_json(&r, &text[0]); break;
+    case BPE_TOKENIZER_JSON:
+        json = json_of(&r, &text[0]);
+        is_good = json && read_model(&r, json);
+        cJSON_Delete(json);
+        break;
     case BPE_VOCAB_AND_MERGES: is_good = read_pair(&r, &text[0], &text[1]); break;
-    case BPE_TIKTOKEN:         is_good = read_tiktoken(&r, &text[0]); break;
+    case BPE_TIKTOKEN: is_good = read_tiktoken(&r, &text[0]); break;
     }
     if (is_good && !split_create(&f->split, r.rule, r.rules, text[0].path, SPLIT_BY_CONSTRUCTS, why))
         is_good = refuse(&r, ": pre_tokenizer: %s", why);
@@ -681,11 +652,6 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
 
 /* --- which of them ------------------------------------------------------------------------------------------------ */
 
-static int is_named(const char *path, const char *name) {
-    const char *slash = strrchr(path, '/');
-    return strcmp(slash ? slash + 1 : path, name) == 0;
-}
-
 /* Writes the formatted sentence into fault. Returns exit_code. */
 static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...) {
@@ -694,12 +660,6 @@ static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...)
     vsnprintf(fault, BPE_FAULT_CHARS, fmt, args);
     va_end(args);
     return exit_code;
-}
-
-/* Returns 1 for a model of SentencePiece: a protocol buffer whose first field is a piece, as "<unk>" with a score. */
-static int is_sentencepiece(const char *path, const char *text, size_t bytes) {
-    size_t n = strlen(path);
-    return bytes > 4 && text[0] == '\n' && text[2] == '\n' && ((n > 6 && strcmp(path + n - 6, ".model") == 0) || text[1] < 32);
 }
 
 /* Reads a file into *read. Returns 0, or an exit code with the sentence in fault. */
@@ -712,9 +672,12 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
                    FILE_LIMIT >> 20);
     if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
     read->path = path, read->bytes = (size_t)n, read->unpack = unpack_command(unpack_kind(read->text, (size_t)n));
-    if (is_sentencepiece(path, read->text, read->bytes)) {
+    /* a model of SentencePiece is a protocol buffer whose first field is a piece, as "<unk>" with a score */
+    const char *text = read->text;
+    if (n > 4 && text[0] == '\n' && text[2] == '\n' && (has_ending(path, ".model") || text[1] < 32)) {
         free(read->text), read->text = NULL;
-        return say(fault, EXIT_DATA, "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON, path);
+        return say(fault, EXIT_DATA,
+                   "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON, path);
     }
     int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, path, why);
     if (!exit_code) return 0;
@@ -765,10 +728,8 @@ static void take_config(const Reading *r, const cJSON *json) {
         const char *content = word_of(one, "content");
         int32_t     id = one->string ? (int32_t)strtol(one->string, NULL, 10) : -1;
         if (bpe_find_special(r->bpe, content) == id) continue;
-        note(r,
-             "added_tokens_decoder has the token \"%.60s\" with the id %d, which is not in the tokenizer's own file: "
-             "it is not used",
-             content, id);
+        note(r, "added_tokens_decoder has the token \"%.60s\" with the id %d, which is not in the tokenizer's own "
+             "file: it is not used", content, id);
         break;
     }
 }
@@ -830,7 +791,8 @@ static int read_files(BpeKind kind, const char *first, const char *second, BpeFi
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);
-    if (!exit_code && kind == BPE_TOKENIZER_JSON) as_read = xstrdup(text[0].text, "a tokenizer"); /* parsing writes into it */
+    /* parsing writes into the text */
+    if (!exit_code && kind == BPE_TOKENIZER_JSON) as_read = xstrdup(text[0].text, "a tokenizer");
     if (!exit_code && !bpe_file_parse(kind, text, f, fault)) exit_code = EXIT_DATA;
     free(text[0].text), free(text[1].text);
     if (exit_code) return free(as_read), exit_code;
@@ -840,7 +802,7 @@ static int read_files(BpeKind kind, const char *first, const char *second, BpeFi
     return exit_code;
 }
 
-int bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
+int bpe_file_read(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     struct stat st;
     char        json[PATH_ROOM], vocab[PATH_ROOM], merges[PATH_ROOM];
     int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -851,7 +813,7 @@ int bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     snprintf(vocab, sizeof vocab, "%.*s/vocab.json", folder, at);
     snprintf(merges, sizeof merges, "%.*s/merges.txt", folder, at);
     if (bpe_file_tiktoken_name(path) > 0 && !is_folder) return read_files(BPE_TIKTOKEN, path, NULL, f, fault);
-    if (!is_folder && !is_named(path, "vocab.json") && !is_named(path, "merges.txt"))
+    if (!is_folder && strcmp(base_of(path), "vocab.json") != 0 && strcmp(base_of(path), "merges.txt") != 0)
         return read_files(BPE_TOKENIZER_JSON, path, NULL, f, fault);
     if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL, f, fault);
     if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0)
@@ -862,30 +824,15 @@ int bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         snprintf(json, sizeof json, "%.*s/%s", folder, at, OTHERS[i].name);
         if (access(json, F_OK) == 0)
-            return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON, path,
-                       OTHERS[i].name, OTHERS[i].of);
+            return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON,
+                       path, OTHERS[i].name, OTHERS[i].of);
     }
-    return say(fault, EXIT_DATA,
-               "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",
-               path);
-}
-
-BpeFile bpe_file_read(const char *path) {
-    char    fault[BPE_FAULT_CHARS];
-    BpeFile f;
-    int     exit_code = bpe_file_try(path, &f, fault);
-    if (exit_code) fail(exit_code, "%s", fault);
-    for (char *line = f.notes, *end; line && *line; line = end) {
-        end = line + strcspn(line, "\n");
-        warn("%.*s", (int)(end - line), line);
-        end += *end != 0;
-    }
-    return f;
+    return say(fault, EXIT_DATA, "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file "
+               "NAME.tiktoken", path);
 }
 
 void bpe_file_free(BpeFile *f) {
     bpe_destroy(f->bpe);
     split_destroy(f->split);
-    free(f->json), free(f->pattern);
-    free(f->start_from), free(f->notes);
+    free(f->json), free(f->pattern), free(f->start_from), free(f->notes);
 }

@@ -33,12 +33,9 @@ enum { BPE_FAULT_CHARS = 4096, BPE_CONFIG_LIMIT = 1 << 26 /* bytes of tokenizer_
  * returns 0 with a sentence in fault that begins with the path, and *f owns nothing. */
 int     bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[BPE_FAULT_CHARS]);
 /* Reads a tokenizer's file, given itself or by its folder, with tokenizer_config.json and special_tokens_map.json from
- * the same folder. Warns of members that are not used. Exits with 65, naming the file and the unknown member, 74 if it
- * cannot be read. */
-BpeFile bpe_file_read(const char *path);
-/* Reads as bpe_file_read, but ends nothing and warns of nothing: returns 0, or the exit code with the sentence in
- * fault. */
-int     bpe_file_try(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]);
+ * the same folder. Returns 0, or an exit code with the sentence in fault: 65, naming the file and the unknown member;
+ * 74 if the file cannot be read. */
+int     bpe_file_read(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]);
 void    bpe_file_free(BpeFile *f);
 /* Returns the length of NAME if the last part of the path is NAME.tiktoken, which may be packed (.gz, .zst, .xz), else
  * 0. */

@@ -19,10 +19,6 @@
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static void add_path(IoPaths *list, const char *path) {
-    if (io_paths_add(list, path) < 0) fail(EXIT_MEMORY, "no memory for the names of the token files");
-}
-
 /* --- counting ----------------------------------------------------------------------------------------------------- */
 
 void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len) {
@@ -37,23 +33,26 @@ void sample_count_file(SampleCount *c, const ShardHeader *header, int64_t seq_le
     if (header->data_offset == 0 && header->sequences == 0) c->bare_files++, c->bare_bytes = header->token_bytes;
 }
 
-const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const char *before, char out[SAMPLE_COUNT_CHARS]) {
+const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const char *before,
+                                char out[SAMPLE_COUNT_CHARS]) {
     char    number[32], least[32];
     int64_t unread = c->short_tokens + c->tail_tokens;
     int     used = 0;
     *out = 0;
     if (c->bare_files)
-        used = snprintf(out, SAMPLE_COUNT_CHARS, "%s%lld file%s without a header, read as uint%lld", before, (long long)c->bare_files,
-                        c->bare_files == 1 ? "" : "s", 8 * (long long)c->bare_bytes);
+        used = snprintf(out, SAMPLE_COUNT_CHARS, "%s%lld file%s without a header, read as uint%lld", before,
+                        (long long)c->bare_files, c->bare_files == 1 ? "" : "s", 8 * (long long)c->bare_bytes);
     if (unread == 0) return out;
     used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%snever read: ", used ? "; " : before);
     if (c->short_files)
-        used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%s tokens of %lld file%s shorter than a sample (%s tokens)",
-                         grouped_text(c->short_tokens, number), (long long)c->short_files, c->short_files == 1 ? "" : "s",
-                         grouped_text(seq_len + 1, least));
+        used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used,
+                         "%s tokens of %lld file%s shorter than a sample (%s tokens)",
+                         grouped_text(c->short_tokens, number), (long long)c->short_files,
+                         c->short_files == 1 ? "" : "s", grouped_text(seq_len + 1, least));
     if (c->tail_tokens)
-        used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%s%s tokens after the last samples of %sfiles",
-                         c->short_files ? ", " : "", grouped_text(c->tail_tokens, number), c->short_files ? "other " : "");
+        used +=
+            snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%s%s tokens after the last samples of %sfiles",
+                     c->short_files ? ", " : "", grouped_text(c->tail_tokens, number), c->short_files ? "other " : "");
     if (unread >= c->tokens / 10)
         snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, " (a smaller batch.seq_len reads more of them)");
     return out;
@@ -78,7 +77,8 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
     for (int i = 0; i < d->shards && d->first_sample[i] < samples; i++) {
         int64_t end = d->first_sample[i + 1] < samples ? d->first_sample[i + 1] : samples;
         if (end == d->first_sample[i]) continue;
-        if (i == 0 || !tokens_json_is_same(d->shard[i - 1].path, d->shard[i].path)) there = tokens_json_bytes_per_token(d->shard[i].path);
+        if (i == 0 || !tokens_json_is_same(d->shard[i - 1].path, d->shard[i].path))
+            there = tokens_json_bytes_per_token(d->shard[i].path);
         bytes += there * (double)(end - d->first_sample[i]);
     }
     return bytes / (double)samples;
@@ -86,7 +86,8 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Writes the command that makes the data of a folder: scripts/fetch.sh NAME if it knows datasets/NAME, else tokenize. */
+/* Writes the command that makes the data of a folder: scripts/fetch.sh NAME if it knows datasets/NAME, else
+ * tokenize. */
 static void cure_of(const char *folder, char out[4500]) {
     static const char *const fetched[] = {"tinyshakespeare", "tinystories", "fineweb-10b", "fineweb-edu", "climbmix"};
     for (size_t i = 0; i < sizeof fetched / sizeof *fetched; i++)
@@ -134,7 +135,8 @@ void dataset_files(const char *name, IoPaths *files) {
     size_t first = files->count, kept = first;
     if (io_match(name, files) < 0) fail(EXIT_MEMORY, "no memory for the names of the files of %s", name);
     for (size_t i = first; i < files->count; i++) {
-        if (strcmp(files->path[i], name) == 0 || !is_beside_shards(files->path[i])) files->path[kept++] = files->path[i];
+        if (strcmp(files->path[i], name) == 0 || !is_beside_shards(files->path[i]))
+            files->path[kept++] = files->path[i];
         else free(files->path[i]);
     }
     files->count = kept;
@@ -145,7 +147,8 @@ static void refuse_duplicates(const IoPaths *list, const char *key) {
     IoPaths real = {NULL, 0};
     for (size_t i = 0; i < list->count; i++) {
         char *resolved = realpath(list->path[i], NULL);
-        add_path(&real, resolved ? resolved : list->path[i]);
+        if (io_paths_add(&real, resolved ? resolved : list->path[i]) < 0)
+            fail(EXIT_MEMORY, "no memory for the names of the token files");
         free(resolved);
     }
     qsort(real.path, real.count, sizeof *real.path, by_bytes);
@@ -158,11 +161,12 @@ static void refuse_duplicates(const IoPaths *list, const char *key) {
 NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, int64_t at, int64_t vocab_size) {
     fail(EXIT_DATA, "%s: %s: token %lld of %lld is %u, model.vocab_size is %lld: %s", key, shard->path, (long long)at,
          (long long)shard->header.tokens, shard_token(shard, at), (long long)vocab_size,
-         shard->header.data_offset || shard->header.sequences ? "these tokens are of another tokenizer, or the file is damaged"
+         shard->header.data_offset || shard->header.sequences
+             ? "these tokens are of another tokenizer, or the file is damaged"
          : shard->header.token_bytes == 2
              ? "headerless files are read as uint16 tokens; text becomes shards by ./train_gpt tokenize"
-             : "headerless files are read as uint32 tokens where model.vocab_size is over 65,536; if this one holds uint16 "
-               "tokens, give model.vocab_size 65536 or less; text becomes shards by ./train_gpt tokenize");
+             : "headerless files are read as uint32 tokens where model.vocab_size is over 65,536; if this one holds "
+               "uint16 tokens, give model.vocab_size 65536 or less; text becomes shards by ./train_gpt tokenize");
 }
 
 /* Warns of a shard that ends in zeros: a program that makes a file at its full size and then stops leaves such an
@@ -172,8 +176,8 @@ static void warn_of_zeros(const Shard *shard, const char *key) {
     char    number[32];
     int64_t zeros = shard_zero_tail(shard);
     if (zeros < LEAST) return;
-    warn("%s: %s: its %s%s tokens are all 0: a copy or download that broke off ends so; compare it with its source", key, shard->path,
-         zeros < shard->header.tokens ? "last " : "", grouped_text(zeros, number));
+    warn("%s: %s: its %s%s tokens are all 0: a copy or download that broke off ends so; compare it with its source",
+         key, shard->path, zeros < shard->header.tokens ? "last " : "", grouped_text(zeros, number));
 }
 
 /* Sets the first sample of each source of a blend. Source i has the next files[i] files. */
@@ -183,8 +187,9 @@ static void take_sources(Dataset *d, const char *key, const char *const *source,
         file += files[i];
         d->first_of_source[i + 1] = d->first_sample[file];
         if (d->first_of_source[i + 1] == d->first_of_source[i])
-            fail(EXIT_DATA, "%s: the source \"%s\" holds no sample: batch.seq_len %lld takes %lld tokens of one file; give it more "
-                 "text, or leave it out", key, source[i], (long long)d->seq_len, (long long)d->seq_len + 1);
+            fail(EXIT_DATA, "%s: the source \"%s\" holds no sample: batch.seq_len %lld takes %lld tokens of one file; "
+                 "give it more text, or leave it out", key, source[i], (long long)d->seq_len,
+                 (long long)d->seq_len + 1);
     }
 }
 
@@ -197,8 +202,8 @@ static const char *length_key(const char *key) {
     return strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
 }
 
-Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
-                           int64_t vocab_size) {
+Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count,
+                           int64_t seq_len, int64_t vocab_size) {
     IoPaths     list = {NULL, 0};
     SampleCount count_of = {0};
     const char *source[BLEND_SOURCES];
@@ -248,8 +253,8 @@ void dataset_warn_shared(const Dataset *val, const Dataset *train) {
             if (val->shard[i].file_bytes != train->shard[k].file_bytes || stat(val->shard[i].path, &x) != 0 ||
                 stat(train->shard[k].path, &y) != 0 || x.st_dev != y.st_dev || x.st_ino != y.st_ino)
                 continue;
-            warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
-                 val->shard[i].path);
+            warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that "
+                 "loss says little", val->shard[i].path);
             return;
         }
 }
@@ -280,7 +285,8 @@ void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targe
     for (int64_t t = 0; t < T; t++) most = (uint32_t)targets[t] > most ? (uint32_t)targets[t] : most;
     if ((uint32_t)inputs[0] > most) most = (uint32_t)inputs[0];
     for (int64_t t = 0; most >= d->vocab_size; t++)
-        if (t == T || (uint32_t)inputs[t] >= d->vocab_size) refuse_foreign_token(shard, "the data", first + t, d->vocab_size);
+        if (t == T || (uint32_t)inputs[t] >= d->vocab_size)
+            refuse_foreign_token(shard, "the data", first + t, d->vocab_size);
 }
 
 uint64_t dataset_fingerprint(const Dataset *d) {
@@ -299,7 +305,9 @@ uint64_t dataset_fingerprint(const Dataset *d) {
         hash = XXH3_64bits_withSeed(edge, sizeof *edge * (size_t)n, hash);
     }
     if (d->tokenizer) hash = XXH3_64bits_withSeed(&d->tokenizer, sizeof d->tokenizer, hash);
-    if (d->blend) hash = XXH3_64bits_withSeed(d->first_of_source, sizeof *d->first_of_source * (size_t)(d->blend->sources + 1), hash);
+    if (d->blend)
+        hash = XXH3_64bits_withSeed(d->first_of_source, sizeof *d->first_of_source * (size_t)(d->blend->sources + 1),
+                                    hash);
     return hash;
 }
 

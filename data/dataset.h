@@ -35,7 +35,7 @@ typedef struct {
     int64_t files, tokens, samples;
     int64_t short_files, short_tokens; /* files of at most seq_len tokens, which hold no sample, and their tokens */
     int64_t tail_tokens;               /* tokens after the last sample of the other files */
-    int64_t bare_files, bare_bytes;    /* files without a header, and the bytes that each of their tokens is taken to have */
+    int64_t bare_files, bare_bytes;    /* files without a header, and the bytes taken as each of their tokens */
 } SampleCount;
 enum { SAMPLE_COUNT_CHARS = 320 };
 
@@ -43,10 +43,11 @@ enum { SAMPLE_COUNT_CHARS = 320 };
 void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len);
 /* Adds a file by its header. */
 void sample_count_file(SampleCount *c, const ShardHeader *header, int64_t seq_len);
-/* Writes what a reader of the counts should know, after `before`: how files without a header are read, how many tokens are
- * never read, and why: "; never read: 7 tokens after the last samples of files". Writes "" if there is nothing to say.
- * Returns out. */
-const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const char *before, char out[SAMPLE_COUNT_CHARS]);
+/* Writes what a reader of the counts should know, after `before`: how files without a header are read, how many tokens
+ * are never read, and why: "; never read: 7 tokens after the last samples of files". Writes "" if there is nothing to
+ * say. Returns out. */
+const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const char *before,
+                                char out[SAMPLE_COUNT_CHARS]);
 /* Returns how often `taken` samples pass over data of `samples` samples. No other function defines an epoch. */
 double sample_epochs(int64_t taken, int64_t samples);
 
@@ -60,8 +61,8 @@ void dataset_files(const char *name, IoPaths *files);
 Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
 /* Opens a blend: globs[i] is the path of share[i]. A path in several stages is opened once. With share NULL there is no
  * blend. Exits with 65 as dataset_open does, and if a source holds no whole sample. */
-Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
-                           int64_t vocab_size);
+Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count,
+                           int64_t seq_len, int64_t vocab_size);
 /* Warns if a file is in both, under any name. */
 void    dataset_warn_shared(const Dataset *val, const Dataset *train);
 void    dataset_close(Dataset *d);

@@ -21,6 +21,7 @@
 #include "core/xalloc.h"
 #include "data/json_line.h"
 #include "data/parquet.h"
+#include "data/split.h"
 
 enum {
     CHUNK_BYTES = 1 << 16,
@@ -30,12 +31,14 @@ enum {
     SHOWN_NAMES = 5,  /* names printed for a rarer kind */
     NAME_CHARS = 1024,
     REFUSED_CHARS = 800,
-    TRIAL_BYTES = 1 << 20, /* read of a pipe before it is judged, and of each of these files after a refusal, to name others */
+    /* read of a pipe before it is judged, and of each of TRIAL_FILES files after a refusal, to name others */
+    TRIAL_BYTES = 1 << 20,
     TRIAL_FILES = 1000
 };
 
 const char *const DOCUMENT_FORMATS[] = {"text", "jsonl", "parquet", NULL};
 static const char *const FORMAT_NAMES[] = {"", "text", "JSON Lines", "parquet"};
+static const char NAMES[] = "the names of the texts"; /* what memory is for */
 
 typedef struct {
     char          *path;       /* path that is opened; owned */
@@ -60,7 +63,11 @@ typedef struct {
 typedef struct { char *typed, *name, *reason; /* owned */ Packing packing; } LeftOut;
 
 /* Refusals of several files: the first sentence, and the names of the next ones. */
-typedef struct { char fault[DOCUMENT_FAULT_CHARS], names[REFUSED_CHARS]; int exit_code; int64_t count, named; } Refusals;
+typedef struct {
+    char    fault[DOCUMENT_FAULT_CHARS], names[REFUSED_CHARS];
+    int     exit_code;
+    int64_t count, named;
+} Refusals;
 
 struct Documents {
     Source         *source;   /* owned */
@@ -105,13 +112,11 @@ static char *shown_name(const char *name) {
                    !(n == 2 && name[at] == '\xc2' && (unsigned char)name[at + 1] < 0xA0);
         at += n > 0 ? (size_t)n : 1;
     }
-    char *shown = xmalloc(6 * length + 3, "the names of the texts");
+    char *shown = xmalloc(6 * length + 3, NAMES);
     if (is_plain) memcpy(shown, name, length + 1);
     else json_quote(shown, 6 * length + 3, name);
     return shown;
 }
-
-static char *copy_of(const char *text) { return xstrdup(text, "the names of the texts"); }
 
 static const char *base_of(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -123,8 +128,10 @@ static void name_source(const Source *s, char *sentence, size_t capacity) {
     int is_wide = s->encoding > ENCODING_UTF8 && s->encoding < ENCODING_LATIN1;
     char decode[64];
     snprintf(decode, sizeof decode, "iconv -f %s -t utf-8", is_wide ? TEXT_ENCODINGS[s->encoding - 1] : "");
-    shell_read_file(sentence, capacity, (ShellFile){.path = s->is_unnamed ? NULL : s->typed, .unpack = unpack_command(s->packing),
-                                                    .decode = is_wide && s->format != FORMAT_TEXT ? decode : NULL});
+    shell_read_file(sentence, capacity,
+                    (ShellFile){.path = s->is_unnamed ? NULL : s->typed,
+                                .unpack = unpack_command(s->packing),
+                                .decode = is_wide && s->format != FORMAT_TEXT ? decode : NULL});
 }
 
 /* Puts the file's own path into the commands of a message, and adds the skip= that leaves a file of a folder out.
@@ -141,7 +148,8 @@ static int with_cure(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_C
     used = strlen(fault);
     ShellWord word = shell_word(glob);
     int       is_bare = word.text[0] == 's';
-    snprintf(fault + used, DOCUMENT_FAULT_CHARS - used, is_bare ? "; skip='%s' leaves it out of its folder" : "; %s leaves it out of its folder",
+    snprintf(fault + used, DOCUMENT_FAULT_CHARS - used,
+             is_bare ? "; skip='%s' leaves it out of its folder" : "; %s leaves it out of its folder",
              is_bare ? glob + 5 : word.text);
     return exit_code;
 }
@@ -164,10 +172,11 @@ static int refusals_say(const Refusals *r, char fault[DOCUMENT_FAULT_CHARS]) {
     if (r->count == 0) return 0;
     int used = snprintf(fault, DOCUMENT_FAULT_CHARS, "%.*s", DOCUMENT_FAULT_CHARS - REFUSED_CHARS - 80, r->fault);
     if (r->count > 1)
-        used += snprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), "; %lld more %s refused: %s", (long long)r->count - 1,
-                         r->count == 2 ? "file is" : "files are", r->names);
+        used += snprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), "; %lld more %s refused: %s",
+                         (long long)r->count - 1, r->count == 2 ? "file is" : "files are", r->names);
     if (r->count - 1 > r->named)
-        snprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), " and %lld more", (long long)(r->count - 1 - r->named));
+        snprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), " and %lld more",
+                 (long long)(r->count - 1 - r->named));
     return r->exit_code;
 }
 
@@ -222,7 +231,8 @@ static int name_ends_in(const char *path, const char *ending) {
 typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON, NAME_PARQUET } NameSays;
 static NameSays name_says(const char *path) {
     static const struct { const char *ending; NameSays says; } ENDINGS[] = {
-        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT}, {".text", NAME_TEXT}, {".parquet", NAME_PARQUET}};
+        {".jsonl", NAME_ROWS}, {".ndjson", NAME_ROWS}, {".json", NAME_JSON}, {".txt", NAME_TEXT}, {".md", NAME_TEXT},
+        {".text", NAME_TEXT}, {".parquet", NAME_PARQUET}};
     for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
         if (name_ends_in(path, ENDINGS[i].ending)) return ENDINGS[i].says;
     return NAME_SILENT;
@@ -230,14 +240,6 @@ static NameSays name_says(const char *path) {
 
 /* Kinds of the first line that is not blank. LINE_OPEN begins an object and does not end it. */
 typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN, LINE_ARRAY, LINE_OTHER } FirstLine;
-
-static int is_whole_object(const char *line, size_t bytes) {
-    char *copy = xmalloc(bytes + 1, "a line of JSON");
-    memcpy(copy, line, bytes);
-    int is_object = json_line_is_object(copy, bytes) == 1;
-    free(copy);
-    return is_object;
-}
 
 /* Reads the first line that is not blank and writes its kind into *line. A line ends in LF. Old files have CR alone, so
  * the line may also end at its first CR. */
@@ -265,13 +267,11 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
             if (cr) next = cr;
             end = (next ? (size_t)(next - s->held) : s->helds) - 1;
             if (s->helds - first > DOCUMENT_LONGEST_LINE)
-                return fault_is(fault, EXIT_DATA, source->name,
-                                ": the first line is JSON and longer than %d MiB, the limit: format=text reads the "
-                                "file as text",
-                                DOCUMENT_LONGEST_LINE >> 20);
+                return fault_is(fault, EXIT_DATA, source->name, ": the first line is JSON and longer than %d MiB, the "
+                                "limit: format=text reads the file as text", DOCUMENT_LONGEST_LINE >> 20);
             continue;
         }
-        if (is_whole_object(s->held + first, end - first)) return *line = LINE_OBJECT, 0;
+        if (json_line_is_object(s->held + first, end - first) == 1) return *line = LINE_OBJECT, 0;
         if (!ends_by_cr) return 0;
         has_cr = 1;
     }
@@ -294,11 +294,11 @@ static int holds_two_objects(const Stream *s) {
     size_t at = 0, end;
     while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;
-    for (size_t i = at; i + 1 < end; i++) { /* json_line_is_object writes into the text */
+    for (size_t i = at; i + 1 < end; i++) {
         if (s->held[i] != '}') continue;
         size_t next = i + 1;
         while (next < end && strchr(" \t\r,", s->held[next]) && s->held[next]) next++;
-        if (next < end && s->held[next] == '{' && is_whole_object(s->held + at, i + 1 - at)) return 1;
+        if (next < end && s->held[next] == '{' && json_line_is_object(s->held + at, i + 1 - at) == 1) return 1;
     }
     return 0;
 }
@@ -314,25 +314,28 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
     if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
     if (*reason) return EXIT_DATA;
     if (kind == TEXT_SHARD && s->packing != PACKED_NOT)
-        return fault_is(fault, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes NEW.bin", what, unpack_command(s->packing));
+        return fault_is(fault, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes "
+                        "NEW.bin", what, unpack_command(s->packing));
     return fault_is(fault, EXIT_DATA, s->name, " is %s%s", what,
-                    kind != TEXT_BINARY ? "" : strstr(what, "$ ") ? "; format=text reads its bytes all the same"
-                                        : ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32");
+                    kind != TEXT_BINARY ? ""
+                    : strstr(what, "$ ")
+                        ? "; format=text reads its bytes all the same"
+                        : ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32");
 }
 
 /* Texts of a form that other programs would read otherwise, by their names, with a remark. */
 static const struct { const char *ending, *note; } FORMS[] = {
     {".csv", "a table, read as text with its commas: field= and format= read JSON Lines and parquet"},
     {".tsv", "a table, read as text with its tabs: field= and format= read JSON Lines and parquet"},
-    {".html", "its tags are read as text"}, {".htm", "its tags are read as text"}, {".xml", "its tags are read as text"},
-    {".warc", "its headers are read as text"}, {".mbox", "its headers are read as text"}, {".eml", "its headers are read as text"},};
+    {".html", "its tags are read as text"}, {".htm", "its tags are read as text"},
+    {".xml", "its tags are read as text"},
+    {".warc", "its headers are read as text"}, {".mbox", "its headers are read as text"},
+    {".eml", "its headers are read as text"}};
 
-/* Returns a remark on a file that is read as text, or NULL. malloc'ed. */
-static char *note_of_form(const char *path) {
-    for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++)
-        if (name_ends_in(path, FORMS[i].ending)) return copy_of(FORMS[i].note);
-    return NULL;
-}
+static const char SEVERAL_ON_A_LINE[] =
+    "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)";
+static const char ONE_OVER_LINES[] =
+    "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of it)";
 
 /* Detects how a source is read. Returns 0 or an exit code. With an exit code and *reason not NULL the file is left out
  * for that reason. */
@@ -342,7 +345,8 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     NameSays    says = name_says(s->typed);
     TextKind    kind = text_file_kind(stream->file, &what);
     FirstLine   line = LINE_OTHER;
-    s->format = o->format, s->encoding = text_file_encoding(stream->file), s->packing = text_file_packing(stream->file);
+    TextForm    form = text_file_form(stream->file);
+    s->format = o->format, s->encoding = form.encoding, s->packing = form.packing;
     *reason = NULL;
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
@@ -354,8 +358,7 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
-    if (kind == TEXT_BINARY &&
-        o->format == FORMAT_FOUND) { /* JSON Lines with control characters are refused later, by line */
+    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) { /* JSON Lines with control characters are refused by line */
         int exit_code = look_at_first_line(s, stream, &line, fault);
         if (exit_code) return exit_code;
     }
@@ -370,21 +373,18 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     int exit_code = line == LINE_OBJECT ? 0 : look_at_first_line(s, stream, &line, fault);
     if (exit_code) return exit_code;
     if (o->field && line == LINE_OTHER)
-        return fault_is(fault, EXIT_DATA, s->name,
-                   " is plain text, and field=%s is for rows (JSON Lines, parquet): leave field= out, or name only "
-                        "files with rows",
-                        o->field);
+        return fault_is(fault, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): "
+                        "leave field= out, or name only files with rows", o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
-        s->note = copy_of(holds_two_objects(stream)
-                              ? "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)"
-                              : "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of it)");
+        s->note = xstrdup(holds_two_objects(stream) ? SEVERAL_ON_A_LINE : ONE_OVER_LINES, NAMES);
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream))) {
         const char *first = stream->held + strspn(stream->held, " \t\r\n");
         const char *rows = json_line_array_rows(first, stream->helds - (size_t)(first - stream->held));
-        if (asprintf(&s->note, "a JSON array, not rows (%s)", rows) < 0) fail(EXIT_MEMORY, "no memory for the names of the texts");
+        if (asprintf(&s->note, "a JSON array, not rows (%s)", rows) < 0) fail(EXIT_MEMORY, "no memory for %s", NAMES);
     }
-    if (!s->note && s->format == FORMAT_TEXT) s->note = note_of_form(s->typed);
+    for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS && !s->note && s->format == FORMAT_TEXT; i++)
+        if (name_ends_in(s->typed, FORMS[i].ending)) s->note = xstrdup(FORMS[i].note, NAMES);
     return 0;
 }
 
@@ -394,7 +394,8 @@ static int open_source(const Documents *d, Source *s, Stream *stream, const char
     char why[TEXT_FILE_FAULT_CHARS];
     *stream = (Stream){NULL, NULL, 0, 0, 0, d->options.is_stopped, d->is_trial ? TRIAL_BYTES : -1};
     *reason = NULL;
-    int exit_code = text_file_open(&stream->file, s->path, s->is_pipe ? IO_READ_ANY : IO_READ, d->options.encoding, why);
+    IoOpen how = s->is_pipe ? IO_READ_ANY : IO_READ;
+    int    exit_code = text_file_open(&stream->file, s->path, how, d->options.encoding, why);
     if (exit_code) return with_cure(s, fault_is(fault, exit_code, s->name, " %s", why), fault);
     if (s->format == FORMAT_FOUND) exit_code = judge(d, s, stream, reason, fault);
     if (exit_code && !*reason) with_cure(s, exit_code, fault);
@@ -413,7 +414,8 @@ static int holds_only_space(Stream *s) {
     int64_t all = 0;
     for (int64_t n; (n = stream_read(s, chunk, sizeof chunk, why)) != 0; all += n)
         for (int64_t i = 0; i < n || n < 0; i++)
-            if (n < 0 || !(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0; /* a fault is met again later */
+            /* a fault is met again later */
+            if (n < 0 || !(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0;
     return all > 0;
 }
 
@@ -425,12 +427,14 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
     if (*reason) return 0;
     if (exit_code) return exit_code;
     if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8)
-        s->plain_bytes -= text_file_mark(stream.file);
+        s->plain_bytes -= text_file_form(stream.file).mark;
     else s->plain_bytes = -1;
     int is_blank = s->format == FORMAT_TEXT && d->options.format != FORMAT_TEXT && holds_only_space(&stream);
     stream_close(&stream);
     if (is_blank && !s->is_named) return *reason = "nothing but white space", 0;
-    if (is_blank) return fault_is(fault, EXIT_DATA, s->name, " holds nothing but white space: name a file with text; format=text reads its bytes all the same");
+    if (is_blank)
+        return fault_is(fault, EXIT_DATA, s->name, " holds nothing but white space: name a file with text; format=text "
+                        "reads its bytes all the same");
     if (s->format != FORMAT_PARQUET) return 0;
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
@@ -443,9 +447,9 @@ static int look_into(const Documents *d, Source *s, const char **reason, char fa
 static void leave_out(Documents *d, const char *path, const char *reason, Packing packing) {
     if (d->lefts == d->left_room) {
         d->left_room = d->left_room ? 2 * d->left_room : 16;
-        d->left_out = xrealloc(d->left_out, sizeof *d->left_out * (size_t)d->left_room, "the names of the texts");
+        d->left_out = xrealloc(d->left_out, sizeof *d->left_out * (size_t)d->left_room, NAMES);
     }
-    d->left_out[d->lefts++] = (LeftOut){copy_of(path), shown_name(path), copy_of(reason), packing};
+    d->left_out[d->lefts++] = (LeftOut){xstrdup(path, NAMES), shown_name(path), xstrdup(reason, NAMES), packing};
 }
 
 /* Writes why a file was left out. Commands in it read `path`. Returns out. */
@@ -468,10 +472,10 @@ static int hides_bytes(const char *path, const struct stat *st) {
 static Source *add_source(Documents *d, const char *path, const char *typed, const struct stat *st) {
     if (d->sources == d->room) {
         d->room = d->room ? 2 * d->room : 16;
-        d->source = xrealloc(d->source, sizeof *d->source * (size_t)d->room, "the names of the texts");
+        d->source = xrealloc(d->source, sizeof *d->source * (size_t)d->room, NAMES);
     }
-    Source source = {.path = copy_of(path),
-                     .typed = copy_of(typed),
+    Source source = {.path = xstrdup(path, NAMES),
+                     .typed = xstrdup(typed, NAMES),
                      .name = shown_name(typed),
                      .device = st->st_dev,
                      .inode = st->st_ino,
@@ -518,7 +522,8 @@ static int add_file(Documents *d, const char *path, const char *typed, const str
     const char *reason = NULL;
     if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device", PACKED_NOT), 0;
     if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && strcmp(path, "/dev/stdin") != 0)
-        return fault_is(fault, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard input");
+        return fault_is(fault, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard "
+                        "input");
     Source *s = add_source(d, path, typed, st);
     s->is_named = is_named;
     int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason, fault);
@@ -562,7 +567,8 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
     for (const Above *a = above; a; a = a->above)
         if (a->device == st.st_dev && a->inode == st.st_ino)
             return leave_out(d, path, "a link to a folder above it", PACKED_NOT), 0;
-    if (above && d->options.out && stat(d->options.out, &out) == 0 && out.st_dev == st.st_dev && out.st_ino == st.st_ino)
+    if (above && d->options.out && stat(d->options.out, &out) == 0 && out.st_dev == st.st_dev &&
+        out.st_ino == st.st_ino)
         return leave_out(d, path, "the folder of out=", PACKED_NOT), 0;
     struct dirent **entry = NULL;
     int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
@@ -589,7 +595,7 @@ static int compare_files(const void *a, const void *b) {
 static void leave_out_again(Documents *d) {
     char     reason[NAME_CHARS];
     int64_t  kept = 0;
-    Source **by_file = xmalloc(sizeof *by_file * (size_t)(d->sources + 1), "the names of the texts");
+    Source **by_file = xmalloc(sizeof *by_file * (size_t)(d->sources + 1), NAMES);
     for (int64_t i = 0; i < d->sources; i++) by_file[i] = &d->source[i];
     qsort(by_file, (size_t)d->sources, sizeof *by_file, compare_files);
     for (int64_t i = 1, first = 0; i < d->sources; i++) {
@@ -611,22 +617,19 @@ const char *documents_input_name(const char *input) { return strcmp(input, "-") 
 /* Refuses keys that contradict each other, because one of them would be ignored silently. */
 static int check_options(const DocumentOptions *o, char fault[DOCUMENT_FAULT_CHARS]) {
     if (o->field && o->format == FORMAT_TEXT)
-        return snprintf(fault, DOCUMENT_FAULT_CHARS,
-                        "field=%.100s is for rows, and format=text has no rows: leave one of the two out", o->field),
-               EXIT_CONFIG;
+        return snprintf(fault, DOCUMENT_FAULT_CHARS, "field=%.100s is for rows, and format=text has no rows: leave one "
+                        "of the two out", o->field), EXIT_CONFIG;
     if (o->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
-        return snprintf(fault, DOCUMENT_FAULT_CHARS,
-                        "encoding=%s is given with format=parquet, whose text is always UTF-8: leave encoding= out",
-                        TEXT_ENCODINGS[o->encoding - 1]),
-               EXIT_CONFIG;
+        return snprintf(fault, DOCUMENT_FAULT_CHARS, "encoding=%s is given with format=parquet, whose text is always "
+                        "UTF-8: leave encoding= out", TEXT_ENCODINGS[o->encoding - 1]), EXIT_CONFIG;
     return 0;
 }
 
 int documents_find(Documents **found, char **names, int count, const DocumentOptions *options,
                    char fault[DOCUMENT_FAULT_CHARS]) {
-    Documents *d = xcalloc(1, sizeof *d, "the names of the texts");
+    Documents *d = xcalloc(1, sizeof *d, NAMES);
     d->options = *options;
-    d->skipped = xcalloc((size_t)options->skips + 1, sizeof *d->skipped, "the names of the texts");
+    d->skipped = xcalloc((size_t)options->skips + 1, sizeof *d->skipped, NAMES);
     int exit_code = check_options(options, fault);
     for (int i = 0; i < count && exit_code == 0; i++) {
         int64_t before = d->sources + d->refused.count, lefts = d->lefts;
@@ -634,21 +637,20 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
         exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]),
                              NULL, fault);
         int is_empty = exit_code == 0 && d->sources + d->refused.count == before;
-        if (is_empty && d->lefts == lefts) exit_code = fault_is(fault, EXIT_DATA, names[i], " is a folder without files");
+        if (is_empty && d->lefts == lefts)
+            exit_code = fault_is(fault, EXIT_DATA, names[i], " is a folder without files");
         else if (is_empty)
-            exit_code = fault_is(fault, EXIT_DATA, names[i],
-                            " is a folder without a file that can be read: %lld left out, the first %s (%s)",
-                            (long long)(d->lefts - lefts), d->left_out[lefts].name, reason_of(&d->left_out[lefts], d->left_out[lefts].typed, reason));
+            exit_code = fault_is(fault, EXIT_DATA, names[i], " is a folder without a file that can be read: %lld left "
+                                 "out, the first %s (%s)", (long long)(d->lefts - lefts), d->left_out[lefts].name,
+                                 reason_of(&d->left_out[lefts], d->left_out[lefts].typed, reason));
         if (exit_code) exit_code = refuse_later(&d->refused, documents_input_name(names[i]), exit_code, fault);
     }
     if (exit_code == 0) exit_code = refusals_say(&d->refused, fault);
     if (exit_code == 0) leave_out_again(d);
     for (int i = 0; i < options->skips && exit_code == 0; i++)
         if (d->skipped[i] == 0) {
-            snprintf(fault, DOCUMENT_FAULT_CHARS,
-                     "skip=%.200s leaves nothing out: no file or folder inside the given folders has this name or "
-                     "path; correct it or leave it out",
-                     options->skip[i]);
+            snprintf(fault, DOCUMENT_FAULT_CHARS, "skip=%.200s leaves nothing out: no file or folder inside the given "
+                     "folders has this name or path; correct it or leave it out", options->skip[i]);
             exit_code = EXIT_CONFIG;
         }
     if (exit_code) documents_free(d), d = NULL;
@@ -679,7 +681,8 @@ int documents_are_empty(const Documents *d) {
 
 /* --- pipes -------------------------------------------------------------------------------------------------------- */
 
-/* Copies the bytes of a pipe to its end, or at least `bytes` of them. Returns 0 at the end, 1 before it, or an error. */
+/* Copies the bytes of a pipe to its end, or at least `bytes` of them. Returns 0 at the end, 1 before it, or an
+ * error. */
 static int copy_bytes(int from, int to, int64_t bytes, int (*is_stopped)(void)) {
     char          chunk[CHUNK_BYTES];
     struct pollfd input = {.fd = from, .events = POLLIN};
@@ -712,8 +715,9 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
         Source *s = &d->source[i];
         char   *copy = NULL;
         if (!s->is_pipe) continue;
-        if (asprintf(&copy, "%s/input_%lld", folder, (long long)i) < 0) fail(EXIT_MEMORY, "no memory for the names of the texts");
-        int from = io_open(s->path, IO_READ_ANY), to = from < 0 ? -1 : io_open(copy, IO_CREATE), rc = from < 0 ? from : to;
+        if (asprintf(&copy, "%s/input_%lld", folder, (long long)i) < 0) fail(EXIT_MEMORY, "no memory for %s", NAMES);
+        int from = io_open(s->path, IO_READ_ANY), to = from < 0 ? -1 : io_open(copy, IO_CREATE),
+            rc = from < 0 ? from : to;
         int exit_code = 0;
         if (to >= 0) {
             rc = copy_bytes(from, to, TRIAL_BYTES, d->options.is_stopped);
@@ -764,19 +768,15 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                           char fault[DOCUMENT_FAULT_CHARS]) {
     if (s->invalid * 100 <= of || (s->format == FORMAT_TEXT && d->options.format == FORMAT_TEXT)) return 0;
     if (s->encoding == ENCODING_LATIN1)
-        return fault_is(fault, EXIT_DATA, s->name,
-                        ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at most 1 %% may be: give "
-                   "the encoding it has, or leave encoding= out (for Windows-1252: $ iconv -f CP1252 -t UTF-8 < FILE > "
-                        "NEW)",
-                        (long long)s->invalid, (long long)of, (long long)first);
+        return fault_is(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at "
+                        "most 1 %% may be: give the encoding it has, or leave encoding= out (for Windows-1252: $ iconv "
+                        "-f CP1252 -t UTF-8 < FILE > NEW)", (long long)s->invalid, (long long)of, (long long)first);
     if (s->format == FORMAT_PARQUET)
-        return fault_is(fault, EXIT_DATA, s->name,
-                        ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the column as UTF-8",
-                        (long long)s->invalid, (long long)of);
-    return fault_is(fault, EXIT_DATA, s->name,
-                    ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may be: give the "
-               "encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for another: $ iconv -f "
-                    "NAME -t utf-8 < FILE > NEW); format=text keeps the bytes as they are",
+        return fault_is(fault, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: "
+                        "write the column as UTF-8", (long long)s->invalid, (long long)of);
+    return fault_is(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 "
+                    "%% may be: give the encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be "
+                    "(for another: $ iconv -f NAME -t utf-8 < FILE > NEW); format=text keeps the bytes as they are",
                     (long long)s->invalid, (long long)of, (long long)first);
 }
 
@@ -785,8 +785,8 @@ static int refuse_controls(const Documents *d, const Source *s, char fault[DOCUM
     const char *cure = text_controls_cure(&s->controls);
     if (!text_is_binary(&s->controls, s->bytes) || d->options.format == FORMAT_TEXT) return 0;
     return fault_is(fault, EXIT_DATA, s->name,
-               ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text holds: "
-                    "%s; format=text reads its bytes all the same",
+                    ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text "
+                    "holds: %s; format=text reads its bytes all the same",
                     (long long)s->controls.all, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1],
                     cure ? cure : "damaged, no text, or in another encoding (encoding=)");
 }
@@ -820,15 +820,6 @@ static void put_row(const Counted *c, const char *text, size_t bytes) {
 
 typedef struct { char *text; size_t bytes, room; } Line;
 
-static void add_to_line(Line *l, const char *text, size_t bytes) {
-    if (l->bytes + bytes > l->room) {
-        l->room = 2 * (l->bytes + bytes);
-        l->text = xrealloc(l->text, l->room, "a line of JSON");
-    }
-    if (bytes > 0) memcpy(l->text + l->bytes, text, bytes);
-    l->bytes += bytes;
-}
-
 static int put_line(const Documents *d, int64_t number, Line *l, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
     char   why[JSON_LINE_FAULT_CHARS], *text = NULL;
     size_t length = 0;
@@ -850,12 +841,17 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
             break;
         }
         for (char *at = chunk, *end = chunk + n; exit_code == 0 && at < end;) {
-            char *newline = (char *)memchr(at, '\n', (size_t)(end - at));
-            add_to_line(&line, at, (size_t)((newline ? newline : end) - at));
+            char  *newline = (char *)memchr(at, '\n', (size_t)(end - at));
+            size_t part = (size_t)((newline ? newline : end) - at);
+            if (line.bytes + part > line.room) {
+                line.room = 2 * (line.bytes + part);
+                line.text = xrealloc(line.text, line.room, "a line of JSON");
+            }
+            if (part > 0) memcpy(line.text + line.bytes, at, part);
+            line.bytes += part;
             if (line.bytes > DOCUMENT_LONGEST_LINE) {
-                exit_code =
-                    fault_is(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the limit",
-                             (long long)number, DOCUMENT_LONGEST_LINE >> 20);
+                exit_code = fault_is(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the limit",
+                                     (long long)number, DOCUMENT_LONGEST_LINE >> 20);
             } else if (newline) {
                 exit_code = put_line(d, number++, &line, c, fault);
             }
@@ -869,16 +865,6 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
     return exit_code ? exit_code : refuse_invalid(d, c->source, c->source->bytes, first, fault);
 }
 
-static int64_t invalid_bytes(const char *text, size_t bytes) {
-    int64_t invalid = 0;
-    for (size_t at = 0; at < bytes;) {
-        int n = (unsigned char)text[at] < 0x80 ? 1 : json_utf8(text + at, bytes - at);
-        invalid += n == 0;
-        at += n ? (size_t)n : 1;
-    }
-    return invalid;
-}
-
 static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
     char        why[PARQUET_FAULT_CHARS];
     const char *text;
@@ -889,7 +875,7 @@ static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_F
     int found;
     while ((found = parquet_next(rows, &text, &bytes, why)) > 0) {
         if (d->options.is_stopped && d->options.is_stopped()) break;
-        s->invalid += invalid_bytes(text, bytes);
+        s->invalid += utf8_invalid(text, bytes);
         put_row(c, text, bytes);
     }
     parquet_close(rows);
@@ -915,7 +901,8 @@ static int read_source(const Documents *d, Source *s, DocumentSink sink, char fa
     return with_cure(s, exit_code, fault);
 }
 
-/* Adds the names of later files of rows whose starts are refused, too, to the refusal of source i. Returns exit_code. */
+/* Adds the names of later files of rows whose starts are refused, too, to the refusal of source i. Returns
+ * exit_code. */
 static int name_others(Documents *d, int64_t i, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
     char other[DOCUMENT_FAULT_CHARS];
     if (exit_code != EXIT_DATA) return exit_code;
@@ -923,7 +910,8 @@ static int name_others(Documents *d, int64_t i, int exit_code, char fault[DOCUME
     d->is_trial = 1;
     for (int64_t k = i + 1; k < d->sources && k - i <= TRIAL_FILES; k++) {
         Source *s = &d->source[k];
-        int     is_bad = s->format == FORMAT_JSONL && !s->is_pipe && read_source(d, s, (DocumentSink){NULL, NULL, NULL, NULL}, other) == EXIT_DATA;
+        int     is_bad = s->format == FORMAT_JSONL && !s->is_pipe &&
+                     read_source(d, s, (DocumentSink){.with = NULL}, other) == EXIT_DATA;
         if (is_bad) refuse_later(&d->refused, s->typed, EXIT_DATA, other);
     }
     return refusals_say(&d->refused, fault);
@@ -936,10 +924,9 @@ int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CH
         exit_code = name_others(d, i, read_source(d, s, sink, fault), fault);
         if (exit_code == 0 && s->due_bytes >= 0 && (s->bytes != s->due_bytes || s->documents != s->due_documents))
             exit_code =
-                fault_is(fault, EXIT_DATA, s->name,
-                    " was changed while it was read: it had %lld documents of %lld bytes, then %lld of %lld; copy it, "
-                         "and read the copy",
-                    (long long)s->due_documents, (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
+                fault_is(fault, EXIT_DATA, s->name, " was changed while it was read: it had %lld documents of %lld "
+                         "bytes, then %lld of %lld; copy it, and read the copy", (long long)s->due_documents,
+                         (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
     }
     return exit_code;
 }
@@ -952,7 +939,7 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
     for (int64_t i = 0; i < d->sources && exit_code == 0; i++) {
         Source *s = &d->source[i];
         if (s->plain_bytes < 0)
-            exit_code = name_others(d, i, read_source(d, s, (DocumentSink){NULL, NULL, NULL, NULL}, fault), fault);
+            exit_code = name_others(d, i, read_source(d, s, (DocumentSink){.with = NULL}, fault), fault);
         s->due_bytes = s->plain_bytes < 0 ? s->bytes : s->plain_bytes;
         s->due_documents = s->plain_bytes < 0 ? s->documents : s->plain_bytes > 0;
         *bytes += s->due_bytes, *documents += s->due_documents;
@@ -964,8 +951,7 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
 
 /* Writes how a file was read, such as "JSON Lines, utf-8, gzip". Returns out. */
 static char *kind_of(const Source *s, char out[NAME_CHARS]) {
-    snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format],
-             s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1],
+    snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format], TEXT_ENCODINGS[s->encoding - 1],
              s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? unpack_name(s->packing) : "",
              s->note ? ", " : "", s->note ? s->note : "");
     return out;
@@ -1009,12 +995,14 @@ static void print_kinds(const Documents *d, FILE *out) {
     char  kind[NAME_CHARS];
     for (int64_t i = 0; i < d->sources; i++) {
         const Source *s = &d->source[i];
-        shell_read_file(kind_of(s, kind), sizeof kind, (ShellFile){.path = "FILE", .unpack = unpack_command(s->packing)});
+        shell_read_file(kind_of(s, kind), sizeof kind,
+                        (ShellFile){.path = "FILE", .unpack = unpack_command(s->packing)});
         Kind *k = kind_named(&read, kind);
         count_file(k, s->name);
         k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
     }
-    for (int64_t i = 0; i < d->lefts; i++) count_file(kind_named(&left, reason_of(&d->left_out[i], "FILE", kind)), d->left_out[i].name);
+    for (int64_t i = 0; i < d->lefts; i++)
+        count_file(kind_named(&left, reason_of(&d->left_out[i], "FILE", kind)), d->left_out[i].name);
     int64_t most = 0;
     for (int64_t i = 1; i < read.kinds; i++)
         if (read.kind[i].files > read.kind[most].files) most = i;
@@ -1048,7 +1036,8 @@ void documents_print(const Documents *d, FILE *out) {
         fputc('\n', out);
     }
     for (int64_t i = 0; i < d->lefts; i++)
-        print_plain(out, "  left out %s (%s)\n", d->left_out[i].name, reason_of(&d->left_out[i], d->left_out[i].typed, kind));
+        print_plain(out, "  left out %s (%s)\n", d->left_out[i].name,
+                    reason_of(&d->left_out[i], d->left_out[i].typed, kind));
 }
 
 static void write_string(const char *name, const char *value, FILE *out) {
@@ -1062,7 +1051,7 @@ static void write_string(const char *name, const char *value, FILE *out) {
 /* Writes a path. JSON must be UTF-8 and a path need not be, so path_hex then has its bytes. */
 static void write_path(const char *path, FILE *out) {
     write_string("path", path, out);
-    if (invalid_bytes(path, strlen(path)) == 0) return;
+    if (utf8_invalid(path, strlen(path)) == 0) return;
     fputs(", \"path_hex\": \"", out);
     for (const char *c = path; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
     fputc('"', out);
@@ -1080,12 +1069,10 @@ int64_t documents_write_json(const Documents *d, DocumentList which, const char 
         } else {
             const Source *s = &d->source[i];
             write_path(s->typed, out);
-            fprintf(out,
-                    ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, \"bytes\": "
-                    "%lld, \"invalid_bytes\": %lld",
-                    DOCUMENT_FORMATS[s->format - 1],
-                    s->format == FORMAT_PARQUET ? "utf-8" : TEXT_ENCODINGS[s->encoding - 1], unpack_name(s->packing),
-                    (long long)s->documents, (long long)s->bytes, (long long)s->invalid);
+            fprintf(out, ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, "
+                    "\"bytes\": %lld, \"invalid_bytes\": %lld", DOCUMENT_FORMATS[s->format - 1],
+                    TEXT_ENCODINGS[s->encoding - 1], unpack_name(s->packing), (long long)s->documents,
+                    (long long)s->bytes, (long long)s->invalid);
         }
         fputc('}', out);
     }

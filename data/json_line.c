@@ -2,10 +2,13 @@
 #include "data/json_line.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
-#include "core/json_scan.h"
 #include "core/shell_word.h"
+#include "core/xalloc.h"
+#include "data/split.h"
 
 enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
@@ -51,35 +54,23 @@ static int hex4(const char *at, const char *end) {
     return value;
 }
 
-static char *put_utf8(char *out, unsigned c) {
-    if (c < 0x80) {
-        *out++ = (char)c;
-    } else if (c < 0x800) {
-        *out++ = (char)(0xC0 | c >> 6);
-        *out++ = (char)(0x80 | (c & 63));
-    } else {
-        if (c < 0x10000) {
-            *out++ = (char)(0xE0 | c >> 12);
-        } else {
-            *out++ = (char)(0xF0 | c >> 18);
-            *out++ = (char)(0x80 | (c >> 12 & 63));
-        }
-        *out++ = (char)(0x80 | (c >> 6 & 63));
-        *out++ = (char)(0x80 | (c & 63));
-    }
-    return out;
-}
-
 /* A Python command that rewrites each line l as a row with `value`. Python's parser accepts lines that this one
  * refuses. */
-#define BY_PYTHON(value) "($ python3 -c 'import json, sys; [print(json.dumps(" value ")) for l in sys.stdin if l.strip()]' < FILE > NEW.jsonl "
-static const char ESCAPE[] = "holds a backslash that begins no escape ($ perl -pe 's/\\\\(u[0-9a-fA-F]{4}|[\"\\\\\\/bfnrt])|\\\\/$1 ? $& : "
-                             "\"\\\\\\\\\"/ge' < FILE > NEW.jsonl writes it twice, as JSON does)";
-static const char HALF[] = "holds half of a surrogate pair, which is no character " BY_PYTHON("json.loads(json.dumps(json.loads(l), ensure_ascii=False).encode(\"utf-16\", \"surrogatepass\").decode(\"utf-16\", \"replace\"))")
-                           "puts U+FFFD in its place)";
-static const char CONTROL[] = "holds a control character in a string " BY_PYTHON("json.loads(l, strict=False)") "writes it as an escape)";
-static const char BEHIND[] = "has text after its object " BY_PYTHON("json.JSONDecoder().raw_decode(l.strip())[0]") "takes it away)";
-static const char COMMA_LAST[] = "has a comma before its } ($ sed 's/,[[:space:]]*}[[:space:]]*$/}/' < FILE > NEW.jsonl takes it away at the end of a line)";
+#define BY_PYTHON(value) \
+    "($ python3 -c 'import json, sys; [print(json.dumps(" value ")) for l in sys.stdin if l.strip()]' < FILE > " \
+    "NEW.jsonl "
+static const char ESCAPE[] =
+    "holds a backslash that begins no escape ($ perl -pe 's/\\\\(u[0-9a-fA-F]{4}|[\"\\\\\\/bfnrt])|\\\\/$1 ? $& : "
+    "\"\\\\\\\\\"/ge' < FILE > NEW.jsonl writes it twice, as JSON does)";
+static const char HALF[] = "holds half of a surrogate pair, which is no character " BY_PYTHON(
+    "json.loads(json.dumps(json.loads(l), ensure_ascii=False).encode(\"utf-16\", \"surrogatepass\").decode(\"utf-16\", "
+    "\"replace\"))") "puts U+FFFD in its place)";
+static const char CONTROL[] =
+    "holds a control character in a string " BY_PYTHON("json.loads(l, strict=False)") "writes it as an escape)";
+static const char BEHIND[] =
+    "has text after its object " BY_PYTHON("json.JSONDecoder().raw_decode(l.strip())[0]") "takes it away)";
+static const char COMMA_LAST[] = "has a comma before its } ($ sed 's/,[[:space:]]*}[[:space:]]*$/}/' < FILE > "
+                                 "NEW.jsonl takes it away at the end of a line)";
 
 /* Decodes an escape, after its backslash. An escape is never shorter than the character that it means. */
 static char *escape(Reader *r, char *out) {
@@ -96,12 +87,13 @@ static char *escape(Reader *r, char *out) {
         int low = hex4(r->at + 2, r->end);
         if (low >= 0xDC00 && low < 0xE000) {
             r->at += 6;
-            return put_utf8(out, 0x10000u + ((unsigned)(code - 0xD800) << 10) + (unsigned)(low - 0xDC00));
+            return out +
+                   utf8proc_encode_char(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), (utf8proc_uint8_t *)out);
         }
     }
     int is_half = code >= 0xD800 && code < 0xE000;
     if (is_half && !r->is_lenient) return r->at -= 6, fails(r, HALF), out;
-    return put_utf8(out, is_half ? 0xFFFDu : (unsigned)code);
+    return out + utf8proc_encode_char(is_half ? 0xFFFD : code, (utf8proc_uint8_t *)out);
 }
 
 /* Decodes a string in place, after its opening quote. */
@@ -164,7 +156,6 @@ static int is_not_finite(Reader *r) {
 }
 
 static const char TOO_DEEP[] = "is nested too deeply: the limit is 64 levels";
-
 static const char NO_NAME[] = "has no name in quotes where one is expected";
 
 static int value(Reader *r, int depth);
@@ -201,14 +192,10 @@ static int value(Reader *r, int depth) {
 
 /* The names of fields, as many as fit, for the message about a missing field. */
 typedef struct { char text[SHOWN_CHARS]; size_t used; } Names;
-static void add_name(Names *n, const char *name, size_t length) {
-    if (length > 60 || n->used + length + 8 > sizeof n->text) return;
-    n->used += (size_t)snprintf(n->text + n->used, sizeof n->text - n->used, "%s%.*s", n->used ? ", " : "",
-                                (int)length, name);
-}
 
 /* Faults of a value that is not a string, by its first character. */
-static const char OBJECT[] = "has an object", LIST[] = "has a list", BOOLEAN[] = "has true or false", OTHER[] = "has a number or another word";
+static const char OBJECT[] = "has an object", LIST[] = "has a list", BOOLEAN[] = "has true or false",
+                  OTHER[] = "has a number or another word";
 static const char *other_than_text(const Reader *r) {
     if (r->at == r->end) return "ends before a value";
     switch (*r->at) {
@@ -228,14 +215,13 @@ static const char *jq_of(const char *wrong, const char **makes) {
     return *makes = "makes rows of the objects, and field= names the text in them", wrong == OBJECT ? ".[$f]" : NULL;
 }
 
-#define COMMA_BEHIND \
-    "has a comma after its object, which JSON Lines has not ($ sed 's/,[[:space:]]*$//' < FILE > NEW.jsonl takes it away)"
-#define COMMA_BETWEEN \
-    "has several objects with commas between, and JSON Lines has one a line ($ sed '1s/^/[/; $s/,*[[:space:]]*$/]/' < FILE | jq -c " \
-    "'.[]' > NEW.jsonl writes them so)"
-#define PYTHON \
-    "is a Python dict, not JSON ($ python3 -c 'import ast, json, sys; [print(json.dumps(ast.literal_eval(l))) for l in sys.stdin " \
-    "if l.strip()]' < FILE > NEW.jsonl writes JSON)"
+static const char COMMA_BEHIND[] = "has a comma after its object, which JSON Lines has not ($ sed 's/,[[:space:]]*$//' "
+                                   "< FILE > NEW.jsonl takes it away)";
+static const char COMMA_BETWEEN[] = "has several objects with commas between, and JSON Lines has one a line ($ sed "
+                                    "'1s/^/[/; $s/,*[[:space:]]*$/]/' < FILE | jq -c '.[]' > NEW.jsonl writes them so)";
+static const char PYTHON[] = "is a Python dict, not JSON ($ python3 -c 'import ast, json, sys; "
+                             "[print(json.dumps(ast.literal_eval(l))) for l in sys.stdin if l.strip()]' < FILE > "
+                             "NEW.jsonl writes JSON)";
 
 /* Reads one object and finds the string under `field` (NULL to find none). Returns as json_line_text, but with the
  * fault in *r, and -2 if there is no such field. */
@@ -252,7 +238,9 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         else if (string(r, &key, &key_length) && !takes(r, ':')) fails(r, "has no : after a name");
         if (r->wrong) break;
         skip_space(r);
-        add_name(names, key, key_length);
+        if (key_length <= 60 && names->used + key_length + 8 <= sizeof names->text)
+            names->used += (size_t)snprintf(names->text + names->used, sizeof names->text - names->used, "%s%.*s",
+                                            names->used ? ", " : "", (int)key_length, key);
         if (!field || key_length != wanted || memcmp(key, field, wanted) != 0) value(r, 1);
         else if (word(r, "null")) found = 0;
         else if (takes(r, '"')) found = string(r, text, length);
@@ -269,23 +257,13 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         r->is_open = 0; /* the value itself is whole */
     }
     if (!r->wrong && r->at < r->end)
-        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind)) ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
+        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind))
+                     ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
                  : memchr(behind, '\r', (size_t)(r->at - behind))
-                     ? "has text after a carriage return: a line must end in LF or CR LF "
-                       "($ tr '\\r' '\\n' < FILE > NEW makes lines of it)"
+                     ? "has text after a carriage return: a line must end in LF or CR LF ($ tr '\\r' '\\n' < FILE > "
+                       "NEW makes lines of it)"
                      : BEHIND);
     return r->wrong ? -1 : found;
-}
-
-/* Returns the place of the first byte that is not UTF-8, or `bytes`. */
-static size_t first_invalid(const char *line, size_t bytes) {
-    size_t at = 0;
-    while (at < bytes) {
-        int n = (unsigned char)line[at] < 0x80 ? 1 : json_utf8(line + at, bytes - at);
-        if (n == 0) break;
-        at += (size_t)n;
-    }
-    return at;
 }
 
 static void pass_mark(Reader *r) {
@@ -305,43 +283,40 @@ const char *json_line_array_rows(const char *text, size_t bytes) {
                      : "$ jq -c '.[]' < FILE > NEW.jsonl makes lines of the objects in an array";
 }
 
-int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
+int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length,
+                   char fault[JSON_LINE_FAULT_CHARS]) {
     Reader r = {.at = line, .end = line + bytes, .from = line};
     Names  names = {.used = 0};
     pass_mark(&r);
     skip_space(&r);
     if (r.at == r.end) return 0;
-    size_t invalid = first_invalid(line, bytes);
+    size_t ignored, invalid = utf8_valid(line, bytes, SPLIT_END, &ignored);
     if (invalid < bytes)
-        return snprintf(fault, JSON_LINE_FAULT_CHARS,
-                        "holds the byte 0x%02X, which is not UTF-8 (column %zu): give the encoding of the file, "
-                        "such as encoding=latin-1",
-                        (unsigned char)line[invalid], invalid + 1),
-               -1;
+        return snprintf(fault, JSON_LINE_FAULT_CHARS, "holds the byte 0x%02X, which is not UTF-8 (column %zu): give "
+                        "the encoding of the file, such as encoding=latin-1", (unsigned char)line[invalid],
+                        invalid + 1), -1;
     if (*r.at != '{') {
         const char *rows = json_line_array_rows(r.at, (size_t)(r.end - r.at));
         if (rows) snprintf(fault, JSON_LINE_FAULT_CHARS, "is an array; each line must be an object (%s)", rows);
         else if (*r.at == '"')
-            snprintf(fault, JSON_LINE_FAULT_CHARS,
-                     "is a string; each line must be an object ($ jq -c '{text: .}' < FILE > NEW.jsonl makes objects of strings)");
+            snprintf(fault, JSON_LINE_FAULT_CHARS, "is a string; each line must be an object ($ jq -c '{text: .}' < "
+                     "FILE > NEW.jsonl makes objects of strings)");
         else snprintf(fault, JSON_LINE_FAULT_CHARS, "is not a JSON object (format=text reads the file as text)");
         return -1;
     }
     int found = read_object(&r, field, &names, text, length);
     const char *makes, *jq = r.wrong ? jq_of(r.wrong, &makes) : NULL;
     if (jq)
-        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s in its field \"%.60s\", not a string (column %zu): $ jq -c --arg f %.120s '%s' < FILE > NEW.jsonl %s",
-                 r.wrong, field, r.column, shell_word(field).text, jq, makes);
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s in its field \"%.60s\", not a string (column %zu): $ jq -c --arg f "
+                 "%.120s '%s' < FILE > NEW.jsonl %s", r.wrong, field, r.column, shell_word(field).text, jq, makes);
     else if (r.wrong == IN_STRING)
-        snprintf(fault, JSON_LINE_FAULT_CHARS,
-                 "%s (column %zu): a line end in a text is written \\n in JSON; write the rows by a program for JSON, or copy the file "
-                 "again if it was cut off (format=text reads the file as text)",
-                 r.wrong, r.column);
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu): a line end in a text is written \\n in JSON; write "
+                 "the rows by a program for JSON, or copy the file again if it was cut off (format=text reads the file "
+                 "as text)", r.wrong, r.column);
     else if (r.wrong && r.is_open)
-        snprintf(fault, JSON_LINE_FAULT_CHARS,
-                 "%s (column %zu): its value spans several lines or was cut off, and JSON Lines has one value a line "
-                 "($ jq -c . < FILE > NEW.jsonl writes it so; format=text reads the file as text)",
-                 r.wrong, r.column);
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu): its value spans several lines or was cut off, and "
+                 "JSON Lines has one value a line ($ jq -c . < FILE > NEW.jsonl writes it so; format=text reads the "
+                 "file as text)", r.wrong, r.column);
     else if (r.wrong) snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column);
     else if (found == -2)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
@@ -351,13 +326,17 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
     return found < 0 ? -1 : found;
 }
 
-int json_line_is_object(char *line, size_t bytes) {
-    Reader r = {.at = line, .end = line + bytes, .from = line, .is_lenient = 1};
+int json_line_is_object(const char *line, size_t bytes) {
+    char  *copy = xmalloc(bytes + 1, "a line of JSON"), *text; /* reading decodes strings in place */
+    Reader r = {.at = copy, .end = copy + bytes, .from = copy, .is_lenient = 1};
     Names  names = {.used = 0};
-    char  *text;
     size_t length;
+    memcpy(copy, line, bytes);
     pass_mark(&r);
     skip_space(&r);
-    if (r.at == r.end) return -1;
-    return *r.at == '{' && (read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP);
+    int is_object = r.at == r.end ? -1 : 0;
+    if (!is_object && *r.at == '{')
+        is_object = read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP;
+    free(copy);
+    return is_object;
 }

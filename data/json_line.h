@@ -16,9 +16,10 @@ const char *json_line_array_rows(const char *text, size_t bytes);
  *
  * A byte-order mark before the object is ignored. A byte that is not UTF-8 is a fault, and so is a lone surrogate.
  * If a key occurs twice, the last one counts. */
-int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length, char fault[JSON_LINE_FAULT_CHARS]);
+int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length,
+                   char fault[JSON_LINE_FAULT_CHARS]);
 /* Returns 1 if the line is one whole object, -1 if it is blank, else 0. Control characters, NaN and bytes that are not
- * UTF-8 are allowed, because a line with such a fault is still a row. The line is overwritten. */
-int json_line_is_object(char *line, size_t bytes);
+ * UTF-8 are allowed, because a line with such a fault is still a row. */
+int json_line_is_object(const char *line, size_t bytes);
 
 #endif

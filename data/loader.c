@@ -4,14 +4,14 @@
 #include "data/loader.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/clock.h"
 #include "core/failpoints.h"
 #include "core/thread.h"
 #include "core/xalloc.h"
 
-enum { AHEAD = 4 }; /* micro-batches beyond a step: enough to cover a page fault or a slow disk read while it is computed */
+/* micro-batches beyond a step: enough to cover a page fault or a slow disk read while the step is computed */
+enum { AHEAD = 4 };
 
 static const double PATIENCE_MS = 2000.0;
 
@@ -50,8 +50,6 @@ size_t loader_bytes(int64_t B, int64_t T, int64_t batches, int documents) {
     return dry.peak_bytes;
 }
 
-static int64_t micro_steps_of(const LoaderPlan *p) { return p->step_samples / p->ranks / p->micro_batch; }
-
 size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int documents) {
     return (documents ? 3 : 2) * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T);
 }
@@ -59,29 +57,26 @@ size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int document
 /* Returns the global index of the first row of this rank's n-th micro-batch. */
 static int64_t first_index(const Loader *l, int64_t n) {
     const LoaderPlan *p = &l->plan;
-    return p->first_sample + n / l->micro_steps * p->step_samples + (l->first_micro + n % l->micro_steps) * p->micro_batch;
-}
-
-/* Writes the starts of documents of row number `row` of the ring. sequence is the whole sequence of the row. */
-static void fill_starts(Loader *l, int64_t row, const int32_t *sequence) {
-    int64_t  whole = l->dataset->seq_len;
-    int32_t *starts = l->starts ? l->starts + row * l->T : NULL, *all = l->sample ? l->sample + 2 * whole : starts;
-    if (!starts) return;
-    document_starts(all, sequence, whole, l->plan.end_of_text);
-    if (l->sample) context_take(starts, all, l->plan.context, l->T);
+    return p->first_sample + n / l->micro_steps * p->step_samples +
+           (l->first_micro + n % l->micro_steps) * p->micro_batch;
 }
 
 static void fill_slot(Loader *l, int64_t n) {
-    int64_t B = l->plan.micro_batch, T = l->T, first = first_index(l, n), slot = n % l->ring;
+    const int64_t whole = l->dataset->seq_len, T = l->T, first = first_index(l, n);
     failpoint_done(failpoint("data.batch"));
-    for (int64_t row = 0; row < B; row++) {
-        int32_t *inputs = l->inputs + (slot * B + row) * T, *targets = l->targets + (slot * B + row) * T;
-        int64_t  number = dataset_order(l->dataset, l->plan.order, first + row), whole = l->dataset->seq_len;
-        dataset_sample(l->dataset, number, l->sample ? l->sample : inputs, l->sample ? l->sample + whole : targets);
-        fill_starts(l, slot * B + row, l->sample ? l->sample : inputs);
+    for (int64_t row = 0; row < l->plan.micro_batch; row++) {
+        int64_t at = (n % l->ring * l->plan.micro_batch + row) * T,
+                number = dataset_order(l->dataset, l->plan.order, first + row);
+        int32_t *inputs = l->inputs + at, *targets = l->targets + at, *starts = l->starts ? l->starts + at : NULL;
+        int32_t *all = l->sample ? l->sample : inputs; /* inputs, targets and starts of the whole sample */
+        int32_t *all_targets = l->sample ? l->sample + whole : targets,
+                *all_starts = l->sample ? l->sample + 2 * whole : starts;
+        dataset_sample(l->dataset, number, all, all_targets);
+        if (starts) document_starts(all_starts, all, whole, l->plan.end_of_text);
         if (!l->sample) continue;
-        context_take(inputs, l->sample, l->plan.context, T);
-        context_take(targets, l->sample + whole, l->plan.context, T);
+        context_take(inputs, all, l->plan.context, T);
+        context_take(targets, all_targets, l->plan.context, T);
+        if (starts) context_take(starts, all_starts, l->plan.context, T);
     }
 }
 
@@ -126,7 +121,7 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     l->T = T;
     l->batch = xmalloc(sizeof *l->batch * (size_t)plan.batches, "the data loader");
     for (int64_t i = 0; i < plan.batches; i++) l->batch[i] = take_batch(arena, B, T, plan.documents);
-    l->micro_steps = micro_steps_of(&plan);
+    l->micro_steps = plan.step_samples / plan.ranks / plan.micro_batch;
     l->first_micro = plan.rank * l->micro_steps;
     take_ring(l);
     l->copied = event_create();
@@ -160,7 +155,8 @@ int loader_is_ready(Loader *l, double ms) {
     double until_ms = clock_ms() + ms;
     release_slot(l);
     thread_lock(&l->thread);
-    while (l->filled - l->handed < l->micro_steps && clock_ms() < until_ms && thread_wait_for(&l->thread, until_ms - clock_ms())) {}
+    while (l->filled - l->handed < l->micro_steps && clock_ms() < until_ms &&
+           thread_wait_for(&l->thread, until_ms - clock_ms())) {}
     int is_ready = l->filled - l->handed >= l->micro_steps;
     thread_unlock(&l->thread);
     return is_ready;

@@ -1,21 +1,578 @@
-/* parquet.c - see parquet.h. */
+/* parquet.c - see parquet.h. The file is read through its footer and its pages, which are described in Thrift's compact
+ * protocol. In this order: the protocol, the parts of a page, the footer, the file.
+ */
 #include "data/parquet.h"
 
 #include <errno.h>
-#include <stdarg.h>
+#include <snappy-c.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json_scan.h"
 #include "core/xalloc.h"
-#include "data/parquet_footer.h"
-#include "data/parquet_page.h"
 
-enum { MAGIC_BYTES = 4, TAIL_BYTES = 8, HEADER_GUESS = 1 << 10, NAME_CHARS = 64 };
+enum { NAME_CHARS = 64, NAMES_CHARS = 160, MAGIC_BYTES = 4, TAIL_BYTES = 8, HEADER_GUESS = 1 << 10 };
+/* bytes of a page, and of a header, which holds the least and the greatest text */
+enum { PAGE_LIMIT = 1 << 30, PAGE_HEADER_LIMIT = 16 << 20 };
+enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT_PACKED, ENCODING_DICTIONARY = 8 };
+
+/* --- Thrift's compact protocol ------------------------------------------------------------------------------------ */
+
+/* The footer and the headers of pages are stored in it. Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
+ *
+ * The reader is a cursor over bytes that may be damaged. After the first fault every call returns 0 and thrift_next()
+ * ends its struct, so a caller may read to the end and check the state then. Each element takes at least a byte, so no
+ * loop has more steps than there are bytes.
+ *
+ *     for (ThriftField f = {0, 0}; thrift_next(t, &f);)
+ *         switch (f.id) {
+ *         case 3:  rows = thrift_int(t, f.type); break;
+ *         default: thrift_skip(t, f.type);
+ *         }
+ */
+enum { DEPTH = 32 }; /* most levels of nested values; those of parquet have eight */
+typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end too early */, THRIFT_BAD } ThriftState;
+enum {
+    THRIFT_STOP, THRIFT_TRUE, THRIFT_FALSE, THRIFT_I8, THRIFT_I16, THRIFT_I32, THRIFT_I64, THRIFT_DOUBLE, THRIFT_BINARY,
+    THRIFT_LIST, THRIFT_SET, THRIFT_MAP, THRIFT_STRUCT, THRIFT_UUID
+};
+
+typedef struct {
+    const uint8_t *at, *end; /* borrowed */
+    ThriftState    state;
+} Thrift;
+
+typedef struct { int id, type; } ThriftField;
+
+static uint8_t thrift_fault(Thrift *t, ThriftState state) {
+    if (t->state == THRIFT_GOOD) t->state = state;
+    return 0;
+}
+
+static uint8_t next_byte(Thrift *t) {
+    if (t->state != THRIFT_GOOD || t->at == t->end) return thrift_fault(t, THRIFT_SHORT);
+    return *t->at++;
+}
+
+static uint64_t next_varint(Thrift *t) {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+        uint8_t byte = next_byte(t);
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) return value;
+    }
+    return thrift_fault(t, THRIFT_BAD);
+}
+
+static int64_t next_zigzag(Thrift *t) {
+    uint64_t value = next_varint(t);
+    return (int64_t)(value >> 1 ^ (0 - (value & 1)));
+}
+
+static void pass(Thrift *t, uint64_t bytes) {
+    if (t->state != THRIFT_GOOD || bytes > (uint64_t)(t->end - t->at)) thrift_fault(t, THRIFT_SHORT);
+    else t->at += bytes;
+}
+
+/* Reads the next field of a struct into *f, which must be {0, 0} before the first. Returns 1, or 0 after the last
+ * field. */
+static int thrift_next(Thrift *t, ThriftField *f) {
+    uint8_t byte = next_byte(t);
+    if (byte == THRIFT_STOP) return 0;
+    int64_t id = byte >> 4 ? f->id + (byte >> 4) : next_zigzag(t);
+    if (id < 0 || id > INT16_MAX) return thrift_fault(t, THRIFT_BAD);
+    *f = (ThriftField){(int)id, byte & 0xF};
+    return t->state == THRIFT_GOOD;
+}
+
+/* Reads an integer of any width. */
+static int64_t thrift_int(Thrift *t, int type) {
+    if (type == THRIFT_I8) return (int8_t)next_byte(t);
+    return type >= THRIFT_I16 && type <= THRIFT_I64 ? next_zigzag(t) : thrift_fault(t, THRIFT_BAD);
+}
+
+/* Reads the truth value of a field, not of an element of a list. */
+static int thrift_bool(Thrift *t, int type) {
+    return type == THRIFT_TRUE || type == THRIFT_FALSE ? type == THRIFT_TRUE : thrift_fault(t, THRIFT_BAD);
+}
+
+static const uint8_t *thrift_text(Thrift *t, int type, size_t *bytes) {
+    if (type != THRIFT_BINARY) thrift_fault(t, THRIFT_BAD);
+    uint64_t       count = next_varint(t);
+    const uint8_t *text = t->at;
+    pass(t, count);
+    *bytes = t->state == THRIFT_GOOD ? (size_t)count : 0;
+    return text;
+}
+
+/* Returns the number of elements, all of type *of. The caller reads or skips each. */
+static size_t thrift_list(Thrift *t, int type, int *of) {
+    if (type != THRIFT_LIST && type != THRIFT_SET) thrift_fault(t, THRIFT_BAD);
+    uint8_t  byte = next_byte(t);
+    uint64_t count = byte >> 4 == 15 ? next_varint(t) : byte >> 4;
+    *of = byte & 0xF;
+    if (count > (uint64_t)(t->end - t->at)) thrift_fault(t, THRIFT_SHORT);
+    return t->state == THRIFT_GOOD ? (size_t)count : 0;
+}
+
+/* A type other than a struct is a fault. The fields of the struct are read next. */
+static void thrift_struct(Thrift *t, int type) {
+    if (type != THRIFT_STRUCT) thrift_fault(t, THRIFT_BAD);
+}
+
+/* Skips an element of a list, map or struct. As an element a truth value takes a byte. As a field it is part of the
+ * type. */
+static void skip(Thrift *t, int type, int depth) {
+    size_t bytes;
+    int    of;
+    if (depth > DEPTH) thrift_fault(t, THRIFT_BAD);
+    if (t->state != THRIFT_GOOD) return;
+    switch (type) {
+    case THRIFT_TRUE: case THRIFT_FALSE: case THRIFT_I8: next_byte(t); break;
+    case THRIFT_I16: case THRIFT_I32: case THRIFT_I64: next_varint(t); break;
+    case THRIFT_DOUBLE: pass(t, 8); break;
+    case THRIFT_UUID: pass(t, 16); break;
+    case THRIFT_BINARY: thrift_text(t, type, &bytes); break;
+    case THRIFT_LIST: case THRIFT_SET:
+        for (size_t count = thrift_list(t, type, &of); count > 0 && t->state == THRIFT_GOOD; count--)
+            skip(t, of, depth + 1);
+        break;
+    case THRIFT_MAP: {
+        uint64_t count = next_varint(t);
+        uint8_t  types = count > 0 ? next_byte(t) : 0;
+        for (; count > 0 && t->state == THRIFT_GOOD; count--) {
+            skip(t, types >> 4, depth + 1);
+            skip(t, types & 0xF, depth + 1);
+        }
+        break;
+    }
+    case THRIFT_STRUCT:
+        for (ThriftField f = {0, 0}; thrift_next(t, &f);)
+            if (f.type != THRIFT_TRUE && f.type != THRIFT_FALSE) skip(t, f.type, depth + 1);
+        break;
+    default: thrift_fault(t, THRIFT_BAD);
+    }
+}
+
+static void thrift_skip(Thrift *t, int type) {
+    if (type != THRIFT_TRUE && type != THRIFT_FALSE) skip(t, type, 0);
+}
+
+/* --- headers of pages --------------------------------------------------------------------------------------------- */
+
+/* Reads the part of a header that only this kind of page has. */
+static void read_description(Thrift *t, int type, PageKind kind, PageHeader *h) {
+    const int is_v2 = kind == PAGE_DATA_V2;
+    int64_t   definitions = 0, repetitions = 0;
+    thrift_struct(t, type);
+    for (ThriftField f = {0, 0}; thrift_next(t, &f);)
+        if (f.id == 1) h->values = thrift_int(t, f.type);
+        else if (f.id == (is_v2 ? 4 : 2)) h->encoding = (int)thrift_int(t, f.type);
+        else if (f.id == 3 && kind == PAGE_DATA) h->level_encoding = (int)thrift_int(t, f.type);
+        else if (f.id == 5 && is_v2) definitions = thrift_int(t, f.type);
+        else if (f.id == 6 && is_v2) repetitions = thrift_int(t, f.type);
+        else if (f.id == 7 && is_v2) h->is_packed = thrift_bool(t, f.type);
+        else thrift_skip(t, f.type);
+    if (!is_v2) return;
+    h->level_bytes = repetitions != 0 ? -1 : definitions; /* a flat column has no repetition levels */
+    h->level_encoding = ENCODING_RLE;
+}
+
+int64_t page_header_parse(const uint8_t *data, size_t bytes, PageHeader *header) {
+    Thrift     t = {data, data + bytes, THRIFT_GOOD};
+    PageHeader h = {.bytes = -1, .packed_bytes = -1, .values = -1, .encoding = -1, .is_packed = 1};
+    int64_t    kind = -1;
+    PageKind   described = PAGE_INDEX; /* the kind whose part of the header was read; PAGE_INDEX has none */
+    for (ThriftField f = {0, 0}; thrift_next(&t, &f);)
+        switch (f.id) {
+        case 1: kind = thrift_int(&t, f.type); break;
+        case 2: h.bytes = thrift_int(&t, f.type); break;
+        case 3: h.packed_bytes = thrift_int(&t, f.type); break;
+        case 4: h.crc = (uint32_t)thrift_int(&t, f.type), h.has_crc = 1; break;
+        case 5: read_description(&t, f.type, described = PAGE_DATA, &h); break;
+        case 7: read_description(&t, f.type, described = PAGE_DICTIONARY, &h); break;
+        case 8: read_description(&t, f.type, described = PAGE_DATA_V2, &h); break;
+        default: thrift_skip(&t, f.type);
+        }
+    if (t.state == THRIFT_SHORT) return 0;
+    if (t.state == THRIFT_BAD || kind < PAGE_DATA || kind > PAGE_DATA_V2 || h.bytes < 0 || h.packed_bytes < 0)
+        return -1;
+    if (kind != PAGE_INDEX && (kind != (int64_t)described || h.values < 0 || h.level_bytes < 0)) return -1;
+    h.kind = (PageKind)kind;
+    *header = h;
+    return t.at - data;
+}
+
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+static const char *encoding_name(int64_t encoding) {
+    static const char *const NAMES[] = {
+        "PLAIN", "GROUP_VAR_INT", "PLAIN_DICTIONARY", "RLE", "BIT_PACKED", "DELTA_BINARY_PACKED",
+        "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"};
+    return encoding >= 0 && encoding < (int64_t)(sizeof NAMES / sizeof *NAMES) ? NAMES[encoding] : "UNKNOWN";
+}
+
+static int is_text_encoding(int64_t encoding) {
+    return encoding == ENCODING_PLAIN || encoding == ENCODING_PLAIN_DICTIONARY || encoding == ENCODING_DICTIONARY;
+}
+
+/* --- compression -------------------------------------------------------------------------------------------------- */
+
+static int unpack_snappy(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
+    size_t made = 0;
+    if (snappy_uncompressed_length((const char *)packed, packed_bytes, &made) != SNAPPY_OK || made != bytes) return 0;
+    return snappy_uncompress((const char *)packed, packed_bytes, (char *)out, &made) == SNAPPY_OK && made == bytes;
+}
+
+/* Unpacks the members of a gzip file one after another, until the page is full. */
+static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
+    enum { ANY_WRAPPER = 15 + 32 }; /* the largest window, gzip or zlib */
+    z_stream z = {.next_in = (Bytef *)(uintptr_t)packed, .avail_in = (uInt)packed_bytes};
+    z.next_out = out, z.avail_out = (uInt)bytes;
+    if (inflateInit2(&z, ANY_WRAPPER) != Z_OK) return 0;
+    int rc = inflate(&z, Z_FINISH);
+    while (rc == Z_STREAM_END && z.avail_in > 0 && z.avail_out > 0 && inflateReset(&z) == Z_OK)
+        rc = inflate(&z, Z_FINISH);
+    int is_full = rc == Z_STREAM_END && z.avail_out == 0;
+    inflateEnd(&z);
+    return is_full;
+}
+
+static int unpack_zstd(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
+    return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes; /* an error is a number larger than any size */
+}
+
+/* The codecs by number. `most`: the most bytes that one packed byte can become. A snappy copy makes 64 bytes from 3,
+ * deflate 258 bytes from 2 bits, a zstd block 128 KiB from 4 bytes. */
+static const struct {
+    const char *name;
+    uint64_t    most;
+    int (*unpack)(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes);
+} CODECS[] = {{"UNCOMPRESSED", 1, NULL}, {"SNAPPY", 22, unpack_snappy}, {"GZIP", 1032, unpack_gzip}, {"LZO", 0, NULL},
+              {"BROTLI", 0, NULL}, {"LZ4", 0, NULL}, {"ZSTD", 1 << 15, unpack_zstd}, {"LZ4_RAW", 0, NULL}};
+
+/* Returns whether packed_bytes can unpack to `bytes` with this codec. The caller allocates memory only then. */
+static int page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes) {
+    return bytes <= packed_bytes * CODECS[codec].most;
+}
+
+int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
+    if (bytes == 0) return 1; /* if all rows are null, some writers pack nothing, others write nothing */
+    return CODECS[codec].unpack(packed, packed_bytes, out, bytes);
+}
+
+/* --- runs --------------------------------------------------------------------------------------------------------- */
+
+static int begin_run(PageRuns *r) {
+    uint64_t head = 0;
+    int      shift = 0;
+    r->at += r->bit / 8; /* bit-packed values end at a whole byte, because their number is a multiple of eight */
+    r->bit = 0;
+    for (;; shift += 7) {
+        if (r->at == r->end || shift > 28) return 0;
+        head |= (uint64_t)(*r->at & 0x7F) << shift;
+        if (!(*r->at++ & 0x80)) break;
+    }
+    r->is_packed = head & 1;
+    r->left = r->is_packed ? head / 2 * 8 : head / 2;
+    r->value = 0;
+    if (r->is_packed) return 1;
+    for (int i = 0; i < (r->width + 7) / 8; i++) {
+        if (r->at == r->end) return 0;
+        r->value |= (uint32_t)*r->at++ << 8 * i;
+    }
+    return 1;
+}
+
+int64_t page_runs_next(PageRuns *r) {
+    while (r->left == 0)
+        if (!begin_run(r)) return -1;
+    r->left--;
+    if (!r->is_packed) return (int64_t)r->value;
+    uint64_t first = r->bit / 8, last = (r->bit + (uint64_t)r->width + 7) / 8, word = 0;
+    if (last > (uint64_t)(r->end - r->at)) return -1;
+    memcpy(&word, r->at + first, (size_t)(last - first));
+    word = word >> r->bit % 8 & ((1ull << r->width) - 1);
+    r->bit += (uint64_t)r->width;
+    return (int64_t)word;
+}
+
+/* --- the footer: its schema --------------------------------------------------------------------------------------- */
+
+enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
+#define REFUSE(...) return snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), 0
+#define REFUSE_DAMAGED(...) REFUSE("is damaged: its footer " __VA_ARGS__)
+
+/* A node of the tree of columns. In the list of nodes each node is before its children. */
+typedef struct {
+    char    name[NAME_CHARS];
+    int     is_field;                    /* 1 if the node is the wanted column */
+    int64_t type, repetition, children;  /* type is -1 for a group */
+    int64_t converted, logical;          /* meaning of the bytes, in the older and the newer form; -1: not given */
+} Node;
+
+/* Reads a union. Returns the number of its member, -1 if it has none. */
+static int64_t read_union(Thrift *t, int type) {
+    ThriftField f = {0, 0};
+    int64_t     id = -1;
+    thrift_struct(t, type);
+    while (thrift_next(t, &f)) {
+        id = f.id;
+        thrift_skip(t, f.type);
+    }
+    return id;
+}
+
+static Node read_node(Thrift *t, const char *field) {
+    Node           n = {.type = -1, .converted = -1, .logical = -1};
+    const uint8_t *name = NULL;
+    size_t         bytes = 0;
+    for (ThriftField f = {0, 0}; thrift_next(t, &f);)
+        switch (f.id) {
+        case 1:  n.type = thrift_int(t, f.type); break;
+        case 3:  n.repetition = thrift_int(t, f.type); break;
+        case 4:  name = thrift_text(t, f.type, &bytes); break;
+        case 5:  n.children = thrift_int(t, f.type); break;
+        case 6:  n.converted = thrift_int(t, f.type); break;
+        case 10: n.logical = read_union(t, f.type); break;
+        default: thrift_skip(t, f.type);
+        }
+    if (name)
+        snprintf(n.name, sizeof n.name, "%.*s", (int)(bytes < NAME_CHARS ? bytes : NAME_CHARS), (const char *)name);
+    n.is_field = bytes == strlen(field) && bytes > 0 && memcmp(name, field, bytes) == 0;
+    return n;
+}
+
+/* Skips the nodes below a node with `children` children. Returns the number of leaves among them. *left is the number
+ * of nodes left in the list. */
+static int64_t pass_children(Thrift *t, int64_t children, size_t *left) {
+    int64_t leaves = 0;
+    while (children > 0 && *left > 0 && t->state == THRIFT_GOOD) {
+        Node n = read_node(t, "");
+        if (n.children < 0 || n.children > (int64_t)*left) t->state = THRIFT_BAD;
+        children += n.children - 1;
+        leaves += n.type >= 0;
+        --*left;
+    }
+    return leaves;
+}
+
+/* Returns the name of the bytes' meaning if they are no text, otherwise NULL. */
+static const char *meaning(const Node *n) {
+    enum { DECIMAL = 5, BSON = 20, DECIMAL_TYPE = 5, BSON_TYPE = 13, GEOMETRY = 17, GEOGRAPHY = 18 };
+    if (n->converted == DECIMAL || n->logical == DECIMAL_TYPE) return "DECIMAL";
+    if (n->converted == BSON || n->logical == BSON_TYPE) return "BSON";
+    return n->logical == GEOMETRY ? "GEOMETRY" : n->logical == GEOGRAPHY ? "GEOGRAPHY" : NULL;
+}
+
+static int is_text(const Node *n, const char *name, char *fault) {
+    enum { LIST = 3, LIST_TYPE = 3, REPEATED = 2 };
+    static const char *const TYPES[] = {"BOOLEAN", "INT32",      "INT64",               "INT96", "FLOAT",
+                                        "DOUBLE",  "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"};
+    if (n->converted == LIST || n->logical == LIST_TYPE)
+        REFUSE("has lists in its column %s, not texts; write each text of a list as a row of its own", name);
+    if (n->type < 0)
+        REFUSE("has columns nested in its column %s, not texts; write the one with the text at the top level", name);
+    if (n->repetition >= REPEATED)
+        REFUSE("has several values a row in its column %s; write each as a row of its own", name);
+    if (n->type != BYTE_ARRAY || meaning(n))
+        REFUSE("has %s in its column %s, not texts; name another column, or write it as strings",
+               n->type == BYTE_ARRAY ? meaning(n) : n->type < 8 ? TYPES[n->type] : "UNKNOWN", name);
+    return 1;
+}
+
+/* Appends a name to the list of the file's columns. If it does not fit, the list ends in "...". */
+static void list_name(char names[NAMES_CHARS], const Node *n) {
+    char   shown[NAME_CHARS + 16];
+    size_t used = strlen(names);
+    if (used > 0 && names[used - 1] == '.') return;
+    json_quote_short(shown, sizeof shown, n->name);
+    if (used + 2 + strlen(shown) + sizeof ", ..." > NAMES_CHARS) snprintf(shown, sizeof shown, "...");
+    snprintf(names + used, NAMES_CHARS - used, used ? ", %s" : "%s", shown);
+}
+
+/* Finds the field among the top-level nodes. Returns its place among the leaves, which is its place in every group of
+ * rows, or -1 with the fault. */
+static int64_t find_column(Thrift t, int type, const char *field, const char *name, ParquetColumn *column,
+                           char *fault) {
+    char    names[NAMES_CHARS] = "";
+    int     of, found = 0;
+    int64_t leaves = 0, leaf = -1;
+    size_t  left = thrift_list(&t, type, &of);
+    Node    root = {.children = 0}, wanted = root;
+    if (left > 0) thrift_struct(&t, of), root = read_node(&t, ""), left--;
+    for (int64_t i = 0; i < root.children && left > 0 && t.state == THRIFT_GOOD; i++) {
+        Node n = read_node(&t, field);
+        left--;
+        if (n.is_field) wanted = n, leaf = leaves, found++;
+        list_name(names, &n);
+        leaves += n.type >= 0 ? 1 : pass_children(&t, n.children, &left);
+    }
+    snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer describes no columns; copy or download it again");
+    if (t.state != THRIFT_GOOD || root.children < 1) return -1;
+    snprintf(fault, PARQUET_FAULT_CHARS, "has no column %s; its columns are %s: give field=NAME of the one with the "
+             "text", name, names);
+    if (!found) return -1;
+    snprintf(fault, PARQUET_FAULT_CHARS, "has %d columns %s; write it with one", found, name);
+    if (found > 1 || !is_text(&wanted, name, fault)) return -1;
+    column->is_optional = wanted.repetition == OPTIONAL;
+    return leaf;
+}
+
+/* --- the footer: its groups of rows ------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t type, codec, values, bytes, first_page, dictionary, bad_encoding;
+    int     is_field, is_elsewhere, is_encrypted;
+} Meta;
+
+static int64_t find_bad_encoding(Thrift *t, int type) {
+    int     of;
+    int64_t bad = -1;
+    for (size_t count = thrift_list(t, type, &of); count > 0; count--) {
+        int64_t encoding = thrift_int(t, of);
+        if (!is_text_encoding(encoding) && encoding != ENCODING_RLE && encoding != ENCODING_BIT_PACKED)
+            bad = encoding;
+    }
+    return bad;
+}
+
+/* Returns 1 if this path of names consists of the field alone. */
+static int is_path(Thrift *t, int type, const char *field) {
+    int    of, is_field = 0;
+    size_t count = thrift_list(t, type, &of);
+    for (size_t i = 0; i < count && t->state == THRIFT_GOOD; i++) {
+        size_t         bytes;
+        const uint8_t *name = thrift_text(t, of, &bytes);
+        is_field = count == 1 && bytes == strlen(field) && memcmp(name, field, bytes) == 0;
+    }
+    return is_field;
+}
+
+static void read_column_meta(Thrift *t, int type, const char *field, Meta *m) {
+    thrift_struct(t, type);
+    for (ThriftField f = {0, 0}; thrift_next(t, &f);)
+        switch (f.id) {
+        case 1:  m->type = thrift_int(t, f.type); break;
+        case 2:  m->bad_encoding = find_bad_encoding(t, f.type); break;
+        case 3:  m->is_field = is_path(t, f.type, field); break;
+        case 4:  m->codec = thrift_int(t, f.type); break;
+        case 5:  m->values = thrift_int(t, f.type); break;
+        case 7:  m->bytes = thrift_int(t, f.type); break;
+        case 9:  m->first_page = thrift_int(t, f.type); break;
+        case 11: m->dictionary = thrift_int(t, f.type); break;
+        default: thrift_skip(t, f.type);
+        }
+}
+
+static Meta read_column(Thrift *t, int type, const char *field) {
+    Meta   m = {.type = -1, .codec = -1, .values = -1, .bytes = -1, .first_page = -1, .bad_encoding = -1};
+    size_t bytes;
+    thrift_struct(t, type);
+    for (ThriftField f = {0, 0}; thrift_next(t, &f);)
+        switch (f.id) {
+        case 1:  thrift_text(t, f.type, &bytes), m.is_elsewhere = bytes > 0; break;
+        case 3:  read_column_meta(t, f.type, field, &m); break;
+        case 8:  m.is_encrypted = 1, thrift_skip(t, f.type); break;
+        default: thrift_skip(t, f.type);
+        }
+    return m;
+}
+
+/* Reads one group of rows. *rows is its number of rows, -1 if it has none written. */
+static Meta read_group(Thrift *t, int type, int64_t leaf, const char *field, int64_t *rows) {
+    Meta m = {.type = -1};
+    int  of;
+    *rows = -1;
+    thrift_struct(t, type);
+    for (ThriftField f = {0, 0}; thrift_next(t, &f);)
+        switch (f.id) {
+        case 1:
+            for (int64_t i = 0, count = (int64_t)thrift_list(t, f.type, &of); i < count && t->state == THRIFT_GOOD; i++)
+                if (i == leaf) m = read_column(t, of, field);
+                else skip(t, of, 0);
+            break;
+        case 3:  *rows = thrift_int(t, f.type); break;
+        default: thrift_skip(t, f.type);
+        }
+    return m;
+}
+
+static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *name, ParquetColumn *column,
+                      char *fault) {
+    long long group = (long long)column->chunks + 1;
+    int       is_known = m->codec >= 0 && m->codec < (int64_t)(sizeof CODECS / sizeof *CODECS);
+    int64_t   start = m->dictionary > 0 && m->dictionary < m->first_page ? m->dictionary : m->first_page;
+    if (m->is_encrypted) REFUSE("has its column %s encrypted; write it without encryption", name);
+    if (m->is_elsewhere) REFUSE("has its column %s in another file; name the files with the data instead", name);
+    if (m->type != BYTE_ARRAY || !m->is_field)
+        REFUSE_DAMAGED("has no column %s in row group %lld; copy or download it again", name, group);
+    if (!is_known || CODECS[m->codec].most == 0)
+        REFUSE("has its column %s packed by %s, which is not built in; write it uncompressed, or packed by snappy, "
+               "gzip or zstd", name, is_known ? CODECS[m->codec].name : "UNKNOWN");
+    if (m->bad_encoding >= 0)
+        REFUSE("has its column %s encoded as %s, which is not built in; write it with the encoding PLAIN or a "
+               "dictionary", name, encoding_name(m->bad_encoding));
+    if (rows < 0 || m->values != rows || rows > INT64_MAX - column->rows)
+        REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again",
+                       group, (long long)rows, (long long)m->values, name);
+    if (rows == 0) return 1; /* a group without rows needs no page and no place */
+    if (start < 4 || m->bytes < 0 || (uint64_t)start > offset || (uint64_t)m->bytes > offset - (uint64_t)start)
+        REFUSE_DAMAGED("places %lld bytes of row group %lld of %s at byte %lld of %llu; copy or download it again",
+                       (long long)m->bytes, group, name, (long long)start, (unsigned long long)offset);
+    const ParquetChunk *before = column->chunks ? &column->chunk[column->chunks - 1] : NULL;
+    /* overlapping chunks would let a small file hold any amount of text */
+    if (before && (uint64_t)start < before->offset + before->bytes)
+        REFUSE_DAMAGED("has row group %lld of %s begin within the one before; copy or download it again", group, name);
+    if ((column->chunks & (column->chunks - 1)) == 0) { /* the list is full at each power of two */
+        size_t room = column->chunks ? 2 * (size_t)column->chunks : 1;
+        column->chunk = xrealloc(column->chunk, sizeof *column->chunk * room, "the footer of a parquet file");
+    }
+    column->chunk[column->chunks++] = (ParquetChunk){(uint64_t)start, (uint64_t)m->bytes, rows, (int)m->codec};
+    column->rows += rows;
+    return 1;
+}
+
+int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, const char *field, ParquetColumn *column,
+                         char fault[PARQUET_FAULT_CHARS]) {
+    Thrift  t = {footer, footer + bytes, THRIFT_GOOD}, schema = t, groups = t;
+    int     schema_type = 0, groups_type = 0, is_encrypted = 0, of, is_good = 1;
+    int64_t rows = -1, leaf;
+    char    name[NAME_CHARS];
+    *column = (ParquetColumn){.chunk = NULL};
+    json_quote_short(name, sizeof name, field);
+    for (ThriftField f = {0, 0}; thrift_next(&t, &f);) {
+        if (f.id == 2) schema = t, schema_type = f.type;
+        if (f.id == 4) groups = t, groups_type = f.type;
+        if (f.id == 8) is_encrypted = 1;
+        if (f.id == 3) rows = thrift_int(&t, f.type);
+        else thrift_skip(&t, f.type);
+    }
+    if (t.state != THRIFT_GOOD || !schema_type || !groups_type)
+        REFUSE_DAMAGED("cannot be understood; copy or download it again");
+    leaf = find_column(schema, schema_type, field, name, column, fault);
+    if (leaf < 0) return 0;
+    for (size_t count = thrift_list(&groups, groups_type, &of); is_good && count > 0; count--) {
+        int64_t group_rows;
+        Meta    m = read_group(&groups, of, leaf, field, &group_rows);
+        m.is_encrypted |= is_encrypted && m.type < 0;
+        is_good = take_chunk(&m, group_rows, offset, name, column, fault);
+    }
+    if (is_good && rows != column->rows) {
+        snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer says %lld rows, and its row groups have %lld; "
+                 "copy or download it again", (long long)rows, (long long)column->rows);
+        is_good = 0;
+    }
+    if (!is_good) free(column->chunk), column->chunk = NULL;
+    return is_good;
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
 
 typedef struct { uint8_t *data; size_t room; } Buffer; /* owned */
 typedef struct { const uint8_t *text; uint32_t bytes; } Entry;
@@ -39,21 +596,13 @@ struct Parquet {
     const uint8_t *value, *value_end;
 };
 
-/* Writes the fault and returns -1. */
-static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int refuse(char *fault, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, PARQUET_FAULT_CHARS, fmt, args);
-    va_end(args);
-    return -1;
-}
-static int damaged(const Parquet *p, char *fault, const char *what) {
-    return refuse(fault, "is damaged before byte %llu, row group %lld of its column %s: %s; copy or download it again",
-                  (unsigned long long)p->at, (long long)p->next_chunk, p->name, what);
-}
+/* Writes the reason into `fault` and gives -1. */
+#define FAULT(...) (snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), -1)
 
-/* --- bytes of the file -------------------------------------------------------------------------------------------- */
+static int damaged(const Parquet *p, char *fault, const char *what) {
+    return FAULT("is damaged before byte %llu, row group %lld of its column %s: %s; copy or download it again",
+                 (unsigned long long)p->at, (long long)p->next_chunk, p->name, what);
+}
 
 /* Reads bytes of the file. Returns 1, or -1 with the fault. */
 static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offset, char *fault) {
@@ -61,7 +610,7 @@ static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offse
     if (rc == 0) return 1;
     if (rc != -ENODATA)
         fail(EXIT_IO, "cannot read %s at byte %llu: %s", p->path, (unsigned long long)offset, io_error_text(rc));
-    return refuse(fault, "is truncated: it was cut short while it was read");
+    return FAULT("is truncated: it was cut short while it was read");
 }
 
 /* Makes the buffer at least that large. Its contents are lost. */
@@ -74,7 +623,7 @@ static uint8_t *make_room(Buffer *b, size_t bytes) {
     return b->data;
 }
 
-/* --- pages -------------------------------------------------------------------------------------------------------- */
+/* --- pages of the file -------------------------------------------------------------------------------------------- */
 
 /* Reads the header of the page at p->at and moves p->at after it. Returns 1 or -1. A header may be long, because it may
  * hold statistics. */
@@ -93,8 +642,8 @@ static int read_header(Parquet *p, PageHeader *h, char *fault) {
             return damaged(p, fault, "the header of a page is due there");
     }
     if (h->bytes > PAGE_LIMIT || h->packed_bytes > PAGE_LIMIT)
-        return refuse(fault, "has a page of %lld bytes in its column %s, and 1 GiB is the most; write smaller pages",
-                      (long long)(h->bytes > h->packed_bytes ? h->bytes : h->packed_bytes), p->name);
+        return FAULT("has a page of %lld bytes in its column %s, and 1 GiB is the most; write smaller pages",
+                     (long long)(h->bytes > h->packed_bytes ? h->bytes : h->packed_bytes), p->name);
     if ((uint64_t)h->packed_bytes > p->end - p->at) return damaged(p, fault, "a page is longer than its column");
     return 1;
 }
@@ -152,8 +701,8 @@ static int take_dictionary(Parquet *p, const PageHeader *h, char *fault) {
 }
 
 static int refuse_encoding(const Parquet *p, const char *what, int encoding, char *fault) {
-    return refuse(fault, "has its column %s with %s encoded as %s, which is not built in; write it with the encoding "
-                  "PLAIN or a dictionary", p->name, what, page_encoding_name(encoding));
+    return FAULT("has its column %s with %s encoded as %s, which is not built in; write it with the encoding "
+                 "PLAIN or a dictionary", p->name, what, encoding_name(encoding));
 }
 
 /* Reads the levels of a page if rows may be null. They are before the values. In a page of version 1 their length is
@@ -175,7 +724,7 @@ static int take_levels(Parquet *p, const PageHeader *h, const uint8_t **at, cons
 static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     enum { WIDEST = 32 };
     if (h->values > p->chunk_left) return damaged(p, fault, "it has more rows than its footer says");
-    if (!page_encoding_is_built_in(h->encoding)) return refuse_encoding(p, "texts", h->encoding, fault);
+    if (!is_text_encoding(h->encoding)) return refuse_encoding(p, "texts", h->encoding, fault);
     p->is_by_dictionary = h->encoding != ENCODING_PLAIN;
     if (p->is_by_dictionary && p->entries < 0) return damaged(p, fault, "a page needs a dictionary, and there is none");
     if (read_page(p, h, &p->page, fault) < 0) return -1;
@@ -247,15 +796,15 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
     if (read_bytes(p, head, sizeof head, 0, fault) < 0 || read_bytes(p, tail, sizeof tail, end, fault) < 0) return -1;
     uint32_t bytes = length_at(tail);
     if (memcmp(head, "PARE", 4) == 0 || memcmp(tail + 4, "PARE", 4) == 0)
-        return refuse(fault, "is encrypted (PARE); write it without encryption");
-    if (memcmp(head, "PAR1", 4) != 0) return refuse(fault, "is no parquet file: it does not begin with PAR1");
+        return FAULT("is encrypted (PARE); write it without encryption");
+    if (memcmp(head, "PAR1", 4) != 0) return FAULT("is no parquet file: it does not begin with PAR1");
     if (memcmp(tail + 4, "PAR1", 4) != 0)
-        return refuse(fault, "does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; copy or download it again");
+        return FAULT("does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; "
+                     "copy or download it again");
     if (bytes <= end - MAGIC_BYTES && bytes > PAGE_LIMIT)
-        return refuse(fault, "has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files",
-                      bytes);
+        return FAULT("has a footer of %u bytes, and 1 GiB is the most that is read; write it as several files", bytes);
     if (bytes > end - MAGIC_BYTES)
-        return refuse(fault, "is damaged: its footer of %u bytes is longer than it; copy or download it again", bytes);
+        return FAULT("is damaged: its footer of %u bytes is longer than it; copy or download it again", bytes);
     uint8_t *footer = make_room(&p->page, (size_t)bytes + 1);
     int      is_good = read_bytes(p, footer, bytes, end - bytes, fault) > 0 &&
                   parquet_footer_parse(footer, bytes, end - bytes, field, &p->column, fault);
@@ -266,10 +815,10 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
 
 int parquet_open(Parquet **file, const char *path, const char *field, char fault[PARQUET_FAULT_CHARS]) {
     int64_t bytes = io_file_bytes(path);
-    if (bytes == -ENOENT) return refuse(fault, "is not there"), 0;
-    if (bytes == -EISDIR) return refuse(fault, "is a folder, no parquet file"), 0;
+    if (bytes == -ENOENT) REFUSE("is not there");
+    if (bytes == -EISDIR) REFUSE("is a folder, no parquet file");
     if (bytes >= 0 && bytes < MAGIC_BYTES + TAIL_BYTES)
-        return refuse(fault, "is truncated, or no parquet file: it holds %lld bytes", (long long)bytes), 0;
+        REFUSE("is truncated, or no parquet file: it holds %lld bytes", (long long)bytes);
     int      fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ);
     Parquet *p = xcalloc(1, sizeof *p, "reading a parquet file");
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));
@@ -286,7 +835,7 @@ int parquet_open(Parquet **file, const char *path, const char *field, char fault
 
 void parquet_close(Parquet *p) {
     io_close(p->fd);
-    parquet_footer_free(&p->column);
+    free(p->column.chunk);
     free(p->packed.data), free(p->page.data), free(p->dictionary.data), free(p->entry), free(p->path);
     free(p);
 }

@@ -1,8 +1,10 @@
-/* shard.c - see shard.h: reading. Writing is in shard_writer.c. */
+/* shard.c - see shard.h. In this order: what the first bytes of a file are, headers and indexes, mapped files, and the
+ * writer.
+ */
 #include "data/shard.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +17,7 @@
 #include "core/io.h"
 #include "core/shell_word.h"
 #include "core/xalloc.h"
-#include "data/number_type.h"
+#include "data/split.h"
 #include "data/text_file.h"
 
 /* Magic numbers of the llm.c family; token_bytes 0 = holds no tokens to train on. */
@@ -43,41 +45,224 @@ static const struct { const char *start; size_t bytes; const char *what; } forei
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the UTF-8 character that starts here (RFC 3629), 0: none. A character that is cut off at the end counts. */
-static size_t utf8_character(const uint8_t *data, size_t bytes) {
-    uint8_t c = data[0];
-    size_t  length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : (c & 0xF0) == 0xE0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
-    uint8_t least = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80, most = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
-    for (size_t i = 1; i < length && i < bytes; i++, least = 0x80, most = 0xBF)
-        if (data[i] < least || data[i] > most) return 0;
-    return length;
-}
-
-/* Returns 1 if the bytes are UTF-8 without control characters, except white space, backspace and escape. */
+/* Returns 1 if the bytes are UTF-8 without control characters, except white space, backspace and escape. A character
+ * that is cut off at the end counts. */
 static int is_text(const uint8_t *data, size_t bytes) {
-    for (size_t at = 0, length; at < bytes; at += length) {
-        uint8_t c = data[at];
-        length = utf8_character(data + at, bytes - at);
-        if (length == 0 || c == 0x7F || (c < 0x20 && !(c >= 8 && c <= 13) && c != 27)) return 0;
-    }
-    return bytes > 0;
-}
-
-static int is_gzip(const uint8_t *data, size_t bytes) { /* RFC 1952: magic, deflate, flags, level, system */
-    return bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 &&
-           (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255);
+    const char *text = (const char *)data;
+    size_t      invalid, valid = utf8_valid(text, bytes, SPLIT_END, &invalid);
+    for (size_t i = 0; i < valid; i++)
+        if (data[i] == 0x7F || (data[i] < 0x20 && !(data[i] >= 8 && data[i] <= 13) && data[i] != 27)) return 0;
+    return bytes > 0 && (valid == bytes || utf8_is_cut(text + valid, bytes - valid));
 }
 
 const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
-    if (is_gzip(data, bytes)) return "gzip";
+    /* RFC 1952: magic, deflate, flags, level, system */
+    if (bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 &&
+        (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255))
+        return "gzip";
     if (bytes >= 4 && memcmp(data, "\x28\xb5\x2f\xfd", 4) == 0) return "zstd";
     if (bytes >= 6 && memcmp(data, "\xfd" "7zXZ", 6) == 0) return "xz";
-    if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet"; /* 0x15: a page's header begins with its type */
+    /* 0x15: the header of a page begins with its type */
+    if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet";
     if (!is_text(data, bytes)) return NULL;
     size_t first = 0;
     while (first < bytes && strchr(" \t\r\n", data[first])) first++;
     return first < bytes && strchr("{[", data[first]) ? "JSON" : "UTF-8 text";
+}
+
+/* --- numbers of a file without a header --------------------------------------------------------------------------- */
+
+/* Each test uses bits that its type fixes and that uint16 tokens leave free: high halves that are 0, bits after the
+ * binary point that are 0, bytes that vary less than they should. A test passes only if every number obeys it and
+ * enough numbers show it. So uint16 tokens of any vocabulary pass with a chance below 2^-16. */
+typedef enum { INTEGERS, FLOATS, BFLOATS, TRIPLES, SWAPPED, BYTES } Form;
+
+/* Wider types first: 64-bit numbers obey the test of 32-bit ones, too. Floats first, because small ones in big-endian
+ * order obey the test of uint32. */
+static const NumberType TYPES[] = {
+    {"float64 numbers", "<f8", 8, 0, FLOATS},
+    {"big-endian float64 numbers", ">f8", 8, 1, FLOATS},
+    {"64-bit numbers", "<i8", 8, 0, INTEGERS},
+    {"big-endian 64-bit numbers", ">i8", 8, 1, INTEGERS},
+    {"float32 numbers", "<f4", 4, 0, FLOATS},
+    {"big-endian float32 numbers", ">f4", 4, 1, FLOATS},
+    {"uint32 numbers", "<i4", 4, 0, INTEGERS},
+    {"big-endian uint32 numbers", ">i4", 4, 1, INTEGERS},
+    {"numbers of 3 bytes", "u1", 3, 0, TRIPLES},
+    {"big-endian numbers of 3 bytes", "u1", 3, 1, TRIPLES},
+    {"float16 numbers", NULL, 2, 0, FLOATS},
+    {"big-endian float16 numbers", NULL, 2, 1, FLOATS},
+    {"bfloat16 numbers", NULL, 2, 0, BFLOATS},
+    {"big-endian bfloat16 numbers", NULL, 2, 1, BFLOATS},
+    {"big-endian uint16 numbers", ">u2", 2, 1, SWAPPED},
+    {"bytes", "u1", 1, 0, BYTES},
+};
+
+enum {
+    MOST_ID = 1 << 20,     /* no tokenizer has more ids */
+    LEAST_NEGATIVE = 1024, /* labels that a loss leaves out are -1 or -100 */
+    SHOWN = 16,            /* numbers, or bits, that must show a type */
+    SEEN = 4096            /* 16-bit numbers from which the spread of bytes is judged */
+};
+
+/* Returns the bits of number i. */
+static uint64_t bits_of(const NumberType *t, const uint8_t *data, size_t i) {
+    uint64_t bits = 0;
+    for (int k = 0; k < t->bytes; k++)
+        bits |= (uint64_t)data[i * (size_t)t->bytes + (size_t)k] << 8 * (t->is_big ? t->bytes - 1 - k : k);
+    return bits;
+}
+
+static int may_be_id(double v) { return v == floor(v) && v >= -LEAST_NEGATIVE && v < MOST_ID; }
+
+/* Whole numbers of 32 or 64 bits: every half above the first 16 bits is 0, small, or full of ones. If some are small,
+ * the numbers that count have over 255 in the first half. */
+static int are_integers(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
+    size_t shown = 0, shown_wide = 0, negatives = 0;
+    int    is_wide = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bits = bits_of(t, data, i);
+        int64_t  v = t->bytes == 8 ? (int64_t)bits : (int32_t)(uint32_t)bits;
+        if (v < -LEAST_NEGATIVE || v >= MOST_ID) return 0;
+        negatives += v < 0;
+        is_wide |= v > UINT16_MAX;
+        shown += v != 0, shown_wide += v < 0 || (v & 0xffff) > 255;
+    }
+    *has_negatives = negatives > 0;
+    return (is_wide && t->bytes < 8 ? shown_wide : shown) >= SHOWN;
+}
+
+/* Returns the value of 16 bits as float16 or as bfloat16; infinity if the exponent is full. */
+static double half_value(uint16_t bits, int mantissa_bits, int bias) {
+    int mantissa = bits & ((1 << mantissa_bits) - 1), exponent = (bits & 0x7fff) >> mantissa_bits;
+    if (exponent == 0x7fff >> mantissa_bits) return INFINITY;
+    double v = exponent ? ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits)
+                        : ldexp(mantissa, 1 - bias - mantissa_bits);
+    return bits & 0x8000 ? -v : v;
+}
+
+/* Whole numbers as float16 or bfloat16. In each different number the bits after the binary point are 0. */
+static int are_halves(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
+    const int mantissa_bits = t->form == BFLOATS ? 7 : 10, bias = t->form == BFLOATS ? 127 : 15;
+    uint8_t   seen[1 << 13] = {0};
+    int       shown = 0, different = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t bits = (uint16_t)bits_of(t, data, i);
+        double   v = half_value(bits, mantissa_bits, bias);
+        if (bits == 0x7c00 && t->form == FLOATS) continue; /* infinity: an id over 65,504 */
+        if (!may_be_id(v) || bits == 0x8000) return 0;
+        if (v < 0) *has_negatives = 1;
+        if (v == 0 || seen[bits >> 3] & 1 << (bits & 7)) continue;
+        seen[bits >> 3] |= (uint8_t)(1 << (bits & 7));
+        int places = mantissa_bits - ilogb(v);
+        shown += places > 0 ? places : 0, different++;
+    }
+    return shown >= SHOWN && different >= SHOWN / 2;
+}
+
+static int are_floats(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
+    size_t shown = 0;
+    if (t->bytes == 2) return are_halves(t, data, count, has_negatives);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bits = bits_of(t, data, i);
+        uint32_t low = (uint32_t)bits;
+        float    narrow;
+        double   v;
+        memcpy(&narrow, &low, sizeof narrow), memcpy(&v, &bits, sizeof v);
+        if (t->bytes == 4) v = (double)narrow;
+        if (!may_be_id(v)) return 0;
+        if (v < 0) *has_negatives = 1;
+        shown += v != 0;
+    }
+    return shown >= SHOWN / 2;
+}
+
+/* Numbers of 3 bytes: the highest is below 16 everywhere, and the others often are not. */
+static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
+    size_t shown = 0;
+    for (size_t i = 0; i < 3 * count; i++) {
+        int is_highest = i % 3 == (t->is_big ? 0 : 2);
+        if (is_highest && data[i] >= 16) return 0;
+        shown += !is_highest && data[i] >= 16;
+    }
+    return shown >= 4 * SHOWN;
+}
+
+/* --- numbers: how bytes are spread -------------------------------------------------------------------------------- */
+
+/* How often each first and each second byte of 16-bit numbers occurs. */
+typedef struct { double count[2][256]; double numbers; } Spread;
+
+/* Counts the numbers that are not 0: padding would make a vocabulary look uneven. */
+static Spread spread_of(const uint8_t *data, size_t count) {
+    Spread s = {{{0}}, 0};
+    for (size_t i = 0; i < count; i++)
+        if (data[2 * i] | data[2 * i + 1]) s.count[0][data[2 * i]]++, s.count[1][data[2 * i + 1]]++, s.numbers++;
+    return s;
+}
+
+static double entropy(const Spread *s, int which) { /* in bits */
+    double sum = 0;
+    for (int b = 0; b < 256; b++)
+        if (s->count[which][b] > 0) sum -= s->count[which][b] / s->numbers * log2(s->count[which][b] / s->numbers);
+    return sum;
+}
+
+static int values(const Spread *s, int which) {
+    int n = 0;
+    for (int b = 0; b < 256; b++) n += s->count[which][b] > 0;
+    return n;
+}
+
+/* The low byte of a token varies at least as much as its high byte. Where the second bytes vary more by a bit of
+ * entropy, or take all values while the first ones end early, the second bytes are the low ones. */
+static int are_swapped(const Spread *s) {
+    int most = 255;
+    while (most > 0 && s->count[0][most] == 0) most--;
+    int ends_early = s->numbers >= SEEN && values(s, 1) == 256 && values(s, 0) == most + 1 && most < 252;
+    return ends_early || (s->numbers >= SEEN / 8 && values(s, 1) >= SHOWN / 2 && entropy(s, 1) > entropy(s, 0) + 1);
+}
+
+/* Bytes have one distribution at even and at odd places. That of uint16 tokens differs, unless they are drawn evenly
+ * from all 65,536. Both are tests of chi squared. */
+static int are_bytes(const Spread *s) {
+    double differ = 0, uneven = 0, mean = 2 * s->numbers / 256;
+    int    kinds = 0;
+    for (int b = 0; b < 256; b++) {
+        double first = s->count[0][b], second = s->count[1][b], both = first + second;
+        if (both > 0) kinds++, differ += (first - second) * (first - second) / both;
+        uneven += (both - mean) * (both - mean) / mean;
+    }
+    return s->numbers >= SEEN && kinds >= SHOWN && differ < 1.5 * kinds + 60 && uneven > 4 * 256;
+}
+
+/* --- numbers: the whole ------------------------------------------------------------------------------------------- */
+
+const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_negatives) {
+    Spread spread = spread_of(data, bytes / 2);
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
+        const NumberType *t = &TYPES[i];
+        size_t            count = bytes / (size_t)t->bytes;
+        int               is_it = 0;
+        *has_negatives = 0;
+        switch ((Form)t->form) {
+            case INTEGERS: is_it = are_integers(t, data, count, has_negatives); break;
+            case FLOATS:
+            case BFLOATS: is_it = are_floats(t, data, count, has_negatives); break;
+            case TRIPLES: is_it = are_triples(t, data, count); break;
+            case SWAPPED: is_it = are_swapped(&spread); break;
+            case BYTES: is_it = are_bytes(&spread); break;
+        }
+        if (is_it) return t;
+    }
+    *has_negatives = 0;
+    return NULL;
+}
+
+/* Returns 1 for uint32, little-endian and without negatives: the type of a vocabulary over 65,536. */
+static int is_uint32(const NumberType *type, int has_negatives) {
+    return type->form == INTEGERS && type->bytes == 4 && !type->is_big && !has_negatives;
 }
 
 /* --- headers ------------------------------------------------------------------------------------------------------ */
@@ -107,23 +292,30 @@ static const char *conversion(const NumberType *t, int64_t vocab_size, char out[
  * if nothing is wrong. */
 static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_size, char fault[SHARD_FAULT_CHARS]) {
     char cure[CONVERSION_CHARS];
-    if (!t || (number_type_is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
+    if (!t || (is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
     if (has_negatives)
         return snprintf(fault, SHARD_FAULT_CHARS,
-                        "has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves a token out; name the "
-                        "file of the input ids, as uint16, or as uint32 for a vocabulary over 65,536", *t->name == 'u' ? "int32 numbers" : t->name), -1;
+                        "has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves "
+                        "a token out; name the file of the input ids, as uint16, or as uint32 for a vocabulary over "
+                        "65,536",
+                        *t->name == 'u' ? "int32 numbers" : t->name),
+               -1;
     if (!t->numpy)
         return snprintf(fault, SHARD_FAULT_CHARS,
-                        "has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are lost; write "
-                        "uint16 numbers from the text again", t->name, strstr(t->name, "bf") ? 256 : 2048), -1;
-    if (number_type_is_uint32(t, 0))
-        return snprintf(fault, SHARD_FAULT_CHARS,
-                        "has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 numbers: every "
-                        "second half is 0 or small; write it as uint16, or set model.vocab_size to the size of its tokenizer (%s)",
-                        (long long)vocab_size, conversion(t, vocab_size, cure)), -1;
-    return snprintf(fault, SHARD_FAULT_CHARS, "has no header and holds %s, not tokens of uint16 or uint32: %s%s", t->name,
-                    conversion(t, vocab_size, cure),
-                    t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md" : ""), -1;
+                        "has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are "
+                        "lost; write uint16 numbers from the text again",
+                        t->name, strstr(t->name, "bf") ? 256 : 2048),
+               -1;
+    if (is_uint32(t, 0))
+        return snprintf(fault, SHARD_FAULT_CHARS, "has no header and is read as uint16, as model.vocab_size = %lld is "
+                        "at most 65,536, but holds uint32 numbers: every second half is 0 or small; write it as "
+                        "uint16, or set model.vocab_size to the size of its tokenizer (%s)", (long long)vocab_size,
+                        conversion(t, vocab_size, cure)), -1;
+    return snprintf(fault, SHARD_FAULT_CHARS, "has no header and holds %s, not tokens of uint16 or uint32: %s%s",
+                    t->name, conversion(t, vocab_size, cure),
+                    t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md"
+                                  : ""),
+           -1;
 }
 
 /* Returns 1 if all uint16 numbers are below `most`. */
@@ -142,30 +334,34 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
 
     for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++) {
         if (bytes < 4 || llmc_files[i].magic != start[0]) continue;
-        if (llmc_files[i].token_bytes == 0) FAULT("is an %s (magic %d), not tokens to train on", llmc_files[i].what, start[0]);
+        if (llmc_files[i].token_bytes == 0)
+            FAULT("is an %s (magic %d), not tokens to train on", llmc_files[i].what, start[0]);
         if (file_bytes < SHARD_HEADER_BYTES || bytes < sizeof start)
-            FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it again",
-                  (unsigned long long)file_bytes, SHARD_HEADER_BYTES);
+            FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it "
+                  "again", (unsigned long long)file_bytes, SHARD_HEADER_BYTES);
         if (start[1] != llmc_files[i].version)
             FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known", start[0], start[1],
                   llmc_files[i].version);
         if (start[2] <= 0)
-            FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again", start[2]);
+            FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again",
+                  start[2]);
         uint64_t due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
         if (file_bytes < due)
             FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again",
                   (unsigned long long)file_bytes, start[2], (unsigned long long)due);
         if (file_bytes > due)
-            FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make it again",
-                  (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due, (unsigned long long)file_bytes);
+            FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make "
+                  "it again", (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due,
+                  (unsigned long long)file_bytes);
         *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2], 0};
         return 0;
     }
     for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++)
         if (bytes >= 4 && (uint32_t)llmc_files[i].magic == __builtin_bswap32((uint32_t)start[0]))
-            FAULT("is an %s in big-endian order, and only little-endian ones are read: python3 -c 'import sys,numpy as n;"
-                  "b=open(sys.argv[1],\"rb\").read();open(sys.argv[2],\"wb\").write(n.frombuffer(b[:1024],\">i4\").astype(\"<i4\").tobytes()+"
-                  "n.frombuffer(b[1024:],\">u%d\").astype(\"<u%d\").tobytes())' FILE NEW.bin converts it to little-endian",
+            FAULT("is an %s in big-endian order, and only little-endian ones are read: python3 -c 'import sys,numpy as "
+                  "n;b=open(sys.argv[1],\"rb\").read();open(sys.argv[2],\"wb\").write(n.frombuffer(b[:1024],\">i4\")."
+                  "astype(\"<i4\").tobytes()+n.frombuffer(b[1024:],\">u%d\").astype(\"<u%d\").tobytes())' FILE NEW.bin "
+                  "converts it to little-endian",
                   llmc_files[i].what, llmc_files[i].token_bytes == 4 ? 4 : 2, llmc_files[i].token_bytes == 4 ? 4 : 2);
     for (size_t i = 0; i < sizeof foreign_files / sizeof *foreign_files; i++)
         if (bytes >= foreign_files[i].bytes && memcmp(data, foreign_files[i].start, foreign_files[i].bytes) == 0)
@@ -177,24 +373,26 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
     int          may_be_bytes = encoding == ENCODING_UTF16LE && are_narrow(data, bytes, 256);
     if (encoding != ENCODING_FOUND && !(may_be_bytes && vocab_size <= 256))
-        FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards of it%s",
+        FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards "
+              "of it%s",
               TEXT_ENCODINGS[encoding - 1], TEXT_ENCODINGS[encoding - 1],
               may_be_bytes ? "; if its tokens are bytes as uint16, give model.vocab_size 256" : "");
     int               has_negatives;
-    const NumberType *type = number_type_find(data, bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES, &has_negatives);
-    int               is_wide = type && number_type_is_uint32(type, has_negatives);
+    const NumberType *type =
+        number_type_find(data, bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES, &has_negatives);
+    int               is_wide = type && is_uint32(type, has_negatives);
     int               token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : is_wide) ? 4 : 2;
     if (is_wide && file_bytes % 4)
-        FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a multiple "
-              "of 4: it was cut, or bytes were added; copy or make it again", (unsigned long long)file_bytes);
+        FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a "
+              "multiple of 4: it was cut, or bytes were added; copy or make it again", (unsigned long long)file_bytes);
     if (refuse_type(type, has_negatives, vocab_size, fault)) return -1;
     if (file_bytes % 2 && token_bytes == 2)
-        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu)",
-              (unsigned long long)file_bytes);
+        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd "
+              "number of bytes (%llu)", (unsigned long long)file_bytes);
     if (file_bytes % 4 && token_bytes == 4)
-        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = %lld is over 65,536, "
-              "but its %llu bytes are not a multiple of 4; write it as uint32", (long long)vocab_size,
-              (unsigned long long)file_bytes);
+        FAULT("is not a token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = "
+              "%lld is over 65,536, but its %llu bytes are not a multiple of 4; write it as uint32",
+              (long long)vocab_size, (unsigned long long)file_bytes);
     if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
     *header = (ShardHeader){token_bytes, 0, (int64_t)(file_bytes / (uint64_t)token_bytes), 0};
     return 0;
@@ -202,8 +400,10 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
 
 /* --- Megatron's index --------------------------------------------------------------------------------------------- */
 
-static const struct { int token_bytes; const char *name; } megatron_types[] = {
-    {0, "type 0"}, {0, "uint8"}, {0, "int8"}, {2, "int16"}, {4, "int32"}, {0, "int64"}, {0, "float64"}, {0, "float32"}, {2, "uint16"},
+static const struct { int token_bytes; const char *name;
+} megatron_types[] = {
+    {0, "type 0"}, {0, "uint8"},   {0, "int8"},    {2, "int16"},  {4, "int32"},
+    {0, "int64"},  {0, "float64"}, {0, "float32"}, {2, "uint16"},
 };
 enum { MEGATRON_TYPES = sizeof megatron_types / sizeof *megatron_types };
 
@@ -215,7 +415,8 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
                       char fault[SHARD_FAULT_CHARS]) {
     uint64_t version, sequences, bounds;
     if (!shard_is_index(data, bytes)) FAULT("has no Megatron index");
-    if (bytes < SHARD_INDEX_BYTES) FAULT("has an index that is truncated: it holds %llu bytes", (unsigned long long)index_bytes);
+    if (bytes < SHARD_INDEX_BYTES)
+        FAULT("has an index that is truncated: it holds %llu bytes", (unsigned long long)index_bytes);
     memcpy(&version, data + 9, 8), memcpy(&sequences, data + 18, 8), memcpy(&bounds, data + 26, 8);
     unsigned type = data[17];
     if (version != 1) FAULT("has an index of version %llu; only version 1 is known", (unsigned long long)version);
@@ -223,9 +424,11 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
         FAULT("holds tokens as %s, says its index; those of uint16, int16 and int32 are read",
               type < MEGATRON_TYPES ? megatron_types[type].name : "an unknown type");
     if (sequences == 0) FAULT("holds no sequence, says its index");
-    if (sequences > index_bytes / 12 || bounds > index_bytes / 8 || SHARD_INDEX_BYTES + 12 * sequences + 8 * bounds != index_bytes)
-        FAULT("has an index of %llu bytes, which %llu sequences and %llu borders of documents do not take; copy or make both again",
-              (unsigned long long)index_bytes, (unsigned long long)sequences, (unsigned long long)bounds);
+    if (sequences > index_bytes / 12 ||
+        bounds > index_bytes / 8 || SHARD_INDEX_BYTES + 12 * sequences + 8 * bounds != index_bytes)
+        FAULT("has an index of %llu bytes, which %llu sequences and %llu borders of documents do not take; copy or "
+              "make both again", (unsigned long long)index_bytes, (unsigned long long)sequences,
+              (unsigned long long)bounds);
     int width = megatron_types[type].token_bytes;
     if (file_bytes % (uint64_t)width || file_bytes == 0)
         FAULT("holds %llu bytes, no whole number of its index's %s", (unsigned long long)file_bytes,
@@ -253,31 +456,24 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
         set_action(signal_number, &as_before);
         return;
     }
-    fail(EXIT_IO,
-         "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its disk fails; bring it back, and the "
-         "same command goes on from the newest checkpoint",
-         shard->path, (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
-}
-
-static void watch_bus_errors(void) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_sigaction = on_bus_error;
-    action.sa_flags = SA_SIGINFO;
-    set_action(SIGBUS, &action);
+    fail(EXIT_IO, "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its "
+         "disk fails; bring it back, and the same command goes on from the newest checkpoint", shard->path,
+         (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 #define SAY(exit_code, ...) return snprintf(sentence, SHARD_SENTENCE_CHARS, __VA_ARGS__), exit_code
 
-/* Checks the lengths, pointers and borders of an index against each other and the file. Returns 0; 1 with the fault, worded
- * to follow the name of the index; or -errno. The whole index is read, in blocks. */
-static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint64_t file_bytes, char fault[SHARD_FAULT_CHARS]) {
+/* Checks the lengths, pointers and borders of an index against each other and the file. Returns 0; 1 with the fault,
+ * worded to follow the name of the index; or -errno. The whole index is read, in blocks. */
+static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint64_t file_bytes,
+                       char fault[SHARD_FAULT_CHARS]) {
 #define WRONG(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), 1
     enum { BLOCK = 8192 };
     static _Thread_local struct { int32_t length[BLOCK]; int64_t place[BLOCK]; } block;
-    const uint64_t sequences = (uint64_t)h->sequences, places = SHARD_INDEX_BYTES + 4 * sequences, borders = places + 8 * sequences;
+    const uint64_t sequences = (uint64_t)h->sequences, places = SHARD_INDEX_BYTES + 4 * sequences,
+                   borders = places + 8 * sequences;
     uint64_t       due = 0, border = 0;
     for (uint64_t at = 0, n; at < sequences; at += n) {
         n = sequences - at < BLOCK ? sequences - at : BLOCK;
@@ -288,12 +484,12 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
             const unsigned long long number = (unsigned long long)(at + i);
             if (block.length[i] < 0) WRONG("gives sequence %llu a length of %d", number, block.length[i]);
             if (block.place[i] < 0 || (uint64_t)block.place[i] != due)
-                WRONG("says that sequence %llu begins at byte %lld, and the sequences before it end at %llu", number, (long long)block.place[i],
-                      (unsigned long long)due);
+                WRONG("says that sequence %llu begins at byte %lld, and the sequences before it end at %llu", number,
+                      (long long)block.place[i], (unsigned long long)due);
             due += (uint64_t)block.length[i] * (uint64_t)h->token_bytes;
             if (due > file_bytes)
-                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number, (unsigned long long)due,
-                      (unsigned long long)file_bytes);
+                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number,
+                      (unsigned long long)due, (unsigned long long)file_bytes);
         }
     }
     for (uint64_t at = borders, n; at < index_bytes; at += 8 * n) {
@@ -302,18 +498,18 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
         if (rc < 0) return rc;
         for (uint64_t i = 0; i < n; border = (uint64_t)block.place[i++])
             if (block.place[i] < (int64_t)border || (uint64_t)block.place[i] > sequences)
-                WRONG("has a border of documents at sequence %lld, after %llu, of %llu", (long long)block.place[i], (unsigned long long)border,
-                      (unsigned long long)sequences);
+                WRONG("has a border of documents at sequence %lld, after %llu, of %llu", (long long)block.place[i],
+                      (unsigned long long)border, (unsigned long long)sequences);
     }
     if (due < file_bytes)
-        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut", (unsigned long long)due,
-              (unsigned long long)file_bytes);
+        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut",
+              (unsigned long long)due, (unsigned long long)file_bytes);
     return 0;
 #undef WRONG
 }
 
-/* Reads the index beside NAME.bin; *found is 1 if there is one. An index that does not describe the file was damaged, or
- * belongs to another one. Returns as shard_look. */
+/* Reads the index beside NAME.bin; *found is 1 if there is one. An index that does not describe the file was damaged,
+ * or belongs to another one. Returns as shard_look. */
 static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header, int *found, char *sentence) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
@@ -334,44 +530,41 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     if (fd >= 0) io_close(fd);
     if (rc < 0) SAY(EXIT_IO, "cannot read %s: %s", name, io_error_text(rc));
     if (start_bytes >= 8 && memcmp(start, OLD_INDEX, 8) == 0)
-        SAY(EXIT_DATA,
-            "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make both again with its present tools, or, if "
-            "the tokens are uint16, move the index away",
-            path, name);
+        SAY(EXIT_DATA, "%s has an index of an older Megatron (%s, TNTIDX), which is not read: make both again with its "
+            "present tools, or, if the tokens are uint16, move the index away", path, name);
     if (!is_index)
-        SAY(EXIT_DATA, "%s lies where a Megatron index of %s would, and is none%s: copy or make it again, or, if the tokens are uint16 "
-            "without an index, give it another name", name, path, bytes == 0 ? ", it is empty" : "");
+        SAY(EXIT_DATA,
+            "%s lies where a Megatron index of %s would, and is none%s: copy or make it again, or, if the tokens are "
+            "uint16 without an index, give it another name",
+            name, path, bytes == 0 ? ", it is empty" : "");
     if (!is_good) SAY(EXIT_DATA, "%s %s (%s)", path, fault, name);
     if (is_wrong) SAY(EXIT_DATA, "%s %s: it is damaged, or not that of %s; copy or make both again", name, fault, path);
     *found = 1;
     return 0;
 }
 
-/* Returns the packing of a file if what is in it is no text, so that tokens may be in it; else PACKED_NOT. */
-static Packing packing_of_tokens(const char *path) {
-    TextFile   *file;
-    const char *what;
-    char        why[TEXT_FILE_FAULT_CHARS];
-    if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why)) return PACKED_NOT; /* a damaged file: tokenize prints the place */
-    TextKind kind = text_file_kind(file, &what);
-    Packing  packing = kind == TEXT_SHARD || kind == TEXT_BINARY ? text_file_packing(file) : PACKED_NOT;
-    text_file_close(file);
-    return packing;
-}
-
 /* Writes the message for a text file, with the command that turns it into tokens, or for a packed file of tokens. */
 static int refuse_text(const char *path, const char *kind, char *sentence) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    char        out[4200];
-    Packing     packing = packing_of_tokens(path);
+    char        out[4200], why[TEXT_FILE_FAULT_CHARS];
+    const char *what;
+    TextFile   *file;
+    Packing     packing = PACKED_NOT;
+    /* tokenize prints where a file is damaged */
+    if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why) == 0) {
+        TextKind inside = text_file_kind(file, &what);
+        if (inside == TEXT_SHARD || inside == TEXT_BINARY) packing = text_file_form(file).packing;
+        text_file_close(file);
+    }
     if (packing != PACKED_NOT) {
-        snprintf(sentence, SHARD_SENTENCE_CHARS, "%s is packed by %s and holds no text: $ %s < PACKED > NEW.bin unpacks it; if that is a file of tokens, name NEW.bin",
-                 path, unpack_name(packing), unpack_command(packing));
+        snprintf(sentence, SHARD_SENTENCE_CHARS, "%s is packed by %s and holds no text: $ %s < PACKED > NEW.bin "
+                 "unpacks it; if that is a file of tokens, name NEW.bin", path, unpack_name(packing),
+                 unpack_command(packing));
         return shell_name_file(sentence + strlen(path), SHARD_SENTENCE_CHARS - strlen(path), path), EXIT_DATA;
     }
     snprintf(out, sizeof out, "out=datasets/%.*s", (int)strcspn(name, "."), name);
-    SAY(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s %s makes shards of it; name those in data.train", path,
-        kind, shell_word(path).text, shell_word(out).text);
+    SAY(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s %s makes shards of it; name those in data.train",
+        path, kind, shell_word(path).text, shell_word(out).text);
 }
 
 int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]) {
@@ -382,7 +575,8 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
     *header = (ShardHeader){0, 0, 0, 0};
     if (stat(path, &st) < 0 && errno == ENOENT) SAY(EXIT_DATA, "%s does not exist", path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path, path);
+        SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path,
+            path);
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         SAY(EXIT_DATA, "%s %s: name a file of tokens", path, io_error_text(io_kind(st.st_mode)));
     int fd = io_open(path, IO_READ), rc = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
@@ -412,14 +606,19 @@ Shard shard_open(const char *path, int64_t vocab_size) {
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));
     if (fstat(fd, &st) < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(errno));
     shard.file_bytes = (uint64_t)st.st_size;
-    if (shard.file_bytes < shard.header.data_offset + (uint64_t)shard.header.token_bytes * (uint64_t)shard.header.tokens)
+    const ShardHeader *h = &shard.header;
+    if (shard.file_bytes < h->data_offset + (uint64_t)h->token_bytes * (uint64_t)h->tokens)
         fail(EXIT_IO, "%s was cut short while it was opened; copy or make it again", path);
     void *map = mmap(NULL, (size_t)shard.file_bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, io_error_text(errno));
     io_close(fd);
     shard.map = map;
     shard.path = xstrdup(path, "the name of a token file");
-    watch_bus_errors();
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    set_action(SIGBUS, &action);
     return shard;
 }
 
@@ -480,7 +679,8 @@ int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t count = n - at < BLOCK ? n - at : BLOCK;
         reading = shard;
-        int64_t max = wide ? max_u32((const uint32_t *)tokens + at, count) : max_u16((const uint16_t *)tokens + at, count);
+        int64_t max =
+            wide ? max_u32((const uint32_t *)tokens + at, count) : max_u16((const uint16_t *)tokens + at, count);
         reading = NULL;
         if (max >= vocab_size && at < bad_block) bad_block = at;
         drop_pages(shard, at, count);
@@ -505,4 +705,86 @@ int64_t shard_zero_tail(const Shard *shard) {
         if (n < count * (int64_t)width) return end - at - count + n / (int64_t)width;
     }
     return end;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+enum { WRITER_BYTES = 1 << 20 };
+
+struct ShardWriter {
+    char   *path, *tmp;      /* owned; tmp = path.tmp, NULL once renamed */
+    int     fd;              /* descriptor of tmp; -1 once closed */
+    int     token_bytes;
+    int64_t tokens, vocab_size;
+    size_t  used_bytes;      /* bytes of `buffer` that are used */
+    uint8_t buffer[WRITER_BYTES];
+};
+
+int shard_writer_create(ShardWriter **out, const char *path, int64_t vocab_size) {
+    ShardWriter *w = calloc(1, sizeof *w);
+    if (!w) return -ENOMEM;
+    w->fd = -1;
+    w->token_bytes = vocab_size <= 65536 ? 2 : 4;
+    w->vocab_size = vocab_size;
+    /* a header of zeros until the end, so a shard whose writer died has no tokens */
+    w->used_bytes = SHARD_HEADER_BYTES;
+    w->path = strdup(path);
+    if (asprintf(&w->tmp, "%s.tmp", path) < 0) w->tmp = NULL;
+    int rc = w->path && w->tmp ? io_open(w->tmp, IO_CREATE) : -ENOMEM;
+    if (rc < 0) {
+        shard_writer_destroy(w);
+        return rc;
+    }
+    w->fd = rc;
+    *out = w;
+    return 0;
+}
+
+static int flush(ShardWriter *w) {
+    int rc = io_write(w->fd, w->buffer, w->used_bytes);
+    w->used_bytes = 0;
+    return rc;
+}
+
+int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count) {
+    if (count > INT32_MAX - w->tokens) return -EFBIG;
+    for (int64_t i = 0; i < count; i++) {
+        CHECK(tokens[i] >= 0 && tokens[i] < w->vocab_size, "token %d of a vocabulary of %lld", tokens[i],
+              (long long)w->vocab_size);
+        /* little-endian: the low bytes come first */
+        memcpy(w->buffer + w->used_bytes, &tokens[i], (size_t)w->token_bytes);
+        w->used_bytes += (size_t)w->token_bytes;
+        if (w->used_bytes == WRITER_BYTES) {
+            int rc = flush(w);
+            if (rc < 0) return rc;
+        }
+    }
+    w->tokens += count;
+    return 0;
+}
+
+int shard_writer_finish(ShardWriter *w) {
+    CHECK(w->tokens > 0, "a shard without tokens: %s", w->path);
+    const int32_t header[3] = {w->token_bytes == 2 ? 20240520 : 20240801, w->token_bytes == 2 ? 1 : 7,
+                               (int32_t)w->tokens};
+    int           rc = flush(w);
+    if (rc == 0) rc = io_pwrite(w->fd, header, sizeof header, 0);
+    if (rc == 0) rc = io_fsync(w->fd);
+    if (rc == 0) {
+        rc = io_close(w->fd);
+        w->fd = -1;
+    }
+    if (rc == 0) rc = io_rename(w->tmp, w->path);
+    if (rc == 0) free(w->tmp), w->tmp = NULL;
+    shard_writer_destroy(w);
+    return rc;
+}
+
+void shard_writer_destroy(ShardWriter *w) {
+    if (!w) return;
+    if (w->fd >= 0) io_close(w->fd);
+    if (w->tmp) io_unlink(w->tmp);
+    free(w->path);
+    free(w->tmp);
+    free(w);
 }

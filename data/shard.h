@@ -45,6 +45,20 @@ int shard_is_index(const uint8_t *data, size_t bytes);
 int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header,
                       char fault[SHARD_FAULT_CHARS]);
 
+/* The type of the numbers in a file of tokens without a header. Such a file is read as uint16 or uint32. Numbers of any
+ * other type would pass as tokens where the vocabulary is large. */
+typedef struct {
+    const char *name;     /* for a message: "64-bit numbers" */
+    const char *numpy;    /* dtype that reads them; NULL: the numbers no longer hold the ids */
+    int         bytes;    /* bytes of one number */
+    int         is_big;   /* big-endian */
+    int         form;     /* which test of shard.c it is */
+} NumberType;
+
+/* Judges numbers by their first bytes. Returns their type, or NULL if they are uint16, or nothing shows that they are
+ * not. *has_negatives is 1 if some are negative, as the labels of a loss are. */
+const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_negatives);
+
 typedef struct {
     char          *path;      /* owned */
     const uint8_t *map;       /* owned mapping of file_bytes */

@@ -13,38 +13,43 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/json_scan.h"
 #include "core/xalloc.h"
 
 /* Published with each vocabulary; sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the tokenizer.json of
  * Qwen/Qwen3-0.6B. */
-const char *const SPLIT_GPT2 = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char GPT2[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const char *const SPLIT_GPT2 = GPT2;
 static const char CL100K[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-static const char QWEN[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                           "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char QWEN[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 static const char O200K[] =
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 /* The two groups for word endings after an apostrophe. Only these may ignore case in PCRE2: Oniguruma folds one
  * character to several, so that other patterns could differ. */
 static const char *const APOSTROPHES[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)"};
 
+/* Known patterns, with the names of their vocabularies. Their time is linear in the text, so they need no clock. */
+static const struct { const char *name, *pattern; } KNOWN[] = {
+    {"r50k_base", GPT2}, {"p50k_base", GPT2}, {"gpt2", GPT2}, {"cl100k_base", CL100K}, {"llama3", CL100K}, {"o200k_base", O200K},
+    {"qwen", QWEN}, {"", "\\p{N}"}, {"", "\\p{N}+"}, {"", "\\p{N}{1,3}"}};
+
 const char *split_named(const char *name) {
-    static const struct { const char *name, *pattern; } KNOWN[] = {
-        {"r50k_base", NULL}, {"p50k_base", NULL}, {"gpt2", NULL}, {"cl100k_base", CL100K}, {"llama3", CL100K},
-        {"o200k_base", O200K}, {"qwen", QWEN}};
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
-        if (strcmp(name, KNOWN[i].name) == 0) return KNOWN[i].pattern ? KNOWN[i].pattern : SPLIT_GPT2;
+        if (*name && strcmp(name, KNOWN[i].name) == 0) return KNOWN[i].pattern;
     return NULL;
 }
 
-/* Returns 1 for known patterns whose time is linear in the text. They need no clock. */
 static int is_linear(const char *pattern) {
-    const char *const KNOWN[] = {SPLIT_GPT2, CL100K, QWEN, O200K, "\\p{N}", "\\p{N}+", "\\p{N}{1,3}"};
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
-        if (strcmp(pattern, KNOWN[i]) == 0) return 1;
+        if (strcmp(pattern, KNOWN[i].pattern) == 0) return 1;
     return 0;
 }
 
@@ -79,14 +84,12 @@ static int reads_escape(const char **p, int *is_set) {
     return 0;
 }
 
-static size_t character_bytes(const unsigned char *s, size_t left);
-
 /* Returns the code point of a literal character, -1 if it is not UTF-8, and moves *p after it. */
 static int32_t reads_character(const char **p) {
     const unsigned char *s = (const unsigned char *)*p;
-    size_t  n = character_bytes(s, strlen(*p));
+    int     n = json_utf8(*p, strlen(*p));
     int32_t c = n == 1 ? *s : n == 2 ? *s & 0x1F : n == 3 ? *s & 0x0F : *s & 0x07;
-    for (size_t i = 1; i < n; i++) c = c << 6 | (s[i] & 0x3F);
+    for (int i = 1; i < n; i++) c = c << 6 | (s[i] & 0x3F);
     *p += n;
     return n ? c : -1;
 }
@@ -174,11 +177,6 @@ static int looks_ahead_of_any(const char *pattern) {
         any |= *p == '.' && !in_class;
     }
     return any && (strstr(pattern, "(?=") || strstr(pattern, "(?!"));
-}
-
-static int is_common(const char *pattern) {
-    const char *p = pattern;
-    return reads_alternatives(&p) && !*p && !looks_ahead_of_any(pattern);
 }
 
 /* --- constructs that depend on Oniguruma's version ---------------------------------------------------------------- */
@@ -274,10 +272,9 @@ static int compile_oniguruma(Rule *r, char *fault) {
     OnigErrorInfo info;
     UChar         why[ONIG_MAX_ERROR_MESSAGE_LEN];
     if (construct)
-        return snprintf(fault, SPLIT_FAULT_CHARS,
-                        "a pattern has %s, which libonig %s may read in another way than Hugging Face tokenizers "
-                        "(libonig 6.9.10): write the pattern without it",
-                        construct, onig_version()), 0;
+        return snprintf(fault, SPLIT_FAULT_CHARS, "a pattern has %s, which libonig %s may read in another way than "
+                        "Hugging Face tokenizers (libonig 6.9.10): write the pattern without it", construct,
+                        onig_version()), 0;
     int error = onig_new(&r->onig, (const UChar *)r->pattern, (const UChar *)end, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                          ONIG_SYNTAX_DEFAULT, &info);
     if (error == ONIG_NORMAL) return 1;
@@ -303,14 +300,17 @@ int split_create(Split **split, const SplitRule *rule, int rules, const char *na
     onig_initialize_match_param(s->limits);
     for (s->rules = 0; s->rules < rules; s->rules++) {
         Rule *r = &s->rule[s->rules];
-        *r = (Rule){.pattern = xstrdup(rule[s->rules].pattern, "a tokenizer's pattern"), .behavior = rule[s->rules].behavior,
+        *r = (Rule){.pattern = xstrdup(rule[s->rules].pattern, "a tokenizer's pattern"),
+                    .behavior = rule[s->rules].behavior,
                     .is_inverted = rule[s->rules].is_inverted};
         if (!compile_oniguruma(r, fault)) { /* also where PCRE2 will match: it rejects what is no pattern */
             s->rules++;
             split_destroy(s);
             return 0;
         }
-        if (engine == SPLIT_BY_CONSTRUCTS && is_common(r->pattern)) compile_constructs(r);
+        const char *rest = r->pattern;
+        int         is_common = reads_alternatives(&rest) && !*rest && !looks_ahead_of_any(r->pattern);
+        if (engine == SPLIT_BY_CONSTRUCTS && is_common) compile_constructs(r);
         s->is_watched |= !r->code || !r->has_jit || !is_linear(r->pattern);
     }
     *split = s;
@@ -356,10 +356,9 @@ void split_place(Split *s, int64_t byte) { s->place = byte; }
 /* --- patterns that run away --------------------------------------------------------------------------------------- */
 
 NORETURN static void ran_away(const Split *s, const Rule *r) {
-    fail(EXIT_DATA,
-         "%s: the pattern \"%.120s\" backtracks without end at byte %lld of the text. Give a "
-         "pattern without a repeat inside a repeat, or another tokenizer",
-         s->name, r->pattern, (long long)(s->place + (s->at - s->text)));
+    fail(EXIT_DATA, "%s: the pattern \"%.120s\" backtracks without end at byte %lld of the text. Give a pattern "
+         "without a repeat inside a repeat, or another tokenizer", s->name, r->pattern,
+         (long long)(s->place + (s->at - s->text)));
 }
 
 static void clock_ran_out(union sigval split) {
@@ -458,11 +457,6 @@ static void take_span(Spans *x, size_t begin, size_t end, int is_match) {
     x->end = end, x->is_match = is_match, x->holds = 1;
 }
 
-static size_t next_character(const char *text, size_t bytes, size_t at) {
-    for (at++; at < bytes && ((unsigned char)text[at] & 0xC0) == 0x80;) at++;
-    return at;
-}
-
 /* Splits text that is UTF-8 by rule i and those after it. */
 static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with) {
     const Rule *r = &s->rule[i];
@@ -483,7 +477,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
         if (found < 0) return done;
         if (found == 0) break;
         if (span[0] == span[1] && span[1] == last) { /* an empty match right after a match is ignored */
-            from = next_character(text, bytes, from);
+            for (from++; from < bytes && ((unsigned char)text[from] & 0xC0) == 0x80;) from++;
             continue;
         }
         from = last = span[1];
@@ -498,41 +492,38 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
 
 /* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
-/* Returns the length of the UTF-8 character at s, 0 if there is none. */
-static size_t character_bytes(const unsigned char *s, size_t left) {
-    size_t n = *s < 0x80 ? 1 : *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
-    if (n > left) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    if ((*s == 0xE0 && s[1] < 0xA0) || (*s == 0xED && s[1] > 0x9F)) return 0; /* too long; a surrogate */
-    if ((*s == 0xF0 && s[1] < 0x90) || (*s == 0xF4 && s[1] > 0x8F)) return 0; /* too long; over U+10FFFF */
-    return n;
+int utf8_is_cut(const char *text, size_t bytes) {
+    char least[4], most[4]; /* the character with the least and the greatest bytes that may follow */
+    if (bytes > 3) return 0;
+    memset(least, 0x80, sizeof least), memset(most, 0xBF, sizeof most);
+    memcpy(least, text, bytes), memcpy(most, text, bytes);
+    return json_utf8(least, 4) > (int)bytes || json_utf8(most, 4) > (int)bytes;
 }
 
-/* Returns 1 if the end of the text may cut a character that begins at s. */
-static int may_be_cut(const unsigned char *s, size_t left) {
-    size_t n = *s < 0xC2 ? 0 : *s < 0xE0 ? 2 : *s < 0xF0 ? 3 : *s < 0xF5 ? 4 : 0;
-    if (left >= n) return 0;
-    for (size_t i = 1; i < left; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    return 1;
-}
-
-size_t split_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid) {
-    const unsigned char *s = (const unsigned char *)text;
-    size_t at = 0, n;
+size_t utf8_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid) {
+    size_t   at = 0, n;
+    uint64_t eight;
+    int      length;
     *invalid = 0;
     while (at < bytes) {
-        uint64_t eight;
-        if (at + 8 <= bytes && (memcpy(&eight, s + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
-        else if ((n = character_bytes(s + at, bytes - at)) > 0) at += n;
+        if (at + 8 <= bytes && (memcpy(&eight, text + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
+        else if ((length = json_utf8(text + at, bytes - at)) > 0) at += (size_t)length;
         else break;
     }
     if (at > 0 || bytes == 0) return at;
-    for (n = 0; n < bytes && character_bytes(s + n, bytes - n) == 0; n++)
-        if (end == SPLIT_MORE && may_be_cut(s + n, bytes - n)) return 0;
+    for (n = 0; n < bytes && json_utf8(text + n, bytes - n) == 0; n++)
+        if (end == SPLIT_MORE && utf8_is_cut(text + n, bytes - n)) return 0;
     *invalid = n < bytes || end == SPLIT_END ? n : 0;
     return 0;
+}
+
+int64_t utf8_invalid(const char *text, size_t bytes) {
+    int64_t sum = 0;
+    for (size_t at = 0, invalid; at < bytes; at += invalid) {
+        at += utf8_valid(text + at, bytes - at, SPLIT_END, &invalid);
+        sum += (int64_t)invalid;
+    }
+    return sum;
 }
 
 size_t split_text(Split *s, const char *text, size_t bytes, SplitEnd end, SplitPiece *piece, void *with) {
@@ -540,11 +531,10 @@ size_t split_text(Split *s, const char *text, size_t bytes, SplitEnd end, SplitP
     s->text = text, s->end = text + bytes;
     renew_clock(s, text);
     while (at < bytes) {
-        valid = split_valid(text + at, bytes - at, end, &invalid);
+        valid = utf8_valid(text + at, bytes - at, end, &invalid);
         if (valid == 0 && invalid == 0) break;
         if (invalid > 0) piece(with, text + at, invalid);
-        int is_open = end == SPLIT_MORE &&
-                      (at + valid == bytes || may_be_cut((const unsigned char *)text + at + valid, bytes - at - valid));
+        int is_open = end == SPLIT_MORE && (at + valid == bytes || utf8_is_cut(text + at + valid, bytes - at - valid));
         size_t taken =
             valid > 0 ? split_rule(s, 0, text + at, valid, is_open ? SPLIT_MORE : SPLIT_END, piece, with) : invalid;
         at += taken;

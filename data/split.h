@@ -58,6 +58,9 @@ void   split_place(Split *split, int64_t byte);
 
 /* Returns how many bytes of UTF-8 the text begins with. If it begins with other bytes, returns 0 and their number in
  * *invalid. With SPLIT_MORE a character that the end of the text cuts counts as neither: both are 0. */
-size_t split_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid);
+size_t  utf8_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid);
+/* Returns 1 if a text of `bytes` bytes is the beginning of a character, cut by its end. */
+int     utf8_is_cut(const char *text, size_t bytes);
+int64_t utf8_invalid(const char *text, size_t bytes); /* returns the number of bytes of a text that are not UTF-8 */
 
 #endif

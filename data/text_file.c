@@ -1,14 +1,20 @@
-/* text_file.c - see text_file.h. */
+/* text_file.c - see text_file.h. First the bytes inside a packed file, then the text in them: its encoding, what it is
+ * if it is no text, and its clean characters.
+ */
 #include "data/text_file.h"
 
+#include <archive.h>
 #include <errno.h>
-#include <stdarg.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utf8proc.h>
+#include <zlib.h>
+#include <zstd.h>
+#include <zstd_errors.h>
 
 #include "core/error.h"
 #include "core/io.h"
@@ -20,6 +26,312 @@
 enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
 
 const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "latin-1", NULL};
+
+/* Writes the sentence into `fault` and gives exit_code. */
+#define FAULT(exit_code, ...) (snprintf(fault, TEXT_FILE_FAULT_CHARS, __VA_ARGS__), (exit_code))
+
+/* --- packed files ------------------------------------------------------------------------------------------------- */
+
+enum {
+    INPUT_BYTES = 1 << 16,
+    ZSTD_HEADER = 18,  /* bytes: the longest header of a frame (RFC 8878) */
+    ZSTD_MOST = 31,    /* log2 of the largest window that libzstd reads */
+    XZ_HEADER = 12, XZ_FOOTER = 12, XZ_LAST = XZ_HEADER + XZ_FOOTER, /* bytes */
+    ZLIB_GZIP = 15 + 16 /* the largest window, plus 16: expect a gzip header */
+};
+
+struct Unpack {
+    Packing         packing;
+    UnpackSource   *source;       /* borrowed */
+    void           *with;         /* borrowed */
+    char            in[INPUT_BYTES];
+    size_t          at, end;      /* range of `in` that is not used yet */
+    int64_t         used;         /* bytes of the packed file before `at` */
+    int             is_at_end;    /* the source has reached its end */
+    int             member;       /* number of the member being read, from 1 */
+    int             is_between;   /* between members: the next byte begins one, or the file ends */
+    int             is_done;
+    z_stream        gzip;
+    ZSTD_DCtx      *zstd;         /* owned */
+    uint64_t        window;       /* bytes of memory that the header of the zstd frame requires; 0 if not known */
+    struct archive *xz;           /* owned */
+    unsigned char   last[XZ_LAST]; /* the last bytes of an xz file so far */
+    size_t          lasts;
+    int             error;        /* exit code of a failed source, because libarchive does not keep it; 0 if none */
+    char            why[TEXT_FILE_FAULT_CHARS];
+};
+
+Packing unpack_kind(const char *data, size_t bytes) {
+    static const char GZIP[] = "\x1f\x8b\x08", ZSTD[] = "\x28\xb5\x2f\xfd", SKIPPABLE[] = "\x2a\x4d\x18",
+                      XZ[] = "\xfd" "7zXZ";
+    if (bytes >= 2 && memcmp(data, GZIP, bytes < 3 ? bytes : 3) == 0) return PACKED_GZIP; /* even if it is cut there */
+    if (bytes >= 4 && memcmp(data, ZSTD, 4) == 0) return PACKED_ZSTD;
+    if (bytes >= 4 && ((unsigned char)data[0] & 0xF0) == 0x50 && memcmp(data + 1, SKIPPABLE, 3) == 0)
+        return PACKED_ZSTD;
+    if (bytes >= 6 && memcmp(data, XZ, sizeof XZ) == 0) return PACKED_XZ;
+    return PACKED_NOT;
+}
+
+static const struct { const char *name, *command; } PACKINGS[] = {
+    [PACKED_NOT] = {"none", NULL}, [PACKED_GZIP] = {"gzip", "gzip -dc"}, [PACKED_ZSTD] = {"zstd", "zstd -dc --long=31"},
+    [PACKED_XZ] = {"xz", "xz -dc"}};
+const char *unpack_name(Packing packing) { return PACKINGS[packing].name; }
+const char *unpack_command(Packing packing) { return PACKINGS[packing].command; }
+
+static int64_t is_cut(const Unpack *u, char *fault) {
+    return -FAULT(EXIT_DATA, "cannot be unpacked to its end: the file was cut off, after %lld bytes of %s; copy or "
+                  "make it again", (long long)u->used, unpack_name(u->packing));
+}
+
+static int64_t is_damaged(const Unpack *u, const char *why, char *fault) {
+    return -FAULT(EXIT_DATA, "is damaged before byte %lld (%s, member %d): %s; copy or download it again",
+                  (long long)u->used, unpack_name(u->packing), u->member, why);
+}
+
+/* Reads until `in` has at least `least` unused bytes or the file ends. Returns how many it has, or minus an exit
+ * code. */
+static int64_t refill(Unpack *u, size_t least, char *fault) {
+    if (u->end - u->at >= least) return (int64_t)(u->end - u->at);
+    memmove(u->in, u->in + u->at, u->end - u->at);
+    u->end -= u->at, u->at = 0;
+    while (u->end < least && !u->is_at_end) {
+        int64_t n = u->source(u->with, u->in + u->end, sizeof u->in - u->end, fault);
+        if (n < 0) return n;
+        u->is_at_end = n == 0;
+        u->end += (size_t)n;
+    }
+    return (int64_t)u->end;
+}
+
+static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)bytes; }
+
+/* --- packed: gzip ------------------------------------------------------------------------------------------------- */
+
+/* Begins the next member. Returns 1, 0 if none follows, or minus an exit code. */
+static int64_t begin_gzip(Unpack *u, char *fault) {
+    int64_t n = refill(u, 2, fault);
+    if (n < 0) return n;
+    if (n == 0 && u->member > 0) return 0;
+    if (u->member > 0 && (u->in[u->at] != '\x1f' || (n > 1 && u->in[u->at + 1] != '\x8b')))
+        return -FAULT(EXIT_DATA, "has bytes after gzip member %d, from byte %lld on, that are not gzip: it "
+                      "is damaged, or something was appended; copy or download it again ($ gzip -dc < PACKED > NEW "
+                      "keeps what is before them)", u->member, (long long)u->used);
+    u->member++;
+    if (u->member > 1 && inflateReset(&u->gzip) != Z_OK) fail(EXIT_MEMORY, "no memory to unpack a text");
+    u->is_between = 0;
+    return 1;
+}
+
+static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
+    u->gzip.next_out = (Bytef *)data, u->gzip.avail_out = (uInt)bytes;
+    for (;;) {
+        int64_t n = u->is_between ? begin_gzip(u, fault) : 1;
+        if (n < 0) return n;
+        if (n == 0) return u->is_done = 1, 0;
+        if ((n = refill(u, 1, fault)) < 0) return n;
+        u->gzip.next_in = (Bytef *)u->in + u->at, u->gzip.avail_in = (uInt)(u->end - u->at);
+        int status = inflate(&u->gzip, Z_NO_FLUSH);
+        use(u, u->end - u->at - u->gzip.avail_in);
+        if (status == Z_MEM_ERROR) fail(EXIT_MEMORY, "no memory to unpack a text");
+        if (status == Z_DATA_ERROR || status == Z_NEED_DICT)
+            return is_damaged(u, u->gzip.msg ? u->gzip.msg : "it asks for a dictionary", fault);
+        if (status == Z_STREAM_END) u->is_between = 1;
+        if (u->gzip.avail_out < bytes) return (int64_t)(bytes - u->gzip.avail_out);
+        if (status != Z_STREAM_END && n == 0) return is_cut(u, fault);
+    }
+}
+
+/* --- packed: zstd ------------------------------------------------------------------------------------------------- */
+
+/* Returns the window of a frame in bytes, or the size of its text if the header has it and it is smaller. Returns 0 if
+ * it is no frame. */
+static uint64_t window_of(const unsigned char *header, int64_t bytes) {
+    static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8}; /* bytes of the fields (RFC 8878 3.1.1.1) */
+    if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
+    uint64_t base = (uint64_t)1 << (10 + (header[5] >> 3)), window = base + base / 8 * (header[5] & 7), size = 0;
+    int      at = 6 + DICTIONARY[header[4] & 3], count = SIZE[header[4] >> 6];
+    if (at + count > bytes || count == 0) return window;
+    for (int i = count - 1; i >= 0; i--) size = size << 8 | header[at + i];
+    if (count == 2) size += 256;
+    return size < window && window <= (uint64_t)1 << ZSTD_MOST ? size : window;
+}
+
+/* Returns the memory that the system can still give, in bytes; UINT64_MAX if it is not known. */
+static uint64_t memory_there(void) {
+    char               line[200];
+    unsigned long long kib = 0;
+    FILE              *file = fopen("/proc/meminfo", "re");
+    while (file && kib == 0 && fgets(line, sizeof line, file)) sscanf(line, "MemAvailable: %llu", &kib);
+    if (file) fclose(file);
+    return kib ? (uint64_t)kib << 10 : UINT64_MAX;
+}
+
+static int64_t is_too_wide(const Unpack *u, char *fault) {
+    double mib = 1048576.0, there = (double)memory_there() / mib;
+    if (u->window > (uint64_t)1 << ZSTD_MOST)
+        return -FAULT(EXIT_DATA, "was packed by zstd with a window of %.0f MiB; the limit is 2048 MiB (zstd "
+                      "--long=31): pack it again with a smaller window", (double)u->window / mib);
+    return -FAULT(EXIT_MEMORY, "was packed by zstd with a window of %.0f MiB (zstd --long=31) and needs as "
+                  "much memory to unpack; this machine has %.0f MiB left: unpack it on another one by $ zstd -dc "
+                  "--long=31 < PACKED > NEW", (double)u->window / mib, there);
+}
+
+/* Begins the next frame. Returns 1, 0 if none follows, or minus an exit code. */
+static int64_t begin_zstd(Unpack *u, char *fault) {
+    int64_t n = refill(u, ZSTD_HEADER, fault);
+    if (n <= 0) return n;
+    u->member++;
+    u->window = window_of((const unsigned char *)u->in + u->at, n);
+    if (u->window > (uint64_t)1 << 27 && u->window > memory_there()) return is_too_wide(u, fault);
+    if (u->window > (uint64_t)1 << ZSTD_MOST) return is_too_wide(u, fault);
+    if (n >= 4 && memcmp(u->in + u->at, "\x04\x22\x4d\x18", 4) == 0)
+        return -FAULT(EXIT_DATA, "is packed by lz4, which is not read: $ lz4 -dc < PACKED > NEW unpacks it");
+    if (u->member > 1 && unpack_kind(u->in + u->at, (size_t)n) != PACKED_ZSTD) {
+        if (n < 4 && u->is_at_end && memcmp(u->in + u->at, "\x28\xb5\x2f", (size_t)n) == 0) return is_cut(u, fault);
+        return -FAULT(EXIT_DATA, "has bytes after zstd frame %d, from byte %lld on, that are not zstd: it is "
+                      "damaged, or something was appended; copy or download it again ($ zstd -dc --long=31 < PACKED "
+                      "> NEW keeps what is before them)", u->member - 1, (long long)u->used);
+    }
+    u->is_between = 0;
+    return 1;
+}
+
+static int64_t zstd_fault(const Unpack *u, size_t status, char *fault) {
+    switch (ZSTD_getErrorCode(status)) {
+    case ZSTD_error_memory_allocation:
+    case ZSTD_error_frameParameter_windowTooLarge: return is_too_wide(u, fault);
+    case ZSTD_error_dictionary_wrong:
+    case ZSTD_error_dictionary_corrupted:
+        return -FAULT(EXIT_DATA, "was packed by zstd with a dictionary, which is not read: $ zstd -dc -D "
+                      "DICTIONARY < PACKED > NEW unpacks it");
+    default: return is_damaged(u, ZSTD_getErrorName(status), fault);
+    }
+}
+
+static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
+    ZSTD_outBuffer out = {data, bytes, 0};
+    while (out.pos == 0) {
+        int64_t n = u->is_between ? begin_zstd(u, fault) : 1;
+        if (n < 0) return n;
+        if (n == 0) return u->is_done = 1, 0;
+        if ((n = refill(u, 1, fault)) < 0) return n;
+        ZSTD_inBuffer in = {u->in + u->at, u->end - u->at, 0};
+        size_t        status = ZSTD_decompressStream(u->zstd, &out, &in);
+        use(u, in.pos);
+        if (ZSTD_isError(status)) return zstd_fault(u, status, fault);
+        if (status == 0) u->is_between = 1;
+        else if (n == 0 && out.pos == 0) return is_cut(u, fault);
+    }
+    return (int64_t)out.pos;
+}
+
+/* --- packed: xz --------------------------------------------------------------------------------------------------- */
+
+/* Keeps the last bytes of the file so far: those read now after those read before. */
+static void keep_last(Unpack *u) {
+    size_t n = u->end < XZ_LAST ? u->end : XZ_LAST, old = u->lasts < XZ_LAST - n ? u->lasts : XZ_LAST - n;
+    memmove(u->last, u->last + u->lasts - old, old);
+    memcpy(u->last + old, u->in + u->end - n, n);
+    u->lasts = old + n;
+}
+
+/* Returns whether a whole xz stream is followed by fewer than twelve bytes. liblzma ignores these bytes, because it
+ * waits for twelve bytes before it reads a header. A stream ends with the checksum of six bytes, these six bytes, and
+ * "YZ" (xz-file-format 2.1.2). Bytes that may begin another stream do not count. */
+static int is_behind_xz(const Unpack *u) {
+    for (size_t n = 1; n < XZ_HEADER && n + XZ_FOOTER <= u->lasts; n++) {
+        const unsigned char *behind = u->last + u->lasts - n, *footer = behind - XZ_FOOTER;
+        uint32_t sum = footer[0] | (uint32_t)footer[1] << 8 | (uint32_t)footer[2] << 16 | (uint32_t)footer[3] << 24;
+        if (memcmp(footer + 10, "YZ", 2) == 0 && crc32(0, footer + 4, 6) == sum)
+            return memcmp(behind, "\xfd" "7zXZ", n < 6 ? n : 6) != 0;
+    }
+    return 0;
+}
+
+static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
+    Unpack *u = (Unpack *)with;
+    use(u, u->end - u->at); /* libarchive has finished the previous bytes */
+    *data = u->in;
+    int64_t n = refill(u, 1, u->why);
+    if (n < 0) u->error = (int)-n, archive_set_error(a, -1, "cannot be read");
+    else keep_last(u);
+    return n < 0 ? -1 : (la_ssize_t)n;
+}
+
+static int64_t xz_fault(const Unpack *u, char *fault) {
+    const char *why = archive_error_string(u->xz);
+    if (u->error) return -FAULT(u->error, "%s", u->why);
+    if (!why) why = "";
+    if (strstr(why, "No progress") && is_behind_xz(u))
+        return -FAULT(EXIT_DATA, "holds bytes that are no xz behind its last stream: damaged, or something was added; "
+                      "copy or download it again");
+    if (strstr(why, "No progress")) return is_cut(u, fault);
+    if (strstr(why, "emory")) /* the words of libarchive if there is no memory for the dictionary */
+        return -FAULT(EXIT_MEMORY, "was packed by xz with a dictionary for which there is no memory: unpack it on a "
+                      "machine with more, by $ xz -dc < PACKED > NEW");
+    const char *colon = strrchr(why, ':'); /* "Lzma library error: Corrupted input data" */
+    return -FAULT(EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
+}
+
+static int64_t open_xz(Unpack *u, char *fault) {
+    struct archive_entry *entry;
+    u->xz = archive_read_new();
+    if (!u->xz) fail(EXIT_MEMORY, "no memory to unpack a text");
+    archive_read_support_filter_xz(u->xz);
+    archive_read_support_format_raw(u->xz);
+    archive_read_support_format_empty(u->xz);
+    u->member = 1;
+    int status = archive_read_open(u->xz, u, NULL, next_xz, NULL);
+    if (status == ARCHIVE_OK) status = archive_read_next_header(u->xz, &entry);
+    if (status != ARCHIVE_OK && status != ARCHIVE_EOF) return xz_fault(u, fault);
+    if (archive_filter_count(u->xz) > 2)
+        return -FAULT(EXIT_DATA, "is packed twice: $ xz -dc < PACKED > NEW unpacks it once");
+    return status == ARCHIVE_EOF ? 0 : 1;
+}
+
+static int64_t read_xz(Unpack *u, char *data, size_t bytes, char *fault) {
+    int64_t is_open = u->xz ? 1 : open_xz(u, fault);
+    if (is_open <= 0) return u->is_done = 1, is_open;
+    la_ssize_t n;
+    do n = archive_read_data(u->xz, data, bytes);
+    while (n == ARCHIVE_RETRY);
+    if (n == 0) u->is_done = 1;
+    return n < 0 ? xz_fault(u, fault) : (int64_t)n;
+}
+
+/* --- packed: all of them ------------------------------------------------------------------------------------------ */
+
+Unpack *unpack_create(Packing packing, UnpackSource *source, void *with) {
+    Unpack *u = xcalloc(1, sizeof *u, "unpacking a text");
+    u->packing = packing, u->source = source, u->with = with, u->is_between = 1;
+    int is_good = 1;
+    if (packing == PACKED_GZIP) is_good = inflateInit2(&u->gzip, ZLIB_GZIP) == Z_OK;
+    if (packing == PACKED_ZSTD)
+        is_good = (u->zstd = ZSTD_createDCtx()) != NULL &&
+                  !ZSTD_isError(ZSTD_DCtx_setParameter(u->zstd, ZSTD_d_windowLogMax, ZSTD_MOST));
+    if (!is_good) fail(EXIT_MEMORY, "no memory to unpack a text");
+    return u;
+}
+
+int64_t unpack_read(Unpack *u, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]) {
+    if (u->is_done || bytes == 0) return 0;
+    if (bytes > INT_MAX) bytes = INT_MAX;
+    switch (u->packing) {
+    case PACKED_GZIP: return read_gzip(u, data, bytes, fault);
+    case PACKED_ZSTD: return read_zstd(u, data, bytes, fault);
+    default: return read_xz(u, data, bytes, fault);
+    }
+}
+
+void unpack_destroy(Unpack *u) {
+    if (!u) return;
+    if (u->packing == PACKED_GZIP) inflateEnd(&u->gzip);
+    if (u->zstd) ZSTD_freeDCtx(u->zstd);
+    if (u->xz) archive_read_free(u->xz);
+    free(u);
+}
+
+/* --- the file as text --------------------------------------------------------------------------------------------- */
 
 /* State of the UTF-8 check within a character. */
 typedef struct {
@@ -47,15 +359,6 @@ struct TextFile {
     Utf8         utf8;
 };
 
-static int fault_is(char *fault, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static int fault_is(char *fault, int exit_code, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, TEXT_FILE_FAULT_CHARS, fmt, args);
-    va_end(args);
-    return exit_code;
-}
-
 /* --- bytes of the file -------------------------------------------------------------------------------------------- */
 
 static int64_t read_file(TextFile *f, char *data, size_t bytes, char *fault) {
@@ -68,7 +371,7 @@ static int64_t read_file(TextFile *f, char *data, size_t bytes, char *fault) {
     ssize_t n;
     do n = read(f->fd, data, bytes);
     while (n < 0 && errno == EINTR);
-    if (n < 0) return -fault_is(fault, EXIT_IO, "cannot be read: %s", io_error_text(errno));
+    if (n < 0) return -FAULT(EXIT_IO, "cannot be read: %s", io_error_text(errno));
     return n;
 }
 
@@ -129,14 +432,6 @@ static void check_utf8(TextFile *f, const char *text, size_t bytes) {
     }
 }
 
-/* Counts the bytes of a character that the end of the text cuts. */
-static void end_utf8(TextFile *f) {
-    if (f->utf8.due == 0) return;
-    if (f->invalid == 0) f->first_invalid = f->at - f->utf8.taken;
-    f->invalid += f->utf8.taken;
-    f->utf8 = (Utf8){0, 0, 0, 0};
-}
-
 static int unit_bytes(TextEncoding e) {
     return e == ENCODING_LATIN1 || e == ENCODING_UTF8 ? 1 : e <= ENCODING_UTF16BE ? 2 : 4;
 }
@@ -177,22 +472,20 @@ static const struct { const char *start; int bytes; TextEncoding encoding; } MAR
 
 static const char *encoding_name(TextEncoding e) { return TEXT_ENCODINGS[e - ENCODING_UTF8]; }
 
-static int begins_with(const TextFile *f, const char *with, size_t bytes, size_t at) {
-    return f->starts >= at + bytes && memcmp(f->start + at, with, bytes) == 0;
+static int begins_with(const char *start, size_t starts, const char *with, size_t bytes, size_t at) {
+    return starts >= at + bytes && memcmp(start + at, with, bytes) == 0;
 }
 
 /* Detects and skips the byte-order mark. A mark of another encoding than the user has given is a fault. */
 static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     f->encoding = asked;
     for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
-        if (!begins_with(f, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
+        if (!begins_with(f->start, f->starts, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
         if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
             continue; /* the mark of UTF-32, which is also UTF-16's mark and then U+0000 */
         if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
-            return fault_is(fault, EXIT_DATA,
-                            "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= out, and "
-                            "the mark decides",
-                            encoding_name(MARKS[i].encoding), encoding_name(asked));
+            return FAULT(EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= "
+                         "out, and the mark decides", encoding_name(MARKS[i].encoding), encoding_name(asked));
         f->encoding = MARKS[i].encoding, f->mark = MARKS[i].bytes;
         break;
     }
@@ -223,7 +516,18 @@ static int64_t common_characters(const TextFile *f, TextEncoding e) {
     return count;
 }
 
-static int64_t invalid_at_start(const TextFile *f);
+/* Returns the number of bytes at the start that are not UTF-8. */
+static int64_t invalid_at_start(const TextFile *f) {
+    int64_t invalid = 0;
+    for (size_t at = 0; at < f->starts;) {
+        size_t left = f->starts - at;
+        int    n = (unsigned char)f->start[at] < 0x80 ? 1 : json_utf8(f->start + at, left);
+        if (n == 0 && left < CARRY && f->starts == TEXT_FILE_START) break; /* cut there */
+        invalid += n == 0;
+        at += n ? (size_t)n : 1;
+    }
+    return invalid;
+}
 
 /* Detects UTF-16 and UTF-32 without a mark, by zero bytes and by which byte order gives common characters. Returns
  * ENCODING_FOUND if it is neither. */
@@ -238,18 +542,6 @@ static TextEncoding unmarked_encoding(const TextFile *f) {
         best = e, most = common;
     }
     return best;
-}
-
-static int64_t invalid_at_start(const TextFile *f) {
-    int64_t invalid = 0;
-    for (size_t at = 0; at < f->starts;) {
-        size_t left = f->starts - at;
-        int    n = (unsigned char)f->start[at] < 0x80 ? 1 : json_utf8(f->start + at, left);
-        if (n == 0 && left < CARRY && f->starts == TEXT_FILE_START) break; /* cut there */
-        invalid += n == 0;
-        at += n ? (size_t)n : 1;
-    }
-    return invalid;
 }
 
 /* Returns the number of a script, roughly: ASCII, Chinese with Japanese, Korean, or a block of 256 characters. */
@@ -284,9 +576,11 @@ TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
 /* --- what is no text ---------------------------------------------------------------------------------------------- */
 
 /* A Python command that converts a table to parquet. */
-#define TO_PARQUET(module, table)                                                                                       \
-    "$ python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' FILE "     \
-    "makes parquet of it"
+#define TO_PARQUET(module, table)                                                                              \
+    "$ python3 -c 'import sys, " module " as a, pyarrow.parquet as p; p.write_table(" table ", \"NEW.parquet\")' " \
+    "FILE makes parquet of it"
+
+#define TAR "a tar archive: $ tar -xf PACKED unpacks it"
 
 /* IF_BINARY: a text could begin with these bytes, so they count only if the start has too many control bytes for a
  * text. */
@@ -307,7 +601,7 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"PK\3\4", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive, or a document, book or weights packed as one: $ unzip FILE unpacks it"},
     {"PK\5\6", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive without files"},
     {"PK\7\x08", 4, 0, ALWAYS, TEXT_OTHER, "a zip archive in parts: $ unzip FILE unpacks it"},
-    {"ustar", 5, 257, ALWAYS, TEXT_OTHER, "a tar archive: $ tar -xf PACKED unpacks it"},
+    {"ustar", 5, 257, ALWAYS, TEXT_OTHER, TAR},
     {"!<arch>\n", 8, 0, ALWAYS, TEXT_OTHER, "an ar archive, a library or a Debian package: $ ar x FILE unpacks it"},
     {"07070", 5, 0, IF_BINARY, TEXT_OTHER, "a cpio archive: $ cpio -i < FILE unpacks it"},
     {"\xc7\x71", 2, 0, ALWAYS, TEXT_OTHER, "a cpio archive: $ cpio -i < FILE unpacks it"},
@@ -398,11 +692,12 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"BIN.TOK\n", 8, 0, IF_BINARY, TEXT_SHARD, "a file of llmq tokens already"},
 };
 
-static int is_control(unsigned char c) { return (c < 32 && !(c >= 9 && c <= 13)) || c == 127; }
-
 void text_count_controls(TextControls *c, const char *text, size_t bytes) {
     int64_t controls = 0;
-    for (size_t i = 0; i < bytes; i++) controls += is_control((unsigned char)text[i]);
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char byte = (unsigned char)text[i];
+        controls += (byte < 32 && !(byte >= 9 && byte <= 13)) || byte == 127;
+    }
     c->all += controls;
     for (size_t i = 0; i < bytes && controls > 0; i++) c->escapes += text[i] == 27, c->backspaces += text[i] == 8;
 }
@@ -410,8 +705,11 @@ void text_count_controls(TextControls *c, const char *text, size_t bytes) {
 int text_is_binary(const TextControls *c, int64_t bytes) { return c->all * 100 > bytes; }
 
 const char *text_controls_cure(const TextControls *c) {
-    if (c->escapes * 2 > c->all) return "text with colours of a terminal (escape characters): $ sed 's/\\x1b\\[[0-9;?]*[A-Za-z]//g' < FILE > NEW takes them away";
-    if (c->backspaces * 2 > c->all) return "text with backspaces, as manual pages have: $ col -bx < FILE > NEW takes them away";
+    if (c->escapes * 2 > c->all)
+        return "text with colours of a terminal (escape characters): $ sed 's/\\x1b\\[[0-9;?]*[A-Za-z]//g' < FILE > "
+            "NEW takes them away";
+    if (c->backspaces * 2 > c->all)
+        return "text with backspaces, as manual pages have: $ col -bx < FILE > NEW takes them away";
     return NULL;
 }
 
@@ -421,35 +719,29 @@ static int is_binary(const char *text, size_t count, TextControls *c) {
     return text_is_binary(c, (int64_t)count);
 }
 
-/* Returns 1 for a tar archive. Those written before 1988 are recognised only by the checksum of the first block. */
-static int is_tar(const TextFile *f) {
+/* Returns what a file is that is recognised by more than a few bytes: a tar archive from before 1988, by the checksum
+ * of its first block, or safetensors, by eight bytes of length and then a header in JSON. NULL if it is neither. */
+static const char *known_by_form(const char *start, size_t starts) {
     unsigned sum = 0, stored = 0;
-    if (f->starts < 512 || f->start[0] == 0) return 0;
-    for (int i = 0; i < 512; i++) sum += i >= 148 && i < 156 ? ' ' : (unsigned char)f->start[i];
-    for (int i = 148; i < 156; i++)
-        if (f->start[i] >= '0' && f->start[i] <= '7') stored = stored * 8 + (unsigned)(f->start[i] - '0');
-    return sum == stored;
+    for (int i = 0; i < 512 && starts >= 512; i++) sum += i >= 148 && i < 156 ? ' ' : (unsigned char)start[i];
+    for (int i = 148; i < 156 && starts >= 512; i++)
+        if (start[i] >= '0' && start[i] <= '7') stored = stored * 8 + (unsigned)(start[i] - '0');
+    if (starts >= 512 && start[0] != 0 && sum == stored) return TAR;
+    return starts >= 10 && start[8] == '{' && memcmp(start + 4, "\0\0\0\0", 4) == 0 ? "weights of a model (safetensors)"
+                                                                                    : NULL;
 }
 
-/* Returns 1 for safetensors: eight bytes of length, then a header in JSON. */
-static int is_safetensors(const TextFile *f) {
-    return f->starts >= 10 && f->start[8] == '{' && memcmp(f->start + 4, "\0\0\0\0", 4) == 0;
-}
-
-const char *text_other_kind(const uint8_t *start, size_t bytes) {
-    TextFile   *f = xcalloc(1, sizeof *f, "the first bytes of a file");
-    const char *what = NULL;
-    f->starts = bytes < sizeof f->start ? bytes : sizeof f->start;
-    memcpy(f->start, start, f->starts);
-    if (is_tar(f)) what = "a tar archive: $ tar -xf PACKED unpacks it";
-    if (is_safetensors(f)) what = "weights of a model (safetensors)";
+const char *text_other_kind(const uint8_t *data, size_t bytes) {
+    const char *start = (const char *)data, *what;
+    size_t      starts = bytes < TEXT_FILE_START ? bytes : TEXT_FILE_START;
+    what = known_by_form(start, starts);
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS && !what; i++) {
         size_t marks = 0; /* zero bytes are common among tokens */
         for (size_t k = 0; k < OTHERS[i].bytes; k++) marks += OTHERS[i].start[k] != 0;
-        if (OTHERS[i].when == ALWAYS && marks >= 4 && begins_with(f, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at))
+        if (OTHERS[i].when == ALWAYS && marks >= 4 &&
+            begins_with(start, starts, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at))
             what = OTHERS[i].what;
     }
-    free(f);
     return what;
 }
 
@@ -460,28 +752,30 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
                        is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK, &controls);
     *what = NULL;
     if (is_wide && f->mark) return TEXT_PLAIN; /* single bytes of wide characters say less than the mark */
-    if (begins_with(f, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
+    if (begins_with(f->start, f->starts, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
     if (shard_is_llmc((const uint8_t *)f->start, f->starts))
         return *what = "a shard of tokens already, or another file of llm.c, not text", TEXT_SHARD;
-    if (is_tar(f)) return *what = "a tar archive: $ tar -xf PACKED unpacks it", TEXT_OTHER;
-    if (is_safetensors(f)) return *what = "weights of a model (safetensors)", TEXT_OTHER;
+    if ((*what = known_by_form(f->start, f->starts))) return TEXT_OTHER;
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
-        if (begins_with(f, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at) &&
+        if (begins_with(f->start, f->starts, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at) &&
             (OTHERS[i].when == ALWAYS || looks_binary) &&
             (OTHERS[i].bytes > 2 || !is_wide)) /* two bytes are a character of UTF-16 */
             return *what = OTHERS[i].what, OTHERS[i].kind;
     if (f->packing != PACKED_NOT && unpack_kind(f->start, f->starts) != PACKED_NOT) {
         static const char *const ONCE[] = {[PACKED_GZIP] = "packed twice: $ gzip -dc < PACKED > NEW unpacks it once",
-                                           [PACKED_ZSTD] = "packed twice: $ zstd -dc --long=31 < PACKED > NEW unpacks it once",
+                                           [PACKED_ZSTD] =
+                                               "packed twice: $ zstd -dc --long=31 < PACKED > NEW unpacks it once",
                                            [PACKED_XZ] = "packed twice: $ xz -dc < PACKED > NEW unpacks it once"};
         return *what = ONCE[f->packing], TEXT_PACKED;
     }
-#define ISO_2022(country) "text in ISO-2022, which is not read: $ iconv -f ISO-2022-" country " -t utf-8 < FILE > NEW makes UTF-8 of it"
+#define ISO_2022(country)                                                                                              \
+    "text in ISO-2022, which is not read: $ iconv -f ISO-2022-" country " -t utf-8 < FILE > NEW makes UTF-8 of it"
     static const struct { const char *escape, *what; } SHIFTS[] = {/* escapes that announce 7-bit characters */
         {"\x1b$B", ISO_2022("JP")}, {"\x1b$@", ISO_2022("JP")}, {"\x1b$)C", ISO_2022("KR")}, {"\x1b$)A", ISO_2022("CN")}};
 #undef ISO_2022
     for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
-        if (memmem(f->start, f->starts, SHIFTS[i].escape, strlen(SHIFTS[i].escape))) return *what = SHIFTS[i].what, TEXT_ENCODED;
+        if (memmem(f->start, f->starts, SHIFTS[i].escape, strlen(SHIFTS[i].escape)))
+            return *what = SHIFTS[i].what, TEXT_ENCODED;
     if (is_wide || !looks_binary) return TEXT_PLAIN;
     *what = text_controls_cure(&controls);
     if (!*what) *what = "binary (over 1 % of its first bytes are control characters)";
@@ -506,13 +800,12 @@ static int open_start(TextFile *f, TextEncoding asked, char *fault) {
     TextEncoding found = kind == TEXT_PLAIN || kind == TEXT_BINARY ? unmarked_encoding(f) : ENCODING_FOUND;
     if (found == ENCODING_FOUND) return 0;
     if (f->is_memory)
-        return fault_is(fault, EXIT_DATA,
-                        "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > NEW makes UTF-8 of it",
-                        found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
-    return fault_is(fault, EXIT_DATA,
-                    "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its bytes as "
-                    "they are)",
-                    found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
+        return FAULT(EXIT_DATA, "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > "
+                     "NEW makes UTF-8 of it", found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
+    return FAULT(EXIT_DATA,
+                 "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its bytes as "
+                 "they are)",
+                 found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
 }
 
 static TextFile *create(void) {
@@ -527,8 +820,8 @@ int text_file_open(TextFile **file, const char *path, IoOpen how, TextEncoding e
     TextFile   *f = create();
     int         exit_code = 0;
     f->fd = io_open(path, how);
-    if (f->fd < 0) exit_code = fault_is(fault, EXIT_DATA, "cannot be read: %s", io_error_text(f->fd));
-    else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) exit_code = fault_is(fault, EXIT_DATA, "is a folder");
+    if (f->fd < 0) exit_code = FAULT(EXIT_DATA, "cannot be read: %s", io_error_text(f->fd));
+    else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) exit_code = FAULT(EXIT_DATA, "is a folder");
     else exit_code = open_start(f, encoding, fault);
     if (exit_code) text_file_close(f), f = NULL;
     *file = f;
@@ -542,10 +835,8 @@ void text_file_close(TextFile *f) {
     free(f);
 }
 
-Packing      text_file_packing(const TextFile *f) { return f->packing; }
-TextEncoding text_file_encoding(const TextFile *f) { return f->encoding; }
-int          text_file_mark(const TextFile *f) { return f->mark; }
-int64_t      text_file_invalid(const TextFile *f, int64_t *first) { return *first = f->first_invalid, f->invalid; }
+TextForm text_file_form(const TextFile *f) { return (TextForm){f->packing, f->encoding, f->mark}; }
+int64_t  text_file_invalid(const TextFile *f, int64_t *first) { return *first = f->first_invalid, f->invalid; }
 
 /* Reads the next unpacked bytes: first those kept in start, then the rest. */
 static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
@@ -563,12 +854,6 @@ static const char *encoding_cure(const TextFile *f) {
                         : "give the encoding it has, encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1";
 }
 
-static int64_t bad_character(const TextFile *f, uint32_t c, char *fault) {
-    const char *what = c > 0x10FFFF ? "not a character" : "half of a surrogate pair";
-    return -fault_is(fault, EXIT_DATA, "is not %s: 0x%0*X at byte %lld is %s; %s", encoding_name(f->encoding),
-                     2 * unit_bytes(f->encoding), c, (long long)f->at, what, encoding_cure(f));
-}
-
 /* Reads the next characters of UTF-16, UTF-32 or Latin-1 as UTF-8. One byte of Latin-1 becomes at most two bytes, and
  * two bytes of UTF-16 at most three. */
 static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) {
@@ -579,18 +864,21 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
         int64_t n = read_next(f, (char *)in + f->carried, room - f->carried, fault);
         if (n < 0) return n;
         if (n == 0 && f->carried > 0)
-            return -fault_is(fault, EXIT_DATA,
-                             "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a whole "
-                             "character; %s",
-                             encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at,
-                             encoding_cure(f));
+            return -FAULT(EXIT_DATA,
+                          "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a whole "
+                          "character; %s",
+                          encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at,
+                          encoding_cure(f));
         if (n == 0) return 0;
         size_t have = f->carried + (size_t)n, at = 0;
         for (int took; at < have; at += (size_t)took) {
             uint32_t c;
             took = decode_one(f->encoding, in + at, have - at, &c);
             if (took == 0) break;
-            if (took < 0) return bad_character(f, c, fault);
+            if (took < 0)
+                return -FAULT(EXIT_DATA, "is not %s: 0x%0*X at byte %lld is %s; %s",
+                              encoding_name(f->encoding), 2 * unit_bytes(f->encoding), c, (long long)f->at,
+                              c > 0x10FFFF ? "not a character" : "half of a surrogate pair", encoding_cure(f));
             if (f->encoding == ENCODING_LATIN1 && c >= 0x80 && c < 0xA0 && f->invalid++ == 0) f->first_invalid = f->at;
             out += (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)data + out);
             f->at += took;
@@ -605,7 +893,11 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
     if (f->encoding != ENCODING_UTF8) return read_decoded(f, data, bytes, fault);
     int64_t n = read_next(f, data, bytes, fault);
     if (n > 0) check_utf8(f, data, (size_t)n), f->at += n;
-    if (n == 0) end_utf8(f);
+    if (n == 0 && f->utf8.due > 0) { /* the end of the text cuts a character */
+        if (f->invalid == 0) f->first_invalid = f->at - f->utf8.taken;
+        f->invalid += f->utf8.taken;
+        f->utf8 = (Utf8){0, 0, 0, 0};
+    }
     return n;
 }
 
@@ -621,7 +913,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     int exit_code = open_start(f, ENCODING_FOUND, fault);
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
     if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller's parser judges binary bytes */
-        exit_code = fault_is(fault, EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
+        exit_code = FAULT(EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
     while (exit_code == 0) {
         if (!clean || room - used < 16) {
             if (clean) room *= 2;
@@ -631,11 +923,11 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
         if (n <= 0) break;
         used += (size_t)n;
         if (used > limit)
-            exit_code =
-                fault_is(fault, EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
+            exit_code = FAULT(EXIT_DATA, "is larger than %zu MiB unpacked, the most that is read", limit >> 20);
     }
     if (n < 0) exit_code = (int)-n;
-    if (exit_code) shell_read_file(fault, TEXT_FILE_FAULT_CHARS, (ShellFile){.path = path, .unpack = unpack_command(f->packing)});
+    if (exit_code)
+        shell_read_file(fault, TEXT_FILE_FAULT_CHARS, (ShellFile){.path = path, .unpack = unpack_command(f->packing)});
     text_file_close(f);
     if (exit_code) return free(clean), exit_code;
     clean[used] = 0;

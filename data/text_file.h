@@ -1,8 +1,8 @@
 /* text_file.h - reads any file as UTF-8 text, or gives the reason why it is not text.
  *
- * Packed files are unpacked (data/unpack.h). A byte-order mark is removed. UTF-16 and UTF-32 with a mark become UTF-8;
- * without one they are refused with the key that reads them, encoding=. Nothing else is changed. Line ends stay. Bytes
- * that are not UTF-8 stay and are counted. */
+ * Packed files are unpacked. A byte-order mark is removed. UTF-16 and UTF-32 with a mark become UTF-8; without one they
+ * are refused with the key that reads them, encoding=. Nothing else is changed. Line ends stay. Bytes that are not
+ * UTF-8 stay and are counted. */
 #ifndef TRAIN_GPT_DATA_TEXT_FILE_H
 #define TRAIN_GPT_DATA_TEXT_FILE_H
 
@@ -10,23 +10,44 @@
 #include <stdint.h>
 
 #include "core/io.h"
-#include "data/unpack.h"
+
+enum { TEXT_FILE_FAULT_CHARS = 1200, TEXT_FILE_START = 65536 };
+
+/* --- the bytes inside a packed file, as a stream ------------------------------------------------------------------ */
+
+/* gzip is unpacked by zlib, zstd by libzstd, xz by libarchive's xz filter. Damage is a fault even where a library
+ * ignores it: a wrong checksum or length, a later member without its header, and bytes after the last member. A file
+ * that ends too early is reported as cut off. */
+typedef enum { PACKED_NOT, PACKED_GZIP, PACKED_ZSTD, PACKED_XZ } Packing;
+
+/* Reads up to `bytes` of the packed file. Returns how many, 0 at its end, or minus the exit code with the reason in
+ * fault. */
+typedef int64_t UnpackSource(void *with, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]);
+
+typedef struct Unpack Unpack;
+
+/* Returns the packing, detected from the first bytes of a file. */
+Packing     unpack_kind(const char *data, size_t bytes);
+const char *unpack_name(Packing packing); /* returns "gzip", ...; "none" for PACKED_NOT */
+const char *unpack_command(Packing packing); /* returns the filter that unpacks it in a shell; NULL for PACKED_NOT */
+/* Creates a stream; source must begin at the first byte of the packed file. `with` is borrowed until unpack_destroy. */
+Unpack     *unpack_create(Packing packing, UnpackSource *source, void *with);
+/* Reads the next unpacked bytes. Returns their number, 0 at the end, or minus the exit code (65, 71, 74) with the
+ * reason in fault. */
+int64_t     unpack_read(Unpack *u, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]);
+void        unpack_destroy(Unpack *u);
+
+/* --- a file as text ----------------------------------------------------------------------------------------------- */
 
 typedef struct TextFile TextFile;
-enum { TEXT_FILE_FAULT_CHARS = UNPACK_FAULT_CHARS, TEXT_FILE_START = 65536 };
 
 /* ENCODING_FOUND: detected. The byte-order mark decides; a text without one is UTF-8. */
 typedef enum {
-    ENCODING_FOUND,
-    ENCODING_UTF8,
-    ENCODING_UTF16LE,
-    ENCODING_UTF16BE,
-    ENCODING_UTF32LE,
-    ENCODING_UTF32BE,
+    ENCODING_FOUND, ENCODING_UTF8, ENCODING_UTF16LE, ENCODING_UTF16BE, ENCODING_UTF32LE, ENCODING_UTF32BE,
     ENCODING_LATIN1
 } TextEncoding;
-extern const char
-    *const TEXT_ENCODINGS[]; /* "utf-8", ...: the values of encoding=, from ENCODING_UTF8 on; ends with NULL */
+/* the values of encoding=, from ENCODING_UTF8 on: "utf-8", ...; ends with NULL */
+extern const char *const TEXT_ENCODINGS[];
 
 typedef enum {
     TEXT_PLAIN,
@@ -40,21 +61,25 @@ typedef enum {
 
 /* Opens path and looks at its start. Returns 0, or an exit code (65 not text, 71, 74) with the reason in fault, worded
  * to follow the name of the file. The path may be a pipe. */
-int text_file_open(TextFile **file, const char *path, IoOpen how, TextEncoding encoding, char fault[TEXT_FILE_FAULT_CHARS]);
+int  text_file_open(TextFile **file, const char *path, IoOpen how, TextEncoding encoding,
+                    char fault[TEXT_FILE_FAULT_CHARS]);
 void text_file_close(TextFile *f);
 
 /* Returns the kind of the file, judged by its first TEXT_FILE_START unpacked bytes. *what is NULL for TEXT_PLAIN and
  * TEXT_PARQUET. For other kinds it says what the file is and what to type, worded to follow "is". */
 TextKind     text_file_kind(const TextFile *f, const char **what);
-/* Returns what a file is whose first bytes are of another program, by at least four bytes that are not zero; else NULL. For
- * tokens without a header, which may begin with any bytes. */
+/* Returns what a file is whose first bytes are of another program, by at least four bytes that are not zero; else NULL.
+ * For tokens without a header, which may begin with any bytes. */
 const char  *text_other_kind(const uint8_t *start, size_t bytes);
 /* Returns the encoding of a text in UTF-16 or UTF-32, with or without a mark, by its first bytes; else ENCODING_FOUND.
  * For tokens without a header: nearly all characters must be of ASCII and one other script, with spaces or stops. */
 TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes);
-Packing      text_file_packing(const TextFile *f);
-TextEncoding text_file_encoding(const TextFile *f); /* never ENCODING_FOUND */
-int          text_file_mark(const TextFile *f);     /* returns the length of its byte-order mark */
+typedef struct {
+    Packing      packing;
+    TextEncoding encoding; /* never ENCODING_FOUND */
+    int          mark;     /* bytes of its byte-order mark */
+} TextForm;
+TextForm     text_file_form(const TextFile *f);
 
 /* Reads the next clean bytes. Returns how many, 0 at the end, or minus the exit code with the reason in fault. `bytes`
  * is at least 8. */
@@ -63,7 +88,8 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
  * file. For Latin-1 it counts 0x80 to 0x9F, where Windows-1252 has letters and Latin-1 has none. */
 int64_t text_file_invalid(const TextFile *f, int64_t *first);
 
-/* Control characters that a text does not hold: all but tab to carriage return. escapes and backspaces are among them. */
+/* Control characters that a text does not hold: all but tab to carriage return. escapes and backspaces are among
+ * them. */
 typedef struct { int64_t all, escapes, backspaces; } TextControls;
 void text_count_controls(TextControls *c, const char *text, size_t bytes); /* adds the control characters of a text */
 /* Returns 1 if over 1 % of the bytes of a text are control characters. */

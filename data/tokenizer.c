@@ -8,6 +8,8 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/json.h"
+#include "core/memory_file.h"
 #include "core/xalloc.h"
 #include "data/tokens_json.h"
 
@@ -32,18 +34,27 @@ static Tokenizer of_file(BpeFile file, int64_t vocab_size) {
 
 int tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]) {
     BpeFile file;
-    int     exit_code = bpe_file_try(path, &file, fault);
+    int     exit_code = bpe_file_read(path, &file, fault);
     if (!exit_code) *t = of_file(file, BPE_MOST_IDS);
     return exit_code;
 }
 
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
-    if (!*path) return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
-    Tokenizer t = of_file(bpe_file_read(path), vocab_size);
+    if (!*path)
+        return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
+    char    fault[BPE_FAULT_CHARS];
+    BpeFile file;
+    int     exit_code = bpe_file_read(path, &file, fault);
+    if (exit_code) fail(exit_code, "%s", fault);
+    for (char *line = file.notes, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        warn("%.*s", (int)(end - line), line);
+        end += *end != 0;
+    }
+    Tokenizer t = of_file(file, vocab_size);
     if (t.kind == TOKENIZER_BPE && bpe_ids(t.file.bpe) > vocab_size)
-        fail(EXIT_CONFIG,
-             "%s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",
-             path, bpe_ids(t.file.bpe) - 1, (long long)vocab_size, bpe_ids(t.file.bpe));
+        fail(EXIT_CONFIG, "%s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has "
+             "room for all", path, bpe_ids(t.file.bpe) - 1, (long long)vocab_size, bpe_ids(t.file.bpe));
     return t;
 }
 
@@ -54,7 +65,8 @@ static int find_tiktoken(const char *folder, char *out, size_t capacity) {
     struct dirent *entry;
     while (d && (entry = readdir(d))) {
         const char *dot = strrchr(entry->d_name, '.');
-        if (dot && strcmp(dot, ".tiktoken") == 0 && strlen(entry->d_name) < sizeof best && (!*best || strcmp(entry->d_name, best) < 0))
+        if (dot && strcmp(dot, ".tiktoken") == 0 && strlen(entry->d_name) < sizeof best &&
+            (!*best || strcmp(entry->d_name, best) < 0))
             strcpy(best, entry->d_name);
     }
     if (d) closedir(d);
@@ -66,7 +78,8 @@ int tokenizer_beside(const char *shard, char *out, size_t capacity) {
     char                     folder[4200];
     for (int is_target = 0; is_target < 2 && tokens_folder(shard, is_target, folder, sizeof folder); is_target++) {
         for (int i = 0; i < 2; i++)
-            if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0) return 1;
+            if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0)
+                return 1;
         if (find_tiktoken(folder, out, capacity)) return 1;
     }
     return 0;
@@ -129,7 +142,8 @@ static Print print_of(const Tokenizer *t) {
         uint64_t    own[2] = {(uint64_t)id, text ? XXH3_64bits(text, bytes) : 0};
         if (text) p.texts = XXH3_64bits_withSeed(own, sizeof own, p.texts);
     }
-    p.added = bpe_added_hash(b, t->file.normal_forms > 0), p.merges = bpe_merges_hash(t->file.bpe), p.pieces = hash_pieces(&t->file);
+    p.added = bpe_added_hash(b, t->file.normal_forms > 0), p.merges = bpe_merges_hash(t->file.bpe),
+    p.pieces = hash_pieces(&t->file);
     return p;
 }
 
@@ -140,7 +154,8 @@ uint64_t tokenizer_fingerprint(const Tokenizer *t) {
 
 /* Returns the first id that has different text in the two, or -1. */
 static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
-    int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0, b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
+    int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0,
+            b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
     if (a_ids > most) most = a_ids;
     if (b_ids > most) most = b_ids;
     for (int32_t id = 0; id < most; id++) {
@@ -170,12 +185,14 @@ static int64_t ids_of(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
 }
 
-void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose, const char *cure) {
+void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
+                            const char *cure) {
     char    path[4200], why[TOKENIZER_WHY_CHARS];
     int64_t ids = tokens_json_vocab_size(file);
     if (tokenizer_beside(file, path, sizeof path)) {
         Tokenizer there = tokenizer_create(path, BPE_MOST_IDS);
-        if (tokenizer_difference(t, &there, why)) fail(EXIT_DATA, "%s is not the tokenizer of %s, %s: %s; %s", name, whose, path, why, cure);
+        if (tokenizer_difference(t, &there, why))
+            fail(EXIT_DATA, "%s is not the tokenizer of %s, %s: %s; %s", name, whose, path, why, cure);
         tokenizer_destroy(&there);
     }
     if (ids_of(t) == 0 || ids == 0 || ids == ids_of(t)) return;
@@ -190,10 +207,9 @@ static void refuse_other_notes(const char *file, const char *other) {
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
     if (ids == 0 || theirs == 0 || ids == theirs) return;
     tokens_json_path(file, notes, sizeof notes), tokens_json_path(other, others, sizeof others);
-    fail(EXIT_DATA,
-         "the data were made with several tokenizers: of %lld ids by %s, of %lld by %s; make the shards of all texts "
-         "with one: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE",
-         (long long)ids, notes, (long long)theirs, others);
+    fail(EXIT_DATA, "the data were made with several tokenizers: of %lld ids by %s, of %lld by %s; make the shards of "
+         "all texts with one: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE", (long long)ids, notes,
+         (long long)theirs, others);
 }
 
 /* Returns 1 if the notes beside all files say that their tokens are bytes. */
@@ -209,12 +225,17 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
     int64_t     from = 0;
     int         is_given = *path != 0;
     const char *cure = is_given ? "leave data.tokenizer empty"
-                                : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT out=FOLDER tokenizer=FOLDER_OR_FILE";
+                                : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT "
+                                  "out=FOLDER tokenizer=FOLDER_OR_FILE";
     for (; !is_given && from < files && !tokenizer_beside(file[from], beside, sizeof beside);) from++;
     if (!is_given && from == files) *beside = 0;
     Tokenizer t = tokenizer_create(is_given ? path : beside, vocab_size);
     if (t.kind == TOKENIZER_IDS && vocab_size > 256 && are_noted_bytes(file, files)) t.kind = TOKENIZER_BYTES;
-    snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *beside ? "" : "a vocabulary of bytes", is_given ? path : beside);
+    snprintf(name, sizeof name, "%s%s",
+             is_given  ? "data.tokenizer: "
+             : *beside ? ""
+                       : "a vocabulary of bytes",
+             is_given ? path : beside);
     for (int64_t i = 0, noted = -1; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
         tokens_json_check(file[i]);
@@ -227,6 +248,162 @@ Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t f
 
 void tokenizer_destroy(Tokenizer *t) {
     if (t->kind == TOKENIZER_BPE) bpe_file_free(&t->file);
+}
+
+/* --- encoding: text in parts -------------------------------------------------------------------------------------- */
+
+static size_t chunk_of(const Cutter *c) { return c->chunk ? c->chunk : ENCODER_CHUNK; }
+
+static void take(Cutter *c, SplitEnd end) {
+    size_t taken = c->bytes ? c->take(c->with, c->text, c->bytes, end) : 0;
+    if (taken < c->bytes) memmove(c->text, c->text + taken, c->bytes - taken);
+    c->bytes -= taken;
+    c->enough = c->bytes <= chunk_of(c) / 2 ? chunk_of(c) : 2 * c->bytes;
+}
+
+void cutter_put(Cutter *c, const char *text, size_t bytes) {
+    if (!c->enough) c->enough = chunk_of(c);
+    for (size_t n; bytes > 0; text += n, bytes -= n) {
+        if (c->enough > ENCODER_LONGEST)
+            fail(EXIT_DATA, "the tokenizer's pattern needs over %d MiB of a document at once. Divide the text into "
+                 "several documents, or use a pattern that ends a piece sooner", ENCODER_LONGEST >> 20);
+        if (c->enough > c->room)
+            c->text = xrealloc(c->text, c->room = c->enough, "the text that a tokenizer's pattern needs at once");
+        n = bytes < c->enough - c->bytes ? bytes : c->enough - c->bytes;
+        memcpy(c->text + c->bytes, text, n);
+        c->bytes += n;
+        if (c->bytes == c->enough) take(c, SPLIT_MORE);
+    }
+}
+
+void cutter_end(Cutter *c) { take(c, SPLIT_END); }
+
+void cutter_free(Cutter *c) {
+    free(c->text);
+    c->text = NULL, c->bytes = c->room = c->enough = 0;
+}
+
+/* --- encoding: ids ------------------------------------------------------------------------------------------------ */
+
+/* The steps are those of Hugging Face tokenizers. Added tokens are found in the text. The text between them is
+ * normalized. Added tokens marked `normalized` are found in that. The rest is split into pieces. */
+
+/* Returns the place for `more` further ids, enlarging the buffer. */
+static int32_t *room_for(Encoder *e, size_t more) {
+    enum { LEAST = 1 << 18 };
+    if (e->count + more > e->room) {
+        if (e->count > 0) e->sink(e->with, e->ids, (int64_t)e->count), e->count = 0;
+        if (more > e->room) {
+            free(e->ids);
+            e->ids = xmalloc(sizeof *e->ids * (e->room = more > LEAST ? more : LEAST), "the tokens of a text");
+        }
+    }
+    return e->ids + e->count;
+}
+
+static void put_piece(void *with, const char *piece, size_t bytes) {
+    Encoder *e = (Encoder *)with;
+    if (bytes > ENCODER_LONGEST_PIECE)
+        fail(EXIT_DATA, "the tokenizer's pattern matches %zu bytes of text as one piece; the limit is %d MiB. Use a "
+             "pattern that ends a piece sooner", bytes, ENCODER_LONGEST_PIECE >> 20);
+    int32_t *ids = room_for(e, bytes);
+    e->count += bpe_encode_piece(e->tokenizer->file.bpe, piece, bytes, ids);
+}
+
+static size_t take_split(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
+    return split_text(e->tokenizer->file.split, text, bytes, end, put_piece, e);
+}
+
+/* Encodes the added tokens of a form as their ids, and the text between them by plain(), which returns the bytes that
+ * it has consumed. */
+static size_t take_between(Encoder *e, BpeForm form, size_t (*plain)(Encoder *, const char *, size_t, SplitEnd),
+                           const char *text, size_t bytes, SplitEnd end) {
+    size_t  at, own, done = 0;
+    int32_t id;
+    while (bpe_next_special(e->tokenizer->file.bpe, form, text + done, bytes - done, end, &at, &own, &id)) {
+        if (form == BPE_VERBATIM) split_place(e->tokenizer->file.split, e->begun + (int64_t)done);
+        if (at > 0 || e->normal.bytes > 0) plain(e, text + done, at, SPLIT_END);
+        *room_for(e, 1) = id, e->count++;
+        done += at + own;
+    }
+    if (end == SPLIT_END) at = bytes - done;
+    if (form == BPE_VERBATIM) split_place(e->tokenizer->file.split, e->begun + (int64_t)done);
+    return done + (at > 0 || e->normal.bytes > 0 ? plain(e, text + done, at, end) : 0);
+}
+
+static size_t take_normal(void *with, const char *text, size_t bytes, SplitEnd end) {
+    return take_between((Encoder *)with, BPE_NORMALIZED, take_split, text, bytes, end);
+}
+
+static int is_ascii(const char *text, size_t bytes) {
+    unsigned char all = 0;
+    for (size_t i = 0; i < bytes; i++) all |= (unsigned char)text[i];
+    return all < 0x80;
+}
+
+/* Normalizes text up to its last ASCII character. No normal form joins an ASCII character with the text before it. */
+static size_t take_plain(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
+    const BpeFile *f = &e->tokenizer->file;
+    size_t         cut = bytes, invalid;
+    if (f->normal_forms == 0) return take_normal(e, text, bytes, end);
+    while (end == SPLIT_MORE && cut > 0 && (unsigned char)text[--cut] >= 0x80) {}
+    if (e->normal.bytes == 0 && is_ascii(text, cut)) return take_normal(e, text, cut, end);
+    e->normal.take = take_normal, e->normal.with = e, e->normal.chunk = e->cutter.chunk;
+    for (size_t at = 0, n, made; at < cut; at += n + invalid) {
+        n = utf8_valid(text + at, cut - at, SPLIT_END, &invalid);
+        char *normal = n ? bpe_file_normalized(f, text + at, n, &made) : NULL;
+        cutter_put(&e->normal, normal ? normal : text + at, normal ? made : invalid);
+        free(normal);
+    }
+    if (end == SPLIT_END) cutter_end(&e->normal);
+    return cut;
+}
+
+static size_t take_text(void *with, const char *text, size_t bytes, SplitEnd end) {
+    Encoder *e = (Encoder *)with;
+    size_t   taken = bytes;
+    if (e->tokenizer->kind == TOKENIZER_BPE) {
+        taken = take_between(e, BPE_VERBATIM, take_plain, text, bytes, end);
+    } else {
+        int32_t *ids = room_for(e, bytes);
+        for (size_t i = 0; i < bytes; i++) ids[i] = (unsigned char)text[i];
+        e->count += bytes;
+    }
+    e->invalid += utf8_invalid(text, taken);
+    e->begun += (int64_t)taken;
+    return taken;
+}
+
+void encoder_put(Encoder *e, const char *text, size_t bytes) {
+    e->cutter.take = take_text, e->cutter.with = e;
+    cutter_put(&e->cutter, text, bytes);
+}
+
+void encoder_end(Encoder *e) {
+    cutter_end(&e->cutter);
+    e->begun = 0;
+    if (e->count > 0) e->sink(e->with, e->ids, (int64_t)e->count), e->count = 0;
+}
+
+void encoder_free(Encoder *e) {
+    cutter_free(&e->cutter), cutter_free(&e->normal);
+    free(e->ids);
+    e->ids = NULL, e->room = e->count = 0;
+}
+
+/* --- encoding: a whole text --------------------------------------------------------------------------------------- */
+
+size_t tokenizer_most(const Tokenizer *t, size_t bytes) {
+    int is_normalized = t->kind == TOKENIZER_BPE && t->file.normal_forms > 0;
+    return is_normalized ? 11 * bytes : bytes; /* UAX #15: NFKC and NFKD take at most 11 times the bytes */
+}
+
+int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids) {
+    Encoder e = {.tokenizer = t, .ids = ids, .room = tokenizer_most(t, bytes)};
+    if (t->kind == TOKENIZER_IDS) return -1;
+    if (bytes > 0) take_text(&e, text, bytes, SPLIT_END);
+    cutter_free(&e.normal);
+    return (int64_t)e.count;
 }
 
 /* --- decoding ----------------------------------------------------------------------------------------------------- */
@@ -262,4 +439,111 @@ int64_t tokenizer_begin(const Tokenizer *t, int32_t *ids) {
     if (t->kind != TOKENIZER_BPE) return 0;
     memcpy(ids, t->file.begin, sizeof *ids * (size_t)t->file.begins);
     return t->file.begins;
+}
+
+/* --- as tokenizer.json -------------------------------------------------------------------------------------------- */
+
+/* Writes the same fields as Hugging Face tokenizers 0.23. */
+
+static void put_json_text(FILE *f, const char *text) {
+    size_t room = json_quote(NULL, 0, text) + 1;
+    char  *quoted = xmalloc(room, "a tokenizer");
+    json_quote(quoted, room, text);
+    fputs(quoted, f);
+    free(quoted);
+}
+
+/* Writes the characters that represent a token's bytes, in quotes. */
+static void put_token(FILE *f, const Bpe *b, int32_t id) {
+    size_t      bytes;
+    const char *text = bpe_bytes(b, id, &bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        char character[4];
+        bpe_character((unsigned char)text[i], character);
+        if (*character == '"' || *character == '\\') fputc('\\', f);
+        fputs(character, f);
+    }
+}
+
+static void put_special(FILE *f, const Bpe *b, int32_t id) {
+    size_t bytes;
+    char   text[256];
+    snprintf(text, sizeof text, "%.*s", (int)(bpe_bytes(b, id, &bytes), bytes < 255 ? bytes : 255),
+             bpe_bytes(b, id, &bytes));
+    put_json_text(f, text);
+}
+
+static void put_model(FILE *f, const Bpe *b) {
+    int32_t *pair, several = 0;
+    int64_t  merges = bpe_merges(b, &pair);
+    fprintf(f,
+            "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+            "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
+            "    \"byte_fallback\": false,\n    \"ignore_merges\": %s,\n    \"vocab\": {",
+            bpe_takes_whole(b) ? "true" : "false");
+    for (int32_t id = 0; id < bpe_ids(b); id++) {
+        size_t bytes;
+        if (!bpe_bytes(b, id, &bytes)) continue;
+        fputs(several++ ? ",\n      " : "\n      ", f);
+        if (bpe_id_is_special(b, id)) put_special(f, b, id);
+        else fputc('"', f), put_token(f, b, id), fputc('"', f);
+        fprintf(f, ": %d", id);
+    }
+    fputs("\n    },\n    \"merges\": [", f);
+    for (int64_t i = 0; i < merges; i++) {
+        fputs(i ? ",\n      \"" : "\n      \"", f);
+        put_token(f, b, pair[2 * i]);
+        fputc(' ', f);
+        put_token(f, b, pair[2 * i + 1]);
+        fputc('"', f);
+    }
+    fputs(merges ? "\n    ]\n  }\n}\n" : "]\n  }\n}\n", f);
+    free(pair);
+}
+
+char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes) {
+    static const char BYTE_LEVEL[] =
+        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}";
+    char *text = NULL;
+    int   several = 0;
+    FILE *f = memory_file_open(&text, bytes);
+    if (!f) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [", f);
+    for (int32_t id = 0; id < bpe_ids(b); id++) {
+        if (!bpe_id_is_special(b, id)) continue;
+        fprintf(f, "%s\n    {\"id\": %d, \"content\": ", several++ ? "," : "", id);
+        put_special(f, b, id);
+        fputs(", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": "
+              "true}", f);
+    }
+    fputs(several ? "\n  ],\n" : "],\n", f);
+    fputs("  \"normalizer\": null,\n  \"pre_tokenizer\": ", f);
+    if (pattern) {
+        fputs("{\"type\": \"Sequence\", \"pretokenizers\": [\n    {\"type\": \"Split\", \"pattern\": {\"Regex\": ", f);
+        put_json_text(f, pattern);
+        fprintf(f, "}, \"behavior\": \"Isolated\", \"invert\": false},\n    %s\n  ]},\n", BYTE_LEVEL);
+    } else {
+        fprintf(f, "%s,\n", BYTE_LEVEL);
+    }
+    fputs("  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+          "\"trim_offsets\": true, \"use_regex\": true},\n",
+          f);
+    put_model(f, b);
+    if (fclose(f) != 0) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    return text;
+}
+
+char *tokenizer_json(const Tokenizer *t, size_t *bytes) {
+    if (t->kind == TOKENIZER_IDS) return NULL;
+    if (t->kind == TOKENIZER_BYTES) {
+        Bpe *b = bpe_create();
+        for (int byte = 0; byte < 256; byte++) bpe_add(b, byte, &(char){(char)byte}, 1);
+        char *text = tokenizer_json_of(b, NULL, bytes);
+        bpe_destroy(b);
+        return text;
+    }
+    if (!t->file.json) return tokenizer_json_of(t->file.bpe, t->file.pattern, bytes);
+    char *copy = xstrdup(t->file.json, "a tokenizer");
+    *bytes = strlen(copy);
+    return copy;
 }

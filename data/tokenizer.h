@@ -43,7 +43,8 @@ int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
 /* Exits with 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the
  * message: name of t, whose (what the file belongs to) and cure (what to type). */
-void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose, const char *cure);
+void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
+                                 const char *cure);
 void      tokenizer_destroy(Tokenizer *t);
 /* Writes the text of one id. */
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
@@ -56,5 +57,61 @@ int32_t   tokenizer_start(const Tokenizer *t);
 /* Writes the ids that the tokenizer puts before each text (post_processor, add_bos_token) into ids [BPE_MOST_BEGIN].
  * Returns how many. They precede prompts and evaluated texts, not the documents of training data. */
 int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
+
+/* --- encoding ----------------------------------------------------------------------------------------------------- */
+
+/* A text is encoded whole or in parts of any size, with the same ids. The encoder keeps back text that the tokenizer
+ * may still join with the next part. */
+
+/* Limits in bytes. ENCODER_LONGEST: text kept back because a pattern must see it whole or matches it as one piece.
+ * ENCODER_LONGEST_PIECE: one piece to encode, which needs 60 times its memory. */
+enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE = 1 << 26 };
+
+/* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 over
+ * ENCODER_LONGEST. */
+typedef struct {
+    /* consumes the part of a text that later text cannot change; returns the bytes consumed; with SPLIT_END, all */
+    size_t (*take)(void *with, const char *text, size_t bytes, SplitEnd end);
+    void    *with;
+    char    *text;               /* owned [room]: text kept back, of `bytes` bytes */
+    size_t   bytes, room;
+    size_t   chunk, enough;      /* bytes at which take() is called first (0: ENCODER_CHUNK), and called next */
+} Cutter;
+void cutter_put(Cutter *c, const char *text, size_t bytes);
+void cutter_end(Cutter *c); /* ends a document */
+void cutter_free(Cutter *c);
+
+typedef struct {
+    const Tokenizer *tokenizer;  /* borrowed; not TOKENIZER_IDS */
+    void           (*sink)(void *with, const int32_t *ids, int64_t count);
+    void            *with;
+    Cutter           cutter;     /* owned: the text as given */
+    Cutter           normal;     /* owned: normalized text, if the tokenizer normalizes it */
+    int32_t         *ids;        /* owned [room]: `count` ids not yet passed to the sink */
+    size_t           room, count;
+    int64_t          begun;      /* bytes of the document that have left `cutter` */
+    int64_t          invalid;    /* bytes so far that are not UTF-8 */
+} Encoder;
+
+void encoder_put(Encoder *e, const char *text, size_t bytes);
+void encoder_end(Encoder *e); /* ends a document */
+void encoder_free(Encoder *e);
+
+/* Returns the largest number of ids that a text of `bytes` bytes can have. */
+size_t  tokenizer_most(const Tokenizer *t, size_t bytes);
+/* Encodes text into ids [tokenizer_most]. Returns their number, -1 if this tokenizer reads no text. Added tokens such
+ * as <|endoftext|> become their ids. Bytes that are not UTF-8 become tokens of bytes. Not for two threads at once. */
+int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids);
+
+/* --- as tokenizer.json -------------------------------------------------------------------------------------------- */
+
+/* Returns the text of a tokenizer.json (byte-level BPE) that Hugging Face tokenizers read, malloc'ed, and its length in
+ * *bytes. A tokenizer that was read from a tokenizer.json gives that file unchanged. TOKENIZER_BYTES gives a vocabulary
+ * of 256, with each byte its own id. TOKENIZER_IDS gives NULL. */
+char *tokenizer_json(const Tokenizer *t, size_t *bytes);
+
+/* Returns the file for a vocabulary and its merges, as tokenizer_json does. pattern splits text into pieces first;
+ * NULL: all text is one piece. */
+char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes);
 
 #endif

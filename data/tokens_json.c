@@ -26,7 +26,7 @@ int tokens_folder(const char *shard, int is_target, char *folder, size_t capacit
     char       *real = is_target && is_link(shard) ? realpath(shard, NULL) : NULL;
     const char *file = is_target ? real : shard, *slash = file ? strrchr(file, '/') : NULL;
     int         bytes = slash ? (int)(slash - file) : 0;
-    int         fits = file && snprintf(folder, capacity, "%.*s", slash ? bytes : 1, slash ? file : ".") < (int)capacity;
+    int fits = file && snprintf(folder, capacity, "%.*s", slash ? bytes : 1, slash ? file : ".") < (int)capacity;
     free(real);
     return fits;
 }
@@ -49,11 +49,12 @@ int tokens_json_is_same(const char *a, const char *b) {
 
 /* Refuses notes that cannot be read: a training on their shards would go on without their checks. */
 NORETURN static void refuse(const char *path, const char *why) {
-    fail(EXIT_DATA, "%s %s: rm %s trains on its shards without checks; or do that, and make them again: ./train_gpt tokenize TEXT out=FOLDER",
-         path, why, shell_word(path).text);
+    fail(EXIT_DATA, "%s %s: rm %s trains on its shards without checks; or do that, and make them again: ./train_gpt "
+         "tokenize TEXT out=FOLDER", path, why, shell_word(path).text);
 }
 
-typedef struct { double vocab_size, train_tokens, val_tokens, bytes, bytes_per_token; } Notes; /* NaN: not in the file */
+/* A number that is not in the file is NaN. */
+typedef struct { double vocab_size, train_tokens, val_tokens, bytes, bytes_per_token; } Notes;
 
 /* Returns the number under a key, NaN if the key is missing. Refuses any other value. */
 static double number_of(const Json *json, const char *path, const char *key, double least, double most, int is_whole) {
@@ -61,7 +62,8 @@ static double number_of(const Json *json, const char *path, const char *key, dou
     char         why[160];
     double       v = member ? member->valuedouble : NAN;
     if (!member || (cJSON_IsNumber(member) && v >= least && v <= most && (!is_whole || v == floor(v)))) return v;
-    snprintf(why, sizeof why, "is damaged: its %s is no %s of at least %g", key, is_whole ? "whole number" : "number", least);
+    snprintf(why, sizeof why, "is damaged: its %s is no %s of at least %g", key, is_whole ? "whole number" : "number",
+             least);
     refuse(path, why);
 }
 
@@ -84,9 +86,11 @@ static int read_notes(const char *shard, Notes *notes) {
         refuse(path, why);
     }
     if (!cJSON_IsObject(json.root)) refuse(path, "is damaged: it is no JSON object");
-    *notes = (Notes){number_of(&json, path, "vocab_size", 1, INT32_MAX, 1), number_of(&json, path, "train_tokens", 0, WHOLE, 1),
-                     number_of(&json, path, "val_tokens", 0, WHOLE, 1), number_of(&json, path, "bytes", 0, WHOLE, 1),
-                     number_of(&json, path, "bytes_per_token", DBL_MIN, 1e9, 0)};
+    *notes = (Notes){.vocab_size = number_of(&json, path, "vocab_size", 1, INT32_MAX, 1),
+                     .train_tokens = number_of(&json, path, "train_tokens", 0, WHOLE, 1),
+                     .val_tokens = number_of(&json, path, "val_tokens", 0, WHOLE, 1),
+                     .bytes = number_of(&json, path, "bytes", 0, WHOLE, 1),
+                     .bytes_per_token = number_of(&json, path, "bytes_per_token", DBL_MIN, 1e9, 0)};
     json_free(&json);
     free(text);
     return 1;
@@ -103,25 +107,11 @@ int64_t tokens_json_vocab_size(const char *shard) {
 }
 
 int tokens_json_counts(const char *shard, int64_t tokens[2]) {
-    static const char *const KEYS[] = {"train_tokens", "val_tokens", "vocab_size", "bytes", "bytes_per_token"};
-    char      path[4200], *text;
-    Json      json;
-    JsonFault fault;
-    int       numbers = 0;
-    tokens_json_path(shard, path, sizeof path);
-    int64_t bytes = io_read_file(path, TOKENS_JSON_BYTES, &text);
-    if (bytes < 0) return 0;
-    if (json_parse(text, (size_t)bytes, TOKENS_JSON_BYTES, &json, &fault)) {
-        for (int i = 0; i < (int)(sizeof KEYS / sizeof *KEYS); i++) {
-            const cJSON *member = json_member(json.root, KEYS[i]);
-            if (!cJSON_IsNumber(member) || !(member->valuedouble >= 0 && member->valuedouble < 0x1p53)) continue;
-            numbers++;
-            if (i < 2) tokens[i] = (int64_t)member->valuedouble;
-        }
-        json_free(&json);
-    }
-    free(text);
-    return numbers == (int)(sizeof KEYS / sizeof *KEYS);
+    Notes n;
+    if (!read_notes(shard, &n) || isnan(n.vocab_size + n.train_tokens + n.val_tokens + n.bytes + n.bytes_per_token))
+        return 0;
+    tokens[0] = (int64_t)n.train_tokens, tokens[1] = (int64_t)n.val_tokens;
+    return 1;
 }
 
 /* Returns the tokens in FOLDER/SPLIT_000000.bin and the files that follow it, -1 if one of them is no llm.c shard. */
@@ -135,9 +125,11 @@ static int64_t tokens_of(const char *notes_path, const char *split) {
         snprintf(path, sizeof path, "%.*s%s_%06d.bin", slash ? (int)(slash - notes_path) + 1 : 0, notes_path, split, i);
         int64_t bytes = io_file_bytes(path);
         if (bytes < 0) return tokens;
-        int fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, sizeof start, 0);
+        int fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ),
+            rc = fd < 0 ? fd : io_pread(fd, start, sizeof start, 0);
         if (fd >= 0) io_close(fd);
-        if (rc < 0 || !shard_is_llmc(start, sizeof start) || shard_parse_header(start, sizeof start, (uint64_t)bytes, 0, &header, fault) < 0)
+        if (rc < 0 || !shard_is_llmc(start, sizeof start) || shard_parse_header(start, sizeof start, (uint64_t)bytes, 0,
+                                                                                &header, fault) < 0)
             return -1;
         tokens += header.tokens;
     }
@@ -153,7 +145,8 @@ void tokens_json_check(const char *shard) {
         double      noted = is_val ? notes.val_tokens : notes.train_tokens;
         int64_t     there = isnan(noted) ? 0 : tokens_of(path, split);
         if (there <= 0 || (double)there == noted) continue;
-        snprintf(why, sizeof why, "says %s_tokens %.0f, and the shards beside it hold %lld", split, noted, (long long)there);
+        snprintf(why, sizeof why, "says %s_tokens %.0f, and the shards beside it hold %lld", split, noted,
+                 (long long)there);
         if ((double)there > noted) refuse(path, why);
         warn("%s %s: some are missing; copy or make them again, unless you left them out", path, why);
     }

@@ -27,7 +27,7 @@ rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
 sources=(comm/{channel,frame,key,tls}.c run/outer/messages.c
          core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
-         data/{blend,bpe,bpe_file,json_line,number_type,parquet,parquet_footer,parquet_page,split,text_file,thrift,unpack}.c
+         data/{blend,bpe,bpe_file,json_line,parquet,split,text_file}.c
          run/config/*.c
          run/checkpoint/{manifest,safetensors}.c run/guard/guard.c
          run/log/metrics_line.c run/text/tasks.c)

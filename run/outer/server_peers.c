@@ -19,7 +19,7 @@ struct PeerMessage {
     MessageKind  kind;
     int64_t      round;
     size_t       bytes;  /* length of text */
-    char         text[]; /* its JSON */
+    char         text[]; /* JSON of the message */
 };
 
 /* --- the list of peers -------------------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "data/encoder.h"
+#include "data/tokenizer.h"
 #include "model/pipeline.h"
 #include "run/config/config.h"
 #include "run/guard/watchdog.h"

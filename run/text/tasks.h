@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#include "data/encoder.h"
+#include "data/tokenizer.h"
 
 typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskKind; /* TASK_OPEN: no question yet */
 

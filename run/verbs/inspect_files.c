@@ -9,7 +9,6 @@
 #include "core/json.h"
 #include "core/json_text.h"
 #include "core/shell_word.h"
-#include "data/number_type.h"
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "run/verbs/inspect.h"

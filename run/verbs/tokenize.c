@@ -23,7 +23,7 @@
 #include "core/terminal.h"
 #include "core/xalloc.h"
 #include "data/documents.h"
-#include "data/encoder.h"
+#include "data/tokenizer.h"
 #include "data/shard.h"
 #include "data/tokens_json.h"
 #include "run/guard/lock.h"

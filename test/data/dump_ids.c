@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "data/encoder.h"
+#include "data/tokenizer.h"
 
 int main(int argc, char **argv) {
     long long bytes;

@@ -1,5 +1,5 @@
 /* test_bpe.c - byte-pair encoding with files made here: ids, round trips, texts in parts, and faults of files. */
-#include "data/encoder.h"
+#include "data/tokenizer.h"
 
 #include "core/error.h"
 #include "core/io.h"

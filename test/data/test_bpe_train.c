@@ -1,6 +1,6 @@
 /* test_bpe_train.c - a learnt vocabulary, compared with an implementation that counts all pairs again for each
  * merge. */
-#include "data/bpe_train.h"
+#include "data/bpe.h"
 
 #include "core/rng.h"
 #include "test/data/files.h"

@@ -7,8 +7,6 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "data/parquet_footer.h"
-#include "data/parquet_page.h"
 #include "test/data/files.h"
 
 /* --- the rule of make_parquet.py ---------------------------------------------------------------------------------- */

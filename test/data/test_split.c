@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "data/encoder.h"
+#include "data/tokenizer.h"
 #include "test/data/files.h"
 
 static Split *split_of(const char *pattern, SplitBehavior behavior, int is_inverted, SplitEngine engine) {

@@ -1,8 +1,7 @@
 /* test_tokenizer.c - bytes to ids and back, and text for a terminal. */
-#include "data/encoder.h"
+#include "data/tokenizer.h"
 
 #include "core/error.h"
-#include "data/tokenizer_json.h"
 #include "test/data/files.h"
 
 static const char *decoded(const Tokenizer *t, const int32_t *ids, int64_t count) {

@@ -14,12 +14,12 @@
 
 #include <cmocka.h>
 
-#include "data/unpack.h"
+#include "data/text_file.h"
 
 typedef struct { const char *data; size_t bytes, step; } Packed; /* step: the most bytes that one read returns */
 typedef struct { char data[1 << 17]; size_t bytes; } Bytes;
 
-static int64_t give(void *with, char *data, size_t bytes, char fault[UNPACK_FAULT_CHARS]) {
+static int64_t give(void *with, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]) {
     Packed *p = (Packed *)with;
     (void)fault;
     size_t n = bytes < p->step ? bytes : p->step;
@@ -30,7 +30,7 @@ static int64_t give(void *with, char *data, size_t bytes, char fault[UNPACK_FAUL
 }
 
 /* Unpacks all of it into out, `step` bytes at a time. Returns 0 or the exit code. */
-static int unpack(const Bytes *in, size_t step, Bytes *out, char fault[UNPACK_FAULT_CHARS]) {
+static int unpack(const Bytes *in, size_t step, Bytes *out, char fault[TEXT_FILE_FAULT_CHARS]) {
     Packed  packed = {in->data, in->bytes, step};
     Unpack *u = unpack_create(unpack_kind(in->data, in->bytes), give, &packed);
     int64_t n;
@@ -78,7 +78,7 @@ static void two_parts(Packing packing, Bytes *out) {
 static Bytes in, out, whole; /* too large for the stack */
 
 static void assert_whole(size_t step, const char *what) {
-    char fault[UNPACK_FAULT_CHARS] = "";
+    char fault[TEXT_FILE_FAULT_CHARS] = "";
     int  exit_code = unpack(&in, step, &out, fault);
     if (exit_code) fail_msg("%s, %zu bytes at a time: exit %d: %s", what, step, exit_code, fault);
     assert_int_equal(out.bytes, sizeof FIRST + sizeof SECOND - 2);
@@ -88,7 +88,7 @@ static void assert_whole(size_t step, const char *what) {
 
 static void assert_fault(int exit_code, const char *phrase) {
     for (size_t step = 1; step < 100; step += 49) {
-        char fault[UNPACK_FAULT_CHARS] = "";
+        char fault[TEXT_FILE_FAULT_CHARS] = "";
         int  found = unpack(&in, step, &out, fault);
         if (found != exit_code || !strstr(fault, phrase))
             fail_msg("exit %d and \"%s\" are due, not %d and: %s", exit_code, phrase, found, fault);
@@ -143,7 +143,7 @@ static void bytes_behind_xz_are_no_cut(void **state) {
     static const char *const BEHIND[] = {"\n", "junk", "eleven more"};
     in.bytes = 0;
     append(&in, XZ_STREAM, sizeof XZ_STREAM - 1);
-    assert_int_equal(unpack(&in, 7, &out, (char[UNPACK_FAULT_CHARS]){0}), 0);
+    assert_int_equal(unpack(&in, 7, &out, (char[TEXT_FILE_FAULT_CHARS]){0}), 0);
     assert_true(out.bytes == 12 && memcmp(out.data, "eleven words", 12) == 0);
     for (size_t i = 0; i < sizeof BEHIND / sizeof *BEHIND; i++) {
         in.bytes = sizeof XZ_STREAM - 1;
@@ -169,7 +169,7 @@ static void damage_is_seen(void **state) {
         if (at >= first + 4 && at < first + 10) continue;
         in = whole;
         in.data[at] ^= 0x21;
-        char fault[UNPACK_FAULT_CHARS] = "";
+        char fault[TEXT_FILE_FAULT_CHARS] = "";
         if (unpack(&in, 50, &out, fault) != EXIT_DATA) fail_msg("no fault with byte %zu changed", at);
     }
     in = whole, in.data[first - 8] ^= 1;
@@ -200,7 +200,7 @@ static void put_window(int log) {
 
 static void windows_are_no_damage(void **state) {
     (void)state;
-    char fault[UNPACK_FAULT_CHARS];
+    char fault[TEXT_FILE_FAULT_CHARS];
     for (int log = 10; log <= 28; log++) {
         put_window(log);
         assert_int_equal(unpack(&in, 100, &out, fault), 0);
