@@ -35,6 +35,7 @@
 #define SIMD_PASS ISA_AVX2
 #define SIMD_BYTES 32
 #define SIMD(name) name##_avx2
+#include "core/simd_ops.h"
 #include SIMD_FILE
 #undef SIMD
 #undef SIMD_BYTES
@@ -48,6 +49,7 @@
 #define SIMD_PASS ISA_BASE
 #define SIMD_BYTES 16
 #define SIMD(name) name##_base
+#include "core/simd_ops.h"
 #include SIMD_FILE
 #undef SIMD
 #undef SIMD_BYTES
