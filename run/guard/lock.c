@@ -146,16 +146,6 @@ static const char *describe(const char *text, char out[512]) {
     return out;
 }
 
-/* Exit 74 if a name in the run folder is no regular file. Links are not followed, and a pipe would block. Files that
- * are replaced whole (config.json, loss.svg) are not checked. */
-static void refuse_foreign(const char *dir, const char *name) {
-    char        path[4200];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        fail(EXIT_IO, "%s %s; remove it, links are not followed here", path, io_error_text(io_kind(st.st_mode)));
-}
-
 static void open_file(RunLock *l) {
     int error = io_mkdirs(l->dir);
     if (error)
@@ -163,8 +153,16 @@ static void open_file(RunLock *l) {
              io_error_text(error));
     if (access(l->dir, W_OK | X_OK) != 0)
         fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, io_error_text(errno));
-    refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl");
-    refuse_foreign(l->dir, "gemm.json"), refuse_foreign(l->dir, "log.txt");
+    /* A name that is no regular file is refused. Links are not followed, and a pipe would block. Files that are
+     * replaced whole (config.json, loss.svg) are not checked. */
+    static const char *const names[] = {"lock", "metrics.jsonl", "gemm.json", "log.txt"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char        path[4200];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", l->dir, names[i]);
+        if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+            fail(EXIT_IO, "%s %s; remove it, links are not followed here", path, io_error_text(io_kind(st.st_mode)));
+    }
     l->fd = io_open(l->path, IO_SHARED);
     if (l->fd < 0)
         fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path,

@@ -90,14 +90,6 @@ static void on_stack_signal(int signal_number) {
     stacks_printed++;
 }
 
-/* Prepares the signal for stacks. The first backtrace() loads a library, which a signal handler must not do. */
-static void prepare_stacks(void) {
-    void *frame[1];
-    backtrace(frame, 1);
-    struct sigaction action = {.sa_handler = on_stack_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
-    set_action(THREAD_STACK_SIGNAL, &action);
-}
-
 static void sleep_ms(double ms) {
     struct timespec t = {(time_t)(ms / 1e3), (long)((ms - 1e3 * (double)(time_t)(ms / 1e3)) * 1e6)};
     nanosleep(&t, NULL);
@@ -130,18 +122,16 @@ static void describe_collective(const Comm *comm, char *out, size_t room) {
 }
 
 /* Names the ranks of this host whose processes are in this state. The ranks of a host have consecutive numbers. A rank
- * that ended the job with an error has printed its own message and is left out. Returns the number of named ranks. */
-static int name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
+ * that ended the job with an error has printed its own message and is left out. */
+static void name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
     const World *world = comm_world(comm);
-    int          named = 0, first = world_rank(world) - world_local_rank(world);
+    int          first = world_rank(world) - world_local_rank(world);
     for (int r = 0; r < world_local_size(world); r++) {
         char place[MESH_TEXT];
         if (world_neighbour(world, r) != state || (state == PROCESS_GONE && signals_reported(r))) continue;
         mesh_place_text(w->mesh, first + r, place);
         report_line("train_gpt: rank %d of %d on %s (%s) %s\n", first + r, comm_size(comm), w->host, place, what);
-        named++;
     }
-    return named;
 }
 
 static NORETURN void end_job(const Watchdog *w, double silent_seconds, double limit_seconds) {
@@ -252,7 +242,10 @@ Watchdog *watchdog_create(double limit_seconds, Launch launch) {
     gethostname(w->host, sizeof w->host - 1);
     w->last_us = now_us();
     w->phase = "the start of MPI";
-    prepare_stacks();
+    void *frame[1];
+    backtrace(frame, 1); /* the first one loads a library, which the handler must not do */
+    struct sigaction action = {.sa_handler = on_stack_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
+    set_action(THREAD_STACK_SIGNAL, &action);
     thread_start(&w->thread, watch, w, "the watchdog");
     return w;
 }
