@@ -342,7 +342,7 @@ void zero_tensors(Stream *s, const Tensor *x, int count);
 void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count);
 /* Adds the sum of x to `sum`, exactly.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in */
 void sum_forward(Stream *s, Tensor sum, Tensor x);
-/* y = y + x. Adds gradients of several micro-batches where their order is fixed (comm/tree.h).
+/* y = y + x. Adds gradients of several micro-batches where their order is fixed (comm/comm.h).
  *   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
 /* Copies columns [from, from+n) of x to columns [to, to+n) of y.   y [R,My] f32 in/out   x [R,Mx] f32 in */
