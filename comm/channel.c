@@ -12,9 +12,8 @@
 
 #include "comm/opening.h"
 #include "comm/socket.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
-#include "core/xalloc.h"
 
 enum { DROPS = 64 /* reads of 64 KiB in a call while the channel ends */, DROP_BYTES = 1 << 16, WAKE_BYTES = 1 << 15 };
 

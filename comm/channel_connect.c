@@ -2,7 +2,7 @@
 #include <poll.h>
 
 #include "comm/socket.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 
 /* Waits until the peer has proven the key or the channel is broken. The channel's own deadline ends the wait. */

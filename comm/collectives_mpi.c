@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 
 static int int_count(int64_t count) {
     if (count > INT_MAX)

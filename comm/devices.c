@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "comm/internal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 enum { ID_CHARS = 64, WARNINGS = 8 };
 

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 
 enum { PIECE_BYTES = 1 << 30 }; /* longest message, because MPI counts with int */
 

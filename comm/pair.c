@@ -1,7 +1,7 @@
 /* pair.c - a message from rank 0 of a pair to rank 1, or of an exchange, on host memory. MPI keeps their order. */
 #ifndef NO_MPI
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 
 enum { PART_BYTES = 1 << 30 }; /* longest message, because MPI counts with int */
 

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 
 int channel_fault_set(ChannelFault *fault, int code, const char *fmt, ...) {

@@ -13,7 +13,7 @@
 
 #include "comm/internal.h"
 #include "core/thread.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 #define ADVICE "the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun"
 

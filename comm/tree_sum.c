@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 
 static int parts_of(int64_t leaves, int ranks) {
     int parts = 0;

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/failpoints.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 void world_expect(Launch launch) {
     if (launch.launched) world_expect_ranks(launch);

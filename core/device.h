@@ -8,9 +8,8 @@
 
 #include <stddef.h>
 
-#include "core/arena.h"
-#include "core/ledger.h"
 #include "core/tensor.h"
+#include "core/ledger.h"
 
 #ifdef __cplusplus
 extern "C" {

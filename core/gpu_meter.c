@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/device.h"
 
 static const double FRESH_MS = 1000; /* NVML itself averages the use over a sixth of a second to one second */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
     return strcmp(a->group, b->group) == 0 && a->flops == b->flops && a->bytes == b->bytes &&

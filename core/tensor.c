@@ -1,7 +1,9 @@
 /* tensor.c - see tensor.h. */
 #include "core/tensor.h"
 
-#include <stdio.h>
+#include <math.h>
+
+#include "core/device.h"
 
 size_t dtype_bytes(DType type) {
     static const size_t bytes[] = {[F32] = 4, [BF16] = 2, [F16] = 2, [I32] = 4, [F64] = 8, [I64] = 8, [E4M3] = 1, [E5M2] = 1};
@@ -79,9 +81,80 @@ void tensor_set(Tensor t, int64_t i, float value) {
     else                     ((uint16_t *)t.data)[i] = f16_from_f32(value);
 }
 
+/* --- the 8-bit types ---------------------------------------------------------------------------------------------- */
+
+static int fraction_bits(DType type) { return type == E4M3 ? 3 : 2; }
+
+float fp8_to_f32(uint8_t code, DType type) {
+    int bits = fraction_bits(type), exponent = (code & 0x7f) >> bits, fraction = code & ((1 << bits) - 1);
+    if (type == E4M3 && (code & 0x7f) == 0x7f) return NAN;
+    if (type == E5M2 && exponent == 31) return fraction ? NAN : code & 0x80 ? -INFINITY : INFINITY;
+    int   is_normal = exponent > 0;
+    float size = ldexpf((float)(fraction + (is_normal << bits)), (is_normal ? exponent - 1 : 0) + fp8_bottom(type) - bits);
+    return code & 0x80 ? -size : size;
+}
+
+uint8_t fp8_from_f32(float x, DType type) {
+    int     bits = fraction_bits(type);
+    uint8_t sign = signbit(x) ? 0x80 : 0;
+    float   size = fabsf(x), largest = fp8_largest(type);
+    if (!isfinite(x)) return sign | 0x7f;
+    if (size > largest) size = largest;
+    int exponent = fp8_bottom(type); /* exponent of subnormals, too */
+    if (size >= fp8_power(exponent)) exponent = ilogbf(size);
+    int steps = (int)rintf(ldexpf(size, bits - exponent)); /* multiples of the last place; a carry goes into the
+                                                            * exponent */
+    return (uint8_t)(sign | (steps + ((exponent - fp8_bottom(type)) << bits)));
+}
+
 void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file, int line) {
     if (t.type == type && t.dims == dims && t.dim[0] == a && t.dim[1] == b && t.dim[2] == c && t.dim[3] == 1) return;
     check_failed(name, file, line, "tensor %s is %s [%lld,%lld,%lld] in %d dimensions, expected %s [%lld,%lld,%lld] in %d", name,
                  dtype_name(t.type), (long long)t.dim[0], (long long)t.dim[1], (long long)t.dim[2], t.dims, dtype_name(type),
                  (long long)a, (long long)b, (long long)c, dims);
+}
+
+/* --- arenas ------------------------------------------------------------------------------------------------------- */
+
+/* Arenas of different names have addresses far apart, so that an op never takes a tensor of one for a tensor of
+ * another. */
+Arena arena_dry(const char *name) {
+    uintptr_t place = 0;
+    for (const char *c = name; *c; c++) place = (place * 31 + (unsigned char)*c) % 4093;
+    return (Arena){name, (char *)((place + 1) << 40), 0, 0, 0, 1, 0};
+}
+
+Arena arena_create(const char *name, size_t capacity_bytes) {
+    return (Arena){name, (char *)device_alloc(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name), 0, 0, capacity_bytes, 0, 0};
+}
+
+Arena arena_create_host(const char *name, size_t capacity_bytes) {
+    return (Arena){name,
+                   (char *)device_alloc_host(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name),
+                   0,
+                   0,
+                   capacity_bytes,
+                   0,
+                   1};
+}
+
+void arena_destroy(Arena *arena) {
+    if (arena->base && arena->is_host) device_free_host(arena->base);
+    else if (arena->base && !arena->is_dry) device_free(arena->base, arena->capacity_bytes ? arena->capacity_bytes : ARENA_ALIGN);
+    arena->base = NULL;
+}
+
+void *arena_take(Arena *arena, size_t bytes) {
+    size_t at = (arena->used_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    arena->used_bytes = at + bytes;
+    if (arena->used_bytes > arena->peak_bytes) arena->peak_bytes = arena->used_bytes;
+    CHECK(arena->is_dry || arena->used_bytes <= arena->capacity_bytes, "arena %s: %zu bytes wanted of %zu", arena->name,
+          arena->used_bytes, arena->capacity_bytes);
+    return arena->base + at;
+}
+
+Tensor arena_tensor(Arena *arena, DType type, int dims, int64_t a, int64_t b, int64_t c) {
+    Tensor t = tensor_of(NULL, type, dims, a, b, c, 1);
+    t.data = arena_take(arena, tensor_bytes(t));
+    return t;
 }

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/json_scan.h"
+#include "core/thread.h"
+#include "core/format.h"
 
 enum { LINE_BYTES = 4096, PRINTED_BYTES = 8192, EARLY_BYTES = 16384, LEAST_COLUMNS = 20, DEFAULT_COLUMNS = 80 };
 static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;
@@ -94,7 +94,7 @@ static size_t mark_bytes(const char *text) {
 /* Returns the bytes of the character that text begins with. Sets *steers to 1 if it is a control character or not
  * UTF-8. */
 static size_t character_bytes(const char *text, int *steers) {
-    size_t        n = (size_t)json_utf8(text, strnlen(text, 4));
+    size_t        n = (size_t)utf8_bytes(text, strnlen(text, 4));
     unsigned char c = (unsigned char)*text;
     *steers = n == 0 || (c < 32 && c != '\n' && c != '\t') || c == 127 || (c == 0xc2 && (unsigned char)text[1] < 0xa0);
     return n ? n : 1;

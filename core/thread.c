@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 static void monotonic_condition(pthread_cond_t *changed) {
     pthread_condattr_t monotonic;

@@ -6,7 +6,6 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 typedef struct { size_t at; uint32_t bytes; int is_there, is_special; } Token;
 typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special; /* the text is pool[at, at + bytes) */

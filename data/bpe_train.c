@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* Bytes of a word. A longer word is counted in slices, so it cannot become a token. */
 enum { LONGEST_WORD = 256 };

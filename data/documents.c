@@ -15,10 +15,9 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_scan.h"
-#include "core/shell_word.h"
+#include "core/json.h"
+#include "core/format.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
 #include "data/json_line.h"
 #include "data/parquet.h"
 
@@ -100,7 +99,7 @@ static char *shown_name(const char *name) {
     int    is_plain = 1;
     size_t length = strlen(name);
     for (size_t at = 0; at < length && is_plain;) {
-        int n = json_utf8(name + at, length - at);
+        int n = utf8_bytes(name + at, length - at);
         is_plain = n > 0 && (unsigned char)name[at] >= 32 && name[at] != 127 &&
                    !(n == 2 && name[at] == '\xc2' && (unsigned char)name[at + 1] < 0xA0);
         at += n > 0 ? (size_t)n : 1;
@@ -872,7 +871,7 @@ static int read_lines(const Documents *d, Stream *stream, const Counted *c, char
 static int64_t invalid_bytes(const char *text, size_t bytes) {
     int64_t invalid = 0;
     for (size_t at = 0; at < bytes;) {
-        int n = (unsigned char)text[at] < 0x80 ? 1 : json_utf8(text + at, bytes - at);
+        int n = (unsigned char)text[at] < 0x80 ? 1 : utf8_bytes(text + at, bytes - at);
         invalid += n == 0;
         at += n ? (size_t)n : 1;
     }

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 /* --- text in parts ------------------------------------------------------------------------------------------------ */
 

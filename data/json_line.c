@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json_scan.h"
-#include "core/shell_word.h"
+#include "core/json.h"
+#include "core/format.h"
 
 enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
@@ -281,7 +281,7 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
 static size_t first_invalid(const char *line, size_t bytes) {
     size_t at = 0;
     while (at < bytes) {
-        int n = (unsigned char)line[at] < 0x80 ? 1 : json_utf8(line + at, bytes - at);
+        int n = (unsigned char)line[at] < 0x80 ? 1 : utf8_bytes(line + at, bytes - at);
         if (n == 0) break;
         at += (size_t)n;
     }

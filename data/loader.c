@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
-#include "core/failpoints.h"
 #include "core/thread.h"
-#include "core/xalloc.h"
+#include "core/failpoints.h"
+#include "core/error.h"
 
 enum { AHEAD = 4 }; /* micro-batches beyond a step: enough to cover a page fault or a slow disk read while it is computed */
 

@@ -10,8 +10,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_scan.h"
-#include "core/xalloc.h"
+#include "core/json.h"
 #include "data/parquet_footer.h"
 #include "data/parquet_page.h"
 

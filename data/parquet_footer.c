@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_scan.h"
-#include "core/xalloc.h"
+#include "core/json.h"
+#include "core/error.h"
 #include "data/parquet_page.h"
 #include "data/thrift.h"
 

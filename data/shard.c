@@ -13,8 +13,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/shell_word.h"
-#include "core/xalloc.h"
+#include "core/format.h"
 #include "data/number_type.h"
 #include "data/text_file.h"
 

@@ -13,7 +13,6 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 /* Published with each vocabulary; sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the tokenizer.json of
  * Qwen/Qwen3-0.6B. */

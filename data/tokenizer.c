@@ -8,7 +8,6 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 #include "data/tokens_json.h"
 
 /* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes nothing else in a text. */

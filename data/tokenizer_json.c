@@ -6,8 +6,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/memory_file.h"
-#include "core/xalloc.h"
+#include "core/io.h"
 
 static void put_json_text(FILE *f, const char *text) {
     size_t room = json_quote(NULL, 0, text) + 1;

@@ -12,7 +12,6 @@
 #include <zstd_errors.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 enum {
     INPUT_BYTES = 1 << 16,

@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "core/xalloc.h"
 #include "model/block.h"
 #include "model/mup.h"
 

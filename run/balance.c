@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 static double slowest_of(const double *per_micro, const int64_t *micro, int datas) {
     double most = 0.0;

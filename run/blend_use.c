@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "core/json_text.h"
+#include "core/json.h"
 
 int blend_use(const Dataset *data, const Config *config, int64_t samples, SourceUse *use) {
     const StringList *train = &config->data.train;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     ExpertShares s = {0};

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 Fp8Steps fp8_steps_create(int64_t n_layer) {
     Fp8Steps f = {.history = fp8_history_create(n_layer)};

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/injection.h"
 
 /* The numbers that the reduction sends. It adds each of them over the ranks. */

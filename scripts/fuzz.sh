@@ -26,7 +26,7 @@ make -s BACKEND=cpu build/cpu/train_gpt || exit 1
 rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
 sources=(comm/{frame,key,opening}.c run/outer/{messages,messages_json,messages_servers,message_text}.c
-         core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
+         core/{device,error,format,io,json,simd,tensor,terminal,thread}.c data/shard.c
          data/{blend,bpe,bpe_file,json_line,number_type,parquet,parquet_footer,parquet_page,split,text_file,thrift,unpack}.c
          run/config/*.c
          run/checkpoint/{manifest,manifest_verify,safetensors,weights_index}.c run/guard/spikes.c

@@ -9,9 +9,8 @@
 #include <sys/stat.h>
 
 #include "core/io.h"
-#include "core/json_file.h"
-#include "core/memory_file.h"
-#include "core/shell_word.h"
+#include "core/json.h"
+#include "core/format.h"
 #include "data/tokens_json.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"

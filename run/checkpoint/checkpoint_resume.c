@@ -11,7 +11,7 @@
 #include <sys/random.h>
 
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/checkpoint_refuse.h"

@@ -14,11 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/io.h"
 #include "core/terminal.h"
-#include "core/thread.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_write.h"
 #include "run/checkpoint/state_copy.h"

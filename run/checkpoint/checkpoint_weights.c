@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
 

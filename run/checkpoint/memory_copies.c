@@ -13,11 +13,10 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/failpoints.h"
 #include "core/io.h"
-#include "core/thread.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/checkpoint/memory_copy.h"
 #include "run/checkpoint/state_copy.h"
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint_refuse.h"
 #include "run/checkpoint/memory_copy.h"
 

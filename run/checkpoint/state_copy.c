@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* Copies the elements of a span to `to`, or the share of this rank if the tensor ranks exchange it. Returns their
  * number. */

@@ -11,9 +11,8 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/shell_word.h"
+#include "core/format.h"
 #include "core/tensor.h"
-#include "core/xalloc.h"
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 

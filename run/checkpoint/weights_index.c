@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/memory_file.h"
-#include "core/xalloc.h"
+#include "core/io.h"
 
 enum { TENSOR_LIMIT = 1 << 17 }; /* most tensors: three times those of the largest models with experts */
 

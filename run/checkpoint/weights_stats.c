@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 enum { PIECE = 1 << 16, PIECES = WEIGHTS_BLOCK / PIECE };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/device.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* --- judging a step ----------------------------------------------------------------------------------------------- */
 

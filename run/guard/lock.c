@@ -11,11 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/io.h"
 #include "core/terminal.h"
-#include "core/thread.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/guard/lock_holder.h"
 #include "run/guard/signals.h"
 

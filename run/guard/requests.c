@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/io.h"
 #include "run/guard/signals.h"
 

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/memory_file.h"
+#include "core/format.h"
+#include "core/io.h"
 #include "run/log/curve.h"
 #include "run/log/svg.h"
 
@@ -33,11 +34,6 @@ typedef struct {
 
 /* --- the points and the ranges ------------------------------------------------------------------------------------ */
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double slot_end(const Curve *c, int i) {
     double last = (double)(c->first_step + (int64_t)(i + 1) * c->stride - 1);
     return last < (double)c->last_step ? last : (double)c->last_step;
@@ -63,7 +59,7 @@ static double settled_step(const Picture *p) { return 0.05 * p->loss.x_high; }
  * the n values in p->sorted. */
 static double without_spikes(const Picture *p, int n, double low, double high) {
     if (n < 8) return high;
-    qsort(p->sorted, (size_t)n, sizeof *p->sorted, ascending);
+    qsort(p->sorted, (size_t)n, sizeof *p->sorted, ascending_doubles);
     double most = p->sorted[n * 98 / 100];
     return fmin(high, most + fmax(most - low, 1e-9 * fabs(most)));
 }

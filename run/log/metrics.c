@@ -8,11 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_scan.h"
-#include "core/xalloc.h"
+#include "core/json.h"
 #include "data/tokens_json.h"
 #include "run/log/curve.h"
 #include "run/log/metrics_line.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/terminal.h"
 #include "data/tokens_json.h"
 
@@ -17,18 +17,6 @@ enum { LINE_BYTES = 512, FIELD_BYTES = 96, FIELDS = 11 };
 Progress progress_start(int64_t steps, int64_t first_step, int64_t last_step, int64_t log_every) {
     return (Progress){.steps = steps, .first_step = first_step, .last_step = last_step,
                       .log_every = log_every > 0 ? log_every : 1};
-}
-
-void progress_duration(char out[32], double ms) {
-    if (!(ms >= 0 && ms < 1e14)) {
-        strcpy(out, "?");
-        return;
-    }
-    long long s = llround(ms / 1e3), m = s / 60, h = m / 60, d = h / 24;
-    if (s < 60) snprintf(out, 32, "%llds", s);
-    else if (m < 60) snprintf(out, 32, "%lldm%02llds", m, s % 60);
-    else if (h < 24) snprintf(out, 32, "%lldh%02lldm", h, m % 60);
-    else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
 }
 
 /* Writes value in exactly `width` columns if possible. It has at most `decimals` digits after the point, and fewer for
@@ -103,11 +91,6 @@ static void add_place(Fields *f, const Progress *p, const char *kind, int64_t st
         part);
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns the median time of the last steps. The first step, which also warms caches and compiles kernels, counts only
  * as long as it is the only one. */
 static double pace_ms(const Progress *p) {
@@ -115,7 +98,7 @@ static double pace_ms(const Progress *p) {
     int64_t left_out = p->seen > 1 && p->seen <= PROGRESS_RECENT, count = p->seen < PROGRESS_RECENT ? p->seen : PROGRESS_RECENT;
     count -= left_out;
     memcpy(sorted, p->recent_ms + left_out, sizeof *sorted * (size_t)count);
-    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    qsort(sorted, (size_t)count, sizeof *sorted, ascending_doubles);
     return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
@@ -155,7 +138,7 @@ void progress_step(Progress *p, const StepMetrics *s) {
     put_fixed(mfu, sizeof mfu, 100 * part, 4, 1);
     put_fixed(memory, sizeof memory, (double)s->memory_bytes / 1073741824.0, 4, 2);
     put_fixed(ms, sizeof ms, s->ms, 4, 1);
-    progress_duration(eta, eta_ms(p, s->step));
+    duration_text(eta, eta_ms(p, s->step));
     add_place(&f, p, "step", s->step);
     add(&f, 0, DIM "loss" PLAIN BOLD " %s" PLAIN, loss);
     add(&f, 3, DIM "lr" PLAIN " %.2e", s->lr);
@@ -178,7 +161,7 @@ void progress_eval(Progress *p, int64_t step, const ProgressEval *e) {
     char   took[32], loss[32], line[LINE_BYTES];
     int    is_best = e->loss < e->best;
     if (e->ms < 9950) snprintf(took, sizeof took, "%.1fs", e->ms / 1e3);
-    else progress_duration(took, e->ms);
+    else duration_text(took, e->ms);
     put_fixed(loss, sizeof loss, e->loss, 6, 4);
     add_place(&f, p, "val", step);
     add(&f, 0, DIM "loss" PLAIN "%s %s" PLAIN, is_best ? BOLD GREEN : BOLD, loss);
@@ -205,7 +188,7 @@ void progress_task(Progress *p, int64_t step, const TaskScores *t) {
 void progress_tasks(Progress *p, int64_t step, double core, double ms) {
     Fields f = {0};
     char   took[32], line[LINE_BYTES];
-    progress_duration(took, ms);
+    duration_text(took, ms);
     add_place(&f, p, "task", step);
     if (!isnan(core)) add(&f, 0, DIM "CORE" PLAIN BOLD " %.4f" PLAIN, core);
     add(&f, 0, "all in %s", took);

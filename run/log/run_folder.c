@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/shell_word.h"
+#include "core/format.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/log/svg.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/json_scan.h"
+#include "core/format.h"
 
 /* --- colours ------------------------------------------------------------------------------------------------------ */
 
@@ -64,7 +64,7 @@ double svg_y(const SvgPanel *p, double y) {
 void svg_text(FILE *out, const char *text) {
     const unsigned char *s = (const unsigned char *)text;
     while (*s) {
-        int follow = json_utf8((const char *)s, strnlen((const char *)s, 4)) - 1;
+        int follow = utf8_bytes((const char *)s, strnlen((const char *)s, 4)) - 1;
         int valid = follow >= 0 && *s >= 0x20 && *s != 0x7f;
         if (!valid) follow = 0;
         if (!valid) fputc('?', out);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 HelloData *hello_data(const Dataset *train) {
     HelloData *data = xcalloc((size_t)train->shards + 1, sizeof *data, "a list of data files");

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/guard/signals.h"
 #include "run/outer/hello_data.h"
 #include "run/outer/round_change.h"

@@ -2,8 +2,8 @@
  * fragments.h, round_copy.h. Between two steps that send or take one, the pump has the link (link_pump.h). */
 #include <stdlib.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/outer/island_state.h"
 #include "run/outer/round_change.h"
 

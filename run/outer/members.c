@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 Members members_create(const Config *c, int64_t round) {
     return (Members){.wait = (OuterWait)c->outer.wait,

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_scan.h"
-#include "core/memory_file.h"
+#include "core/json.h"
+#include "core/io.h"
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/json.h"
 #include "run/outer/messages.h"
 
 /* Writes a message and returns its bytes. A text longer than MESSAGE_TEXT is a bug. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/outer/round_change.h"
 
 /* Floats of the buffers behind x, which lie one after another. */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/signals.h"
 #include "run/outer/server_state.h"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/guard/signals.h"
 #include "run/outer/server_list.h"
 #include "run/outer/server_state.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "run/outer/server_hello.h"
 #include "run/outer/server_state.h"
 

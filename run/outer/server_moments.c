@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "run/outer/server_state.h"
 
 static int takes(const Member *m) { return m->state == MEMBER_TRAINS && m->takes_moments; }

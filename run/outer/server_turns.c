@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/outer/server_state.h"
 
 /* Returns the fragment that has the element at `offset`. */

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/config/schedule.h"
 #include "run/outer/server_state.h"
 

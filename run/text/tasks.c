@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/xalloc.h"
 #include "data/text_file.h"
 
 static const size_t FILE_LIMIT = (size_t)1 << 31;

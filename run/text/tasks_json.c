@@ -16,7 +16,6 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/xalloc.h"
 #include "run/text/tasks.h"
 
 enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* bytes of a line */ };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 static void append(TextBytes *b, const char *bytes, size_t count) {
     if (b->count + count > b->room) {

@@ -7,8 +7,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
-#include "core/json_text.h"
-#include "core/shell_word.h"
+#include "core/format.h"
 #include "data/number_type.h"
 #include "data/shard.h"
 #include "data/text_file.h"

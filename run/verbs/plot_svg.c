@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/memory_file.h"
+#include "core/io.h"
 #include "run/verbs/plot.h"
 #include "run/log/svg.h"
 

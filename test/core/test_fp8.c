@@ -1,5 +1,5 @@
-/* test_fp8.c - the 8-bit types of core/fp8.h: every code, every value between two codes, and scales. */
-#include "core/fp8.h"
+/* test_fp8.c - the 8-bit types of core/tensor.h: every code, every value between two codes, and scales. */
+#include "core/tensor.h"
 
 #include "test/ref/fp8_ops.h"
 #include "test/ref/test.h"

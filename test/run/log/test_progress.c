@@ -1,6 +1,6 @@
 /* test_progress.c - the lines that a person reads: columns stay in place within 120 characters, units, the ETA, and
  * what only a terminal gets. */
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 #include "core/terminal.h"
 #include "run/log/progress.h"
@@ -136,7 +136,7 @@ static void durations(void **state) {
     };
     char text[32];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        progress_duration(text, cases[i].ms);
+        duration_text(text, cases[i].ms);
         assert_string_equal(text, cases[i].text);
     }
 }

@@ -1,6 +1,6 @@
 /* test_shell_word.c - the commands in messages and the file that they read: plain, packed, in another encoding, and
  * standard input. */
-#include "core/shell_word.h"
+#include "core/format.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

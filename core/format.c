@@ -1,9 +1,73 @@
-/* shell_word.c - see shell_word.h. */
-#include "core/shell_word.h"
+/* format.c - see format.h. */
+#include "core/format.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+ShortText bytes_text(double bytes) {
+    ShortText t;
+    if (bytes >= 1024.0 * 1024 * 1024) snprintf(t.text, sizeof t.text, "%.2f GiB", bytes / (1024.0 * 1024 * 1024));
+    else snprintf(t.text, sizeof t.text, "%.1f MiB", bytes / (1024.0 * 1024));
+    return t;
+}
+
+char *number_text(double value, char out[SHOWN_BYTES]) {
+    if (value == floor(value) && fabs(value) <= 0x1p53) {
+        snprintf(out, SHOWN_BYTES, "%.0f", value);
+        return out;
+    }
+    /* From 2^53 on the text has an exponent. Without one it would be an integer, which JSON readers cannot keep (core/json.h). */
+    for (int digits = 1; digits <= 17; digits++) {
+        if (fabs(value) > 0x1p53) snprintf(out, SHOWN_BYTES, "%.*e", digits - 1, value);
+        else snprintf(out, SHOWN_BYTES, "%.*g", digits, value);
+        if (strtod(out, NULL) == value) break;
+    }
+    return out;
+}
+
+char *grouped_text(int64_t n, char out[32]) {
+    char digits[32];
+    int  length = snprintf(digits, sizeof digits, "%lld", (long long)n), used = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && digits[i - 1] != '-' && (length - i) % 3 == 0) out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = '\0';
+    return out;
+}
+
+void duration_text(char out[32], double ms) {
+    if (!(ms >= 0 && ms < 1e14)) {
+        strcpy(out, "?");
+        return;
+    }
+    long long s = llround(ms / 1e3), m = s / 60, h = m / 60, d = h / 24;
+    if (s < 60) snprintf(out, 32, "%llds", s);
+    else if (m < 60) snprintf(out, 32, "%lldm%02llds", m, s % 60);
+    else if (h < 24) snprintf(out, 32, "%lldh%02lldm", h, m % 60);
+    else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
+}
+
+int ascending_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int utf8_bytes(const char *text, size_t bytes) {
+    const unsigned char *t = (const unsigned char *)text;
+    if (bytes == 0)   return 0;
+    if (t[0] < 0x80)  return 1;
+    int length = t[0] >= 0xc2 && t[0] <= 0xdf ? 2 : (t[0] & 0xf0) == 0xe0 ? 3 : t[0] >= 0xf0 && t[0] <= 0xf4 ? 4 : 0;
+    if (length == 0 || (size_t)length > bytes) return 0;
+    for (int i = 1; i < length; i++)
+        if ((t[i] & 0xc0) != 0x80) return 0;
+    /* overlong forms, surrogates, and code points above U+10FFFF (Unicode 15, table 3-7) */
+    if ((t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f)) return 0;
+    if ((t[0] == 0xf0 && t[1] < 0x90) || (t[0] == 0xf4 && t[1] > 0x8f)) return 0;
+    return length;
+}
 
 ShellWord shell_word(const char *word) {
     static const char PLAIN[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
