@@ -13,7 +13,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "data/tokens_json.h"
-#include "run/log/curve.h"
+#include "run/log/picture.h"
 #include "run/log/metrics_line.h"
 #include "run/log/tensorboard.h"
 

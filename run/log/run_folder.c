@@ -14,7 +14,7 @@
 #include "core/format.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/log/svg.h"
+#include "run/log/picture.h"
 
 static int is_same_file(const char *a, const char *b) {
     struct stat x, y;

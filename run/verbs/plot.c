@@ -14,8 +14,7 @@
 #include "core/json.h"
 #include "run/guard/lock.h"
 #include "core/terminal.h"
-#include "run/log/curve.h"
-#include "run/log/svg.h"
+#include "run/log/picture.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 

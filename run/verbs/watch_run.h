@@ -4,7 +4,7 @@
 #ifndef TRAIN_GPT_RUN_VERBS_WATCH_RUN_H
 #define TRAIN_GPT_RUN_VERBS_WATCH_RUN_H
 
-#include "run/log/curve.h"
+#include "run/log/picture.h"
 #include "run/log/metrics_line.h"
 
 enum { WATCH_RECENT = 20, WATCH_TAIL = 64 };
