@@ -23,14 +23,14 @@ fi
 
 # The parsers and the code below them get the fuzzer's counters. Everything else is from the plain build.
 make -s BACKEND=cpu build/cpu/train_gpt || exit 1
-rest=(build/cpu/{model,layers,comm,data,core}.a)
+rest=(build/cpu/run/checkpoint.a build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
 sources=(comm/{frame,key,opening}.c run/outer/{messages,messages_json,messages_servers,message_text}.c
          core/{device,error,format,io,json,simd,tensor,terminal,thread}.c data/shard.c
          data/{blend,bpe,bpe_file,json_line,number_type,parquet,parquet_footer,parquet_page,split,text_file,thrift,unpack}.c
          run/config/*.c
          run/checkpoint/{manifest,manifest_verify,safetensors,weights_index}.c run/guard/spikes.c
-         run/log/metrics_line.c run/text/{tasks,tasks_hellaswag,tasks_json}.c)
+         run/log/run_log.c run/text/{tasks,tasks_hellaswag,tasks_json}.c)
 objects=()
 for source in "${sources[@]}"; do
     object=$out/$(echo "${source%.c}" | tr / _).o

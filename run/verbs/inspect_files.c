@@ -12,7 +12,7 @@
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "run/verbs/inspect.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #include "core/format.h"
 #include "run/config/config_diff.h"
 #include "run/verbs/inspect.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 #include "run/plan/plan_data.h"
 
 enum { NAMED = 3 }; /* data files and checkpoints that are named; others are counted */

@@ -13,7 +13,7 @@
 #include "core/json.h"
 #include "core/version.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 
 /* --- losses, from metrics.jsonl ----------------------------------------------------------------------------------- */
 

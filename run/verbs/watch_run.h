@@ -5,7 +5,7 @@
 #define TRAIN_GPT_RUN_VERBS_WATCH_RUN_H
 
 #include "run/log/picture.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 
 enum { WATCH_RECENT = 20, WATCH_TAIL = 64 };
 
