@@ -104,23 +104,17 @@ void device_describe(char text[256], char fault[256]) {
     count_devices(fault, 256);
 }
 
-/* Returns whether graphs can hold programmatic dependent launches, as since CUDA 12.3. The micro-step is recorded as a
- * graph. */
-static int graphs_hold_early_launches(void) {
+/* Returns whether kernels may be launched early. Programmatic dependent launches need compute capability 9.0, and code
+ * compiled for less does not wait in await_kernels(). The micro-step is recorded as a graph, and graphs can hold such
+ * launches since CUDA 12.3. */
+static int may_launch_early(int architecture) {
     enum { CUDA_12_3 = 12030 };
-    int driver = 0, runtime = 0;
+    const char *asked = getenv("TRAIN_GPT_LAUNCH");
+    int         serial = asked && strcmp(asked, "serial") == 0, driver = 0, runtime = 0;
+    if (asked && !serial && strcmp(asked, "early") != 0) fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    return driver >= CUDA_12_3 && runtime >= CUDA_12_3;
-}
-
-/* Returns whether kernels may be launched early. Programmatic dependent launches need compute capability 9.0, and code
- * compiled for less does not wait in await_kernels(). */
-static int may_launch_early(int architecture) {
-    const char *asked = getenv("TRAIN_GPT_LAUNCH");
-    int         serial = asked && strcmp(asked, "serial") == 0;
-    if (asked && !serial && strcmp(asked, "early") != 0) fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
-    return architecture >= 90 && !serial && graphs_hold_early_launches();
+    return architecture >= 90 && !serial && driver >= CUDA_12_3 && runtime >= CUDA_12_3;
 }
 
 /* Returns the number of multiprocessors that persistent kernels assume. With a small TRAIN_GPT_MULTIPROCESSORS each of

@@ -2,9 +2,12 @@
 #include "core/format.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/error.h"
 
 ShortText bytes_text(double bytes) {
     ShortText t;
@@ -92,14 +95,17 @@ ShellWord shell_word(const char *word) {
     return w;
 }
 
-/* Appends bytes to a text [capacity]. The text never exceeds the capacity. Returns the new length. */
-static size_t append(char *out, size_t capacity, size_t used, const char *text, size_t bytes) {
-    if (used + bytes >= capacity) return capacity;
-    memcpy(out + used, text, bytes);
-    out[used + bytes] = 0;
-    return used + bytes;
+/* A sentence under construction. used is `capacity` once something did not fit. */
+typedef struct { char *text; size_t capacity, used; } Sentence;
+
+static void add(Sentence *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void add(Sentence *s, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    int bytes = vsnprintf(s->text + s->used, s->capacity - s->used, fmt, args);
+    va_end(args);
+    s->used = bytes >= 0 && s->used + (size_t)bytes < s->capacity ? s->used + (size_t)bytes : s->capacity;
 }
-static size_t append_text(char *out, size_t capacity, size_t used, const char *text) { return append(out, capacity, used, text, strlen(text)); }
 
 /* Returns the next placeholder in the sentence that is a separate word, with the space before it. NULL if there is
  * none. */
@@ -116,59 +122,43 @@ static const char *next_place(const char *sentence, size_t *length) {
     return first;
 }
 
-/* Returns the first "$ " in the sentence that begins a command. NULL if there is none. */
-static const char *next_command(const char *sentence) {
-    const char *at = sentence;
-    while ((at = strstr(at, "$ ")) && at > sentence && at[-1] != ' ' && at[-1] != '(') at++;
-    return at;
-}
-
-/* Appends a command, from `command` up to its placeholder at place [length]. */
-static size_t append_command(char *out, size_t capacity, size_t used, const char *command, const char *place, size_t length,
-                             ShellFile file) {
-    int       is_packed = length == strlen(" PACKED"), is_filter = place > command && place[-1] == '<', is_dashed = file.path && file.path[0] == '-';
-    ShellWord word = shell_word(file.path ? file.path : "");
+/* Adds a command, from `command` up to its placeholder at place [length]. */
+static void add_command(Sentence *s, const char *command, const char *place, size_t length, ShellFile file) {
+    int         is_packed = length == strlen(" PACKED"), is_filter = place > command && place[-1] == '<';
     const char *stage[] = {is_packed ? NULL : file.unpack, is_packed ? NULL : file.decode};
-    size_t      bytes = (size_t)(place - command);
+    const char *here = file.path && file.path[0] == '-' ? "./" : "";
+    ShellWord   word = shell_word(file.path ? file.path : "");
+    int         bytes = (int)(place - command), stages = 0;
     if (file.path && !stage[0] && !stage[1]) {
-        used = append(out, capacity, used, command, bytes + 1);
-        if (is_dashed) used = append_text(out, capacity, used, "./");
-        return append_text(out, capacity, used, word.text);
+        add(s, "%.*s%s%s", bytes + 1, command, here, word.text);
+        return;
     }
-    if (!file.path) used = append_text(out, capacity, used, "... | ");
-    for (int i = 0, stages = 0; i < 2; i++) {
+    if (!file.path) add(s, "... | ");
+    for (int i = 0; i < 2; i++) {
         if (!stage[i]) continue;
-        if (stages > 0) used = append_text(out, capacity, used, " | ");
-        used = append_text(out, capacity, used, stage[i]);
-        if (stages++ > 0 || !file.path) continue;
-        used = append_text(out, capacity, used, is_dashed ? " < ./" : " < ");
-        used = append_text(out, capacity, used, word.text);
+        add(s, "%s%s", stages > 0 ? " | " : "", stage[i]);
+        if (stages++ == 0 && file.path) add(s, " < %s%s", here, word.text);
     }
-    if (is_filter) {
-        if (stage[0] || stage[1]) used = append_text(out, capacity, used, " | ");
-        return append(out, capacity, used, command, bytes - strlen(" <"));
-    }
-    used = append_text(out, capacity, used, stage[0] || stage[1] ? " > NEW && " : "cat > NEW && ");
-    used = append(out, capacity, used, command, bytes);
-    return append_text(out, capacity, used, " NEW");
+    if (is_filter) add(s, "%s%.*s", stages > 0 ? " | " : "", bytes - (int)strlen(" <"), command);
+    else           add(s, "%s%.*s NEW", stages > 0 ? " > NEW && " : "cat > NEW && ", bytes, command);
 }
 
 void shell_read_file(char *sentence, size_t capacity, ShellFile file) {
-    size_t      used = 0, length;
-    char       *out = malloc(capacity);
-    const char *at = sentence, *place, *command;
-    if (!out) return;
-    for (out[0] = 0; (place = next_place(at, &length)); at = place + length) {
-        const char *last = NULL;
-        for (const char *next = at; (next = next_command(next)) && next < place; next += 2) last = next;
-        command = last ? last + 2 : NULL;
-        used = append(out, capacity, used, at, (size_t)((last ? last : place) - at));
-        if (command) used = append_command(out, capacity, used, command, place, length, file);
-        else used = append_command(out, capacity, used, place, place, length, (ShellFile){.path = file.path ? file.path : "FILE"});
+    size_t      length;
+    Sentence    s = {malloc(capacity), capacity, 0};
+    const char *at = sentence, *place;
+    if (!s.text) return;
+    for (; (place = next_place(at, &length)); at = place + length) {
+        const char *command = NULL; /* the last "$ " before the placeholder that begins a command */
+        for (const char *next = at; (next = strstr(next, "$ ")) && next < place; next++)
+            if (next == at || next[-1] == ' ' || next[-1] == '(') command = next;
+        add(&s, "%.*s", (int)((command ? command : place) - at), at);
+        if (command) add_command(&s, command + 2, place, length, file);
+        else add_command(&s, place, place, length, (ShellFile){.path = file.path ? file.path : "FILE"});
     }
-    used = append_text(out, capacity, used, at);
-    if (used < capacity) memcpy(sentence, out, used + 1);
-    free(out);
+    add(&s, "%s", at);
+    if (s.used < capacity) memcpy(sentence, s.text, s.used + 1);
+    free(s.text);
 }
 
 void shell_name_file(char *sentence, size_t capacity, const char *path) {

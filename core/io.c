@@ -19,54 +19,28 @@
 #include "core/error.h"
 #include "core/failpoints.h"
 
-/* --- the table of calls ------------------------------------------------------------------------------------------- */
+/* Makes a call and returns its result. If the failpoint `name` lets it fail, sets errno and returns -1 instead. The call
+ * may read the failpoint as f. */
+#define FAILABLE(name, call)                               \
+    __extension__({                                        \
+        Failpoint        f = failpoint(name);              \
+        __typeof__(call) result = (__typeof__(call))-1;    \
+        if (f.error) errno = f.error;                      \
+        else {                                             \
+            result = call;                                 \
+            failpoint_done(f);                             \
+        }                                                  \
+        result;                                            \
+    })
+/* Number of bytes that a read or write of n bytes moves. */
+#define MOVED(n) (f.is_short ? ((n) + 1) / 2 : (n))
 
-#define FAILABLE(type, name, call)                           \
-    do {                                                     \
-        Failpoint f = failpoint(name);                       \
-        if (f.error) return errno = f.error, (type)-1;       \
-        type result = call;                                  \
-        failpoint_done(f);                                   \
-        return result;                                       \
-    } while (0)
-
-static int sys_open(const char *path, int flags, mode_t mode) { FAILABLE(int, "io.open", open(path, flags, mode)); }
-static ssize_t sys_read(int fd, void *p, size_t n) { FAILABLE(ssize_t, "io.read", read(fd, p, f.is_short ? (n + 1) / 2 : n)); }
-static ssize_t sys_pread(int fd, void *p, size_t n, off_t at) {
-    FAILABLE(ssize_t, "io.pread", pread(fd, p, f.is_short ? (n + 1) / 2 : n, at));
-}
-static ssize_t sys_write(int fd, const void *p, size_t n) {
-    FAILABLE(ssize_t, "io.write", write(fd, p, f.is_short ? (n + 1) / 2 : n));
-}
-static ssize_t sys_pwrite(int fd, const void *p, size_t n, off_t at) {
-    FAILABLE(ssize_t, "io.pwrite", pwrite(fd, p, f.is_short ? (n + 1) / 2 : n, at));
-}
-static int sys_writeback(int fd, off_t at, off_t n) {
-    FAILABLE(int, "io.writeback", sync_file_range(fd, at, n, SYNC_FILE_RANGE_WRITE));
-}
-static int sys_ftruncate(int fd, off_t bytes) { FAILABLE(int, "io.ftruncate", ftruncate(fd, bytes)); }
-static int sys_fsync(int fd) { FAILABLE(int, "io.fsync", fsync(fd)); }
-static int sys_rename(const char *from, const char *to) { FAILABLE(int, "io.rename", rename(from, to)); }
-static int sys_link(const char *from, const char *to) { FAILABLE(int, "io.link", link(from, to)); }
-static int sys_unlink(const char *path) { FAILABLE(int, "io.unlink", unlink(path)); }
-static int sys_mkdir(const char *path, mode_t mode) { FAILABLE(int, "io.mkdir", mkdir(path, mode)); }
-static int sys_fallocate(int fd, off_t bytes) { FAILABLE(int, "io.fallocate", fallocate(fd, 0, 0, bytes)); }
-static void *sys_mmap(int fd, size_t bytes) {
-    FAILABLE(void *, "io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
-}
-static int sys_rmdir(const char *path) { FAILABLE(int, "io.rmdir", rmdir(path)); }
-static int sys_close(int fd) {
-    Failpoint f = failpoint("io.close");
-    int       result = close(fd); /* a close that fails has closed the descriptor all the same */
-    failpoint_done(f);
-    return f.error ? errno = f.error, -1 : result;
-}
-
-/* --- the calls of io.h -------------------------------------------------------------------------------------------- */
+/* Makes a call that returns 0 or -1. Returns 0 or -errno. */
+#define STATUS(name, call) (FAILABLE(name, call) < 0 ? -errno : 0)
 
 static int open_retrying(const char *path, int flags, mode_t mode) {
     int fd;
-    do fd = sys_open(path, flags | O_CLOEXEC, mode);
+    do fd = FAILABLE("io.open", open(path, flags | O_CLOEXEC, mode));
     while (fd < 0 && errno == EINTR);
     return fd < 0 ? -errno : fd;
 }
@@ -141,7 +115,7 @@ FILE *io_open_stream(const char *path, IoOpen how) {
 int io_write(int fd, const void *data, size_t bytes) {
     const char *at = data, *end = at + bytes;
     while (at < end) {
-        ssize_t n = sys_write(fd, at, (size_t)(end - at));
+        ssize_t n = FAILABLE("io.write", write(fd, at, MOVED((size_t)(end - at))));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return n < 0 ? -errno : -EIO;
         at += n;
@@ -152,7 +126,7 @@ int io_write(int fd, const void *data, size_t bytes) {
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
     const char *at = data, *end = at + bytes;
     while (at < end) {
-        ssize_t n = sys_pwrite(fd, at, (size_t)(end - at), (off_t)offset);
+        ssize_t n = FAILABLE("io.pwrite", pwrite(fd, at, MOVED((size_t)(end - at)), (off_t)offset));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return n < 0 ? -errno : -EIO;
         at += n;
@@ -162,42 +136,43 @@ int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
 }
 
 void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
-    sys_writeback(fd, (off_t)offset, (off_t)bytes);
+    (void)FAILABLE("io.writeback", sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE));
 }
 
 int io_truncate(int fd, uint64_t bytes) {
     int rc;
-    do rc = sys_ftruncate(fd, (off_t)bytes);
-    while (rc < 0 && errno == EINTR);
-    return rc < 0 ? -errno : 0;
+    do rc = STATUS("io.ftruncate", ftruncate(fd, (off_t)bytes));
+    while (rc == -EINTR);
+    return rc;
 }
 
 int io_fsync(int fd) {
     int rc;
-    do rc = sys_fsync(fd);
-    while (rc < 0 && errno == EINTR);
-    return rc < 0 ? -errno : 0;
+    do rc = STATUS("io.fsync", fsync(fd));
+    while (rc == -EINTR);
+    return rc;
 }
 
-/* Linux has closed the descriptor even when interrupted. A second close could close another thread's descriptor. */
-int io_close(int fd) { return sys_close(fd) < 0 && errno != EINTR ? -errno : 0; }
-
-int io_rename(const char *from, const char *to) { return sys_rename(from, to) < 0 ? -errno : 0; }
-int io_link(const char *from, const char *to) { return sys_link(from, to) < 0 ? -errno : 0; }
-int io_unlink(const char *path) { return sys_unlink(path) < 0 ? -errno : 0; }
-int io_rmdir(const char *path) { return sys_rmdir(path) < 0 ? -errno : 0; }
-
-static int is_folder(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+/* A close that fails, or is interrupted, has closed the descriptor all the same. A second close could close another
+ * thread's descriptor. */
+int io_close(int fd) {
+    Failpoint f = failpoint("io.close");
+    int       rc = close(fd) < 0 && errno != EINTR ? -errno : 0;
+    failpoint_done(f);
+    return f.error && f.error != EINTR ? -f.error : rc;
 }
+
+int io_rename(const char *from, const char *to) { return STATUS("io.rename", rename(from, to)); }
+int io_link(const char *from, const char *to) { return STATUS("io.link", link(from, to)); }
+int io_unlink(const char *path) { return STATUS("io.unlink", unlink(path)); }
+int io_rmdir(const char *path) { return STATUS("io.rmdir", rmdir(path)); }
 
 /* Makes one folder. An existing one is no error, even where mkdir fails with EROFS or EACCES instead of EEXIST. */
 static int make_folder(const char *path) {
-    if (sys_mkdir(path, 0777) == 0) return 0;
-    int error = errno;
-    if (is_folder(path)) return 0;
-    return error == EEXIST ? -ENOTDIR : -error;
+    struct stat st;
+    int         rc = STATUS("io.mkdir", mkdir(path, 0777));
+    if (rc == 0 || (stat(path, &st) == 0 && S_ISDIR(st.st_mode))) return 0;
+    return rc == -EEXIST ? -ENOTDIR : rc;
 }
 
 int io_mkdirs(const char *path) {
@@ -216,8 +191,8 @@ int io_mkdirs(const char *path) {
 
 int io_mkdir_own(const char *path) {
     struct stat st;
-    if (sys_mkdir(path, 0700) == 0) return 0;
-    if (errno != EEXIST) return -errno;
+    int         rc = STATUS("io.mkdir", mkdir(path, 0700));
+    if (rc != -EEXIST) return rc;
     return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() ? 0 : -EPERM;
 }
 
@@ -248,8 +223,8 @@ static int remove_tree(const char *path, int below) {
         free(child);
     }
     closedir(folder);
-    if (rc == 0 && sys_rmdir(path) < 0 && errno != ENOENT) rc = -errno;
-    return rc;
+    if (rc == 0) rc = io_rmdir(path);
+    return rc == -ENOENT ? 0 : rc;
 }
 
 int io_remove_tree(const char *path) { return remove_tree(path, 1); }
@@ -304,9 +279,9 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
 /* Allocates all pages before the map. A page that could not be allocated later would raise SIGBUS. */
 int io_map_new(const char *path, size_t bytes, void **memory) {
     int fd = io_open(path, IO_SHARED), rc = fd < 0 ? fd : io_truncate(fd, 0);
-    while (rc == 0 && sys_fallocate(fd, (off_t)bytes) < 0)
-        if (errno != EINTR) rc = -errno;
-    if (rc == 0 && (*memory = sys_mmap(fd, bytes)) == MAP_FAILED) rc = -errno;
+    while (rc == 0 && (rc = STATUS("io.fallocate", fallocate(fd, 0, 0, (off_t)bytes))) == -EINTR) rc = 0;
+    if (rc == 0) *memory = FAILABLE("io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
+    if (rc == 0 && *memory == MAP_FAILED) rc = -errno;
     if (fd >= 0) io_close(fd);
     return rc;
 }
@@ -318,8 +293,9 @@ void io_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
 static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     size_t have = 0;
     while (have < bytes) {
-        ssize_t n = offset < 0 ? sys_read(fd, data + have, bytes - have)
-                               : sys_pread(fd, data + have, bytes - have, (off_t)(offset + (int64_t)have));
+        size_t  left = bytes - have;
+        ssize_t n = offset < 0 ? FAILABLE("io.read", read(fd, data + have, MOVED(left)))
+                               : FAILABLE("io.pread", pread(fd, data + have, MOVED(left), (off_t)(offset + (int64_t)have)));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return -errno;
         if (n == 0) break;

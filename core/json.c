@@ -521,13 +521,6 @@ cJSON *json_of_others(const char *text, size_t bytes, const char *name, const ch
     return json;
 }
 
-/* Returns the first soft fault that must be reported, or NULL. */
-static const JsonFault *soft_fault(const Json *json, int keeps_numbers) {
-    for (int i = 0; i < json->softs; i++)
-        if (!keeps_numbers || !json->soft[i].is_number) return &json->soft[i];
-    return NULL;
-}
-
 int json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json, char fault[JSON_FILE_FAULT_CHARS]) {
     char     *text;
     JsonFault wrong;
@@ -540,7 +533,9 @@ int json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json
     }
     int is_read = json_parse_all(text, (size_t)bytes, limit, "", json, &wrong);
     free(text);
-    const JsonFault *first = is_read ? soft_fault(json, keeps_numbers) : &wrong;
+    const JsonFault *first = is_read ? NULL : &wrong; /* the first fault that must be reported */
+    for (int i = 0; is_read && i < json->softs && !first; i++)
+        if (!keeps_numbers || !json->soft[i].is_number) first = &json->soft[i];
     if (!first) return 0;
     int at = snprintf(fault, JSON_FILE_FAULT_CHARS, "%s:%d:%d: ", path, first->at.line, first->at.column);
     if (at >= JSON_FILE_FAULT_CHARS) at = 0; /* the path is so long that nothing else fits */

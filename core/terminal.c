@@ -58,12 +58,10 @@ static int is_set(const char *name) {
     return value && *value;
 }
 
-static int is_dumb(void) {
+int terminal_is(FILE *stream) {
     const char *term = getenv("TERM");
-    return term && strcmp(term, "dumb") == 0;
+    return !(term && strcmp(term, "dumb") == 0) && is_shown(stream);
 }
-
-int terminal_is(FILE *stream) { return !is_dumb() && is_shown(stream); }
 
 int terminal_has_colour(FILE *stream) { return !is_set("NO_COLOR") && (is_set("FORCE_COLOR") || terminal_is(stream)); }
 

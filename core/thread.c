@@ -11,14 +11,6 @@
 
 #include "core/error.h"
 
-static void monotonic_condition(pthread_cond_t *changed) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
 static void *run(void *thread) {
     Thread *t = (Thread *)thread;
     t->work(t->ctx);
@@ -32,8 +24,12 @@ static void *run(void *thread) {
 void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *what) {
     static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, THREAD_STACK_SIGNAL};
     sigset_t         blocked, before;
+    pthread_condattr_t monotonic;
     pthread_mutex_init(&t->lock, NULL);
-    monotonic_condition(&t->changed);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     t->stop = t->ended = 0;
     t->work = work;
     t->ctx = ctx;
