@@ -112,31 +112,25 @@ FILE *io_open_stream(const char *path, IoOpen how) {
     return file;
 }
 
-int io_write(int fd, const void *data, size_t bytes) {
-    const char *at = data, *end = at + bytes;
-    while (at < end) {
-        ssize_t n = FAILABLE("io.write", write(fd, at, MOVED((size_t)(end - at))));
+/* Writes all bytes at offset, or at the descriptor's position if offset is negative. */
+static int write_all(int fd, const void *data, size_t bytes, int64_t offset) {
+    for (size_t done = 0; done < bytes;) {
+        const char *at = (const char *)data + done;
+        size_t      left = bytes - done;
+        ssize_t     n = offset < 0 ? FAILABLE("io.write", write(fd, at, MOVED(left)))
+                                   : FAILABLE("io.pwrite", pwrite(fd, at, MOVED(left), (off_t)(offset + (int64_t)done)));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return n < 0 ? -errno : -EIO;
-        at += n;
+        done += (size_t)n;
     }
     return 0;
 }
 
-int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
-    const char *at = data, *end = at + bytes;
-    while (at < end) {
-        ssize_t n = FAILABLE("io.pwrite", pwrite(fd, at, MOVED((size_t)(end - at)), (off_t)offset));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n < 0 ? -errno : -EIO;
-        at += n;
-        offset += (uint64_t)n;
-    }
-    return 0;
-}
+int io_write(int fd, const void *data, size_t bytes) { return write_all(fd, data, bytes, -1); }
+int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) { return write_all(fd, data, bytes, (int64_t)offset); }
 
 void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
-    (void)FAILABLE("io.writeback", sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE));
+    STATUS("io.writeback", sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE));
 }
 
 int io_truncate(int fd, uint64_t bytes) {

@@ -20,10 +20,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LAYOUT_ALIGN = 64 }; /* elements: 128 bytes of bf16, so every piece is aligned for 128-bit accesses and NCCL */
 
 /* How the optimizer treats a row. It applies weight decay to all groups but vectors. */
@@ -44,7 +40,7 @@ typedef struct {            /* one row of the parameter table */
                              * used */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */
     float   init_std;
-    float   rate, muon_rate; /* factors of the optimizer's learning rate, for AdamW and for Muon */
+    float   rate, matrix_rate; /* factors of the learning rate, of updates by element and of updates of whole matrices */
     ParamGroup group;
     size_t  field;          /* offset of the row's Tensor in the view of its bucket (model/params.h) */
     int     bucket;         /* index of the bucket; a bucket's rows are neighbours, except that rows of another bucket
@@ -121,7 +117,4 @@ static inline int layout_parts(const Param *p) { return p->cut == CUT_HEADS ? 3 
 
 const Param *layout_find(const Layout *layout, const char *name); /* NULL if absent */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

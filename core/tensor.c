@@ -124,19 +124,15 @@ Arena arena_dry(const char *name) {
     return (Arena){name, (char *)((place + 1) << 40), 0, 0, 0, 1, 0};
 }
 
-Arena arena_create(const char *name, size_t capacity_bytes) {
-    return (Arena){name, (char *)device_alloc(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name), 0, 0, capacity_bytes, 0, 0};
+/* Allocates at least ARENA_ALIGN bytes, so that an empty arena has an address, too. */
+static Arena create(const char *name, size_t capacity_bytes, int is_host) {
+    size_t bytes = capacity_bytes ? capacity_bytes : ARENA_ALIGN;
+    void  *base = is_host ? device_alloc_host(bytes, name) : device_alloc(bytes, name);
+    return (Arena){name, base, 0, 0, capacity_bytes, 0, is_host};
 }
 
-Arena arena_create_host(const char *name, size_t capacity_bytes) {
-    return (Arena){name,
-                   (char *)device_alloc_host(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name),
-                   0,
-                   0,
-                   capacity_bytes,
-                   0,
-                   1};
-}
+Arena arena_create(const char *name, size_t capacity_bytes) { return create(name, capacity_bytes, 0); }
+Arena arena_create_host(const char *name, size_t capacity_bytes) { return create(name, capacity_bytes, 1); }
 
 void arena_destroy(Arena *arena) {
     if (arena->base && arena->is_host) device_free_host(arena->base);
