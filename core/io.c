@@ -445,20 +445,12 @@ typedef struct {
     int     has_lost;
 } Cookie;
 
-/* Makes sure that the buffer can hold `more` further bytes and the NUL. Returns 0 if memory runs out. */
-static int has_capacity(Cookie *c, size_t more) {
-    size_t need = *c->bytes + more + 1;
-    if (need <= c->room) return 1;
-    char *grown = realloc(*c->text, 2 * need);
-    if (!grown) return 0;
-    *c->text = grown;
-    c->room = 2 * need;
-    return 1;
-}
-
 static ssize_t write_memory(void *cookie, const char *data, size_t bytes) {
     Cookie *c = (Cookie *)cookie;
-    if (c->has_lost || !has_capacity(c, bytes)) return c->has_lost = 1, 0;
+    size_t  need = *c->bytes + bytes + 1; /* with the NUL */
+    char   *grown = c->has_lost || need <= c->room ? NULL : realloc(*c->text, 2 * need);
+    if (grown) *c->text = grown, c->room = 2 * need;
+    if (c->has_lost || need > c->room) return c->has_lost = 1, 0;
     memcpy(*c->text + *c->bytes, data, bytes);
     *c->bytes += bytes;
     (*c->text)[*c->bytes] = 0;

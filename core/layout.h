@@ -115,6 +115,4 @@ static inline int layout_is_of_experts(const Layout *layout, int bucket) { retur
 /* Returns into how many blocks of columns a row of the file is split before each block is cut by itself. */
 static inline int layout_parts(const Param *p) { return p->cut == CUT_HEADS ? 3 : 1; }
 
-const Param *layout_find(const Layout *layout, const char *name); /* NULL if absent */
-
 #endif

@@ -41,9 +41,6 @@ static inline Tensor tensor_of(void *data, DType type, int dims, int64_t a, int6
 }
 static inline Tensor tensor_1d(void *data, DType type, int64_t a) { return tensor_of(data, type, 1, a, 1, 1, 1); }
 static inline Tensor tensor_2d(void *data, DType type, int64_t a, int64_t b) { return tensor_of(data, type, 2, a, b, 1, 1); }
-static inline Tensor tensor_3d(void *data, DType type, int64_t a, int64_t b, int64_t c) {
-    return tensor_of(data, type, 3, a, b, c, 1);
-}
 
 /* Returns the tensor that stands for "not given", where a contract allows that. */
 static inline Tensor tensor_none(void) { return tensor_of(NULL, F32, 0, 0, 0, 0, 0); }
@@ -94,8 +91,6 @@ void  tensor_set(Tensor t, int64_t i, float value);
  * A tensor t is stored as fp8(s t), rounded to nearest, ties to even. A finite number beyond the type's largest becomes
  * the largest; an infinity becomes NaN, and NaN stays NaN, so that a fault stays visible. s is the largest power of two
  * with s amax <= max/2. The half is spare, for a tensor that grows before its scale has followed. */
-float   fp8_to_f32(uint8_t code, DType type);
-uint8_t fp8_from_f32(float x, DType type);
 
 /* Exponents of the largest value, which is 1.75 * 2^top, and of the smallest normal value. */
 HOST_AND_DEVICE static inline int   fp8_top(DType type) { return type == E4M3 ? 8 : 15; }

@@ -52,11 +52,6 @@ static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, io_error_text(status));
 }
 
-static void keep_step(Metrics *m, const MetricsLine *l) {
-    m->last_train = l->step, m->trains++, m->hours = l->hours;
-    curve_train(&m->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
-}
-
 /* Records a round. On a server rounds are points of the curve. On an island they add nothing to its steps. */
 static void keep_round(Metrics *m, int64_t step, int64_t tokens, double loss) {
     m->last_outer = step;
@@ -106,7 +101,10 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         if (!is_ours) continue;
         is_past |= l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train);
         if (is_past) continue;
-        if (l.kind == LINE_TRAIN) keep_step(m, &l);
+        if (l.kind == LINE_TRAIN) {
+            m->last_train = l.step, m->trains++, m->hours = l.hours;
+            curve_train(&m->curve, (CurveStep){l.step, l.tokens, l.loss, l.lr, l.grad_norm});
+        }
         if (l.kind == LINE_OUTER) keep_round(m, l.step, l.tokens, l.loss);
         if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
         if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step; /* skips steps of other islands */

@@ -79,10 +79,6 @@ static int take(MetricsLine *out, const char *key, const char *key_end, const ch
     return 1;
 }
 
-static int is_whole(const MetricsLine *m, int has_loss) {
-    return m->step >= 0 && (m->kind == LINE_EVENT ? m->event[0] != 0 : m->kind == LINE_TASK || has_loss);
-}
-
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
     *out = (MetricsLine){.step = -1, .tokens = -1, .round = -1, .loss = NAN, .lr = NAN, .grad_norm = NAN, .tokens_per_s = NAN,
                          .mfu = NAN, .ms = NAN, .time = NAN, .hours = NAN, .epoch = NAN, .bpb = NAN};
@@ -96,7 +92,10 @@ LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
         const char *value = key_end + 2, *after = value_end(value, end);
         if (!after || !take(out, at + 1, key_end, value, after)) return LINE_OTHER;
         has_loss |= is_text(at + 1, key_end, "loss");
-        if (*after == '}') return after + 1 == end && is_whole(out, has_loss) ? out->kind : LINE_OTHER;
+        if (*after == '}') {
+            int is_whole = out->kind == LINE_EVENT ? out->event[0] != 0 : out->kind == LINE_TASK || has_loss;
+            return after + 1 == end && out->step >= 0 && is_whole ? out->kind : LINE_OTHER;
+        }
         at = after + 1;
     }
 }
