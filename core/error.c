@@ -166,8 +166,8 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
     va_end(args);
     gethostname(host, sizeof host - 1);
     say(stderr, 4,
-        RED "train_gpt: internal error:" PLAIN " %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)", text, file,
-        line, expression, self.rank, self.ranks, host, (long long)self.step);
+        RED "train_gpt: internal error:" PLAIN " %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)", text,
+        file, line, expression, self.rank, self.ranks, host, (long long)self.step);
     fail_silently(EXIT_INTERNAL);
 }
 

@@ -30,7 +30,8 @@ typedef struct {
 static int64_t *count_of(const char *name) {
     for (int i = 0; i < seen.names; i++)
         if (strcmp(seen.count[i].name, name) == 0) return &seen.count[i].calls;
-    CHECK(seen.names < NAMES && strlen(name) < NAME_BYTES, "failpoint %s: more than %d names, or too long", name, NAMES);
+    CHECK(seen.names < NAMES && strlen(name) < NAME_BYTES, "failpoint %s: more than %d names, or too long", name,
+          NAMES);
     strcpy(seen.count[seen.names].name, name);
     return &seen.count[seen.names++].calls;
 }
@@ -92,8 +93,9 @@ static void record(const char *name, int64_t nth, const char *what) {
 
 static Failpoint strike(const char *name, int64_t nth, const char *what) {
     static const struct { const char *name; int value; } ERRORS[] = {
-        {"fail", EIO},     {"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT}, {"EFBIG", EFBIG},   {"EINTR", EINTR},
-        {"EROFS", EROFS},  {"EACCES", EACCES}, {"ENOMEM", ENOMEM}, {"ENOENT", ENOENT}, {"EINVAL", EINVAL},
+        {"fail", EIO},      {"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT},
+        {"EFBIG", EFBIG},   {"EINTR", EINTR},   {"EROFS", EROFS},   {"EACCES", EACCES},
+        {"ENOMEM", ENOMEM}, {"ENOENT", ENOENT}, {"EINVAL", EINVAL},
     };
     Failpoint f = {0, 0, 0, ""};
     record(name, nth, what);

@@ -21,7 +21,8 @@ char *number_text(double value, char out[SHOWN_BYTES]) {
         snprintf(out, SHOWN_BYTES, "%.0f", value);
         return out;
     }
-    /* From 2^53 on the text has an exponent. Without one it would be an integer, which JSON readers cannot keep (core/json.h). */
+    /* From 2^53 on the text has an exponent. Without one it would be an integer, which JSON readers cannot keep
+     * (core/json.h). */
     for (int digits = 1; digits <= 17; digits++) {
         if (fabs(value) > 0x1p53) snprintf(out, SHOWN_BYTES, "%.*e", digits - 1, value);
         else snprintf(out, SHOWN_BYTES, "%.*g", digits, value);

@@ -19,8 +19,8 @@
 #include "core/error.h"
 #include "core/failpoints.h"
 
-/* Makes a call and returns its result. If the failpoint `name` lets it fail, sets errno and returns -1 instead. The call
- * may read the failpoint as f. */
+/* Makes a call and returns its result. If the failpoint `name` lets it fail, sets errno and returns -1 instead. The
+ * call may read the failpoint as f. */
 #define FAILABLE(name, call)                               \
     __extension__({                                        \
         Failpoint        f = failpoint(name);              \
@@ -117,8 +117,9 @@ static int write_all(int fd, const void *data, size_t bytes, int64_t offset) {
     for (size_t done = 0; done < bytes;) {
         const char *at = (const char *)data + done;
         size_t      left = bytes - done;
+        off_t       place = (off_t)(offset + (int64_t)done);
         ssize_t     n = offset < 0 ? FAILABLE("io.write", write(fd, at, MOVED(left)))
-                                   : FAILABLE("io.pwrite", pwrite(fd, at, MOVED(left), (off_t)(offset + (int64_t)done)));
+                                   : FAILABLE("io.pwrite", pwrite(fd, at, MOVED(left), place));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return n < 0 ? -errno : -EIO;
         done += (size_t)n;
@@ -127,7 +128,9 @@ static int write_all(int fd, const void *data, size_t bytes, int64_t offset) {
 }
 
 int io_write(int fd, const void *data, size_t bytes) { return write_all(fd, data, bytes, -1); }
-int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) { return write_all(fd, data, bytes, (int64_t)offset); }
+int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
+    return write_all(fd, data, bytes, (int64_t)offset);
+}
 
 void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
     STATUS("io.writeback", sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE));
@@ -243,7 +246,8 @@ static int open_alone(const char *tmp) {
         if (fd < 0) return fd;
         int is_held = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
         int is_named = fstat(fd, &opened) == 0 && stat(tmp, &named) == 0 && opened.st_ino == named.st_ino;
-        int rc = is_held && pauses == PAUSES ? -EBUSY : !is_held && is_named && opened.st_size > 0 ? io_truncate(fd, 0) : 0;
+        int rc = is_held && pauses == PAUSES ? -EBUSY : 0;
+        if (!is_held && is_named && opened.st_size > 0) rc = io_truncate(fd, 0);
         if (rc == 0 && !is_held && is_named) return fd;
         io_close(fd);
         if (rc < 0) return rc;
@@ -274,7 +278,8 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
 int io_map_new(const char *path, size_t bytes, void **memory) {
     int fd = io_open(path, IO_SHARED), rc = fd < 0 ? fd : io_truncate(fd, 0);
     while (rc == 0 && (rc = STATUS("io.fallocate", fallocate(fd, 0, 0, (off_t)bytes))) == -EINTR) rc = 0;
-    if (rc == 0) *memory = FAILABLE("io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
+    if (rc == 0)
+        *memory = FAILABLE("io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
     if (rc == 0 && *memory == MAP_FAILED) rc = -errno;
     if (fd >= 0) io_close(fd);
     return rc;
@@ -288,8 +293,9 @@ static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     size_t have = 0;
     while (have < bytes) {
         size_t  left = bytes - have;
-        ssize_t n = offset < 0 ? FAILABLE("io.read", read(fd, data + have, MOVED(left)))
-                               : FAILABLE("io.pread", pread(fd, data + have, MOVED(left), (off_t)(offset + (int64_t)have)));
+        ssize_t n = offset < 0
+                        ? FAILABLE("io.read", read(fd, data + have, MOVED(left)))
+                        : FAILABLE("io.pread", pread(fd, data + have, MOVED(left), (off_t)(offset + (int64_t)have)));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return -errno;
         if (n == 0) break;
@@ -303,7 +309,8 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **dat
     int fd = io_open(path, how);
     if (fd < 0) return fd;
     struct stat st;
-    size_t      room = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size + 1 : 4096, have = 0;
+    int         is_sized = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
+    size_t      room = is_sized ? (size_t)st.st_size + 1 : 4096, have = 0;
     char       *text = NULL;
     int64_t     n = 0;
     do { /* reads until the end of the file: a pipe has no size, and a file may grow */
@@ -326,7 +333,9 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **dat
 }
 
 int64_t io_read_file(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, data); }
-int64_t io_read_input(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ_ANY, limit, data); }
+int64_t io_read_input(const char *path, size_t limit, char **data) {
+    return read_whole(path, IO_READ_ANY, limit, data);
+}
 
 int64_t io_read_start(const char *path, size_t limit, char **data) {
     *data = NULL;

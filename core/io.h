@@ -1,4 +1,5 @@
-/* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls. And a FILE in memory.
+/* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls. And files in
+ * memory.
  *
  * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued
  * here; SIGXFSZ is the caller's to ignore. A test can make the n-th call fail: core/failpoints.h.

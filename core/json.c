@@ -1,5 +1,5 @@
-/* json.c - see json.h: the strict pass over the bytes, the tree behind it, look-ups that are exact, quoting, and text for
- * messages.
+/* json.c - see json.h: the strict pass over the bytes, the tree behind it, look-ups that are exact, quoting, and text
+ * for messages.
  *
  * The strict pass is a recursive descent that builds nothing but the list of places. Every scan_ function starts at
  * s->at. It moves s->at behind its text and returns 1, or sets s->fault and returns 0. Only white space can hold a line
@@ -135,7 +135,8 @@ static int scan_unicode_escape(Scanner *s, int decode) {
     if (code >= 0xd800 && code <= 0xdbff) {
         int low = hex4(s, s->at + 6);
         if (low < 0xdc00 || low > 0xdfff)
-            return fault_at(s, s->at, "\\u%04x is the first half of a surrogate pair without the second", (unsigned)code);
+            return fault_at(s, s->at, "\\u%04x is the first half of a surrogate pair without the second",
+                            (unsigned)code);
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
         length = 12;
     }
@@ -153,7 +154,9 @@ static int scan_escape(Scanner *s, int decode) {
     int c = byte_at(s, s->at + 1);
     if (c == 'u') return scan_unicode_escape(s, decode);
     const char *name = c > 0 ? strchr(names, c) : NULL;
-    if (!name) return fault_at(s, s->at, "unknown escape; JSON has \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four digits");
+    if (!name)
+        return fault_at(s, s->at,
+                        "unknown escape; JSON has \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four digits");
     if (!put(s, decode, &means[name - names], 1)) return 0;
     s->at += 2;
     return 1;
@@ -255,7 +258,8 @@ static int check_number(Scanner *s, size_t start, size_t length, int integer, in
         fault_at(s, start, "%sthe integer %s is beyond 2^53 = 9007199254740992 and cannot be kept exactly",
                  named(s, name), literal);
     else if (!is_exact(literal, value))
-        fault_at(s, start, "%sthe number %s cannot be kept exactly; it would be read as %.0f", named(s, name), literal, value);
+        fault_at(s, start, "%sthe number %s cannot be kept exactly; it would be read as %.0f", named(s, name), literal,
+                 value);
     else
         return 1;
     if (self >= 0) s->json->entry[self].faulty = 1;
@@ -299,17 +303,19 @@ static int scan_word(Scanner *s) {
     if (!strcmp(word, "true") || !strcmp(word, "false") || !strcmp(word, "null")) return 1;
     if (!strcmp(word, "NaN") || !strcmp(word, "Infinity") || !strcmp(word, "nan") || !strcmp(word, "inf"))
         return fault_at(s, start, "%s is no JSON number; numbers are finite", word);
-    if (!strcmp(word, "True") || !strcmp(word, "TRUE"))   return fault_at(s, start, "unknown word %s; write true", word);
-    if (!strcmp(word, "False") || !strcmp(word, "FALSE")) return fault_at(s, start, "unknown word %s; write false", word);
-    if (!strcmp(word, "None") || !strcmp(word, "NULL"))   return fault_at(s, start, "unknown word %s; write null", word);
+    if (!strcmp(word, "True") || !strcmp(word, "TRUE")) return fault_at(s, start, "unknown word %s; write true", word);
+    if (!strcmp(word, "False") || !strcmp(word, "FALSE"))
+        return fault_at(s, start, "unknown word %s; write false", word);
+    if (!strcmp(word, "None") || !strcmp(word, "NULL")) return fault_at(s, start, "unknown word %s; write null", word);
     return fault_at(s, start, "unknown word %s%s; text stands in double quotes", word, length > 24 ? "..." : "");
 }
 
 static int fault_expected(Scanner *s, const char *expected) {
     char text[24];
     int  c = peek(s);
-    if (c == '\'')             return fault_at(s, s->at, "expected %s, found ' (text stands in double quotes)", expected);
-    if (c == '/' || c == '#')  return fault_at(s, s->at, "expected %s, found %s (JSON has no comments)", expected, found(s, text));
+    if (c == '\'') return fault_at(s, s->at, "expected %s, found ' (text stands in double quotes)", expected);
+    if (c == '/' || c == '#')
+        return fault_at(s, s->at, "expected %s, found %s (JSON has no comments)", expected, found(s, text));
     return fault_at(s, s->at, "expected %s, found %s", expected, found(s, text));
 }
 
@@ -419,7 +425,8 @@ static int check_duplicates(Scanner *s) {
     Sibling   *list = xmalloc(sizeof *list * (size_t)(s->json->entries + 1), "reading JSON");
     int        count = 0, again = -1, before = -1;
     for (int i = 0; i < s->json->entries; i++)
-        if (s->link[i].name_at >= 0) list[count++] = (Sibling){s->link[i].parent, i, entry[i].path + s->link[i].name_at};
+        if (s->link[i].name_at >= 0)
+            list[count++] = (Sibling){s->link[i].parent, i, entry[i].path + s->link[i].name_at};
     qsort(list, (size_t)count, sizeof *list, compare_siblings);
     for (int i = 1, first = 0; i < count; i++) {
         if (list[i].parent != list[first].parent || strcmp(list[i].name, list[first].name)) {
@@ -528,7 +535,8 @@ int json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json
     if (bytes < 0) {
         snprintf(fault, JSON_FILE_FAULT_CHARS, "%s cannot be read: %s", path, io_error_text((int)bytes));
         if (bytes == -ENOENT) return -ENOENT;
-        int is_other = bytes <= -IO_IS_FIFO || bytes == -EFBIG || bytes == -EISDIR || bytes == -ENOTDIR || bytes == -ELOOP;
+        int is_other =
+            bytes <= -IO_IS_FIFO || bytes == -EFBIG || bytes == -EISDIR || bytes == -ENOTDIR || bytes == -ELOOP;
         return bytes == -ENOMEM ? EXIT_MEMORY : is_other ? EXIT_DATA : EXIT_IO;
     }
     int is_read = json_parse_all(text, (size_t)bytes, limit, "", json, &wrong);

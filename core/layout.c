@@ -10,7 +10,9 @@ static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1)
 
 /* How ranks share the experts: each rank has `each` of them, in order of rank. */
 typedef struct { int ranks, rank, each; } ExpertShare;
-static int is_elsewhere(ExpertShare of, const Param *p) { return of.ranks > 1 && p->expert && (p->expert - 1) / of.each != of.rank; }
+static int is_elsewhere(ExpertShare of, const Param *p) {
+    return of.ranks > 1 && p->expert && (p->expert - 1) / of.each != of.rank;
+}
 
 static ExpertShare share_of(const Layout *l, LayoutPlace place) {
     int experts = 0;

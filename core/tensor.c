@@ -4,7 +4,8 @@
 #include "core/device.h"
 
 size_t dtype_bytes(DType type) {
-    static const size_t bytes[] = {[F32] = 4, [BF16] = 2, [F16] = 2, [I32] = 4, [F64] = 8, [I64] = 8, [E4M3] = 1, [E5M2] = 1};
+    static const size_t bytes[] =
+        {[F32] = 4, [BF16] = 2, [F16] = 2, [I32] = 4, [F64] = 8, [I64] = 8, [E4M3] = 1, [E5M2] = 1};
     return bytes[type];
 }
 
@@ -28,8 +29,8 @@ Tensor tensor_rows(Tensor t, int64_t first, int64_t rows) {
 }
 
 Tensor tensor_slice(Tensor t, int64_t first, int64_t elems) {
-    CHECK(first >= 0 && elems >= 0 && first + elems <= tensor_elems(t), "elements [%lld, %lld) of %lld", (long long)first,
-          (long long)(first + elems), (long long)tensor_elems(t));
+    CHECK(first >= 0 && elems >= 0 && first + elems <= tensor_elems(t), "elements [%lld, %lld) of %lld",
+          (long long)first, (long long)(first + elems), (long long)tensor_elems(t));
     t = tensor_advance(t, first);
     return tensor_1d(t.data, t.type, elems);
 }
@@ -79,11 +80,13 @@ void tensor_set(Tensor t, int64_t i, float value) {
     else                     ((uint16_t *)t.data)[i] = f16_from_f32(value);
 }
 
-void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file, int line) {
+void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file,
+                   int line) {
     if (t.type == type && t.dims == dims && t.dim[0] == a && t.dim[1] == b && t.dim[2] == c && t.dim[3] == 1) return;
-    check_failed(name, file, line, "tensor %s is %s [%lld,%lld,%lld] in %d dimensions, expected %s [%lld,%lld,%lld] in %d", name,
-                 dtype_name(t.type), (long long)t.dim[0], (long long)t.dim[1], (long long)t.dim[2], t.dims, dtype_name(type),
-                 (long long)a, (long long)b, (long long)c, dims);
+    check_failed(name, file, line,
+                 "tensor %s is %s [%lld,%lld,%lld] in %d dimensions, expected %s [%lld,%lld,%lld] in %d", name,
+                 dtype_name(t.type), (long long)t.dim[0], (long long)t.dim[1], (long long)t.dim[2], t.dims,
+                 dtype_name(type), (long long)a, (long long)b, (long long)c, dims);
 }
 
 /* --- arenas ------------------------------------------------------------------------------------------------------- */
@@ -108,7 +111,8 @@ Arena arena_create_host(const char *name, size_t capacity_bytes) { return create
 
 void arena_destroy(Arena *arena) {
     if (arena->base && arena->is_host) device_free_host(arena->base);
-    else if (arena->base && !arena->is_dry) device_free(arena->base, arena->capacity_bytes ? arena->capacity_bytes : ARENA_ALIGN);
+    else if (arena->base && !arena->is_dry)
+        device_free(arena->base, arena->capacity_bytes ? arena->capacity_bytes : ARENA_ALIGN);
     arena->base = NULL;
 }
 

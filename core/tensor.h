@@ -40,7 +40,9 @@ static inline Tensor tensor_of(void *data, DType type, int dims, int64_t a, int6
     return t;
 }
 static inline Tensor tensor_1d(void *data, DType type, int64_t a) { return tensor_of(data, type, 1, a, 1, 1, 1); }
-static inline Tensor tensor_2d(void *data, DType type, int64_t a, int64_t b) { return tensor_of(data, type, 2, a, b, 1, 1); }
+static inline Tensor tensor_2d(void *data, DType type, int64_t a, int64_t b) {
+    return tensor_of(data, type, 2, a, b, 1, 1);
+}
 
 /* Returns the tensor that stands for "not given", where a contract allows that. */
 static inline Tensor tensor_none(void) { return tensor_of(NULL, F32, 0, 0, 0, 0, 0); }
@@ -121,7 +123,8 @@ HOST_AND_DEVICE static inline float fp8_power(int exponent) {
 
 /* --- contracts ---------------------------------------------------------------------------------------------------- */
 
-void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file, int line);
+void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file,
+                   int line);
 #define EXPECT1(t, type, a)       tensor_expect(t, #t, type, 1, a, 1, 1, __FILE__, __LINE__)
 #define EXPECT2(t, type, a, b)    tensor_expect(t, #t, type, 2, a, b, 1, __FILE__, __LINE__)
 #define EXPECT3(t, type, a, b, c) tensor_expect(t, #t, type, 3, a, b, c, __FILE__, __LINE__)

@@ -137,7 +137,7 @@ static int character(const char *text, size_t *bytes) {
                                                             {0x1f300, 0x1faff}, {0x20000, 0x3fffd}};
     const unsigned char *byte = (const unsigned char *)text;
     unsigned char        lead = *byte;
-    uint32_t             code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
+    uint32_t code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
     int                  steers;
     size_t               n = character_bytes(text, &steers);
     for (size_t i = 1; i < n; i++) code = code << 6 | (byte[i] & 0x3f);

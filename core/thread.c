@@ -114,11 +114,13 @@ void thread_share(int share) {
 void thread_start_team(void) {
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
     if (processors > 0 && threads > processors) {
-        warn("OMP_NUM_THREADS asks for %d threads: %d are used, as many as this machine has processors", threads, processors);
+        warn("OMP_NUM_THREADS asks for %d threads: %d are used, as many as this machine has processors", threads,
+             processors);
         omp_set_num_threads(threads = processors);
     }
     Thread *thread = xcalloc((size_t)threads, sizeof *thread, "threads");
-    for (int i = 1; i < threads; i++) thread_start(&thread[i], idle, &thread[i], "the computation (OMP_NUM_THREADS=1 needs none)");
+    for (int i = 1; i < threads; i++)
+        thread_start(&thread[i], idle, &thread[i], "the computation (OMP_NUM_THREADS=1 needs none)");
     for (int i = 1; i < threads; i++) thread_stop(&thread[i]);
     free(thread);
     #pragma omp parallel

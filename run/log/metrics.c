@@ -55,12 +55,14 @@ static void check_io(const Metrics *m, int status, const char *what) {
 /* Records a round. On a server rounds are points of the curve. On an island they add nothing to its steps. */
 static void keep_round(Metrics *m, int64_t step, int64_t tokens, double loss) {
     m->last_outer = step;
-    if (step > m->last_train && step > m->curve.last_step) curve_train(&m->curve, (CurveStep){step, tokens, loss, NAN, NAN});
+    if (step > m->last_train && step > m->curve.last_step)
+        curve_train(&m->curve, (CurveStep){step, tokens, loss, NAN, NAN});
 }
 
 static void keep_eval(Metrics *m, int64_t step, double loss) {
     if ((m->evals & (m->evals - 1)) == 0) /* a power of two: the list is full */
-        m->eval = xrealloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1), "the evaluations of metrics.jsonl");
+        m->eval = xrealloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1),
+                           "the evaluations of metrics.jsonl");
     m->eval[m->evals++] = (CurvePoint){step, loss};
     curve_eval(&m->curve, step, loss);
 }
@@ -95,7 +97,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
     MetricsLine l;
     while (fgets(line, sizeof line, f)) {
         size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* the line may contain NULs */
-        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
+        int is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
         is_start = is_end, at += bytes;
         if (!is_ours) strangers += is_end && line[0];
         if (!is_ours) continue;
@@ -131,7 +133,8 @@ int metrics_lack_eval(const char *dir, int64_t step, LineKind kind) {
 static void keep_beside(const Metrics *m) {
     char  found[sizeof m->path + 32], *text = NULL;
     snprintf(found, sizeof found, "%s.found", m->path);
-    for (int i = 2; io_file_bytes(found) >= 0 && i < 1000; i++) snprintf(found, sizeof found, "%s.found-%d", m->path, i);
+    for (int i = 2; io_file_bytes(found) >= 0 && i < 1000; i++)
+        snprintf(found, sizeof found, "%s.found-%d", m->path, i);
     int64_t bytes = io_read_file(m->path, SIZE_MAX / 2, &text);
     check_io(m, bytes < 0 ? (int)bytes : io_replace_file(found, text, (size_t)bytes), "copy");
     free(text);
@@ -203,7 +206,8 @@ static void keep_line(Metrics *m, Line *l) {
     put(l, "}\n");
     if (m->waiting_bytes + l->used > m->waiting_capacity) {
         m->waiting_capacity = 2 * (m->waiting_bytes + LINE_BYTES);
-        m->waiting = xrealloc(m->waiting, m->waiting_capacity, "the lines of metrics.jsonl that wait for room on the disk");
+        m->waiting =
+            xrealloc(m->waiting, m->waiting_capacity, "the lines of metrics.jsonl that wait for room on the disk");
     }
     memcpy(m->waiting + m->waiting_bytes, l->text, l->used);
     m->waiting_bytes += l->used;
@@ -231,13 +235,15 @@ static void put_parts(Line *l, const StepMetrics *s) {
     if (s->has_experts && s->rounds > 1) put_number(l, "expert_rounds", (double)s->rounds);
     if (s->has_fp8) put_number(l, "fp8_saturated", s->fp8_saturated), put_number(l, "fp8_vanished", s->fp8_vanished);
     for (int a = 0; a < AXES && s->has_sent; a++)
-        put(l, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)s->sent[a], a == AXES - 1 ? "}" : "");
+        put(l, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)s->sent[a],
+            a == AXES - 1 ? "}" : "");
 }
 
 /* Appends the tokens of the sources of a blend, and the state of the machine. */
 static void put_state(Line *l, const StepMetrics *s) {
     for (int i = 0; i < s->sources; i++)
-        put(l, "%s%lld%s", i ? "," : ",\"source_tokens\":[", (long long)s->source_tokens[i], i == s->sources - 1 ? "]" : "");
+        put(l, "%s%lld%s", i ? "," : ",\"source_tokens\":[", (long long)s->source_tokens[i],
+            i == s->sources - 1 ? "]" : "");
     if (s->memory_bytes > 0) put_count(l, "memory_bytes", s->memory_bytes);
     for (int kind = 0; kind < GPU_READINGS; kind++) {
         const char *key = gpu_reading_key((GpuReadingKind)kind);
@@ -250,14 +256,16 @@ static void put_state(Line *l, const StepMetrics *s) {
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
     enum { IN_TENSORBOARD = 5 }; /* the first ones */
-    const TensorBoardScalar numbers[] = {{"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
-                                         {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}, {"train/ms", s->ms},
-                                         {"train/comm_ms", s->comm_ms}, {"train/comm_exposed_ms", s->comm_exposed_ms}};
-    Line l = {.used = 0};
+    const TensorBoardScalar numbers[] = {
+        {"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
+        {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}, {"train/ms", s->ms},
+        {"train/comm_ms", s->comm_ms}, {"train/comm_exposed_ms", s->comm_exposed_ms}};
+    Line   l = {.used = 0};
     double time = wall_time();
     put(&l, "{\"kind\":\"train\",\"step\":%lld", (long long)s->step);
     put_count(&l, "tokens", s->tokens);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) put_number(&l, numbers[i].tag + strlen("train/"), numbers[i].value);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        put_number(&l, numbers[i].tag + strlen("train/"), numbers[i].value);
     put_parts(&l, s);
     put_times(m, &l, time);
     put_number(&l, "epoch", s->epoch);
@@ -286,7 +294,8 @@ void metrics_outer(Metrics *m, const OuterMetrics *o) {
     put_number(&l, "loss", o->loss);
     put_times(m, &l, time);
     write_line(m, &l);
-    tensorboard_add(m->board, o->step, time, (TensorBoardScalar[]){{"outer/loss", o->loss}, {"outer/norm", o->norm}}, 2);
+    const TensorBoardScalar scalars[] = {{"outer/loss", o->loss}, {"outer/norm", o->norm}};
+    tensorboard_add(m->board, o->step, time, scalars, 2);
     keep_round(m, o->step, o->tokens, o->loss);
 }
 
@@ -409,7 +418,8 @@ static void restore_removed(Metrics *m) {
     free(text);
     if (fd >= 0 && dup2(fd, m->fd) < 0) fd = -errno; /* a save syncs this descriptor */
     else if (fd >= 0) io_close(fd);
-    if (fd < 0 && !m->error) warn("%s was removed while the run works, and cannot be written again: %s", m->path, strerror(-fd));
+    if (fd < 0 && !m->error)
+        warn("%s was removed while the run works, and cannot be written again: %s", m->path, strerror(-fd));
     else if (fd >= 0) warn("%s was removed while the run works: all of its lines are written again", m->path);
 }
 

@@ -1,5 +1,5 @@
-/* picture.c - see picture.h: elements of pictures, the losses of a run in fixed memory, and their picture, with learning
- * rate and gradient norm below them. */
+/* picture.c - see picture.h: elements of pictures, the losses of a run in fixed memory, and their picture, with
+ * learning rate and gradient norm below them. */
 #include "run/log/picture.h"
 
 #include <math.h>
@@ -32,7 +32,8 @@ static void put_colours(FILE *out, int dark) {
 
 void svg_begin(FILE *out, int width, int height) {
     fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" font-family=\"Inter, 'Helvetica "
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
+            "font-family=\"Inter, 'Helvetica "
             "Neue', 'DejaVu Sans', Arial, sans-serif\">\n<style>\n",
             width, height, width, height);
     put_colours(out, 0);
@@ -42,7 +43,8 @@ void svg_begin(FILE *out, int width, int height) {
 }
 
 int svg_is_ours(const char *start) {
-    return strncmp(start, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", 53) == 0 && strstr(start, "class=\"paper\"");
+    return strncmp(start, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", 53) == 0 &&
+           strstr(start, "class=\"paper\"");
 }
 
 char *svg_end(FILE *out, char **text) {
@@ -54,7 +56,8 @@ char *svg_end(FILE *out, char **text) {
 
 void svg_clip(FILE *out, const char *id, const SvgPanel *p) {
     fprintf(out,
-            "<defs><clipPath id=\"%s\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/></clipPath></defs>\n",
+            "<defs><clipPath id=\"%s\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
+            "height=\"%.1f\"/></clipPath></defs>\n",
             id, p->left - 6, p->top - 5, p->right - p->left + 12, p->bottom - p->top + 10);
 }
 
@@ -165,7 +168,8 @@ void svg_below(FILE *out, const SvgPanel *p, int whole, const char *name) {
 
 void svg_beside(FILE *out, const SvgPanel *p, const char *name) {
     fprintf(out,
-            "<text transform=\"translate(%.1f %.1f) rotate(-90)\" font-size=\"13\" class=\"text\" text-anchor=\"middle\">%s</text>\n",
+            "<text transform=\"translate(%.1f %.1f) rotate(-90)\" font-size=\"13\" class=\"text\" "
+            "text-anchor=\"middle\">%s</text>\n",
             19.0, (p->top + p->bottom) / 2, name);
 }
 
@@ -177,7 +181,8 @@ SvgPen svg_pen(FILE *out, const SvgPanel *p, const char *look) {
 }
 
 void svg_to(SvgPen *pen, double x, double y) {
-    if (isfinite(y)) fprintf(pen->out, "%c%.1f %.1f", pen->is_down ? 'L' : 'M', svg_x(pen->panel, x), svg_y(pen->panel, y));
+    if (isfinite(y))
+        fprintf(pen->out, "%c%.1f %.1f", pen->is_down ? 'L' : 'M', svg_x(pen->panel, x), svg_y(pen->panel, y));
     pen->is_down = isfinite(y);
 }
 
@@ -262,7 +267,8 @@ void curve_smooth(const Curve *c, double *smooth) {
 
 /* --- the picture of a curve: its points and ranges ---------------------------------------------------------------- */
 
-enum { WIDTH = 960, HEIGHT = 640, LEFT = 76, RIGHT = 872, TOP = 112, BOTTOM = 424, LOWER_TOP = 458, LOWER_BOTTOM = 574 };
+enum { WIDTH = 960, HEIGHT = 640 };
+enum { LEFT = 76, RIGHT = 872, TOP = 112, BOTTOM = 424, LOWER_TOP = 458, LOWER_BOTTOM = 574 };
 enum { TICKS = 7, LOWER_TICKS = 4 };
 
 /* One slot of the curve, to be drawn. */
@@ -377,7 +383,8 @@ static void draw_tokens(const Picture *p) {
         fprintf(p->out, "</text>\n");
     }
     fprintf(p->out,
-            "<text x=\"%d\" y=\"%d\" text-anchor=\"start\">tokens</text>\n</g>\n<path d=\"M%d %dH%d\" class=\"axis\"/>\n",
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"start\">tokens</text>\n</g>\n<path d=\"M%d %dH%d\" "
+            "class=\"axis\"/>\n",
             LEFT, TOP - 10, LEFT, TOP, RIGHT);
 }
 
@@ -386,15 +393,17 @@ static void draw_tokens(const Picture *p) {
 /* Draws the losses: their spread in each slot, as a line through least and greatest, and the smoothed line over it. */
 static void draw_losses(const Picture *p) {
     const Curve *c = p->c;
-    SvgPen       raw = svg_pen(p->out, &p->loss,
-                         "class=\"c0\" stroke=\"currentColor\" stroke-opacity=\"0.35\" stroke-width=\"1\" stroke-linejoin=\"round\"");
+    SvgPen raw = svg_pen(p->out, &p->loss,
+                         "class=\"c0\" stroke=\"currentColor\" stroke-opacity=\"0.35\" stroke-width=\"1\" "
+                         "stroke-linejoin=\"round\"");
     for (int i = 0; i < c->slots; i++) {
         const CurveSlot *s = &c->slot[i];
         svg_spread(&raw, p->drawn[i].middle, s->finite ? s->least : NAN, s->finite ? s->greatest : NAN);
     }
     svg_pen_end(&raw);
     SvgPen smooth = svg_pen(p->out, &p->loss,
-                            "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c0\" stroke-width=\"2.4\"");
+                            "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c0\" "
+                            "stroke-width=\"2.4\"");
     for (int i = 0; i < c->slots; i++) svg_to(&smooth, p->drawn[i].middle, p->drawn[i].smooth);
     svg_pen_end(&smooth);
     if (c->slots == 1 && c->slot[0].finite)
@@ -414,7 +423,8 @@ static void draw_evals(const Picture *p) {
     svg_pen_end(&line);
     fprintf(p->out, "<g fill=\"currentColor\" class=\"halo\" stroke-width=\"1.2\">\n");
     for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++) /* many dots would hide the line */
-        if (is_drawn(p, c->eval[i].loss)) svg_dot(p->out, &p->loss, (double)c->eval[i].step, c->eval[i].loss, "r=\"3.5\"");
+        if (is_drawn(p, c->eval[i].loss))
+            svg_dot(p->out, &p->loss, (double)c->eval[i].step, c->eval[i].loss, "r=\"3.5\"");
     fprintf(p->out, "</g>\n</g>\n");
 }
 
@@ -424,8 +434,10 @@ static void draw_best(const Picture *p) {
     double      x = svg_x(&p->loss, (double)p->c->best.step), y = svg_y(&p->loss, p->c->best.loss);
     const char *anchor = x > RIGHT - 90 ? "end" : x < LEFT + 90 ? "start" : "middle";
     fprintf(p->out,
-            "<g class=\"c1\"><circle cx=\"%.1f\" cy=\"%.1f\" r=\"7\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"1.6\"/>"
-            "<text x=\"%.1f\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" text-anchor=\"%s\" fill=\"currentColor\" class=\"halo\" "
+            "<g class=\"c1\"><circle cx=\"%.1f\" cy=\"%.1f\" r=\"7\" fill=\"none\" stroke=\"currentColor\" "
+            "stroke-width=\"1.6\"/>"
+            "<text x=\"%.1f\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" text-anchor=\"%s\" fill=\"currentColor\" "
+            "class=\"halo\" "
             "stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\">best",
             x, y, *anchor == 'e' ? x + 7 : *anchor == 's' ? x - 7 : x, y > TOP + 40 ? y - 15 : y + 25, anchor);
     if (p->c->best.step < p->c->eval[p->c->evals - 1].step)
@@ -438,7 +450,8 @@ static void draw_nonfinite(const Picture *p) {
     for (int i = 0; i < p->c->slots; i++)
         if (p->c->slot[i].nonfinite)
             fprintf(p->out,
-                    "<path d=\"M%.1f %dv-10\" class=\"bad\" stroke=\"currentColor\" stroke-width=\"2\"><title>loss not finite</title></path>\n",
+                    "<path d=\"M%.1f %dv-10\" class=\"bad\" stroke=\"currentColor\" "
+                    "stroke-width=\"2\"><title>loss not finite</title></path>\n",
                     svg_x(&p->loss, p->drawn[i].middle), BOTTOM);
 }
 
@@ -456,17 +469,20 @@ static void draw_marks(const Picture *p) {
         CurveMark m = p->c->mark[i];
         double    x = svg_x(&p->loss, (double)m.step);
         fprintf(p->out,
-                "<path d=\"M%.1f %dV%dM%.1f %dV%d\" %s stroke=\"currentColor\" stroke-width=\"1\"><title>%s, step %lld</title></path>\n",
+                "<path d=\"M%.1f %dV%dM%.1f %dV%d\" %s stroke=\"currentColor\" stroke-width=\"1\"><title>%s, "
+                "step %lld</title></path>\n",
                 x, TOP, BOTTOM, x, LOWER_TOP, LOWER_BOTTOM, MARKS[m.kind].look, MARKS[m.kind].name, (long long)m.step);
     }
 }
 
 static void draw_rates(const Picture *p) {
     SvgPen norm = svg_pen(p->out, &p->norm,
-                          "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c3\" stroke-width=\"1\" stroke-opacity=\"0.75\"");
+                          "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c3\" "
+                          "stroke-width=\"1\" stroke-opacity=\"0.75\"");
     for (int i = 0; i < p->c->slots; i++) svg_to(&norm, p->drawn[i].middle, p->drawn[i].norm);
     svg_pen_end(&norm);
-    SvgPen rate = svg_pen(p->out, &p->rate, "class=\"c2\" stroke=\"currentColor\" stroke-width=\"2\" stroke-linejoin=\"round\"");
+    SvgPen rate = svg_pen(p->out, &p->rate,
+                          "class=\"c2\" stroke=\"currentColor\" stroke-width=\"2\" stroke-linejoin=\"round\"");
     for (int i = 0; i < p->c->slots; i++) svg_to(&rate, p->drawn[i].end, p->drawn[i].rate);
     svg_pen_end(&rate);
 }

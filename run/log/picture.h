@@ -1,5 +1,5 @@
-/* picture.h - the loss curve of a run in fixed memory, its picture, and the elements that all pictures of runs are drawn
- * with.
+/* picture.h - the loss curve of a run in fixed memory, its picture, and the elements that all pictures of runs are
+ * drawn with.
  *
  * Steps go into at most CURVE_SLOTS slots of `stride` steps each. When the slots are full, neighbours merge and the
  * stride doubles. A slot keeps mean, least and greatest loss, so a long run still shows its spread and spikes. Nothing

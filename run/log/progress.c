@@ -20,8 +20,8 @@ Progress progress_start(int64_t steps, int64_t first_step, int64_t last_step, in
                       .log_every = log_every > 0 ? log_every : 1};
 }
 
-/* Returns value in exactly `width` columns if possible. It has at most `decimals` digits after the point, and fewer for a
- * large number. */
+/* Returns value in exactly `width` columns if possible. It has at most `decimals` digits after the point, and fewer for
+ * a large number. */
 static ShortText fixed(double value, int width, int decimals) {
     ShortText t;
     if (!isfinite(value)) snprintf(t.text, sizeof t.text, "%*s", width, isnan(value) ? "nan" : "inf");
@@ -33,7 +33,8 @@ static ShortText fixed(double value, int width, int decimals) {
 
 /* Returns a rate in five columns: "45.1k", "1.45M", "  450". */
 static ShortText rate_text(double value) {
-    const char *unit = !isfinite(value) ? "" : value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
+    const char *unit = value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
+    if (!isfinite(value)) unit = "";
     double      scale = *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
     ShortText   t = fixed(value / scale, *unit ? 4 : 5, value < 100 ? 1 : *unit ? 2 : 0);
     strcat(t.text, unit);
@@ -99,7 +100,8 @@ static void add_place(Fields *f, const Progress *p, const char *kind, int64_t st
  * as long as it is the only one. */
 static double pace_ms(const Progress *p) {
     double  sorted[PROGRESS_RECENT];
-    int64_t left_out = p->seen > 1 && p->seen <= PROGRESS_RECENT, count = p->seen < PROGRESS_RECENT ? p->seen : PROGRESS_RECENT;
+    int64_t left_out = p->seen > 1 && p->seen <= PROGRESS_RECENT,
+            count = p->seen < PROGRESS_RECENT ? p->seen : PROGRESS_RECENT;
     count -= left_out;
     memcpy(sorted, p->recent_ms + left_out, sizeof *sorted * (size_t)count);
     qsort(sorted, (size_t)count, sizeof *sorted, ascending_doubles);

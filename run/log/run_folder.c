@@ -27,7 +27,9 @@ static Path path_in_run(const Config *c, const char *name) { return path_of("%s/
 
 typedef struct { const char *text; size_t bytes, whole; } Start; /* the first `bytes` of a file of `whole` bytes */
 
-static int begins(Start s, const char *with) { return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0; }
+static int begins(Start s, const char *with) {
+    return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0;
+}
 
 /* Returns 1 for an empty file or one of zero bytes, which a crash of the machine may leave. */
 static int is_empty(Start s) {
@@ -44,7 +46,9 @@ static int is_ours(int file, Start s) {
     static const char METRICS_START[] = "{\"kind\":\"";
     switch (file) {
         case CONFIG: return config_is_saved(s.text, s.bytes);
-        case METRICS: return begins(s, METRICS_START) || (s.whole < strlen(METRICS_START) && memcmp(s.text, METRICS_START, s.bytes) == 0);
+        case METRICS:
+            return begins(s, METRICS_START) ||
+                   (s.whole < strlen(METRICS_START) && memcmp(s.text, METRICS_START, s.bytes) == 0);
         case LOG: return begins(s, "== started ") || begins(s, "\n== started ");
         case PICTURE: return svg_is_ours(s.text);
         case LOCK: return begins(s, "host ");
@@ -83,11 +87,15 @@ static void check_file(const Config *c, int i) {
     /* lock.c refuses links to files that are appended to. Other files are replaced whole. */
     if (!S_ISREG(st.st_mode)) return;
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
-    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
+    if (bytes < 0)
+        fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
     Start start = {text, (size_t)bytes, (size_t)st.st_size};
     int   ours = is_empty(start) || is_ours(i, start);
     free(text);
-    if (!ours) refuse_foreign(c, path.text, i == CONFIG ? "is not the config of a run as this program writes it" : "was not written by this program");
+    if (!ours)
+        refuse_foreign(c, path.text,
+                       i == CONFIG ? "is not the config of a run as this program writes it"
+                                   : "was not written by this program");
 }
 
 static int is_event_file(const char *name) { return strncmp(name, "events.out.tfevents.", 20) == 0; }
@@ -115,13 +123,15 @@ void run_folder_check(const Config *c) {
     for (int i = METRICS; i < FILES; i++)
         if (is_same_file(path_in_run(c, NAMES[i]).text, c->path))
             fail(EXIT_CONFIG,
-                 "run.dir: the config %s lies where this run writes its %s: give the config another name, or take another run.dir",
+                 "run.dir: the config %s lies where this run writes its %s: give the config another name, or take "
+                 "another run.dir",
                  c->path, NAMES[i]);
     for (int i = 0; i < FILES; i++) check_file(c, i);
     check_names(c, path_in_run(c, "tb").text, is_event_file);
     Path checkpoints = path_in_run(c, "checkpoints");
     int  count = folders_list(checkpoints.text, &list);
-    for (int i = 0; i < count; i++) check_names(c, path_of("%s/%s", checkpoints.text, list[i].name).text, folder_is_own_file);
+    for (int i = 0; i < count; i++)
+        check_names(c, path_of("%s/%s", checkpoints.text, list[i].name).text, folder_is_own_file);
     free(list);
 }
 

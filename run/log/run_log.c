@@ -60,7 +60,8 @@ static int take(MetricsLine *out, const char *key, const char *key_end, const ch
         {"step", &out->step}, {"tokens", &out->tokens}, {"round", &out->round},
         {"loss", NULL, &out->loss}, {"lr", NULL, &out->lr}, {"grad_norm", NULL, &out->grad_norm},
         {"tokens_per_s", NULL, &out->tokens_per_s}, {"mfu", NULL, &out->mfu}, {"ms", NULL, &out->ms},
-        {"time", NULL, &out->time}, {"hours", NULL, &out->hours}, {"epoch", NULL, &out->epoch}, {"bpb", NULL, &out->bpb}};
+        {"time", NULL, &out->time}, {"hours", NULL, &out->hours}, {"epoch", NULL, &out->epoch},
+        {"bpb", NULL, &out->bpb}};
     if (is_text(key, key_end, "kind")) {
         out->kind = LINE_OUTER;
         while (out->kind != LINE_OTHER && !is_text(from, to, KINDS[out->kind])) out->kind--;
@@ -80,8 +81,9 @@ static int take(MetricsLine *out, const char *key, const char *key_end, const ch
 }
 
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
-    *out = (MetricsLine){.step = -1, .tokens = -1, .round = -1, .loss = NAN, .lr = NAN, .grad_norm = NAN, .tokens_per_s = NAN,
-                         .mfu = NAN, .ms = NAN, .time = NAN, .hours = NAN, .epoch = NAN, .bpb = NAN};
+    *out = (MetricsLine){.step = -1, .tokens = -1, .round = -1, .loss = NAN, .lr = NAN, .grad_norm = NAN,
+                         .tokens_per_s = NAN, .mfu = NAN, .ms = NAN, .time = NAN, .hours = NAN, .epoch = NAN,
+                         .bpb = NAN};
     int has_loss = 0;
     if (bytes < 3 || line[0] != '{' || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return LINE_OTHER;
     const char *at = line + 1, *end = line + bytes - 1;

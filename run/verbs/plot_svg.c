@@ -10,7 +10,8 @@
 #include "run/log/picture.h"
 #include "run/verbs/plot.h"
 
-enum { WIDTH = 960, LEFT = 76, RIGHT = 884, HEAD = 104, ROW = 22, PANEL = 400, FOOT = 62, TICKS = 8, LABEL_BYTES = 100 };
+enum { WIDTH = 960, LEFT = 76, RIGHT = 884, HEAD = 104, ROW = 22, PANEL = 400, FOOT = 62 };
+enum { TICKS = 8, LABEL_BYTES = 100 };
 
 typedef struct {
     FILE       *out;
@@ -74,7 +75,8 @@ static double column_of(const Picture *s, const RunLog *log, int64_t i) {
 /* Draws the raw losses, as a line through the least and greatest of each pixel column. */
 static void draw_raw(const Picture *s, const RunLog *log) {
     SvgPen pen = svg_pen(s->out, &s->panel,
-                         "stroke=\"currentColor\" stroke-opacity=\"0.22\" stroke-width=\"1\" stroke-linejoin=\"round\"");
+                         "stroke=\"currentColor\" stroke-opacity=\"0.22\" stroke-width=\"1\" "
+                         "stroke-linejoin=\"round\"");
     for (int64_t i = 0; i < log->trains;) {
         double  column = column_of(s, log, i), least = INFINITY, greatest = -INFINITY;
         int64_t first = i;
@@ -91,7 +93,8 @@ static void draw_raw(const Picture *s, const RunLog *log) {
 static void draw_smooth(const Picture *s, const PlotRun *run, int which) {
     const RunLog *log = &run->log;
     char          look[200];
-    snprintf(look, sizeof look, "stroke=\"currentColor\" stroke-width=\"2.2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"%s",
+    snprintf(look, sizeof look,
+             "stroke=\"currentColor\" stroke-width=\"2.2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"%s",
              dashes(which));
     SvgPen pen = svg_pen(s->out, &s->panel, look);
     for (int64_t i = 0; i < log->trains; i++)
