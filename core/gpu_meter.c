@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/thread.h"
 #include "core/device.h"
+#include "core/thread.h"
 
 static const double FRESH_MS = 1000; /* NVML itself averages the use over a sixth of a second to one second */
 enum { SENSOR_OF_GPU = 0 };

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/thread.h"
 #include "core/format.h"
+#include "core/thread.h"
 
 enum { LINE_BYTES = 4096, PRINTED_BYTES = 8192, EARLY_BYTES = 16384, LEAST_COLUMNS = 20, DEFAULT_COLUMNS = 80 };
 static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/thread.h"
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
+#include "core/thread.h"
 #include "data/tokens_json.h"
 #include "run/log/picture.h"
 #include "run/log/tensorboard.h"

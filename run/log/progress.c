@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/thread.h"
 #include "core/format.h"
 #include "core/terminal.h"
+#include "core/thread.h"
 #include "data/tokens_json.h"
 
 enum { LINE_BYTES = 512, FIELD_BYTES = 96, FIELDS = 11 };

@@ -9,9 +9,9 @@
 #include <time.h>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/format.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/log/picture.h"

@@ -15,9 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/thread.h"
 #include "core/error.h"
 #include "core/io.h"
+#include "core/thread.h"
 
 #define NAME "events.out.tfevents."
 
