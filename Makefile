@@ -96,7 +96,7 @@ $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(call NEEDS,$$*) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) $$(nm $< | sed -n 's/.* T __wrap_/-Wl,--wrap=/p') -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS) -lcmocka
-$(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(patsubst %,$(B)/core/%.o,error json json_scan terminal xalloc) $(ENGINE)
+$(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(patsubst %,$(B)/core/%.o,error format io json terminal) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -ldnnl,$(LIBS))
 # Flags and commit are part of the build: if they change, everything that contains them is built again.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/io.h"
 #include "model/balance.h"
 #include "run/banner.h"
@@ -223,7 +223,7 @@ static void log_step(Run *r, StepMetrics *m) {
     progress_step(&r->progress, m);
     if (r->progress.seen == 1)
         progress_note("memory %s after the first step, %s planned",
-                      plan_bytes_text((double)m->memory_bytes).text, plan_bytes_text((double)r->plan.device_bytes).text);
+                      bytes_text((double)m->memory_bytes).text, bytes_text((double)r->plan.device_bytes).text);
     if (slowness_note(&r->slowness, m->ms)) slowness_warn(&r->slowness, m->ms);
     if (m->step % every == 0) metrics_draw(r->metrics);
 }

@@ -14,9 +14,8 @@
 #include <unistd.h>
 
 #include "comm/tls.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
-#include "core/xalloc.h"
 
 enum { HOST_BYTES = 256, PORT_BYTES = 6, BETWEEN_MS = 100 };
 

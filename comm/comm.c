@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/failpoints.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/shell_word.h"
+#include "core/format.h"
 
 enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* end of line and NUL */ };
 

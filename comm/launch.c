@@ -14,7 +14,7 @@
 
 #include "comm/internal.h"
 #include "core/thread.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 static int has(const char *name) { return getenv(name) != NULL; }
 static int number(const char *name, int otherwise) {

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)

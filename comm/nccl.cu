@@ -24,10 +24,10 @@
 #include <thread>
 
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/kernel.cuh"
 #include "core/layout.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* Longest wait for a start or end, as long as the watchdog allows a start. The first collective connects the peers. */
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;

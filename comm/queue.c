@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/failpoints.h"
 #include "core/layout.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 static const double PATIENCE_MS = 10;
 

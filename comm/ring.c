@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/simd.h"
 
 SIMD_INLINE void add_body(float *restrict x, const float *restrict y, int64_t n) {

@@ -10,7 +10,7 @@
 
 #include "comm/internal.h"
 #include "core/kernel.cuh"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* Host memory for one bucket. */
 typedef struct {

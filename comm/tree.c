@@ -10,9 +10,8 @@
 #include <string.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
-#include "core/xalloc.h"
 
 static int are_halves(TreeNode a, TreeNode b) {
     return a.leaves == b.leaves && a.first + a.leaves == b.first && a.first % (2 * a.leaves) == 0;

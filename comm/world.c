@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "comm/internal.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/failpoints.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 static const double TELL_EVERY_MS = 100;
 

@@ -86,7 +86,9 @@ void *device_alloc_host(size_t bytes, const char *what) {
 }
 void device_free_host(void *memory) { free(memory); }
 
-Stream stream_create(size_t scratch_bytes) { return (Stream){arena_create("scratch", scratch_bytes), NULL, MATH_STRICT, 0, NULL}; }
+Stream stream_create(size_t scratch_bytes) {
+    return (Stream){arena_create("scratch", scratch_bytes), NULL, MATH_STRICT, 0, NULL};
+}
 void   stream_destroy(Stream *s) { arena_destroy(&s->scratch); }
 
 void device_zero(Stream *s, Tensor t) {
@@ -94,7 +96,8 @@ void device_zero(Stream *s, Tensor t) {
     size_t      bytes = tensor_bytes(t);
     const size_t block = 1 << 20;
     #pragma omp parallel for schedule(static)
-    for (size_t at = 0; at < bytes; at += block) memset((char *)t.data + at, 0, bytes - at < block ? bytes - at : block);
+    for (size_t at = 0; at < bytes; at += block)
+        memset((char *)t.data + at, 0, bytes - at < block ? bytes - at : block);
 }
 
 /* Copies with several threads, because one does not use the memory's whole bandwidth. */

@@ -104,23 +104,18 @@ void device_describe(char text[256], char fault[256]) {
     count_devices(fault, 256);
 }
 
-/* Returns whether graphs can hold programmatic dependent launches, as since CUDA 12.3. The micro-step is recorded as a
- * graph. */
-static int graphs_hold_early_launches(void) {
+/* Returns whether kernels may be launched early. Programmatic dependent launches need compute capability 9.0, and code
+ * compiled for less does not wait in await_kernels(). The micro-step is recorded as a graph, and graphs can hold such
+ * launches since CUDA 12.3. */
+static int may_launch_early(int architecture) {
     enum { CUDA_12_3 = 12030 };
-    int driver = 0, runtime = 0;
+    const char *asked = getenv("TRAIN_GPT_LAUNCH");
+    int         serial = asked && strcmp(asked, "serial") == 0, driver = 0, runtime = 0;
+    if (asked && !serial && strcmp(asked, "early") != 0)
+        fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    return driver >= CUDA_12_3 && runtime >= CUDA_12_3;
-}
-
-/* Returns whether kernels may be launched early. Programmatic dependent launches need compute capability 9.0, and code
- * compiled for less does not wait in await_kernels(). */
-static int may_launch_early(int architecture) {
-    const char *asked = getenv("TRAIN_GPT_LAUNCH");
-    int         serial = asked && strcmp(asked, "serial") == 0;
-    if (asked && !serial && strcmp(asked, "early") != 0) fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
-    return architecture >= 90 && !serial && graphs_hold_early_launches();
+    return architecture >= 90 && !serial && driver >= CUDA_12_3 && runtime >= CUDA_12_3;
 }
 
 /* Returns the number of multiprocessors that persistent kernels assume. With a small TRAIN_GPT_MULTIPROCESSORS each of
@@ -141,20 +136,22 @@ void device_open(int local_rank, int threads) {
     if (gpu.is_open || gpu.is_none) return;
     char why[256];
     int  count = count_devices(why, sizeof why);
-    if (count == 0) fail(EXIT_NODEVICE, "no GPU: %s. `make BACKEND=cpu` builds a program that computes on the processor", why);
+    if (count == 0)
+        fail(EXIT_NODEVICE, "no GPU: %s. `make BACKEND=cpu` builds a program that computes on the processor", why);
     int id = local_rank % count;
     CUDA_CHECK(cudaGetDeviceProperties(&gpu.properties, id));
     if (gpu.properties.major < OLDEST_MAJOR)
         fail(EXIT_NODEVICE,
-             "GPU %d is a %s of compute capability %d.%d, and this program needs %d.0 or newer (A100, RTX 30 and later). "
-             "`make BACKEND=cpu` builds a program that computes on the processor",
+             "GPU %d is a %s of compute capability %d.%d, and this program needs %d.0 or newer (A100, RTX 30 and "
+             "later). `make BACKEND=cpu` builds a program that computes on the processor",
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, OLDEST_MAJOR);
     CUDA_CHECK(cudaSetDevice(id));
     CUDA_CHECK(cudaFree(NULL)); /* creates the context */
     int architecture = code_architecture();
     if (architecture == 0)
         fail(EXIT_NODEVICE,
-             "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make BACKEND=cuda ARCHS=%d%d%s",
+             "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make "
+             "BACKEND=cuda ARCHS=%d%d%s",
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major,
              gpu.properties.minor, gpu.properties.major == 9 ? "a" : "");
     gpu.launches_early = may_launch_early(architecture);
@@ -223,8 +220,8 @@ void *device_alloc(size_t bytes, const char *what) {
         cudaGetLastError();
         cudaMemGetInfo(&available, &total);
         fail(EXIT_MEMORY,
-             "no GPU memory for %s: %.1f MiB wanted, %.1f of %.1f MiB free on %s; a smaller batch.micro_batch or memory.recompute = "
-             "\"block\" takes less (`train_gpt plan` says how much)",
+             "no GPU memory for %s: %.1f MiB wanted, %.1f of %.1f MiB free on %s; a smaller batch.micro_batch or "
+             "memory.recompute = \"block\" takes less (`train_gpt plan` says how much)",
              what, (double)bytes / 1048576.0, (double)available / 1048576.0, (double)total / 1048576.0, device_name());
     }
     CUDA_CHECK(error);
@@ -255,7 +252,8 @@ void *device_alloc_host(size_t bytes, const char *what) {
     void *memory;
     if (gpu.is_none) return host_alloc(bytes, what);
     if (cudaMallocHost(&memory, bytes) != cudaSuccess)
-        fail(EXIT_MEMORY, "no pinned host memory for %s: %.1f MiB wanted (see `ulimit -l`)", what, (double)bytes / 1048576.0);
+        fail(EXIT_MEMORY, "no pinned host memory for %s: %.1f MiB wanted (see `ulimit -l`)", what,
+             (double)bytes / 1048576.0);
     return memset(memory, 0, bytes);
 }
 void device_free_host(void *memory) {

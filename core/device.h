@@ -8,9 +8,8 @@
 
 #include <stddef.h>
 
-#include "core/arena.h"
-#include "core/ledger.h"
 #include "core/tensor.h"
+#include "core/ledger.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,8 +29,9 @@ typedef struct Stream {
 } Stream;
 
 /* Opens the device of this process. CPU: sets the number of threads to OMP_NUM_THREADS, or to `threads` if that is not
- * set. CUDA: picks GPU local_rank modulo the number of GPUs. Exit 69 with the reason if no device is usable. DEVICE_NONE:
- * this process needs no GPU. Its device memory is host memory, and of layers.h it runs only the host's operations. */
+ * set. CUDA: picks GPU local_rank modulo the number of GPUs. Exit 69 with the reason if no device is usable.
+ * DEVICE_NONE: this process needs no GPU. Its device memory is host memory, and of layers.h it runs only the host's
+ * operations. */
 enum { DEVICE_NONE = -1 };
 void device_open(int local_rank, int threads);
 
@@ -61,7 +61,8 @@ static inline Stream stream_dry(Ledger *ledger) {
     return s;
 }
 /* Returns whether the stream is dry. If it is, notes an operation of these sizes. */
-static inline int stream_note(Stream *s, const char *op, int64_t a, int64_t b, int64_t c, int64_t d, double flops, double bytes) {
+static inline int stream_note(Stream *s, const char *op, int64_t a, int64_t b, int64_t c, int64_t d, double flops,
+                              double bytes) {
     if (!s->ledger) return 0;
     LedgerEntry e = {LEDGER_OP, op, "", {a, b, c, d}, flops, bytes, 1};
     ledger_note(s->ledger, e);

@@ -1,4 +1,4 @@
-/* error.h - how the program ends when it cannot go on.
+/* error.h - how the program ends when it cannot go on, and allocations that end it where there is no memory.
  *
  * Two kinds of end:
  *   fail()    a fault that a user can correct (a config key, a file, a full disk): one sentence and an exit code
@@ -11,6 +11,7 @@
 #define TRAIN_GPT_CORE_ERROR_H
 
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -103,6 +104,17 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
  * break. */
 #define CHECK(cond, ...) \
     do { if (!(cond)) check_failed(#cond, __FILE__, __LINE__, __VA_ARGS__); } while (0)
+
+/* --- allocations -------------------------------------------------------------------------------------------------- */
+
+/* Each function returns memory as its namesake in the C library does. Where there is none it ends the job with
+ * EXIT_MEMORY and the sentence "no memory for WHAT: 12.3 MiB wanted". WHAT is a phrase such as "a group of ranks". Zero
+ * bytes give memory as well, which the caller frees as any other. */
+void *xmalloc(size_t bytes, const char *what);
+void *xcalloc(size_t count, size_t bytes, const char *what); /* zeros; a product of over SIZE_MAX bytes is refused */
+void *xrealloc(void *old, size_t bytes, const char *what);
+char *xstrdup(const char *text, const char *what);
+char *xstrndup(const char *text, size_t most, const char *what);
 
 #ifdef __cplusplus
 }

@@ -17,10 +17,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #ifdef __CUDACC__
 #define HOST_AND_DEVICE __host__ __device__
 #else
@@ -72,7 +68,4 @@ static inline void exact_merge(Exact *sum, const Exact *other) {
  * infinities of both signs. */
 double exact_value(const Exact *sum);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -30,7 +30,8 @@ typedef struct {
 static int64_t *count_of(const char *name) {
     for (int i = 0; i < seen.names; i++)
         if (strcmp(seen.count[i].name, name) == 0) return &seen.count[i].calls;
-    CHECK(seen.names < NAMES && strlen(name) < NAME_BYTES, "failpoint %s: more than %d names, or too long", name, NAMES);
+    CHECK(seen.names < NAMES && strlen(name) < NAME_BYTES, "failpoint %s: more than %d names, or too long", name,
+          NAMES);
     strcpy(seen.count[seen.names].name, name);
     return &seen.count[seen.names++].calls;
 }
@@ -79,16 +80,6 @@ static int next_rule(const char **text, Rule *r) {
     fail(EXIT_CONFIG, "TRAIN_GPT_FAIL: no rule \"name@n:what,rank=r\": %s", start);
 }
 
-static int error_of(const char *what) {
-    static const struct { const char *name; int value; } errors[] = {
-        {"fail", EIO},     {"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT}, {"EFBIG", EFBIG},
-        {"EINTR", EINTR},  {"EROFS", EROFS},   {"EACCES", EACCES}, {"ENOMEM", ENOMEM}, {"ENOENT", ENOENT}, {"EINVAL", EINVAL},
-    };
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
-        if (strcmp(what, errors[i].name) == 0) return errors[i].value;
-    return 0;
-}
-
 /* Appends a line to the log. Calls write(2) itself, because the log must not meet a failpoint. */
 static void record(const char *name, int64_t nth, const char *what) {
     char        line[128];
@@ -101,12 +92,18 @@ static void record(const char *name, int64_t nth, const char *what) {
 }
 
 static Failpoint strike(const char *name, int64_t nth, const char *what) {
+    static const struct { const char *name; int value; } ERRORS[] = {
+        {"fail", EIO},      {"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT},
+        {"EFBIG", EFBIG},   {"EINTR", EINTR},   {"EROFS", EROFS},   {"EACCES", EACCES},
+        {"ENOMEM", ENOMEM}, {"ENOENT", ENOENT}, {"EINVAL", EINVAL},
+    };
     Failpoint f = {0, 0, 0, ""};
     record(name, nth, what);
     if (strcmp(what, "kill-before") == 0) kill(getpid(), SIGKILL);
     while (strcmp(what, "hang") == 0 || strcmp(what, "kill-before") == 0) pause();
     if (strcmp(what, "slow") == 0) usleep(50000);
-    f.error = error_of(what);
+    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++)
+        if (strcmp(what, ERRORS[i].name) == 0) f.error = ERRORS[i].value;
     f.is_short = strcmp(what, "short") == 0;
     f.kills = strcmp(what, "kill-after") == 0;
     if (!f.error && !f.is_short && !f.kills) strcpy(f.word, what);

@@ -26,10 +26,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int  error;      /* errno to fail with; 0 if the call is to be made */
     int  is_short;
@@ -52,7 +48,4 @@ static inline Failpoint failpoint(const char *name) {
 static inline void failpoint_done(Failpoint f) { (void)f; }
 #endif
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
 #include "core/device.h"
+#include "core/thread.h"
 
 static const double FRESH_MS = 1000; /* NVML itself averages the use over a sixth of a second to one second */
 enum { SENSOR_OF_GPU = 0 };
@@ -31,22 +31,6 @@ struct GpuMeter {
     GpuReading last;
 };
 
-static void find(GpuMeter *m, const char *name, void *function) {
-    void *found = dlsym(m->library, name);
-    memcpy(function, &found, sizeof found);
-}
-
-static void find_functions(GpuMeter *m) {
-    find(m, "nvmlInit_v2", &m->start);
-    find(m, "nvmlShutdown", &m->stop);
-    find(m, "nvmlDeviceGetHandleByIndex_v2", &m->by_index);
-    find(m, "nvmlDeviceGetHandleByUUID", &m->by_name);
-    find(m, "nvmlDeviceGetUtilizationRates", &m->use);
-    find(m, "nvmlDeviceGetPowerUsage", &m->power);
-    find(m, "nvmlDeviceGetMemoryInfo", &m->memory);
-    find(m, "nvmlDeviceGetTemperature", &m->temperature);
-}
-
 static void keep(GpuReading *r, GpuReadingKind kind, double value) { r->has |= 1u << kind, r->value[kind] = value; }
 
 static GpuReading read_all(const GpuMeter *m) {
@@ -61,20 +45,23 @@ static GpuReading read_all(const GpuMeter *m) {
     return r;
 }
 
-/* Finds the GPU. Returns NVML's error, or -1 if the library lacks the function. */
-static int find_device(GpuMeter *m, const char *name) {
-    if (*name) return m->by_name ? m->by_name(name, &m->device) : -1;
-    return m->by_index ? m->by_index(0, &m->device) : -1;
-}
-
 /* Returns whether the library gives a reading. If not, writes the reason to fault. */
 static int start(GpuMeter *m, const char *path, const char *device, char fault[GPU_METER_FAULT_CHARS]) {
+    const struct { const char *name; void *function; } FUNCTIONS[] = {
+        {"nvmlInit_v2", &m->start}, {"nvmlShutdown", &m->stop},
+        {"nvmlDeviceGetHandleByIndex_v2", &m->by_index}, {"nvmlDeviceGetHandleByUUID", &m->by_name},
+        {"nvmlDeviceGetUtilizationRates", &m->use}, {"nvmlDeviceGetPowerUsage", &m->power},
+        {"nvmlDeviceGetMemoryInfo", &m->memory}, {"nvmlDeviceGetTemperature", &m->temperature}};
     m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!m->library) return snprintf(fault, GPU_METER_FAULT_CHARS, "%.400s", dlerror()), 0;
-    find_functions(m);
-    int error = m->start ? m->start() : -1;
+    for (size_t i = 0; i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
+        void *found = dlsym(m->library, FUNCTIONS[i].name);
+        memcpy(FUNCTIONS[i].function, &found, sizeof found);
+    }
+    int error = m->start ? m->start() : -1; /* -1: the library lacks the function */
     m->is_started = error == 0;
-    if (error == 0) error = find_device(m, device);
+    if (error == 0 && *device) error = m->by_name ? m->by_name(device, &m->device) : -1;
+    else if (error == 0)       error = m->by_index ? m->by_index(0, &m->device) : -1;
     if (error == 0) m->last = read_all(m);
     m->read_ms = clock_ms();
     if (error > 0) snprintf(fault, GPU_METER_FAULT_CHARS, "%.300s answers with NVML's error %d", path, error);

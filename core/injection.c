@@ -36,5 +36,6 @@ void inject_flip(Stream *s, const char *name, Tensor x) {
     device_to_host(s, bytes, one);
     bytes[random[2] % width] ^= (uint8_t)(1 << random[3] % 8);
     device_from_host(s, one, bytes);
-    fprintf(stderr, "injected: %s, bit %u of byte %zu of element %lld\n", name, random[3] % 8, random[2] % width, (long long)at);
+    fprintf(stderr, "injected: %s, bit %u of byte %zu of element %lld\n", name, random[3] % 8, random[2] % width,
+            (long long)at);
 }

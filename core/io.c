@@ -19,54 +19,28 @@
 #include "core/error.h"
 #include "core/failpoints.h"
 
-/* --- the table of calls ------------------------------------------------------------------------------------------- */
+/* Makes a call and returns its result. If the failpoint `name` lets it fail, sets errno and returns -1 instead. The
+ * call may read the failpoint as f. */
+#define FAILABLE(name, call)                               \
+    __extension__({                                        \
+        Failpoint        f = failpoint(name);              \
+        __typeof__(call) result = (__typeof__(call))-1;    \
+        if (f.error) errno = f.error;                      \
+        else {                                             \
+            result = call;                                 \
+            failpoint_done(f);                             \
+        }                                                  \
+        result;                                            \
+    })
+/* Number of bytes that a read or write of n bytes moves. */
+#define MOVED(n) (f.is_short ? ((n) + 1) / 2 : (n))
 
-#define FAILABLE(type, name, call)                           \
-    do {                                                     \
-        Failpoint f = failpoint(name);                       \
-        if (f.error) return errno = f.error, (type)-1;       \
-        type result = call;                                  \
-        failpoint_done(f);                                   \
-        return result;                                       \
-    } while (0)
-
-static int sys_open(const char *path, int flags, mode_t mode) { FAILABLE(int, "io.open", open(path, flags, mode)); }
-static ssize_t sys_read(int fd, void *p, size_t n) { FAILABLE(ssize_t, "io.read", read(fd, p, f.is_short ? (n + 1) / 2 : n)); }
-static ssize_t sys_pread(int fd, void *p, size_t n, off_t at) {
-    FAILABLE(ssize_t, "io.pread", pread(fd, p, f.is_short ? (n + 1) / 2 : n, at));
-}
-static ssize_t sys_write(int fd, const void *p, size_t n) {
-    FAILABLE(ssize_t, "io.write", write(fd, p, f.is_short ? (n + 1) / 2 : n));
-}
-static ssize_t sys_pwrite(int fd, const void *p, size_t n, off_t at) {
-    FAILABLE(ssize_t, "io.pwrite", pwrite(fd, p, f.is_short ? (n + 1) / 2 : n, at));
-}
-static int sys_writeback(int fd, off_t at, off_t n) {
-    FAILABLE(int, "io.writeback", sync_file_range(fd, at, n, SYNC_FILE_RANGE_WRITE));
-}
-static int sys_ftruncate(int fd, off_t bytes) { FAILABLE(int, "io.ftruncate", ftruncate(fd, bytes)); }
-static int sys_fsync(int fd) { FAILABLE(int, "io.fsync", fsync(fd)); }
-static int sys_rename(const char *from, const char *to) { FAILABLE(int, "io.rename", rename(from, to)); }
-static int sys_link(const char *from, const char *to) { FAILABLE(int, "io.link", link(from, to)); }
-static int sys_unlink(const char *path) { FAILABLE(int, "io.unlink", unlink(path)); }
-static int sys_mkdir(const char *path, mode_t mode) { FAILABLE(int, "io.mkdir", mkdir(path, mode)); }
-static int sys_fallocate(int fd, off_t bytes) { FAILABLE(int, "io.fallocate", fallocate(fd, 0, 0, bytes)); }
-static void *sys_mmap(int fd, size_t bytes) {
-    FAILABLE(void *, "io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
-}
-static int sys_rmdir(const char *path) { FAILABLE(int, "io.rmdir", rmdir(path)); }
-static int sys_close(int fd) {
-    Failpoint f = failpoint("io.close");
-    int       result = close(fd); /* a close that fails has closed the descriptor all the same */
-    failpoint_done(f);
-    return f.error ? errno = f.error, -1 : result;
-}
-
-/* --- the calls of io.h -------------------------------------------------------------------------------------------- */
+/* Makes a call that returns 0 or -1. Returns 0 or -errno. */
+#define STATUS(name, call) (FAILABLE(name, call) < 0 ? -errno : 0)
 
 static int open_retrying(const char *path, int flags, mode_t mode) {
     int fd;
-    do fd = sys_open(path, flags | O_CLOEXEC, mode);
+    do fd = FAILABLE("io.open", open(path, flags | O_CLOEXEC, mode));
     while (fd < 0 && errno == EINTR);
     return fd < 0 ? -errno : fd;
 }
@@ -138,66 +112,64 @@ FILE *io_open_stream(const char *path, IoOpen how) {
     return file;
 }
 
-int io_write(int fd, const void *data, size_t bytes) {
-    const char *at = data, *end = at + bytes;
-    while (at < end) {
-        ssize_t n = sys_write(fd, at, (size_t)(end - at));
+/* Writes all bytes at offset, or at the descriptor's position if offset is negative. */
+static int write_all(int fd, const void *data, size_t bytes, int64_t offset) {
+    for (size_t done = 0; done < bytes;) {
+        const char *at = (const char *)data + done;
+        size_t      left = bytes - done;
+        off_t       place = (off_t)(offset + (int64_t)done);
+        ssize_t     n = offset < 0 ? FAILABLE("io.write", write(fd, at, MOVED(left)))
+                                   : FAILABLE("io.pwrite", pwrite(fd, at, MOVED(left), place));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return n < 0 ? -errno : -EIO;
-        at += n;
+        done += (size_t)n;
     }
     return 0;
 }
 
+int io_write(int fd, const void *data, size_t bytes) { return write_all(fd, data, bytes, -1); }
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
-    const char *at = data, *end = at + bytes;
-    while (at < end) {
-        ssize_t n = sys_pwrite(fd, at, (size_t)(end - at), (off_t)offset);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n < 0 ? -errno : -EIO;
-        at += n;
-        offset += (uint64_t)n;
-    }
-    return 0;
+    return write_all(fd, data, bytes, (int64_t)offset);
 }
 
 void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
-    sys_writeback(fd, (off_t)offset, (off_t)bytes);
+    STATUS("io.writeback", sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE));
 }
 
 int io_truncate(int fd, uint64_t bytes) {
     int rc;
-    do rc = sys_ftruncate(fd, (off_t)bytes);
-    while (rc < 0 && errno == EINTR);
-    return rc < 0 ? -errno : 0;
+    do rc = STATUS("io.ftruncate", ftruncate(fd, (off_t)bytes));
+    while (rc == -EINTR);
+    return rc;
 }
 
 int io_fsync(int fd) {
     int rc;
-    do rc = sys_fsync(fd);
-    while (rc < 0 && errno == EINTR);
-    return rc < 0 ? -errno : 0;
+    do rc = STATUS("io.fsync", fsync(fd));
+    while (rc == -EINTR);
+    return rc;
 }
 
-/* Linux has closed the descriptor even when interrupted. A second close could close another thread's descriptor. */
-int io_close(int fd) { return sys_close(fd) < 0 && errno != EINTR ? -errno : 0; }
-
-int io_rename(const char *from, const char *to) { return sys_rename(from, to) < 0 ? -errno : 0; }
-int io_link(const char *from, const char *to) { return sys_link(from, to) < 0 ? -errno : 0; }
-int io_unlink(const char *path) { return sys_unlink(path) < 0 ? -errno : 0; }
-int io_rmdir(const char *path) { return sys_rmdir(path) < 0 ? -errno : 0; }
-
-static int is_folder(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+/* A close that fails, or is interrupted, has closed the descriptor all the same. A second close could close another
+ * thread's descriptor. */
+int io_close(int fd) {
+    Failpoint f = failpoint("io.close");
+    int       rc = close(fd) < 0 && errno != EINTR ? -errno : 0;
+    failpoint_done(f);
+    return f.error && f.error != EINTR ? -f.error : rc;
 }
+
+int io_rename(const char *from, const char *to) { return STATUS("io.rename", rename(from, to)); }
+int io_link(const char *from, const char *to) { return STATUS("io.link", link(from, to)); }
+int io_unlink(const char *path) { return STATUS("io.unlink", unlink(path)); }
+int io_rmdir(const char *path) { return STATUS("io.rmdir", rmdir(path)); }
 
 /* Makes one folder. An existing one is no error, even where mkdir fails with EROFS or EACCES instead of EEXIST. */
 static int make_folder(const char *path) {
-    if (sys_mkdir(path, 0777) == 0) return 0;
-    int error = errno;
-    if (is_folder(path)) return 0;
-    return error == EEXIST ? -ENOTDIR : -error;
+    struct stat st;
+    int         rc = STATUS("io.mkdir", mkdir(path, 0777));
+    if (rc == 0 || (stat(path, &st) == 0 && S_ISDIR(st.st_mode))) return 0;
+    return rc == -EEXIST ? -ENOTDIR : rc;
 }
 
 int io_mkdirs(const char *path) {
@@ -216,8 +188,8 @@ int io_mkdirs(const char *path) {
 
 int io_mkdir_own(const char *path) {
     struct stat st;
-    if (sys_mkdir(path, 0700) == 0) return 0;
-    if (errno != EEXIST) return -errno;
+    int         rc = STATUS("io.mkdir", mkdir(path, 0700));
+    if (rc != -EEXIST) return rc;
     return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() ? 0 : -EPERM;
 }
 
@@ -248,8 +220,8 @@ static int remove_tree(const char *path, int below) {
         free(child);
     }
     closedir(folder);
-    if (rc == 0 && sys_rmdir(path) < 0 && errno != ENOENT) rc = -errno;
-    return rc;
+    if (rc == 0) rc = io_rmdir(path);
+    return rc == -ENOENT ? 0 : rc;
 }
 
 int io_remove_tree(const char *path) { return remove_tree(path, 1); }
@@ -274,7 +246,8 @@ static int open_alone(const char *tmp) {
         if (fd < 0) return fd;
         int is_held = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
         int is_named = fstat(fd, &opened) == 0 && stat(tmp, &named) == 0 && opened.st_ino == named.st_ino;
-        int rc = is_held && pauses == PAUSES ? -EBUSY : !is_held && is_named && opened.st_size > 0 ? io_truncate(fd, 0) : 0;
+        int rc = is_held && pauses == PAUSES ? -EBUSY : 0;
+        if (!is_held && is_named && opened.st_size > 0) rc = io_truncate(fd, 0);
         if (rc == 0 && !is_held && is_named) return fd;
         io_close(fd);
         if (rc < 0) return rc;
@@ -304,9 +277,10 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
 /* Allocates all pages before the map. A page that could not be allocated later would raise SIGBUS. */
 int io_map_new(const char *path, size_t bytes, void **memory) {
     int fd = io_open(path, IO_SHARED), rc = fd < 0 ? fd : io_truncate(fd, 0);
-    while (rc == 0 && sys_fallocate(fd, (off_t)bytes) < 0)
-        if (errno != EINTR) rc = -errno;
-    if (rc == 0 && (*memory = sys_mmap(fd, bytes)) == MAP_FAILED) rc = -errno;
+    while (rc == 0 && (rc = STATUS("io.fallocate", fallocate(fd, 0, 0, (off_t)bytes))) == -EINTR) rc = 0;
+    if (rc == 0)
+        *memory = FAILABLE("io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
+    if (rc == 0 && *memory == MAP_FAILED) rc = -errno;
     if (fd >= 0) io_close(fd);
     return rc;
 }
@@ -318,8 +292,10 @@ void io_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
 static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     size_t have = 0;
     while (have < bytes) {
-        ssize_t n = offset < 0 ? sys_read(fd, data + have, bytes - have)
-                               : sys_pread(fd, data + have, bytes - have, (off_t)(offset + (int64_t)have));
+        size_t  left = bytes - have;
+        ssize_t n = offset < 0
+                        ? FAILABLE("io.read", read(fd, data + have, MOVED(left)))
+                        : FAILABLE("io.pread", pread(fd, data + have, MOVED(left), (off_t)(offset + (int64_t)have)));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return -errno;
         if (n == 0) break;
@@ -333,7 +309,8 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **dat
     int fd = io_open(path, how);
     if (fd < 0) return fd;
     struct stat st;
-    size_t      room = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size + 1 : 4096, have = 0;
+    int         is_sized = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
+    size_t      room = is_sized ? (size_t)st.st_size + 1 : 4096, have = 0;
     char       *text = NULL;
     int64_t     n = 0;
     do { /* reads until the end of the file: a pipe has no size, and a file may grow */
@@ -356,7 +333,9 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **dat
 }
 
 int64_t io_read_file(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, data); }
-int64_t io_read_input(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ_ANY, limit, data); }
+int64_t io_read_input(const char *path, size_t limit, char **data) {
+    return read_whole(path, IO_READ_ANY, limit, data);
+}
 
 int64_t io_read_start(const char *path, size_t limit, char **data) {
     *data = NULL;
@@ -465,4 +444,43 @@ int io_match(const char *name, IoPaths *found) {
     int    rc = *name ? match_rest(name, 0, found) : 0;
     if (found->count > before) qsort(found->path + before, found->count - before, sizeof *found->path, by_bytes);
     return rc;
+}
+
+/* --- a FILE in memory --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char  **text;
+    size_t *bytes, room;
+    int     has_lost;
+} Cookie;
+
+static ssize_t write_memory(void *cookie, const char *data, size_t bytes) {
+    Cookie *c = (Cookie *)cookie;
+    size_t  need = *c->bytes + bytes + 1; /* with the NUL */
+    char   *grown = c->has_lost || need <= c->room ? NULL : realloc(*c->text, 2 * need);
+    if (grown) *c->text = grown, c->room = 2 * need;
+    if (c->has_lost || need > c->room) return c->has_lost = 1, 0;
+    memcpy(*c->text + *c->bytes, data, bytes);
+    *c->bytes += bytes;
+    (*c->text)[*c->bytes] = 0;
+    return (ssize_t)bytes;
+}
+
+static int close_memory(void *cookie) {
+    int has_lost = ((Cookie *)cookie)->has_lost;
+    free(cookie);
+    return has_lost ? EOF : 0;
+}
+
+FILE *memory_file_open(char **text, size_t *bytes) {
+    Cookie *c = malloc(sizeof *c);
+    FILE   *file = NULL;
+    *text = calloc(1, 1);
+    *bytes = 0;
+    if (c && *text) {
+        *c = (Cookie){text, bytes, 1, 0};
+        file = fopencookie(c, "w", (cookie_io_functions_t){.write = write_memory, .close = close_memory});
+    }
+    if (!file) free(c);
+    return file;
 }

@@ -1,4 +1,5 @@
-/* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls.
+/* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls. And files in
+ * memory.
  *
  * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued
  * here; SIGXFSZ is the caller's to ignore. A test can make the n-th call fail: core/failpoints.h.
@@ -86,5 +87,10 @@ typedef struct { char **path; size_t count; } IoPaths; /* owned, with the string
 int  io_match(const char *name, IoPaths *found);
 int  io_paths_add(IoPaths *list, const char *path);      /* adds a copy; returns 0 or -ENOMEM */
 void io_paths_free(IoPaths *list);
+
+/* Opens a FILE that writes to memory. Returns NULL if memory runs out. After each fflush() and after fclose() *text
+ * holds the *bytes written so far and a NUL. The caller frees *text in any case. fclose() returns EOF if some of the
+ * written bytes were lost for a lack of memory. open_memstream(3) reports no such loss (glibc 2.36). */
+FILE *memory_file_open(char **text, size_t *bytes);
 
 #endif

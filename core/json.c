@@ -1,28 +1,524 @@
-/* json.c - see json.h: the tree behind the strict pass of json_scan.c, look-ups that are exact, and quoting. */
+/* json.c - see json.h: the strict pass over the bytes, the tree behind it, look-ups that are exact, quoting, and text
+ * for messages.
+ *
+ * The strict pass is a recursive descent that builds nothing but the list of places. Every scan_ function starts at
+ * s->at. It moves s->at behind its text and returns 1, or sets s->fault and returns 0. Only white space can hold a line
+ * feed (strings refuse it), so skip_space alone counts lines. A soft fault goes through soften().
+ */
 #include "core/json.h"
 
 #include <errno.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_scan.h"
+#include "core/io.h"
 
-static int parse(const char *text, size_t bytes, JsonScan how, Json *json, JsonFault *fault) {
-    if (!json_scan(text, bytes, how, json, fault)) return 0;
-    json->root = cJSON_ParseWithLength(text, bytes);
-    /* libcjson refuses no text that passed json_scan, so memory ran out */
-    if (!json->root) fail(EXIT_MEMORY, "out of memory while reading %zu bytes of JSON", bytes);
+/* Longest number in characters. libcjson copies a number into a buffer of 64 and would split a longer one. */
+enum { JSON_NUMBER_BYTES = 63 };
+
+/* Where an entry belongs. parent: index of its container, -1 for the root. name_at: where its name starts in its path,
+ * -1 for an array element, which has no name. */
+typedef struct { int parent, name_at; } Link;
+
+typedef struct {
+    const char *text;
+    size_t      bytes, at, line_start;
+    int         line, depth;
+    char        path[JSON_PATH_BYTES + 1];
+    size_t      path_bytes;
+    Json       *json;  /* the lists, under construction */
+    Link       *link;  /* owned; parallel to json->entry */
+    int         capacity, soft_capacity;
+    int         collect; /* soft faults are listed */
+    JsonFault  *fault;
+} Scanner;
+
+static int scan_value(Scanner *s, int self);
+
+static JsonPlace place_of(const Scanner *s, size_t at) {
+    return (JsonPlace){s->line, (int)(at - s->line_start) + 1};
+}
+
+static int fault_at(Scanner *s, size_t at, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
+    va_list args;
+    s->fault->at = place_of(s, at), s->fault->is_number = 0;
+    va_start(args, fmt);
+    vsnprintf(s->fault->text, sizeof s->fault->text, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+/* If soft faults are collected, adds the fault just set to the list and returns 1. Otherwise returns 0, as for any
+ * fault. */
+static int soften(Scanner *s) {
+    Json *json = s->json;
+    if (!s->collect) return 0;
+    if (json->softs == s->soft_capacity) {
+        s->soft_capacity = 2 * s->soft_capacity + 8;
+        json->soft = xrealloc(json->soft, sizeof *json->soft * (size_t)s->soft_capacity, "reading JSON");
+    }
+    json->soft[json->softs++] = *s->fault;
+    return 1;
+}
+
+static int byte_at(const Scanner *s, size_t at) { return at < s->bytes ? (unsigned char)s->text[at] : -1; }
+static int peek(const Scanner *s) { return byte_at(s, s->at); }
+static int is_digit(int c) { return c >= '0' && c <= '9'; }
+static int is_word(int c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+static const char *found(const Scanner *s, char out[24]) {
+    int c = peek(s);
+    if (c < 0)               return "the end";
+    if (c > ' ' && c < 0x7f) snprintf(out, 24, "'%c'", c);
+    else                     snprintf(out, 24, "byte 0x%02x", (unsigned)c);
+    return out;
+}
+
+static void skip_space(Scanner *s) {
+    for (;; s->at++) {
+        int c = peek(s);
+        if (c == '\n') { s->line++; s->line_start = s->at + 1; }
+        else if (c != ' ' && c != '\t' && c != '\r') return;
+    }
+}
+
+static int add_entry(Scanner *s, int parent, int name_at, JsonPlace key) {
+    Json *json = s->json;
+    if (json->entries == s->capacity) {
+        s->capacity = 2 * s->capacity + 64;
+        json->entry = xrealloc(json->entry, sizeof *json->entry * (size_t)s->capacity, "reading JSON");
+        s->link = xrealloc(s->link, sizeof *s->link * (size_t)s->capacity, "reading JSON");
+    }
+    json->entry[json->entries] = (JsonEntry){xstrdup(s->path, "reading JSON"), key, key, 0};
+    s->link[json->entries] = (Link){parent, name_at};
+    return json->entries++;
+}
+
+/* --- strings ------------------------------------------------------------------------------------------------------ */
+
+/* Appends the text of a key to the path. With decode 0, for the text of a value, does nothing. */
+static int put(Scanner *s, int decode, const char *bytes, size_t count) {
+    if (!decode) return 1;
+    if (s->path_bytes + count > JSON_PATH_BYTES)
+        return fault_at(s, s->at, "the path of this key is longer than %d bytes", JSON_PATH_BYTES);
+    memcpy(s->path + s->path_bytes, bytes, count);
+    s->path_bytes += count;
+    s->path[s->path_bytes] = '\0';
+    return 1;
+}
+
+/* Returns the four digits of the \u escape whose backslash is at `at`, or -1 if there is none. */
+static int hex4(const Scanner *s, size_t at) {
+    int value = 0;
+    if (byte_at(s, at) != '\\' || byte_at(s, at + 1) != 'u') return -1;
+    for (size_t i = 2; i < 6; i++) {
+        int c = byte_at(s, at + i), lower = c | 0x20;
+        if (is_digit(c))                       value = value * 16 + (c - '0');
+        else if (lower >= 'a' && lower <= 'f') value = value * 16 + (lower - 'a' + 10);
+        else return -1;
+    }
+    return value;
+}
+
+static int scan_unicode_escape(Scanner *s, int decode) {
+    int code = hex4(s, s->at);
+    if (code < 0)                         return fault_at(s, s->at, "\\u takes four hexadecimal digits");
+    if (code == 0)                        return fault_at(s, s->at, "\\u0000 is not allowed");
+    if (code >= 0xdc00 && code <= 0xdfff)
+        return fault_at(s, s->at, "\\u%04x is the second half of a surrogate pair without the first", (unsigned)code);
+    size_t length = 6;
+    if (code >= 0xd800 && code <= 0xdbff) {
+        int low = hex4(s, s->at + 6);
+        if (low < 0xdc00 || low > 0xdfff)
+            return fault_at(s, s->at, "\\u%04x is the first half of a surrogate pair without the second",
+                            (unsigned)code);
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+        length = 12;
+    }
+    char   utf8[4];
+    size_t count = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = count; i-- > 1; code >>= 6) utf8[i] = (char)(0x80 | (code & 0x3f));
+    utf8[0] = (char)(count == 1 ? code : (0xf00 >> count) | code);
+    if (!put(s, decode, utf8, count)) return 0;
+    s->at += length;
+    return 1;
+}
+
+static int scan_escape(Scanner *s, int decode) {
+    static const char names[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
+    int c = byte_at(s, s->at + 1);
+    if (c == 'u') return scan_unicode_escape(s, decode);
+    const char *name = c > 0 ? strchr(names, c) : NULL;
+    if (!name)
+        return fault_at(s, s->at,
+                        "unknown escape; JSON has \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four digits");
+    if (!put(s, decode, &means[name - names], 1)) return 0;
+    s->at += 2;
+    return 1;
+}
+
+static int scan_string(Scanner *s, int decode) {
+    size_t start = s->at++;
+    for (;;) {
+        int c = peek(s);
+        if (c < 0)    return fault_at(s, start, "this string is never closed");
+        if (c == '"') { s->at++; return 1; }
+        if (c == '\n' || c == '\r') return fault_at(s, start, "this string is not closed on its line");
+        if (c < ' ')
+            return fault_at(s, s->at, "control character 0x%02x in a string; write it as \\u%04x", (unsigned)c,
+                            (unsigned)c);
+        if (c == '\\') {
+            if (!scan_escape(s, decode)) return 0;
+            continue;
+        }
+        int length = utf8_bytes(s->text + s->at, s->bytes - s->at);
+        if (length == 0) return fault_at(s, s->at, "byte 0x%02x is not valid UTF-8", (unsigned)c);
+        if (!put(s, decode, s->text + s->at, (size_t)length)) return 0;
+        s->at += (size_t)length;
+    }
+}
+
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
+
+/* Decimal value of a number literal as 0.DIGITS x 10^exponent, without leading and trailing zeros. Zero has no
+ * digits. */
+typedef struct { char digits[JSON_NUMBER_BYTES + 1]; int count; long exponent; } Decimal;
+
+static Decimal decimal_of(const char *literal) {
+    Decimal d = {.count = 0, .exponent = 0};
+    int     after_point = 0;
+    for (; *literal && *literal != 'e' && *literal != 'E'; literal++) {
+        if (*literal == '.') after_point = 1;
+        if (!is_digit(*literal)) continue;
+        if (*literal != '0' || d.count) {
+            d.digits[d.count++] = *literal;
+            d.exponent += !after_point;
+        } else {
+            d.exponent -= after_point;
+        }
+    }
+    while (d.count && d.digits[d.count - 1] == '0') d.count--;
+    d.digits[d.count] = '\0';
+    long power = *literal ? strtol(literal + 1, NULL, 10) : 0;
+    d.exponent += power > 99999 ? 99999 : power < -99999 ? -99999 : power; /* clamped: a larger exponent is infinite or
+                                                                            * 0 in any case */
+    if (d.count == 0) d.exponent = 0;
+    return d;
+}
+
+/* Returns whether a literal whose double is an integer equals that integer. 9007199254740993.0, 600.00000000000000001
+ * and 1e-999 do not. */
+static int is_exact(const char *literal, double value) {
+    char integer[32];
+    if (fabs(value) > 0x1p53 || value != floor(value)) return 1;
+    snprintf(integer, sizeof integer, "%.0f", value);
+    Decimal a = decimal_of(literal), b = decimal_of(integer);
+    return a.exponent == b.exponent && strcmp(a.digits, b.digits) == 0;
+}
+
+static int scan_digits(Scanner *s, const char *after) {
+    char text[24];
+    if (!is_digit(peek(s))) return fault_at(s, s->at, "expected a digit %s, found %s", after, found(s, text));
+    while (is_digit(peek(s))) s->at++;
+    return 1;
+}
+
+enum { NAMED = 96 }; /* characters of a path in a message, so that the rest of the message still fits */
+
+/* Writes the path for a message: "optimizer.learning_rate: ". It is in quotes if a character is escaped or the end is
+ * cut, and "" for the root. */
+static const char *named(const Scanner *s, char out[NAMED]) {
+    if (!s->path_bytes) return "";
+    json_quote_short(out, NAMED - 2, s->path);
+    size_t length = strlen(out);
+    if (length == s->path_bytes + 2) memmove(out, out + 1, length -= 2); /* nothing escaped or cut: no quotes needed */
+    strcpy(out + length, ": ");
+    return out;
+}
+
+/* Returns whether the number at start [length] can be kept as it is written. self: index of its entry, -1 for the
+ * root. */
+static int check_number(Scanner *s, size_t start, size_t length, int integer, int self) {
+    char literal[JSON_NUMBER_BYTES + 1], name[NAMED];
+    /* not a soft fault, because libcjson could not read on */
+    if (length > JSON_NUMBER_BYTES)
+        return fault_at(s, start, "%sa number of %zu characters; at most %d are allowed", named(s, name), length,
+                        JSON_NUMBER_BYTES);
+    memcpy(literal, s->text + start, length);
+    literal[length] = '\0';
+    double value = strtod(literal, NULL);
+    if (!isfinite(value))
+        fault_at(s, start, "%sthe number %s is too large", named(s, name), literal);
+    else if (integer && (fabs(value) > 0x1p53 || !is_exact(literal, value)))
+        fault_at(s, start, "%sthe integer %s is beyond 2^53 = 9007199254740992 and cannot be kept exactly",
+                 named(s, name), literal);
+    else if (!is_exact(literal, value))
+        fault_at(s, start, "%sthe number %s cannot be kept exactly; it would be read as %.0f", named(s, name), literal,
+                 value);
+    else
+        return 1;
+    if (self >= 0) s->json->entry[self].faulty = 1;
+    s->fault->is_number = 1;
+    return soften(s);
+}
+
+static int scan_number(Scanner *s, int self) {
+    size_t start = s->at;
+    int    integer = 1;
+    if (peek(s) == '-') s->at++;
+    if (peek(s) == '0' && is_digit(byte_at(s, s->at + 1))) return fault_at(s, start, "a number must not begin with 0");
+    if (!scan_digits(s, "in a number")) return 0;
+    if (peek(s) == '.') {
+        integer = 0;
+        s->at++;
+        if (!scan_digits(s, "after the point")) return 0;
+    }
+    if (peek(s) == 'e' || peek(s) == 'E') {
+        integer = 0;
+        s->at++;
+        if (peek(s) == '+' || peek(s) == '-') s->at++;
+        if (!scan_digits(s, "in the exponent")) return 0;
+    }
+    if (is_word(peek(s)) || peek(s) == '.') {
+        char text[24];
+        return fault_at(s, s->at, "unexpected %s after a number", found(s, text));
+    }
+    return check_number(s, start, s->at - start, integer, self);
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+/* Scans true, false or null. The fault of another word names the likely one. */
+static int scan_word(Scanner *s) {
+    size_t start = s->at, length = 0;
+    char   word[32];
+    while (is_word(byte_at(s, start + length))) length++;
+    snprintf(word, sizeof word, "%.*s", length < 24 ? (int)length : 24, s->text + start);
+    s->at += length;
+    if (!strcmp(word, "true") || !strcmp(word, "false") || !strcmp(word, "null")) return 1;
+    if (!strcmp(word, "NaN") || !strcmp(word, "Infinity") || !strcmp(word, "nan") || !strcmp(word, "inf"))
+        return fault_at(s, start, "%s is no JSON number; numbers are finite", word);
+    if (!strcmp(word, "True") || !strcmp(word, "TRUE")) return fault_at(s, start, "unknown word %s; write true", word);
+    if (!strcmp(word, "False") || !strcmp(word, "FALSE"))
+        return fault_at(s, start, "unknown word %s; write false", word);
+    if (!strcmp(word, "None") || !strcmp(word, "NULL")) return fault_at(s, start, "unknown word %s; write null", word);
+    return fault_at(s, start, "unknown word %s%s; text stands in double quotes", word, length > 24 ? "..." : "");
+}
+
+static int fault_expected(Scanner *s, const char *expected) {
+    char text[24];
+    int  c = peek(s);
+    if (c == '\'') return fault_at(s, s->at, "expected %s, found ' (text stands in double quotes)", expected);
+    if (c == '/' || c == '#')
+        return fault_at(s, s->at, "expected %s, found %s (JSON has no comments)", expected, found(s, text));
+    return fault_at(s, s->at, "expected %s, found %s", expected, found(s, text));
+}
+
+static int open_container(Scanner *s) {
+    if (++s->depth > JSON_DEPTH) return fault_at(s, s->at, "nested deeper than %d levels", JSON_DEPTH);
+    s->at++;
+    skip_space(s);
+    return 1;
+}
+
+/* Scans what follows an item. Returns 1 at a comma (another item follows), 0 at the closing bracket, -1 at a fault. */
+static int next_item(Scanner *s, int close) {
+    skip_space(s);
+    if (peek(s) == close) {
+        s->at++;
+        s->depth--;
+        return 0;
+    }
+    if (peek(s) != ',') {
+        fault_expected(s, close == '}' ? "',' or '}'" : "',' or ']'");
+        return -1;
+    }
+    size_t comma = s->at++;
+    JsonPlace at = place_of(s, comma);
+    skip_space(s);
+    if (peek(s) != close) return 1;
+    fault_at(s, s->at, "a comma before '%c' (JSON allows none after the last item)", close);
+    s->fault->at = at;
+    return -1;
+}
+
+static int scan_object(Scanner *s, int self) {
+    size_t path_bytes = s->path_bytes;
+    int    more;
+    if (!open_container(s)) return 0;
+    if (peek(s) == '}') { s->at++; s->depth--; return 1; }
+    do {
+        JsonPlace key = place_of(s, s->at);
+        if (peek(s) != '"') return fault_expected(s, "a key in double quotes");
+        if (s->path_bytes && !put(s, 1, ".", 1)) return 0;
+        int name_at = (int)s->path_bytes;
+        if (!scan_string(s, 1)) return 0;
+        int entry = add_entry(s, self, name_at, key);
+        skip_space(s);
+        if (peek(s) != ':') return fault_expected(s, "':' after the key");
+        s->at++;
+        skip_space(s);
+        s->json->entry[entry].value = place_of(s, s->at);
+        if (!scan_value(s, entry)) return 0;
+        s->path[s->path_bytes = path_bytes] = '\0';
+        more = next_item(s, '}');
+    } while (more > 0);
+    return more == 0;
+}
+
+static int scan_array(Scanner *s, int self) {
+    size_t path_bytes = s->path_bytes;
+    int    more, index = 0;
+    if (!open_container(s)) return 0;
+    if (peek(s) == ']') { s->at++; s->depth--; return 1; }
+    do {
+        char name[16];
+        snprintf(name, sizeof name, "[%d]", index++);
+        if (!put(s, 1, name, strlen(name))) return 0;
+        int entry = add_entry(s, self, -1, place_of(s, s->at));
+        if (!scan_value(s, entry)) return 0;
+        s->path[s->path_bytes = path_bytes] = '\0';
+        more = next_item(s, ']');
+    } while (more > 0);
+    return more == 0;
+}
+
+static int scan_value(Scanner *s, int self) {
+    int c = peek(s);
+    if (c == '{') return scan_object(s, self);
+    if (c == '[') return scan_array(s, self);
+    if (c == '"') return scan_string(s, 0);
+    if (c == '-' || is_digit(c)) return scan_number(s, self);
+    if (is_word(c)) return scan_word(s);
+    if (c == '+' || c == '.') return fault_at(s, s->at, "a number begins with a digit or '-', not with '%c'", c);
+    return fault_expected(s, "a value");
+}
+
+/* --- duplicates --------------------------------------------------------------------------------------------------- */
+
+typedef struct { int parent, index; const char *name; } Sibling;
+
+static int compare_siblings(const void *a, const void *b) {
+    const Sibling *x = a, *y = b;
+    int order = (x->parent > y->parent) - (x->parent < y->parent);
+    if (!order) order = strcmp(x->name, y->name);
+    return order ? order : (x->index > y->index) - (x->index < y->index);
+}
+
+static int fault_duplicate(Scanner *s, int again, int first) {
+    const JsonEntry *entry = s->json->entry;
+    char             name[120];
+    json_quote_short(name, sizeof name, entry[again].path);
+    fault_at(s, 0, "duplicate key %s, first at line %d", name, entry[first].key.line);
+    s->fault->at = entry[again].key;
+    return 0;
+}
+
+/* Refuses duplicate keys. Sorts the entries, so that a hostile file cannot make the search quadratic. */
+static int check_duplicates(Scanner *s) {
+    JsonEntry *entry = s->json->entry;
+    Sibling   *list = xmalloc(sizeof *list * (size_t)(s->json->entries + 1), "reading JSON");
+    int        count = 0, again = -1, before = -1;
+    for (int i = 0; i < s->json->entries; i++)
+        if (s->link[i].name_at >= 0)
+            list[count++] = (Sibling){s->link[i].parent, i, entry[i].path + s->link[i].name_at};
+    qsort(list, (size_t)count, sizeof *list, compare_siblings);
+    for (int i = 1, first = 0; i < count; i++) {
+        if (list[i].parent != list[first].parent || strcmp(list[i].name, list[first].name)) {
+            first = i;
+            continue;
+        }
+        entry[list[i].index].faulty = entry[list[first].index].faulty = 1;
+        if (s->collect) {
+            fault_duplicate(s, list[i].index, list[first].index);
+            soften(s);
+        } else if (again < 0 || list[i].index < again) {
+            again = list[i].index;
+            before = list[first].index;
+        }
+    }
+    free(list);
+    if (again >= 0) return fault_duplicate(s, again, before);
+    return 1;
+}
+
+static int compare_places(const void *a, const void *b) {
+    const JsonPlace x = ((const JsonFault *)a)->at, y = ((const JsonFault *)b)->at;
+    return x.line != y.line ? (x.line > y.line) - (x.line < y.line) : (x.column > y.column) - (x.column < y.column);
+}
+
+/* First bytes of files that become JSON by a command. FILE stands for the path. */
+static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
+    {"\xef\xbb\xbf", 3, "starts with a byte-order mark; save it as plain UTF-8, as by tail -c +4 FILE > NEW.json"},
+    {"\xff\xfe\0\0", 4, "is UTF-32, not UTF-8: iconv -f utf-32 -t utf-8 FILE > NEW.json converts it"},
+    {"\xff\xfe", 2, "is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW.json converts it"},
+    {"\xfe\xff", 2, "is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW.json converts it"},
+    {"{\0\0\0", 4, "is UTF-32, not UTF-8: iconv -f utf-32le -t utf-8 FILE > NEW.json converts it"},
+    {"\0\0\0{", 4, "is UTF-32, not UTF-8: iconv -f utf-32be -t utf-8 FILE > NEW.json converts it"},
+    {"{\0", 2, "is UTF-16, not UTF-8: iconv -f utf-16le -t utf-8 FILE > NEW.json converts it"},
+    {"\0{", 2, "is UTF-16, not UTF-8: iconv -f utf-16be -t utf-8 FILE > NEW.json converts it"},
+    {"\x1f\x8b", 2, "is packed by gzip: gzip -dc < FILE > NEW.json unpacks it"},
+    {"\x28\xb5\x2f\xfd", 4, "is packed by zstd: zstd -dc < FILE > NEW.json unpacks it"},
+    {"\xfd" "7zXZ", 5, "is packed by xz: xz -dc < FILE > NEW.json unpacks it"},
+    {"BZh", 3, "is packed by bzip2: bzip2 -dc < FILE > NEW.json unpacks it"},
+    {"PK\3\4", 4, "is a zip archive: unzip FILE unpacks it"},
+};
+
+static int scan_all(Scanner *s, size_t limit, const char *top) {
+    for (size_t i = 0; i < sizeof OTHER_FORMS / sizeof *OTHER_FORMS; i++)
+        if (s->bytes >= OTHER_FORMS[i].bytes && !memcmp(s->text, OTHER_FORMS[i].start, OTHER_FORMS[i].bytes))
+            return fault_at(s, 0, "%s", OTHER_FORMS[i].what);
+    if (s->bytes > limit) return fault_at(s, 0, "larger than %zu bytes", limit);
+    if (!put(s, 1, top, strlen(top))) return 0;
+    skip_space(s);
+    if (s->at == s->bytes) return fault_at(s, s->at, "nothing but white space; expected a value");
+    if (!scan_value(s, -1)) return 0;
+    skip_space(s);
+    if (s->at < s->bytes) return fault_expected(s, "nothing after the end of the value");
+    if (!check_duplicates(s)) return 0;
+    if (s->json->softs) qsort(s->json->soft, (size_t)s->json->softs, sizeof *s->json->soft, compare_places);
+    return 1;
+}
+
+static void free_entries(Json *json) {
+    for (int i = 0; i < json->entries; i++) free(json->entry[i].path);
+    free(json->entry);
+    free(json->soft);
+    memset(json, 0, sizeof *json);
+}
+
+/* --- the tree ----------------------------------------------------------------------------------------------------- */
+
+/* Scans text [bytes] and builds its tree. With collect, lists all soft faults. Without it ends at the first one, so
+ * that a hostile text cannot fill memory with faults. */
+static int parse(Scanner s, size_t limit, const char *top) {
+    memset(s.json, 0, sizeof *s.json);
+    s.line = 1;
+    int good = scan_all(&s, limit, top);
+    free(s.link);
+    if (!good) return free_entries(s.json), 0;
+    s.json->root = cJSON_ParseWithLength(s.text, s.bytes);
+    /* libcjson refuses no text that passed the scan, so memory ran out */
+    if (!s.json->root) fail(EXIT_MEMORY, "out of memory while reading %zu bytes of JSON", s.bytes);
     return 1;
 }
 
 int json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault) {
-    return parse(text, bytes, (JsonScan){.limit = limit, .top = "", .collect = 0}, json, fault);
+    return parse((Scanner){.text = text, .bytes = bytes, .json = json, .fault = fault}, limit, "");
 }
 
 int json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault) {
-    return parse(text, bytes, (JsonScan){.limit = limit, .top = top, .collect = 1}, json, fault);
+    return parse((Scanner){.text = text, .bytes = bytes, .json = json, .collect = 1, .fault = fault}, limit, top);
+}
+
+void json_free(Json *json) {
+    cJSON_Delete(json->root);
+    free_entries(json);
 }
 
 cJSON *json_of_others(const char *text, size_t bytes, const char *name, const char **end) {
@@ -32,9 +528,29 @@ cJSON *json_of_others(const char *text, size_t bytes, const char *name, const ch
     return json;
 }
 
-void json_free(Json *json) {
-    cJSON_Delete(json->root);
-    json_scan_free(json);
+int json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json, char fault[JSON_FILE_FAULT_CHARS]) {
+    char     *text;
+    JsonFault wrong;
+    int64_t   bytes = io_read_file(path, limit, &text);
+    if (bytes < 0) {
+        snprintf(fault, JSON_FILE_FAULT_CHARS, "%s cannot be read: %s", path, io_error_text((int)bytes));
+        if (bytes == -ENOENT) return -ENOENT;
+        int is_other =
+            bytes <= -IO_IS_FIFO || bytes == -EFBIG || bytes == -EISDIR || bytes == -ENOTDIR || bytes == -ELOOP;
+        return bytes == -ENOMEM ? EXIT_MEMORY : is_other ? EXIT_DATA : EXIT_IO;
+    }
+    int is_read = json_parse_all(text, (size_t)bytes, limit, "", json, &wrong);
+    free(text);
+    const JsonFault *first = is_read ? NULL : &wrong; /* the first fault that must be reported */
+    for (int i = 0; is_read && i < json->softs && !first; i++)
+        if (!keeps_numbers || !json->soft[i].is_number) first = &json->soft[i];
+    if (!first) return 0;
+    int at = snprintf(fault, JSON_FILE_FAULT_CHARS, "%s:%d:%d: ", path, first->at.line, first->at.column);
+    if (at >= JSON_FILE_FAULT_CHARS) at = 0; /* the path is so long that nothing else fits */
+    snprintf(fault + at, (size_t)(JSON_FILE_FAULT_CHARS - at), "%s", first->text);
+    shell_name_file(fault + at, (size_t)(JSON_FILE_FAULT_CHARS - at), path);
+    if (is_read) json_free(json);
+    return EXIT_DATA;
 }
 
 const JsonEntry *json_entry(const Json *json, const char *path) {
@@ -47,12 +563,14 @@ cJSON *json_member(const cJSON *object, const char *name) {
     return cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, name) : NULL;
 }
 
+/* --- text and numbers --------------------------------------------------------------------------------------------- */
+
 /* Writes one character of text as a JSON string holds it to piece (NUL-terminated). Returns the bytes of text that it
  * covers. A byte that is not UTF-8 becomes U+FFFD, so the output is always valid. */
 static size_t escape(const char *text, char piece[8]) {
     static const char means[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
     const char *special = strchr(means, *text);
-    int         length = json_utf8(text, strnlen(text, 4));
+    int         length = utf8_bytes(text, strnlen(text, 4));
     if (special)                          snprintf(piece, 8, "\\%c", names[special - means]);
     else if ((unsigned char)*text < ' ')  snprintf(piece, 8, "\\u%04x", (unsigned char)*text);
     else if (length == 0)                 snprintf(piece, 8, "\\ufffd");
@@ -79,30 +597,6 @@ size_t json_quote(char *out, size_t capacity, const char *text) {
     return used;
 }
 
-cJSON *json_string(const char *text) {
-    static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
-    char *clean = malloc(3 * strlen(text) + 1), *to = clean;
-    if (!clean) return NULL;
-    for (int length; *text; text += length ? length : 1) {
-        length = json_utf8(text, strnlen(text, 4));
-        size_t bytes = length ? (size_t)length : sizeof replacement - 1;
-        memcpy(to, length ? text : replacement, bytes);
-        to += bytes;
-    }
-    *to = 0;
-    cJSON *string = cJSON_CreateString(clean);
-    free(clean);
-    return string;
-}
-
-int json_reads_as(const char *read, const char *text) {
-    cJSON *string = json_string(text);
-    if (!string) fail(EXIT_MEMORY, "no memory to compare names");
-    int is_same = strcmp(string->valuestring, read) == 0;
-    cJSON_Delete(string);
-    return is_same;
-}
-
 char *json_quote_short(char *out, size_t capacity, const char *text) {
     static const char cut[] = "...\"";
     if (json_quote(out, capacity, text) < capacity) return out;
@@ -116,4 +610,64 @@ char *json_quote_short(char *out, size_t capacity, const char *text) {
     append(out, capacity, used, cut);
     out[used + sizeof cut - 1] = '\0';
     return out;
+}
+
+int json_reads_as(const char *read, const char *text) {
+    cJSON *string = json_string(text);
+    if (!string) fail(EXIT_MEMORY, "no memory to compare names");
+    int is_same = strcmp(string->valuestring, read) == 0;
+    cJSON_Delete(string);
+    return is_same;
+}
+
+cJSON *json_string(const char *text) {
+    static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
+    char *clean = malloc(3 * strlen(text) + 1), *to = clean;
+    if (!clean) return NULL;
+    for (int length; *text; text += length ? length : 1) {
+        length = utf8_bytes(text, strnlen(text, 4));
+        size_t bytes = length ? (size_t)length : sizeof replacement - 1;
+        memcpy(to, length ? text : replacement, bytes);
+        to += bytes;
+    }
+    *to = 0;
+    cJSON *string = cJSON_CreateString(clean);
+    free(clean);
+    return string;
+}
+
+cJSON *number_json(double value) {
+    cJSON *number = cJSON_CreateNumber(value);
+    char  *printed = cJSON_PrintUnformatted(number);
+    int    same = printed && strtod(printed, NULL) == value && (fabs(value) <= 0x1p53 || strchr(printed, 'e'));
+    free(printed);
+    if (same) return number;
+    char text[SHOWN_BYTES];
+    cJSON_Delete(number);
+    return cJSON_CreateRaw(number_text(value, text));
+}
+
+double number_value(const cJSON *number) {
+    if (cJSON_IsRaw(number)) return strtod(number->valuestring, NULL);
+    return cJSON_GetNumberValue(number);
+}
+
+char *value_text(const cJSON *value, char out[SHOWN_BYTES]) {
+    char quoted[SHOWN_BYTES - 16];
+    if (cJSON_IsString(value))
+        snprintf(out, SHOWN_BYTES, "the string %s", json_quote_short(quoted, sizeof quoted, value->valuestring));
+    else if (cJSON_IsNumber(value)
+          || cJSON_IsRaw(value))    number_text(number_value(value), out);
+    else if (cJSON_IsArray(value))  snprintf(out, SHOWN_BYTES, "a list");
+    else if (cJSON_IsObject(value)) snprintf(out, SHOWN_BYTES, "an object");
+    else snprintf(out, SHOWN_BYTES, "%s", cJSON_IsTrue(value) ? "true" : cJSON_IsFalse(value) ? "false" : "null");
+    return out;
+}
+
+void json_print(cJSON *json) {
+    char *text = cJSON_Print(json);
+    if (!text) fail(EXIT_MEMORY, "no memory to print JSON");
+    printf("%s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(json);
 }

@@ -15,8 +15,13 @@
 
 #include <cjson/cJSON.h>
 #include <stddef.h>
+#include <stdint.h>
+
+#include "core/format.h"
 
 enum { JSON_LIMIT = 1 << 20, JSON_DEPTH = 32 };
+/* Longest path of a value ("data.train[1]"). It bounds the memory that the list of entries needs for a hostile file. */
+enum { JSON_PATH_BYTES = 255 };
 
 typedef struct { int line, column; } JsonPlace; /* 1-based; columns count bytes */
 
@@ -52,16 +57,37 @@ void json_free(Json *json);
  * only blanks may follow the value. Returns NULL if it is not JSON, with *end where reading stopped (end may be NULL).
  * Exit 71, naming `name`, if memory runs out: a lack of memory must not look like a damaged file. */
 cJSON *json_of_others(const char *text, size_t bytes, const char *name, const char **end);
+
+enum { JSON_FILE_FAULT_CHARS = 4800 };
+/* Reads a file that must be JSON of at most `limit` bytes. Returns 0. Otherwise it writes a sentence that begins with
+ * the path into fault, and returns -ENOENT if the file does not exist, else an exit code. With keeps_numbers a number
+ * that a double cannot hold is no fault, and must not be read from the tree: tokenizer_config.json has such numbers. */
+int  json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json, char fault[JSON_FILE_FAULT_CHARS]);
+
 const JsonEntry *json_entry(const Json *json, const char *path);  /* NULL if absent */
 /* Returns the member with exactly this name (case matters), or NULL if there is none or `object` is not an object. */
 cJSON *json_member(const cJSON *object, const char *name);
+
+/* --- text and numbers --------------------------------------------------------------------------------------------- */
+
 /* Appends text as a JSON string with quotes and escapes to out [capacity]. Returns the bytes that it needs, even if
  * they did not fit. */
 size_t json_quote(char *out, size_t capacity, const char *text);
+/* Writes text as a JSON string to out [capacity], capacity at least 16. Unlike json_quote it always ends in a quote: a
+ * text that does not fit is cut and ends in "...". Returns out. */
+char  *json_quote_short(char *out, size_t capacity, const char *text);
 /* Returns whether `read` is the string that a reader gets back from json_quote(text). The two may differ, because names
  * of files need not be UTF-8. */
 int    json_reads_as(const char *read, const char *text);
 /* Returns a string node of text, with U+FFFD for each byte that is not UTF-8. NULL if memory runs out. */
 cJSON *json_string(const char *text);
+/* Returns a number node that reads back as `value` from libcjson's output. If libcjson writes too few digits, ours are
+ * inserted verbatim. */
+cJSON *number_json(double value);
+double number_value(const cJSON *number); /* value of a node from number_json() or the parser; NaN if it is neither */
+/* Writes a JSON value for a message: 600, the string "600", a list. Returns out [SHOWN_BYTES]. */
+char  *value_text(const cJSON *value, char out[SHOWN_BYTES]);
+/* Prints json to standard output with a newline, and frees it. Exit 71 if memory runs out. */
+void   json_print(cJSON *json);
 
 #endif

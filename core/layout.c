@@ -5,17 +5,14 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-/* Returns the columns of a row of the table. A vector is one row of columns, except where its elements are cut as
- * rows. */
-static int64_t columns_of(const Param *p, const int64_t dim[2]) { return p->dims == 2 ? dim[1] : dim[0]; }
-
 /* How ranks share the experts: each rank has `each` of them, in order of rank. */
 typedef struct { int ranks, rank, each; } ExpertShare;
-static int is_elsewhere(ExpertShare of, const Param *p) { return of.ranks > 1 && p->expert && (p->expert - 1) / of.each != of.rank; }
+static int is_elsewhere(ExpertShare of, const Param *p) {
+    return of.ranks > 1 && p->expert && (p->expert - 1) / of.each != of.rank;
+}
 
 static ExpertShare share_of(const Layout *l, LayoutPlace place) {
     int experts = 0;
@@ -134,14 +131,8 @@ FileExtent layout_extent(const Layout *layout, const Span *span, int64_t at) {
     CHECK(at >= 0 && left > 0, "element %lld of a span of %lld", (long long)at, (long long)span->elems);
     if (!layout_cuts_columns(layout, p))
         return (FileExtent){p->offset + element + (p->cut == CUT_NONE ? 0 : i * p->local[0] * p->local[1]), left};
-    int64_t width = columns_of(p, p->local) / layout_parts(p);
+    int64_t width = (p->dims == 2 ? p->local[1] : p->local[0]) / layout_parts(p); /* a vector is one row of columns */
     /* a block is one row of one slice */
     int64_t block = element / width, column = element % width, rest = width - column;
     return (FileExtent){p->offset + (block * layout->tensor_ranks + i) * width + column, left < rest ? left : rest};
-}
-
-const Param *layout_find(const Layout *layout, const char *name) {
-    for (int i = 0; i < layout->params; i++)
-        if (strcmp(layout->param[i].name, name) == 0) return &layout->param[i];
-    return NULL;
 }

@@ -20,10 +20,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LAYOUT_ALIGN = 64 }; /* elements: 128 bytes of bf16, so every piece is aligned for 128-bit accesses and NCCL */
 
 /* How the optimizer treats a row. It applies weight decay to all groups but vectors. */
@@ -44,7 +40,7 @@ typedef struct {            /* one row of the parameter table */
                              * used */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */
     float   init_std;
-    float   rate, muon_rate; /* factors of the optimizer's learning rate, for AdamW and for Muon */
+    float rate, matrix_rate; /* factors of the learning rate, of updates by element and of updates of whole matrices */
     ParamGroup group;
     size_t  field;          /* offset of the row's Tensor in the view of its bucket (model/params.h) */
     int     bucket;         /* index of the bucket; a bucket's rows are neighbours, except that rows of another bucket
@@ -97,7 +93,11 @@ typedef struct {
 /* Place of a layout in the grid. `ranks` ranks share the state. `tensor_ranks` divide every dimension that is cut.
  * `expert_ranks` (0 counts as 1) divide the experts, whose rows then have buckets of their own. `expert_rank` is this
  * rank's number among them. hold [buckets] is copied; it is NULL if the rank owns all buckets. */
-typedef struct { int ranks, tensor_ranks, tensor_rank; const BucketHold *hold; int expert_ranks, expert_rank; } LayoutPlace;
+typedef struct {
+    int               ranks, tensor_ranks, tensor_rank;
+    const BucketHold *hold;
+    int               expert_ranks, expert_rank;
+} LayoutPlace;
 /* Copies the rows and places them. A bucket with BUCKET_ELSEWHERE takes no memory, and its pieces are empty. */
 Layout layout_create(const Param *rows, int params, LayoutPlace place);
 void   layout_destroy(Layout *layout);
@@ -115,13 +115,10 @@ static inline int layout_cuts_columns(const Layout *layout, const Param *p) {
     return layout->tensor_ranks > 1 && (p->cut == CUT_COLUMNS || p->cut == CUT_HEADS);
 }
 /* Returns whether the bucket holds rows of experts while other ranks hold other experts. */
-static inline int layout_is_of_experts(const Layout *layout, int bucket) { return layout->bucket[bucket].ranks < layout->ranks; }
+static inline int layout_is_of_experts(const Layout *layout, int bucket) {
+    return layout->bucket[bucket].ranks < layout->ranks;
+}
 /* Returns into how many blocks of columns a row of the file is split before each block is cut by itself. */
 static inline int layout_parts(const Param *p) { return p->cut == CUT_HEADS ? 3 : 1; }
 
-const Param *layout_find(const Layout *layout, const char *name); /* NULL if absent */
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
     return strcmp(a->group, b->group) == 0 && a->flops == b->flops && a->bytes == b->bytes &&
@@ -72,8 +72,8 @@ void ledger_print(FILE *out, const Ledger *l) {
         for (int d = 0; d < LEDGER_DIMS && e->dim[d]; d++)
             used += snprintf(sizes + used, sizeof sizes - (size_t)used, "%s%lld", d ? " x " : "", (long long)e->dim[d]);
         if (*e->group) snprintf(sizes + used, sizeof sizes - (size_t)used, " sent in %s", e->group);
-        fprintf(out, "  %-28s %-30s %10lld %12.3f %12.2f\n", e->op, sizes, (long long)e->count, e->flops * (double)e->count * 1e-9,
-                e->bytes * (double)e->count / 1048576.0);
+        fprintf(out, "  %-28s %-30s %10lld %12.3f %12.2f\n", e->op, sizes, (long long)e->count,
+                e->flops * (double)e->count * 1e-9, e->bytes * (double)e->count / 1048576.0);
     }
     free(sorted);
 }

@@ -7,10 +7,6 @@
 #ifndef TRAIN_GPT_CORE_MESH_H
 #define TRAIN_GPT_CORE_MESH_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_STAGE, AXES } Axis;
 typedef struct { int size[AXES]; } Mesh;    /* each at least 1 */
 typedef struct { int at[AXES]; } MeshPlace; /* each in [0, size) */
@@ -47,7 +43,4 @@ char     *mesh_place_text(Mesh m, int rank, char out[MESH_TEXT]);
  * order. Returns how many. ranks holds mesh_ranks(m) entries at most. */
 int mesh_group(Mesh m, int rank, unsigned axes, int *ranks);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

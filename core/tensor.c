@@ -1,10 +1,11 @@
 /* tensor.c - see tensor.h. */
 #include "core/tensor.h"
 
-#include <stdio.h>
+#include "core/device.h"
 
 size_t dtype_bytes(DType type) {
-    static const size_t bytes[] = {[F32] = 4, [BF16] = 2, [F16] = 2, [I32] = 4, [F64] = 8, [I64] = 8, [E4M3] = 1, [E5M2] = 1};
+    static const size_t bytes[] =
+        {[F32] = 4, [BF16] = 2, [F16] = 2, [I32] = 4, [F64] = 8, [I64] = 8, [E4M3] = 1, [E5M2] = 1};
     return bytes[type];
 }
 
@@ -28,8 +29,8 @@ Tensor tensor_rows(Tensor t, int64_t first, int64_t rows) {
 }
 
 Tensor tensor_slice(Tensor t, int64_t first, int64_t elems) {
-    CHECK(first >= 0 && elems >= 0 && first + elems <= tensor_elems(t), "elements [%lld, %lld) of %lld", (long long)first,
-          (long long)(first + elems), (long long)tensor_elems(t));
+    CHECK(first >= 0 && elems >= 0 && first + elems <= tensor_elems(t), "elements [%lld, %lld) of %lld",
+          (long long)first, (long long)(first + elems), (long long)tensor_elems(t));
     t = tensor_advance(t, first);
     return tensor_1d(t.data, t.type, elems);
 }
@@ -79,9 +80,53 @@ void tensor_set(Tensor t, int64_t i, float value) {
     else                     ((uint16_t *)t.data)[i] = f16_from_f32(value);
 }
 
-void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file, int line) {
+void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file,
+                   int line) {
     if (t.type == type && t.dims == dims && t.dim[0] == a && t.dim[1] == b && t.dim[2] == c && t.dim[3] == 1) return;
-    check_failed(name, file, line, "tensor %s is %s [%lld,%lld,%lld] in %d dimensions, expected %s [%lld,%lld,%lld] in %d", name,
-                 dtype_name(t.type), (long long)t.dim[0], (long long)t.dim[1], (long long)t.dim[2], t.dims, dtype_name(type),
-                 (long long)a, (long long)b, (long long)c, dims);
+    check_failed(name, file, line,
+                 "tensor %s is %s [%lld,%lld,%lld] in %d dimensions, expected %s [%lld,%lld,%lld] in %d", name,
+                 dtype_name(t.type), (long long)t.dim[0], (long long)t.dim[1], (long long)t.dim[2], t.dims,
+                 dtype_name(type), (long long)a, (long long)b, (long long)c, dims);
+}
+
+/* --- arenas ------------------------------------------------------------------------------------------------------- */
+
+/* Arenas of different names have addresses far apart, so that an op never takes a tensor of one for a tensor of
+ * another. */
+Arena arena_dry(const char *name) {
+    uintptr_t place = 0;
+    for (const char *c = name; *c; c++) place = (place * 31 + (unsigned char)*c) % 4093;
+    return (Arena){name, (char *)((place + 1) << 40), 0, 0, 0, 1, 0};
+}
+
+/* Allocates at least ARENA_ALIGN bytes, so that an empty arena has an address, too. */
+static Arena create(const char *name, size_t capacity_bytes, int is_host) {
+    size_t bytes = capacity_bytes ? capacity_bytes : ARENA_ALIGN;
+    void  *base = is_host ? device_alloc_host(bytes, name) : device_alloc(bytes, name);
+    return (Arena){name, base, 0, 0, capacity_bytes, 0, is_host};
+}
+
+Arena arena_create(const char *name, size_t capacity_bytes) { return create(name, capacity_bytes, 0); }
+Arena arena_create_host(const char *name, size_t capacity_bytes) { return create(name, capacity_bytes, 1); }
+
+void arena_destroy(Arena *arena) {
+    if (arena->base && arena->is_host) device_free_host(arena->base);
+    else if (arena->base && !arena->is_dry)
+        device_free(arena->base, arena->capacity_bytes ? arena->capacity_bytes : ARENA_ALIGN);
+    arena->base = NULL;
+}
+
+void *arena_take(Arena *arena, size_t bytes) {
+    size_t at = (arena->used_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    arena->used_bytes = at + bytes;
+    if (arena->used_bytes > arena->peak_bytes) arena->peak_bytes = arena->used_bytes;
+    CHECK(arena->is_dry || arena->used_bytes <= arena->capacity_bytes, "arena %s: %zu bytes wanted of %zu", arena->name,
+          arena->used_bytes, arena->capacity_bytes);
+    return arena->base + at;
+}
+
+Tensor arena_tensor(Arena *arena, DType type, int dims, int64_t a, int64_t b, int64_t c) {
+    Tensor t = tensor_of(NULL, type, dims, a, b, c, 1);
+    t.data = arena_take(arena, tensor_bytes(t));
+    return t;
 }

@@ -1,7 +1,8 @@
-/* tensor.h - a typed view of memory with a shape. Row-major and contiguous, up to four dimensions.
+/* tensor.h - a typed view of memory with a shape, its element types, and the arenas that its memory is from.
  *
- * A Tensor owns nothing: its memory belongs to an Arena. The element type is a property of the value, not of the build.
- * EXPECTn states an operation's contract; a breach is a bug and ends the job.
+ * A Tensor is row-major and contiguous, in up to four dimensions. It owns nothing: its memory belongs to an Arena. The
+ * element type is a property of the value, not of the build. EXPECTn states an operation's contract; a breach is a bug
+ * and ends the job.
  */
 #ifndef TRAIN_GPT_CORE_TENSOR_H
 #define TRAIN_GPT_CORE_TENSOR_H
@@ -11,12 +12,13 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/exact.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum { F32, BF16, F16, I32, F64, I64, E4M3, E5M2 } DType; /* the last two: core/fp8.h */
+typedef enum { F32, BF16, F16, I32, F64, I64, E4M3, E5M2 } DType;
 
 enum { TENSOR_DIMS = 4 };
 
@@ -38,9 +40,8 @@ static inline Tensor tensor_of(void *data, DType type, int dims, int64_t a, int6
     return t;
 }
 static inline Tensor tensor_1d(void *data, DType type, int64_t a) { return tensor_of(data, type, 1, a, 1, 1, 1); }
-static inline Tensor tensor_2d(void *data, DType type, int64_t a, int64_t b) { return tensor_of(data, type, 2, a, b, 1, 1); }
-static inline Tensor tensor_3d(void *data, DType type, int64_t a, int64_t b, int64_t c) {
-    return tensor_of(data, type, 3, a, b, c, 1);
+static inline Tensor tensor_2d(void *data, DType type, int64_t a, int64_t b) {
+    return tensor_of(data, type, 2, a, b, 1, 1);
 }
 
 /* Returns the tensor that stands for "not given", where a contract allows that. */
@@ -79,12 +80,83 @@ uint16_t f16_from_f32(float f); /* rounds to nearest, ties to even; infinity abo
 float tensor_get(Tensor t, int64_t i);
 void  tensor_set(Tensor t, int64_t i, float value);
 
+/* --- the 8-bit types ---------------------------------------------------------------------------------------------- */
+
+/* The types E4M3 and E5M2 of 8 bits, and the scale of a tensor that is stored in one: Micikevicius et al., "FP8
+ * formats for deep learning", arXiv:2209.05433.
+ *
+ *   E4M3   sign, 4 bits of exponent (bias 7), 3 of fraction; the largest value is 448 = 1.75 * 2^8, the smallest 2^-9;
+ *          no infinities, and NaN where all seven bits are set
+ *   E5M2   sign, 5 bits of exponent (bias 15), 2 of fraction, as in IEEE 754; the largest value is 57344 = 1.75 * 2^15,
+ *          the smallest 2^-16
+ *
+ * A tensor t is stored as fp8(s t), rounded to nearest, ties to even. A finite number beyond the type's largest becomes
+ * the largest; an infinity becomes NaN, and NaN stays NaN, so that a fault stays visible. s is the largest power of two
+ * with s amax <= max/2. The half is spare, for a tensor that grows before its scale has followed. */
+
+/* Exponents of the largest value, which is 1.75 * 2^top, and of the smallest normal value. */
+HOST_AND_DEVICE static inline int   fp8_top(DType type) { return type == E4M3 ? 8 : 15; }
+HOST_AND_DEVICE static inline int   fp8_bottom(DType type) { return type == E4M3 ? -6 : -14; }
+HOST_AND_DEVICE static inline float fp8_largest(DType type) { return type == E4M3 ? 448.0f : 57344.0f; }
+
+/* Limits of a scale, as exponents of 2. Such scales and their inverses are far from the ends of f32 and bf16.
+ * FP8_MARGIN is the log2 of the spare factor of 2. */
+enum { FP8_LEAST = -100, FP8_MOST = 100, FP8_MARGIN = 1 };
+
+/* Returns log2 s for a tensor whose largest |t| has these bits as f32. Returns 0 if that value is zero, infinite or
+ * NaN, because it then gives no scale. */
+HOST_AND_DEVICE static inline int fp8_exponent(uint32_t amax_bits, DType type) {
+    if (amax_bits == 0 || amax_bits >= 0x7f800000u) return 0;
+    /* the fraction is above 1.75 */
+    int own = (int)(amax_bits >> 23) - 127, is_over = (amax_bits & 0x7fffffu) > 0x600000u;
+    int fits = fp8_top(type) - FP8_MARGIN - own - is_over;
+    return fits < FP8_LEAST ? FP8_LEAST : fits > FP8_MOST ? FP8_MOST : fits;
+}
+
+/* Returns 2^exponent. */
+HOST_AND_DEVICE static inline float fp8_power(int exponent) {
+    uint32_t bits = (uint32_t)(exponent + 127) << 23;
+    float    power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
 /* --- contracts ---------------------------------------------------------------------------------------------------- */
 
-void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file, int line);
+void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file,
+                   int line);
 #define EXPECT1(t, type, a)       tensor_expect(t, #t, type, 1, a, 1, 1, __FILE__, __LINE__)
 #define EXPECT2(t, type, a, b)    tensor_expect(t, #t, type, 2, a, b, 1, __FILE__, __LINE__)
 #define EXPECT3(t, type, a, b, c) tensor_expect(t, #t, type, 3, a, b, c, __FILE__, __LINE__)
+
+/* --- arenas ------------------------------------------------------------------------------------------------------- */
+
+/* An arena is one allocation per class of memory, carved from tables. The same carving code runs twice. The first time
+ * is dry, with no memory behind the arena, and only counts bytes. The second time is real. So `plan` prints the size
+ * that the run allocates. Every tensor starts at a multiple of 256 bytes. */
+enum { ARENA_ALIGN = 256 };
+
+typedef struct {
+    const char *name;     /* name that plan and the banner print */
+    char       *base;     /* owned; a made-up address in a dry arena */
+    size_t      used_bytes, peak_bytes, capacity_bytes;
+    int         is_dry, is_host;
+} Arena;
+
+/* Returns an arena that only counts bytes. Its addresses are made up: aligned and never NULL, because NULL means "no
+ * such operand". No code reads or writes them. */
+Arena arena_dry(const char *name);
+Arena arena_create(const char *name, size_t capacity_bytes); /* device memory, zeroed; exit 71 if it does not fit */
+Arena arena_create_host(const char *name, size_t capacity_bytes); /* pinned host memory, zeroed; exit 71 if it does not
+                                                                   * fit */
+void  arena_destroy(Arena *arena);
+
+void  *arena_take(Arena *arena, size_t bytes);          /* ends the job (CHECK) when the arena is full */
+Tensor arena_tensor(Arena *arena, DType type, int dims, int64_t a, int64_t b, int64_t c);
+
+/* Use as a stack: m = arena_mark(a); ... arena_take() ...; arena_release(a, m). */
+static inline size_t arena_mark(const Arena *arena) { return arena->used_bytes; }
+static inline void   arena_release(Arena *arena, size_t mark) { arena->used_bytes = mark; }
 
 #ifdef __cplusplus
 }

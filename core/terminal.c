@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/json_scan.h"
+#include "core/format.h"
+#include "core/thread.h"
 
 enum { LINE_BYTES = 4096, PRINTED_BYTES = 8192, EARLY_BYTES = 16384, LEAST_COLUMNS = 20, DEFAULT_COLUMNS = 80 };
 static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;
@@ -58,12 +58,10 @@ static int is_set(const char *name) {
     return value && *value;
 }
 
-static int is_dumb(void) {
+int terminal_is(FILE *stream) {
     const char *term = getenv("TERM");
-    return term && strcmp(term, "dumb") == 0;
+    return !(term && strcmp(term, "dumb") == 0) && is_shown(stream);
 }
-
-int terminal_is(FILE *stream) { return !is_dumb() && is_shown(stream); }
 
 int terminal_has_colour(FILE *stream) { return !is_set("NO_COLOR") && (is_set("FORCE_COLOR") || terminal_is(stream)); }
 
@@ -94,7 +92,7 @@ static size_t mark_bytes(const char *text) {
 /* Returns the bytes of the character that text begins with. Sets *steers to 1 if it is a control character or not
  * UTF-8. */
 static size_t character_bytes(const char *text, int *steers) {
-    size_t        n = (size_t)json_utf8(text, strnlen(text, 4));
+    size_t        n = (size_t)utf8_bytes(text, strnlen(text, 4));
     unsigned char c = (unsigned char)*text;
     *steers = n == 0 || (c < 32 && c != '\n' && c != '\t') || c == 127 || (c == 0xc2 && (unsigned char)text[1] < 0xa0);
     return n ? n : 1;
@@ -139,7 +137,7 @@ static int character(const char *text, size_t *bytes) {
                                                             {0x1f300, 0x1faff}, {0x20000, 0x3fffd}};
     const unsigned char *byte = (const unsigned char *)text;
     unsigned char        lead = *byte;
-    uint32_t             code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
+    uint32_t code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
     int                  steers;
     size_t               n = character_bytes(text, &steers);
     for (size_t i = 1; i < n; i++) code = code << 6 | (byte[i] & 0x3f);

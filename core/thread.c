@@ -10,15 +10,6 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
-
-static void monotonic_condition(pthread_cond_t *changed) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
 
 static void *run(void *thread) {
     Thread *t = (Thread *)thread;
@@ -33,8 +24,12 @@ static void *run(void *thread) {
 void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *what) {
     static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, THREAD_STACK_SIGNAL};
     sigset_t         blocked, before;
+    pthread_condattr_t monotonic;
     pthread_mutex_init(&t->lock, NULL);
-    monotonic_condition(&t->changed);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     t->stop = t->ended = 0;
     t->work = work;
     t->ctx = ctx;
@@ -119,11 +114,13 @@ void thread_share(int share) {
 void thread_start_team(void) {
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
     if (processors > 0 && threads > processors) {
-        warn("OMP_NUM_THREADS asks for %d threads: %d are used, as many as this machine has processors", threads, processors);
+        warn("OMP_NUM_THREADS asks for %d threads: %d are used, as many as this machine has processors", threads,
+             processors);
         omp_set_num_threads(threads = processors);
     }
     Thread *thread = xcalloc((size_t)threads, sizeof *thread, "threads");
-    for (int i = 1; i < threads; i++) thread_start(&thread[i], idle, &thread[i], "the computation (OMP_NUM_THREADS=1 needs none)");
+    for (int i = 1; i < threads; i++)
+        thread_start(&thread[i], idle, &thread[i], "the computation (OMP_NUM_THREADS=1 needs none)");
     for (int i = 1; i < threads; i++) thread_stop(&thread[i]);
     free(thread);
     #pragma omp parallel

@@ -1,4 +1,4 @@
-/* thread.h - threads beside the main one: their start, their lock and their end.
+/* thread.h - the monotonic clock, and threads beside the main one: their start, their lock and their end.
  *
  * Only the main thread takes signals sent to the process. Another thread takes those of its own faults, and the
  * watchdog's request for its stack. Timed waits use the monotonic clock, so a change of the wall clock has no effect.
@@ -9,10 +9,18 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Returns monotonic time in milliseconds. A change of the wall clock has no effect on it. */
+static inline double clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
 
 enum { THREAD_STACK_SIGNAL = SIGURG }; /* ignored by default, and not used elsewhere in this program */
 

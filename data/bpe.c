@@ -6,7 +6,6 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 static const char MEMORY[] = "a tokenizer", LEARNING[] = "learning a vocabulary"; /* what memory is for */
 

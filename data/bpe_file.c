@@ -13,9 +13,8 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_file.h"
-#include "core/shell_word.h"
-#include "core/xalloc.h"
+#include "core/json.h"
+#include "core/format.h"
 #include "data/text_file.h"
 
 enum {

@@ -11,10 +11,9 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/json.h"
 #include "core/rng.h"
-#include "core/shell_word.h"
-#include "core/xalloc.h"
+#include "core/format.h"
 #include "data/tokens_json.h"
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }

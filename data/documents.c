@@ -15,10 +15,9 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_scan.h"
-#include "core/shell_word.h"
+#include "core/json.h"
+#include "core/format.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
 #include "data/json_line.h"
 #include "data/parquet.h"
 #include "data/split.h"
@@ -107,7 +106,7 @@ static char *shown_name(const char *name) {
     int    is_plain = 1;
     size_t length = strlen(name);
     for (size_t at = 0; at < length && is_plain;) {
-        int n = json_utf8(name + at, length - at);
+        int n = utf8_bytes(name + at, length - at);
         is_plain = n > 0 && (unsigned char)name[at] >= 32 && name[at] != 127 &&
                    !(n == 2 && name[at] == '\xc2' && (unsigned char)name[at + 1] < 0xA0);
         at += n > 0 ? (size_t)n : 1;

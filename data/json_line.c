@@ -6,8 +6,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "core/shell_word.h"
-#include "core/xalloc.h"
+#include "core/format.h"
+#include "core/error.h"
 #include "data/split.h"
 
 enum { DEPTH = 64, SHOWN_CHARS = 240 };

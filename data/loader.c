@@ -5,10 +5,9 @@
 
 #include <stdlib.h>
 
-#include "core/clock.h"
-#include "core/failpoints.h"
 #include "core/thread.h"
-#include "core/xalloc.h"
+#include "core/failpoints.h"
+#include "core/error.h"
 
 /* micro-batches beyond a step: enough to cover a page fault or a slow disk read while the step is computed */
 enum { AHEAD = 4 };

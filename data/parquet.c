@@ -13,8 +13,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_scan.h"
-#include "core/xalloc.h"
+#include "core/json.h"
 
 enum { NAME_CHARS = 64, NAMES_CHARS = 160, MAGIC_BYTES = 4, TAIL_BYTES = 8, HEADER_GUESS = 1 << 10 };
 /* bytes of a page, and of a header, which holds the least and the greatest text */

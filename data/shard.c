@@ -15,8 +15,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/shell_word.h"
-#include "core/xalloc.h"
+#include "core/format.h"
 #include "data/split.h"
 #include "data/text_file.h"
 

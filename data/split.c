@@ -13,8 +13,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/json_scan.h"
-#include "core/xalloc.h"
+#include "core/json.h"
 
 /* Published with each vocabulary; sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the tokenizer.json of
  * Qwen/Qwen3-0.6B. */
@@ -87,7 +86,7 @@ static int reads_escape(const char **p, int *is_set) {
 /* Returns the code point of a literal character, -1 if it is not UTF-8, and moves *p after it. */
 static int32_t reads_character(const char **p) {
     const unsigned char *s = (const unsigned char *)*p;
-    int     n = json_utf8(*p, strlen(*p));
+    int     n = utf8_bytes(*p, strlen(*p));
     int32_t c = n == 1 ? *s : n == 2 ? *s & 0x1F : n == 3 ? *s & 0x0F : *s & 0x07;
     for (int i = 1; i < n; i++) c = c << 6 | (s[i] & 0x3F);
     *p += n;
@@ -497,7 +496,7 @@ int utf8_is_cut(const char *text, size_t bytes) {
     if (bytes > 3) return 0;
     memset(least, 0x80, sizeof least), memset(most, 0xBF, sizeof most);
     memcpy(least, text, bytes), memcpy(most, text, bytes);
-    return json_utf8(least, 4) > (int)bytes || json_utf8(most, 4) > (int)bytes;
+    return utf8_bytes(least, 4) > (int)bytes || utf8_bytes(most, 4) > (int)bytes;
 }
 
 size_t utf8_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid) {
@@ -507,11 +506,11 @@ size_t utf8_valid(const char *text, size_t bytes, SplitEnd end, size_t *invalid)
     *invalid = 0;
     while (at < bytes) {
         if (at + 8 <= bytes && (memcpy(&eight, text + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
-        else if ((length = json_utf8(text + at, bytes - at)) > 0) at += (size_t)length;
+        else if ((length = utf8_bytes(text + at, bytes - at)) > 0) at += (size_t)length;
         else break;
     }
     if (at > 0 || bytes == 0) return at;
-    for (n = 0; n < bytes && json_utf8(text + n, bytes - n) == 0; n++)
+    for (n = 0; n < bytes && utf8_bytes(text + n, bytes - n) == 0; n++)
         if (end == SPLIT_MORE && utf8_is_cut(text + n, bytes - n)) return 0;
     *invalid = n < bytes || end == SPLIT_END ? n : 0;
     return 0;

@@ -18,9 +18,8 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_scan.h"
-#include "core/shell_word.h"
-#include "core/xalloc.h"
+#include "core/json.h"
+#include "core/format.h"
 #include "data/shard.h"
 
 enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
@@ -521,7 +520,7 @@ static int64_t invalid_at_start(const TextFile *f) {
     int64_t invalid = 0;
     for (size_t at = 0; at < f->starts;) {
         size_t left = f->starts - at;
-        int    n = (unsigned char)f->start[at] < 0x80 ? 1 : json_utf8(f->start + at, left);
+        int    n = (unsigned char)f->start[at] < 0x80 ? 1 : utf8_bytes(f->start + at, left);
         if (n == 0 && left < CARRY && f->starts == TEXT_FILE_START) break; /* cut there */
         invalid += n == 0;
         at += n ? (size_t)n : 1;

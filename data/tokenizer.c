@@ -9,8 +9,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/memory_file.h"
-#include "core/xalloc.h"
+#include "core/io.h"
 #include "data/tokens_json.h"
 
 /* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes nothing else in a text. */

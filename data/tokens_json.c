@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/shell_word.h"
+#include "core/format.h"
 #include "data/shard.h"
 
 static int is_link(const char *path) {

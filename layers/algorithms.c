@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 static struct {
     MatmulAlgorithm *record; /* owned */

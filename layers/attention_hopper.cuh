@@ -8,14 +8,13 @@
  * FlashAttention-3, arXiv:2407.08608.
  *
  * A tile has ROWS rows of D columns, in blocks of 64 columns. A row of such a block is 128 bytes, swizzled
- * (core/tensor_map.cuh). Rows past the end of a sequence hold the next sequence's rows, or zeros: finite either way,
+ * (core/ptx.cuh). Rows past the end of a sequence hold the next sequence's rows, or zeros: finite either way,
  * and multiplied by p = 0.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_HOPPER_CUH
 #define TRAIN_GPT_LAYERS_ATTENTION_HOPPER_CUH
 
-#include "core/ptx_wgmma.cuh"
-#include "core/tensor_map.cuh"
+#include "core/ptx.cuh"
 #include "layers/attention_hopper.h"
 
 enum {

@@ -1,7 +1,7 @@
 /* fp8_round.c - see fp8_round.h. */
 #include "layers/fp8_round.h"
 
-#include "core/fp8.h"
+#include "core/tensor.h"
 
 enum { SPLIT_ELEMS = 1 << 14 }; /* fewer elements are processed by one thread */
 

@@ -1,4 +1,4 @@
-/* fp8_tile.cuh - a bf16 tensor as 8 bits (core/fp8.h), as it lies and turned, written by whoever has its values in
+/* fp8_tile.cuh - a bf16 tensor as 8 bits (core/tensor.h), as it lies and turned, written by whoever has its values in
  * registers: the cast of fp8_linear.cu, and the ops of fp8_outputs.cu, whose values need not be stored in between.
  *
  * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes are in flight at
@@ -10,7 +10,7 @@
 
 #include <cuda_fp8.h>
 
-#include "core/fp8.h"
+#include "core/tensor.h"
 #include "layers/bias.cuh"
 
 enum {

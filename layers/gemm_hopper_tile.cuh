@@ -4,8 +4,7 @@
 #ifndef TRAIN_GPT_LAYERS_GEMM_HOPPER_TILE_CUH
 #define TRAIN_GPT_LAYERS_GEMM_HOPPER_TILE_CUH
 
-#include "core/ptx_wgmma.cuh"
-#include "core/tensor_map.cuh"
+#include "core/ptx.cuh"
 #include "layers/matmul.cuh"
 
 enum {

@@ -99,7 +99,7 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
 
-/* --- linear in fp8: the same products of x, w and dy as 8-bit numbers (core/fp8.h), x and w as e4m3, dy as e5m2 -----------------------
+/* --- linear in fp8: the same products of x, w and dy as 8-bit numbers (core/tensor.h), x and w as e4m3, dy as e5m2 -----------------------
  * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, as cuBLASLt requires. Fields of
  * Fp8, each for x, w and dy:
  *   scale [3,FP8_SCALES] f32 in: 1/s at FP8_INVERSE, s at FP8_SCALE, powers of two; nothing reads the other two.

@@ -28,7 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 #define SIMD_FILE "layers/matmul_simd.h"
 #include "core/simd_each.h"

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "layers/algorithms.h"
 #include "layers/gemm_hopper.cuh"
 #include "layers/layers.h"

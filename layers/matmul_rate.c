@@ -1,7 +1,7 @@
 /* matmul_rate.c - the rate of this machine's matrix products, for mfu and plan. */
 #include <stdlib.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "layers/layers.h"
 #include "layers/matmul_ways.h"
 

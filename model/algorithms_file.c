@@ -8,7 +8,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/rng.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "layers/algorithms.h"
 
 /* --- the table as JSON -------------------------------------------------------------------------------------------- */

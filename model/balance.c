@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* Writes to out [n] the changes of elements [first, first + n) of a block's bias after a step. */
 static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_t first, int64_t n) {

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "layers/layers.h"
 
 const BlockKind *block_kind(ModelShape shape) {

@@ -7,7 +7,7 @@
 #define TRAIN_GPT_MODEL_BLOCK_H
 
 #include "comm/comm.h"
-#include "core/arena.h"
+#include "core/tensor.h"
 #include "core/batch.h"
 #include "core/device.h"
 #include "layers/layers.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "layers/layers.h"
 
 enum { MOST_TENSORS = 3 }; /* most tensors of one exchange */

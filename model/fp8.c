@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fp8.h"
-#include "core/xalloc.h"
+#include "core/tensor.h"
+#include "core/error.h"
 
 Fp8History fp8_history_create(int64_t n_layer) {
     Fp8History h = {.cells = n_layer * FP8_BLOCK_CELLS};

@@ -1,4 +1,4 @@
-/* fp8.h - the scales of a run's products in fp8 (precision = "fp8"; core/fp8.h): delayed scaling.
+/* fp8.h - the scales of a run's products in fp8 (precision = "fp8"; core/tensor.h): delayed scaling.
  *
  * A tensor is multiplied by a power of two s when it is cast. s is the largest one that keeps the largest of the
  * tensor's last FP8_STEPS maxima within half of the type's largest value. It is known before the tensor is, so a cast
@@ -14,7 +14,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/arena.h"
+#include "core/tensor.h"
 #include "core/device.h"
 #include "layers/layers.h"
 #include "model/step_sums.h"

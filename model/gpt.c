@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "model/ends.h"
 #include "model/gpt_numbers.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 void gpt_take_frequencies(Gpt *g, Stream *s) {
     ModelShape m = g->shape;

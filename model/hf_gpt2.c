@@ -9,8 +9,6 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/json_scan.h"
-#include "core/json_text.h"
 #include "model/block.h"
 #include "model/hf_members.h"
 #include "model/hf_softcap.h"

@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/json_text.h"
 #include "model/hf_gpt2.h"
 #include "model/hf_members.h"
 #include "model/hf_softcap.h"

@@ -9,9 +9,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/json_scan.h"
-#include "core/json_text.h"
-#include "core/memory_file.h"
+#include "core/io.h"
 #include "model/params.h"
 
 enum {

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 static int at_least_1(int n) { return n > 1 ? n : 1; }
 

@@ -40,7 +40,7 @@ void muon_step(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         Span         span = z->span[i];
         const Param *p = &z->layout.param[span.param];
         int64_t      rows = p->dim[0], columns = p->dim[1] / layout_parts(p);
-        double       scale = MUON_SCALE * (double)p->muon_rate * sqrt((double)(rows > columns ? rows : columns));
+        double       scale = MUON_SCALE * (double)p->matrix_rate * sqrt((double)(rows > columns ? rows : columns));
         if (span.group != GROUP_MATRIX) continue;
         muon_update(s, optimizer_master(o, span), shards_grad(z, span), h.learning_rate * scale,
                     h.learning_rate * h.weight_decay);

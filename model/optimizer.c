@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/injection.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 

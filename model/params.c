@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "core/xalloc.h"
 #include "model/block.h"
 #include "model/mup.h"
 
@@ -64,7 +63,7 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     p.init_std = row->init == INIT_NORMAL     ? factor * std
                  : row->init == INIT_RESIDUAL ? factor * (std / sqrtf(2.0f * (float)s.n_layer))
                                               : 0.0f;
-    p.rate = (float)width.rate, p.muon_rate = (float)width.muon_rate;
+    p.rate = (float)width.rate, p.matrix_rate = (float)width.muon_rate;
     return p;
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/injection.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* The gathers that start at once after an update: those of the embedding and the first block. NCCL starts a thread at
  * each call and the host waits for it. With all gathers at once the GPU would be idle until the last one has

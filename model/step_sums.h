@@ -3,7 +3,7 @@
 #ifndef TRAIN_GPT_MODEL_STEP_SUMS_H
 #define TRAIN_GPT_MODEL_STEP_SUMS_H
 
-#include "core/arena.h"
+#include "core/tensor.h"
 #include "core/device.h"
 #include "core/exact.h"
 

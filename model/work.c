@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json_text.h"
-#include "core/shell_word.h"
+#include "core/json.h"
+#include "core/format.h"
 #include "core/terminal.h"
 #include "model/block.h"
 
@@ -26,8 +26,6 @@ static void line(const char *label, const char *fmt, ...) {
     va_end(args);
     say(stdout, LABEL_COLUMNS, DIM "%-*s" PLAIN "%s", LABEL_COLUMNS, label, terminal_plain(plain, sizeof plain, text));
 }
-
-static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 /* Returns the name of the processor or GPU without trademarks and clock rate. */
 static const char *short_name(char out[128]) {
@@ -152,8 +150,8 @@ static void print_limit(const Run *r) {
     char        away[32], before[32];
     const char *name = requests_limit(&r->requests, &away_ms, &reserve_ms);
     if (!name) return;
-    progress_duration(away, away_ms > 0 ? away_ms : 0);
-    progress_duration(before, reserve_ms);
+    duration_text(away, away_ms > 0 ? away_ms : 0);
+    duration_text(before, reserve_ms);
     line("limit", "%s in %s: the run stops, saved, %s before", name, away, before);
 }
 

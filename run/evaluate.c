@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/rounds.h"
 #include "run/text/task_scores.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/run.h"
 
 /* --- stragglers ------------------------------------------------------------------------------------------------------- */

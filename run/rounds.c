@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 
 int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.send == SEND_GRADIENTS; }
 
@@ -93,7 +93,7 @@ static void log_round(Run *r, int64_t step, IslandWork work) {
     else snprintf(how, sizeof how, "has its delta, staleness %lld", (long long)e->closed.staleness);
     progress_note("round %lld %s: %d island%s, norm of the mean delta %.4g; %s sent, %s fetched, waited %.0f ms",
                   (long long)e->closed.round, how, e->closed.islands, e->closed.islands == 1 ? "" : "s", e->closed.norm,
-                  plan_bytes_text((double)e->sent).text, plan_bytes_text((double)e->received).text, e->ms);
+                  bytes_text((double)e->sent).text, bytes_text((double)e->received).text, e->ms);
 }
 
 /* --- the run's calls ---------------------------------------------------------------------------------------------- */

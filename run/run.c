@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/terminal.h"
 #include "core/version.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/memory_copies.h"
@@ -116,8 +116,6 @@ static void make_plan(Run *r, CommKind kind, int joined) {
 
 static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdog, NULL); }
 
-static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
-
 /* Warns of a tensor group that spans hosts, and names the widest group that fits every host. Tensor ranks exchange rows
  * in every block, which is slow between hosts. Ranks are numbered host by host, so a group spans hosts if the number of
  * ranks on a host is not a multiple of its size. */
@@ -193,9 +191,9 @@ static void refuse_too_large(const Run *r) {
     size_t  block = plan_make(&leaner, p->act, p->ranks).device_bytes - p->library_bytes;
     fail(EXIT_MEMORY,
          "%s has %s free%s and this run takes %s: batch.micro_batch = %lld %s, memory.recompute = \"block\" takes %s",
-         device_name(), plan_bytes_text((double)available).text, sharing > 1 ? " for each rank" : "",
-         plan_bytes_text((double)wanted).text, (long long)(fits > 0 ? fits : 1),
-         fits > 0 ? "is the largest that fits" : "does not fit either", plan_bytes_text((double)block).text);
+         device_name(), bytes_text((double)available).text, sharing > 1 ? " for each rank" : "",
+         bytes_text((double)wanted).text, (long long)(fits > 0 ? fits : 1),
+         fits > 0 ? "is the largest that fits" : "does not fit either", bytes_text((double)block).text);
 }
 
 /* Refuses a model whose checkpoint a resume could not read. In its manifest an extent of bytes ends after a MiB, with a

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/injection.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/run.h"
 
 /* --- experts ---------------------------------------------------------------------------------------------------------- */

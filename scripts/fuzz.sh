@@ -23,14 +23,14 @@ fi
 
 # The parsers and the code below them get the fuzzer's counters. Everything else is from the plain build.
 make -s BACKEND=cpu build/cpu/train_gpt || exit 1
-rest=(build/cpu/{model,layers,comm,data,core}.a)
+rest=(build/cpu/run/checkpoint.a build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
 sources=(comm/{channel,frame,key,tls}.c run/outer/messages.c
-         core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
+         core/{device,error,format,io,json,simd,tensor,terminal,thread}.c data/shard.c
          data/{blend,bpe,bpe_file,json_line,parquet,split,text_file}.c
          run/config/*.c
          run/checkpoint/{manifest,safetensors}.c run/guard/guard.c
-         run/log/metrics_line.c run/text/tasks.c)
+         run/log/run_log.c run/text/tasks.c)
 objects=()
 for source in "${sources[@]}"; do
     object=$out/$(echo "${source%.c}" | tr / _).o

@@ -15,7 +15,6 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
 #include "run/checkpoint/checkpoint.h"
 
 #define TRASH ".trash-"

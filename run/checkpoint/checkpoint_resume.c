@@ -16,9 +16,8 @@
 #include <sys/stat.h>
 
 #include "core/io.h"
-#include "core/memory_file.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/memory_copies.h"

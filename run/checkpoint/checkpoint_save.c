@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_write.h"
 

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "core/io.h"
-#include "core/json_file.h"
-#include "core/shell_word.h"
+#include "core/json.h"
+#include "core/format.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "data/tokens_json.h"
 #include "model/hf_gpt2.h"
 #include "model/hf_members.h"

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/io.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "data/tokenizer.h"
 #include "model/algorithms_file.h"
 #include "model/hf_gpt2.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 int exchange_is_needed(const Shards *z, Span span) {
     return layout_cuts_columns(&z->layout, &z->layout.param[span.param]);

@@ -12,8 +12,7 @@
 #include <xxhash.h>
 
 #include "core/io.h"
-#include "core/json_text.h"
-#include "core/memory_file.h"
+#include "core/json.h"
 
 /* Length of the end of the text: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };

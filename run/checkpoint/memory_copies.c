@@ -22,11 +22,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/failpoints.h"
 #include "core/io.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/exchange.h"
 

@@ -9,8 +9,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/memory_file.h"
-#include "core/xalloc.h"
+#include "core/io.h"
 
 /* Most structural characters ({ [ , and so on) in a header. A tensor needs about six. More than a million cost more
  * memory than the tree of any known model. */

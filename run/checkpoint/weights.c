@@ -12,10 +12,10 @@
 #include <xxhash.h>
 
 #include "core/io.h"
-#include "core/json_file.h"
-#include "core/shell_word.h"
+#include "core/json.h"
+#include "core/format.h"
 #include "core/tensor.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "data/bpe_file.h"
 #include "model/block.h"
 #include "model/hf_gpt2.h"

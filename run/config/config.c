@@ -11,8 +11,8 @@
 
 #include "core/io.h"
 #include "core/json.h"
-#include "core/shell_word.h"
-#include "core/xalloc.h"
+#include "core/format.h"
+#include "core/error.h"
 #include "model/block.h"
 #include "run/config/config_load.h"
 

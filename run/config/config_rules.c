@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/device.h"
-#include "core/json_scan.h"
+#include "core/json.h"
 #include "model/block.h"
 #include "model/precision.h"
 #include "run/config/config_load.h"
@@ -62,8 +62,6 @@ static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) 
     if (above >= of && of % above) snprintf(out, room, "%" PRId64, below);
     else snprintf(out, room, "%" PRId64 " or %" PRId64, below, above);
 }
-
-static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
 /* Checks matrices that are neighbours in memory and read as one: q, k and v; gate and up. Each must fill a multiple of
  * LAYOUT_ALIGN elements, so that the next one follows without a gap. */

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/memory_file.h"
+#include "core/io.h"
 #include "run/config/config_diff.h"
 #include "run/config/options.h"
 #include "run/config/sources.h"

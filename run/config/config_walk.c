@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/json_scan.h"
+#include "core/json.h"
 #include "run/config/config_diff.h"
 #include "run/config/config_load.h"
 #include "run/config/nearest.h"
@@ -209,7 +209,7 @@ void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
 /* Returns the first byte that is no UTF-8, or NULL. */
 static const char *find_foreign(const char *text) {
     for (int length; *text; text += length)
-        if ((length = json_utf8(text, strlen(text))) == 0) return text;
+        if ((length = utf8_bytes(text, strlen(text))) == 0) return text;
     return NULL;
 }
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_scan.h"
-#include "core/xalloc.h"
+#include "core/json.h"
+#include "core/error.h"
 
 static void append(Faults *faults, const char *text) {
     size_t more = strlen(text);

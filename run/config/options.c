@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_scan.h"
-#include "core/xalloc.h"
+#include "core/json.h"
 #include "model/block.h"
 #include "model/optimizer.h"
 #include "model/precision.h"

@@ -4,7 +4,7 @@
 #ifndef TRAIN_GPT_RUN_CONFIG_OPTIONS_H
 #define TRAIN_GPT_RUN_CONFIG_OPTIONS_H
 
-#include "core/json_text.h"
+#include "core/json.h"
 #include "run/config/config.h"
 
 typedef enum {

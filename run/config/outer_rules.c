@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_scan.h"
+#include "core/json.h"
 #include "model/precision.h"
 #include "run/config/config_load.h"
 

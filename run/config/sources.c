@@ -10,8 +10,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/json_scan.h"
-#include "core/memory_file.h"
+#include "core/io.h"
 
 static const double SUM_SLACK = 1e-5; /* allows thirds with five digits, which sum to 0.99999 */
 

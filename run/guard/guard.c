@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/device.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* --- spikes ------------------------------------------------------------------------------------------------------- */
 

@@ -15,12 +15,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 #include "core/io.h"
 #include "core/terminal.h"
-#include "core/thread.h"
-#include "core/xalloc.h"
 #include "run/guard/requests.h"
 
 /* --- this process ------------------------------------------------------------------------------------------------- */

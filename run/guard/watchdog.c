@@ -15,10 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/terminal.h"
 #include "core/thread.h"
-#include "core/xalloc.h"
+#include "core/terminal.h"
+#include "core/error.h"
 #include "run/guard/requests.h"
 
 enum { STACK_DEPTH = 64 };

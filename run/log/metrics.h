@@ -10,7 +10,7 @@
 #include "core/gpu_meter.h"
 #include "core/mesh.h"
 #include "data/blend.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 #include "run/text/task_scores.h"
 
 typedef struct {

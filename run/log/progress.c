@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/format.h"
 #include "core/terminal.h"
+#include "core/thread.h"
 #include "data/tokens_json.h"
 
 enum { LINE_BYTES = 512, FIELD_BYTES = 96, FIELDS = 11 };
@@ -19,34 +20,25 @@ Progress progress_start(int64_t steps, int64_t first_step, int64_t last_step, in
                       .log_every = log_every > 0 ? log_every : 1};
 }
 
-void progress_duration(char out[32], double ms) {
-    if (!(ms >= 0 && ms < 1e14)) {
-        strcpy(out, "?");
-        return;
-    }
-    long long s = llround(ms / 1e3), m = s / 60, h = m / 60, d = h / 24;
-    if (s < 60) snprintf(out, 32, "%llds", s);
-    else if (m < 60) snprintf(out, 32, "%lldm%02llds", m, s % 60);
-    else if (h < 24) snprintf(out, 32, "%lldh%02lldm", h, m % 60);
-    else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
-}
-
-/* Writes value in exactly `width` columns if possible. It has at most `decimals` digits after the point, and fewer for
+/* Returns value in exactly `width` columns if possible. It has at most `decimals` digits after the point, and fewer for
  * a large number. */
-static void put_fixed(char *out, size_t capacity, double value, int width, int decimals) {
-    if (!isfinite(value)) snprintf(out, capacity, "%*s", width, isnan(value) ? "nan" : "inf");
-    else while (snprintf(out, capacity, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
-    if ((int)strlen(out) > width && snprintf(out, capacity, "%*.0e", width, value) > width)
-        snprintf(out, capacity, "%*s", width, "huge");
+static ShortText fixed(double value, int width, int decimals) {
+    ShortText t;
+    if (!isfinite(value)) snprintf(t.text, sizeof t.text, "%*s", width, isnan(value) ? "nan" : "inf");
+    else while (snprintf(t.text, sizeof t.text, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
+    if ((int)strlen(t.text) > width && snprintf(t.text, sizeof t.text, "%*.0e", width, value) > width)
+        snprintf(t.text, sizeof t.text, "%*s", width, "huge");
+    return t;
 }
 
-/* Writes a rate in five columns: "45.1k", "1.45M", "  450". */
-static void put_rate(char *out, size_t capacity, double value) {
-    const char *unit = !isfinite(value) ? "" : value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
+/* Returns a rate in five columns: "45.1k", "1.45M", "  450". */
+static ShortText rate_text(double value) {
+    const char *unit = value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
+    if (!isfinite(value)) unit = "";
     double      scale = *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
-    int         width = *unit ? 4 : 5;
-    put_fixed(out, capacity, value / scale, width, value < 100 ? 1 : *unit ? 2 : 0);
-    if (*unit) strcat(out, unit);
+    ShortText   t = fixed(value / scale, *unit ? 4 : 5, value < 100 ? 1 : *unit ? 2 : 0);
+    strcat(t.text, unit);
+    return t;
 }
 
 /* --- lines of fields ---------------------------------------------------------------------------------------------- */
@@ -89,33 +81,30 @@ static void join(const Fields *f, char out[LINE_BYTES]) {
             used += (size_t)snprintf(out + used, LINE_BYTES - used, "%s%s", used ? DIM " | " PLAIN : "", f->text[i]);
 }
 
-static int decimal_width(int64_t value) {
-    int width = 1;
-    while (value >= 10) value /= 10, width++;
-    return width;
+/* Prints the line of an evaluation or of a task. */
+static void print_line(const Fields *f) {
+    char line[LINE_BYTES];
+    join(f, line);
+    say_text(stdout, 0, line);
 }
 
 /* Adds the field "step 120/600  20.0%". Runs of 100,000 steps or more get no percentage. */
 static void add_place(Fields *f, const Progress *p, const char *kind, int64_t step) {
     char part[32] = "";
-    if (decimal_width(p->steps) <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)step / (double)p->steps);
-    add(f, 0, DIM "%-4s" PLAIN " %*lld/%lld%s", kind, decimal_width(p->steps), (long long)step, (long long)p->steps,
-        part);
-}
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    int  digits = snprintf(NULL, 0, "%lld", (long long)p->steps);
+    if (digits <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)step / (double)p->steps);
+    add(f, 0, DIM "%-4s" PLAIN " %*lld/%lld%s", kind, digits, (long long)step, (long long)p->steps, part);
 }
 
 /* Returns the median time of the last steps. The first step, which also warms caches and compiles kernels, counts only
  * as long as it is the only one. */
 static double pace_ms(const Progress *p) {
     double  sorted[PROGRESS_RECENT];
-    int64_t left_out = p->seen > 1 && p->seen <= PROGRESS_RECENT, count = p->seen < PROGRESS_RECENT ? p->seen : PROGRESS_RECENT;
+    int64_t left_out = p->seen > 1 && p->seen <= PROGRESS_RECENT,
+            count = p->seen < PROGRESS_RECENT ? p->seen : PROGRESS_RECENT;
     count -= left_out;
     memcpy(sorted, p->recent_ms + left_out, sizeof *sorted * (size_t)count);
-    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    qsort(sorted, (size_t)count, sizeof *sorted, ascending_doubles);
     return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
@@ -124,12 +113,6 @@ static double eta_ms(const Progress *p, int64_t step) {
     double done = (double)(step - p->first_step), left = (double)(p->last_step - step);
     double between = clock_ms() - p->started_ms - p->stepping_ms;
     return left * (pace_ms(p) + (between > 0 && done > 0 ? between / done : 0));
-}
-
-static void keep_pace(Progress *p, const StepMetrics *s) {
-    if (p->started_ms == 0) p->started_ms = clock_ms() - s->ms;
-    p->stepping_ms += s->ms;
-    p->recent_ms[p->seen++ % PROGRESS_RECENT] = s->ms;
 }
 
 /* Adds the field "GPU  87%  312W  61C", with the values that are known. */
@@ -142,30 +125,26 @@ static void add_gpu(Fields *f, const GpuReading *g) {
 }
 
 void progress_step(Progress *p, const StepMetrics *s) {
-    keep_pace(p, s);
+    if (p->started_ms == 0) p->started_ms = clock_ms() - s->ms;
+    p->stepping_ms += s->ms;
+    p->recent_ms[p->seen++ % PROGRESS_RECENT] = s->ms;
     int is_final = s->step % p->log_every == 0 || s->step == p->last_step || s->step == p->first_step + 1;
     if (!is_final && !terminal_is(stdout)) return;
 
     Fields f = {0};
     double part = s->mfu * s->ms / pace_ms(p);
-    char   loss[32], norm[32], rate[32], mfu[32], memory[32], ms[32], eta[32], line[LINE_BYTES];
-    put_fixed(loss, sizeof loss, s->loss, 6, 4);
-    put_fixed(norm, sizeof norm, s->grad_norm, 5, 3);
-    put_rate(rate, sizeof rate, s->tokens_per_s * s->ms / pace_ms(p));
-    put_fixed(mfu, sizeof mfu, 100 * part, 4, 1);
-    put_fixed(memory, sizeof memory, (double)s->memory_bytes / 1073741824.0, 4, 2);
-    put_fixed(ms, sizeof ms, s->ms, 4, 1);
-    progress_duration(eta, eta_ms(p, s->step));
+    char   eta[32], line[LINE_BYTES];
+    duration_text(eta, eta_ms(p, s->step));
     add_place(&f, p, "step", s->step);
-    add(&f, 0, DIM "loss" PLAIN BOLD " %s" PLAIN, loss);
+    add(&f, 0, DIM "loss" PLAIN BOLD " %s" PLAIN, fixed(s->loss, 6, 4).text);
     add(&f, 3, DIM "lr" PLAIN " %.2e", s->lr);
-    add(&f, 4, DIM "norm" PLAIN " %s", norm);
-    add(&f, 2, "%s" DIM " tok/s" PLAIN, rate);
-    if (part <= 1) add(&f, 5, DIM "MFU" PLAIN " %s%%", mfu);
+    add(&f, 4, DIM "norm" PLAIN " %s", fixed(s->grad_norm, 5, 3).text);
+    add(&f, 2, "%s" DIM " tok/s" PLAIN, rate_text(s->tokens_per_s * s->ms / pace_ms(p)).text);
+    if (part <= 1) add(&f, 5, DIM "MFU" PLAIN " %s%%", fixed(100 * part, 4, 1).text);
     else           add(&f, 5, "%9s", "");
     if (s->timed & WITH_STAGE) add(&f, 6, DIM "bubble" PLAIN " %3.0f%%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
-    add(&f, 7, "%s" DIM " GiB" PLAIN, memory);
-    add(&f, 8, "%s" DIM "ms" PLAIN, ms);
+    add(&f, 7, "%s" DIM " GiB" PLAIN, fixed((double)s->memory_bytes / 1073741824.0, 4, 2).text);
+    add(&f, 8, "%s" DIM "ms" PLAIN, fixed(s->ms, 4, 1).text);
     add_gpu(&f, &s->gpu);
     add(&f, 1, DIM "ETA" PLAIN " %6s", eta);
     join(&f, line);
@@ -175,42 +154,38 @@ void progress_step(Progress *p, const StepMetrics *s) {
 
 void progress_eval(Progress *p, int64_t step, const ProgressEval *e) {
     Fields f = {0};
-    char   took[32], loss[32], line[LINE_BYTES];
+    char   took[32];
     int    is_best = e->loss < e->best;
     if (e->ms < 9950) snprintf(took, sizeof took, "%.1fs", e->ms / 1e3);
-    else progress_duration(took, e->ms);
-    put_fixed(loss, sizeof loss, e->loss, 6, 4);
+    else duration_text(took, e->ms);
     add_place(&f, p, "val", step);
-    add(&f, 0, DIM "loss" PLAIN "%s %s" PLAIN, is_best ? BOLD GREEN : BOLD, loss);
+    add(&f, 0, DIM "loss" PLAIN "%s %s" PLAIN, is_best ? BOLD GREEN : BOLD, fixed(e->loss, 6, 4).text);
     if (e->bytes_per_token > 0) add(&f, 1, DIM "bits/byte" PLAIN " %.4f", bits_per_byte(e->loss, e->bytes_per_token));
     else                        add(&f, 1, DIM "perplexity" PLAIN " %.4g", exp(e->loss));
     if (isfinite(e->last)) add(&f, 2, "%+.4f%s", e->loss - e->last, is_best ? GREEN " best" PLAIN : "");
     add(&f, 3, "%s", took);
-    join(&f, line);
-    say_text(stdout, 0, line);
+    print_line(&f);
 }
 
 void progress_task(Progress *p, int64_t step, const TaskScores *t) {
     Fields f = {0};
-    char   line[LINE_BYTES], name[44];
+    char   name[44];
     add_place(&f, p, "task", step);
     add(&f, 0, "%s", terminal_plain(name, sizeof name, t->name));
     add(&f, 0, DIM "acc" PLAIN " %.4f (stderr %.4f)", t->acc, t->acc_stderr);
     if (t->kind == TASK_CONTINUATION) add(&f, 1, DIM "perplexity" PLAIN " %.4g", t->perplexity);
     else add(&f, 1, DIM "acc_norm" PLAIN " %.4f (stderr %.4f)", t->acc_norm, t->acc_norm_stderr);
-    join(&f, line);
-    say_text(stdout, 0, line);
+    print_line(&f);
 }
 
 void progress_tasks(Progress *p, int64_t step, double core, double ms) {
     Fields f = {0};
-    char   took[32], line[LINE_BYTES];
-    progress_duration(took, ms);
+    char   took[32];
+    duration_text(took, ms);
     add_place(&f, p, "task", step);
     if (!isnan(core)) add(&f, 0, DIM "CORE" PLAIN BOLD " %.4f" PLAIN, core);
     add(&f, 0, "all in %s", took);
-    join(&f, line);
-    say_text(stdout, 0, line);
+    print_line(&f);
 }
 
 /* Prints a text of the model, with a rule at its left so that it is not mistaken for output of the program. */

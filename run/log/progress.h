@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/format.h"
 #include "run/log/metrics.h"
 
 enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* width of a line in a file */ };
@@ -44,8 +45,5 @@ void progress_tasks(Progress *p, int64_t step, double core, double ms);
 void progress_eval(Progress *p, int64_t step, const ProgressEval *e);
 void progress_sample(int64_t step, const char *text);
 void progress_note(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* prints any other line */
-
-/* Writes "8s", "2m08s", "1h47m" or "3d04h" into out; "?" if ms is no time. */
-void progress_duration(char out[32], double ms);
 
 #endif

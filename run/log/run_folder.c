@@ -9,12 +9,12 @@
 #include <time.h>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/shell_word.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/log/svg.h"
+#include "run/log/picture.h"
 
 static int is_same_file(const char *a, const char *b) {
     struct stat x, y;
@@ -27,7 +27,9 @@ static Path path_in_run(const Config *c, const char *name) { return path_of("%s/
 
 typedef struct { const char *text; size_t bytes, whole; } Start; /* the first `bytes` of a file of `whole` bytes */
 
-static int begins(Start s, const char *with) { return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0; }
+static int begins(Start s, const char *with) {
+    return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0;
+}
 
 /* Returns 1 for an empty file or one of zero bytes, which a crash of the machine may leave. */
 static int is_empty(Start s) {
@@ -35,19 +37,27 @@ static int is_empty(Start s) {
     return s.bytes == 0;
 }
 
-static int is_config(Start s) { return config_is_saved(s.text, s.bytes); }
-static int is_metrics(Start s) { return begins(s, "{\"kind\":\"") || (s.whole < 9 && memcmp(s.text, "{\"kind\":\"", s.bytes) == 0); }
-static int is_log(Start s) { return begins(s, "== started ") || begins(s, "\n== started "); }
-static int is_picture(Start s) { return svg_is_ours(s.text); }
-static int is_algorithms(Start s) { return strstr(s.text, "\"products\"") && begins(s, "{"); }
-static int is_lock(Start s) { return begins(s, "host "); }
-static int is_leases(Start s) { return begins(s, "{\"lease\":"); }
-static int is_nonce(Start s) { return s.whole <= sizeof(uint64_t); }
-static int is_run_id(Start s) { return s.whole <= 40 && strspn(s.text, "0123456789abcdef\n") == s.bytes; }
+enum { CONFIG, METRICS, LOG, PICTURE, LOCK, ALGORITHMS, LEASES, RUN_ID, NONCE, FILES };
+static const char *const NAMES[FILES] = {"config.json", "metrics.jsonl", "log.txt", "loss.svg", "lock",
+                                         "gemm.json",   "leases.jsonl",  "run_id",  ".nonce"};
 
-static const struct { const char *name; int (*is_ours)(Start); } FILES[] = {
-    {"config.json", is_config}, {"metrics.jsonl", is_metrics}, {"log.txt", is_log},       {"loss.svg", is_picture}, {"lock", is_lock},
-    {"gemm.json", is_algorithms}, {"leases.jsonl", is_leases}, {"run_id", is_run_id}, {".nonce", is_nonce}};
+/* Returns whether this program may have written a file of that name with this start. */
+static int is_ours(int file, Start s) {
+    static const char METRICS_START[] = "{\"kind\":\"";
+    switch (file) {
+        case CONFIG: return config_is_saved(s.text, s.bytes);
+        case METRICS:
+            return begins(s, METRICS_START) ||
+                   (s.whole < strlen(METRICS_START) && memcmp(s.text, METRICS_START, s.bytes) == 0);
+        case LOG: return begins(s, "== started ") || begins(s, "\n== started ");
+        case PICTURE: return svg_is_ours(s.text);
+        case LOCK: return begins(s, "host ");
+        case ALGORITHMS: return strstr(s.text, "\"products\"") && begins(s, "{");
+        case LEASES: return begins(s, "{\"lease\":");
+        case RUN_ID: return s.whole <= 40 && strspn(s.text, "0123456789abcdef\n") == s.bytes;
+        default: return s.whole <= sizeof(uint64_t);
+    }
+}
 
 /* Writes the name of a folder that does not exist, based on dir, into out. Returns out. */
 static const char *free_dir(const char *dir, char out[4200]) {
@@ -69,7 +79,7 @@ NORETURN static void refuse_foreign(const Config *c, const char *path, const cha
 
 static void check_file(const Config *c, int i) {
     enum { START_BYTES = JSON_LIMIT }; /* a config.json is read whole */
-    Path        path = path_in_run(c, FILES[i].name);
+    Path        path = path_in_run(c, NAMES[i]);
     struct stat st;
     char       *text = NULL;
     if (lstat(path.text, &st) != 0 || is_same_file(path.text, c->path)) return;
@@ -77,17 +87,21 @@ static void check_file(const Config *c, int i) {
     /* lock.c refuses links to files that are appended to. Other files are replaced whole. */
     if (!S_ISREG(st.st_mode)) return;
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
-    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
+    if (bytes < 0)
+        fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s: cannot read: %s", path.text, io_error_text((int)bytes));
     Start start = {text, (size_t)bytes, (size_t)st.st_size};
-    int   is_ours = is_empty(start) || FILES[i].is_ours(start);
+    int   ours = is_empty(start) || is_ours(i, start);
     free(text);
-    if (!is_ours) refuse_foreign(c, path.text, i == 0 ? "is not the config of a run as this program writes it" : "was not written by this program");
+    if (!ours)
+        refuse_foreign(c, path.text,
+                       i == CONFIG ? "is not the config of a run as this program writes it"
+                                   : "was not written by this program");
 }
 
 static int is_event_file(const char *name) { return strncmp(name, "events.out.tfevents.", 20) == 0; }
 
-/* Refuses a folder with an entry whose name is_ours() does not accept. */
-static void check_names(const Config *c, const char *path, int (*is_ours)(const char *)) {
+/* Refuses a folder with an entry whose name is_own() does not accept. */
+static void check_names(const Config *c, const char *path, int (*is_own)(const char *)) {
     struct stat    st;
     struct dirent *entry;
     if (lstat(path, &st) != 0) return;
@@ -96,7 +110,7 @@ static void check_names(const Config *c, const char *path, int (*is_ours)(const 
     DIR *folder = opendir(path);
     if (!folder) return; /* reported when it is used */
     while ((entry = readdir(folder))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || is_ours(entry->d_name)) continue;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || is_own(entry->d_name)) continue;
         Path foreign = path_of("%s/%s", path, entry->d_name);
         closedir(folder);
         refuse_foreign(c, foreign.text, "was not written by this program");
@@ -106,16 +120,18 @@ static void check_names(const Config *c, const char *path, int (*is_ours)(const 
 
 void run_folder_check(const Config *c) {
     StepFolder *list = NULL;
-    for (size_t i = 1; i < sizeof FILES / sizeof *FILES; i++)
-        if (is_same_file(path_in_run(c, FILES[i].name).text, c->path))
+    for (int i = METRICS; i < FILES; i++)
+        if (is_same_file(path_in_run(c, NAMES[i]).text, c->path))
             fail(EXIT_CONFIG,
-                 "run.dir: the config %s lies where this run writes its %s: give the config another name, or take another run.dir",
-                 c->path, FILES[i].name);
-    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) check_file(c, (int)i);
+                 "run.dir: the config %s lies where this run writes its %s: give the config another name, or take "
+                 "another run.dir",
+                 c->path, NAMES[i]);
+    for (int i = 0; i < FILES; i++) check_file(c, i);
     check_names(c, path_in_run(c, "tb").text, is_event_file);
     Path checkpoints = path_in_run(c, "checkpoints");
     int  count = folders_list(checkpoints.text, &list);
-    for (int i = 0; i < count; i++) check_names(c, path_of("%s/%s", checkpoints.text, list[i].name).text, folder_is_own_file);
+    for (int i = 0; i < count; i++)
+        check_names(c, path_of("%s/%s", checkpoints.text, list[i].name).text, folder_is_own_file);
     free(list);
 }
 

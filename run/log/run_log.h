@@ -1,10 +1,37 @@
-/* run_log.h - reads the log of a run from its folder: every point of metrics.jsonl, and config.json. For the verbs that
- * look at runs. Changes nothing. */
+/* run_log.h - reads the log of a run: the lines of metrics.jsonl, for the log itself and for all programs that read it,
+ * and whole logs with their config.json, for the verbs that look at runs. Changes nothing.
+ *
+ * It reads only lines in the form that run/log/metrics.c writes: no blanks, "kind" first. The parser is a pure function
+ * over (bytes, length).
+ */
 #ifndef TRAIN_GPT_RUN_LOG_RUN_LOG_H
 #define TRAIN_GPT_RUN_LOG_RUN_LOG_H
 
 #include <cjson/cJSON.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+
+typedef enum { LINE_OTHER, LINE_TRAIN, LINE_EVAL, LINE_TASK, LINE_EVENT, LINE_OUTER } LineKind;
+
+typedef struct {
+    LineKind kind;
+    int64_t  step;
+    int64_t  tokens;     /* tokens since step 0; -1: missing */
+    int64_t  round;      /* round of LINE_OUTER; -1: missing */
+    double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb; /* NaN: null, or missing */
+    char     event[16];  /* name of LINE_EVENT: "resume", "save", "memory", "skip", "rollback", "join" */
+} MetricsLine;
+
+enum { METRICS_LINE_BYTES = 2048 }; /* the longest line, with its line feed and a NUL */
+
+/* Parses line [bytes], which includes its '\n'. Returns its kind, or LINE_OTHER for a foreign or torn line. */
+LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out);
+
+/* Reads the next line in our form. Returns LINE_OTHER if there is none. A torn last line stays unread. */
+LineKind metrics_line_next(FILE *f, MetricsLine *out);
+/* Reads the next line of a kind. Returns 0 if there is none. */
+int      metrics_line_find(FILE *f, LineKind kind, MetricsLine *out);
 
 typedef struct {
     int64_t step, tokens;                          /* tokens -1: not known */

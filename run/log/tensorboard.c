@@ -15,9 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/clock.h"
 #include "core/error.h"
 #include "core/io.h"
+#include "core/thread.h"
 
 #define NAME "events.out.tfevents."
 
@@ -45,19 +45,18 @@ static void put_bytes(Message *m, const void *data, size_t bytes) {
     m->bytes += bytes;
 }
 
-static void put_varint(Message *m, uint64_t value) {
-    do {
-        uint8_t byte = (uint8_t)((value & 0x7f) | (value > 0x7f ? 0x80 : 0));
-        put_bytes(m, &byte, 1);
-        value >>= 7;
-    } while (value);
-}
-
 static void put_little_endian(Message *m, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) {
         uint8_t byte = (uint8_t)(value >> 8 * i);
         put_bytes(m, &byte, 1);
     }
+}
+
+static void put_varint(Message *m, uint64_t value) {
+    do {
+        put_little_endian(m, (value & 0x7f) | (value > 0x7f ? 0x80 : 0), 1);
+        value >>= 7;
+    } while (value);
 }
 
 static void put_key(Message *m, int field, int wire) { put_varint(m, (uint64_t)(field << 3 | wire)); }
@@ -67,13 +66,6 @@ static void put_double(Message *m, int field, double value) {
     memcpy(&bits, &value, sizeof bits);
     put_key(m, field, WIRE_64);
     put_little_endian(m, bits, 8);
-}
-
-static void put_float(Message *m, int field, float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    put_key(m, field, WIRE_32);
-    put_little_endian(m, bits, 4);
 }
 
 static void put_string(Message *m, int field, const void *data, size_t bytes) {
@@ -179,10 +171,14 @@ void tensorboard_add(TensorBoard *t, int64_t step, double time, const TensorBoar
     if (!t) return;
     Message event = event_at(time, step), summary = {.bytes = 0};
     for (int i = 0; i < scalars; i++) {
-        Message value = {.bytes = 0};
+        Message  value = {.bytes = 0};
+        float    number = (float)scalar[i].value;
+        uint32_t bits;
         if (!isfinite(scalar[i].value)) continue;
+        memcpy(&bits, &number, sizeof bits);
         put_string(&value, 1, scalar[i].tag, strnlen(scalar[i].tag, TAG_BYTES));
-        put_float(&value, 2, (float)scalar[i].value);
+        put_key(&value, 2, WIRE_32);
+        put_little_endian(&value, bits, 4);
         put_string(&summary, 1, value.data, value.bytes);
     }
     put_string(&event, 5, summary.data, summary.bytes);

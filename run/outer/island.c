@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/requests.h"
 #include "run/outer/island_link.h"

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/outer/rule.h"
 
 enum { REQUESTS_AHEAD = 4, PING_MS = 1000 };

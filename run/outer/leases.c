@@ -10,8 +10,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_text.h"
-#include "core/xalloc.h"
+#include "core/json.h"
 
 enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;

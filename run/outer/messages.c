@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_text.h"
-#include "core/memory_file.h"
-#include "core/xalloc.h"
+#include "core/json.h"
+#include "core/io.h"
+#include "core/error.h"
 
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
 

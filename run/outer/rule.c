@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "layers/layers.h"
 
 /* --- arithmetic on arrays ----------------------------------------------------------------------------------------- */

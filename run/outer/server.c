@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/config/schedule.h"
 #include "run/guard/requests.h"

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/clock.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/error.h"
 #include "run/guard/requests.h"
 #include "run/outer/server_state.h"
 

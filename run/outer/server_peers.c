@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
-#include "core/json_text.h"
-#include "core/xalloc.h"
+#include "core/thread.h"
+#include "core/json.h"
+#include "core/error.h"
 #include "run/config/config_diff.h"
 #include "run/config/options.h"
 

@@ -14,8 +14,6 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/json_text.h"
-#include "core/xalloc.h"
 #include "run/config/faults.h"
 #include "run/config/nearest.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* --- durations ---------------------------------------------------------------------------------------------------- */
 

@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/json_text.h"
 #include "run/config/faults.h"
 #include "run/config/nearest.h"
 

@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/json.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
 #include "model/precision.h"
 
 /* --- times -------------------------------------------------------------------------------------------------------- */
@@ -55,8 +54,8 @@ static void print_row(const char *mark, const char *what, const char *sizes, int
 }
 
 /* Returns "65536 x 2304 x 768". */
-static PlanText sizes_text(const LedgerEntry *e) {
-    PlanText t = {""};
+static ShortText sizes_text(const LedgerEntry *e) {
+    ShortText t = {""};
     size_t   used = 0;
     for (int d = 0; d < LEDGER_DIMS && e->dim[d] && used < sizeof t.text; d++)
         used += (size_t)snprintf(t.text + used, sizeof t.text - used, "%s%lld", d ? " x " : "", (long long)e->dim[d]);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/memory_file.h"
+#include "core/io.h"
 #include "data/loader.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
@@ -168,13 +168,6 @@ int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t 
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
-PlanText plan_bytes_text(double bytes) {
-    PlanText t;
-    if (bytes >= 1024.0 * 1024 * 1024) snprintf(t.text, sizeof t.text, "%.2f GiB", bytes / (1024.0 * 1024 * 1024));
-    else snprintf(t.text, sizeof t.text, "%.1f MiB", bytes / (1024.0 * 1024));
-    return t;
-}
-
 static void print_row(FILE *out, const char *what, size_t bytes) {
     fprintf(out, "  %-58s %10.1f MiB\n", what, (double)bytes / 1048576.0);
 }
@@ -245,7 +238,7 @@ char *plan_experts(const Config *c, DType act, char out[240]) {
         snprintf(out, 240, "%lld of %lld on each of %lld ranks; room for %lld rows, %lld are the even share: %s a block; "
                  "more take further rounds, computed again in backward",
                  (long long)(s.n_experts / e), (long long)s.n_experts, (long long)e, (long long)room, (long long)even,
-                 plan_bytes_text(bytes).text);
+                 bytes_text(bytes).text);
     return out;
 }
 
@@ -260,9 +253,9 @@ char *plan_memory_advice(const Config *c, const Plan *p) {
     fprintf(out, "less memory:");
     if (B > 1)
         fprintf(out, " batch.micro_batch = %lld takes %s;", (long long)(B / 2),
-                plan_bytes_text((double)total_with(c, p, B / 2, recompute)).text);
+                bytes_text((double)total_with(c, p, B / 2, recompute)).text);
     if (recompute != RECOMPUTE_BLOCK)
-        fprintf(out, " memory.recompute = \"block\" takes %s;", plan_bytes_text((double)total_with(c, p, B, RECOMPUTE_BLOCK)).text);
+        fprintf(out, " memory.recompute = \"block\" takes %s;", bytes_text((double)total_with(c, p, B, RECOMPUTE_BLOCK)).text);
     if (B == 1 || recompute == RECOMPUTE_BLOCK)
         fprintf(out, " %s;",
                 c->parallel.zero_stage ? "more ranks share the optimizer's part"

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "core/format.h"
 #include "model/groups.h"
 #include "model/model.h"
 #include "run/config/config.h"
@@ -68,10 +69,8 @@ Plan plan_make(const Config *config, DType act, PlanRanks ranks);
  * not. */
 int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t bytes);
 
-/* Prints the memory rows above as a table. plan_bytes_text returns "1.88 GiB". */
+/* Prints the memory rows above as a table. */
 void plan_print_memory(FILE *out, const Config *config, const Plan *plan);
-typedef struct { char text[40]; } PlanText;
-PlanText plan_bytes_text(double bytes);
 
 /* Writes "4 ranks" or "2 groups of 2 ranks" to out: who computes different micro-batches. Returns out. */
 char *plan_sharers(int datas, int ranks, char out[64]);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/memory_file.h"
-#include "core/json_text.h"
+#include "core/io.h"
+#include "core/json.h"
 #include "core/terminal.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
@@ -71,8 +71,8 @@ static void print_json(cJSON *object, const Cluster *cluster) {
 /* --- as text ------------------------------------------------------------------------------------------------------ */
 
 /* Returns "2.36 s" or "250 ms". */
-static PlanText seconds_text(double s) {
-    PlanText t;
+static ShortText seconds_text(double s) {
+    ShortText t;
     snprintf(t.text, sizeof t.text, s >= 1.0 ? "%.4g s" : "%.3g ms", s >= 1.0 ? s : s * 1e3);
     return t;
 }
@@ -98,11 +98,11 @@ static void print_memory(FILE *out, const Simulated *s, const Cluster *cluster) 
     double listed = 0.0;
     for (int i = 0; i < 4; i++) listed += rows[i].bytes;
     print_plain(out, "simulated    memory of stage %d, the fullest: %s of the %s of %s\n", s->fullest,
-            plan_bytes_text(s->memory_bytes).text,
-            plan_bytes_text(cluster->memory_bytes).text, cluster->gpu);
+            bytes_text(s->memory_bytes).text,
+            bytes_text(cluster->memory_bytes).text, cluster->gpu);
     for (int i = 0; i < 5; i++) {
         double bytes = i < 4 ? rows[i].bytes : s->memory_bytes - listed;
-        fprintf(out, "simulated      %-30s %12s\n", rows[i].what, plan_bytes_text(bytes).text);
+        fprintf(out, "simulated      %-30s %12s\n", rows[i].what, bytes_text(bytes).text);
     }
 }
 
@@ -110,7 +110,7 @@ static const char *waits_in(Axis axis, const char *stages) { return axis == AXIS
 
 static void print_times(const Config *c, const Simulated *s, int ranks) {
     char time[32];
-    progress_duration(time, s->step_s * (double)c->run.steps * 1e3);
+    duration_text(time, s->step_s * (double)c->run.steps * 1e3);
     printf("simulated    step %s: %.0f tokens/s, %.4g a GPU; %.4g TFLOP/s a GPU, MFU %.1f %%\n",
            seconds_text(s->step_s).text, s->tokens_per_s,
            s->tokens_per_s / ranks, s->tflops_per_gpu, 100.0 * s->mfu);
@@ -146,7 +146,7 @@ static void print_why(const Simulated *s, const Simulated *best) {
 
 static void print_found(const Found *f, const Cluster *cluster) {
     printf("simulated    the quickest of %lld grids and their variants, in %s:\n", (long long)f->allowed,
-           plan_bytes_text(cluster->memory_bytes).text);
+           bytes_text(cluster->memory_bytes).text);
     printf(
         "\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s  MFU %%  bubble %%   GiB   why not first\n");
     for (int i = 0; i < f->count; i++) {
@@ -175,7 +175,7 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
     LargestBatch largest = plan_gpu_largest(c, act, asked->ranks, cluster);
     if (largest.micro_batch > 0)
         fprintf(out, "simulated    largest batch.micro_batch %lld: %s\n", (long long)largest.micro_batch,
-                plan_bytes_text(largest.memory_bytes).text);
+                bytes_text(largest.memory_bytes).text);
     if (!search_room(c, act, asked->ranks, cluster, &room)) {
         fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
     } else {

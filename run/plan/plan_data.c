@@ -9,9 +9,9 @@
 #include "data/dataset.h"
 #include "run/checkpoint/checkpoint.h"
 
-PlanText plan_count_text(double value) {
+ShortText plan_count_text(double value) {
     static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};
-    PlanText t;
+    ShortText t;
     int  unit = 0;
     if (value >= 1e4)
         for (; value >= 999.5 && unit < 6; unit++) value /= 1e3;
@@ -89,10 +89,10 @@ void plan_print_disk(const Config *c, double bytes, PlanDisk where) {
     int64_t count = checkpoint_most(c);
     double  most = bytes * (double)count;
     int64_t room = where == DISK_HERE ? free_bytes_for(c->run.dir) : -1;
-    printf("checkpoint   %s each, %lld kept and one being written: %s", plan_bytes_text(bytes).text,
-           (long long)count - 1, plan_bytes_text(most).text);
+    printf("checkpoint   %s each, %lld kept and one being written: %s", bytes_text(bytes).text,
+           (long long)count - 1, bytes_text(most).text);
     if (room >= 0)
-        print_plain(stdout, " of %s free under %s%s", plan_bytes_text((double)room).text, c->run.dir,
+        print_plain(stdout, " of %s free under %s%s", bytes_text((double)room).text, c->run.dir,
                most > (double)room ? ": not enough" : "");
     printf("\n");
 }

@@ -7,7 +7,7 @@
 #include "run/plan/plan.h"
 
 /* Returns "1.88 M", "12.3 k"; below ten thousand a plain number. */
-PlanText plan_count_text(double value);
+ShortText plan_count_text(double value);
 
 /* Prints files, tokens, samples and epochs of data.train, or of each source of a blend, as far as the files exist. */
 void plan_print_data(const Config *config);

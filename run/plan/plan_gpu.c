@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/json_text.h"
+#include "core/json.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/plan/plan_data.h"
 #include "run/log/progress.h"
@@ -43,11 +43,11 @@ void plan_gpu_print(const Config *c, DType act, const ClusterPlan *asked, const 
     WholeRun     w = whole_run(c, act, asked->ranks, cluster, s);
     LargestBatch largest = plan_gpu_largest(c, act, asked->ranks, cluster);
     char         time[32];
-    progress_duration(time, w.hours * 3.6e6);
-    printf("simulated    fits: %s of %s; largest batch.micro_batch %lld, %s\n", plan_bytes_text(s->memory_bytes).text,
-           plan_bytes_text(cluster->memory_bytes).text, (long long)largest.micro_batch,
+    duration_text(time, w.hours * 3.6e6);
+    printf("simulated    fits: %s of %s; largest batch.micro_batch %lld, %s\n", bytes_text(s->memory_bytes).text,
+           bytes_text(cluster->memory_bytes).text, (long long)largest.micro_batch,
            largest.micro_batch == s->micro_batch * s->micro_batches ? "all that a rank has of a step"
-                                                                     : plan_bytes_text(largest.memory_bytes).text);
+                                                                     : bytes_text(largest.memory_bytes).text);
     printf("estimate     %s, %.4g GPU hours: %.1f %% of the card's %.4g TFLOP/s, without evals and saves\n", time,
            w.gpu_hours, 100.0 * s->mfu, w.peak_flops * 1e-12);
     if (asked->price > 0)

@@ -8,7 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/json.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* Memory left for scratch, which is known only after a step was simulated. */
 static const double SLACK = 2.0e9;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/outer/rule.h"
@@ -61,9 +61,9 @@ static void check_memory(const Config *c, int part) {
         fail(EXIT_MEMORY,
              "a server of %s takes %s of memory, and this machine does not give it: %s for weights, "
              "%s for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld)",
-             part > 0 ? "a part of this model" : "this model", plan_bytes_text((double)b.all).text,
-             plan_bytes_text((double)b.weights).text, plan_bytes_text((double)b.copy).text,
-             plan_bytes_text((double)b.changes).text, plan_bytes_text((double)b.deltas).text, (long long)c->outer.least_islands);
+             part > 0 ? "a part of this model" : "this model", bytes_text((double)b.all).text,
+             bytes_text((double)b.weights).text, bytes_text((double)b.copy).text,
+             bytes_text((double)b.changes).text, bytes_text((double)b.deltas).text, (long long)c->outer.least_islands);
     free(all);
 }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "data/loader.h"
 #include "model/block.h"
 #include "model/precision.h"

@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/device.h"
-#include "core/memory_file.h"
+#include "core/io.h"
 #include "core/rng.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "data/dataset.h"
 
 /* --- one token ---------------------------------------------------------------------------------------------------- */

@@ -9,9 +9,7 @@
 #include <unistd.h>
 
 #include "core/io.h"
-#include "core/json_file.h"
-#include "core/json_scan.h"
-#include "core/json_text.h"
+#include "core/json.h"
 #include "core/terminal.h"
 #include "data/dataset.h"
 #include "model/block.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 

@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/xalloc.h"
 #include "data/text_file.h"
 
 /* --- questions ---------------------------------------------------------------------------------------------------- */

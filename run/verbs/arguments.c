@@ -11,7 +11,7 @@
 
 #include "comm/comm.h"
 #include "core/io.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/config/nearest.h"
 #include "run/verbs/verbs.h"
 

@@ -14,7 +14,7 @@
 #include "run/config/config.h"
 #include "run/config/config_diff.h"
 #include "run/verbs/inspect.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 

@@ -45,7 +45,7 @@ static void PRINTF_LIKE(4, 5) tell(Visit *v, Verdict verdict, const char *what, 
     if (verdict > v->worst) v->worst = verdict;
 }
 
-static const char *size_of(double bytes, PlanText *text) { return *text = plan_bytes_text(bytes), text->text; }
+static const char *size_of(double bytes, ShortText *text) { return *text = bytes_text(bytes), text->text; }
 
 /* --- the processor ------------------------------------------------------------------------------------------------ */
 
@@ -112,7 +112,7 @@ static double number_in(const char *path, const char *word) {
 }
 
 static void check_memory(Visit *v) {
-    PlanText free_text, all_text;
+    ShortText free_text, all_text;
     double   available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
            limit = number_in("/sys/fs/cgroup/memory.max", ""), all = (double)device_memory_total();
     if (device_is_host() == 0) all = number_in("/proc/meminfo", "MemTotal:") * 1024;
@@ -129,7 +129,7 @@ static void check_memory(Visit *v) {
 
 static void check_shared_memory(Visit *v) {
     struct statvfs fs;
-    PlanText       free_text;
+    ShortText       free_text;
     if (statvfs("/dev/shm", &fs) != 0) {
         tell(v, WARN, "/dev/shm",
              "not there: ranks of this machine exchange by way of it; mount a tmpfs, or docker run --shm-size=1g");
@@ -154,7 +154,7 @@ static double checkpoint_bytes(const char *dir) {
 static void check_disk(Visit *v, const char *dir) {
     char           path[4096];
     struct statvfs fs;
-    PlanText       free_text, one_text;
+    ShortText       free_text, one_text;
     double         one = checkpoint_bytes(dir);
     snprintf(path, sizeof path, "%s", dir);
     while (access(path, F_OK) != 0 && strrchr(path, '/') && strrchr(path, '/') != path) *strrchr(path, '/') = 0;

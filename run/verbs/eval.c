@@ -11,9 +11,8 @@
 
 #include "core/io.h"
 #include "core/json.h"
-#include "core/memory_file.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "data/dataset.h"
 #include "data/tokens_json.h"
 #include "layers/algorithms.h"

@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "core/io.h"
-#include "core/json_file.h"
+#include "core/json.h"
 #include "core/terminal.h"
 #include "core/tensor.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "model/hf_softcap.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
@@ -339,7 +339,7 @@ static void make_folder(const Export *e) {
     int64_t room = io_free_bytes(e->tmp.text);
     if (room >= 0 && (uint64_t)room < e->bytes)
         give_up(e, EXIT_IO, "%s takes %s and its file system has %s free", e->out.text,
-                plan_bytes_text((double)e->bytes).text, plan_bytes_text((double)room).text);
+                bytes_text((double)e->bytes).text, bytes_text((double)room).text);
 }
 
 /* Returns the parent folder of a path, which may be the working directory. */
@@ -363,7 +363,7 @@ static void put_in_place(const Export *e) {
 static void print_summary(const Export *e) {
     print_plain(stdout, "exported  step %" PRId64 " of %s as %s\n", e->manifest.step, e->from, e->stored->word);
     print_plain(stdout, "written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e->out.text,
-           plan_bytes_text((double)e->bytes).text, e->files, e->files == 1 ? "" : "s",
+           bytes_text((double)e->bytes).text, e->files, e->files == 1 ? "" : "s",
            e->has_tokenizer ? "tokenizer.json, " : "", e->has_picture ? "loss.svg, " : "");
     if (!e->has_tokenizer) printf("          without a tokenizer: the checkpoint has none\n");
 }

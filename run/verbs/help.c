@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/memory_file.h"
+#include "core/io.h"
 #include "core/terminal.h"
 #include "run/config/config.h"
 #include "run/config/nearest.h"

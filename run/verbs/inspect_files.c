@@ -7,12 +7,11 @@
 
 #include "core/io.h"
 #include "core/json.h"
-#include "core/json_text.h"
-#include "core/shell_word.h"
+#include "core/format.h"
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "run/verbs/inspect.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 

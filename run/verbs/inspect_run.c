@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 
 #include "core/io.h"
-#include "core/shell_word.h"
+#include "core/format.h"
 #include "run/config/config_diff.h"
 #include "run/verbs/inspect.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 #include "run/plan/plan_data.h"
 
 enum { NAMED = 3 }; /* data files and checkpoints that are named; others are counted */
@@ -105,7 +105,7 @@ static int tell_checkpoint(Inspect *in, const char *folder, const Manifest *m) {
     report_number(r, "step", (double)m->step, "%" PRId64, m->step);
     report_number(r, "tokens", (double)m->tokens, "%" PRId64, m->tokens);
     tell_origin(in, m);
-    report_number(r, "bytes", (double)bytes, "%s", plan_bytes_text((double)bytes).text);
+    report_number(r, "bytes", (double)bytes, "%s", bytes_text((double)bytes).text);
     tell_verified(r, is_good, fault);
     if (is_good) {
         inspect_weights_line(in, "weights", path_of("%s/model.safetensors", folder).text);

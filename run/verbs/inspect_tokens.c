@@ -5,8 +5,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
-#include "core/memory_file.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "data/tokenizer.h"

@@ -10,12 +10,10 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_scan.h"
-#include "core/json_text.h"
-#include "core/memory_file.h"
+#include "core/json.h"
 #include "core/version.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 
 /* --- losses, from metrics.jsonl ----------------------------------------------------------------------------------- */
 
@@ -61,7 +59,7 @@ static void put_losses(FILE *out, Losses l, const ModelCard *card) {
 /* Writes a file name or a config value into a cell of a table. Escapes Markdown, and replaces control characters. */
 static void put_text(FILE *out, const char *text) {
     for (int length; *text; text += length ? length : 1) {
-        length = json_utf8(text, strnlen(text, 4));
+        length = utf8_bytes(text, strnlen(text, 4));
         if (length == 0 || (unsigned char)*text < ' ' || *text == 0x7f) fputc('?', out);
         else if (strchr("\\`*{}[]<>#|!~$", *text)) fprintf(out, "\\%c", *text);
         else fprintf(out, "%.*s", length, text);

@@ -97,7 +97,7 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     char   whose[40] = "";
     if (sharing > 1) snprintf(whose, sizeof whose, sharing == ranks ? " for all ranks" : " for %d ranks", sharing);
     if (there > 0)
-        printf("  %s%s of the %s of this %s%s\n", plan_bytes_text(all).text, whose, plan_bytes_text(there).text,
+        printf("  %s%s of the %s of this %s%s\n", bytes_text(all).text, whose, bytes_text(there).text,
                device_is_host() ? "machine" : "GPU",
                all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes less"
                            : "");
@@ -105,7 +105,7 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
         printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = \"nccl\" plans for a GPU each\n",
                ranks, devices, devices == 1 ? "" : "s", devices == 1 ? "it" : "them");
     if (memory_bytes > 0)
-        printf("  largest batch.micro_batch in %s: %lld\n", plan_bytes_text((double)memory_bytes).text,
+        printf("  largest batch.micro_batch in %s: %lld\n", bytes_text((double)memory_bytes).text,
                (long long)plan_largest_micro_batch(c, p, memory_bytes));
 }
 
@@ -138,12 +138,12 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     plan_print_disk(c, (double)p->checkpoint_bytes, DISK_HERE);
     printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", plan_count_text(p->flops_per_token).text,
            plan_count_text(step_flops).text, plan_count_text(step_flops * steps).text);
-    if (ranks > 1) printf("exchange     each rank sends %s a step", plan_bytes_text(p->step_sent).text);
+    if (ranks > 1) printf("exchange     each rank sends %s a step", bytes_text(p->step_sent).text);
     if (ranks > 1 && (is_grid(p) || c->parallel.zero_stage > 1)) print_sent(p);
     if (ranks > 1) printf("\n");
     if (matmul_flops > 0) {
         char time[32];
-        progress_duration(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
+        duration_text(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
         printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(),
                plan_count_text(matmul_flops).text, dtype_name(p->act));
         printf("time         about %s: an estimate at %.0f %% of that rate%s, without evals and saves;\n"
@@ -160,8 +160,8 @@ static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
     model_dry(plan_model(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
     printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
-           plan_count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
-           plan_bytes_text(ledger_sent(&step, NULL)).text);
+           plan_count_text(ledger_flops(&step)).text, bytes_text(ledger_bytes(&step)).text,
+           bytes_text(ledger_sent(&step, NULL)).text);
     ledger_print(stdout, &step);
     ledger_free(&step);
 }

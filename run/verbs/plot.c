@@ -11,13 +11,10 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/json_scan.h"
-#include "core/memory_file.h"
-#include "core/xalloc.h"
+#include "core/json.h"
 #include "run/guard/lock.h"
 #include "core/terminal.h"
-#include "run/log/curve.h"
-#include "run/log/svg.h"
+#include "run/log/picture.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
@@ -92,7 +89,7 @@ static void put_number(FILE *f, double value) {
 static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoint *p, double smoothed) {
     fputc('"', f);
     for (int i = 0, length; log->name[i]; i += length ? length : 1) {
-        length = json_utf8(log->name + i, strnlen(log->name + i, 4));
+        length = utf8_bytes(log->name + i, strnlen(log->name + i, 4));
         if (length == 0) fputc('?', f); /* programs that read tables need UTF-8 */
         else fprintf(f, log->name[i] == '"' ? "\"\"" : "%.*s", length, log->name + i);
     }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/json.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "run/verbs/plot.h"
 
 enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };

@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/memory_file.h"
+#include "core/format.h"
+#include "core/io.h"
+#include "run/log/picture.h"
 #include "run/verbs/plot.h"
-#include "run/log/svg.h"
 
-enum { WIDTH = 960, LEFT = 76, RIGHT = 884, HEAD = 104, ROW = 22, PANEL = 400, FOOT = 62, TICKS = 8, LABEL_BYTES = 100 };
+enum { WIDTH = 960, LEFT = 76, RIGHT = 884, HEAD = 104, ROW = 22, PANEL = 400, FOOT = 62 };
+enum { TICKS = 8, LABEL_BYTES = 100 };
 
 typedef struct {
     FILE       *out;
@@ -19,11 +21,6 @@ typedef struct {
 } Picture;
 
 /* --- ranges ------------------------------------------------------------------------------------------------------- */
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static double last_x(const Plot *p, const RunLog *log) {
     double end = log->trains ? plot_x(p, &log->train[log->trains - 1]) : 0;
@@ -39,7 +36,7 @@ static void widen(const Picture *s, const PlotRun *run, double *low, double *hig
     for (int64_t i = 0; i < log->trains; i++)
         if (isfinite(run->smooth[i]) && plot_x(s->p, &log->train[i]) >= settled) s->sorted[n++] = run->smooth[i];
     if (n > 0) {
-        qsort(s->sorted, (size_t)n, sizeof *s->sorted, ascending);
+        qsort(s->sorted, (size_t)n, sizeof *s->sorted, ascending_doubles);
         *low = fmin(*low, s->sorted[0]);
         *high = fmax(*high, s->sorted[n * 99 / 100]);
     }
@@ -56,12 +53,9 @@ static void choose_ranges(Picture *s) {
         widen(s, &s->p->run[i], &low, &high);
         end = fmax(end, last_x(s->p, &s->p->run[i].log));
     }
-    if (!isfinite(low)) low = 0, high = 1;
-    double least_span = 0.05 * fmax(1.0, fabs(high));
-    if (high - low < least_span) low -= least_span / 2, high += least_span / 2;
-    svg_round_range(&low, &high, TICKS);
     double top = HEAD + ROW * s->p->runs;
-    s->panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, low, high};
+    s->panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, 0, 1};
+    svg_loss_range(&s->panel, low, high, TICKS);
 }
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
@@ -73,44 +67,40 @@ static const char *dashes(int which) {
                                      : " stroke-dasharray=\"2 3\"";
 }
 
+/* Returns the pixel column of train step i. */
+static double column_of(const Picture *s, const RunLog *log, int64_t i) {
+    return floor(svg_x(&s->panel, plot_x(s->p, &log->train[i])));
+}
+
 /* Draws the raw losses, as a line through the least and greatest of each pixel column. */
-static void draw_raw(const Picture *s, const PlotRun *run) {
-    const RunLog *log = &run->log;
-    fprintf(s->out,
-            "<path fill=\"none\" stroke=\"currentColor\" stroke-opacity=\"0.22\" stroke-width=\"1\" stroke-linejoin=\"round\" d=\"");
-    int pen_down = 0;
+static void draw_raw(const Picture *s, const RunLog *log) {
+    SvgPen pen = svg_pen(s->out, &s->panel,
+                         "stroke=\"currentColor\" stroke-opacity=\"0.22\" stroke-width=\"1\" "
+                         "stroke-linejoin=\"round\"");
     for (int64_t i = 0; i < log->trains;) {
-        double  column = floor(svg_x(&s->panel, plot_x(s->p, &log->train[i]))), least = INFINITY, greatest = -INFINITY;
+        double  column = column_of(s, log, i), least = INFINITY, greatest = -INFINITY;
         int64_t first = i;
-        for (; i < log->trains && floor(svg_x(&s->panel, plot_x(s->p, &log->train[i]))) == column; i++) {
+        for (; i < log->trains && column_of(s, log, i) == column; i++) {
             if (!isfinite(log->train[i].loss)) continue;
             least = fmin(least, log->train[i].loss), greatest = fmax(greatest, log->train[i].loss);
         }
-        if (isfinite(least)) {
-            fprintf(s->out, "%c%.1f %.1f", pen_down ? 'L' : 'M',
-                    svg_x(&s->panel, plot_x(s->p, &log->train[(first + i - 1) / 2])), svg_y(&s->panel, greatest));
-            if (least < greatest) fprintf(s->out, "V%.1f", svg_y(&s->panel, least));
-        }
-        pen_down = isfinite(least);
+        svg_spread(&pen, plot_x(s->p, &log->train[(first + i - 1) / 2]), least, greatest);
     }
-    fprintf(s->out, "\"/>\n");
+    svg_pen_end(&pen);
 }
 
 /* Draws the smoothed losses, as a line through the last one of each pixel column. */
 static void draw_smooth(const Picture *s, const PlotRun *run, int which) {
     const RunLog *log = &run->log;
-    fprintf(s->out,
-            "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"2.2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"%s d=\"",
-            dashes(which));
-    for (int64_t i = 0, pen_down = 0; i < log->trains; i++) {
-        double x = svg_x(&s->panel, plot_x(s->p, &log->train[i]));
-        if (!isfinite(run->smooth[i]) ||
-            (i + 1 < log->trains && floor(svg_x(&s->panel, plot_x(s->p, &log->train[i + 1]))) == floor(x)))
-            continue;
-        fprintf(s->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', x, svg_y(&s->panel, run->smooth[i]));
-        pen_down = 1;
-    }
-    fprintf(s->out, "\"/>\n");
+    char          look[200];
+    snprintf(look, sizeof look,
+             "stroke=\"currentColor\" stroke-width=\"2.2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"%s",
+             dashes(which));
+    SvgPen pen = svg_pen(s->out, &s->panel, look);
+    for (int64_t i = 0; i < log->trains; i++)
+        if (isfinite(run->smooth[i]) && (i + 1 == log->trains || column_of(s, log, i + 1) != column_of(s, log, i)))
+            svg_to(&pen, plot_x(s->p, &log->train[i]), run->smooth[i]);
+    svg_pen_end(&pen);
 }
 
 static void draw_evals(const Picture *s, const RunLog *log) {
@@ -118,8 +108,7 @@ static void draw_evals(const Picture *s, const RunLog *log) {
     int64_t every = log->evals / 128 + 1;
     for (int64_t i = log->evals - 1; i >= 0; i -= every)
         if (isfinite(log->eval[i].loss) && log->eval[i].loss <= s->panel.y_high)
-            fprintf(s->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\"/>\n",
-                    svg_x(&s->panel, plot_x(s->p, &log->eval[i])), svg_y(&s->panel, log->eval[i].loss));
+            svg_dot(s->out, &s->panel, plot_x(s->p, &log->eval[i]), log->eval[i].loss, "r=\"3.6\"");
     fprintf(s->out, "</g>\n");
 }
 
@@ -185,19 +174,18 @@ static void draw(const Picture *s) {
     draw_legend(s);
     svg_values(s->out, &s->panel, TICKS, SVG_LEFT);
     svg_frame(s->out, &s->panel);
-    svg_beside(s->out, &s->panel, SVG_LEFT, "loss, nats per token");
+    svg_beside(s->out, &s->panel, "loss, nats per token");
     svg_below(s->out, &s->panel, s->p->x != PLOT_HOURS, NAMES[s->p->x]);
     fprintf(s->out, "<g clip-path=\"url(#panel)\">\n");
     for (int pass = 0; pass < 3; pass++) /* the lines cover raw losses, and the dots cover the lines */
         for (int i = 0; i < s->p->runs; i++) {
             fprintf(s->out, "<g class=\"c%d\">\n", i % SVG_COLOURS);
-            if (pass == 0) draw_raw(s, &s->p->run[i]);
+            if (pass == 0) draw_raw(s, &s->p->run[i].log);
             else if (pass == 1) draw_smooth(s, &s->p->run[i], i);
             else draw_evals(s, &s->p->run[i].log);
             fprintf(s->out, "</g>\n");
         }
     fprintf(s->out, "</g>\n");
-    svg_end(s->out);
 }
 
 char *plot_svg(const Plot *p, size_t *bytes) {
@@ -205,17 +193,12 @@ char *plot_svg(const Plot *p, size_t *bytes) {
     int64_t most = 1;
     for (int i = 0; i < p->runs; i++)
         if (p->run[i].log.trains > most) most = p->run[i].log.trains;
-    Picture s = {.p = p,
-                 .sorted = malloc(sizeof(double) * (size_t)most),
-                 .out = memory_file_open(&text, bytes)};
-    int     status = s.sorted && s.out ? 0 : -1;
-    if (status == 0) {
+    Picture s = {.p = p, .sorted = malloc(sizeof(double) * (size_t)most)};
+    s.out = s.sorted ? memory_file_open(&text, bytes) : NULL;
+    if (s.out) {
         choose_ranges(&s);
         draw(&s);
     }
-    if (s.out && fclose(s.out) != 0) status = -1;
     free(s.sorted);
-    if (status == 0) return text;
-    free(text);
-    return NULL;
+    return svg_end(s.out, &text);
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "core/json.h"
-#include "core/json_text.h"
 #include "core/terminal.h"
 
 Report report_begin(int as_json) {

@@ -11,9 +11,8 @@
 #include <unistd.h>
 
 #include "core/io.h"
-#include "core/memory_file.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
+#include "core/error.h"
 #include "layers/algorithms.h"
 #include "data/text_file.h"
 #include "run/checkpoint/checkpoint.h"

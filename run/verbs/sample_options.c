@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/xalloc.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/terminal.h"
 #include "core/version.h"
 #include "model/model.h"
@@ -214,7 +214,7 @@ static void log_round(Serving *s, const ServerRound *r) {
     double        rate = (double)r->own_tokens / r->ms * 1e3;
     char          took[32];
     if (r->ms < 10e3) snprintf(took, sizeof took, "%.0fms", r->ms);
-    else progress_duration(took, r->ms);
+    else duration_text(took, r->ms);
     metrics_outer(s->metrics, &(OuterMetrics){.round = r->round,
                                               .step = r->step,
                                               .tokens = r->tokens,
@@ -301,7 +301,7 @@ static int serve_part(Serving *s) {
                                             .note = progress_note});
     progress_note("part %d of %d: %lld of %lld parameters, %s of memory; waiting for the first server of %s", s->part,
                   s->parts, (long long)server_part_elems(s->server), (long long)s->weights.shards->layout.elems,
-                  plan_bytes_text((double)serve_bytes(c, s->part).all).text, c->outer.server);
+                  bytes_text((double)serve_bytes(c, s->part).all).text, c->outer.server);
     int code = server_follow(s->server, say_ready);
     progress_note(code == EXIT_DONE ? "done" : "stopped; the first server has saved the run");
     server_destroy(s->server);
@@ -329,7 +329,7 @@ int verb_serve(int argc, char **argv) {
     server_address(s->server, address);
     progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", s->config.run.dir, address,
                   (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
-                  plan_bytes_text((double)serve_bytes(&s->config, 0).all).text);
+                  bytes_text((double)serve_bytes(&s->config, 0).all).text);
     serve_rounds(s);
     save(s);
     report_saved(s, saver_finish_last(s->saver));

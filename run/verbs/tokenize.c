@@ -19,9 +19,8 @@
 
 #include "core/error.h"
 #include "core/io.h"
-#include "core/shell_word.h"
+#include "core/format.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
 #include "data/documents.h"
 #include "data/tokenizer.h"
 #include "data/shard.h"

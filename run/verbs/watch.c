@@ -12,7 +12,6 @@
 
 #include "core/error.h"
 #include "core/terminal.h"
-#include "core/xalloc.h"
 #include "run/log/progress.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
@@ -127,14 +126,14 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
     else if (w->curve.evals > 1) snprintf(piece[2], 64, "best");
     if (w->last.step >= 0 && isfinite(ms)) put_rate(piece[3], w->last.tokens_per_s * w->last.ms / ms);
     if (w->state == WATCH_RUNNING && isfinite(ms) && w->steps > 0) {
-        progress_duration(text, (double)(w->steps - w->last.step) * ms);
+        duration_text(text, (double)(w->steps - w->last.step) * ms);
         snprintf(piece[4], 64, "ETA %s", text);
     } else if (w->state != WATCH_RUNNING && isfinite(w->last.hours)) {
-        progress_duration(text, w->last.hours * 3.6e6);
+        duration_text(text, w->last.hours * 3.6e6);
         snprintf(piece[4], 64, "trained %s", text);
     }
     if (isfinite(quiet) && quiet > 60 && quiet > 20e-3 * ms && w->state != WATCH_DONE) {
-        progress_duration(text, 1e3 * quiet);
+        duration_text(text, 1e3 * quiet);
         snprintf(piece[5], 64, "last step %s ago", text);
     }
     put_pieces(out, s, piece, 6);

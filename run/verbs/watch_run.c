@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"

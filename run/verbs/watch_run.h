@@ -4,8 +4,8 @@
 #ifndef TRAIN_GPT_RUN_VERBS_WATCH_RUN_H
 #define TRAIN_GPT_RUN_VERBS_WATCH_RUN_H
 
-#include "run/log/curve.h"
-#include "run/log/metrics_line.h"
+#include "run/log/picture.h"
+#include "run/log/run_log.h"
 
 enum { WATCH_RECENT = 20, WATCH_TAIL = 64 };
 

@@ -6,7 +6,7 @@
 #define FIXTURE_WIDE 4600 /* 1.9 M parameters */
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
-#include "core/clock.h"
+#include "core/thread.h"
 
 /* Returns the smallest value, which contains the least of other work on the machine. */
 static double least(const double *values, int count) {

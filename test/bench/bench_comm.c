@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "core/clock.h"
+#include "core/thread.h"
 
 enum { SAMPLES_MAX = 201, SAMPLES_MIN = 11 };
 static const double BUDGET_MS = 3000; /* time limit for one operation at one size */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/device.h"
 
 static inline int by_value(const void *a, const void *b) {

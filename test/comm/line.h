@@ -14,7 +14,7 @@
 
 #include "comm/channel.h"
 #include "comm/tls.h"
-#include "core/clock.h"
+#include "core/thread.h"
 
 typedef struct {
     Channel *client, *server;

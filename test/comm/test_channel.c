@@ -1,7 +1,7 @@
 /* test_channel.c - channels as islands and servers use them: whole conversations over real addresses, a reader that
  * stops reading, last words, and connecting to peers that are not there. */
 #include "comm/channel.h" /* before cmocka.h, which defines fail() as a macro */
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 
 #include <pthread.h>

@@ -4,7 +4,7 @@
  *   test_channel_faults SEED SECONDS    random faults instead, for make soak: prints how many frames were carried
  */
 #include "comm/channel.h" /* before cmocka.h, which defines fail() as a macro */
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 
 #include <fcntl.h>

@@ -15,8 +15,7 @@
 #include <unistd.h>
 
 #include "core/io.h"
-#include "core/json_file.h"
-#include "core/json_scan.h"
+#include "core/json.h"
 
 typedef struct { const char *text; size_t bytes; int line, column; const char *says; } Bad;
 #define BAD(text, line, column, says) {text, sizeof text - 1, line, column, says}
@@ -360,7 +359,7 @@ static void test_cuts_and_flips(void **state) {
 
 static void test_quote(void **state) {
     (void)state;
-    assert_int_equal(json_utf8("", 0), 0);
+    assert_int_equal(utf8_bytes("", 0), 0);
     char out[64];
     assert_int_equal(json_quote(out, sizeof out, "a\"\\\n\x01\xc3\xa9"), 17);
     assert_string_equal(out, "\"a\\\"\\\\\\n\\u0001\xc3\xa9\"");

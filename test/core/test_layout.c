@@ -241,22 +241,13 @@ static void divided_experts_are_held_once(void **state) {
     layout_destroy(&one);
 }
 
-static void rows_are_found_by_name(void **state) {
-    (void)state;
-    Layout l = layout_of(&TABLES[3], 3);
-    assert_ptr_equal(layout_find(&l, "row.4"), &l.param[4]);
-    assert_null(layout_find(&l, "row.40"));
-    assert_null(layout_find(&l, "row"));
-    layout_destroy(&l);
-}
-
 int main(void) {
     const struct CMUnitTest test_layout[] = {
         cmocka_unit_test(pieces_cover_everything_once),
         cmocka_unit_test(places_are_the_contracts),
         cmocka_unit_test(offsets_do_not_depend_on_ranks),
         cmocka_unit_test(cut_rows_are_held_once),
-        cmocka_unit_test(divided_experts_are_held_once), cmocka_unit_test(rows_are_found_by_name),
+        cmocka_unit_test(divided_experts_are_held_once),
     };
     return cmocka_run_group_tests(test_layout, NULL, NULL);
 }

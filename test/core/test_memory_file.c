@@ -1,6 +1,6 @@
 /* test_memory_file.c - allocations that fail. Text written into memory: all of it is there, or fclose() fails, for each
- * failing allocation. core/xalloc.h: each function ends with the purpose and the size. */
-#include "core/memory_file.h"
+ * failing allocation. core/error.h: each function ends with the purpose and the size. */
+#include "core/io.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/xalloc.h"
 #include "test/run/lib/child.h"
 
 #include <cmocka.h>

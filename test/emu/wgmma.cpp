@@ -1,4 +1,4 @@
-/* wgmma.cpp - the emulated twins of core/ptx_wgmma.cuh: products of a warpgroup, whose results arrive at the wait that
+/* wgmma.cpp - the emulated twins of core/ptx.cuh: products of a warpgroup, whose results arrive at the wait that
  * covers them.
  *
  * Until then the accumulators are NaN. Everything that a product still reads or writes must stay as it was at issue:

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -1,7 +1,7 @@
 /* test_matmul_rate.c - the probe for mfu: a plausible rate, in time, with all memory returned. */
 #include "test/ref/test.h"
 
-#include "core/clock.h"
+#include "core/thread.h"
 
 static void test_rate(void **state) {
     (void)state;

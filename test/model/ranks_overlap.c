@@ -1,7 +1,7 @@
 /* ranks_overlap.c - reduction overlaps backward: the sum of a bucket's gradients starts while earlier layers are still
  * being computed. */
 #include "comm/comm.h"
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/rng.h"
 #include "model/model.h"
 #include "test/comm/ranks.h"

@@ -2,7 +2,7 @@
  * counted as in the formulas. */
 #include "test/ref/test.h"
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "model/model.h"
 
 static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, int any_threads) {

@@ -36,7 +36,7 @@ static void test_base(void **state) {
         Layout a = model_layout(at[k], (LayoutPlace){1, 1, 0, NULL, 1, 0}), b = model_layout(plain[k], (LayoutPlace){1, 1, 0, NULL, 1, 0});
         for (int i = 0; i < a.params; i++) {
             assert_true(a.param[i].init_std == b.param[i].init_std && a.param[i].init_mean == b.param[i].init_mean);
-            assert_true(a.param[i].rate == 1.0f && a.param[i].muon_rate == 1.0f && b.param[i].rate == 1.0f && b.param[i].muon_rate == 1.0f);
+            assert_true(a.param[i].rate == 1.0f && a.param[i].matrix_rate == 1.0f && b.param[i].rate == 1.0f && b.param[i].matrix_rate == 1.0f);
         }
         layout_destroy(&a), layout_destroy(&b);
     }
@@ -64,9 +64,9 @@ static void test_rows(void **state) {
     for (int i = 0; i < COUNT(want); i++) {
         const Param *p = row_of(&l, want[i].name);
         if (p->init_mean != want[i].mean || fabsf(p->init_std - want[i].std) > 1e-7f ||
-            p->rate != want[i].rate || p->muon_rate != want[i].muon_rate)
+            p->rate != want[i].rate || p->matrix_rate != want[i].muon_rate)
             fail_msg("%s: mean %g, std %g, rate %g, Muon's %g", p->name, (double)p->init_mean, (double)p->init_std,
-                     (double)p->rate, (double)p->muon_rate);
+                     (double)p->rate, (double)p->matrix_rate);
     }
     layout_destroy(&l);
 }

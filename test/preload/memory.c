@@ -69,7 +69,7 @@ static void end(void) { has_ended = 1; }
 typedef struct { unsigned place; int own; } Asked; /* own: frames of the program so far */
 
 /* Looks two frames further out. The first caller that is not a helper has requested the memory. It is often
- * core/xalloc.c, for one of many callers. So its caller and the caller of that are parts of the place, too. */
+ * core/error.c, for one of many callers. So its caller and the caller of that are parts of the place, too. */
 static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
     Asked *a = asked;
     char  *at = (char *)_Unwind_GetIP(frame);

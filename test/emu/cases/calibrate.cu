@@ -7,8 +7,7 @@
  */
 #include <stdio.h>
 
-#include "core/ptx_wgmma.cuh"
-#include "core/tensor_map.cuh"
+#include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 #include "test/emu/cases/host.h"
 

@@ -4,7 +4,7 @@
  * without the fault. Under nvcc there are no faults.
  */
 #pragma once
-#include "core/ptx_wgmma.cuh"
+#include "core/ptx.cuh"
 
 #ifdef CUDA_EMU
 extern int planted; /* number of the planted fault; 0: none */

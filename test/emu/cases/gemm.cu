@@ -1,7 +1,6 @@
 /* gemm.cu - C[m,n] = A[m,k] B[k,n], row-major, in two ways: by mma.sync with double-buffered cp.async, and by wgmma,
  * with tiles that TMA loads and mbarriers announce. */
-#include "core/ptx_wgmma.cuh"
-#include "core/tensor_map.cuh"
+#include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 
 /* --- mma.sync: tiles 64 x 64 x 32, 4 warps of 32 x 32 each -------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* tma_store.cu - tiles that are written from registers to shared memory (stmatrix) and by TMA to a matrix: out = in, or
  * in transposed, and a sum over all blocks in fp32 (reduce-add). A block uses one tile of shared memory again and
  * again. */
-#include "core/tensor_map.cuh"
+#include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 
 enum { SIDE = 64, ROW_BYTES = 128, THREADS = 128 };

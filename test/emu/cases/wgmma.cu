@@ -1,6 +1,6 @@
 /* wgmma.cu - out[64,n] = A[64,k] B[n,k]' by one warpgroup, for each kind of operand of wgmma: A in registers or in
  * shared memory, 16 and 8 bits, B or both transposed. Threads write the tiles, so the proxy fence is needed. */
-#include "core/ptx_wgmma.cuh"
+#include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 
 enum { ROWS = 64, ROW_BYTES = 128, STEP_BYTES = 32, STEPS = ROW_BYTES / STEP_BYTES, WARPGROUP = 128 };

@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 
 #include "test/run/lib/own_folder.h"
 

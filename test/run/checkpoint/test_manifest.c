@@ -13,7 +13,7 @@
 #undef fail
 #include <cmocka.h>
 
-#include "core/json_text.h"
+#include "core/json.h"
 #include "test/run/config/every_value.h"
 
 enum { TAIL = 29 }; /* length of ,\n"hash":"0123456789abcdef"}\n */

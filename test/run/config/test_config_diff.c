@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "core/json_text.h"
+#include "core/json.h"
 
 /* Appends "key a b;" for each key that differs. */
 static void note(void *ctx, const char *key, const cJSON *a, const cJSON *b) {

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/io.h"
 #include "run/guard/lock.h"
 #include "test/run/lib/child.h"

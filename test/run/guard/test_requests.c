@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/io.h"
 #include "run/guard/requests.h"
 #include "test/run/lib/child.h"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/log/curve.h"
+#include "run/log/picture.h"
 
 /* Asserts that every tag is closed in order, attributes are quoted, and every number is one. */
 static void assert_well_formed(const char *svg) {

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "run/log/metrics_line.h"
+#include "run/log/run_log.h"
 
 static LineKind parse(const char *line, MetricsLine *l) { return metrics_line_parse(line, strlen(line), l); }
 

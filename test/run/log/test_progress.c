@@ -1,6 +1,6 @@
 /* test_progress.c - the lines that a person reads: columns stay in place within 120 characters, units, the ETA, and
  * what only a terminal gets. */
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 #include "core/terminal.h"
 #include "run/log/progress.h"
@@ -125,19 +125,6 @@ static void columns_stay_within_120(void **state) {
             for (size_t c = 0; c < strlen(line); c++) assert_int_equal(line[c] == '|', first[c] == '|');
         }
         assert_int_equal(lines, 14);
-    }
-}
-
-static void durations(void **state) {
-    (void)state;
-    static const struct { double ms; const char *text; } cases[] = {
-        {0, "0s"}, {499, "0s"}, {8000, "8s"}, {59499, "59s"}, {59500, "1m00s"}, {128000, "2m08s"}, {3599000, "59m59s"}, {3600000, "1h00m"},
-        {6420000, "1h47m"}, {86399000, "23h59m"}, {86400000, "1d00h"}, {273600000, "3d04h"}, {-1, "?"}, {NAN, "?"}, {INFINITY, "?"}, {1e300, "?"},
-    };
-    char text[32];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        progress_duration(text, cases[i].ms);
-        assert_string_equal(text, cases[i].text);
     }
 }
 
@@ -312,7 +299,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_line_is_as_documented),
         cmocka_unit_test(columns_stay_within_120),
-        cmocka_unit_test(durations),
         cmocka_unit_test(plain_lines_for_a_pipe),
         cmocka_unit_test(a_terminal_sees_every_step),
         cmocka_unit_test(a_line_fits_its_terminal),

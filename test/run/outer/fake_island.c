@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 #include "core/error.h"
 #include "data/dataset.h"
 #include "model/params.h"

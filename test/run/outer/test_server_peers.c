@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "core/thread.h"
 
 enum { FLOOD = 300 };
 static const Key KEY = {{7}};

@@ -1,7 +1,8 @@
-/* test_shell_word.c - the commands in messages and the file that they read: plain, packed, in another encoding, and
- * standard input. */
-#include "core/shell_word.h"
+/* test_format.c - sizes, times and counts in messages; the commands in them and the file that they read: plain, packed,
+ * in another encoding, and standard input. */
+#include "core/format.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +48,36 @@ static void commands_read_the_file(void **state) {
     }
 }
 
+static void durations(void **state) {
+    (void)state;
+    static const struct { double ms; const char *text; } cases[] = {
+        {0, "0s"}, {499, "0s"}, {8000, "8s"}, {59499, "59s"}, {59500, "1m00s"}, {128000, "2m08s"}, {3599000, "59m59s"}, {3600000, "1h00m"},
+        {6420000, "1h47m"}, {86399000, "23h59m"}, {86400000, "1d00h"}, {273600000, "3d04h"}, {-1, "?"}, {NAN, "?"}, {INFINITY, "?"}, {1e300, "?"},
+    };
+    char text[32];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        duration_text(text, cases[i].ms);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
+
+static void sizes_and_counts(void **state) {
+    (void)state;
+    assert_string_equal(bytes_text(0).text, "0.0 MiB");
+    assert_string_equal(bytes_text(1536.0 * 1024).text, "1.5 MiB");
+    assert_string_equal(bytes_text(1024.0 * 1024 * 1024).text, "1.00 GiB");
+    assert_string_equal(bytes_text(3e12).text, "2793.97 GiB");
+    assert_string_equal(plural(0), "s");
+    assert_string_equal(plural(1), "");
+    assert_int_equal(common_divisor(12, 18), 6);
+    assert_int_equal(common_divisor(7, 0), 7);
+    assert_int_equal(common_divisor(0, 7), 7);
+    assert_int_equal(common_divisor((1ll << 40), 3 * (1ll << 40)), (1ll << 40));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(commands_read_the_file)};
-    return cmocka_run_group_tests_name("shell_word", tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(commands_read_the_file), cmocka_unit_test(durations),
+                                       cmocka_unit_test(sizes_and_counts)};
+    return cmocka_run_group_tests_name("format", tests, NULL, NULL);
 }

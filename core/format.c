@@ -1,0 +1,167 @@
+/* format.c - see format.h. */
+#include "core/format.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+ShortText bytes_text(double bytes) {
+    ShortText t;
+    if (bytes >= 1024.0 * 1024 * 1024) snprintf(t.text, sizeof t.text, "%.2f GiB", bytes / (1024.0 * 1024 * 1024));
+    else snprintf(t.text, sizeof t.text, "%.1f MiB", bytes / (1024.0 * 1024));
+    return t;
+}
+
+char *number_text(double value, char out[SHOWN_BYTES]) {
+    if (value == floor(value) && fabs(value) <= 0x1p53) {
+        snprintf(out, SHOWN_BYTES, "%.0f", value);
+        return out;
+    }
+    /* From 2^53 on the text has an exponent. Without one it would be an integer, which JSON readers cannot keep
+     * (core/json.h). */
+    for (int digits = 1; digits <= 17; digits++) {
+        if (fabs(value) > 0x1p53) snprintf(out, SHOWN_BYTES, "%.*e", digits - 1, value);
+        else snprintf(out, SHOWN_BYTES, "%.*g", digits, value);
+        if (strtod(out, NULL) == value) break;
+    }
+    return out;
+}
+
+char *grouped_text(int64_t n, char out[32]) {
+    char digits[32];
+    int  length = snprintf(digits, sizeof digits, "%lld", (long long)n), used = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && digits[i - 1] != '-' && (length - i) % 3 == 0) out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = '\0';
+    return out;
+}
+
+void duration_text(char out[32], double ms) {
+    if (!(ms >= 0 && ms < 1e14)) {
+        strcpy(out, "?");
+        return;
+    }
+    long long s = llround(ms / 1e3), m = s / 60, h = m / 60, d = h / 24;
+    if (s < 60) snprintf(out, 32, "%llds", s);
+    else if (m < 60) snprintf(out, 32, "%lldm%02llds", m, s % 60);
+    else if (h < 24) snprintf(out, 32, "%lldh%02lldm", h, m % 60);
+    else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
+}
+
+int ascending_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int utf8_bytes(const char *text, size_t bytes) {
+    const unsigned char *t = (const unsigned char *)text;
+    if (bytes == 0)   return 0;
+    if (t[0] < 0x80)  return 1;
+    int length = t[0] >= 0xc2 && t[0] <= 0xdf ? 2 : (t[0] & 0xf0) == 0xe0 ? 3 : t[0] >= 0xf0 && t[0] <= 0xf4 ? 4 : 0;
+    if (length == 0 || (size_t)length > bytes) return 0;
+    for (int i = 1; i < length; i++)
+        if ((t[i] & 0xc0) != 0x80) return 0;
+    /* overlong forms, surrogates, and code points above U+10FFFF (Unicode 15, table 3-7) */
+    if ((t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f)) return 0;
+    if ((t[0] == 0xf0 && t[1] < 0x90) || (t[0] == 0xf4 && t[1] > 0x8f)) return 0;
+    return length;
+}
+
+ShellWord shell_word(const char *word) {
+    static const char PLAIN[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+    ShellWord w = {{0}};
+    size_t    bytes = strlen(word), used = 0, room = sizeof w.text - 8;
+    int       is_plain = bytes > 0, has_controls = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)word[i];
+        is_plain = is_plain && (c >= 0x80 || strchr(PLAIN, c));
+        has_controls = has_controls || c < 32 || c == 127;
+    }
+    if (is_plain) return snprintf(w.text, sizeof w.text, "%s", word), w;
+    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* bash, zsh and ksh read $'' */
+    for (const unsigned char *c = (const unsigned char *)word; *c && used < room; c++) {
+        int is_quote = *c == '\'', is_slash = *c == '\\';
+        if (has_controls && (*c < 32 || *c == 127)) used += (size_t)sprintf(w.text + used, "\\x%02x", *c);
+        else if (has_controls && (is_quote || is_slash)) used += (size_t)sprintf(w.text + used, "\\%c", *c);
+        else if (is_quote) used += (size_t)sprintf(w.text + used, "'\\''");
+        else w.text[used++] = (char)*c;
+    }
+    w.text[used++] = '\'';
+    return w;
+}
+
+/* A sentence under construction. used is `capacity` once something did not fit. */
+typedef struct { char *text; size_t capacity, used; } Sentence;
+
+static void add(Sentence *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void add(Sentence *s, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    int bytes = vsnprintf(s->text + s->used, s->capacity - s->used, fmt, args);
+    va_end(args);
+    s->used = bytes >= 0 && s->used + (size_t)bytes < s->capacity ? s->used + (size_t)bytes : s->capacity;
+}
+
+/* Returns the next placeholder in the sentence that is a separate word, with the space before it. NULL if there is
+ * none. */
+static const char *next_place(const char *sentence, size_t *length) {
+    static const char *const PLACES[] = {" FILE", " PACKED"};
+    const char *first = NULL;
+    for (int i = 0; i < 2; i++)
+        for (const char *at = sentence; (at = strstr(at, PLACES[i])); at++) {
+            size_t n = strlen(PLACES[i]);
+            if (at[n] && strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", at[n])) continue;
+            if (!first || at < first) first = at, *length = n;
+            break;
+        }
+    return first;
+}
+
+/* Adds a command, from `command` up to its placeholder at place [length]. */
+static void add_command(Sentence *s, const char *command, const char *place, size_t length, ShellFile file) {
+    int         is_packed = length == strlen(" PACKED"), is_filter = place > command && place[-1] == '<';
+    const char *stage[] = {is_packed ? NULL : file.unpack, is_packed ? NULL : file.decode};
+    const char *here = file.path && file.path[0] == '-' ? "./" : "";
+    ShellWord   word = shell_word(file.path ? file.path : "");
+    int         bytes = (int)(place - command), stages = 0;
+    if (file.path && !stage[0] && !stage[1]) {
+        add(s, "%.*s%s%s", bytes + 1, command, here, word.text);
+        return;
+    }
+    if (!file.path) add(s, "... | ");
+    for (int i = 0; i < 2; i++) {
+        if (!stage[i]) continue;
+        add(s, "%s%s", stages > 0 ? " | " : "", stage[i]);
+        if (stages++ == 0 && file.path) add(s, " < %s%s", here, word.text);
+    }
+    if (is_filter) add(s, "%s%.*s", stages > 0 ? " | " : "", bytes - (int)strlen(" <"), command);
+    else           add(s, "%s%.*s NEW", stages > 0 ? " > NEW && " : "cat > NEW && ", bytes, command);
+}
+
+void shell_read_file(char *sentence, size_t capacity, ShellFile file) {
+    size_t      length;
+    Sentence    s = {malloc(capacity), capacity, 0};
+    const char *at = sentence, *place;
+    if (!s.text) return;
+    for (; (place = next_place(at, &length)); at = place + length) {
+        const char *command = NULL; /* the last "$ " before the placeholder that begins a command */
+        for (const char *next = at; (next = strstr(next, "$ ")) && next < place; next++)
+            if (next == at || next[-1] == ' ' || next[-1] == '(') command = next;
+        add(&s, "%.*s", (int)((command ? command : place) - at), at);
+        if (command) add_command(&s, command + 2, place, length, file);
+        else add_command(&s, place, place, length, (ShellFile){.path = file.path ? file.path : "FILE"});
+    }
+    add(&s, "%s", at);
+    if (s.used < capacity) memcpy(sentence, s.text, s.used + 1);
+    free(s.text);
+}
+
+void shell_name_file(char *sentence, size_t capacity, const char *path) {
+    shell_read_file(sentence, capacity, (ShellFile){.path = path});
+}

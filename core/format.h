@@ -1,0 +1,54 @@
+/* format.h - how messages write sizes, times, numbers and names, and the small arithmetic that several rooms share. */
+#ifndef TRAIN_GPT_CORE_FORMAT_H
+#define TRAIN_GPT_CORE_FORMAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
+
+enum { SHOWN_BYTES = 160 }; /* longest value or range in a message */
+
+typedef struct { char text[40]; } ShortText;
+/* Returns "1.88 GiB", or "512.0 MiB" below a GiB. */
+ShortText bytes_text(double bytes);
+/* Writes the shortest decimal that this program's JSON reader reads back as `value`. Returns out [SHOWN_BYTES]. */
+char *number_text(double value, char out[SHOWN_BYTES]);
+/* Writes 12288 as "12,288". Returns out [32]. */
+char *grouped_text(int64_t n, char out[32]);
+/* Writes "8s", "2m08s", "1h47m" or "3d04h" into out; "?" if ms is no time. */
+void  duration_text(char out[32], double ms);
+
+/* Returns the ending of a noun that counts n things: "" for one, otherwise "s". */
+static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+/* Returns the greatest common divisor of a and b, at least 0 each. */
+static inline int64_t common_divisor(int64_t a, int64_t b) {
+    for (int64_t rest; b; a = b, b = rest) rest = a % b;
+    return a;
+}
+/* Compares two doubles for qsort(). */
+int ascending_doubles(const void *a, const void *b);
+
+/* Returns the number of bytes of the UTF-8 sequence at text (1 to 4), or 0 if none within `bytes` is valid. */
+int utf8_bytes(const char *text, size_t bytes);
+
+/* --- commands ----------------------------------------------------------------------------------------------------- */
+
+/* A word of a command in a message, quoted for the shell if it has spaces or other special characters. */
+typedef struct { char text[4352]; } ShellWord;
+ShellWord shell_word(const char *word);
+
+/* How a command reads a file. `unpack` and `decode` are filters that the file's bytes pass first, such as "gzip -dc";
+ * NULL if the file needs none. `path` is NULL for standard input. All are borrowed. */
+typedef struct { const char *path, *unpack, *decode; } ShellFile;
+/* Puts the file into the commands of `sentence` [capacity]. "$ " marks the start of a command and is removed. Each
+ * command has a placeholder: FILE is the file behind its filters, and PACKED the file as it is. "< FILE" stands in a
+ * command that may read from a pipe; a command with " FILE" alone needs a file of its own. Without "$ " the placeholder
+ * becomes the path. A sentence that would not fit stays as it is.
+ *
+ * "$ jq . < FILE > NEW" becomes "jq . < a.json > NEW", "gzip -dc < a.json.gz | jq . > NEW", or "... | jq . > NEW". */
+void shell_read_file(char *sentence, size_t capacity, ShellFile file);
+/* Does the same as shell_read_file for a file without filters. */
+void shell_name_file(char *sentence, size_t capacity, const char *path);
+
+#endif

@@ -1,0 +1,594 @@
+/* picture.c - see picture.h: elements of pictures, the losses of a run in fixed memory, and their picture, with
+ * learning rate and gradient norm below them. */
+#include "run/log/picture.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/format.h"
+#include "core/io.h"
+
+/* --- colours ------------------------------------------------------------------------------------------------------ */
+
+/* Each class, the property that it sets, and its colours on light and dark screens. */
+static const struct {
+    const char *name, *property, *light, *dark;
+} COLOURS[] = {
+    {"paper", "fill", "#ffffff", "#0d1117"},  {"title", "fill", "#0f172a", "#f0f6fc"},
+    {"text", "fill", "#475569", "#adbac7"},   {"quiet", "fill", "#64748b", "#8b98a8"},
+    {"grid", "stroke", "#e2e8f0", "#222b37"}, {"axis", "stroke", "#94a3b8", "#4d5966"},
+    {"halo", "stroke", "#ffffff", "#0d1117"}, {"c0", "color", "#2563eb", "#6cb0ff"},
+    {"c1", "color", "#ea580c", "#ff9a52"},    {"c2", "color", "#0d9488", "#3fd4c2"},
+    {"c3", "color", "#9333ea", "#c79bff"},    {"c4", "color", "#db2777", "#ff83b8"},
+    {"c5", "color", "#65a30d", "#a5dc5c"},    {"c6", "color", "#b7791f", "#ecc35a"},
+    {"c7", "color", "#52606d", "#b4c0cc"},    {"bad", "color", "#dc2626", "#ff7b72"},
+};
+
+static void put_colours(FILE *out, int dark) {
+    for (size_t i = 0; i < sizeof COLOURS / sizeof *COLOURS; i++)
+        fprintf(out, ".%s{%s:%s}", COLOURS[i].name, COLOURS[i].property, dark ? COLOURS[i].dark : COLOURS[i].light);
+}
+
+void svg_begin(FILE *out, int width, int height) {
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
+            "font-family=\"Inter, 'Helvetica "
+            "Neue', 'DejaVu Sans', Arial, sans-serif\">\n<style>\n",
+            width, height, width, height);
+    put_colours(out, 0);
+    fprintf(out, "\n@media (prefers-color-scheme: dark) {\n");
+    put_colours(out, 1);
+    fprintf(out, "\n}\n</style>\n<rect width=\"%d\" height=\"%d\" class=\"paper\"/>\n", width, height);
+}
+
+int svg_is_ours(const char *start) {
+    return strncmp(start, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", 53) == 0 &&
+           strstr(start, "class=\"paper\"");
+}
+
+char *svg_end(FILE *out, char **text) {
+    if (out) fprintf(out, "</svg>\n");
+    if (out && fclose(out) == 0) return *text;
+    free(*text);
+    return NULL;
+}
+
+void svg_clip(FILE *out, const char *id, const SvgPanel *p) {
+    fprintf(out,
+            "<defs><clipPath id=\"%s\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
+            "height=\"%.1f\"/></clipPath></defs>\n",
+            id, p->left - 6, p->top - 5, p->right - p->left + 12, p->bottom - p->top + 10);
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+double svg_x(const SvgPanel *p, double x) {
+    return p->left + (p->right - p->left) * (x - p->x_low) / (p->x_high - p->x_low);
+}
+
+double svg_y(const SvgPanel *p, double y) {
+    double at = p->bottom - (p->bottom - p->top) * (y - p->y_low) / (p->y_high - p->y_low);
+    return at < p->top - 2000 ? p->top - 2000 : at > p->bottom + 2000 ? p->bottom + 2000 : at;
+}
+
+void svg_text(FILE *out, const char *text) {
+    const unsigned char *s = (const unsigned char *)text;
+    while (*s) {
+        int follow = utf8_bytes((const char *)s, strnlen((const char *)s, 4)) - 1;
+        int valid = follow >= 0 && *s >= 0x20 && *s != 0x7f;
+        if (!valid) follow = 0;
+        if (!valid) fputc('?', out);
+        else if (*s == '&') fputs("&amp;", out);
+        else if (*s == '<') fputs("&lt;", out);
+        else if (*s == '>') fputs("&gt;", out);
+        else fwrite(s, 1, (size_t)follow + 1, out);
+        s += follow + 1;
+    }
+}
+
+/* Writes 9000, 12k, 1.5M, 2B. */
+static void put_count(FILE *out, double value) {
+    if (value >= 1e9) fprintf(out, "%.4gB", value / 1e9);
+    else if (value >= 1e6) fprintf(out, "%.4gM", value / 1e6);
+    else if (value >= 1e4) fprintf(out, "%.4gk", value / 1e3);
+    else fprintf(out, "%.10g", value);
+}
+
+/* Returns the smallest step of 1, 2 or 5 times a power of ten that divides span into at most `most` intervals. */
+static double tick_step(double span, int most) {
+    double power = pow(10.0, floor(log10(span / most)));
+    double mantissa[] = {1, 2, 5, 10};
+    for (int i = 0; i < 4; i++)
+        if (span / (mantissa[i] * power) <= most + 1e-9) return mantissa[i] * power;
+    return 20 * power;
+}
+
+void svg_loss_range(SvgPanel *p, double low, double high, int most) {
+    if (!isfinite(low)) low = 0, high = 1;
+    double least_span = 0.05 * fmax(1.0, fabs(high));
+    if (high - low < least_span) low -= least_span / 2, high += least_span / 2;
+    double span = high - low, half = tick_step(span * 1.08, most) / 2, least = low;
+    low -= 0.04 * span;
+    if (least >= 0 && low < 0) low = 0;
+    p->y_low = floor(low / half) * half;
+    p->y_high = ceil((high + 0.02 * span) / half) * half;
+}
+
+/* --- axes --------------------------------------------------------------------------------------------------------- */
+
+/* Writes the value of a tick with as many decimals as its step needs, or with an exponent if these are many. */
+static void put_value(FILE *out, double value, double step) {
+    int decimals = step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9);
+    if (fabs(value) < 1e-9 * step) fputc('0', out);
+    else if (decimals <= 3 && fabs(value) < 1e6) fprintf(out, "%.*f", decimals, value);
+    else {
+        int power = (int)floor(log10(fabs(value)) + 1e-9);
+        fprintf(out, "%.4ge%d", value / pow(10.0, power), power);
+    }
+}
+
+void svg_values(FILE *out, const SvgPanel *p, int most, SvgSide side) {
+    double step = tick_step(p->y_high - p->y_low, most), first = ceil(p->y_low / step - 1e-9),
+           end = p->y_high + 1e-9 * step;
+    double x = side == SVG_LEFT ? p->left - 10 : p->right + 10;
+    if (side == SVG_LEFT) {
+        fprintf(out, "<g class=\"grid\" stroke-width=\"1\">\n");
+        for (double k = first; k * step <= end; k++)
+            fprintf(out, "<path d=\"M%.1f %.1fH%.1f\"/>\n", p->left, svg_y(p, k * step), p->right);
+        fprintf(out, "</g>\n");
+    }
+    fprintf(out, "<g font-size=\"13\" class=\"text\" text-anchor=\"%s\">\n", side == SVG_LEFT ? "end" : "start");
+    for (double k = first; k * step <= end; k++) {
+        fprintf(out, "<text x=\"%.1f\" y=\"%.1f\">", x, svg_y(p, k * step) + 4.5);
+        put_value(out, k * step, step);
+        fprintf(out, "</text>\n");
+    }
+    fprintf(out, "</g>\n");
+}
+
+void svg_frame(FILE *out, const SvgPanel *p) {
+    fprintf(out, "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" class=\"axis\"/>\n", p->left, p->top, p->bottom,
+            p->right);
+}
+
+void svg_below(FILE *out, const SvgPanel *p, int whole, const char *name) {
+    double step = tick_step(p->x_high - p->x_low, 8);
+    if (whole && step < 1) step = 1;
+    fprintf(out, "<g font-size=\"13\" class=\"text\" text-anchor=\"middle\">\n");
+    for (double k = ceil(p->x_low / step - 1e-9); k * step <= p->x_high + 1e-9 * step; k++) {
+        double x = svg_x(p, k * step);
+        fprintf(out, "<path d=\"M%.1f %.1fv5\" class=\"axis\"/><text x=\"%.1f\" y=\"%.1f\">", x, p->bottom, x,
+                p->bottom + 21);
+        put_count(out, k * step + 0.0); /* + 0.0 avoids -0 */
+        fprintf(out, "</text>\n");
+    }
+    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n</g>\n", (p->left + p->right) / 2, p->bottom + 42, name);
+}
+
+void svg_beside(FILE *out, const SvgPanel *p, const char *name) {
+    fprintf(out,
+            "<text transform=\"translate(%.1f %.1f) rotate(-90)\" font-size=\"13\" class=\"text\" "
+            "text-anchor=\"middle\">%s</text>\n",
+            19.0, (p->top + p->bottom) / 2, name);
+}
+
+/* --- lines and dots ----------------------------------------------------------------------------------------------- */
+
+SvgPen svg_pen(FILE *out, const SvgPanel *p, const char *look) {
+    fprintf(out, "<path fill=\"none\" %s d=\"", look);
+    return (SvgPen){out, p, 0};
+}
+
+void svg_to(SvgPen *pen, double x, double y) {
+    if (isfinite(y))
+        fprintf(pen->out, "%c%.1f %.1f", pen->is_down ? 'L' : 'M', svg_x(pen->panel, x), svg_y(pen->panel, y));
+    pen->is_down = isfinite(y);
+}
+
+void svg_spread(SvgPen *pen, double x, double least, double greatest) {
+    svg_to(pen, x, greatest);
+    if (least < greatest) fprintf(pen->out, "V%.1f", svg_y(pen->panel, least));
+}
+
+void svg_pen_end(const SvgPen *pen) { fprintf(pen->out, "\"/>\n"); }
+
+void svg_dot(FILE *out, const SvgPanel *p, double x, double y, const char *look) {
+    fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" %s/>\n", svg_x(p, x), svg_y(p, y), look);
+}
+
+/* --- the losses of a run ------------------------------------------------------------------------------------------ */
+
+static void merge_slots(Curve *c) {
+    for (int i = 0; i < CURVE_SLOTS / 2; i++) {
+        CurveSlot a = c->slot[2 * i], b = c->slot[2 * i + 1];
+        c->slot[i].sum = a.sum + b.sum;
+        c->slot[i].least = !b.finite || (a.finite && a.least < b.least) ? a.least : b.least;
+        c->slot[i].greatest = !b.finite || (a.finite && a.greatest > b.greatest) ? a.greatest : b.greatest;
+        c->slot[i].finite = a.finite + b.finite;
+        c->slot[i].nonfinite = a.nonfinite + b.nonfinite;
+        c->slot[i].norm_sum = a.norm_sum + b.norm_sum;
+        c->slot[i].norms = a.norms + b.norms;
+        int is_b = b.finite + b.nonfinite > 0;
+        c->slot[i].lr = is_b ? b.lr : a.lr;
+        c->slot[i].tokens = is_b ? b.tokens : a.tokens;
+    }
+    memset(c->slot + CURVE_SLOTS / 2, 0, sizeof *c->slot * (CURVE_SLOTS / 2));
+    c->slots = (c->slots + 1) / 2;
+    c->stride *= 2;
+}
+
+void curve_train(Curve *c, CurveStep step) {
+    if (c->stride == 0) c->first_step = step.step, c->stride = 1;
+    while ((step.step - c->first_step) / c->stride >= CURVE_SLOTS) merge_slots(c);
+    int        i = (int)((step.step - c->first_step) / c->stride);
+    CurveSlot *s = &c->slot[i];
+    c->slots = i + 1;
+    if (step.step > c->last_step) c->last_step = step.step;
+    s->lr = step.lr, s->tokens = step.tokens;
+    if (isfinite(step.grad_norm)) s->norm_sum += step.grad_norm, s->norms++;
+    if (!isfinite(step.loss)) {
+        s->nonfinite++;
+        return;
+    }
+    s->least = s->finite && s->least < step.loss ? s->least : step.loss;
+    s->greatest = s->finite && s->greatest > step.loss ? s->greatest : step.loss;
+    s->sum += step.loss;
+    s->finite++;
+}
+
+void curve_eval(Curve *c, int64_t step, double loss) {
+    if (step > c->last_step) c->last_step = step;
+    if (!isfinite(loss)) return;
+    if (c->evals == 0 || loss < c->best.loss) c->best = (CurvePoint){step, loss};
+    if (c->evals == CURVE_EVALS) {
+        int kept = 0;
+        for (int i = 0; i < CURVE_EVALS; i += 2) c->eval[kept++] = c->eval[i];
+        c->evals = kept;
+    }
+    c->eval[c->evals++] = (CurvePoint){step, loss};
+}
+
+void curve_mark(Curve *c, int64_t step, CurveMarkKind kind) {
+    if (c->marks == CURVE_MARKS) memmove(c->mark, c->mark + 1, sizeof *c->mark * (size_t)--c->marks);
+    c->mark[c->marks++] = (CurveMark){step, kind};
+}
+
+void curve_smooth(const Curve *c, double *smooth) {
+    int half = c->slots / 40;
+    for (int i = 0; i < c->slots; i++) {
+        int     reach = i < 2 * half ? i / 2 : half;
+        double  sum = 0;
+        int64_t count = 0;
+        for (int j = i - reach; j <= i + reach && j < c->slots; j++) sum += c->slot[j].sum, count += c->slot[j].finite;
+        smooth[i] = c->slot[i].finite ? sum / (double)count : NAN;
+    }
+}
+
+/* --- the picture of a curve: its points and ranges ---------------------------------------------------------------- */
+
+enum { WIDTH = 960, HEIGHT = 640 };
+enum { LEFT = 76, RIGHT = 872, TOP = 112, BOTTOM = 424, LOWER_TOP = 458, LOWER_BOTTOM = 574 };
+enum { TICKS = 7, LOWER_TICKS = 4 };
+
+/* One slot of the curve, to be drawn. */
+typedef struct {
+    double middle, end;                /* steps */
+    double mean, smooth, norm, rate;   /* loss, smoothed loss, gradient norm, learning rate; NaN: none */
+} Drawn;
+
+typedef struct {
+    FILE        *out;
+    const Curve *c;
+    Drawn        drawn[CURVE_SLOTS];   /* [c->slots] */
+    double       sorted[CURVE_SLOTS];  /* scratch */
+    SvgPanel     loss, rate, norm;
+} Picture;
+
+/* Computes what is drawn of each slot. */
+static void find_points(Picture *p) {
+    const Curve *c = p->c;
+    double       smooth[CURVE_SLOTS];
+    curve_smooth(c, smooth);
+    for (int i = 0; i < c->slots; i++) {
+        const CurveSlot *s = &c->slot[i];
+        double           first = (double)(c->first_step + (int64_t)i * c->stride);
+        double           end = fmin(first + (double)(c->stride - 1), (double)c->last_step);
+        p->drawn[i] = (Drawn){.middle = (first + end) / 2, .end = end, .smooth = smooth[i], .rate = s->lr,
+                              .mean = s->finite ? s->sum / (double)s->finite : NAN,
+                              .norm = s->norms ? s->norm_sum / (double)s->norms : NAN};
+    }
+}
+
+/* Returns the upper end of a range without a few spikes: p98 + (p98 - low), at most high. p98 is the 98th percentile of
+ * the n values in p->sorted. */
+static double without_spikes(Picture *p, int n, double low, double high) {
+    if (n < 8) return high;
+    qsort(p->sorted, (size_t)n, sizeof *p->sorted, ascending_doubles);
+    double most = p->sorted[n * 98 / 100];
+    return fmin(high, most + fmax(most - low, 1e-9 * fabs(most)));
+}
+
+/* Values before the step `settled` do not count. */
+static void choose_loss_range(Picture *p, double settled) {
+    const Curve *c = p->c;
+    int          n = 0;
+    double       low = INFINITY, high = -INFINITY;
+    for (int i = 0; i < c->slots; i++) {
+        if (!c->slot[i].finite || p->drawn[i].middle < settled) continue;
+        p->sorted[n++] = p->drawn[i].smooth; /* raw losses may exceed the range */
+        low = fmin(low, c->slot[i].least);
+        high = fmax(high, p->drawn[i].smooth);
+    }
+    if (n > 0) high = without_spikes(p, n, low, high);
+    for (int i = 0; i < c->evals; i++) {
+        if ((double)c->eval[i].step < settled && n > 0) continue;
+        low = fmin(low, c->eval[i].loss);
+        high = fmax(high, c->eval[i].loss);
+    }
+    svg_loss_range(&p->loss, low, high, TICKS);
+}
+
+static void choose_lower_ranges(Picture *p, double settled) {
+    double rate = 0, norm = 0;
+    int    n = 0;
+    for (int i = 0; i < p->c->slots; i++) {
+        const Drawn *d = &p->drawn[i];
+        if (isfinite(d->rate)) rate = fmax(rate, d->rate);
+        if (isnan(d->norm) || d->middle < settled) continue;
+        p->sorted[n++] = d->norm;
+        norm = fmax(norm, d->norm);
+    }
+    if (n > 0) norm = without_spikes(p, n, 0, norm);
+    p->rate.y_high = rate > 0 ? 1.08 * rate : 1;
+    p->norm.y_high = norm > 0 ? 1.08 * norm : 1;
+}
+
+static void lay_out(Picture *p) {
+    double end = p->c->last_step > 0 ? (double)p->c->last_step : 1.0, settled = 0.05 * end;
+    p->loss = (SvgPanel){LEFT, RIGHT, TOP, BOTTOM, 0, end, 0, 1};
+    p->rate = p->norm = (SvgPanel){LEFT, RIGHT, LOWER_TOP, LOWER_BOTTOM, 0, end, 0, 1};
+    find_points(p);
+    /* in the first twentieth of the steps values fall fast */
+    if (p->c->slots == 0 || p->drawn[p->c->slots - 1].middle < settled) settled = 0;
+    choose_loss_range(p, settled);
+    choose_lower_ranges(p, settled);
+}
+
+/* --- axes --------------------------------------------------------------------------------------------------------- */
+
+static double last_tokens(const Curve *c) { return c->slots > 0 ? (double)c->slot[c->slots - 1].tokens : -1; }
+
+/* Returns the step after which so many tokens were consumed. */
+static double step_of_tokens(const Picture *p, double tokens) {
+    double before = 0, step = 0;
+    for (int i = 0; i < p->c->slots; i++) {
+        double end = p->drawn[i].end, after = (double)p->c->slot[i].tokens;
+        if (after >= tokens && after > before) return step + (end - step) * (tokens - before) / (after - before);
+        step = end, before = after;
+    }
+    return step;
+}
+
+/* Draws a scale of tokens above the panel, if the log has them and covers the run from its first step on. */
+static void draw_tokens(const Picture *p) {
+    double tokens = last_tokens(p->c);
+    if (tokens <= 0 || p->c->first_step > 1) return;
+    double along = tick_step(tokens, 6);
+    fprintf(p->out, "<g font-size=\"13\" class=\"quiet\" text-anchor=\"middle\">\n");
+    for (double k = 1; k * along <= tokens * (1 + 1e-9); k++) {
+        double x = svg_x(&p->loss, step_of_tokens(p, k * along));
+        fprintf(p->out, "<path d=\"M%.1f %dv-5\" class=\"axis\"/><text x=\"%.1f\" y=\"%d\">", x, TOP, x, TOP - 10);
+        put_count(p->out, k * along);
+        fprintf(p->out, "</text>\n");
+    }
+    fprintf(p->out,
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"start\">tokens</text>\n</g>\n<path d=\"M%d %dH%d\" "
+            "class=\"axis\"/>\n",
+            LEFT, TOP - 10, LEFT, TOP, RIGHT);
+}
+
+/* --- lines -------------------------------------------------------------------------------------------------------- */
+
+/* Draws the losses: their spread in each slot, as a line through least and greatest, and the smoothed line over it. */
+static void draw_losses(const Picture *p) {
+    const Curve *c = p->c;
+    SvgPen raw = svg_pen(p->out, &p->loss,
+                         "class=\"c0\" stroke=\"currentColor\" stroke-opacity=\"0.35\" stroke-width=\"1\" "
+                         "stroke-linejoin=\"round\"");
+    for (int i = 0; i < c->slots; i++) {
+        const CurveSlot *s = &c->slot[i];
+        svg_spread(&raw, p->drawn[i].middle, s->finite ? s->least : NAN, s->finite ? s->greatest : NAN);
+    }
+    svg_pen_end(&raw);
+    SvgPen smooth = svg_pen(p->out, &p->loss,
+                            "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c0\" "
+                            "stroke-width=\"2.4\"");
+    for (int i = 0; i < c->slots; i++) svg_to(&smooth, p->drawn[i].middle, p->drawn[i].smooth);
+    svg_pen_end(&smooth);
+    if (c->slots == 1 && c->slot[0].finite)
+        svg_dot(p->out, &p->loss, p->drawn[0].middle, p->drawn[0].mean, "r=\"3\" class=\"c0\" fill=\"currentColor\"");
+}
+
+static int is_drawn(const Picture *p, double loss) { return loss >= p->loss.y_low && loss <= p->loss.y_high; }
+
+/* Draws the evaluations. One above the picture, as the first often is, gets no line. */
+static void draw_evals(const Picture *p) {
+    const Curve *c = p->c;
+    if (c->evals == 0) return;
+    fprintf(p->out, "<g class=\"c1\">\n");
+    SvgPen line = svg_pen(p->out, &p->loss, "stroke=\"currentColor\" stroke-width=\"1.6\" stroke-linejoin=\"round\"");
+    for (int i = 0; i < c->evals; i++)
+        svg_to(&line, (double)c->eval[i].step, is_drawn(p, c->eval[i].loss) ? c->eval[i].loss : NAN);
+    svg_pen_end(&line);
+    fprintf(p->out, "<g fill=\"currentColor\" class=\"halo\" stroke-width=\"1.2\">\n");
+    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++) /* many dots would hide the line */
+        if (is_drawn(p, c->eval[i].loss))
+            svg_dot(p->out, &p->loss, (double)c->eval[i].step, c->eval[i].loss, "r=\"3.5\"");
+    fprintf(p->out, "</g>\n</g>\n");
+}
+
+/* Draws a ring around the best evaluation, and its loss beside it. */
+static void draw_best(const Picture *p) {
+    if (p->c->evals == 0 || !is_drawn(p, p->c->best.loss)) return;
+    double      x = svg_x(&p->loss, (double)p->c->best.step), y = svg_y(&p->loss, p->c->best.loss);
+    const char *anchor = x > RIGHT - 90 ? "end" : x < LEFT + 90 ? "start" : "middle";
+    fprintf(p->out,
+            "<g class=\"c1\"><circle cx=\"%.1f\" cy=\"%.1f\" r=\"7\" fill=\"none\" stroke=\"currentColor\" "
+            "stroke-width=\"1.6\"/>"
+            "<text x=\"%.1f\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" text-anchor=\"%s\" fill=\"currentColor\" "
+            "class=\"halo\" "
+            "stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\">best",
+            x, y, *anchor == 'e' ? x + 7 : *anchor == 's' ? x - 7 : x, y > TOP + 40 ? y - 15 : y + 25, anchor);
+    if (p->c->best.step < p->c->eval[p->c->evals - 1].step)
+        fprintf(p->out, " %.4f", p->c->best.loss); /* the value of the last evaluation is at the end of its curve */
+    fprintf(p->out, "</text></g>\n");
+}
+
+/* Draws marks on the axis at slots with a loss that was not finite. */
+static void draw_nonfinite(const Picture *p) {
+    for (int i = 0; i < p->c->slots; i++)
+        if (p->c->slot[i].nonfinite)
+            fprintf(p->out,
+                    "<path d=\"M%.1f %dv-10\" class=\"bad\" stroke=\"currentColor\" "
+                    "stroke-width=\"2\"><title>loss not finite</title></path>\n",
+                    svg_x(&p->loss, p->drawn[i].middle), BOTTOM);
+}
+
+/* Dashes distinguish the kinds of marks without their colour. */
+static const struct {
+    const char *name, *look;
+} MARKS[CURVE_MARK_KINDS] = {
+    [CURVE_RESUMED] = {"resumed", "class=\"c7\" stroke-dasharray=\"2 4\""},
+    [CURVE_SKIPPED] = {"step skipped", "class=\"c6\" stroke-dasharray=\"6 3\""},
+    [CURVE_ROLLED_BACK] = {"rolled back", "class=\"bad\" stroke-dasharray=\"9 3 2 3\""},
+};
+
+static void draw_marks(const Picture *p) {
+    for (int i = 0; i < p->c->marks; i++) {
+        CurveMark m = p->c->mark[i];
+        double    x = svg_x(&p->loss, (double)m.step);
+        fprintf(p->out,
+                "<path d=\"M%.1f %dV%dM%.1f %dV%d\" %s stroke=\"currentColor\" stroke-width=\"1\"><title>%s, "
+                "step %lld</title></path>\n",
+                x, TOP, BOTTOM, x, LOWER_TOP, LOWER_BOTTOM, MARKS[m.kind].look, MARKS[m.kind].name, (long long)m.step);
+    }
+}
+
+static void draw_rates(const Picture *p) {
+    SvgPen norm = svg_pen(p->out, &p->norm,
+                          "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c3\" "
+                          "stroke-width=\"1\" stroke-opacity=\"0.75\"");
+    for (int i = 0; i < p->c->slots; i++) svg_to(&norm, p->drawn[i].middle, p->drawn[i].norm);
+    svg_pen_end(&norm);
+    SvgPen rate = svg_pen(p->out, &p->rate,
+                          "class=\"c2\" stroke=\"currentColor\" stroke-width=\"2\" stroke-linejoin=\"round\"");
+    for (int i = 0; i < p->c->slots; i++) svg_to(&rate, p->drawn[i].end, p->drawn[i].rate);
+    svg_pen_end(&rate);
+}
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
+/* Writes the last values at the right end of their curves, with a gap between them. */
+static void draw_last_values(const Picture *p) {
+    const Curve *c = p->c;
+    int          last = c->slots - 1;
+    while (last >= 0 && isnan(p->drawn[last].smooth)) last--;
+    double train = last >= 0 ? p->drawn[last].smooth : NAN, eval = c->evals ? c->eval[c->evals - 1].loss : NAN;
+    double train_y = fmax(TOP, svg_y(&p->loss, train)) + 4.5, eval_y = fmax(TOP, svg_y(&p->loss, eval)) + 4.5, gap = 17;
+    if (fabs(train_y - eval_y) < gap) {
+        double middle = fmin((train_y + eval_y) / 2, BOTTOM - gap / 2), sign = train_y > eval_y ? 1 : -1;
+        train_y = middle + sign * gap / 2;
+        eval_y = middle - sign * gap / 2;
+    }
+    fprintf(p->out, "<g font-size=\"14\" font-weight=\"600\">\n");
+    if (!isnan(train))
+        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c0\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10,
+                train_y, train);
+    if (!isnan(eval))
+        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c1\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10,
+                eval_y, eval);
+    fprintf(p->out, "</g>\n");
+}
+
+/* Draws an entry of the legend: a short line in its look, and its name. Returns the x of the next entry. */
+static int draw_key(const Picture *p, int x, int y, const char *look, const char *name, int room) {
+    fprintf(p->out, "<path d=\"M%d %dh22\" stroke=\"currentColor\" %s/><text x=\"%d\" y=\"%d\">%s</text>\n", x, y, look,
+            x + 29, y + 4, name);
+    return x + room;
+}
+
+static void draw_legend(const Picture *p) {
+    int x = RIGHT - (p->c->evals ? 379 : 265), y = 34;
+    fprintf(p->out, "<g font-size=\"13\" class=\"text\">\n");
+    x = draw_key(p, x, y, "class=\"c0\" stroke-opacity=\"0.45\" stroke-width=\"1.5\"", "training", 106);
+    x = draw_key(p, x, y, "class=\"c0\" stroke-width=\"2.6\"", "training, smoothed", 172);
+    if (p->c->evals) {
+        draw_key(p, x, y, "class=\"c1\" stroke-width=\"1.6\"", "validation", 0);
+        fprintf(p->out, "<circle cx=\"%d\" cy=\"%d\" r=\"3.5\" class=\"c1\" fill=\"currentColor\"/>\n", x + 11, y);
+    }
+    x = LEFT, y = LOWER_BOTTOM + 38;
+    x = draw_key(p, x, y, "class=\"c2\" stroke-width=\"2\"", "learning rate (left)", 166);
+    draw_key(p, x, y, "class=\"c3\" stroke-width=\"1.4\"", "gradient norm (right)", 0);
+    x = RIGHT;
+    for (int kind = CURVE_MARK_KINDS - 1; kind >= 0; kind--) {
+        int is_there = 0;
+        for (int i = 0; i < p->c->marks; i++) is_there |= p->c->mark[i].kind == (CurveMarkKind)kind;
+        if (!is_there) continue;
+        x -= kind == CURVE_SKIPPED ? 122 : 114;
+        draw_key(p, x, y, MARKS[kind].look, MARKS[kind].name, 0);
+    }
+    fprintf(p->out, "</g>\n");
+}
+
+/* Writes "123.5 M parameters · ". */
+static void put_amount(FILE *out, double value, const char *things) {
+    const char *unit = value >= 1e9 ? " B" : value >= 1e6 ? " M" : value >= 1e4 ? " k" : "";
+    double      scale = value >= 1e9 ? 1e9 : value >= 1e6 ? 1e6 : value >= 1e4 ? 1e3 : 1;
+    fprintf(out, "%.4g%s %s", value / scale, unit, things);
+}
+
+static void draw_title(const Picture *p, CurveTitle title) {
+    fprintf(p->out, "<text x=\"%d\" y=\"40\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
+    svg_text(p->out, title.title);
+    fprintf(p->out, "</text>\n<text x=\"%d\" y=\"63\" font-size=\"13\" class=\"quiet\">", LEFT);
+    if (title.parameters > 0) put_amount(p->out, (double)title.parameters, "parameters · ");
+    if (last_tokens(p->c) > 0) put_amount(p->out, last_tokens(p->c), "tokens in ");
+    fprintf(p->out, "%lld steps", (long long)p->c->last_step);
+    if (title.commit[0]) fprintf(p->out, " · commit "), svg_text(p->out, title.commit);
+    fprintf(p->out, "</text>\n");
+}
+
+static void draw(const Picture *p, CurveTitle title) {
+    svg_begin(p->out, WIDTH, HEIGHT);
+    svg_clip(p->out, "upper", &p->loss);
+    svg_clip(p->out, "lower", &p->rate);
+    draw_title(p, title);
+    draw_legend(p);
+    svg_values(p->out, &p->loss, TICKS, SVG_LEFT);
+    svg_frame(p->out, &p->loss);
+    svg_beside(p->out, &p->loss, "loss, nats per token");
+    draw_tokens(p);
+    svg_values(p->out, &p->rate, LOWER_TICKS, SVG_LEFT);
+    svg_values(p->out, &p->norm, LOWER_TICKS, SVG_RIGHT);
+    svg_frame(p->out, &p->rate);
+    svg_below(p->out, &p->rate, 1, "step");
+    draw_marks(p);
+    fprintf(p->out, "<g clip-path=\"url(#upper)\">\n");
+    draw_losses(p);
+    draw_evals(p);
+    draw_nonfinite(p);
+    fprintf(p->out, "</g>\n<g clip-path=\"url(#lower)\">\n");
+    draw_rates(p);
+    fprintf(p->out, "</g>\n");
+    draw_best(p);
+    draw_last_values(p);
+}
+
+char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes) {
+    char   *text;
+    Picture p = {.c = c, .out = memory_file_open(&text, bytes)};
+    lay_out(&p);
+    if (p.out) draw(&p, title);
+    return svg_end(p.out, &text);
+}
