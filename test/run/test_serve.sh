@@ -137,6 +137,7 @@ island a $PORT $A rounds=3; a=$!
 strike KILL $held; wait $held 2> /dev/null
 ends $a 0; ok $? "an island that is killed holds the others up for no time"
 said run.out "island 1 .* is lost: its samples go back"
+expect "its samples are free again" said run/leases.jsonl "\"island\":\"$B_\".*\"is\":\"returned\""
 island silent $PORT $B_ hold; silent=$!
 said silent.island '^x '
 said run.out 'has been silent for 1 s'; ok $? "a silent island is left out"
