@@ -18,7 +18,7 @@
 #include "model/hf_gpt2.h"
 #include "model/hf_members.h"
 #include "model/optimizer.h"
-#include "run/config/schedule.h"
+#include "run/config/config.h"
 #include "run/checkpoint/weights_set.h"
 
 void refuse_used_folder(const char *run_dir, int checkpoints) {

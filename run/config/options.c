@@ -1,62 +1,27 @@
-/* options.c - see options.h: the table, and the functions of a single row. */
+/* options.c - see options.h: the table, and what its rows can do: set a value from JSON, check it, write it. */
 #include "run/config/options.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "core/json_scan.h"
+#include "core/memory_file.h"
 #include "core/xalloc.h"
 #include "model/block.h"
 #include "model/optimizer.h"
 #include "model/precision.h"
-#include "run/config/sources.h"
 
 #define EXACT 9007199254740992.0 /* 2^53: JSON numbers are exact up to here */
 #define DIM   2147483647.0       /* limit of token ids and dimensions, which are 32-bit */
 #define BIG   1e30               /* largest real, finite as fp32 */
 
-/* Shapes of llama and qwen3. Further fields follow the sizes. Without them positions are not scaled, and other fields
- * have the defaults of the options. */
-#define LLAMA_SHAPE(layers, heads, keys, width, inner, positions, vocabulary, ...)                                     \
-    {.n_layer = layers, .n_head = heads, .n_kv_head = keys, .n_embd = width, .n_inner = inner, .n_positions = positions, \
-     .vocab_size = vocabulary, .arch = ARCH_LLAMA, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4,               \
-     .rope_original_positions = 8192, __VA_ARGS__}
-#define QWEN3_SHAPE(layers, heads, width, inner, tied) \
-    {.n_layer = layers, .n_head = heads, .n_kv_head = 8, .n_embd = width, .n_inner = inner, .n_positions = 40960, .vocab_size = 151936, \
-     .arch = ARCH_QWEN3, .tie_embeddings = tied, .head_dim = 128, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_low_freq_factor = 1, \
-     .rope_high_freq_factor = 4, .rope_original_positions = 8192}
-#define QWEN3_MOE_SHAPE(layers, heads, keys, width, head, experts, chosen, inner, positions, vocabulary) \
-    {.n_layer = layers, .n_head = heads, .n_kv_head = keys, .n_embd = width, .n_positions = positions, .vocab_size = vocabulary, \
-     .arch = ARCH_QWEN3_MOE, .head_dim = head, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, \
-     .rope_original_positions = 8192, .n_experts = experts, .top_k = chosen, .n_expert_inner = inner, .norm_top_k = 1, \
-     .balance = BALANCE_SWITCH, .balance_rate = 1e-3}
-static const Preset PRESETS[] = { /* sizes as published on Hugging Face */
-    {"gpt2-124m", GPT2_SHAPE(12, 12, 768, 1024, 50257)}, /* Radford et al. 2019 */
-    {"gpt2-355m", GPT2_SHAPE(24, 16, 1024, 1024, 50257)},
-    {"gpt2-774m", GPT2_SHAPE(36, 20, 1280, 1024, 50257)},
-    {"gpt2-1558m", GPT2_SHAPE(48, 25, 1600, 1024, 50257)},
-    /* JackFram/llama-160m */
-    {"llama-160m", LLAMA_SHAPE(12, 12, 12, 768, 3072, 2048, 32000, .norm_eps = 1e-6, .rope_theta = 10000)},
-    {"llama3-1b", LLAMA_SHAPE(16, 32, 8, 2048, 8192, 131072, 128256, .norm_eps = 1e-5, .rope_theta = 500000, /* Llama 3.2 */
-                              .tie_embeddings = 1, .rope_factor = 32)},
-    {"llama3-8b", LLAMA_SHAPE(32, 32, 8, 4096, 14336, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)}, /* Grattafiori et al. 2024 */
-    {"llama3-70b", LLAMA_SHAPE(80, 64, 8, 8192, 28672, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)},
-    {"llama3-405b", LLAMA_SHAPE(126, 128, 8, 16384, 53248, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)},
-    {"qwen3-0.6b", QWEN3_SHAPE(28, 16, 1024, 3072, 1)}, /* Yang et al. 2025 */
-    {"qwen3-1.7b", QWEN3_SHAPE(28, 16, 2048, 6144, 1)},
-    {"qwen3-4b", QWEN3_SHAPE(36, 32, 2560, 9728, 1)},
-    {"qwen3-8b", QWEN3_SHAPE(36, 32, 4096, 12288, 0)},
-    {"qwen3-30b-a3b", QWEN3_MOE_SHAPE(48, 32, 4, 2048, 128, 128, 8, 768, 40960, 151936)},
-    {"qwen3-moe-small", QWEN3_MOE_SHAPE(8, 8, 4, 512, 64, 16, 2, 512, 2048, 50257)}, /* ours, for one machine */
-};
-
-static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
-                                              "llama3-70b", "llama3-405b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b",
-                                              "qwen3-30b-a3b", "qwen3-moe-small", NULL};
 static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3",
                                               [ARCH_QWEN3_MOE] = "qwen3-moe", NULL};
 static const char *const BALANCE_WORDS[]   = {[BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch",
@@ -137,7 +102,7 @@ const Option OPTIONS[] = {
          "seconds without progress after which the job ends with exit code 77; 0 = 300 s while the job starts, then 20 x the "
          "longest pause so far, at least 30 s"),
 
-    WORD(model.preset, "\"\"", PRESET_WORDS,
+    WORD(model.preset, "\"\"", PRESET_NAMES,
          "a model of published size; other keys of the section model override its values; \"\" = none"),
     SIZE(n_layer, NULL, 1, 65536, "number of blocks", .need = NEED_MODEL, FIXED, .example = "12"),
     SIZE(n_head, NULL, 1, DIM, "attention heads of a block; must divide n_embd unless head_dim is given", .need = NEED_MODEL, FIXED, .example = "12"),
@@ -353,6 +318,12 @@ const char *option_section(int k) {
     return sections[k];
 }
 
+int option_is_section(const char *name) {
+    for (int k = 0; option_section(k); k++)
+        if (!strcmp(option_section(k), name)) return 1;
+    return 0;
+}
+
 int option_in_section(const Option *o, const char *section) {
     size_t length = strlen(section);
     return !strncmp(o->key, section, length) && o->key[length] == '.';
@@ -369,10 +340,40 @@ const char *option_name(const Option *o) {
     return dot ? dot + 1 : o->key;
 }
 
-const Preset *preset_find(const char *name) {
-    for (size_t i = 0; i < sizeof PRESETS / sizeof *PRESETS; i++)
-        if (!strcmp(PRESETS[i].name, name)) return &PRESETS[i];
+const char *preset_text(const char *name) {
+    for (int i = 1; PRESET_NAMES[i]; i++)
+        if (!strcmp(PRESET_NAMES[i], name)) return PRESET_TEXTS[i];
     return NULL;
+}
+
+/* --- values as text ------------------------------------------------------------------------------------------------ */
+
+char *option_allowed(const Option *o, char out[ALLOWED_BYTES]) {
+    char low[SHOWN_BYTES], high[SHOWN_BYTES];
+    switch (o->type) {
+    case OPTION_IGNORED:
+    case OPTION_TEXT:    snprintf(out, ALLOWED_BYTES, "a string"); break;
+    case OPTION_FLAG:    snprintf(out, ALLOWED_BYTES, "true or false"); break;
+    case OPTION_LIST:    snprintf(out, ALLOWED_BYTES, "a string or a list of strings"); break;
+    case OPTION_SOURCES: snprintf(out, ALLOWED_BYTES, "a string or a list of strings, or of sources with weights"); break;
+    case OPTION_WORD:
+    case OPTION_CHOICE:
+        for (int i = 0, used = 0; o->words[i] && used < ALLOWED_BYTES; i++)
+            used += snprintf(out + used, (size_t)(ALLOWED_BYTES - used), "%s\"%s\"",
+                             i == 0 ? "" : o->words[i + 1] ? ", " : " or ", o->words[i]);
+        break;
+    case OPTION_INTEGER:
+    case OPTION_REAL:
+        snprintf(out, ALLOWED_BYTES, o->half_open ? "%s of at least %.40s and below %.40s" : "%s from %.40s to %.40s",
+                 o->type == OPTION_INTEGER ? "an integer" : "a number", number_text(o->min, low), number_text(o->max, high));
+        break;
+    }
+    return out;
+}
+
+const char *option_default_text(const Option *o) {
+    if (o->fallback) return o->fallback;
+    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required unless preset" : "required";
 }
 
 /* --- setting ------------------------------------------------------------------------------------------------------ */
@@ -404,7 +405,8 @@ static int refuse(const Option *o, const cJSON *value, char *fault, size_t capac
     return 0;
 }
 
-static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, char *fault, size_t capacity) {
+static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, char *fault,
+                    size_t capacity) {
     if (!cJSON_IsString(value)) return refuse(o, value, fault, capacity);
     double bytes = (double)strlen(value->valuestring);
     if (bytes < o->min) {
@@ -419,12 +421,6 @@ static int set_text(const Option *o, Config *config, const cJSON *value, const c
     return 1;
 }
 
-static int find_word(const Option *o, const cJSON *value) {
-    for (int i = 0; cJSON_IsString(value) && o->words[i]; i++)
-        if (!strcmp(o->words[i], value->valuestring)) return i;
-    return -1;
-}
-
 static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity,
                     int *element) {
     int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
@@ -435,21 +431,15 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
         return 0;
     }
     *list = (StringList){count, count ? config_keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
-    if (count && cJSON_IsString(value)) {
-        Option one = *o;
-        one.type = OPTION_TEXT;
-        one.min = 1;
-        return set_text(&one, config, value, &list->item[0], fault, capacity);
-    }
-    const cJSON *item = value->child;
+    const cJSON *item = cJSON_IsArray(value) ? value->child : value;
+    Option       one = *o;
+    char         key[128], got[SHOWN_BYTES];
+    one.type = OPTION_TEXT, one.min = 1;
     for (int i = 0; i < count; i++, item = item->next) {
-        char key[128], got[SHOWN_BYTES];
-        snprintf(key, sizeof key, "%s[%d]", o->key, i);
-        *element = i;
-        Option one = *o;
-        one.key = key;
-        one.type = OPTION_TEXT;
-        one.min = 1;
+        if (cJSON_IsArray(value)) {
+            snprintf(key, sizeof key, "%s[%d]", o->key, i);
+            one.key = key, *element = i;
+        }
         if (!cJSON_IsString(item)) {
             snprintf(fault, capacity, "%s must be a string, not %s", key, value_text(item, got));
             return 0;
@@ -460,6 +450,168 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
     return 1;
 }
 
+/* --- a blend: a list of sources with weights ----------------------------------------------------------------------- */
+
+static const double SUM_SLACK = 1e-5; /* allows thirds with five digits, which sum to 0.99999 */
+
+static int sources_are_blend(const cJSON *value) { return cJSON_IsArray(value) && cJSON_IsObject(value->child); }
+
+typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* key: "data.train[2]", for messages */
+
+static int refuse_entry(const Entry *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static int refuse_entry(const Entry *e, const char *fmt, ...) {
+    va_list args;
+    int     used = snprintf(e->fault, e->capacity, "%s", e->key);
+    va_start(args, fmt);
+    vsnprintf(e->fault + used, e->capacity - (size_t)used, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+static int refuse_member(const Entry *e, const char *name, const char *allowed, const cJSON *got) {
+    char shown[SHOWN_BYTES];
+    if (!got) return refuse_entry(e, " lacks \"%s\": %s", name, allowed);
+    return refuse_entry(e, ".%s must be %s, not %s", name, allowed, value_text(got, shown));
+}
+
+static int refuse_unknown(const Entry *e, const cJSON *entry) {
+    static const char *const KNOWN[] = {"path", "weight", "until_tokens", "$comment"};
+    for (const cJSON *member = entry->child; member; member = member->next) {
+        char quoted[SHOWN_BYTES];
+        int  is_known = 0;
+        for (int i = 0; i < 4; i++) is_known |= !strcmp(member->string, KNOWN[i]);
+        if (!is_known)
+            return refuse_entry(e, " has the unknown key %s: a source takes path, weight, until_tokens",
+                          json_quote_short(quoted, sizeof quoted, member->string));
+    }
+    return 1;
+}
+
+static int read_entry(const Entry *e, Config *config, const cJSON *entry, double longest, const char **path,
+                      BlendShare *share) {
+    char shown[SHOWN_BYTES];
+    if (!cJSON_IsObject(entry))
+        return refuse_entry(e, " must be an object {\"path\", \"weight\"} as those before it, not %s",
+                      value_text(entry, shown));
+    const cJSON *name = json_member(entry, "path"), *weight = json_member(entry, "weight");
+    const cJSON *until = json_member(entry, "until_tokens");
+    double       w = number_value(weight), end = until ? number_value(until) : 0;
+    if (!refuse_unknown(e, entry)) return 0;
+    if (!cJSON_IsString(name) || !*name->valuestring) return refuse_member(e, "path", "a glob of token shards", name);
+    if ((double)strlen(name->valuestring) > longest) return refuse_entry(e, ".path has more than %.0f bytes", longest);
+    if (!(w > 0 && w <= 1)) return refuse_member(e, "weight", "a number above 0 and at most 1", weight);
+    if (until && !(end >= 1 && end <= 0x1p53 && end == floor(end)))
+        return refuse_member(e, "until_tokens", "an integer of at least 1", until);
+    *path = config_keep(config, name->valuestring);
+    *share = (BlendShare){w, (int64_t)end};
+    return 1;
+}
+
+/* Sets a blend like option_set. Reads its entries one by one. sources_check checks them together. */
+static int sources_set(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity,
+                int *element) {
+    int count = cJSON_GetArraySize(value);
+    if (count > BLEND_SHARES) {
+        snprintf(fault, capacity, "%s is a blend of %d entries; at most %d are allowed", o->key, count, BLEND_SHARES);
+        return 0;
+    }
+    const char **path = config_keep_bytes(config, sizeof *path * (size_t)count);
+    BlendShare  *share = config_keep_bytes(config, sizeof *share * (size_t)count);
+    const cJSON *entry = value->child;
+    for (int i = 0; i < count; i++, entry = entry->next) {
+        Entry e = {.fault = fault, .capacity = capacity};
+        snprintf(e.key, sizeof e.key, "%s[%d]", o->key, i);
+        *element = i;
+        if (!read_entry(&e, config, entry, o->max, &path[i], &share[i])) return 0;
+    }
+    *element = -1;
+    *list = (StringList){count, path, share};
+    return 1;
+}
+
+/* Returns the end of the stage that begins with entry `from`. */
+static int stage_end(const StringList *list, int from) {
+    int to = from;
+    while (to < list->count && list->share[to].until_tokens == list->share[from].until_tokens) to++;
+    return to;
+}
+
+static void stage_text(const StringList *list, int from, char out[64]) {
+    *out = 0;
+    if (stage_end(list, 0) < list->count && list->share[from].until_tokens)
+        snprintf(out, 64, " until %" PRId64 " tokens", list->share[from].until_tokens);
+    else if (stage_end(list, 0) < list->count) snprintf(out, 64, " of the last stage");
+}
+
+static int check_stage(const Entry *e, const StringList *list, int from, int to) {
+    double sum = 0;
+    char   stage[64], quoted[SHOWN_BYTES];
+    stage_text(list, from, stage);
+    for (int i = from; i < to; i++) {
+        sum += list->share[i].weight;
+        for (int k = from; k < i; k++)
+            if (!strcmp(list->item[k], list->item[i]))
+                return refuse_entry(e, " names %s in two entries%s: give it once, with the sum of its weights",
+                              json_quote_short(quoted, sizeof quoted, list->item[i]), stage);
+    }
+    if (fabs(sum - 1.0) <= SUM_SLACK) return 1;
+    return refuse_entry(e, ": the weights%s sum to %.6g and must sum to 1: divide each by %.6g", stage, sum, sum);
+}
+
+/* Checks that the next stage ends later than this one, or never. */
+static int check_order(const Entry *e, const StringList *list, int from, int to) {
+    int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
+    if (to == list->count && end)
+        return refuse_entry(e, ": until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave it out there",
+                      end);
+    if (to == list->count || (end && (next == 0 || next > end))) return 1;
+    if (!end)
+        return refuse_entry(e, "[%d] follows entries without until_tokens, which hold to the end of the run: give those an end", to);
+    return refuse_entry(e, "[%d].until_tokens = %" PRId64 " follows %" PRId64 ": stages stand in their order", to, next, end);
+}
+
+int sources_check(const char *key, const StringList *list, char *fault, size_t capacity) {
+    Entry e = {.fault = fault, .capacity = capacity};
+    int   sources = blend_sources(list->item, list->count);
+    snprintf(e.key, sizeof e.key, "%s", key);
+    if (sources > BLEND_SOURCES)
+        return refuse_entry(&e, " is a blend of %d sources; at most %d are allowed", sources, BLEND_SOURCES);
+    for (int from = 0, to; from < list->count; from = to) {
+        to = stage_end(list, from);
+        if (!check_order(&e, list, from, to) || !check_stage(&e, list, from, to)) return 0;
+    }
+    return 1;
+}
+
+/* Returns the index of the path of an entry among the different paths. */
+static int source_of(const cJSON *train, const cJSON *entry) {
+    const char *path[BLEND_SHARES];
+    int         count = 0;
+    for (const cJSON *item = train->child; item && count < BLEND_SHARES; item = item->next) {
+        const cJSON *name = json_member(item, "path");
+        path[count++] = cJSON_IsString(name) ? name->valuestring : "";
+        if (item == entry) return blend_source(path, count - 1);
+    }
+    return -1;
+}
+
+char *sources_text(const cJSON *train) {
+    char  *text = NULL, shown[SHOWN_BYTES];
+    size_t bytes = 0;
+    FILE  *out = memory_file_open(&text, &bytes);
+    if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    for (const cJSON *entry = sources_are_blend(train) ? train->child : NULL; entry; entry = entry->next) {
+        const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
+        const char  *share = weight ? value_text(weight, shown) : "nothing";
+        fprintf(out, "%s%s of source %d", entry == train->child ? "" : ", ", share, source_of(train, entry));
+        if (until) fprintf(out, " until %s", value_text(until, shown));
+    }
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    return text;
+}
+
+/* --- any value ----------------------------------------------------------------------------------------------------- */
+
 static int in_range(const Option *o, double v) {
     return v >= o->min && (o->half_open ? v < o->max : v <= o->max);
 }
@@ -467,7 +619,7 @@ static int in_range(const Option *o, double v) {
 int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element) {
     void  *field = (char *)config + o->offset;
     double number = number_value(value);
-    int    word;
+    int    word = 0;
     *element = -1;
     switch (o->type) {
     case OPTION_IGNORED:
@@ -476,8 +628,8 @@ int option_set(const Option *o, Config *config, const cJSON *value, char *fault,
         return set_text(o, config, value, field, fault, capacity);
     case OPTION_WORD:
     case OPTION_CHOICE:
-        word = find_word(o, value);
-        if (word < 0) return refuse(o, value, fault, capacity);
+        while (cJSON_IsString(value) && o->words[word] && strcmp(o->words[word], value->valuestring)) word++;
+        if (!cJSON_IsString(value) || !o->words[word]) return refuse(o, value, fault, capacity);
         if (o->type == OPTION_WORD) *(const char **)field = o->words[word];
         else                        *(int *)field = word;
         return 1;
@@ -520,30 +672,41 @@ void option_set_default(const Option *o, Config *config) {
     }
 }
 
-static cJSON *value_of(const Option *o, const Config *config) {
-    const void       *field = (const char *)config + o->offset;
-    const StringList *list = field;
-    switch (o->type) {
-    case OPTION_IGNORED: return cJSON_CreateString("");
-    case OPTION_TEXT:
-    case OPTION_WORD:    return cJSON_CreateString(*(const char *const *)field);
-    case OPTION_CHOICE:  return cJSON_CreateString(o->words[*(const int *)field]);
-    case OPTION_FLAG:    return cJSON_CreateBool(*(const int *)field);
-    case OPTION_INTEGER: return number_json((double)*(const int64_t *)field);
-    case OPTION_REAL:    return number_json(*(const double *)field);
-    case OPTION_LIST:
-    case OPTION_SOURCES: break;
-    }
-    if (list->share) return sources_json(list);
+static cJSON *sources_json(const StringList *list) {
     cJSON *array = cJSON_CreateArray();
-    for (int i = 0; i < list->count; i++)
-        if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i])))
-            fail(EXIT_MEMORY, "out of memory while writing the config");
+    int    whole = array != NULL;
+    for (int i = 0; whole && i < list->count; i++) {
+        cJSON *entry = cJSON_CreateObject();
+        whole = entry && cJSON_AddItemToArray(array, entry) && cJSON_AddStringToObject(entry, "path", list->item[i]) &&
+                cJSON_AddItemToObject(entry, "weight", number_json(list->share[i].weight)) &&
+                (!list->share[i].until_tokens ||
+                 cJSON_AddItemToObject(entry, "until_tokens", number_json((double)list->share[i].until_tokens)));
+    }
+    if (!whole) fail(EXIT_MEMORY, "out of memory while writing the config");
     return array;
 }
 
 cJSON *option_to_json(const Option *o, const Config *config) {
-    cJSON *value = value_of(o, config);
+    const void       *field = (const char *)config + o->offset;
+    const StringList *list = field;
+    cJSON            *value = NULL;
+    switch (o->type) {
+    case OPTION_IGNORED: value = cJSON_CreateString(""); break;
+    case OPTION_TEXT:
+    case OPTION_WORD:    value = cJSON_CreateString(*(const char *const *)field); break;
+    case OPTION_CHOICE:  value = cJSON_CreateString(o->words[*(const int *)field]); break;
+    case OPTION_FLAG:    value = cJSON_CreateBool(*(const int *)field); break;
+    case OPTION_INTEGER: value = number_json((double)*(const int64_t *)field); break;
+    case OPTION_REAL:    value = number_json(*(const double *)field); break;
+    case OPTION_LIST:
+    case OPTION_SOURCES:
+        if (list->share) return sources_json(list);
+        value = cJSON_CreateArray();
+        for (int i = 0; i < list->count; i++)
+            if (!cJSON_AddItemToArray(value, cJSON_CreateString(list->item[i])))
+                fail(EXIT_MEMORY, "out of memory while writing the config");
+        break;
+    }
     if (!value) fail(EXIT_MEMORY, "out of memory while writing the config");
     return value;
 }

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "run/config/config_diff.h"
+#include "run/config/config.h"
 #include "run/config/options.h"
 #include "run/outer/hello_data.h"
 

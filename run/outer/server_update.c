@@ -4,7 +4,7 @@
 
 #include "core/clock.h"
 #include "core/xalloc.h"
-#include "run/config/schedule.h"
+#include "run/config/config.h"
 #include "run/outer/server_state.h"
 
 static int takes_gradients(const Server *s) { return s->parts.config->outer.send == SEND_GRADIENTS; }

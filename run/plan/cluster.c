@@ -17,7 +17,6 @@
 #include "core/json_text.h"
 #include "core/xalloc.h"
 #include "run/config/faults.h"
-#include "run/config/nearest.h"
 
 /* --- the keys of a file ------------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,6 @@
 #include "core/json.h"
 #include "core/json_text.h"
 #include "run/config/faults.h"
-#include "run/config/nearest.h"
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 

@@ -175,7 +175,7 @@ void kernels_plan(const Config *c, int ranks, KernelsAsked asked) {
     KernelRates rates = kernel_rates(cluster, asked.rates);
     int64_t     micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, ranks));
     Ledger      step = {.is_elsewhere = 1};
-    model_dry(plan_model(c, act, ranks, 0, NULL), micro_steps, &step);
+    model_dry(config_model_spec(c, act, ranks, 0, NULL), micro_steps, &step);
     StepTimes t = kernels_times(&step, &rates);
     if (asked.json) print_json(c, cluster, act, ranks, &t);
     else print_plan(c, cluster, act, ranks, &rates, &t);

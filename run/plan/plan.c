@@ -14,32 +14,6 @@
 #include "run/outer/server_list.h"
 #include "run/plan/serve_memory.h"
 
-/* Returns 1 if islands send gradients: then the server updates the weights, and the islands do not. */
-static int server_updates(const Config *c) {
-    return c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS;
-}
-
-ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
-    int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
-    Mesh       mesh = config_mesh(c, ranks);
-    int        is_idle = server_updates(c);
-    ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
-                         .replicas = mesh.size[AXIS_REPLICA], .tensor_ranks = mesh.size[AXIS_TENSOR],
-                         .expert_ranks = (int)c->parallel.expert, .zero_stage = (int)c->parallel.zero_stage,
-                         .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * config_datas(c, ranks)) : 0,
-                         .act = act, .use = GPT_TRAINING};
-    PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
-                             .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
-    ModelSpec    spec = {.shards = shards, .capacity = c->moe.capacity, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
-                         .optimizer = is_idle ? &OPTIMIZER_IDLE : optimizer_kind(c->optimizer.name, c->optimizer.normuon),
-                         .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
-                         .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
-                         .offload = device_is_host() ? MEMORY_DEVICE : is_idle ? MEMORY_HOST : (OptimizerMemory)c->memory.offload,
-                         .fp8 = c->precision == PRECISION_FP8, .any_threads = c->parallel.deterministic};
-    if (groups) model_take_groups(&spec, groups);
-    return spec;
-}
-
 static size_t largest_follower(const Config *c) {
     size_t most = 0;
     int    servers = c->outer.server ? outer_servers(c->outer.server) : 1;
@@ -52,7 +26,7 @@ static size_t largest_follower(const Config *c) {
 
 static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
-    ModelSpec  spec = plan_model(c, act, ranks.count, ranks.stage, NULL);
+    ModelSpec  spec = config_model_spec(c, act, ranks.count, ranks.stage, NULL);
     Mesh       mesh = config_mesh(c, ranks.count);
     int64_t    micro_steps = c->batch.global_tokens / (B * T * config_datas(c, ranks.count));
     Ledger     step = {0};
@@ -132,7 +106,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
         if (ranks.stage < 0) ranks.stage = 0;
         return plan_stage(c, act, ranks);
     }
-    PipelineSpec stages = plan_model(c, act, ranks.count, 0, NULL).pipeline;
+    PipelineSpec stages = config_model_spec(c, act, ranks.count, 0, NULL).pipeline;
     int         *like = pipeline_alike(c->model.shape, stages);
     for (int p = 0; p < stages.stages; p++) {
         if (like[p] != p) continue;
@@ -188,8 +162,8 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
     const OptimizerKind *kind = optimizer_kind(c->optimizer.name, c->optimizer.normuon);
-    int                  used = snprintf(row, sizeof row, "optimizer: %s", server_updates(c) ? "the server's" : "");
-    for (int k = 0; k < kind->states && !server_updates(c); k++)
+    int                  used = snprintf(row, sizeof row, "optimizer: %s", config_server_updates(c) ? "the server's" : "");
+    for (int k = 0; k < kind->states && !config_server_updates(c); k++)
         used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
     snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters",
              shared ? ", this rank's share" : "");
@@ -214,7 +188,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
     if (p->ranks.count > 1) print_row(out, row, p->comm_bytes);
     if (p->offload_bytes > 0) {
-        const char *what = server_updates(c) ? "fp32 masters of the weights, with their pages" : "optimizer, with its pages";
+        const char *what = config_server_updates(c) ? "fp32 masters of the weights, with their pages" : "optimizer, with its pages";
         snprintf(row, sizeof row, "host: %s%s", what, shared ? ", this rank's share" : "");
         print_row(out, row, p->offload_bytes);
     }

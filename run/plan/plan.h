@@ -6,9 +6,7 @@
 
 #include <stdio.h>
 
-#include "model/groups.h"
-#include "model/model.h"
-#include "run/config/config.h"
+#include "run/config/spec.h"
 
 /* The ranks that share the work. */
 typedef struct {
@@ -55,10 +53,6 @@ typedef struct {
                                              * 0 without islands */
     size_t    follower_bytes;               /* the largest of the other servers; 0 if there is one server */
 } Plan;
-
-/* Returns the model of a run of this config on so many ranks. groups is NULL for a plan, which is for the first rank of
- * the stage. */
-ModelSpec plan_model(const Config *config, DType act, int ranks, int stage, const Groups *groups);
 
 /* Makes a plan by dry runs of the model and the batches. act is the resolved precision. scratch is for the number of
  * threads that is set now. */

@@ -19,7 +19,7 @@ static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMP
 /* --- goodput under failures --------------------------------------------------------------------------------------- */
 
 static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
-    ModelSpec spec = plan_model(c, act, asked->ranks, s->fullest, NULL);
+    ModelSpec spec = config_model_spec(c, act, asked->ranks, s->fullest, NULL);
     Layout    layout = model_spec_layout(&spec);
     double    copied = (double)saver_bytes(&layout, spec.optimizer),
            written = (double)checkpoint_disk_bytes(&layout, spec.optimizer);

@@ -29,7 +29,7 @@ LargestBatch plan_gpu_largest(const Config *config, DType act, int ranks, const 
 typedef struct { double tokens, parameters, hours, gpu_hours, peak_flops, checkpoint_bytes; } WholeRun;
 
 static WholeRun whole_run(const Config *c, DType act, int ranks, const Cluster *cluster, const Simulated *s) {
-    ModelSpec spec = plan_model(c, act, ranks, 0, NULL);
+    ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);
     Layout    layout = model_spec_layout(&spec);
     double    hours = s->step_s * (double)c->run.steps / 3600.0;
     WholeRun  w = {(double)c->run.steps * (double)c->batch.global_tokens, (double)layout.elems, hours, hours * ranks,

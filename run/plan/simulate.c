@@ -189,7 +189,7 @@ static void forget(Stage *s) {
 
 static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
     DType     dry = act == F16 ? BF16 : act; /* BF16 has the size of F16, and a CPU build can run it dry */
-    ModelSpec spec = plan_model(c, dry, ranks, stage, NULL);
+    ModelSpec spec = config_model_spec(c, dry, ranks, stage, NULL);
     int64_t   most = 4 * spec.pipeline.stages; /* more are never under way */
     spec.offload = (OptimizerMemory)c->memory.offload;
     spec.sizes = cluster->processors > 0 ? SIZES_OF_GPU : SIZES_OF_CPU;

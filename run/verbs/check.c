@@ -12,7 +12,6 @@
 #include "run/checkpoint/state.h"
 #include "run/config/config.h"
 #include "run/config/options.h"
-#include "run/config/schedule.h"
 #include "run/blend_use.h"
 #include "run/text/sample.h"
 #include "run/text/tasks.h"

@@ -13,7 +13,6 @@
 #include "run/checkpoint/weights_set.h"
 #include "run/checkpoint/weights_stats.h"
 #include "run/config/config.h"
-#include "run/config/config_diff.h"
 #include "run/verbs/inspect.h"
 #include "run/log/metrics_line.h"
 #include "run/verbs/arguments.h"

@@ -9,7 +9,7 @@
 
 #include "core/io.h"
 #include "core/shell_word.h"
-#include "run/config/config_diff.h"
+#include "run/config/config.h"
 #include "run/verbs/inspect.h"
 #include "run/log/metrics_line.h"
 #include "run/plan/plan_data.h"

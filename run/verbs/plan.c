@@ -30,7 +30,7 @@ static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AX
 /* Prints a stage: its blocks ("blocks 0-3, 8-11"), micro-batches in flight and memory. */
 static void print_stage(const Config *c, const Plan *p, int stage) {
     PlanRanks    ranks = p->ranks;
-    ModelSpec    spec = plan_model(c, p->act, ranks.count, stage, NULL);
+    ModelSpec    spec = config_model_spec(c, p->act, ranks.count, stage, NULL);
     GptPartSpec *part = pipeline_parts(c->model.shape, spec.pipeline);
     char         blocks[64] = "";
     int          used = 0, tapes = 0;
@@ -158,7 +158,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
 /* Prints every operation of a step of one rank, from the dry run. */
 static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
-    model_dry(plan_model(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
+    model_dry(config_model_spec(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
     printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
            plan_count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
            plan_bytes_text(ledger_sent(&step, NULL)).text);

@@ -78,7 +78,7 @@ static void one_rank_computes(void **state) {
     Simulated s = simulate(&c, F32, 1, &cluster, 0);
     Ledger    step = {.is_elsewhere = 1};
     double    sum = 0.0;
-    model_dry(plan_model(&c, F32, 1, 0, NULL), 64, &step);
+    model_dry(config_model_spec(&c, F32, 1, 0, NULL), 64, &step);
     for (int i = 0; i < step.entries; i++)
         sum += cluster_op_seconds(&cluster, &step.entry[i], cluster.fp32, 4) * (double)step.entry[i].count;
     ledger_free(&step);
