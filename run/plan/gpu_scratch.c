@@ -1,7 +1,7 @@
-/* gpu_scratch.c - see gpu_scratch.h. Each function repeats what the host code of some operations in layers/ (.cu)
+/* gpu_scratch.c - an upper bound of the scratch memory of a GPU: see simulate.h. Each function repeats what the host code of some operations in layers/ (.cu)
  * allocates, with their constants rounded up. test/emu/test_plan_bound.sh compares the sum with what that code
  * allocates. */
-#include "run/plan/gpu_scratch.h"
+#include "run/plan/simulate.h"
 
 #include "model/matrices.h"
 #include "model/params.h"

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "model/optimizer.h"
 #include "run/config/spec.h"
 
 /* The ranks that share the work. */
@@ -82,5 +83,50 @@ char *plan_memory_advice(const Config *config, const Plan *plan);
  * probe of matrix products. matmul_flops: of all ranks together, 0 if not measured. memory_bytes: of a rank's device,
  * to print the largest micro-batch; 0 if not wanted. */
 void plan_print(const Config *config, const Plan *plan, double matmul_flops, size_t memory_bytes);
+
+/* --- lines about data and disk ------------------------------------------------------------------------------------ */
+
+/* Missing data are not a fault, because a plan can come before the data. */
+
+/* Returns "1.88 M", "12.3 k"; below ten thousand a plain number. */
+PlanText plan_count_text(double value);
+
+/* Prints files, tokens, samples and epochs of data.train, or of each source of a blend, as far as the files exist. */
+void plan_print_data(const Config *config);
+
+/* Prints how many checkpoints of `checkpoint_bytes` exist at once. DISK_HERE: with the free space for run.dir. */
+typedef enum { DISK_HERE, DISK_ELSEWHERE } PlanDisk;
+void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk where);
+
+/* --- the memory of a server of islands: serve_memory.c ------------------------------------------------------------ */
+
+/* The bytes are computed from the tables that a server allocates from. `serve` allocates them; `plan` counts them. */
+
+/* x and its states (run/outer/server_weights.h). The server that leads has the whole model in an optimizer of one rank
+ * in host memory. Another server has its part in one block of memory. */
+typedef struct {
+    Arena     params, grads, state, sums;
+    Shards   *shards;    /* owned; without memory if the server has a part */
+    Optimizer optimizer; /* owned; without memory if the server has a part */
+    float    *part;      /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros; owned. NULL if the server
+                          * leads */
+} ServeWeights;
+
+/* Allocates the weights of server `part` of outer.server, from 0, which leads. Ends the program with 71 if the memory
+ * of serve_bytes cannot be allocated. */
+ServeWeights serve_weights_create(const Config *config, int part);
+void         serve_weights_destroy(ServeWeights *w);
+
+/* Bytes of a server. Each connection needs CHANNEL_BYTES more. */
+typedef struct {
+    size_t weights;      /* the weights, and what an update of x needs */
+    size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
+    size_t changes;      /* outer.compress: the change of a round and what rounding lost (round_change.h); wait=none:
+                          * what each of outer.least_islands islands holds (held_weights.h) */
+    size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
+    size_t moments;      /* outer.moments=peer: the moments of one island, on their way to others */
+    size_t all;          /* sum of the bytes above */
+} ServeBytes;
+ServeBytes serve_bytes(const Config *config, int part);
 
 #endif

@@ -1,17 +1,17 @@
-/* plan_cluster.c - see plan_cluster.h. */
+/* plan_cluster.c - see plan_cluster.h: what the verb prints of a simulated step and of the whole run, as text or JSON. */
 #include "run/plan/plan_cluster.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/memory_file.h"
 #include "core/json_text.h"
+#include "core/memory_file.h"
 #include "core/terminal.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/plan/plan_gpu.h"
 #include "run/log/progress.h"
+#include "run/plan/plan.h"
 
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};
@@ -28,6 +28,48 @@ static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const
                       asked->mtbf_hours * 3600.0);
 }
 
+/* --- a whole run -------------------------------------------------------------------------------------------------- */
+
+static const double CHINCHILLA = 20.0; /* tokens a parameter: Hoffmann et al., arXiv:2203.15556 */
+
+typedef struct { int64_t micro_batch; double memory_bytes; } LargestBatch;
+
+/* Returns the largest batch.micro_batch that fits in the cluster's memory, of those that the rest of the config allows
+ * on so many ranks; 0 if none fits. */
+static LargestBatch largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster) {
+    Config  c = *config;
+    int64_t sequences = c.batch.global_tokens / (c.batch.seq_len * config_datas(&c, ranks));
+    for (int64_t B = sequences; B > 0; B--) {
+        if (sequences % B != 0) continue;
+        c.batch.micro_batch = B;
+        char *fault = config_check_changed(&c, ranks);
+        free(fault);
+        if (fault) continue;
+        double bytes = simulate_memory(&c, act, ranks, cluster).memory_bytes;
+        if (bytes <= cluster->memory_bytes) return (LargestBatch){B, bytes};
+    }
+    return (LargestBatch){0, 0.0};
+}
+
+/* The totals of a run. Times are the simulator's, without evaluations, saves and failures. */
+typedef struct {
+    double       tokens, parameters, hours, gpu_hours, peak_flops, checkpoint_bytes;
+    LargestBatch largest;
+} WholeRun;
+
+static WholeRun whole_run(const Config *c, DType act, int ranks, const Cluster *cluster, const Simulated *s) {
+    ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);
+    Layout    layout = model_spec_layout(&spec);
+    WholeRun  w = {.tokens = (double)c->run.steps * (double)c->batch.global_tokens, .parameters = (double)layout.elems,
+                   .hours = s->step_s * (double)c->run.steps / 3600.0,
+                   .peak_flops = cluster_flops(cluster, act, c->precision == PRECISION_TF32),
+                   .checkpoint_bytes = (double)checkpoint_disk_bytes(&layout, spec.optimizer),
+                   .largest = largest_batch(c, act, ranks, cluster)};
+    w.gpu_hours = w.hours * ranks;
+    layout_destroy(&layout);
+    return w;
+}
+
 /* --- as JSON ------------------------------------------------------------------------------------------------------ */
 
 static cJSON *by_axis(const double value[AXES], double unit) {
@@ -36,7 +78,7 @@ static cJSON *by_axis(const double value[AXES], double unit) {
     return object;
 }
 
-static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
+static cJSON *json_of(const Simulated *s, int ranks) {
     cJSON *object = cJSON_CreateObject(), *grid = cJSON_AddObjectToObject(object, "grid");
     int    datas = s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA];
     cJSON_AddNumberToObject(grid, "tensor", s->mesh.size[AXIS_TENSOR]);
@@ -49,7 +91,6 @@ static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
     cJSON_AddNumberToObject(grid, "zero_stage", s->zero_stage);
     cJSON_AddNumberToObject(grid, "micro_batch", (double)s->micro_batch);
     cJSON_AddStringToObject(grid, "recompute", RECOMPUTE_NAMES[s->recompute]);
-    if (zero_bubble) cJSON_AddTrueToObject(grid, "zero_bubble");
     cJSON_AddNumberToObject(object, "ranks", ranks);
     cJSON_AddItemToObject(object, "step_ms", number_json(s->step_s * 1e3));
     cJSON_AddItemToObject(object, "tokens_per_s", number_json(s->tokens_per_s));
@@ -62,10 +103,18 @@ static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
     return object;
 }
 
-static void print_json(cJSON *object, const Cluster *cluster) {
-    cJSON_AddStringToObject(object, "cluster", cluster->name);
-    cJSON_AddTrueToObject(object, "simulated");
-    json_print(object);
+static void add_whole_run(cJSON *object, const ClusterPlan *asked, const Cluster *cluster, WholeRun w) {
+    cJSON_AddStringToObject(object, "gpu", cluster->gpu);
+    cJSON_AddItemToObject(object, "gpu_memory_bytes", number_json(cluster->memory_bytes));
+    cJSON_AddItemToObject(object, "peak_flops", number_json(w.peak_flops));
+    cJSON_AddNumberToObject(object, "largest_micro_batch", (double)w.largest.micro_batch);
+    cJSON_AddItemToObject(object, "hours", number_json(w.hours));
+    cJSON_AddItemToObject(object, "gpu_hours", number_json(w.gpu_hours));
+    if (asked->price > 0) cJSON_AddItemToObject(object, "dollars", number_json(asked->price * w.gpu_hours));
+    cJSON_AddItemToObject(object, "parameters", number_json(w.parameters));
+    cJSON_AddItemToObject(object, "tokens", number_json(w.tokens));
+    cJSON_AddItemToObject(object, "tokens_per_parameter", number_json(w.tokens / w.parameters));
+    cJSON_AddItemToObject(object, "checkpoint_bytes", number_json(w.checkpoint_bytes));
 }
 
 /* --- as text ------------------------------------------------------------------------------------------------------ */
@@ -77,15 +126,13 @@ static PlanText seconds_text(double s) {
     return t;
 }
 
-static void print_grid(const Simulated *s, const Cluster *cluster, int zero_bubble) {
+static void print_grid(const Simulated *s, const Cluster *cluster) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
     if (s->expert_ranks > 1) printf(", experts on %d", s->expert_ranks);
-    if (s->mesh.size[AXIS_STAGE] > 1)
-        printf(", interleave %d%s", s->parts,
-               zero_bubble ? ", backward in two halves (which the simulator alone has)" : "");
-    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1 ? "" : "es",
-           (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute]);
+    if (s->mesh.size[AXIS_STAGE] > 1) printf(", interleave %d", s->parts);
+    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches,
+           s->micro_batches == 1 ? "" : "es", (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute]);
     printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node,
            mesh_crossing(s->mesh, (int)cluster->gpus_per_node, axes));
 }
@@ -127,12 +174,6 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
     printf("simulated    %lld steps: %s\n", (long long)c->run.steps, time);
 }
 
-static void print_goodput(Goodput g, double mtbf_hours) {
-    printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, "
-           "and it is on disk %.3g s later); goodput %.1f %%\n",
-           mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
-}
-
 /* Prints the part of the step that grew most against the best grid. */
 static void print_why(const Simulated *s, const Simulated *best) {
     double      most = s->compute_s - best->compute_s;
@@ -161,6 +202,25 @@ static void print_found(const Found *f, const Cluster *cluster) {
     printf("\n");
 }
 
+static void print_whole_run(const Config *c, const ClusterPlan *asked, const Cluster *cluster, const Simulated *s,
+                            WholeRun w) {
+    char time[32];
+    progress_duration(time, w.hours * 3.6e6);
+    printf("simulated    fits: %s of %s; largest batch.micro_batch %lld, %s\n", plan_bytes_text(s->memory_bytes).text,
+           plan_bytes_text(cluster->memory_bytes).text, (long long)w.largest.micro_batch,
+           w.largest.micro_batch == s->micro_batch * s->micro_batches ? "all that a rank has of a step"
+                                                                       : plan_bytes_text(w.largest.memory_bytes).text);
+    printf("estimate     %s, %.4g GPU hours: %.1f %% of the card's %.4g TFLOP/s, without evals and saves\n", time,
+           w.gpu_hours, 100.0 * s->mfu, w.peak_flops * 1e-12);
+    if (asked->price > 0)
+        printf("estimate     %.2f dollars at %g a GPU hour\n", asked->price * w.gpu_hours, asked->price);
+    printf("parameters   %s\n", plan_count_text(w.parameters).text);
+    printf("tokens       %s: %.3g per parameter (Chinchilla: %g)\n", plan_count_text(w.tokens).text,
+           w.tokens / w.parameters, CHINCHILLA);
+    plan_print_data(c);
+    plan_print_disk(c, w.checkpoint_bytes, DISK_ELSEWHERE);
+}
+
 /* --- a grid that does not fit ------------------------------------------------------------------------------------- */
 
 static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked,
@@ -172,7 +232,7 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
     print_plain(out, "plan: no room on %s\n", cluster->name);
     print_memory(out, s, cluster);
     Simulated    room;
-    LargestBatch largest = plan_gpu_largest(c, act, asked->ranks, cluster);
+    LargestBatch largest = largest_batch(c, act, asked->ranks, cluster);
     if (largest.micro_batch > 0)
         fprintf(out, "simulated    largest batch.micro_batch %lld: %s\n", (long long)largest.micro_batch,
                 plan_bytes_text(largest.memory_bytes).text);
@@ -212,7 +272,7 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
              cluster.name);
     Found f = {.count = 0};
     if (asked.searches) {
-        f = search(config, act, asked.ranks, &cluster, asked.held, asked.zero_bubble);
+        f = search(config, act, asked.ranks, &cluster, asked.held);
         if (f.allowed == 0) {
             char *fault = config_check_changed(config, asked.ranks);
             fail(EXIT_CONFIG, "plan: search=true: the config allows no grid of %d ranks that it looks at%s%s",
@@ -222,29 +282,37 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
             fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or "
                  "other values of what is held", asked.ranks, cluster.name);
     }
-    Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster, asked.zero_bubble);
+    Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster);
     Config    c = asked.searches ? search_config(config, &s) : *config;
     if (s.memory_bytes > cluster.memory_bytes) fail_for_room(&c, act, &cluster, &asked, &s);
     if (asked.json) {
-        cJSON *object = json_of(&s, asked.ranks, asked.zero_bubble),
-              *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
-        for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks, asked.zero_bubble));
+        cJSON *object = json_of(&s, asked.ranks);
+        cJSON *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
+        for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks));
         if (asked.mtbf_hours > 0) {
             Goodput g = goodput(&c, act, &cluster, &asked, &s);
             cJSON_AddItemToObject(object, "checkpoint_s", number_json(g.interval_s));
             cJSON_AddItemToObject(object, "goodput", number_json(g.goodput));
         }
-        if (asked.gpu) plan_gpu_json(object, &c, act, &asked, &cluster, &s);
-        print_json(object, &cluster);
+        if (asked.gpu) add_whole_run(object, &asked, &cluster, whole_run(&c, act, asked.ranks, &cluster, &s));
+        cJSON_AddStringToObject(object, "cluster", cluster.name);
+        cJSON_AddTrueToObject(object, "simulated");
+        json_print(object);
         return;
     }
     print_plain(stdout, "plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks,
-           asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu, config->precision == PRECISION_FP8 ? "fp8" : dtype_name(act));
+                asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu,
+                config->precision == PRECISION_FP8 ? "fp8" : dtype_name(act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);
-    print_grid(&s, &cluster, asked.zero_bubble);
+    print_grid(&s, &cluster);
     print_memory(stdout, &s, &cluster);
     print_times(&c, &s, asked.ranks);
-    if (asked.mtbf_hours > 0) print_goodput(goodput(&c, act, &cluster, &asked, &s), asked.mtbf_hours);
-    if (asked.gpu) plan_gpu_print(&c, act, &asked, &cluster, &s);
+    if (asked.mtbf_hours > 0) {
+        Goodput g = goodput(&c, act, &cluster, &asked, &s);
+        printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, "
+               "and it is on disk %.3g s later); goodput %.1f %%\n",
+               asked.mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
+    }
+    if (asked.gpu) print_whole_run(&c, &asked, &cluster, &s, whole_run(&c, act, asked.ranks, &cluster, &s));
 }

@@ -1,5 +1,5 @@
-/* search.c - see search.h. */
-#include "run/plan/search.h"
+/* search.c - the quickest grids of a config on a cluster: see plan_cluster.h. */
+#include "run/plan/plan_cluster.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -64,7 +64,6 @@ typedef struct {
     int            ranks;
     const Cluster *cluster;
     unsigned       held;
-    int            zero_bubble;
 } Job;
 
 static void add(Grids *all, const Job *j, Grid g) {
@@ -74,7 +73,7 @@ static void add(Grids *all, const Job *j, Grid g) {
         all->room = all->room ? 2 * all->room : 1024;
         all->grid = xrealloc(all->grid, sizeof g * (size_t)all->room, "a search of grids");
     }
-    g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster, j->zero_bubble);
+    g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster);
     g.number = all->count;
     all->grid[all->count++] = g;
 }
@@ -176,12 +175,12 @@ static double limit_s(const Found *f) {
 static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
     double memory = j->cluster->memory_bytes;
     if (!is_allowed(c, j->ranks)) return 0;
-    if (simulate_least_s(c, j->act, j->ranks, j->cluster, j->zero_bubble) > limit_s(f)) return 1; /* more recompute is
+    if (simulate_least_s(c, j->act, j->ranks, j->cluster) > limit_s(f)) return 1; /* more recompute is
                                                                                                    * slower still */
     if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0; /* 0.7: stages at the ends of a pipeline have fewer
                                                                     * blocks */
     if (simulate_memory(c, j->act, j->ranks, j->cluster).memory_bytes > memory) return 0;
-    Simulated s = simulate(c, j->act, j->ranks, j->cluster, j->zero_bubble);
+    Simulated s = simulate(c, j->act, j->ranks, j->cluster);
     if (s.memory_bytes > memory) return 0;
     #pragma omp critical(found)
     keep(f, &s, number);
@@ -206,8 +205,8 @@ static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
 }
 
 /* Each core takes the next grid. The result is the same in any order. */
-Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held, int zero_bubble) {
-    Job   j = {config, act, ranks, cluster, held, zero_bubble};
+Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held) {
+    Job   j = {config, act, ranks, cluster, held};
     Grids all = {0};
     Found f = {.count = 0};
     add_all(&all, &j);

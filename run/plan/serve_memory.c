@@ -1,5 +1,5 @@
-/* serve_memory.c - see serve_memory.h. */
-#include "run/plan/serve_memory.h"
+/* serve_memory.c - the memory of a server of islands: see plan.h. */
+#include "run/plan/plan.h"
 
 #include <stdlib.h>
 
@@ -11,7 +11,6 @@
 #include "run/outer/round_change.h"
 #include "run/outer/server_list.h"
 #include "run/outer/server_weights.h"
-#include "run/plan/plan.h"
 
 /* Carves shards and optimizer of one rank. A server applies AdamW to all weights alike, or keeps its momentum in the
  * place of AdamW's m. optimizer.name does not matter. */

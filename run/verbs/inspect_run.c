@@ -12,7 +12,7 @@
 #include "run/config/config.h"
 #include "run/verbs/inspect.h"
 #include "run/log/metrics_line.h"
-#include "run/plan/plan_data.h"
+#include "run/plan/plan.h"
 
 enum { NAMED = 3 }; /* data files and checkpoints that are named; others are counted */
 

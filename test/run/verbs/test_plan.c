@@ -16,7 +16,6 @@
 #include "data/loader.h"
 #include "run/plan/plan.h"
 #include "run/outer/outer_rule.h"
-#include "run/plan/serve_memory.h"
 #include "run/verbs/verbs.h"
 #include "test/run/lib/child.h"
 
