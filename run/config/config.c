@@ -26,7 +26,9 @@ Given *config_given(ConfigLoad *load, const char *key) {
     return &load->given[o - OPTIONS];
 }
 
-static int takes_text(const Option *o) { return o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES; }
+static int takes_text(const Option *o) {
+    return o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES;
+}
 
 /* Position of the walk in the two lists of json_parse_all(), both in file order. json NULL: no places are known. */
 typedef struct {
@@ -258,10 +260,9 @@ static void override(ConfigLoad *load, const char *argument) {
     int           bare = (!parsed || json.softs) && is_bare_word(o, text);
     if (!parsed && !bare) {
         if (o) config_given(load, key)->faulty = 1;
-        faults_add(&load->faults, where,
-                   o && takes_text(o) && *text ? "at character %d of the value: %s (quote a name that begins like this: '%s=\"...\"')"
-                           : "at character %d of the value: %s",
-                   fault.at.column, *text ? fault.text : "there is none", key);
+        faults_add(&load->faults, where, o && takes_text(o) && *text ? "at character %d of the value: %s (quote a name "
+                   "that begins like this: '%s=\"...\"')" : "at character %d of the value: %s", fault.at.column,
+                   *text ? fault.text : "there is none", key);
         return;
     }
     cJSON *value = bare ? cJSON_CreateString(text) : json.root;
@@ -307,10 +308,9 @@ static void tell_model_config(ConfigLoad *load, Where where) {
     char        folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - where.file) : 1, slash ? where.file : ".");
     ShellWord word = shell_word(folder);
-    faults_add(&load->faults, where,
-               "this describes a model of Hugging Face, not a run: give the config of a run that begins with its weights, "
-               "as in ./train_gpt configs/own.json model.init_from=%s, or sample from it, ./train_gpt sample %s", word.text,
-               word.text);
+    faults_add(&load->faults, where, "this describes a model of Hugging Face, not a run: give the config of a run that "
+               "begins with its weights, as in ./train_gpt configs/own.json model.init_from=%s, or sample from it, "
+               "./train_gpt sample %s", word.text, word.text);
 }
 
 /* Sets the options from the text of a config file. Returns 1 if it could be read. A syntax fault is the only fault. */
@@ -350,15 +350,15 @@ static void resolve_preset(ConfigLoad *load) {
     Json        json;
     JsonFault   wrong;
     if (!text) return;
-    CHECK(json_parse(text, strlen(text), JSON_LIMIT, &json, &wrong), "configs/presets/%s.json:%d:%d: %s", name, wrong.at.line,
-          wrong.at.column, wrong.text);
+    CHECK(json_parse(text, strlen(text), JSON_LIMIT, &json, &wrong), "configs/presets/%s.json:%d:%d: %s", name,
+          wrong.at.line, wrong.at.column, wrong.text);
     for (const cJSON *section = json.root->child; section; section = section->next)
         for (const cJSON *value = section->child; value; value = value->next) {
             snprintf(key, sizeof key, "%s.%s", section->string, value->string);
             Given *given = config_given(load, key);
             if (given->given) continue;
-            CHECK(option_set(option_find(key), load->config, value, fault, sizeof fault, &element), "configs/presets/%s.json: %s",
-                  name, fault);
+            CHECK(option_set(option_find(key), load->config, value, fault, sizeof fault, &element),
+                  "configs/presets/%s.json: %s", name, fault);
             given->given = 1;
             given->where = config_given(load, "model.preset")->where;
         }
@@ -398,8 +398,8 @@ static void resolve(ConfigLoad *load, int is_saved) {
     if (!config_given(load, "run.dir")->given) {
         c->run.dir = default_dir(c, c->path);
         if (!json_reads_as(c->run.dir, c->run.dir))
-            faults_add(&load->faults, load->file, "run.dir is not given, and the name of this file, which it would have, "
-                       "is not UTF-8: add run.dir=runs/NAME");
+            faults_add(&load->faults, load->file, "run.dir is not given, and the name of this file, which it would "
+                       "have, is not UTF-8: add run.dir=runs/NAME");
     }
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {
@@ -506,25 +506,23 @@ char *config_load_elsewhere(const char *path, char *const *overrides, int overri
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 1, NULL}, config);
 }
 
-/* Takes the shape of a file. Fields that its kind does not have are not set in it, and keep their defaults. */
-static void take_shape(Config *c, ModelShape shape) {
-    ModelShape defaults = c->model.shape;
-    c->model.shape = shape;
-    if (shape.n_kv_head == 0) c->model.shape.n_kv_head = shape.n_head;
-    if (shape.arch != ARCH_GPT2) return;
-    c->model.shape.tie_embeddings = defaults.tie_embeddings, c->model.shape.norm_eps = defaults.norm_eps;
-    c->model.shape.rope_theta = defaults.rope_theta, c->model.shape.rope_low_freq_factor = defaults.rope_low_freq_factor;
-    c->model.shape.rope_high_freq_factor = defaults.rope_high_freq_factor;
-    c->model.shape.rope_original_positions = defaults.rope_original_positions;
-}
-
 char *config_check_shape(ModelShape shape) {
     Config     config;
     ConfigLoad load;
     char       fault[ALLOWED_BYTES + SHOWN_BYTES + 80];
     int        element;
     load_start(&load, &config, (Where){NULL, NULL, {0, 0}});
-    take_shape(&config, shape);
+    ModelShape defaults = config.model.shape;
+    config.model.shape = shape;
+    if (shape.n_kv_head == 0) config.model.shape.n_kv_head = shape.n_head;
+    if (shape.arch == ARCH_GPT2) { /* fields that a file of this kind does not set keep their defaults */
+        config.model.shape.tie_embeddings = defaults.tie_embeddings;
+        config.model.shape.norm_eps = defaults.norm_eps;
+        config.model.shape.rope_theta = defaults.rope_theta;
+        config.model.shape.rope_low_freq_factor = defaults.rope_low_freq_factor;
+        config.model.shape.rope_high_freq_factor = defaults.rope_high_freq_factor;
+        config.model.shape.rope_original_positions = defaults.rope_original_positions;
+    }
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         size_t        at = o->offset - offsetof(Config, model.shape);

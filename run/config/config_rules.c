@@ -116,8 +116,8 @@ static void rule_sizes(ConfigLoad *load) {
     if (is_usable(load, heads) && is_usable(load, KEYS("model.n_embd")) &&
         shape_head_dim(s) > INT32_MAX / (s.n_head + 2 * shape_kv_heads(s))) {
         REFUSE(load, heads, "model.n_head = %" PRId64 " and 2 x %" PRId64 " heads of keys and values, each of %" PRId64
-               " channels (model.head_dim, or model.n_embd / model.n_head), are more than 2^31 columns: make one of them "
-               "smaller", s.n_head, shape_kv_heads(s), shape_head_dim(s));
+               " channels (model.head_dim, or model.n_embd / model.n_head), are more than 2^31 columns: make one of "
+               "them smaller", s.n_head, shape_kv_heads(s), shape_head_dim(s));
         config_given(load, "model.n_head")->faulty = 1;
     }
     if (is_usable(load, KEYS("model.n_inner")) && s.n_inner > INT32_MAX / 2) {
@@ -132,12 +132,12 @@ static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kin
         REFUSE_KEY(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 ": the heads of model.arch = \"%s\" share no "
                    "keys; leave it out, or model.arch = \"llama\"", s.n_kv_head, kind->name);
     if (!(kind->keys & READS_HEAD_DIM) && s.head_dim && (s.n_embd % s.head_dim || s.n_embd / s.head_dim != s.n_head))
-        REFUSE_KEY(load, "model.head_dim", "model.head_dim = %" PRId64 ": a head of model.arch = \"%s\" has model.n_embd "
-                   "/ model.n_head = %" PRId64 "; leave it out, or model.arch = \"llama\"", s.head_dim, kind->name,
-                   s.n_embd / s.n_head);
+        REFUSE_KEY(load, "model.head_dim", "model.head_dim = %" PRId64 ": a head of model.arch = \"%s\" has "
+                   "model.n_embd / model.n_head = %" PRId64 "; leave it out, or model.arch = \"llama\"", s.head_dim,
+                   kind->name, s.n_embd / s.n_head);
     if (!(kind->keys & READS_N_INNER) && !kind->has_experts && s.n_inner && s.n_inner != 4 * s.n_embd)
-        REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": model.arch = \"%s\" has 4 x model.n_embd = %" PRId64
-                   "; leave it out, or model.arch = \"llama\"", s.n_inner, kind->name, 4 * s.n_embd);
+        REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": model.arch = \"%s\" has 4 x model.n_embd = "
+                   "%" PRId64 "; leave it out, or model.arch = \"llama\"", s.n_inner, kind->name, 4 * s.n_embd);
     if (!(kind->keys & READS_TIED) && !s.tie_embeddings)
         REFUSE_KEY(load, "model.tie_embeddings", "model.tie_embeddings = false: the head of model.arch = \"%s\" is its "
                    "embedding; leave it out, or model.arch = \"llama\"", kind->name);
@@ -153,17 +153,19 @@ static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kin
 /* Checks rotary positions and their scaling. */
 static void rules_of_rope(ConfigLoad *load, ModelShape s) {
     if (s.head_dim % 2)
-        REFUSE_KEY(load, "model.head_dim", "model.head_dim = %" PRId64 " must be even: rotary positions turn pairs; %" PRId64,
-                   s.head_dim, s.head_dim + 1);
+        REFUSE_KEY(load, "model.head_dim", "model.head_dim = %" PRId64 " must be even: rotary positions turn pairs; "
+                   "%" PRId64, s.head_dim, s.head_dim + 1);
     else if (!s.head_dim && s.n_embd % s.n_head == 0 && s.n_embd / s.n_head % 2)
         REFUSE_KEY(load, "model.n_embd", "model.n_embd / model.n_head = %" PRId64 " channels of a head must be even: "
                    "rotary positions turn pairs; model.n_embd = %" PRId64, s.n_embd / s.n_head, s.n_embd + s.n_head);
     if (s.rope_factor == 0.0) return;
     if (s.rope_factor < 1.0)
-        REFUSE_KEY(load, "model.rope_factor", "model.rope_factor = %g must be 0, for none, or at least 1", s.rope_factor);
+        REFUSE_KEY(load, "model.rope_factor", "model.rope_factor = %g must be 0, for none, or at least 1",
+                   s.rope_factor);
     else if (s.rope_low_freq_factor <= 0.0 || s.rope_low_freq_factor >= s.rope_high_freq_factor)
-        REFUSE_KEY(load, "model.rope_low_freq_factor", "model.rope_low_freq_factor = %g must be more than 0 and less than "
-                   "model.rope_high_freq_factor = %g; Llama 3 has 1 and 4", s.rope_low_freq_factor, s.rope_high_freq_factor);
+        REFUSE_KEY(load, "model.rope_low_freq_factor", "model.rope_low_freq_factor = %g must be more than 0 and less "
+                   "than model.rope_high_freq_factor = %g; Llama 3 has 1 and 4", s.rope_low_freq_factor,
+                   s.rope_high_freq_factor);
 }
 
 /* Checks the keys that the kind reads. */
@@ -174,8 +176,8 @@ static void rules_of_read(ConfigLoad *load, ModelShape s, const BlockKind *kind)
     if (kind->keys & READS_N_KV_HEAD && s.n_head % s.n_kv_head) {
         int64_t below = s.n_kv_head < s.n_head ? s.n_kv_head : s.n_head;
         while (s.n_head % below) below--;
-        REFUSE_KEY(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 " must divide model.n_head = %" PRId64 ": %" PRId64,
-                   s.n_kv_head, s.n_head, below);
+        REFUSE_KEY(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 " must divide model.n_head = %" PRId64 ": "
+                   "%" PRId64, s.n_kv_head, s.n_head, below);
     }
     if (kind->has_rope) rules_of_rope(load, s);
     if (s.mup_base_head_dim == 0) return;
@@ -184,8 +186,8 @@ static void rules_of_read(ConfigLoad *load, ModelShape s, const BlockKind *kind)
                    "model.mup_base_n_embd, too, the width of the model whose heads have that size, or leave it out",
                    s.mup_base_head_dim);
     else if (s.n_head > 0 && s.mup_base_head_dim != shape_head_dim(s) && !mup_knows_attention(s))
-        REFUSE_KEY(load, "model.mup_base_head_dim", "model.mup_base_head_dim = %" PRId64 ": the heads of this model.arch "
-                   "must have that size, not %" PRId64, s.mup_base_head_dim, shape_head_dim(s));
+        REFUSE_KEY(load, "model.mup_base_head_dim", "model.mup_base_head_dim = %" PRId64 ": the heads of this "
+                   "model.arch must have that size, not %" PRId64, s.mup_base_head_dim, shape_head_dim(s));
 }
 
 /* Refuses keys of experts for a kind without experts. */
@@ -195,38 +197,40 @@ static void rules_of_no_experts(ConfigLoad *load, ModelShape s) {
         {"parallel.expert", load->config->parallel.expert, 1}};
     for (int i = 0; i < 4; i++)
         if (of[i].value > of[i].most)
-            REFUSE_KEY(load, of[i].key, "%s = %" PRId64 ": model.arch = \"%s\" has no experts; leave it out, or model.arch "
-                       "= \"qwen3-moe\"", of[i].key, of[i].value, block_kind(s)->name);
+            REFUSE_KEY(load, of[i].key, "%s = %" PRId64 ": model.arch = \"%s\" has no experts; leave it out, or "
+                       "model.arch = \"qwen3-moe\"", of[i].key, of[i].value, block_kind(s)->name);
     if (s.balance == BALANCE_BIAS)
         REFUSE_KEY(load, "moe.balance", "moe.balance = \"bias\": model.arch = \"%s\" has no experts; leave it out, or "
                    "model.arch = \"qwen3-moe\"", block_kind(s)->name);
 }
 
 static void rules_of_experts(ConfigLoad *load, ModelShape s) {
-    const struct { const char *key, *what; int64_t value; } of[] = {{"moe.experts", "experts of a block", s.n_experts},
-                                                                    {"moe.top_k", "experts of a token", s.top_k},
-                                                                    {"moe.n_inner", "width of an expert's MLP", s.n_expert_inner}};
+    const struct { const char *key, *what; int64_t value; } of[] = {
+        {"moe.experts", "experts of a block", s.n_experts}, {"moe.top_k", "experts of a token", s.top_k},
+        {"moe.n_inner", "width of an expert's MLP", s.n_expert_inner}};
     int64_t expert = load->config->parallel.expert, tensor = load->config->parallel.tensor, below = expert;
     for (int i = 0; i < 3; i++)
         if (!of[i].value)
-            REFUSE_KEY(load, of[i].key, "missing key \"%s\": %s, which model.arch = \"qwen3-moe\" needs", of[i].key, of[i].what);
+            REFUSE_KEY(load, of[i].key, "missing key \"%s\": %s, which model.arch = \"qwen3-moe\" needs", of[i].key,
+                       of[i].what);
     if (s.top_k > s.n_experts && s.n_experts)
-        REFUSE_KEY(load, "moe.top_k", "moe.top_k = %" PRId64 " is more than moe.experts = %" PRId64 ": at most %" PRId64, s.top_k,
-                   s.n_experts, s.n_experts);
+        REFUSE_KEY(load, "moe.top_k", "moe.top_k = %" PRId64 " is more than moe.experts = %" PRId64 ": at most "
+                   "%" PRId64, s.top_k, s.n_experts, s.n_experts);
     if (s.n_inner)
-        REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": the MLPs of model.arch = \"qwen3-moe\" are those of "
-                   "experts, of width moe.n_inner; leave it out", s.n_inner);
-    int64_t unit = LAYOUT_ALIGN / common_divisor(LAYOUT_ALIGN, s.n_embd); /* gate and up of an expert are read as one matrix */
+        REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": the MLPs of model.arch = \"qwen3-moe\" are "
+                   "those of experts, of width moe.n_inner; leave it out", s.n_inner);
+    /* gate and up of an expert are read as one matrix */
+    int64_t unit = LAYOUT_ALIGN / common_divisor(LAYOUT_ALIGN, s.n_embd);
     if (s.n_expert_inner % unit)
-        REFUSE_KEY(load, "moe.n_inner", "moe.n_inner = %" PRId64 " times model.n_embd must be a multiple of %d: moe.n_inner "
-                   "= %" PRId64, s.n_expert_inner, LAYOUT_ALIGN, (s.n_expert_inner / unit + 1) * unit);
+        REFUSE_KEY(load, "moe.n_inner", "moe.n_inner = %" PRId64 " times model.n_embd must be a multiple of %d: "
+                   "moe.n_inner = %" PRId64, s.n_expert_inner, LAYOUT_ALIGN, (s.n_expert_inner / unit + 1) * unit);
     if (s.mup_base_n_embd)
-        REFUSE_KEY(load, "model.mup_base_n_embd", "model.mup_base_n_embd = %" PRId64 ": muP's factors are those of a width, "
-                   "and experts have two (model.arch = \"qwen3-moe\"); leave it out", s.mup_base_n_embd);
+        REFUSE_KEY(load, "model.mup_base_n_embd", "model.mup_base_n_embd = %" PRId64 ": muP's factors are those of a "
+                   "width, and experts have two (model.arch = \"qwen3-moe\"); leave it out", s.mup_base_n_embd);
     if (tensor > 1)
-        REFUSE_KEY(load, "parallel.tensor", "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = "
-                   "\"qwen3-moe\"); parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, parallel.expert the "
-                   "experts", tensor);
+        REFUSE_KEY(load, "parallel.tensor", "parallel.tensor = %" PRId64 ": no matrix of an expert is divided "
+                   "(model.arch = \"qwen3-moe\"); parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, "
+                   "parallel.expert the experts", tensor);
     while (s.n_experts % below) below--;
     if (s.n_experts % expert)
         REFUSE_KEY(load, "parallel.expert", "parallel.expert = %" PRId64 " must divide moe.experts = %" PRId64
@@ -244,8 +248,8 @@ static void rules_of_model(ConfigLoad *load) {
 }
 
 static void rule_parameters(ConfigLoad *load) {
-    const char *const keys[] = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", "model.n_kv_head",
-                                "model.head_dim", "model.n_inner", "model.n_head", NULL};
+    const char *const keys[] = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size",
+                                "model.n_kv_head", "model.head_dim", "model.n_inner", "model.n_head", NULL};
     ModelShape        s = load->config->model.shape;
     int64_t           parameters, bytes;
     char              more[100] = "";
@@ -255,24 +259,26 @@ static void rule_parameters(ConfigLoad *load) {
         return;
     if (s.n_inner) snprintf(more, sizeof more, ", model.n_inner = %" PRId64, s.n_inner);
     if (s.n_experts)
-        snprintf(more, sizeof more, ", moe.experts = %" PRId64 ", moe.n_inner = %" PRId64, s.n_experts, s.n_expert_inner);
-    REFUSE(load, keys, "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = %" PRId64
-           ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", s.n_layer, s.n_embd, more, s.n_positions,
-           s.vocab_size);
+        snprintf(more, sizeof more, ", moe.experts = %" PRId64 ", moe.n_inner = %" PRId64, s.n_experts,
+                 s.n_expert_inner);
+    REFUSE(load, keys, "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = "
+           "%" PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", s.n_layer, s.n_embd, more,
+           s.n_positions, s.vocab_size);
 }
 
 /* Refuses more tensors than the header of a weights file can list. A model that does not fit into memory already has a
  * message. */
 static void rule_rows(ConfigLoad *load) {
-    const char *const keys[] = {"model.n_layer", "model.n_head", "model.n_embd", "model.n_positions", "model.vocab_size",
-                                "moe.experts", NULL};
+    const char *const keys[] = {"model.n_layer", "model.n_head", "model.n_embd", "model.n_positions",
+                                "model.vocab_size", "moe.experts", NULL};
     ModelShape        s = load->config->model.shape;
     int64_t           parameters;
     if (!is_usable(load, keys) || !is_usable(load, KEYS("model.n_kv_head", "model.head_dim", "model.n_inner")) ||
         !model_parameters(s, &parameters) || parameters > INT64_MAX / 64 || model_rows(s) <= MODEL_MOST_ROWS)
         return;
-    REFUSE(load, keys, "model.n_layer = %" PRId64 "%s%.0" PRId64 " make a model of %" PRId64 " tensors; a file of weights "
-           "holds at most %d", s.n_layer, s.n_experts ? ", moe.experts = " : "", s.n_experts, model_rows(s), MODEL_MOST_ROWS);
+    REFUSE(load, keys, "model.n_layer = %" PRId64 "%s%.0" PRId64 " make a model of %" PRId64 " tensors; a file of "
+           "weights holds at most %d", s.n_layer, s.n_experts ? ", moe.experts = " : "", s.n_experts, model_rows(s),
+           MODEL_MOST_ROWS);
     config_given(load, "model.n_layer")->faulty = 1;
 }
 
@@ -291,8 +297,8 @@ static char *check_context(const Config *c) {
     int64_t unit = 128 * c->parallel.context, T = c->batch.seq_len;
     char    nearest[64];
     if (c->parallel.context == 1 || T % unit == 0) return NULL;
-    return sentence("batch.seq_len = %" PRId64 " with parallel.context = %" PRId64 " must be a multiple of %" PRId64 ": %s",
-                    T, c->parallel.context, unit, nearest_multiples(nearest, T, unit, " or "));
+    return sentence("batch.seq_len = %" PRId64 " with parallel.context = %" PRId64 " must be a multiple of %" PRId64
+                    ": %s", T, c->parallel.context, unit, nearest_multiples(nearest, T, unit, " or "));
 }
 
 /* Checks matrices that are neighbours in memory and read as one: q, k and v; gate and up. Each must fill a multiple of
@@ -306,9 +312,9 @@ static char *check_neighbours(const Config *c) {
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
     int        of_keys = keys % LAYOUT_ALIGN != 0;
     if (!block_kind(s)->joins_matrices || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
-    return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRIu64 ", which must be a multiple of %d "
-                    "with model.arch = \"%s\": model.n_embd = %" PRId64, C, of_keys ? "columns of keys" : "model.n_inner",
-                    of_keys ? keys : inner, LAYOUT_ALIGN, block_kind(s)->name, (C / unit + 1) * unit);
+    return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRIu64 ", which must be a multiple "
+                    "of %d with model.arch = \"%s\": model.n_embd = %" PRId64, C, of_keys ? "columns of keys" :
+                    "model.n_inner", of_keys ? keys : inner, LAYOUT_ALIGN, block_kind(s)->name, (C / unit + 1) * unit);
 }
 
 static char *check_tensor(const Config *c) {
@@ -361,7 +367,8 @@ static char *check_axes(const Config *c) {
 /* Returns 1 if the model can be divided by an axis of this size, for any number of ranks. */
 static int divides_model(const Config *c, int axis, int64_t size) {
     Config   other = *c;
-    int64_t *sizes[] = {&other.parallel.tensor, &other.parallel.context, &other.parallel.pipeline, &other.parallel.replicas};
+    int64_t *sizes[] = {&other.parallel.tensor, &other.parallel.context, &other.parallel.pipeline,
+                        &other.parallel.replicas};
     *sizes[axis] = size;
     char *fault = check_axes(&other);
     free(fault);
@@ -386,10 +393,11 @@ static char *check_expert_ranks(const Config *c, int ranks, int64_t shared) {
     char    nearest[64];
     if (shards % e == 0) return NULL;
     if (shards == 1)
-        return sentence("parallel.expert = %" PRId64 " divides the experts among ranks that share the state, and there is "
-                        "one: mpirun -np %" PRId64 ", or parallel.expert = 1", e, ranks * e);
-    return sentence("parallel.expert = %" PRId64 " must divide the %" PRId64 " ranks that share the state: parallel.expert = %s",
-                    e, shards, nearest_divisors(nearest, e, common_divisor(shards, c->model.shape.n_experts)));
+        return sentence("parallel.expert = %" PRId64 " divides the experts among ranks that share the state, and there "
+                        "is one: mpirun -np %" PRId64 ", or parallel.expert = 1", e, ranks * e);
+    return sentence("parallel.expert = %" PRId64 " must divide the %" PRId64 " ranks that share the state: "
+                    "parallel.expert = %s", e, shards,
+                    nearest_divisors(nearest, e, common_divisor(shards, c->model.shape.n_experts)));
 }
 
 static const char *const GRID_KEYS[] = {"parallel.tensor", "parallel.context", "parallel.pipeline", "parallel.replicas",
@@ -423,7 +431,8 @@ static char *check_grid(const Config *c, int ranks) {
 /* Writes "; or start N ranks" with the most ranks, fewer than `ranks`, that divide batch.global_tokens, or nothing. */
 static char *fewer_ranks(char out[64], const Config *c, int ranks) {
     int     grid = (int)(c->parallel.tensor * c->parallel.context * c->parallel.pipeline);
-    int64_t samples = c->batch.global_tokens / c->batch.seq_len, group = c->parallel.interleave > 1 ? c->parallel.pipeline : 1;
+    int64_t samples = c->batch.global_tokens / c->batch.seq_len;
+    int64_t group = c->parallel.interleave > 1 ? c->parallel.pipeline : 1;
     *out = 0;
     if (c->batch.global_tokens % c->batch.seq_len) return out;
     for (int datas = ranks / grid - 1; datas > 0 && !*out; datas--) {
@@ -449,13 +458,15 @@ static char *check_batch(const Config *c, int ranks) {
     if (total % unit) {
         int64_t step = c->parallel.interleave > 1 && unit <= INT64_MAX / P ? unit * P : unit;
         int64_t below = total - total % step, first = below > 0 ? below : step;
-        return sentence("batch.global_tokens = %" PRId64 " is %s %s = %" PRId64 "%s; nearest valid values: %" PRId64 " and %" PRId64 "%s",
-                        total, total > unit ? "no multiple of" : "less than", product, unit,
-                        total > unit ? "" : "; it must be a multiple of that", first, first + step, fewer_ranks(text, c, ranks));
+        return sentence("batch.global_tokens = %" PRId64 " is %s %s = %" PRId64 "%s; nearest valid values: %" PRId64 " "
+                        "and %" PRId64 "%s", total, total > unit ? "no multiple of" : "less than", product, unit,
+                        total > unit ? "" : "; it must be a multiple of that", first, first + step,
+                        fewer_ranks(text, c, ranks));
     }
     if (c->parallel.interleave == 1 || ranks <= 0 || total % (unit * P) == 0) return NULL;
-    return sentence("%" PRId64 " micro-batches a step with interleave = %" PRId64 " must be a multiple of pipeline = %" PRId64
-                    ": global_tokens = %s", total / unit, c->parallel.interleave, P, nearest_multiples(text, total, unit * P, " or "));
+    return sentence("%" PRId64 " micro-batches a step with interleave = %" PRId64 " must be a multiple of pipeline = "
+                    "%" PRId64 ": global_tokens = %s", total / unit, c->parallel.interleave, P,
+                    nearest_multiples(text, total, unit * P, " or "));
 }
 
 char *config_check_ranks(const Config *c, int ranks) {
@@ -497,8 +508,8 @@ static void rule_tokens(ConfigLoad *load) {
 
 static void rule_activations(ConfigLoad *load) {
     const Config     *c = load->config;
-    const char *const keys[] = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size",
-                                "model.n_inner", "model.head_dim", "model.n_head", NULL};
+    const char *const keys[] = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer",
+                                "model.vocab_size", "model.n_inner", "model.head_dim", "model.n_head", NULL};
     if (!is_usable(load, keys)) return;
     ModelShape s = c->model.shape;
     int64_t    bytes, B = c->batch.micro_batch, T = c->batch.seq_len, width = dim_size(DIM_Q, s);
@@ -509,9 +520,9 @@ static void rule_activations(ConfigLoad *load) {
     if (multiply(&bytes, 5, (int64_t[]){B, T, width, s.n_layer, 128}) &&
         multiply(&bytes, 4, (int64_t[]){B, T, s.vocab_size, 8}))
         return;
-    REFUSE(load, keys, "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64 " do not fit in 64 bits of "
-           "address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64, B, T, s.n_embd,
-           s.n_layer, s.vocab_size);
+    REFUSE(load, keys, "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64 " do not fit in 64 "
+           "bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64,
+           B, T, s.n_embd, s.n_layer, s.vocab_size);
 }
 
 /* --- settings that do not go together ----------------------------------------------------------------------------- */
@@ -537,8 +548,9 @@ typedef struct {
 static char *check_pairs(const Config *c, ConfigLoad *load) {
     int has_server = c->outer.server && *c->outer.server, many = has_server && strchr(c->outer.server, ',');
     int gradients = c->outer.send == SEND_GRADIENTS, peer = c->outer.moments == MOMENTS_PEER, stream = c->outer.stream;
-    int is_muon = c->optimizer.name && !strcmp(c->optimizer.name, OPTIMIZER_MUON.name), fp8 = c->precision == PRECISION_FP8;
-    int has_experts = c->model.shape.arch == ARCH_QWEN3_MOE, balance = c->model.shape.balance, even = c->parallel.balance;
+    int is_muon = c->optimizer.name && !strcmp(c->optimizer.name, OPTIMIZER_MUON.name), even = c->parallel.balance;
+    int has_experts = c->model.shape.arch == ARCH_QWEN3_MOE, balance = c->model.shape.balance;
+    int fp8 = c->precision == PRECISION_FP8;
     int is_expert = has_experts && c->parallel.expert > 1 && c->model.shape.n_experts;
     int on_cpu = load && !load->is_elsewhere && !strcmp(device_backend(), "cpu");
     const Pair pairs[] = {
@@ -639,8 +651,8 @@ static void rule_unread(ConfigLoad *load, const char *key) {
     char  *shown = cJSON_PrintUnformatted(value);
     if (!usual || !shown) fail(EXIT_MEMORY, "out of memory while reading the config");
     if (!config_same_value(value, usual))
-        REFUSE(load, KEYS(key, "optimizer.name"), "%s = %s with optimizer.name = \"%s\", which does not read it: leave it out "
-               "(%s), or optimizer.name = \"%s\"", key, shown, name, o->fallback, OPTIMIZER_MUON.name);
+        REFUSE(load, KEYS(key, "optimizer.name"), "%s = %s with optimizer.name = \"%s\", which does not read it: leave "
+               "it out (%s), or optimizer.name = \"%s\"", key, shown, name, o->fallback, OPTIMIZER_MUON.name);
     cJSON_Delete(value), cJSON_Delete(usual), free(shown);
 }
 
@@ -651,7 +663,8 @@ static void rule_fp8_widths(ConfigLoad *load) {
                                 "parallel.tensor", "precision", NULL};
     ModelShape        s = load->config->model.shape;
     int64_t           tensor = load->config->parallel.tensor;
-    if (load->config->precision != PRECISION_FP8 || !is_usable(load, keys) || s.n_head < 1 || (!s.head_dim && s.n_embd % s.n_head))
+    if (load->config->precision != PRECISION_FP8 || !is_usable(load, keys) || s.n_head < 1 ||
+        (!s.head_dim && s.n_embd % s.n_head))
         return;
     const struct { const char *what; int64_t all, ranks; } width[] = {
         {"model.n_embd", s.n_embd, 1}, {"the width of the queries, heads x channels,", dim_size(DIM_Q, s), tensor},
@@ -687,13 +700,14 @@ static void rules_of_islands(ConfigLoad *load) {
     for (size_t bytes; *text && is_usable(load, KEYS("outer.server")); text += bytes + (text[bytes] == ',')) {
         bytes = strcspn(text, ",");
         if (is_host_port(text, bytes) && strcmp(text + bytes, ",")) continue;
-        REFUSE(load, KEYS("outer.server"), "outer.server must be host:port, or several separated by commas, not the string %s",
-               json_quote_short(shown, sizeof shown, c->outer.server));
+        REFUSE(load, KEYS("outer.server"), "outer.server must be host:port, or several separated by commas, not the "
+               "string %s", json_quote_short(shown, sizeof shown, c->outer.server));
         break;
     }
     if (is_usable(load, rounds) && *c->outer.server && c->run.steps % c->outer.every)
-        REFUSE(load, rounds, "run.steps = %" PRId64 " must be a multiple of outer.every = %" PRId64 "; nearest valid run.steps: %s",
-               c->run.steps, c->outer.every, nearest_multiples(values, c->run.steps, c->outer.every, " and "));
+        REFUSE(load, rounds, "run.steps = %" PRId64 " must be a multiple of outer.every = %" PRId64 "; nearest valid "
+               "run.steps: %s", c->run.steps, c->outer.every,
+               nearest_multiples(values, c->run.steps, c->outer.every, " and "));
 }
 
 /* Checks that milestones and the best checkpoint are saved, and that the best one is evaluated. */
@@ -704,17 +718,18 @@ static void rules_of_checkpoints(ConfigLoad *load) {
     int64_t           N = c->checkpoint.keep_every, every = c->checkpoint.every;
     char              values[64];
     if (is_usable(load, kept) && N && every == 0)
-        REFUSE(load, kept, "checkpoint.keep_every = %" PRId64 " has nothing to keep: checkpoint.every = 0 saves at the end alone", N);
+        REFUSE(load, kept, "checkpoint.keep_every = %" PRId64 " has nothing to keep: checkpoint.every = 0 saves at the "
+               "end alone", N);
     else if (is_usable(load, kept) && N && N % every)
-        REFUSE(load, kept, "checkpoint.keep_every = %" PRId64 " must be a multiple of checkpoint.every = %" PRId64 "; nearest valid "
-               "values: %s", N, every, nearest_multiples(values, N, every, " and "));
+        REFUSE(load, kept, "checkpoint.keep_every = %" PRId64 " must be a multiple of checkpoint.every = %" PRId64 "; "
+               "nearest valid values: %s", N, every, nearest_multiples(values, N, every, " and "));
     if (!is_usable(load, best) || !c->checkpoint.keep_best) return;
     if (c->data.val.count == 0 || c->eval.every == 0)
         REFUSE(load, best, "checkpoint.keep_best needs validation losses: %s",
                c->eval.every == 0 ? "set eval.every above 0" : "set data.val");
     else if (every % c->eval.every)
-        REFUSE(load, best, "checkpoint.keep_best needs an evaluation at each checkpoint: checkpoint.every = %" PRId64 " must be a "
-               "multiple of eval.every = %" PRId64 "; nearest valid values: %s", every, c->eval.every,
+        REFUSE(load, best, "checkpoint.keep_best needs an evaluation at each checkpoint: checkpoint.every = %" PRId64
+               " must be a multiple of eval.every = %" PRId64 "; nearest valid values: %s", every, c->eval.every,
                nearest_multiples(values, every, c->eval.every, " and "));
 }
 
@@ -724,8 +739,8 @@ static void rule_allow_change(ConfigLoad *load) {
         const char *name = list->item[i];
         char        typed[SHOWN_BYTES];
         if (!option_find(name) && !option_is_section(name))
-            REFUSE(load, KEYS("run.allow_change"), "run.allow_change names keys or sections of this config, and the string %s "
-                   "is neither; the nearest key is \"%s\"", json_quote_short(typed, sizeof typed, name),
+            REFUSE(load, KEYS("run.allow_change"), "run.allow_change names keys or sections of this config, and the "
+                   "string %s is neither; the nearest key is \"%s\"", json_quote_short(typed, sizeof typed, name),
                    nearest_key(name, NEAREST_OPTION).word);
     }
 }
@@ -757,7 +772,8 @@ static void rules_of_paths(ConfigLoad *load) {
     const Config *c = load->config;
     const struct { const char *key, *path; } paths[] = {
         {"run.dir", config_given(load, "run.dir")->given ? c->run.dir : NULL}, {"model.init_from", c->model.init_from},
-        {"data.tokenizer", c->data.tokenizer}, {"outer.key", c->outer.key}, {"checkpoint.memory_dir", c->checkpoint.memory_dir}};
+        {"data.tokenizer", c->data.tokenizer}, {"outer.key", c->outer.key},
+        {"checkpoint.memory_dir", c->checkpoint.memory_dir}};
     const struct { const char *key; const StringList *list; } lists[] = {
         {"data.train", &c->data.train}, {"data.val", &c->data.val}, {"eval.tasks", &c->eval.tasks}};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) rule_path(load, paths[i].key, paths[i].path);
@@ -765,9 +781,11 @@ static void rules_of_paths(ConfigLoad *load) {
         for (int k = 0; k < lists[i].list->count; k++) rule_path(load, lists[i].key, lists[i].list->item[k]);
     if (!c->run.dir || !is_usable(load, KEYS("run.dir"))) return;
     if (*c->run.dir && c->run.dir[strspn(c->run.dir, "/")] == 0)
-        REFUSE(load, KEYS("run.dir"), "run.dir is the root of the file system: name a folder for this run alone, as runs/mine");
+        REFUSE(load, KEYS("run.dir"), "run.dir is the root of the file system: name a folder for this run alone, as "
+               "runs/mine");
     if (strchr(c->run.dir, '\n') && access(c->run.dir, F_OK) != 0)
-        REFUSE(load, KEYS("run.dir"), "run.dir holds a newline, which scripts that read a line at a time cut: write it without");
+        REFUSE(load, KEYS("run.dir"), "run.dir holds a newline, which scripts that read a line at a time cut: write it "
+               "without");
 }
 
 static void rule_blend(ConfigLoad *load) {

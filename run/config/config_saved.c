@@ -23,7 +23,8 @@ cJSON *config_to_json(const Config *config) {
         if (o->type == OPTION_IGNORED) continue;
         cJSON *section = home_of(root, o), *value = option_to_json(o, config);
         if (!section) section = cJSON_AddObjectToObject(root, option_home(o));
-        if (!cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the config");
+        if (!cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the "
+                                                                         "config");
     }
     return root;
 }
@@ -35,7 +36,8 @@ int config_is_saved(const char *text, size_t bytes) {
     int       count = 0, only_options = 1;
     if (!json_parse(text, bytes, JSON_LIMIT, &json, &fault)) return 0;
     for (const cJSON *top = json.root->child; top; top = top->next)
-        for (const cJSON *value = cJSON_IsObject(top) ? top->child : top; value; value = cJSON_IsObject(top) ? value->next : NULL) {
+        for (const cJSON *value = cJSON_IsObject(top) ? top->child : top; value;
+             value = cJSON_IsObject(top) ? value->next : NULL) {
             char          key[128];
             const Option *o;
             if (value == top) snprintf(key, sizeof key, "%s", top->string);
@@ -104,7 +106,8 @@ static int blends_differ(const Config *now, const cJSON *saved, FILE *out, int b
 }
 
 static void add_key(cJSON *changed, const char *key) {
-    if (changed && !cJSON_AddItemToArray(changed, cJSON_CreateString(key))) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    if (changed && !cJSON_AddItemToArray(changed, cJSON_CreateString(key))) fail(EXIT_MEMORY, "out of memory while "
+                                                                                 "comparing configs");
 }
 
 char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {

@@ -313,8 +313,8 @@ const Option *option_find(const char *key) {
 }
 
 const char *option_section(int k) {
-    static const char *const sections[] = {"run", "model", "moe", "init", "data", "batch", "optimizer", "schedule", "parallel",
-                                           "outer", "memory", "checkpoint", "eval", "sample", "log", NULL};
+    static const char *const sections[] = {"run", "model", "moe", "init", "data", "batch", "optimizer", "schedule",
+                                           "parallel", "outer", "memory", "checkpoint", "eval", "sample", "log", NULL};
     return sections[k];
 }
 
@@ -346,7 +346,7 @@ const char *preset_text(const char *name) {
     return NULL;
 }
 
-/* --- values as text ------------------------------------------------------------------------------------------------ */
+/* --- values as text ----------------------------------------------------------------------------------------------- */
 
 char *option_allowed(const Option *o, char out[ALLOWED_BYTES]) {
     char low[SHOWN_BYTES], high[SHOWN_BYTES];
@@ -355,7 +355,9 @@ char *option_allowed(const Option *o, char out[ALLOWED_BYTES]) {
     case OPTION_TEXT:    snprintf(out, ALLOWED_BYTES, "a string"); break;
     case OPTION_FLAG:    snprintf(out, ALLOWED_BYTES, "true or false"); break;
     case OPTION_LIST:    snprintf(out, ALLOWED_BYTES, "a string or a list of strings"); break;
-    case OPTION_SOURCES: snprintf(out, ALLOWED_BYTES, "a string or a list of strings, or of sources with weights"); break;
+    case OPTION_SOURCES:
+        snprintf(out, ALLOWED_BYTES, "a string or a list of strings, or of sources with weights");
+        break;
     case OPTION_WORD:
     case OPTION_CHOICE:
         for (int i = 0, used = 0; o->words[i] && used < ALLOWED_BYTES; i++)
@@ -365,7 +367,8 @@ char *option_allowed(const Option *o, char out[ALLOWED_BYTES]) {
     case OPTION_INTEGER:
     case OPTION_REAL:
         snprintf(out, ALLOWED_BYTES, o->half_open ? "%s of at least %.40s and below %.40s" : "%s from %.40s to %.40s",
-                 o->type == OPTION_INTEGER ? "an integer" : "a number", number_text(o->min, low), number_text(o->max, high));
+                 o->type == OPTION_INTEGER ? "an integer" : "a number", number_text(o->min, low),
+                 number_text(o->max, high));
         break;
     }
     return out;
@@ -450,7 +453,7 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
     return 1;
 }
 
-/* --- a blend: a list of sources with weights ----------------------------------------------------------------------- */
+/* --- a blend: a list of sources with weights ---------------------------------------------------------------------- */
 
 static const double SUM_SLACK = 1e-5; /* allows thirds with five digits, which sum to 0.99999 */
 
@@ -508,8 +511,8 @@ static int read_entry(const Entry *e, Config *config, const cJSON *entry, double
 }
 
 /* Sets a blend like option_set. Reads its entries one by one. sources_check checks them together. */
-static int sources_set(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity,
-                int *element) {
+static int sources_set(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault,
+                       size_t capacity, int *element) {
     int count = cJSON_GetArraySize(value);
     if (count > BLEND_SHARES) {
         snprintf(fault, capacity, "%s is a blend of %d entries; at most %d are allowed", o->key, count, BLEND_SHARES);
@@ -562,12 +565,14 @@ static int check_stage(const Entry *e, const StringList *list, int from, int to)
 static int check_order(const Entry *e, const StringList *list, int from, int to) {
     int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
     if (to == list->count && end)
-        return refuse_entry(e, ": until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave it out there",
-                      end);
+        return refuse_entry(e, ": until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave it "
+                            "out there", end);
     if (to == list->count || (end && (next == 0 || next > end))) return 1;
     if (!end)
-        return refuse_entry(e, "[%d] follows entries without until_tokens, which hold to the end of the run: give those an end", to);
-    return refuse_entry(e, "[%d].until_tokens = %" PRId64 " follows %" PRId64 ": stages stand in their order", to, next, end);
+        return refuse_entry(e, "[%d] follows entries without until_tokens, which hold to the end of the run: give those "
+                            "an end", to);
+    return refuse_entry(e, "[%d].until_tokens = %" PRId64 " follows %" PRId64 ": stages stand in their order", to, next,
+                        end);
 }
 
 int sources_check(const char *key, const StringList *list, char *fault, size_t capacity) {
@@ -610,7 +615,7 @@ char *sources_text(const cJSON *train) {
     return text;
 }
 
-/* --- any value ----------------------------------------------------------------------------------------------------- */
+/* --- any value ---------------------------------------------------------------------------------------------------- */
 
 static int in_range(const Option *o, double v) {
     return v >= o->min && (o->half_open ? v < o->max : v <= o->max);

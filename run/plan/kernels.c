@@ -93,8 +93,8 @@ enum { TABLE_ROWS = sizeof TABLE / sizeof *TABLE };
 _Static_assert(sizeof TABLE <= sizeof ((KernelRates *)0)->row, "KernelRates has room for all");
 
 const char *kernel_family_name(KernelFamily family) {
-    static const char *const names[FAMILIES] = {"products", "attention", "norms", "pointwise", "bias gradients", "classifier",
-                                                "embedding", "gradient norm, optimizer", "others"};
+    static const char *const names[FAMILIES] = {"products", "attention", "norms", "pointwise", "bias gradients",
+                                                "classifier", "embedding", "gradient norm, optimizer", "others"};
     return names[family];
 }
 int kernel_rate_is_flops(const KernelRate *rate) {
@@ -300,9 +300,10 @@ static void print_plan(const Config *c, const Cluster *cluster, DType act, int r
                        const StepTimes *t) {
     StepRates   r = rates_of(c, cluster, act, ranks, t);
     const char *mark = "estimate";
-    print_plain(stdout, "plan of %s, one step of one GPU of %s, %s, kernel by kernel: an estimate\n", c->path, cluster->gpu,
-                dtype_name(act));
-    print_plain(stdout, "rates        %s%s\n\n", *rates->source ? "measured ones: " : "none is measured", rates->source);
+    print_plain(stdout, "plan of %s, one step of one GPU of %s, %s, kernel by kernel: an estimate\n", c->path,
+                cluster->gpu, dtype_name(act));
+    print_plain(stdout, "rates        %s%s\n\n", *rates->source ? "measured ones: " : "none is measured",
+                rates->source);
     print_kernels(t);
     printf("\n%-12s %.0f tokens/s%s, MFU %.1f %%; with every kernel at its limit %.0f\n", mark, r.tokens_per_s,
            ranks > 1 ? " of one GPU, without exchange" : "", 100.0 * r.mfu, r.limit_tokens_per_s);

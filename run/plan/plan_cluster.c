@@ -1,4 +1,4 @@
-/* plan_cluster.c - see plan_cluster.h: what the verb prints of a simulated step and of the whole run, as text or JSON. */
+/* plan_cluster.c - see plan_cluster.h: prints a simulated step and the whole run, as text or JSON. */
 #include "run/plan/plan_cluster.h"
 
 #include <stdio.h>
@@ -18,7 +18,8 @@ static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMP
 
 /* --- goodput under failures --------------------------------------------------------------------------------------- */
 
-static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
+static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked,
+                       const Simulated *s) {
     ModelSpec spec = config_model_spec(c, act, asked->ranks, s->fullest, NULL);
     Layout    layout = model_spec_layout(&spec);
     double    copied = (double)saver_bytes(&layout, spec.optimizer),
@@ -31,25 +32,6 @@ static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const
 /* --- a whole run -------------------------------------------------------------------------------------------------- */
 
 static const double CHINCHILLA = 20.0; /* tokens a parameter: Hoffmann et al., arXiv:2203.15556 */
-
-typedef struct { int64_t micro_batch; double memory_bytes; } LargestBatch;
-
-/* Returns the largest batch.micro_batch that fits in the cluster's memory, of those that the rest of the config allows
- * on so many ranks; 0 if none fits. */
-static LargestBatch largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster) {
-    Config  c = *config;
-    int64_t sequences = c.batch.global_tokens / (c.batch.seq_len * config_datas(&c, ranks));
-    for (int64_t B = sequences; B > 0; B--) {
-        if (sequences % B != 0) continue;
-        c.batch.micro_batch = B;
-        char *fault = config_check_changed(&c, ranks);
-        free(fault);
-        if (fault) continue;
-        double bytes = simulate_memory(&c, act, ranks, cluster).memory_bytes;
-        if (bytes <= cluster->memory_bytes) return (LargestBatch){B, bytes};
-    }
-    return (LargestBatch){0, 0.0};
-}
 
 /* The totals of a run. Times are the simulator's, without evaluations, saves and failures. */
 typedef struct {
@@ -64,7 +46,7 @@ static WholeRun whole_run(const Config *c, DType act, int ranks, const Cluster *
                    .hours = s->step_s * (double)c->run.steps / 3600.0,
                    .peak_flops = cluster_flops(cluster, act, c->precision == PRECISION_TF32),
                    .checkpoint_bytes = (double)checkpoint_disk_bytes(&layout, spec.optimizer),
-                   .largest = largest_batch(c, act, ranks, cluster)};
+                   .largest = search_largest_batch(c, act, ranks, cluster)};
     w.gpu_hours = w.hours * ranks;
     layout_destroy(&layout);
     return w;
@@ -153,7 +135,9 @@ static void print_memory(FILE *out, const Simulated *s, const Cluster *cluster) 
     }
 }
 
-static const char *waits_in(Axis axis, const char *stages) { return axis == AXIS_STAGE ? stages : mesh_axis_name(axis); }
+static const char *waits_in(Axis axis, const char *stages) {
+    return axis == AXIS_STAGE ? stages : mesh_axis_name(axis);
+}
 
 static void print_times(const Config *c, const Simulated *s, int ranks) {
     char time[32];
@@ -168,8 +152,11 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
     printf("\n");
     if (s->mesh.size[AXIS_STAGE] > 1) printf("simulated    bubble %.1f %%\n", 100.0 * s->bubble);
     if (ranks > 1) printf("simulated    a rank of stage 0 sends");
-    for (int a = 0, first = 1; a < AXES; a++)
-        if (s->mesh.size[a] > 1) printf("%s %s %.0f bytes", first ? "" : ",", mesh_axis_name((Axis)a), s->sent[a]), first = 0;
+    for (int a = 0, first = 1; a < AXES; a++) {
+        if (s->mesh.size[a] == 1) continue;
+        printf("%s %s %.0f bytes", first ? "" : ",", mesh_axis_name((Axis)a), s->sent[a]);
+        first = 0;
+    }
     if (ranks > 1) printf(" a step\n");
     printf("simulated    %lld steps: %s\n", (long long)c->run.steps, time);
 }
@@ -188,8 +175,8 @@ static void print_why(const Simulated *s, const Simulated *best) {
 static void print_found(const Found *f, const Cluster *cluster) {
     printf("simulated    the quickest of %lld grids and their variants, in %s:\n", (long long)f->allowed,
            plan_bytes_text(cluster->memory_bytes).text);
-    printf(
-        "\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s  MFU %%  bubble %%   GiB   why not first\n");
+    printf("\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s"
+           "  MFU %%  bubble %%   GiB   why not first\n");
     for (int i = 0; i < f->count; i++) {
         const Simulated *s = &f->best[i];
         printf("simulated    %6d %7d %8d %10d %8d %4d %10d %11lld %9s %7.4g %6.1f %9.1f %5.1f",
@@ -232,16 +219,16 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
     print_plain(out, "plan: no room on %s\n", cluster->name);
     print_memory(out, s, cluster);
     Simulated    room;
-    LargestBatch largest = largest_batch(c, act, asked->ranks, cluster);
+    LargestBatch largest = search_largest_batch(c, act, asked->ranks, cluster);
     if (largest.micro_batch > 0)
         fprintf(out, "simulated    largest batch.micro_batch %lld: %s\n", (long long)largest.micro_batch,
                 plan_bytes_text(largest.memory_bytes).text);
     if (!search_room(c, act, asked->ranks, cluster, &room)) {
         fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
     } else {
-        fprintf(out,
-                "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 parallel.context=1 parallel.replicas=1 "
-                "parallel.zero_stage=%d batch.micro_batch=1 memory.recompute=block; search=true finds quicker ones\n",
+        fprintf(out, "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 "
+                "parallel.context=1 parallel.replicas=1 parallel.zero_stage=%d batch.micro_batch=1 "
+                "memory.recompute=block; search=true finds quicker ones\n",
                 room.mesh.size[AXIS_TENSOR], room.mesh.size[AXIS_STAGE], room.zero_stage);
     }
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for a plan");
@@ -252,7 +239,8 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
 
 static DType precision_on(const Config *c, const Cluster *cluster) {
     DType act = precision_resolve((Precision)c->precision, cluster->bf16 > 0).act;
-    int   is_fp8 = c->precision == PRECISION_FP8, has_act = cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0;
+    int   is_fp8 = c->precision == PRECISION_FP8;
+    int   has_act = cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0;
     if (has_act && (!is_fp8 || cluster->fp8 > 0)) return act;
     const char *name = c->precision == PRECISION_TF32 ? "tf32" : has_act ? "fp8" : dtype_name(act);
     fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name,
@@ -268,7 +256,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
              asked.mtbf_hours, cluster.name);
     if (config->memory.offload)
         fail(EXIT_CONFIG,
-             "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: memory.offload=none",
+             "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: "
+             "memory.offload=none",
              cluster.name);
     Found f = {.count = 0};
     if (asked.searches) {
@@ -279,8 +268,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
                  asked.ranks, fault ? ": " : "", fault ? fault : "");
         }
         if (f.count == 0)
-            fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or "
-                 "other values of what is held", asked.ranks, cluster.name);
+            fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more "
+                 "ranks, or other values of what is held", asked.ranks, cluster.name);
     }
     Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster);
     Config    c = asked.searches ? search_config(config, &s) : *config;

@@ -34,8 +34,8 @@ typedef struct {
 } Found;
 
 /* Bits for the options that a search keeps as the config sets them. */
-enum { HOLD_TENSOR = 1, HOLD_CONTEXT = 2, HOLD_PIPELINE = 4, HOLD_INTERLEAVE = 8, HOLD_REPLICAS = 16, HOLD_ZERO_STAGE = 32,
-       HOLD_MICRO_BATCH = 64, HOLD_RECOMPUTE = 128 };
+enum { HOLD_TENSOR = 1, HOLD_CONTEXT = 2, HOLD_PIPELINE = 4, HOLD_INTERLEAVE = 8, HOLD_REPLICAS = 16,
+       HOLD_ZERO_STAGE = 32, HOLD_MICRO_BATCH = 64, HOLD_RECOMPUTE = 128 };
 /* Returns the bits of the options that overrides ("parallel.tensor=8") set. */
 unsigned search_held(char *const *overrides, int count);
 
@@ -50,6 +50,11 @@ Config search_config(const Config *config, const Simulated *grid);
 /* Finds a grid that fits in a GPU's memory, with block recompute and the fewest ranks to a model. Returns 1 if there is
  * one. */
 int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room);
+
+/* Returns the largest batch.micro_batch that fits in the cluster's memory, of those that the rest of the config allows
+ * on so many ranks; 0 if none fits. */
+typedef struct { int64_t micro_batch; double memory_bytes; } LargestBatch;
+LargestBatch search_largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster);
 
 /* Returns the most ranks, at most `ranks`, that the config allows with its own grid and batch; 0 if none. */
 int search_fit(const Config *config, int ranks);
