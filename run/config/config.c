@@ -295,22 +295,20 @@ static int read_file(const char *path, IoOpen how, size_t limit, char **text, si
     return error;
 }
 
-/* Returns 1 for the config.json of a model of Hugging Face: it names a kind of model, and no key of a config. */
-static int is_model_config(const cJSON *root) {
+/* Refuses the config.json of a model of Hugging Face, which names a kind of model, and no key of a config. Returns 1 if
+ * it is one. The fault has the command to type to train from that model. */
+static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
+    const char *file = load->file.file, *slash = file ? strrchr(file, '/') : NULL;
+    char        folder[PATH_MAX];
     for (const cJSON *one = root->child; one; one = one->next)
         if (option_is_section(one->string) || option_find(one->string)) return 0;
-    return json_member(root, "architectures") || json_member(root, "model_type");
-}
-
-/* Adds a fault with the command to type to train from the model whose config.json was given. */
-static void tell_model_config(ConfigLoad *load, Where where) {
-    const char *slash = where.file ? strrchr(where.file, '/') : NULL;
-    char        folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - where.file) : 1, slash ? where.file : ".");
+    if (!json_member(root, "architectures") && !json_member(root, "model_type")) return 0;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
     ShellWord word = shell_word(folder);
-    faults_add(&load->faults, where, "this describes a model of Hugging Face, not a run: give the config of a run that "
-               "begins with its weights, as in ./train_gpt configs/own.json model.init_from=%s, or sample from it, "
-               "./train_gpt sample %s", word.text, word.text);
+    faults_add(&load->faults, load->file, "this describes a model of Hugging Face, not a run: give the config of a run "
+               "that begins with its weights, as in ./train_gpt configs/own.json model.init_from=%s, or sample from "
+               "it, ./train_gpt sample %s", word.text, word.text);
+    return 1;
 }
 
 /* Sets the options from the text of a config file. Returns 1 if it could be read. A syntax fault is the only fault. */
@@ -327,10 +325,7 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     }
     Places places = {json, 0, 0};
     int    object = cJSON_IsObject(json->root);
-    if (object && is_model_config(json->root)) {
-        tell_model_config(load, where);
-        return 0;
-    }
+    if (object && refuse_model_config(load, json->root)) return 0;
     if (object) {
         walk(load, json->root, "", where, &places);
     } else if (!json->softs || json->root->child) { /* a lone faulty number has no value to show */

@@ -75,9 +75,6 @@ static int is_allowed(const StringList *allow, const Option *o) {
     return 0;
 }
 
-/* Returns the former value of an option that was not saved, which is its default. */
-static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
-
 int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx) {
     char *ours = sources_text(json_member(json_member(a, "data"), "train"));
     char *theirs = sources_text(json_member(json_member(b, "data"), "train"));
@@ -88,21 +85,11 @@ int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, vo
     return differ;
 }
 
-typedef struct { FILE *out; int before; } Said;
+typedef struct { FILE *out; int differ; } Said;
 
 static void say_blends(void *ctx, const char *ours, const char *theirs) {
-    const Said *said = ctx;
-    fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->before ? "; " : "", ours, theirs);
-}
-
-/* Compares weights and stages of data.train. checkpoint_refuse.c compares the files. */
-static int blends_differ(const Config *now, const cJSON *saved, FILE *out, int before) {
-    if (is_allowed(&now->run.allow_change, option_find("data.train"))) return 0;
-    Said   said = {out, before};
-    cJSON *here = config_to_json(now);
-    int    differ = config_compare_blends(here, saved, say_blends, &said);
-    cJSON_Delete(here);
-    return differ;
+    Said *said = ctx;
+    fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->differ++ ? "; " : "", ours, theirs);
 }
 
 static void add_key(cJSON *changed, const char *key) {
@@ -114,29 +101,30 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
     char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
     size_t bytes = 0;
     FILE  *out = memory_file_open(&text, &bytes);
-    int    differ = 0;
+    cJSON *here = config_to_json(now);
+    Said   said = {out, 0};
     if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
-        const cJSON *then = json_member(home_of(saved, o), option_name(o)); /* NULL if the option is newer */
-        cJSON       *absent = then ? NULL : default_value(o), *value = option_to_json(o, now);
-        if (!then) then = absent;
+        const cJSON *value = json_member(home_of(here, o), option_name(o));
+        const cJSON *then = json_member(home_of(saved, o), option_name(o));
+        cJSON       *usual = NULL; /* the former value of a newer option, which is its default */
+        if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
         if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");
         if (!config_same_value(value, then)) {
-            fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key, value_text(value, shown_now),
-                    value_text(then, shown_saved));
+            fprintf(out, "%s%s is %s, in the checkpoint %s", said.differ++ ? "; " : "", o->key,
+                    value_text(value, shown_now), value_text(then, shown_saved));
             add_key(changed, o->key);
         }
-        cJSON_Delete(absent);
-        cJSON_Delete(value);
+        cJSON_Delete(usual);
     }
-    if (blends_differ(now, saved, out, differ)) {
-        differ++;
-        add_key(changed, "data.train");
-    }
+    /* weights and stages; checkpoint_refuse.c compares the files */
+    int is_free = is_allowed(&now->run.allow_change, option_find("data.train"));
+    if (!is_free && config_compare_blends(here, saved, say_blends, &said)) add_key(changed, "data.train");
+    cJSON_Delete(here);
     if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
-    if (differ) return text;
+    if (said.differ) return text;
     free(text);
     return NULL;
 }
@@ -160,21 +148,18 @@ static int is_place(const char *path) {
     return strcmp(path, "run.dir") == 0 || strcmp(path, "$schema") == 0 || strstr(path, "$comment") != NULL;
 }
 
-static void tell(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
-    if (walk->tell) walk->tell(walk->ctx, path, a, b);
-    walk->count++;
-}
-
 static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
     const Option *o = option_find(path);
-    int           has_default = o && o->fallback && !(a && b);
-    cJSON        *fallback = has_default ? cJSON_Parse(o->fallback) : NULL;
-    if (has_default && !fallback) fail(EXIT_MEMORY, "out of memory while comparing configs");
-    if ((a && b) || !o || o->fallback) {
-        const cJSON *x = a ? a : fallback, *y = b ? b : fallback;
-        if (!config_same_value(x, y)) tell(walk, path, x, y);
-    } else tell(walk, path, a, b); /* a required or derived value has no default to compare with */
-    cJSON_Delete(fallback);
+    int           is_missing = !a || !b, has_default = o && o->fallback && is_missing;
+    cJSON        *usual = has_default ? cJSON_Parse(o->fallback) : NULL;
+    if (has_default && !usual) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    const cJSON *x = a ? a : usual, *y = b ? b : usual;
+    int          is_lone = is_missing && o && !o->fallback; /* a required or derived value has no default */
+    if (is_lone || !config_same_value(x, y)) {
+        if (walk->tell) walk->tell(walk->ctx, path, x, y);
+        walk->count++;
+    }
+    cJSON_Delete(usual);
 }
 
 /* Walks the members of a. A member that is in both a and b is compared only on the first walk. */

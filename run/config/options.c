@@ -56,12 +56,16 @@ static const char *const MOMENTS_WORDS[]  = {[MOMENTS_OWN] = "own", [MOMENTS_PEE
 /* KEY(field, default, allowed values, help and further members) */
 #define TEXT(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_TEXT, .offset = FIELD(f, const char *), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define WORD(f, d, w, ...)         {.key = #f, .type = OPTION_WORD, .offset = FIELD(f, const char *), .fallback = d, .words = w, .help = __VA_ARGS__}
-#define CHOICE(f, d, w, ...)       {.key = #f, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
-#define FLAG(f, d, ...)            {.key = #f, .type = OPTION_FLAG, .offset = FIELD(f, int), .fallback = d, .help = __VA_ARGS__}
-#define INTEGER(f, d, lo, hi, ...) {.key = #f, .type = OPTION_INTEGER, .offset = FIELD(f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define SIZE(f, d, lo, hi, ...)    {.key = "model." #f, .type = OPTION_INTEGER, .offset = FIELD(model.shape.f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define SHAPE_REAL(f, d, lo, hi, ...) {.key = "model." #f, .type = OPTION_REAL, .offset = FIELD(model.shape.f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define REAL(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define CHOICE_AT(k, f, d, w, ...) {.key = k, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
+#define FLAG_AT(k, f, d, ...)      {.key = k, .type = OPTION_FLAG, .offset = FIELD(f, int), .fallback = d, .help = __VA_ARGS__}
+#define INTEGER_AT(k, f, d, lo, hi, ...) {.key = k, .type = OPTION_INTEGER, .offset = FIELD(f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define REAL_AT(k, f, d, lo, hi, ...) {.key = k, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define CHOICE(f, ...)             CHOICE_AT(#f, f, __VA_ARGS__)
+#define FLAG(f, ...)               FLAG_AT(#f, f, __VA_ARGS__)
+#define INTEGER(f, ...)            INTEGER_AT(#f, f, __VA_ARGS__)
+#define REAL(f, ...)               REAL_AT(#f, f, __VA_ARGS__)
+#define SIZE(f, ...)               INTEGER_AT("model." #f, model.shape.f, __VA_ARGS__)
+#define SHAPE_REAL(f, ...)         REAL_AT("model." #f, model.shape.f, __VA_ARGS__)
 #define LIST(f, d, lo, ...)        {.key = #f, .type = OPTION_LIST, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
 #define SOURCES(f, d, lo, ...)     {.key = #f, .type = OPTION_SOURCES, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
 #define REQUIRED   .need = NEED_ALWAYS
@@ -109,17 +113,17 @@ const Option OPTIONS[] = {
     SIZE(n_embd, NULL, 1, DIM, "width of the model: channels of a token", .need = NEED_MODEL, FIXED, .example = "768"),
     SIZE(n_positions, NULL, 1, DIM, "positions that the model knows: its longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
     SIZE(vocab_size, NULL, 1, DIM, "entries of the vocabulary: token ids run from 0 to vocab_size - 1", .need = NEED_MODEL, FIXED, .example = "50257"),
-    {.key = "model.arch", .type = OPTION_CHOICE, .offset = FIELD(model.shape.arch, int), .fallback = "\"gpt2\"", .words = ARCH_WORDS,
-     .help = "kind of model: gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of "
-             "each head of q and k; qwen3-moe: qwen3 with experts (moe.*). The keys from n_kv_head to rope_original_positions apply "
-             "to llama, qwen3 and qwen3-moe only", FIXED},
+    CHOICE_AT("model.arch", model.shape.arch, "\"gpt2\"", ARCH_WORDS,
+              "kind of model: gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of "
+              "each head of q and k; qwen3-moe: qwen3 with experts (moe.*). The keys from n_kv_head to rope_original_positions apply "
+              "to llama, qwen3 and qwen3-moe only", FIXED),
     SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values that the n_head query heads share; must divide n_head; 0 = n_head", FIXED),
     SIZE(head_dim, "0", 0, DIM, "channels of an attention head; 0 = n_embd / n_head", FIXED),
     SIZE(n_inner, "0", 0, DIM,
          "width of the MLP: llama and qwen3 need it; 0 = 4 x n_embd, for gpt2; qwen3-moe has moe.n_inner in its place", FIXED),
-    {.key = "model.tie_embeddings", .type = OPTION_FLAG, .offset = FIELD(model.shape.tie_embeddings, int), .fallback = "true",
-     .help = "true: the output head uses the weights of the embedding; false: it has its own; if the key is not given, llama, qwen3 "
-             "and qwen3-moe have false", FIXED},
+    FLAG_AT("model.tie_embeddings", model.shape.tie_embeddings, "true",
+            "true: the output head uses the weights of the embedding; false: it has its own; if the key is not given, llama, qwen3 "
+            "and qwen3-moe have false", FIXED),
     SHAPE_REAL(norm_eps, "1e-5", 1e-30, 1,
          "number that RMSNorm adds to the mean square under the root; if the key is not given, qwen3 and qwen3-moe have 1e-6", FIXED),
     SHAPE_REAL(rope_theta, "10000", 1, BIG, "base of the wavelengths of rotary positions", FIXED),
@@ -145,22 +149,22 @@ const Option OPTIONS[] = {
     REAL(init.std, "0.02", 1e-30, 1,
          "standard deviation of first weights; projections into the residual stream have init.std / sqrt(2 n_layer)", FIXED),
 
-    {.key = "moe.experts", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_experts, int64_t), .fallback = "0", .min = 0,
-     .max = 4096, .help = "experts of each block of qwen3-moe, which needs moe.experts, moe.top_k and moe.n_inner; 0 for other "
-             "kinds of model", FIXED},
-    {.key = "moe.top_k", .type = OPTION_INTEGER, .offset = FIELD(model.shape.top_k, int64_t), .fallback = "0", .min = 0, .max = 4096,
-     .help = "experts that compute each token of qwen3-moe; 0 for other kinds of model", FIXED},
-    {.key = "moe.n_inner", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_expert_inner, int64_t), .fallback = "0", .min = 0,
-     .max = DIM, .help = "width of the MLP of one expert of qwen3-moe; 0 for other kinds of model", FIXED},
-    {.key = "moe.norm_top_k", .type = OPTION_FLAG, .offset = FIELD(model.shape.norm_top_k, int), .fallback = "true",
-     .help = "true: the weights of the experts of a token are divided by their sum", FIXED},
-    {.key = "moe.balance", .type = OPTION_CHOICE, .offset = FIELD(model.shape.balance, int), .fallback = "\"switch\"",
-     .words = BALANCE_WORDS, .help = "how experts come to equal shares of the tokens: switch: by an extra loss; bias: by a number "
-             "for each expert, which moves after each step and is added when experts are chosen (a tensor that Hugging Face's class "
-             "does not have); none: not at all", FIXED},
-    {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3",
-     .min = 0, .max = BIG, .help = "with moe.balance=switch the factor of the extra loss; with moe.balance=bias how far an expert's "
-             "bias moves in a step", FIXED},
+    INTEGER_AT("moe.experts", model.shape.n_experts, "0", 0, 4096,
+               "experts of each block of qwen3-moe, which needs moe.experts, moe.top_k and moe.n_inner; 0 for other kinds of model",
+               FIXED),
+    INTEGER_AT("moe.top_k", model.shape.top_k, "0", 0, 4096,
+               "experts that compute each token of qwen3-moe; 0 for other kinds of model", FIXED),
+    INTEGER_AT("moe.n_inner", model.shape.n_expert_inner, "0", 0, DIM,
+               "width of the MLP of one expert of qwen3-moe; 0 for other kinds of model", FIXED),
+    FLAG_AT("moe.norm_top_k", model.shape.norm_top_k, "true",
+            "true: the weights of the experts of a token are divided by their sum", FIXED),
+    CHOICE_AT("moe.balance", model.shape.balance, "\"switch\"", BALANCE_WORDS,
+              "how experts come to equal shares of the tokens: switch: by an extra loss; bias: by a number for each expert, which "
+              "moves after each step and is added when experts are chosen (a tensor that Hugging Face's class does not have); none: "
+              "not at all", FIXED),
+    REAL_AT("moe.balance_rate", model.shape.balance_rate, "1e-3", 0, BIG,
+            "with moe.balance=switch the factor of the extra loss; with moe.balance=bias how far an expert's bias moves in a step",
+            FIXED),
     REAL(moe.capacity, "2.0", 1e-3, 4096,
          "with parallel.expert: rows for which a rank has memory, as a multiple of the even share; further rows take further "
          "rounds, which backward computes again"),

@@ -61,26 +61,19 @@ static const Key LINK_KEYS[] = {{"ranks", offsetof(Link, ranks), KEY_WHOLE, 1, 0
                                 {"bytes_per_s", offsetof(Link, bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
                                 {"latency_s", offsetof(Link, latency_s), KEY_NUMBER, 1, 0, 1, 0}};
 
-/* Returns 1 if the path is an object or a list that has keys. */
-static int is_section(const char *path) {
-    if (strcmp(path, "links") == 0) return 1;
-    for (int i = 0; i < KEY_COUNT; i++)
-        if (strncmp(KEYS[i].path, path, strlen(path)) == 0 && KEYS[i].path[strlen(path)] == '.') return 1;
-    return 0;
-}
-static int is_link_key(const char *path) {
-    const char *key = strstr(path, "].");
-    if (strncmp(path, "links[", 6) != 0) return 0;
-    if (!key) return 1;
-    for (int i = 0; i < 3; i++)
-        if (strcmp(key + 2, LINK_KEYS[i].path) == 0) return 1;
-    return 0;
-}
+/* Returns 1 if the path is a key, or an object or a list that has keys. */
 static int is_key(const char *path) {
-    for (int i = 0; i < KEY_COUNT; i++)
-        if (strcmp(KEYS[i].path, path) == 0) return 1;
-    const char *last = strrchr(path, '.');
-    return is_section(path) || is_link_key(path) || strcmp(last ? last + 1 : path, "$comment") == 0;
+    const char *last = strrchr(path, '.'), *of_link = strstr(path, "].");
+    size_t      length = strlen(path);
+    if (strcmp(last ? last + 1 : path, "$comment") == 0 || strcmp(path, "links") == 0) return 1;
+    if (strncmp(path, "links[", 6) == 0 && !of_link) return 1;
+    for (int i = 0; i < 3 && strncmp(path, "links[", 6) == 0; i++)
+        if (strcmp(of_link + 2, LINK_KEYS[i].path) == 0) return 1;
+    for (int i = 0; i < KEY_COUNT; i++) {
+        char next = KEYS[i].path[strnlen(KEYS[i].path, length)];
+        if (strncmp(KEYS[i].path, path, length) == 0 && (next == '.' || next == '\0')) return 1;
+    }
+    return 0;
 }
 
 /* --- reading a file ----------------------------------------------------------------------------------------------- */

@@ -92,12 +92,10 @@ static int is_by_heads(const LedgerEntry *e) {
 enum { TABLE_ROWS = sizeof TABLE / sizeof *TABLE };
 _Static_assert(sizeof TABLE <= sizeof ((KernelRates *)0)->row, "KernelRates has room for all");
 
-const char *kernel_family_name(KernelFamily family) {
-    static const char *const names[FAMILIES] = {"products", "attention", "norms", "pointwise", "bias gradients",
-                                                "classifier", "embedding", "gradient norm, optimizer", "others"};
-    return names[family];
-}
-int kernel_rate_is_flops(const KernelRate *rate) {
+static const char *const FAMILY_NAMES[FAMILIES] = {"products", "attention", "norms", "pointwise", "bias gradients",
+                                                   "classifier", "embedding", "gradient norm, optimizer", "others"};
+
+static int is_in_flops(const KernelRate *rate) {
     return rate->family == FAMILY_PRODUCT || rate->family == FAMILY_ATTENTION;
 }
 
@@ -115,7 +113,7 @@ double kernel_rate_now(const KernelRate *rate, const LedgerEntry *e) {
     int i = place_in_wgmma(rate, e);
     return i < 0 ? rate->rate : WGMMA[i].rate;
 }
-const char *kernel_rate_source(const KernelRate *rate, const LedgerEntry *e) {
+static const char *source_of(const KernelRate *rate, const LedgerEntry *e) {
     int i = place_in_wgmma(rate, e);
     return i < 0 ? rate->source : WGMMA[i].source;
 }
@@ -148,7 +146,7 @@ static void take_kernel(PlanFile *r, KernelRates *rates, const cJSON *node) {
         KernelRate *row = &rates->row[i];
         names[count++] = row->op;
         if (strcmp(row->op, node->string) != 0) continue;
-        int is_flops = kernel_rate_is_flops(row);
+        int is_flops = is_in_flops(row);
         if (take_number(r, key, node, is_flops ? 1e9 : 1e6, is_flops ? 1e17 : 1e15, &row->rate))
             row->is_measured = 1, row->source = rates->source;
         return;
@@ -187,7 +185,7 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file) {
              cluster->gpu);
     memcpy(rates.row, TABLE, sizeof TABLE);
     for (int i = 0; i < rates.rows; i++)
-        if (!kernel_rate_is_flops(&rates.row[i])) rates.row[i].rate *= of_h100, rates.row[i].limit *= of_h100;
+        if (!is_in_flops(&rates.row[i])) rates.row[i].rate *= of_h100, rates.row[i].limit *= of_h100;
     rates.bytes_per_s = MEMORY * of_h100;
     if (file) take_file(&rates, file);
     return rates;
@@ -196,7 +194,7 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file) {
 /* --- times -------------------------------------------------------------------------------------------------------- */
 
 static double seconds_at(const LedgerEntry *e, const KernelRate *rate, double r, double bytes_per_s) {
-    if (!kernel_rate_is_flops(rate)) return e->bytes / r;
+    if (!is_in_flops(rate)) return e->bytes / r;
     return fmax(e->flops / r, e->bytes / bytes_per_s);
 }
 
@@ -273,7 +271,7 @@ static void print_kernels(const StepTimes *t) {
             add_kernel(&all, &t->kernel[i]);
             measured &= t->kernel[i].rate->is_measured;
         }
-        if (all.calls) print_row(measured ? "measured" : "estimate", kernel_family_name((KernelFamily)f), "", all);
+        if (all.calls) print_row(measured ? "measured" : "estimate", FAMILY_NAMES[f], "", all);
     }
     print_row("estimate", "gaps, the host's turn", "", gaps);
     print_row("estimate", "sum", "", (Sum){0, t->launches, t->seconds, t->limit_s});
@@ -322,13 +320,13 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
         cJSON            *one = cJSON_CreateObject();
         cJSON_AddStringToObject(one, "operation", k->entry->op);
         cJSON_AddStringToObject(one, "sizes", sizes_text(k->entry).text);
-        cJSON_AddStringToObject(one, "family", kernel_family_name(k->rate->family));
+        cJSON_AddStringToObject(one, "family", FAMILY_NAMES[k->rate->family]);
         cJSON_AddNumberToObject(one, "calls", (double)k->entry->count);
         cJSON_AddNumberToObject(one, "launches", (double)k->launches);
         cJSON_AddItemToObject(one, "ms", number_json(k->seconds * 1e3));
         cJSON_AddItemToObject(one, "limit_ms", number_json(k->limit_s * 1e3));
         cJSON_AddBoolToObject(one, "measured", k->rate->is_measured);
-        cJSON_AddStringToObject(one, "source", kernel_rate_source(k->rate, k->entry));
+        cJSON_AddStringToObject(one, "source", source_of(k->rate, k->entry));
         cJSON_AddItemToArray(list, one);
     }
     cJSON_AddNumberToObject(object, "launches", (double)t->launches);

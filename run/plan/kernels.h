@@ -46,12 +46,9 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file);
 /* Returns the row with the longest name that the operation's name begins with: "matmul" also fits "matmul, gelu". If no
  * row fits, returns the row of all other operations. */
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op);
-int               kernel_rate_is_flops(const KernelRate *rate);
-/* Returns `rate` for this entry; kernel_rate_source returns its source. Attention with 64 or 128 channels a head has
- * kernels on wgmma, with rates of their own. */
+/* Returns `rate` for this entry. Attention with 64 or 128 channels a head has kernels on wgmma, with rates of their
+ * own. */
 double            kernel_rate_now(const KernelRate *rate, const LedgerEntry *e);
-const char       *kernel_rate_source(const KernelRate *rate, const LedgerEntry *e);
-const char       *kernel_family_name(KernelFamily family);
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 

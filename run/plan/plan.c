@@ -221,6 +221,12 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->follower_bytes > 0) print_row(out, p->follower_bytes, "each other server, where it runs: at most");
 }
 
+char *plan_sharers(int datas, int ranks, char out[64]) {
+    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+    else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
+    return out;
+}
+
 /* The bytes of a block have, for each row: the row and its output, gate and up, swiglu and its gradient, a weight and
  * its gradient. */
 char *plan_experts(const Config *c, DType act, char out[240]) {

@@ -79,11 +79,6 @@ char *plan_experts(const Config *config, DType act, char out[240]);
  * free it with free(). */
 char *plan_memory_advice(const Config *config, const Plan *plan);
 
-/* Prints the output of the verb: bytes by category per rank, tokens, steps, FLOPs, and an estimated time from a 0.1 s
- * probe of matrix products. matmul_flops: of all ranks together, 0 if not measured. memory_bytes: of a rank's device,
- * to print the largest micro-batch; 0 if not wanted. */
-void plan_print(const Config *config, const Plan *plan, double matmul_flops, size_t memory_bytes);
-
 /* --- lines about data and disk ------------------------------------------------------------------------------------ */
 
 /* Missing data are not a fault, because a plan can come before the data. */

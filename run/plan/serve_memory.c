@@ -62,9 +62,9 @@ static void check_memory(const Config *c, int part) {
     ServeBytes b = serve_bytes(c, part);
     void      *all = malloc(b.all);
     if (!all)
-        fail(EXIT_MEMORY, "a server of %s takes %s of memory, and this machine does not give it: %s for weights, %s for "
-             "the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld), %s "
-             "for moments", part > 0 ? "a part of this model" : "this model", plan_bytes_text((double)b.all).text,
+        fail(EXIT_MEMORY, "a server of %s takes %s of memory, and this machine does not give it: %s for weights, %s "
+             "for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld), "
+             "%s for moments", part > 0 ? "a part of this model" : "this model", plan_bytes_text((double)b.all).text,
              plan_bytes_text((double)b.weights).text, plan_bytes_text((double)b.copy).text,
              plan_bytes_text((double)b.changes).text, plan_bytes_text((double)b.deltas).text,
              (long long)c->outer.least_islands, plan_bytes_text((double)b.moments).text);

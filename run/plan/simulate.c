@@ -391,23 +391,11 @@ static double matmul_flops(const Config *c, DType act, const Cluster *cluster) {
     return cluster_flops(cluster, act, c->precision == PRECISION_TF32);
 }
 
-/* Sums over a step. compute_s and exposed_s are means over the stages; sent is of the first stage. */
-typedef struct { double step_s, compute_s, exposed_s[AXES], sent[AXES]; size_t scratch_bytes; } Totals;
-
-static Totals total(const Replay *r, double step_s) {
-    Totals t = {.step_s = step_s};
-    for (int p = 0; p < r->stages; p++) {
-        t.compute_s += r->stage[p].compute_s / r->stages;
-        for (int a = 0; a < AXES; a++) t.exposed_s[a] += r->stage[p].exposed_s[a] / r->stages;
-        if (r->stage[p].history->scratch_bytes > t.scratch_bytes) t.scratch_bytes = r->stage[p].history->scratch_bytes;
-    }
-    memcpy(t.sent, r->stage[0].sent, sizeof t.sent);
-    return t;
-}
-
 static int rank_of_stage(Mesh mesh, int p) { return mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = p}); }
 
-static Totals replay(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
+/* Replays a step. Sets its times, bytes sent and scratch memory. compute_s and exposed_s are means over the stages;
+ * sent is of the first stage. */
+static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
     Mesh      mesh = config_mesh(c, ranks);
     int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
     Durations d = durations_of(cluster, mesh, (int)c->parallel.expert, act, matmul_flops(c, act, cluster));
@@ -446,7 +434,13 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
         }
     }
     double numbers_s = cluster_collective_seconds(cluster, d.all, 0.0, 2); /* the one reduction of scalars */
-    Totals t = total(&r, meet[1] - meet[0] + numbers_s);
+    Simulated t = {.step_s = meet[1] - meet[0] + numbers_s};
+    memcpy(t.sent, r.stage[0].sent, sizeof t.sent);
+    for (int p = 0; p < P; p++) {
+        t.compute_s += r.stage[p].compute_s / P;
+        for (int a = 0; a < AXES; a++) t.exposed_s[a] += r.stage[p].exposed_s[a] / P;
+        if (r.stage[p].history->scratch_bytes > t.memory.scratch) t.memory.scratch = r.stage[p].history->scratch_bytes;
+    }
     t.exposed_s[AXIS_SHARD] += numbers_s;
     for (int p = 0; p < P; p++) {
         work_list_free(&r.stage[p].list);
@@ -470,15 +464,14 @@ static double onward(double a, double b, int64_t between, int64_t more) {
 
 /* Replays a step. A long step repeats itself between its first and last micro-batches, so it is extrapolated from two
  * shorter ones. */
-static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
+static Simulated replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
     int64_t P = c->parallel.pipeline, few = 3 * P, more = 4 * P;
     if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more)
         return replay(c, act, ranks, cluster, micro_batches);
-    Totals a = replay(c, act, ranks, cluster, few), b = replay(c, act, ranks, cluster, more);
-    int64_t between = more - few, rest = micro_batches - more;
-    Totals  t = {.step_s = onward(a.step_s, b.step_s, between, rest),
-                 .compute_s = onward(a.compute_s, b.compute_s, between, rest),
-                 .scratch_bytes = b.scratch_bytes};
+    Simulated a = replay(c, act, ranks, cluster, few), b = replay(c, act, ranks, cluster, more), t = b;
+    int64_t   between = more - few, rest = micro_batches - more;
+    t.step_s = onward(a.step_s, b.step_s, between, rest);
+    t.compute_s = onward(a.compute_s, b.compute_s, between, rest);
     for (int i = 0; i < AXES; i++) {
         t.exposed_s[i] = onward(a.exposed_s[i], b.exposed_s[i], between, rest);
         t.sent[i] = onward(a.sent[i], b.sent[i], between, rest);
@@ -488,9 +481,10 @@ static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *
 
 Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster) {
     Simulated out = simulate_memory(c, act, ranks, cluster);
-    Totals    t = replay_long(c, act, ranks, cluster, out.micro_batches);
+    Simulated t = replay_long(c, act, ranks, cluster, out.micro_batches);
     double    tokens = (double)c->batch.global_tokens;
-    if (cluster->processors == 0) out.memory.scratch = t.scratch_bytes, out.memory_bytes += (double)t.scratch_bytes;
+    if (cluster->processors == 0)
+        out.memory.scratch = t.memory.scratch, out.memory_bytes += (double)t.memory.scratch;
     out.step_s = t.step_s, out.compute_s = t.compute_s;
     memcpy(out.exposed_s, t.exposed_s, sizeof out.exposed_s);
     memcpy(out.sent, t.sent, sizeof out.sent);

@@ -109,13 +109,9 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
                (long long)plan_largest_micro_batch(c, p, memory_bytes));
 }
 
-char *plan_sharers(int datas, int ranks, char out[64]) {
-    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
-    else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
-    return out;
-}
-
-void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
+/* matmul_flops: of all ranks together, 0 if not measured. memory_bytes: of a rank's device, to print the largest
+ * micro-batch; 0 if not wanted. */
+static void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
     int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
     print_plain(stdout, "plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
