@@ -208,7 +208,7 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
     const struct { const char *key, *what; int64_t value; } of[] = {
         {"moe.experts", "experts of a block", s.n_experts}, {"moe.top_k", "experts of a token", s.top_k},
         {"moe.n_inner", "width of an expert's MLP", s.n_expert_inner}};
-    int64_t expert = load->config->parallel.expert, tensor = load->config->parallel.tensor, below = expert;
+    int64_t expert = load->config->parallel.expert, below = expert;
     for (int i = 0; i < 3; i++)
         if (!of[i].value)
             REFUSE_KEY(load, of[i].key, "missing key \"%s\": %s, which model.arch = \"qwen3-moe\" needs", of[i].key,
@@ -227,10 +227,6 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
     if (s.mup_base_n_embd)
         REFUSE_KEY(load, "model.mup_base_n_embd", "model.mup_base_n_embd = %" PRId64 ": muP's factors are those of a "
                    "width, and experts have two (model.arch = \"qwen3-moe\"); leave it out", s.mup_base_n_embd);
-    if (tensor > 1)
-        REFUSE_KEY(load, "parallel.tensor", "parallel.tensor = %" PRId64 ": no matrix of an expert is divided "
-                   "(model.arch = \"qwen3-moe\"); parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, "
-                   "parallel.expert the experts", tensor);
     while (s.n_experts % below) below--;
     if (s.n_experts % expert)
         REFUSE_KEY(load, "parallel.expert", "parallel.expert = %" PRId64 " must divide moe.experts = %" PRId64
@@ -578,6 +574,9 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         {"optimizer.name", "outer.send", is_muon && has_server && gradients, "optimizer.name = \"muon\" with outer.send = "
          "\"gradients\": a server updates with AdamW alone: outer.send = \"deltas\", or optimizer.name = \"adamw\"", 0, 1},
         /* experts */
+        {"parallel.tensor", "model.arch", has_experts && c->parallel.tensor > 1, "parallel.tensor = %" PRId64 ": no matrix of an "
+         "expert is divided (model.arch = \"qwen3-moe\"); parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, "
+         "parallel.expert the experts", c->parallel.tensor, 1},
         {"parallel.zero_stage", NULL, is_expert && c->parallel.zero_stage == 0, "parallel.zero_stage = 0 with "
          "parallel.expert = %" PRId64 ": no rank has all experts to update; parallel.zero_stage = 1", c->parallel.expert, 0},
         {"parallel.expert", "outer.server", is_expert && has_server, "parallel.expert = %" PRId64 " with outer.server: an "

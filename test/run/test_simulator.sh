@@ -28,6 +28,8 @@ expect "a search lists ten grids, the quickest first" [ "$(grep -cE '^simulated 
 expect "and says why the next are slower" [ "$(grep -cE '\+[0-9.]+ m?s (compute|bubble|tensor|context|shard|replica)' <<< "$search")" -eq 9 ]
 held=$(plan ranks=32 cluster=dgx-h100 search=true $small 'parallel={"tensor":4}')
 expect "what a section of the command line says is held" [ "$(grep -cE '^simulated +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ ' <<< "$held")" -eq 10 -a "$(grep -cE '^simulated +4 +[0-9]+ +[0-9]+ ' <<< "$held")" -eq 10 ]
+experts="model.preset=qwen3-moe-small batch.micro_batch=1 batch.seq_len=1024 batch.global_tokens=65536"
+expect "a search of a model with experts leaves out tensor ranks, which divide none" [ "$(plan ranks=8 cluster=dgx-h100 search=true $experts | grep -cE '^simulated +1 +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ ')" -eq 10 ]
 expect "a GPU's precision is planned on any build" diff <(plan ranks=32 cluster=dgx-h100 $small precision=fp16 | sed 1d) <(plan ranks=32 cluster=dgx-h100 $small precision=bf16 | sed 1d)
 expect "a key of former versions with its default says nothing" diff <(plan ranks=32 cluster=dgx-h100 $small zero_bubble=false) <(plan ranks=32 cluster=dgx-h100 $small)
 fit="fit=true parallel.tensor=4 parallel.pipeline=2 model.n_layer=2 model.n_embd=192 batch.global_tokens=$((2048 * 12)) batch.micro_batch=1"
