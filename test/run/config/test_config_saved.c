@@ -15,6 +15,13 @@ static void test_presets(void **state) {
     };
     static const char sizeless[] = "{\"run\": {\"steps\": 1}, \"model\": {}, \"data\": {\"train\": \"x\"},"
                                    " \"batch\": {\"global_tokens\": 8, \"micro_batch\": 1, \"seq_len\": 8}}";
+    for (int i = 1; PRESET_NAMES[i]; i++) { /* every file of configs/presets is a part of a config */
+        Config c;
+        char   override[64];
+        snprintf(override, sizeof override, "model.preset=%s", PRESET_NAMES[i]);
+        load_good(sizeless, override, 0, &c);
+        assert_string_equal(c.model.preset, PRESET_NAMES[i]);
+    }
     for (size_t i = 0; i < COUNT(want); i++) {
         Config  c;
         char    override[64];
