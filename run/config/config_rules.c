@@ -531,10 +531,10 @@ typedef struct {
     int         is_of_grid; /* a change of parallel.* or memory.* can make it (config_check_changed) */
 } Pair;
 
-#define ORDER_ROW(axis, cure)                                                                                     \
-    {"parallel." #axis, "parallel.deterministic", c->parallel.deterministic && c->parallel.axis > 1,                    \
-     "parallel.deterministic = true adds gradients in one order, with parallel." #axis " = %" PRId64 " it cannot: " cure, \
-     c->parallel.axis, 1}
+#define ORDER_ROW(axis, cure)                                                                                          \
+    {"parallel." #axis, "parallel.deterministic", c->parallel.deterministic && c->parallel.axis > 1,                   \
+     "parallel.deterministic = true adds gradients in one order, with parallel." #axis " = %" PRId64                    \
+     " it cannot: " cure, c->parallel.axis, 1}
 #define EQUALLY "its ranks exchange in every micro-batch, and need equally many: "
 #define GRADIENTS " with outer.send = \"gradients\", which has one of every step: "
 #define FRAGMENTS " with outer.stream, whose fragments take turns in a round: "
@@ -587,7 +587,7 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         {"moe.balance", "outer.send", has_experts && has_server && gradients && balance == BALANCE_BIAS, "moe.balance = \"bias\": "
          "with outer.send = \"gradients\" no island sees all assignments; moe.balance = \"switch\" or \"none\", or outer.send = "
          "\"deltas\"", 0, 0},
-        /* what this build has not */
+        /* settings that this build lacks */
         {"precision", NULL, on_cpu && c->precision == PRECISION_TF32,
          "precision \"tf32\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\"", 0, 0},
         {"precision", NULL, on_cpu && c->precision == PRECISION_FP16,

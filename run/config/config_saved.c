@@ -119,7 +119,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         }
         cJSON_Delete(usual);
     }
-    /* weights and stages; checkpoint_refuse.c compares the files */
+    /* weights and stages; run/checkpoint compares the files */
     int is_free = is_allowed(&now->run.allow_change, option_find("data.train"));
     if (!is_free && config_compare_blends(here, saved, say_blends, &said)) add_key(changed, "data.train");
     cJSON_Delete(here);

@@ -6,7 +6,6 @@
 
 #include "core/json_text.h"
 #include "run/config/config.h"
-#include "run/config/options.h"
 
 typedef enum {
     OPTION_IGNORED, /* any string, which is not stored                       */

@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 #include <dirent.h>
-#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -68,17 +68,13 @@ static const KernelRate TABLE[] = {
     {"device_zero", FAMILY_OPTIMIZER, 1, 2.8e12, 3.0e12, 0, "est: cudaMemset"},
     {NULL, FAMILY_OTHER, 1, 2.4e12, 3.0e12, 0, "est: no rate of its own: 80 % of memory's"},
 };
-/* Rates of attention on wgmma, used if this program's sources have those kernels. */
-#if __has_include("layers/attention_hopper.h")
-enum { HAS_WGMMA_ATTENTION = 1 };
-#else
-enum { HAS_WGMMA_ATTENTION = 0 };
-#endif
-static const struct { const char *op; double rate; const char *source; } WGMMA[] = {
-    {"attention_forward", 265e12, "est: FlashAttention-3, of the same instructions: 265 causal at T = 1024, D = 64"},
-    {"attention_backward", 230e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; here 7 products for 5"},
-    {"attention_backward", 300e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; less 17 %: diagonal, last wave"}};
-enum { WGMMA_ROWS = sizeof WGMMA / sizeof *WGMMA, BY_HEADS = WGMMA_ROWS - 1 };
+/* Rates of attention on wgmma, for heads of 64 or 128 channels. */
+enum { WGMMA_FORWARD, WGMMA_BACKWARD, WGMMA_BY_HEADS };
+static const struct { double rate; const char *source; } WGMMA[] = {
+    [WGMMA_FORWARD] = {265e12, "est: FlashAttention-3, of the same instructions: 265 causal at T = 1024, D = 64"},
+    [WGMMA_BACKWARD] = {230e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; here 7 products for 5"},
+    [WGMMA_BY_HEADS] = {300e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; less 17 %: diagonal, last "
+                                "wave"}};
 
 /* Returns 1 if attention's backward computes five products: the condition of attention_by_heads on an H100
  * (layers/attention_hopper_heads.cu). The byte count is the only sign that heads do not share keys: qkv, dqkv and dy
@@ -101,12 +97,10 @@ static int is_in_flops(const KernelRate *rate) {
 
 /* Returns the row of WGMMA for the entry, or -1 if its kernels are the portable ones or its rate is measured. */
 static int place_in_wgmma(const KernelRate *rate, const LedgerEntry *e) {
-    int is_wide = e->dim[3] == 64 || e->dim[3] == 128;
-    if (!HAS_WGMMA_ATTENTION || !is_wide || !rate->op || rate->is_measured) return -1;
-    if (strcmp(rate->op, WGMMA[BY_HEADS].op) == 0 && is_by_heads(e)) return BY_HEADS;
-    for (int i = 0; i < BY_HEADS; i++)
-        if (strcmp(WGMMA[i].op, rate->op) == 0) return i;
-    return -1;
+    if ((e->dim[3] != 64 && e->dim[3] != 128) || !rate->op || rate->is_measured) return -1;
+    if (strcmp(rate->op, "attention_forward") == 0) return WGMMA_FORWARD;
+    if (strcmp(rate->op, "attention_backward") != 0) return -1;
+    return is_by_heads(e) ? WGMMA_BY_HEADS : WGMMA_BACKWARD;
 }
 
 double kernel_rate_now(const KernelRate *rate, const LedgerEntry *e) {

@@ -8,8 +8,6 @@
 #ifndef TRAIN_GPT_RUN_PLAN_KERNELS_H
 #define TRAIN_GPT_RUN_PLAN_KERNELS_H
 
-#include <stdio.h>
-
 #include "run/plan/cluster.h"
 #include "run/plan/plan.h"
 

@@ -97,7 +97,7 @@ void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk whe
 
 /* The bytes are computed from the tables that a server allocates from. `serve` allocates them; `plan` counts them. */
 
-/* x and its states (run/outer/server_weights.h). The server that leads has the whole model in an optimizer of one rank
+/* x and its states, as run/outer has them. The server that leads has the whole model in an optimizer of one rank
  * in host memory. Another server has its part in one block of memory. */
 typedef struct {
     Arena     params, grads, state, sums;
@@ -116,8 +116,8 @@ void         serve_weights_destroy(ServeWeights *w);
 typedef struct {
     size_t weights;      /* the weights, and what an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    size_t changes;      /* outer.compress: the change of a round and what rounding lost (round_change.h); wait=none:
-                          * what each of outer.least_islands islands holds (held_weights.h) */
+    size_t changes;      /* outer.compress: the change of a round and what rounding lost; wait=none: what each of
+                          * outer.least_islands islands holds */
     size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
     size_t moments;      /* outer.moments=peer: the moments of one island, on their way to others */
     size_t all;          /* sum of the bytes above */

@@ -11,7 +11,6 @@
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/log/progress.h"
-#include "run/plan/plan.h"
 
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};

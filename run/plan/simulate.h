@@ -14,7 +14,6 @@
 #ifndef TRAIN_GPT_RUN_PLAN_SIMULATE_H
 #define TRAIN_GPT_RUN_PLAN_SIMULATE_H
 
-#include "model/model.h"
 #include "run/plan/cluster.h"
 #include "run/plan/plan.h"
 
