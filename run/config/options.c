@@ -387,7 +387,8 @@ const char *option_default_text(const Option *o) {
 
 struct ConfigKept { ConfigKept *next; };
 
-void *config_keep_bytes(Config *config, size_t bytes) {
+/* Returns zeroed memory that lives as long as the config. */
+static void *keep_bytes(Config *config, size_t bytes) {
     ConfigKept *block = xcalloc(1, sizeof *block + bytes, "reading the config");
     block->next = config->kept;
     config->kept = block;
@@ -396,7 +397,7 @@ void *config_keep_bytes(Config *config, size_t bytes) {
 
 const char *config_keep(Config *config, const char *text) {
     size_t bytes = strlen(text) + 1;
-    return memcpy(config_keep_bytes(config, bytes), text, bytes);
+    return memcpy(keep_bytes(config, bytes), text, bytes);
 }
 
 void config_free(Config *config) {
@@ -437,7 +438,7 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
         snprintf(fault, capacity, "%s must name at least one", o->key);
         return 0;
     }
-    *list = (StringList){count, count ? config_keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
+    *list = (StringList){count, count ? keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
     const cJSON *item = cJSON_IsArray(value) ? value->child : value;
     Option       one = *o;
     char         key[128], got[SHOWN_BYTES];
@@ -489,7 +490,7 @@ static int refuse_unknown(const Entry *e, const cJSON *entry) {
         for (int i = 0; i < 4; i++) is_known |= !strcmp(member->string, KNOWN[i]);
         if (!is_known)
             return refuse_entry(e, " has the unknown key %s: a source takes path, weight, until_tokens",
-                          json_quote_short(quoted, sizeof quoted, member->string));
+                                json_quote_short(quoted, sizeof quoted, member->string));
     }
     return 1;
 }
@@ -499,7 +500,7 @@ static int read_entry(const Entry *e, Config *config, const cJSON *entry, double
     char shown[SHOWN_BYTES];
     if (!cJSON_IsObject(entry))
         return refuse_entry(e, " must be an object {\"path\", \"weight\"} as those before it, not %s",
-                      value_text(entry, shown));
+                            value_text(entry, shown));
     const cJSON *name = json_member(entry, "path"), *weight = json_member(entry, "weight");
     const cJSON *until = json_member(entry, "until_tokens");
     double       w = number_value(weight), end = until ? number_value(until) : 0;
@@ -522,8 +523,8 @@ static int sources_set(const Option *o, Config *config, const cJSON *value, Stri
         snprintf(fault, capacity, "%s is a blend of %d entries; at most %d are allowed", o->key, count, BLEND_SHARES);
         return 0;
     }
-    const char **path = config_keep_bytes(config, sizeof *path * (size_t)count);
-    BlendShare  *share = config_keep_bytes(config, sizeof *share * (size_t)count);
+    const char **path = keep_bytes(config, sizeof *path * (size_t)count);
+    BlendShare  *share = keep_bytes(config, sizeof *share * (size_t)count);
     const cJSON *entry = value->child;
     for (int i = 0; i < count; i++, entry = entry->next) {
         Entry e = {.fault = fault, .capacity = capacity};
@@ -559,7 +560,7 @@ static int check_stage(const Entry *e, const StringList *list, int from, int to)
         for (int k = from; k < i; k++)
             if (!strcmp(list->item[k], list->item[i]))
                 return refuse_entry(e, " names %s in two entries%s: give it once, with the sum of its weights",
-                              json_quote_short(quoted, sizeof quoted, list->item[i]), stage);
+                                    json_quote_short(quoted, sizeof quoted, list->item[i]), stage);
     }
     if (fabs(sum - 1.0) <= SUM_SLACK) return 1;
     return refuse_entry(e, ": the weights%s sum to %.6g and must sum to 1: divide each by %.6g", stage, sum, sum);

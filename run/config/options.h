@@ -70,9 +70,8 @@ extern const char *const PRESET_NAMES[]; /* "" first, for none; ends with NULL *
 extern const char *const PRESET_TEXTS[]; /* the text of each file, in the same order */
 const char *preset_text(const char *name);        /* NULL if there is none */
 
-/* Return a copy of text, and zeroed memory, that live as long as the config. */
+/* Returns a copy of text that lives as long as the config. */
 const char *config_keep(Config *config, const char *text);
-void       *config_keep_bytes(Config *config, size_t bytes);
 
 /* Checks a blend: stages are in order, weights sum to 1, no source is twice in a stage, and there are at most
  * BLEND_SOURCES. Returns 1, or 0 with a sentence in fault. */
