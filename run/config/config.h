@@ -89,7 +89,7 @@ typedef struct {
         int         send, wait, compress, moments, stream; /* OuterSend, OuterWait, OuterCompress, OuterMoments, 0 or 1 */
         double      learning_rate, momentum, patience_seconds, linger_minutes;
     } outer;
-    struct { int recompute, offload; /* Recompute of model/block.h; index into OFFLOAD_WORDS */ } memory;
+    struct { int recompute, offload; /* Recompute of model/block.h; OptimizerMemory of model/optimizer.h */ } memory;
     struct { int64_t every, keep, keep_every; int keep_best; int64_t memory_every; const char *memory_dir; } checkpoint;
     struct { int64_t every, tokens; StringList tasks; int64_t tasks_every; } eval;
     struct {

@@ -22,37 +22,10 @@
 #define DIM   2147483647.0       /* limit of token ids and dimensions, which are 32-bit */
 #define BIG   1e30               /* largest real, finite as fp32 */
 
-static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3",
-                                              [ARCH_QWEN3_MOE] = "qwen3-moe", NULL};
-static const char *const BALANCE_WORDS[]   = {[BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch",
-                                              NULL};
-static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
-static const char *const NONFINITE_WORDS[] =
-    {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
-static const char *const SPIKE_WORDS[] =
-    {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", [ON_TROUBLE_WARN] = "warn", NULL};
-static const char *const OPTIMIZER_WORDS[] = {"adamw", "muon", NULL};
-static const char *const NEWTON_WORDS[]    = {[NEWTON_QUINTIC] = "quintic", [NEWTON_POLAR_EXPRESS] = "polar_express", NULL};
-static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
-                                              [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
-static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear", NULL};
-static const char *const WEIGHT_DECAY_WORDS[] = {[WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr",
-                                                 [WEIGHT_DECAY_LINEAR] = "linear", NULL};
-static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
-                                              [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", [PRECISION_FP8] = "fp8", NULL};
-static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
-                                              [PARALLEL_MPI] = "mpi", NULL};
-static const char *const OFFLOAD_WORDS[] = {[MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer", NULL};
-static const char *const RECOMPUTE_WORDS[] =
-    {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block", NULL};
-
-static const char *const SEND_WORDS[]     = {[SEND_DELTAS] = "deltas", [SEND_GRADIENTS] = "gradients", NULL};
-static const char *const WAIT_WORDS[]     = {[WAIT_ALL] = "all", [WAIT_NONE] = "none", NULL};
-static const char *const COMPRESS_WORDS[] = {[COMPRESS_NONE] = "none", [COMPRESS_BF16] = "bf16", [COMPRESS_INT8] = "int8", NULL};
-static const char *const MOMENTS_WORDS[]  = {[MOMENTS_OWN] = "own", [MOMENTS_PEER] = "peer", NULL};
-
 /* The offset of a field. The compiler refuses it if the field does not have the type of the row. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
+/* The words of a row, by the values of its enum. */
+#define WORDS(...)                 ((const char *const[]){__VA_ARGS__, NULL})
 /* KEY(field, default, allowed values, help and further members) */
 #define TEXT(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_TEXT, .offset = FIELD(f, const char *), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define WORD(f, d, w, ...)         {.key = #f, .type = OPTION_WORD, .offset = FIELD(f, const char *), .fallback = d, .words = w, .help = __VA_ARGS__}
@@ -81,15 +54,18 @@ const Option OPTIONS[] = {
     INTEGER(run.stop_step, "0", 0, EXACT,
             "step after which the run saves and stops, with exit code 75; the schedule stays that of run.steps; 0 = none"),
     INTEGER(run.seed, "1337", 0, EXACT, "seed of first weights, shuffle and sampling", FIXED),
-    CHOICE(run.resume, "\"auto\"", RESUME_WORDS,
+    CHOICE(run.resume, "\"auto\"", WORDS([RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must"),
            "auto: start from the newest complete checkpoint in run.dir, if there is one; never: refuse a folder that holds a run; "
            "must: refuse a folder without a checkpoint"),
     LIST(run.allow_change, "[]", 0, "keys or sections whose values may differ from the checkpoint's when a run resumes"),
     REAL(run.max_minutes, "0", 0, BIG, "minutes after which the run saves and stops, with exit code 75; 0 = no limit"),
-    CHOICE(run.on_nonfinite, "\"stop\"", NONFINITE_WORDS,
+    CHOICE(run.on_nonfinite, "\"stop\"",
+           WORDS([ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback"),
            "what to do when loss or gradient is not finite, and still is not when the step is computed again: stop: end with exit "
            "code 76; skip: leave the step out; rollback: return to the newest checkpoint and leave out the data since"),
-    CHOICE(run.on_spike, "\"warn\"", SPIKE_WORDS,
+    CHOICE(run.on_spike, "\"warn\"",
+           WORDS([ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback",
+                 [ON_TROUBLE_WARN] = "warn"),
            "what to do when the loss is far above the recent ones (run.spike_threshold), and still is when the step is computed "
            "again: warn: print a warning and train on; stop: end with exit code 76; skip: leave the step out; rollback: return to "
            "the newest checkpoint and leave out the data since"),
@@ -113,7 +89,9 @@ const Option OPTIONS[] = {
     SIZE(n_embd, NULL, 1, DIM, "width of the model: channels of a token", .need = NEED_MODEL, FIXED, .example = "768"),
     SIZE(n_positions, NULL, 1, DIM, "positions that the model knows: its longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
     SIZE(vocab_size, NULL, 1, DIM, "entries of the vocabulary: token ids run from 0 to vocab_size - 1", .need = NEED_MODEL, FIXED, .example = "50257"),
-    CHOICE_AT("model.arch", model.shape.arch, "\"gpt2\"", ARCH_WORDS,
+    CHOICE_AT("model.arch", model.shape.arch, "\"gpt2\"",
+              WORDS([ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3",
+                    [ARCH_QWEN3_MOE] = "qwen3-moe"),
               "kind of model: gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of "
               "each head of q and k; qwen3-moe: qwen3 with experts (moe.*). The keys from n_kv_head to rope_original_positions apply "
               "to llama, qwen3 and qwen3-moe only", FIXED),
@@ -158,7 +136,8 @@ const Option OPTIONS[] = {
                "width of the MLP of one expert of qwen3-moe; 0 for other kinds of model", FIXED),
     FLAG_AT("moe.norm_top_k", model.shape.norm_top_k, "true",
             "true: the weights of the experts of a token are divided by their sum", FIXED),
-    CHOICE_AT("moe.balance", model.shape.balance, "\"switch\"", BALANCE_WORDS,
+    CHOICE_AT("moe.balance", model.shape.balance, "\"switch\"",
+              WORDS([BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch"),
               "how experts come to equal shares of the tokens: switch: by an extra loss; bias: by a number for each expert, which "
               "moves after each step and is added when experts are chosen (a tensor that Hugging Face's class does not have); none: "
               "not at all", FIXED),
@@ -190,7 +169,7 @@ const Option OPTIONS[] = {
     INTEGER(batch.seq_len, NULL, 1, DIM, "tokens of a sequence, at most n_positions", .need = NEED_DERIVED, .example = "512",
             .shown = "model.n_positions", FIXED),
 
-    WORD(optimizer.name, "\"adamw\"", OPTIMIZER_WORDS,
+    WORD(optimizer.name, "\"adamw\"", WORDS("adamw", "muon"),
          "update rule: adamw; muon: Muon for the matrices of blocks, with learning rates like AdamW's, and AdamW for all other "
          "weights", FIXED),
     REAL(optimizer.learning_rate, "6e-4", 0, BIG, "highest learning rate of the schedule", FIXED),
@@ -198,26 +177,32 @@ const Option OPTIONS[] = {
     REAL(optimizer.beta2, "0.95", 0, 1, "decay of AdamW's second moment", .half_open = 1, FIXED),
     REAL(optimizer.eps, "1e-8", 1e-30, 1, "number that AdamW adds to the root of the second moment", FIXED),
     REAL(optimizer.weight_decay, "0.1", 0, BIG, "decoupled weight decay of the tensors with two dimensions or more", FIXED),
-    CHOICE(optimizer.weight_decay_schedule, "\"constant\"", WEIGHT_DECAY_WORDS,
+    CHOICE(optimizer.weight_decay_schedule, "\"constant\"",
+           WORDS([WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr", [WEIGHT_DECAY_LINEAR] = "linear"),
            "weight decay over the run: constant; lr: in proportion to the learning rate; linear: down to 0 at the end", FIXED),
     REAL(optimizer.muon_momentum, "0.95", 0, 1, "muon only: Nesterov momentum of the gradients of matrices", .half_open = 1, FIXED),
-    CHOICE(optimizer.newton_schulz, "\"quintic\"", NEWTON_WORDS,
+    CHOICE(optimizer.newton_schulz, "\"quintic\"",
+           WORDS([NEWTON_QUINTIC] = "quintic", [NEWTON_POLAR_EXPRESS] = "polar_express"),
            "muon only: polynomials of the five Newton-Schulz rounds: quintic: Muon's own; polar_express: those that bring singular "
            "values closer to 1", FIXED),
     FLAG(optimizer.normuon, "false",
          "muon only: true: NorMuon, where each neuron moves about equally far; beta2 is the decay of its second moment, too", FIXED),
     REAL(optimizer.grad_clip, "1.0", 0, BIG, "largest norm of the gradient: a larger gradient is scaled down to it; 0 = off", FIXED),
 
-    CHOICE(schedule.name, "\"cosine\"", SCHEDULE_WORDS,
+    CHOICE(schedule.name, "\"cosine\"",
+           WORDS([SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear", [SCHEDULE_CONSTANT] = "constant",
+                 [SCHEDULE_WSD] = "wsd"),
          "shape of the learning rate after the warmup; wsd is constant, then falls at the end", FIXED),
     INTEGER(schedule.warmup_steps, "0", 0, EXACT, "steps in which the learning rate rises linearly from 0", FIXED),
     REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of the highest one", FIXED),
     REAL(schedule.decay_fraction, "0.2", 0, 1,
          "wsd only: the last part of the run, in which the learning rate falls, as a fraction of run.steps", FIXED),
-    CHOICE(schedule.decay, "\"sqrt\"", DECAY_WORDS,
+    CHOICE(schedule.decay, "\"sqrt\"", WORDS([DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear"),
          "wsd only: shape in which the learning rate falls, with p from 0 to 1: sqrt: 1 - sqrt(p); linear: 1 - p", FIXED),
 
-    CHOICE(precision, "\"auto\"", PRECISION_WORDS,
+    CHOICE(precision, "\"auto\"",
+           WORDS([PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
+                 [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", [PRECISION_FP8] = "fp8"),
            "type of activations and products: auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a "
            "GPU; fp8 = bf16 with the blocks' products in fp8, which the CPU rounds alike, slowly"),
 
@@ -238,7 +223,8 @@ const Option OPTIONS[] = {
             "copies of the state that parallel.zero_stage divides; gradients are summed within a copy first, then across copies "
             "(HSDP)"),
     FLAG(parallel.balance, "false", "true: ranks that compute faster take more of the micro-batches of a step"),
-    CHOICE(parallel.comm, "\"auto\"", COMM_WORDS,
+    CHOICE(parallel.comm, "\"auto\"",
+           WORDS([PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring", [PARALLEL_MPI] = "mpi"),
            "library that exchanges data between ranks: auto = nccl if every rank has its own GPU, else ring; ring: our own, over "
            "MPI; mpi: MPI's collectives"),
     FLAG(parallel.deterministic, "false", "true: the same bits with any number of data ranks"),
@@ -248,10 +234,10 @@ const Option OPTIONS[] = {
          "separated by commas; \"\" = none"),
     INTEGER(outer.every, "100", 1, EXACT,
          "steps of a round, after which an island sends its update and fetches new weights; must divide run.steps", FIXED),
-    CHOICE(outer.send, "\"deltas\"", SEND_WORDS,
+    CHOICE(outer.send, "\"deltas\"", WORDS([SEND_DELTAS] = "deltas", [SEND_GRADIENTS] = "gradients"),
            "what an island sends: deltas: the change of its weights over a round (DiLoCo, local SGD); gradients: the server updates "
            "the weights (parameter server)", FIXED),
-    CHOICE(outer.wait, "\"all\"", WAIT_WORDS,
+    CHOICE(outer.wait, "\"all\"", WORDS([WAIT_ALL] = "all", [WAIT_NONE] = "none"),
          "all: a round ends when every island has sent; none: the server applies each island's update when it comes"),
     REAL(outer.learning_rate, "0.7", 0, BIG,
          "factor of the islands' mean delta when the server applies it; 1 with outer.momentum 0 = plain averaging"),
@@ -265,18 +251,20 @@ const Option OPTIONS[] = {
     INTEGER(outer.least_islands, "1", 1, 4096, "number of islands that the first round waits for"),
     TEXT(outer.key, "\"outer.key\"", 1, 3800,
          "file of the key that server and islands share: serve writes it; copy it to the islands' hosts"),
-    CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS,
+    CHOICE(outer.compress, "\"none\"",
+           WORDS([COMPRESS_NONE] = "none", [COMPRESS_BF16] = "bf16", [COMPRESS_INT8] = "int8"),
          "type in which deltas, and the changes of the weights that come back, are sent; none = fp32; what rounding loses is added "
          "to the next ones"),
-    CHOICE(outer.moments, "\"own\"", MOMENTS_WORDS,
+    CHOICE(outer.moments, "\"own\"", WORDS([MOMENTS_OWN] = "own", [MOMENTS_PEER] = "peer"),
          "moments of AdamW that a new island starts with: own: zero; peer: those of another island"),
     FLAG(outer.stream, "false",
          "true: the weights are sent in fragments during the round, while the island computes, and not all at its end"),
 
-    CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS,
+    CHOICE(memory.recompute, "\"none\"",
+           WORDS([RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block"),
            "what backward computes again, to keep less in memory: none; light = norms and activation functions; block = whole "
            "blocks"),
-    CHOICE(memory.offload, "\"none\"", OFFLOAD_WORDS,
+    CHOICE(memory.offload, "\"none\"", WORDS([MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer"),
            "optimizer: masters and moments lie in host memory and are updated there; none: on the GPU; no effect on the CPU"),
 
     INTEGER(checkpoint.every, "1000", 0, EXACT, "steps between checkpoints; 0 = one at the end only"),
@@ -570,12 +558,12 @@ static int check_stage(const Entry *e, const StringList *list, int from, int to)
 static int check_order(const Entry *e, const StringList *list, int from, int to) {
     int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
     if (to == list->count && end)
-        return refuse_entry(e, ": until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave it "
-                            "out there", end);
+        return refuse_entry(e, ": until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave "
+                            "it out there", end);
     if (to == list->count || (end && (next == 0 || next > end))) return 1;
     if (!end)
-        return refuse_entry(e, "[%d] follows entries without until_tokens, which hold to the end of the run: give those "
-                            "an end", to);
+        return refuse_entry(e, "[%d] follows entries without until_tokens, which hold to the end of the run: give "
+                            "those an end", to);
     return refuse_entry(e, "[%d].until_tokens = %" PRId64 " follows %" PRId64 ": stages stand in their order", to, next,
                         end);
 }
