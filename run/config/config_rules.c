@@ -533,7 +533,7 @@ typedef struct {
 
 #define ORDER_ROW(axis, cure)                                                                                          \
     {"parallel." #axis, "parallel.deterministic", c->parallel.deterministic && c->parallel.axis > 1,                   \
-     "parallel.deterministic = true adds gradients in one order, with parallel." #axis " = %" PRId64                    \
+     "parallel.deterministic = true adds gradients in one order, with parallel." #axis " = %" PRId64                   \
      " it cannot: " cure, c->parallel.axis, 1}
 #define EQUALLY "its ranks exchange in every micro-batch, and need equally many: "
 #define GRADIENTS " with outer.send = \"gradients\", which has one of every step: "
@@ -558,70 +558,79 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         ORDER_ROW(replicas, "parallel.replicas = 1"),
         ORDER_ROW(zero_stage, "at most 1"),
         /* uneven shares: they change the order of sums, and ranks that gather for each micro-batch need equally many */
-        {"parallel.balance", "parallel.deterministic", even && c->parallel.deterministic, "parallel.balance = true changes the "
-         "order of sums, which parallel.deterministic = true keeps: set one of them to false", 0, 1},
+        {"parallel.balance", "parallel.deterministic", even && c->parallel.deterministic,
+         "parallel.balance = true changes the order of sums, which parallel.deterministic = true keeps: set one of "
+         "them to false", .is_of_grid = 1},
         {"parallel.balance", "parallel.zero_stage", even && c->parallel.zero_stage > 1,
-         "parallel.balance = true with parallel.zero_stage = %" PRId64 ": " EQUALLY "at most 1", c->parallel.zero_stage, 1},
+         "parallel.balance = true with parallel.zero_stage = %" PRId64 ": " EQUALLY "at most 1",
+         c->parallel.zero_stage, 1},
         {"parallel.balance", "parallel.expert", even && c->parallel.expert > 1,
-         "parallel.balance = true with parallel.expert = %" PRId64 ": " EQUALLY "parallel.expert = 1", c->parallel.expert, 1},
-        {"parallel.balance", "parallel.pipeline", even && c->parallel.pipeline > 1, "parallel.balance = true with "
-         "parallel.pipeline = %" PRId64 ": stages are given their share by their layers: parallel.pipeline = 1",
-         c->parallel.pipeline, 1},
+         "parallel.balance = true with parallel.expert = %" PRId64 ": " EQUALLY "parallel.expert = 1",
+         c->parallel.expert, 1},
+        {"parallel.balance", "parallel.pipeline", even && c->parallel.pipeline > 1,
+         "parallel.balance = true with parallel.pipeline = %" PRId64 ": stages are given their share by their layers: "
+         "parallel.pipeline = 1", c->parallel.pipeline, 1},
         /* Muon updates whole matrices on the device that computes the products */
-        {"optimizer.name", "memory.offload", is_muon && c->memory.offload == MEMORY_HOST, "optimizer.name = \"muon\" updates "
-         "where the products run, with memory.offload = \"optimizer\" it cannot: memory.offload = \"none\", or "
-         "optimizer.name = \"adamw\"", 0, 1},
-        {"optimizer.name", "outer.send", is_muon && has_server && gradients, "optimizer.name = \"muon\" with outer.send = "
-         "\"gradients\": a server updates with AdamW alone: outer.send = \"deltas\", or optimizer.name = \"adamw\"", 0, 1},
+        {"optimizer.name", "memory.offload", is_muon && c->memory.offload == MEMORY_HOST,
+         "optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it cannot: "
+         "memory.offload = \"none\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
+        {"optimizer.name", "outer.send", is_muon && has_server && gradients,
+         "optimizer.name = \"muon\" with outer.send = \"gradients\": a server updates with AdamW alone: outer.send = "
+         "\"deltas\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
         /* experts */
-        {"parallel.tensor", "model.arch", has_experts && c->parallel.tensor > 1, "parallel.tensor = %" PRId64 ": no matrix of an "
-         "expert is divided (model.arch = \"qwen3-moe\"); parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, "
-         "parallel.expert the experts", c->parallel.tensor, 1},
-        {"parallel.zero_stage", NULL, is_expert && c->parallel.zero_stage == 0, "parallel.zero_stage = 0 with "
-         "parallel.expert = %" PRId64 ": no rank has all experts to update; parallel.zero_stage = 1", c->parallel.expert, 0},
-        {"parallel.expert", "outer.server", is_expert && has_server, "parallel.expert = %" PRId64 " with outer.server: an "
-         "island's ranks send rounds of whole blocks; parallel.expert = 1", c->parallel.expert, 0},
+        {"parallel.tensor", "model.arch", has_experts && c->parallel.tensor > 1,
+         "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = \"qwen3-moe\"); "
+         "parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, parallel.expert the experts",
+         c->parallel.tensor, 1},
+        {"parallel.zero_stage", NULL, is_expert && c->parallel.zero_stage == 0,
+         "parallel.zero_stage = 0 with parallel.expert = %" PRId64 ": no rank has all experts to update; "
+         "parallel.zero_stage = 1", c->parallel.expert},
+        {"parallel.expert", "outer.server", is_expert && has_server,
+         "parallel.expert = %" PRId64 " with outer.server: an island's ranks send rounds of whole blocks; "
+         "parallel.expert = 1", c->parallel.expert},
         {"moe.balance", "parallel.context", has_experts && c->parallel.context > 1 && balance == BALANCE_SWITCH,
-         "moe.balance = \"switch\" is a loss of whole sequences, which parallel.context = %" PRId64 " divides: moe.balance = "
-         "\"bias\" or \"none\"", c->parallel.context, 0},
-        {"moe.balance", "outer.send", has_experts && has_server && gradients && balance == BALANCE_BIAS, "moe.balance = \"bias\": "
-         "with outer.send = \"gradients\" no island sees all assignments; moe.balance = \"switch\" or \"none\", or outer.send = "
-         "\"deltas\"", 0, 0},
+         "moe.balance = \"switch\" is a loss of whole sequences, which parallel.context = %" PRId64 " divides: "
+         "moe.balance = \"bias\" or \"none\"", c->parallel.context},
+        {"moe.balance", "outer.send", has_experts && has_server && gradients && balance == BALANCE_BIAS,
+         "moe.balance = \"bias\": with outer.send = \"gradients\" no island sees all assignments; moe.balance = "
+         "\"switch\" or \"none\", or outer.send = \"deltas\""},
         /* settings that this build lacks */
         {"precision", NULL, on_cpu && c->precision == PRECISION_TF32,
-         "precision \"tf32\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\"", 0, 0},
+         "precision \"tf32\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\""},
         {"precision", NULL, on_cpu && c->precision == PRECISION_FP16,
-         "precision \"fp16\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\"", 0, 0},
+         "precision \"fp16\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\""},
         {"parallel.comm", NULL, on_cpu && c->parallel.comm == PARALLEL_NCCL,
-         "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\"", 0, 0},
+         "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\""},
         /* gradients of islands: the server needs the gradient of each step */
-        {"outer.every", "outer.send", gradients && c->outer.every > 1, "outer.every above 1" GRADIENTS "1", 0, 0},
-        {"outer.moments", "outer.send", gradients && peer, "outer.moments \"peer\"" GRADIENTS "\"own\"", 0, 0},
+        {"outer.every", "outer.send", gradients && c->outer.every > 1, "outer.every above 1" GRADIENTS "1"},
+        {"outer.moments", "outer.send", gradients && peer, "outer.moments \"peer\"" GRADIENTS "\"own\""},
         {"run.on_nonfinite", "outer.send", gradients && c->run.on_nonfinite == ON_TROUBLE_SKIP,
-         "run.on_nonfinite \"skip\"" GRADIENTS "\"stop\"", 0, 0},
+         "run.on_nonfinite \"skip\"" GRADIENTS "\"stop\""},
         {"run.on_spike", "outer.send", gradients && c->run.on_spike == ON_TROUBLE_SKIP,
-         "run.on_spike \"skip\"" GRADIENTS "\"warn\" or \"stop\"", 0, 0},
+         "run.on_spike \"skip\"" GRADIENTS "\"warn\" or \"stop\""},
         {"precision", "outer.send", gradients && c->precision == PRECISION_FP16,
-         "precision \"fp16\", which leaves steps out," GRADIENTS "\"bf16\"", 0, 0},
+         "precision \"fp16\", which leaves steps out," GRADIENTS "\"bf16\""},
         /* fragments: all islands exchange one at the same step, and each fragment once in every round */
-        {"outer.wait", "outer.stream", stream && c->outer.wait == WAIT_NONE, "outer.wait \"none\"" FRAGMENTS "\"all\"", 0, 0},
-        {"outer.send", "outer.stream", stream && gradients, "outer.send \"gradients\"" FRAGMENTS "\"deltas\"", 0, 0},
-        {"outer.every", "outer.stream", stream && c->outer.every == 1, "outer.every 1" FRAGMENTS "2 or more", 0, 0},
-        {"outer.moments", "outer.stream", stream && peer, "outer.moments \"peer\"" FRAGMENTS "\"own\"", 0, 0},
-        {"outer.server", "outer.stream", stream && many, "outer.server of several" FRAGMENTS "one host:port", 0, 0},
+        {"outer.wait", "outer.stream", stream && c->outer.wait == WAIT_NONE, "outer.wait \"none\"" FRAGMENTS "\"all\""},
+        {"outer.send", "outer.stream", stream && gradients, "outer.send \"gradients\"" FRAGMENTS "\"deltas\""},
+        {"outer.every", "outer.stream", stream && c->outer.every == 1, "outer.every 1" FRAGMENTS "2 or more"},
+        {"outer.moments", "outer.stream", stream && peer, "outer.moments \"peer\"" FRAGMENTS "\"own\""},
+        {"outer.server", "outer.stream", stream && many, "outer.server of several" FRAGMENTS "one host:port"},
         /* islands */
         {"outer.moments", NULL, peer && c->outer.wait == WAIT_NONE,
-         "outer.moments \"peer\" with outer.wait = \"none\" is not built yet: \"own\"", 0, 0},
-        {"outer.moments", NULL, peer && many, "outer.moments \"peer\" with outer.server of several is not built yet: \"own\"", 0, 0},
+         "outer.moments \"peer\" with outer.wait = \"none\" is not built yet: \"own\""},
+        {"outer.moments", NULL, peer && many,
+         "outer.moments \"peer\" with outer.server of several is not built yet: \"own\""},
         {"run.on_nonfinite", NULL, has_server && c->run.on_nonfinite == ON_TROUBLE_ROLLBACK,
-         "run.on_nonfinite \"rollback\" with outer.server is not built yet: \"stop\" or \"skip\"", 0, 0},
+         "run.on_nonfinite \"rollback\" with outer.server is not built yet: \"stop\" or \"skip\""},
         {"run.on_spike", NULL, has_server && c->run.on_spike == ON_TROUBLE_ROLLBACK,
-         "run.on_spike \"rollback\" with outer.server is not built yet: \"warn\", \"stop\" or \"skip\"", 0, 0},
+         "run.on_spike \"rollback\" with outer.server is not built yet: \"warn\", \"stop\" or \"skip\""},
         /* fp8 */
-        {"precision", "model.arch", fp8 && has_experts, "precision \"fp8\" is not built for model.arch = \"qwen3-moe\", whose "
-         "experts' products have no kernel in it: \"bf16\"", 0, 0},
+        {"precision", "model.arch", fp8 && has_experts,
+         "precision \"fp8\" is not built for model.arch = \"qwen3-moe\", whose experts' products have no kernel in it: "
+         "\"bf16\""},
         {"precision", "outer.server", fp8 && has_server,
-         "precision \"fp8\" is not built for outer.server: islands would each have scales of their own: \"bf16\"", 0, 0},
+         "precision \"fp8\" is not built for outer.server: islands would each have scales of their own: \"bf16\""},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const Pair *p = &pairs[i];
