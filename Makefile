@@ -91,6 +91,17 @@ $(B)/%.o: %.c $(B)/.flags
 .SECONDEXPANSION:
 $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
 	$(call short,ar,$@)rm -f $@; ar rcs $@ $^
+# The presets of models in the program: names and texts of configs/presets/*.json, by family and size.
+PRESETS := $(shell printf '%s\n' configs/presets/*.json | LC_ALL=C sort -t- -k1,1 -k2,2V)
+$(B)/run/config/presets.c: $(PRESETS) configs/presets $(B)/.flags
+	@{ echo '#include "run/config/options.h"'; \
+	   echo 'const char *const PRESET_NAMES[] = {"", $(PRESETS:configs/presets/%.json="%",) NULL};'; \
+	   echo 'const char *const PRESET_TEXTS[] = {"",'; \
+	   for file in $(PRESETS); do sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$file; echo ,; done; \
+	   echo 'NULL};'; } > $@
+$(B)/run/config/presets.o: $(B)/run/config/presets.c
+	$(call short,cc,$<)$(CC) $(CFLAGS) -c -o $@ $<
+$(B)/run/config.a: $(B)/run/config/presets.o
 # A test is one source. Helpers that tests share are in test/ref (float64 references, record/replay). A __wrap_x() in a
 # test replaces x() (ld --wrap).
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))

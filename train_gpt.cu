@@ -18,7 +18,7 @@
 #include "run/rounds.h"
 #include "run/run.h"
 #include "run/text/sample.h"
-#include "run/config/schedule.h"
+#include "run/config/config.h"
 #include "run/guard/requests.h"
 #include "run/start.h"
 #include "run/step_numbers.h"

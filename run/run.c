@@ -12,7 +12,7 @@
 #include "model/algorithms_file.h"
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/memory_copies.h"
-#include "run/config/schedule.h"
+#include "run/config/config.h"
 #include "run/guard/requests.h"
 #include "run/log/run_folder.h"
 #include "run/text/sample.h"
@@ -220,7 +220,7 @@ static void take_memory(Run *r) {
     refuse_too_many_ranks(r);
     make_plan(r, comm_kind(r->comm), 1);
     refuse_too_large(r);
-    ModelSpec spec = plan_model(c, r->numerics.act, comm_size(r->comm), stage_of(r), &r->groups);
+    ModelSpec spec = config_model_spec(c, r->numerics.act, comm_size(r->comm), stage_of(r), &r->groups);
     spec.math = r->numerics.math;
     spec.document_mask = r->end_of_text >= 0;
     r->model = model_create(spec);

@@ -14,7 +14,7 @@ compile=(clang -std=c11 -D_GNU_SOURCE -I. -O2 -g -fno-omit-frame-pointer -fsanit
          -DBACKEND_cpu -DNO_MPI)
 # Code that is built without the fuzzer's counters: the comparisons of an edit distance take two thirds of the time and
 # do not help.
-untraced=" run/config/nearest.c "
+untraced=" run/config/faults.c "
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }' |
     clang -x c - -fsanitize=fuzzer,address -o "$out/probe" 2>/dev/null; then
     for target in "${targets[@]}"; do echo "skip $target: no clang with libFuzzer here"; done
@@ -23,7 +23,7 @@ fi
 
 # The parsers and the code below them get the fuzzer's counters. Everything else is from the plain build.
 make -s BACKEND=cpu build/cpu/train_gpt || exit 1
-rest=(build/cpu/run/checkpoint.a build/cpu/{model,layers,comm,data,core}.a)
+rest=(build/cpu/run/config/presets.o build/cpu/run/checkpoint.a build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
 sources=(comm/{channel,frame,key,tls}.c run/outer/messages.c
          core/{device,error,format,io,json,simd,tensor,terminal,thread}.c data/shard.c

@@ -22,7 +22,7 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/checkpoint/weights.h"
-#include "run/config/schedule.h"
+#include "run/config/config.h"
 
 /* --- may this folder be used -------------------------------------------------------------------------------------- */
 

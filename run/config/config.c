@@ -1,4 +1,5 @@
-/* config.c - see config.h: the config file and the overrides become a Config, or a list of all their faults. */
+/* config.c - see config.h: the config file and the overrides become a Config, or a list of all their faults. An unknown
+ * key gets a fault with the nearest valid key. */
 #include "run/config/config.h"
 
 #include <errno.h>
@@ -16,6 +17,285 @@
 #include "model/block.h"
 #include "run/config/config_load.h"
 
+enum { QUOTED = 128, PATH = JSON_PATH_BYTES + 32 };
+
+Given *config_given(ConfigLoad *load, const char *key) {
+    const Option *o = option_find(key);
+    CHECK(o, "no option is called %s", key);
+    return &load->given[o - OPTIONS];
+}
+
+static int takes_text(const Option *o) {
+    return o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES;
+}
+
+/* Position of the walk in the two lists of json_parse_all(), both in file order. json NULL: no places are known. */
+typedef struct {
+    const Json *json;
+    int         next; /* index of the entry of the next value; 0: the root */
+    int         listed; /* soft faults that are already in the list of faults */
+} Places;
+
+/* --- unknown keys ------------------------------------------------------------------------------------------------- */
+
+typedef struct { const char *name[40]; } Names; /* ends with NULL */
+
+/* Returns the valid names in a section; "" for the top level. */
+static Names taken_names(const char *section) {
+    Names names;
+    int   count = 0;
+    for (int i = 0; !*section && option_section(i); i++) names.name[count++] = option_section(i);
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (!strcmp(option_home(&OPTIONS[i]), section)) names.name[count++] = option_name(&OPTIONS[i]);
+    CHECK(count < (int)(sizeof names.name / sizeof *names.name), "%d keys in one section", count);
+    names.name[count] = NULL;
+    return names;
+}
+
+/* Writes "optimizer takes name, learning_rate, ...". Returns out. */
+static char *taken_text(const char *section, char *out, size_t capacity) {
+    Names  names = taken_names(section);
+    size_t used = (size_t)snprintf(out, capacity, "%s takes", *section ? section : "the top level");
+    for (int i = 0; names.name[i]; i++)
+        used += (size_t)snprintf(out + used, capacity - used, "%s %s", i ? "," : "", names.name[i]);
+    return out;
+}
+
+/* Returns 1 if the key is that of an option that the program no longer has. Adds a fault unless the value is its
+ * default. */
+static int take_left(ConfigLoad *load, const char *path, const cJSON *value, Where where) {
+    const char *left = option_left(path);
+    char        got[SHOWN_BYTES];
+    if (!left) return 0;
+    cJSON *fallback = cJSON_Parse(left);
+    if (!fallback) fail(EXIT_MEMORY, "out of memory while reading the config");
+    if (!config_same_value(value, fallback))
+        faults_add(&load->faults, where, "%s must be %s, not %s: the option has left the program", path, left,
+                   value_text(value, got));
+    cJSON_Delete(fallback);
+    return 1;
+}
+
+/* Adds a fault for an unknown key. Returns the section that the user probably meant if the key holds an object, else
+ * NULL. */
+static const char *refuse_unknown(ConfigLoad *load, const char *path, const char *section, const cJSON *value,
+                                  Where where) {
+    char typed[QUOTED], takes[512];
+    int  as_section = !strchr(path, '.') && cJSON_IsObject(value);
+    if (load->faults.count >= FAULTS_SHOWN) { /* only counted, so that a hostile file does not cost a search per key */
+        faults_add(&load->faults, where, "unknown key");
+        return NULL;
+    }
+    Nearest nearest = nearest_key(path, as_section ? NEAREST_SECTION : NEAREST_OPTION);
+    json_quote_short(typed, sizeof typed, path);
+    if (nearest.sure) {
+        faults_add(&load->faults, where, "unknown key %s; did you mean \"%s\"?", typed, nearest.word);
+    } else {
+        Names names = taken_names(section);
+        faults_add(&load->faults, where, "unknown key %s; %s; the nearest is \"%s%s%s\"", typed,
+                   taken_text(section, takes, sizeof takes), section, *section ? "." : "",
+                   nearest_word(path + (*section ? strlen(section) + 1 : 0), names.name).word);
+    }
+    if (nearest.sure && as_section) return nearest.word;
+    if (nearest.sure) config_given(load, nearest.word)->faulty = 1; /* so that it is not reported as missing, too */
+    return NULL;
+}
+
+/* --- soft faults of the text: numbers that cannot be stored, duplicate keys --------------------------------------- */
+
+/* Adds the soft faults up to `end` that are not yet in the list. */
+static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace end) {
+    for (const Json *json = places->json; json && places->listed < json->softs; places->listed++) {
+        const JsonFault *soft = &json->soft[places->listed];
+        if (soft->at.line > end.line || (soft->at.line == end.line && soft->at.column > end.column)) return;
+        if (!where.override) where.at = soft->at;
+        faults_add(&load->faults, where, "%s", soft->text);
+    }
+}
+
+static void tell_rest(ConfigLoad *load, Where where, Places *places) {
+    tell_until(load, where, places, (JsonPlace){INT_MAX, INT_MAX});
+}
+
+static int count_below(const cJSON *value) {
+    int count = 0;
+    for (const cJSON *child = value->child; child; child = child->next) count += 1 + count_below(child);
+    return count;
+}
+
+/* Returns 1 if a soft fault is about this value or a value in it. It must then not be read. places is after its
+ * entry. */
+static int is_spoilt(const cJSON *value, const Places *places) {
+    if (!places->json || !places->json->softs) return 0;
+    if (places->next == 0) return 1;
+    int end = places->next + count_below(value);
+    for (int i = places->next - 1; i < end; i++)
+        if (places->json->entry[i].faulty) return 1;
+    return 0;
+}
+
+/* Returns the place of an element of a list. places is after the entry of the list. Each element has an entry, and one
+ * for each value in it. */
+static JsonPlace place_of_element(const cJSON *list, int element, const Places *places) {
+    const cJSON *item = list->child;
+    int          at = places->next;
+    for (int i = 0; i < element; i++, item = item->next) at += 1 + count_below(item);
+    return places->json->entry[at].value;
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Where where, const Places *places) {
+    char   fault[ALLOWED_BYTES + 2 * SHOWN_BYTES];
+    int    element;
+    Given *given = &load->given[o - OPTIONS];
+    /* If it is twice in the file, its section is, too, which is a listed fault. No rule may use a value then. */
+    if (given->given && !given->where.override && !where.override) given->faulty = 1;
+    given->given = 1;
+    given->where = where;
+    if (is_spoilt(value, places)) {
+        given->faulty = 1;
+        return;
+    }
+    if (option_set(o, load->config, value, fault, sizeof fault, &element)) return;
+    given->faulty = 1;
+    if (element >= 0 && places->json && !where.override) where.at = place_of_element(value, element, places);
+    if (o->words && cJSON_IsString(value)) {
+        Nearest nearest = nearest_word(value->valuestring, o->words);
+        faults_add(&load->faults, where, nearest.sure && *nearest.word ? "%s; did you mean \"%s\"?" : "%s", fault,
+                   nearest.word);
+    } else if (where.override && takes_text(o) && !value->child && !cJSON_IsString(value)) {
+        faults_add(&load->faults, where, "%s (to give text that reads as JSON: '%s=\"...\"')", fault, o->key);
+    } else {
+        faults_add(&load->faults, where, "%s", fault);
+    }
+}
+
+static void walk(ConfigLoad *load, const cJSON *object, const char *section, Where where, Places *places);
+
+static void set_section(ConfigLoad *load, const char *section, const cJSON *value, Where where, Places *places) {
+    char takes[512], got[SHOWN_BYTES];
+    if (cJSON_IsObject(value)) {
+        walk(load, value, section, where, places);
+        return;
+    }
+    if (!is_spoilt(value, places))
+        faults_add(&load->faults, where, "%s must be an object, not %s; %s", section, value_text(value, got),
+                   taken_text(section, takes, sizeof takes));
+    for (int i = 0; i < OPTION_COUNT; i++) load->given[i].faulty |= option_in_section(&OPTIONS[i], section);
+}
+
+static void walk_member(ConfigLoad *load, const cJSON *value, const char *section, Where key, Where place,
+                        Places *places) {
+    char          path[PATH], typed[QUOTED];
+    const char   *name = value->string;
+    if (strcmp(name, "$comment") == 0) return; /* allowed in any section with any value */
+    const Option *dotted = strchr(name, '.') ? option_find(name) : NULL;
+    snprintf(path, sizeof path, "%s%s%s", section, *section ? "." : "", name);
+    const Option *o = strchr(name, '.') ? NULL : option_find(path);
+    if (dotted) {
+        int length = (int)strcspn(name, ".");
+        faults_add(&load->faults, key, "unknown key %s; in a file dots are nesting: \"%.*s\": {\"%s\": ...}",
+                   json_quote_short(typed, sizeof typed, path), length, name, option_name(dotted));
+        load->given[dotted - OPTIONS].faulty = 1;
+    } else if (o) {
+        set_option(load, o, value, place, places);
+    } else if (!*section && option_is_section(name)) {
+        set_section(load, name, value, place, places);
+    } else if (!take_left(load, path, value, place)) {
+        const char *meant = refuse_unknown(load, path, section, value, key);
+        if (meant) walk(load, value, meant, place, places);
+    }
+}
+
+/* Sets every option of the object of a section ("" for the root). Faults go to the list. */
+static void walk(ConfigLoad *load, const cJSON *object, const char *section, Where where, Places *places) {
+    for (const cJSON *value = object->child; value; value = value->next) {
+        Where key = where, place = where;
+        if (places->json) {
+            const JsonEntry *entry = &places->json->entry[places->next++];
+            if (!where.override) {
+                key.at = entry->key;
+                place.at = entry->value;
+            }
+            tell_until(load, where, places, entry->key);
+        }
+        int after = places->next + count_below(value);
+        walk_member(load, value, section, key, place, places);
+        places->next = after;
+    }
+}
+
+/* --- overrides ---------------------------------------------------------------------------------------------------- */
+
+/* Returns the first byte that is no UTF-8, or NULL. */
+static const char *find_foreign(const char *text) {
+    for (int length; *text; text += length)
+        if ((length = utf8_bytes(text, strlen(text))) == 0) return text;
+    return NULL;
+}
+
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
+
+/* Returns 1 if a value that is no JSON counts as a bare word. It does not if it begins like JSON. For a number only
+ * letters count, because they are no mistyped number. */
+static int is_bare_word(const Option *o, const char *text) {
+    int is_word = *text && text[strspn(text, LETTERS)] == 0;
+    if (*text && strchr("{[\"", *text) && access(text, F_OK) != 0) return 0;
+    /* The JSON parser suggests the right word for True and False. */
+    if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
+    return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
+}
+
+/* Applies one override, "key=value". */
+static void override(ConfigLoad *load, const char *argument) {
+    Where       where = {NULL, argument, {0, 0}};
+    const char *equals = strchr(argument, '=');
+    char        key[PATH];
+    Json        json;
+    JsonFault   fault;
+    if (!equals || equals == argument) {
+        faults_add(&load->faults, where, "expected key=value%s, as in optimizer.learning_rate=3e-4",
+                   *argument == '-' ? " in one word" : "");
+        return;
+    }
+    snprintf(key, sizeof key, "%.*s", equals - argument < PATH ? (int)(equals - argument) : PATH, argument);
+    const Option *o = option_find(key);
+    const char   *text = equals + 1;
+    const char   *foreign = find_foreign(text);
+    if (foreign) {
+        if (o) config_given(load, key)->faulty = 1;
+        faults_add(&load->faults, where, "byte 0x%02x of the value is not UTF-8, and a config holds nothing else: give "
+                   "another name, or rename that file or folder", (unsigned char)*foreign);
+        return;
+    }
+    int           known = o || option_is_section(key);
+    int           parsed = json_parse_all(text, strlen(text), JSON_LIMIT, known ? key : "", &json, &fault);
+    int           bare = (!parsed || json.softs) && is_bare_word(o, text);
+    if (!parsed && !bare) {
+        if (o) config_given(load, key)->faulty = 1;
+        faults_add(&load->faults, where, o && takes_text(o) && *text ? "at character %d of the value: %s (quote a name "
+                   "that begins like this: '%s=\"...\"')" : "at character %d of the value: %s", fault.at.column,
+                   *text ? fault.text : "there is none", key);
+        return;
+    }
+    cJSON *value = bare ? cJSON_CreateString(text) : json.root;
+    if (!value) fail(EXIT_MEMORY, "out of memory while reading the config");
+    Places places = {bare ? NULL : &json, 0, 0};
+    if (o)          set_option(load, o, value, where, &places);
+    else if (known) set_section(load, key, value, where, &places);
+    else if (!take_left(load, key, value, where)) {
+        char section[PATH];
+        snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
+        refuse_unknown(load, key, strchr(key, '.') && option_is_section(section) ? section : "", value, where);
+    }
+    if (known) tell_rest(load, where, &places); /* skips faults inside an unknown key */
+    if (bare) cJSON_Delete(value);
+    json_free(&json);
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
 /* Reads at most limit + 1 bytes, so that a longer file is recognized. Returns 0 or an error code of core/io.h. */
 static int read_file(const char *path, IoOpen how, size_t limit, char **text, size_t *bytes) {
     FILE *file = io_open_stream(path, how);
@@ -29,23 +309,20 @@ static int read_file(const char *path, IoOpen how, size_t limit, char **text, si
     return error;
 }
 
-/* Returns 1 for the config.json of a model of Hugging Face: it names a kind of model, and no key of a config. */
-static int is_model_config(const cJSON *root) {
-    for (const cJSON *one = root->child; one; one = one->next)
-        for (int i = 0; i < OPTION_COUNT; i++)
-            if (strcspn(OPTIONS[i].key, ".") == strlen(one->string) && strncmp(OPTIONS[i].key, one->string, strlen(one->string)) == 0) return 0;
-    return json_member(root, "architectures") || json_member(root, "model_type");
-}
-
-/* Adds a fault with the command to type to train from the model whose config.json was given. */
-static void tell_model_config(ConfigLoad *load, Where where) {
-    const char *slash = where.file ? strrchr(where.file, '/') : NULL;
+/* Refuses the config.json of a model of Hugging Face, which names a kind of model, and no key of a config. Returns 1 if
+ * it is one. The fault has the command to type to train from that model. */
+static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
+    const char *file = load->file.file, *slash = file ? strrchr(file, '/') : NULL;
     char        folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - where.file) : 1, slash ? where.file : ".");
+    for (const cJSON *one = root->child; one; one = one->next)
+        if (option_is_section(one->string) || option_find(one->string)) return 0;
+    if (!json_member(root, "architectures") && !json_member(root, "model_type")) return 0;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
     ShellWord word = shell_word(folder);
-    faults_add(&load->faults, where,
-               "this describes a model of Hugging Face, not a run: give the config of a run that begins with its weights, as in "
-               "./train_gpt configs/own.json model.init_from=%s, or sample from it, ./train_gpt sample %s", word.text, word.text);
+    faults_add(&load->faults, load->file, "this describes a model of Hugging Face, not a run: give the config of a run "
+               "that begins with its weights, as in ./train_gpt configs/own.json model.init_from=%s, or sample from "
+               "it, ./train_gpt sample %s", word.text, word.text);
+    return 1;
 }
 
 /* Sets the options from the text of a config file. Returns 1 if it could be read. A syntax fault is the only fault. */
@@ -62,39 +339,39 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     }
     Places places = {json, 0, 0};
     int    object = cJSON_IsObject(json->root);
-    if (object && is_model_config(json->root)) {
-        tell_model_config(load, where);
-        return 0;
-    }
+    if (object && refuse_model_config(load, json->root)) return 0;
     if (object) {
-        config_walk(load, json->root, "", where, &places);
+        walk(load, json->root, "", where, &places);
     } else if (!json->softs || json->root->child) { /* a lone faulty number has no value to show */
         char got[SHOWN_BYTES];
-        faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s", value_text(json->root, got));
+        faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s",
+                   value_text(json->root, got));
     }
-    config_tell_rest(load, where, &places);
+    tell_rest(load, where, &places);
     return object;
 }
 
-static size_t shape_field_bytes(const Option *o) {
-    return o->type == OPTION_INTEGER ? sizeof(int64_t) : o->type == OPTION_REAL ? sizeof(double) : sizeof(int);
-}
-
-/* Sets the options of the preset that the config does not set. Presets of gpt2 set only the sizes that every model
- * needs. Other presets set all options of a shape. */
+/* Sets the options of the preset that the config does not set. */
 static void resolve_preset(ConfigLoad *load) {
-    Config       *c = load->config;
-    const Preset *preset = preset_find(c->model.preset);
-    if (!preset) return;
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        size_t at = OPTIONS[i].offset - offsetof(Config, model.shape); /* offset of the field in a shape */
-        Given *given = &load->given[i];
-        if (at >= sizeof preset->shape || OPTIONS[i].type == OPTION_IGNORED || given->given) continue;
-        if (preset->shape.arch == ARCH_GPT2 && OPTIONS[i].need != NEED_MODEL) continue;
-        memcpy((char *)c + OPTIONS[i].offset, (const char *)&preset->shape + at, shape_field_bytes(&OPTIONS[i]));
-        given->given = 1;
-        given->where = config_given(load, "model.preset")->where;
-    }
+    const char *name = load->config->model.preset, *text = preset_text(name);
+    char        key[128], fault[ALLOWED_BYTES + 2 * SHOWN_BYTES];
+    int         element;
+    Json        json;
+    JsonFault   wrong;
+    if (!text) return;
+    CHECK(json_parse(text, strlen(text), JSON_LIMIT, &json, &wrong), "configs/presets/%s.json:%d:%d: %s", name,
+          wrong.at.line, wrong.at.column, wrong.text);
+    for (const cJSON *section = json.root->child; section; section = section->next)
+        for (const cJSON *value = section->child; value; value = value->next) {
+            snprintf(key, sizeof key, "%s.%s", section->string, value->string);
+            Given *given = config_given(load, key);
+            if (given->given) continue;
+            CHECK(option_set(option_find(key), load->config, value, fault, sizeof fault, &element),
+                  "configs/presets/%s.json: %s", name, fault);
+            given->given = 1;
+            given->where = config_given(load, "model.preset")->where;
+        }
+    json_free(&json);
 }
 
 /* Sets options that the config does not set to the defaults of the kind of model. */
@@ -106,15 +383,6 @@ static void resolve_kind(ConfigLoad *load) {
     if (kind->keys & READS_N_KV_HEAD) shape->n_kv_head = shape_kv_heads(*shape);
 }
 
-/* Sets data.document_mask. It is on by default for every kind but gpt2. The config.json of a run has the resolved
- * value, which counts as a default. */
-static void resolve_documents(ConfigLoad *load, int is_saved) {
-    Config *c = load->config;
-    if (!config_given(load, "data.document_mask")->given && c->model.shape.arch != ARCH_GPT2)
-        c->data.document_mask = DOCUMENT_MASK_DEFAULT;
-    if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
-}
-
 /* Returns the default run.dir: "runs/demo" for "configs/demo.json". */
 static const char *default_dir(Config *c, const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
@@ -124,18 +392,23 @@ static const char *default_dir(Config *c, const char *path) {
     return config_keep(c, dir);
 }
 
+/* Sets the options that follow from others. is_saved: the config is the config.json of a run. */
 static void resolve(ConfigLoad *load, int is_saved) {
     Config *c = load->config;
     resolve_preset(load);
     resolve_kind(load);
     c->model.shape.init_std = c->init.std;
-    resolve_documents(load, is_saved);
+    /* The mask of documents is on by default for every kind but gpt2. The config.json of a run has the resolved value,
+     * which counts as a default. */
+    if (!config_given(load, "data.document_mask")->given && c->model.shape.arch != ARCH_GPT2)
+        c->data.document_mask = DOCUMENT_MASK_DEFAULT;
+    if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     c->schedule.warmup_given = config_given(load, "schedule.warmup_steps")->given;
     if (!config_given(load, "run.dir")->given) {
         c->run.dir = default_dir(c, c->path);
         if (!json_reads_as(c->run.dir, c->run.dir))
-            faults_add(&load->faults, load->file, "run.dir is not given, and the name of this file, which it would have, is "
-                       "not UTF-8: add run.dir=runs/NAME");
+            faults_add(&load->faults, load->file, "run.dir is not given, and the name of this file, which it would "
+                       "have, is not UTF-8: add run.dir=runs/NAME");
     }
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {
@@ -185,7 +458,7 @@ static void override_dir(ConfigLoad *load, const char *dir) {
     snprintf(text, sizeof text, "run.dir=%s", quoted);
     cJSON_free(quoted);
     cJSON_Delete(value);
-    config_override(load, text);
+    override(load, text);
 }
 
 static char *parse(const char *path, const char *text, size_t bytes, Reading with, Config *config) {
@@ -196,7 +469,7 @@ static char *parse(const char *path, const char *text, size_t bytes, Reading wit
     snprintf(config->path, sizeof config->path, "%s", path);
     if (load_text(&load, text, bytes, &json)) {
         if (with.run_dir) override_dir(&load, with.run_dir);
-        for (int i = 0; i < with.count; i++) config_override(&load, with.overrides[i]);
+        for (int i = 0; i < with.count; i++) override(&load, with.overrides[i]);
         resolve(&load, with.run_dir != NULL);
         refuse_missing(&load, &json);
         config_rules(&load, with.ranks);
@@ -210,13 +483,6 @@ char *config_parse(const char *path, const char *text, size_t bytes, char *const
     return parse(path, text, bytes, (Reading){overrides, override_count, ranks, 0, NULL}, config);
 }
 
-static char *cannot_read(const char *path, int error, Config *config) {
-    ConfigLoad load;
-    load_start(&load, config, (Where){path, NULL, {0, 1}});
-    faults_add(&load.faults, load.file, "cannot read: %s", io_error_text(error));
-    return load_end(&load);
-}
-
 static char *read_and_parse(const char *path, Reading with, Config *config) {
     char inside[sizeof config->path];
     if (snprintf(inside, sizeof inside, "%s/config.json", path) < (int)sizeof inside && access(inside, R_OK) == 0) {
@@ -227,8 +493,14 @@ static char *read_and_parse(const char *path, Reading with, Config *config) {
     }
     char  *text = NULL;
     size_t bytes = 0;
-    int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, with.run_dir ? IO_READ : IO_READ_ANY, JSON_LIMIT, &text, &bytes);
-    if (error) return cannot_read(path, error, config);
+    IoOpen how = with.run_dir ? IO_READ : IO_READ_ANY;
+    int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, how, JSON_LIMIT, &text, &bytes);
+    if (error) {
+        ConfigLoad load;
+        load_start(&load, config, (Where){path, NULL, {0, 1}});
+        faults_add(&load.faults, load.file, "cannot read: %s", io_error_text(error));
+        return load_end(&load);
+    }
     char *faults = parse(path, text, bytes, with, config);
     free(text);
     return faults;
@@ -238,20 +510,9 @@ char *config_load(const char *path, char *const *overrides, int override_count, 
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 0, NULL}, config);
 }
 
-char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
+char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks,
+                            Config *config) {
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 1, NULL}, config);
-}
-
-/* Takes the shape of a file. Fields that its kind does not have are not set in it, and keep their defaults. */
-static void take_shape(Config *c, ModelShape shape) {
-    ModelShape defaults = c->model.shape;
-    c->model.shape = shape;
-    if (shape.n_kv_head == 0) c->model.shape.n_kv_head = shape.n_head;
-    if (shape.arch != ARCH_GPT2) return;
-    c->model.shape.tie_embeddings = defaults.tie_embeddings, c->model.shape.norm_eps = defaults.norm_eps;
-    c->model.shape.rope_theta = defaults.rope_theta, c->model.shape.rope_low_freq_factor = defaults.rope_low_freq_factor;
-    c->model.shape.rope_high_freq_factor = defaults.rope_high_freq_factor;
-    c->model.shape.rope_original_positions = defaults.rope_original_positions;
 }
 
 char *config_check_shape(ModelShape shape) {
@@ -260,7 +521,17 @@ char *config_check_shape(ModelShape shape) {
     char       fault[ALLOWED_BYTES + SHOWN_BYTES + 80];
     int        element;
     load_start(&load, &config, (Where){NULL, NULL, {0, 0}});
-    take_shape(&config, shape);
+    ModelShape defaults = config.model.shape;
+    config.model.shape = shape;
+    if (shape.n_kv_head == 0) config.model.shape.n_kv_head = shape.n_head;
+    if (shape.arch == ARCH_GPT2) { /* fields that a file of this kind does not set keep their defaults */
+        config.model.shape.tie_embeddings = defaults.tie_embeddings;
+        config.model.shape.norm_eps = defaults.norm_eps;
+        config.model.shape.rope_theta = defaults.rope_theta;
+        config.model.shape.rope_low_freq_factor = defaults.rope_low_freq_factor;
+        config.model.shape.rope_high_freq_factor = defaults.rope_high_freq_factor;
+        config.model.shape.rope_original_positions = defaults.rope_original_positions;
+    }
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         size_t        at = o->offset - offsetof(Config, model.shape);
@@ -285,7 +556,7 @@ char *config_from_json(const cJSON *json, Config *config) {
     Places     places = {NULL, 0, 0};
     load_start(&load, config, (Where){NULL, NULL, {0, 0}});
     if (cJSON_IsObject(json)) {
-        config_walk(&load, json, "", load.file, &places);
+        walk(&load, json, "", load.file, &places);
         resolve(&load, 1);
         refuse_missing(&load, NULL);
     } else {

@@ -31,9 +31,7 @@ typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } Paral
 typedef enum { SEND_DELTAS, SEND_GRADIENTS } OuterSend;
 typedef enum { WAIT_ALL, WAIT_NONE } OuterWait;
 typedef enum { COMPRESS_NONE, COMPRESS_BF16, COMPRESS_INT8 } OuterCompress;
-/* Memory of strings and lists of a Config. */
-
-typedef struct ConfigKept ConfigKept;
+typedef struct ConfigKept ConfigKept; /* memory of the strings and lists of a Config */
 
 typedef struct {
     char        path[4096];             /* the config file                                   */
@@ -90,7 +88,7 @@ typedef struct {
         int         send, wait, compress; /* OuterSend, OuterWait, OuterCompress */
         double      learning_rate, momentum, patience_seconds, linger_minutes;
     } outer;
-    struct { int recompute, offload; /* Recompute of model/block.h; index into OFFLOAD_WORDS */ } memory;
+    struct { int recompute, offload; /* Recompute of model/block.h; OptimizerMemory of model/optimizer.h */ } memory;
     struct { int64_t every, keep, keep_every; int keep_best; int64_t memory_every; const char *memory_dir; } checkpoint;
     struct { int64_t every, tokens; StringList tasks; int64_t tasks_every; } eval;
     struct {
@@ -100,6 +98,8 @@ typedef struct {
     } sample;
     struct { int64_t every; int tensorboard; } log;
 } Config;
+
+/* --- loading ------------------------------------------------------------------------------------------------------ */
 
 /* Reads a config file and applies the overrides, such as "optimizer.learning_rate=3e-4", whose value is JSON or a bare
  * word read as a string. If path is the folder of a run, its config.json is read and run.dir is that folder. ranks is
@@ -118,6 +118,8 @@ char *config_parse(const char *path, const char *text, size_t bytes, char *const
                    int ranks, Config *config);
 void  config_free(Config *config);      /* frees the strings; also needed after faults */
 
+/* --- checking ----------------------------------------------------------------------------------------------------- */
+
 /* Checks the rules that need the number of ranks. Returns NULL or a malloc'ed sentence that names the nearest valid
  * values. */
 char *config_check_ranks(const Config *config, int ranks);
@@ -129,6 +131,8 @@ char *config_check_changed(const Config *config, int ranks);
 char *config_check_shape(ModelShape shape);
 Mesh  config_mesh(const Config *config, int ranks); /* the grid of `ranks`, which config_check_ranks has allowed */
 int   config_datas(const Config *config, int ranks); /* groups with different micro-batches */
+
+/* --- the saved copy, and what differs ----------------------------------------------------------------------------- */
 
 /* Returns the resolved config with every option, as nested objects. The caller deletes it. */
 cJSON *config_to_json(const Config *config);
@@ -151,9 +155,41 @@ int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, vo
 /* Compares the options fixed for a resume with the config of the checkpoint, except those in run.allow_change. Fixed
  * are resolved model sizes, batch.global_tokens, batch.seq_len, run.seed, data.shuffle, weights and stages of
  * data.train, optimizer.* and schedule.*. Returns NULL, or a malloc'ed text that names each key with both values.
- * Appends these keys to the list `changed` unless it is NULL. checkpoint_resume.c compares the training shards, because
- * it knows their sizes. */
+ * Appends these keys to the list `changed` unless it is NULL. run/checkpoint compares the training shards, because it
+ * knows their sizes. */
 char *config_compare(const Config *now, const cJSON *saved, cJSON *changed);
+
+/* Returns 1 if two values are equal. NULL equals only NULL. */
+int config_same_value(const cJSON *a, const cJSON *b);
+
+/* Calls tell(ctx, key, a, b) for each key whose values differ. A key that only one of them has counts as its default
+ * in the other, or as NULL if the option table has none. b NULL: the defaults. run.dir is left out, because it is a
+ * path. Returns the number of such keys. If tell is NULL, it is not called. */
+typedef void ConfigDiffers(void *ctx, const char *key, const cJSON *a, const cJSON *b);
+int config_diff(const cJSON *a, const cJSON *b, ConfigDiffers *tell, void *ctx);
+
+/* --- learning rate, weight decay, clipping: schedule.c ------------------------------------------------------------ */
+
+/* Returns the learning rate of 0-based step s. lr = optimizer.learning_rate, w = schedule.warmup_steps, N = run.steps,
+ * f = schedule.final_lr_fraction, p = (s-w)/(N-w). For s < w: lr (s+1)/w. Then
+ *   cosine lr (f + (1-f)(1+cos(pi p))/2)    linear lr (1 - (1-f) p)    constant lr
+ *   wsd    lr until s0 = N - ceil(decay_fraction N), then with q = (s-s0)/(N-s0), by schedule.decay,
+ *          sqrt lr (f + (1-f)(1 - sqrt(q)))   (Hägele et al., arXiv:2405.18392)    linear lr (f + (1-f)(1 - q)) */
+double schedule_lr(const Config *config, int64_t s);
+
+/* Returns the weight decay of 0-based step s, by optimizer.weight_decay_schedule. d = optimizer.weight_decay:
+ *   constant d    lr d schedule_lr(s) / optimizer.learning_rate    linear d (1 - s / run.steps)
+ * Updates multiply it with the learning rate, so that even a constant one falls with the rate. */
+double schedule_weight_decay(const Config *config, int64_t s);
+
+/* Returns the step after which a process of this run stops: run.stop_step if it is set and below run.steps, else
+ * run.steps. */
+int64_t schedule_last_step(const Config *config);
+
+/* Returns min(1, grad_clip/norm) without an epsilon, or 1 if grad_clip is 0. */
+double clip_scale(double norm, double grad_clip);
+
+/* --- the option table, printed: option_help.c --------------------------------------------------------------------- */
 
 /* Print the option table for people. config_print_help prints all options, config_print_topic a section or one key, or
  * returns 0 if there is no such topic. Both use `columns` columns and the marks of core/terminal.h.

@@ -1,4 +1,5 @@
 /* config_saved.c - writes the resolved config for the run and its checkpoints, and compares it at a resume. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +8,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/io.h"
-#include "run/config/config_diff.h"
 #include "run/config/options.h"
-#include "run/config/sources.h"
 
 /* Returns the object with the value of an option, or NULL if its section is missing. */
 static cJSON *home_of(const cJSON *root, const Option *o) {
@@ -24,7 +23,8 @@ cJSON *config_to_json(const Config *config) {
         if (o->type == OPTION_IGNORED) continue;
         cJSON *section = home_of(root, o), *value = option_to_json(o, config);
         if (!section) section = cJSON_AddObjectToObject(root, option_home(o));
-        if (!cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the config");
+        if (!cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the "
+                                                                         "config");
     }
     return root;
 }
@@ -36,7 +36,8 @@ int config_is_saved(const char *text, size_t bytes) {
     int       count = 0, only_options = 1;
     if (!json_parse(text, bytes, JSON_LIMIT, &json, &fault)) return 0;
     for (const cJSON *top = json.root->child; top; top = top->next)
-        for (const cJSON *value = cJSON_IsObject(top) ? top->child : top; value; value = cJSON_IsObject(top) ? value->next : NULL) {
+        for (const cJSON *value = cJSON_IsObject(top) ? top->child : top; value;
+             value = cJSON_IsObject(top) ? value->next : NULL) {
             char          key[128];
             const Option *o;
             if (value == top) snprintf(key, sizeof key, "%s", top->string);
@@ -74,9 +75,6 @@ static int is_allowed(const StringList *allow, const Option *o) {
     return 0;
 }
 
-/* Returns the former value of an option that was not saved, which is its default. */
-static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
-
 int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx) {
     char *ours = sources_text(json_member(json_member(a, "data"), "train"));
     char *theirs = sources_text(json_member(json_member(b, "data"), "train"));
@@ -87,54 +85,100 @@ int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, vo
     return differ;
 }
 
-typedef struct { FILE *out; int before; } Said;
+typedef struct { FILE *out; int differ; } Said;
 
 static void say_blends(void *ctx, const char *ours, const char *theirs) {
-    const Said *said = ctx;
-    fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->before ? "; " : "", ours, theirs);
-}
-
-/* Compares weights and stages of data.train. checkpoint_resume.c compares the files. */
-static int blends_differ(const Config *now, const cJSON *saved, FILE *out, int before) {
-    if (is_allowed(&now->run.allow_change, option_find("data.train"))) return 0;
-    Said   said = {out, before};
-    cJSON *here = config_to_json(now);
-    int    differ = config_compare_blends(here, saved, say_blends, &said);
-    cJSON_Delete(here);
-    return differ;
+    Said *said = ctx;
+    fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->differ++ ? "; " : "", ours, theirs);
 }
 
 static void add_key(cJSON *changed, const char *key) {
-    if (changed && !cJSON_AddItemToArray(changed, cJSON_CreateString(key))) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    if (changed && !cJSON_AddItemToArray(changed, cJSON_CreateString(key))) fail(EXIT_MEMORY, "out of memory while "
+                                                                                 "comparing configs");
 }
 
 char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
     char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
     size_t bytes = 0;
     FILE  *out = memory_file_open(&text, &bytes);
-    int    differ = 0;
+    cJSON *here = config_to_json(now);
+    Said   said = {out, 0};
     if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
-        const cJSON *then = json_member(home_of(saved, o), option_name(o)); /* NULL if the option is newer */
-        cJSON       *absent = then ? NULL : default_value(o), *value = option_to_json(o, now);
-        if (!then) then = absent;
+        const cJSON *value = json_member(home_of(here, o), option_name(o));
+        const cJSON *then = json_member(home_of(saved, o), option_name(o));
+        cJSON       *usual = NULL; /* the former value of a newer option, which is its default */
+        if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
         if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");
         if (!config_same_value(value, then)) {
-            fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key, value_text(value, shown_now),
-                    value_text(then, shown_saved));
+            fprintf(out, "%s%s is %s, in the checkpoint %s", said.differ++ ? "; " : "", o->key,
+                    value_text(value, shown_now), value_text(then, shown_saved));
             add_key(changed, o->key);
         }
-        cJSON_Delete(absent);
-        cJSON_Delete(value);
+        cJSON_Delete(usual);
     }
-    if (blends_differ(now, saved, out, differ)) {
-        differ++;
-        add_key(changed, "data.train");
-    }
+    /* weights and stages; run/checkpoint compares the files */
+    int is_free = is_allowed(&now->run.allow_change, option_find("data.train"));
+    if (!is_free && config_compare_blends(here, saved, say_blends, &said)) add_key(changed, "data.train");
+    cJSON_Delete(here);
     if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
-    if (differ) return text;
+    if (said.differ) return text;
     free(text);
     return NULL;
+}
+
+/* --- two configs as JSON trees, so that configs of newer and older programs can be compared ----------------------- */
+
+typedef struct {
+    ConfigDiffers *tell;
+    void          *ctx;
+    int            count;
+} Walk;
+
+/* Compares numbers exactly, because libcjson has a tolerance, and near seeds must differ. */
+int config_same_value(const cJSON *a, const cJSON *b) {
+    if (!a || !b) return a == b;
+    double x = number_value(a), y = number_value(b);
+    return isnan(x) && isnan(y) ? cJSON_Compare(a, b, 1) : x == y;
+}
+
+static int is_place(const char *path) {
+    return strcmp(path, "run.dir") == 0 || strcmp(path, "$schema") == 0 || strstr(path, "$comment") != NULL;
+}
+
+static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
+    const Option *o = option_find(path);
+    const char   *text = o ? o->fallback : option_left(path);
+    int           is_missing = !a || !b, has_default = text && is_missing;
+    cJSON        *usual = has_default ? cJSON_Parse(text) : NULL;
+    if (has_default && !usual) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    const cJSON *x = a ? a : usual, *y = b ? b : usual;
+    int          is_lone = is_missing && o && !o->fallback; /* a required or derived value has no default */
+    if (is_lone || !config_same_value(x, y)) {
+        if (walk->tell) walk->tell(walk->ctx, path, x, y);
+        walk->count++;
+    }
+    cJSON_Delete(usual);
+}
+
+/* Walks the members of a. A member that is in both a and b is compared only on the first walk. */
+static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON *b, int is_second) {
+    for (const cJSON *item = a ? a->child : NULL; item; item = item->next) {
+        char         path[256];
+        const cJSON *other = cJSON_IsObject(b) ? json_member(b, item->string) : NULL;
+        snprintf(path, sizeof path, "%s%s%s", home, *home ? "." : "", item->string ? item->string : "");
+        if (cJSON_IsObject(item)) walk_side(walk, path, item, other, is_second);
+        if (cJSON_IsObject(other)) other = NULL; /* the other walk compares its members */
+        if (cJSON_IsObject(item) || is_place(path) || (is_second && other)) continue;
+        compare(walk, path, is_second ? other : item, is_second ? item : other);
+    }
+}
+
+int config_diff(const cJSON *a, const cJSON *b, ConfigDiffers *tell, void *ctx) {
+    Walk walk = {tell, ctx, 0};
+    walk_side(&walk, "", a, b, 0);
+    if (b) walk_side(&walk, "", b, a, 1);
+    return walk.count;
 }

@@ -1,7 +1,11 @@
-/* option_help.c - prints the option table for people: `help config`, one section or key of it, and docs/config.md. */
+/* option_help.c - prints the option table: for people, as `help config`, one section or key of it, and docs/config.md;
+ * for editors, as JSON Schema. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
+#include "core/json.h"
 #include "core/terminal.h"
 #include "run/config/options.h"
 
@@ -14,7 +18,8 @@ static void range_short(const Option *o, char out[ALLOWED_BYTES]) {
     *out = '\0';
     if (o->words) {
         for (int i = 0; o->words[i] && used < ALLOWED_BYTES; i++)
-            if (*o->words[i]) used += snprintf(out + used, (size_t)(ALLOWED_BYTES - used), "%s%s", used ? " | " : "", o->words[i]);
+            if (*o->words[i])
+                used += snprintf(out + used, (size_t)(ALLOWED_BYTES - used), "%s%s", used ? " | " : "", o->words[i]);
     } else if (o->type == OPTION_FLAG) {
         snprintf(out, SHOWN_BYTES, "true | false");
     } else if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) {
@@ -128,4 +133,145 @@ void config_print_markdown(FILE *out) {
         for (int i = 0; i < OPTION_COUNT; i++)
             if (option_in_section(&OPTIONS[i], option_section(k))) print_item(out, &OPTIONS[i]);
     }
+}
+
+/* --- JSON Schema 2020-12, for editors ----------------------------------------------------------------------------- */
+
+static cJSON *add(cJSON *object, const char *name, cJSON *item) {
+    if (!item || !cJSON_AddItemToObject(object, name, item)) fail(EXIT_MEMORY, "out of memory while writing the schema"
+                                                                  );
+    return item;
+}
+
+static void append(cJSON *array, cJSON *item) {
+    if (!cJSON_AddItemToArray(array, item)) fail(EXIT_MEMORY, "out of memory while writing the schema");
+}
+
+static void add_text(cJSON *object, const char *name, const char *text) { add(object, name, cJSON_CreateString(text)); }
+static void add_number(cJSON *object, const char *name, double value) { add(object, name, number_json(value)); }
+static void add_comment(cJSON *properties) {
+    add_text(add(properties, "$comment", cJSON_CreateObject()), "description", "for readers, of any type; ignored");
+}
+
+static cJSON *typed(const char *type) {
+    cJSON *schema = cJSON_CreateObject();
+    add_text(schema, "type", type);
+    return schema;
+}
+
+/* Returns the schema of a list of {"path", "weight", "until_tokens"}. */
+static cJSON *blend_schema(void) {
+    cJSON *blend = typed("array");
+    add_number(blend, "minItems", 1);
+    cJSON *source = add(blend, "items", typed("object"));
+    add(source, "additionalProperties", cJSON_CreateFalse());
+    cJSON *properties = add(source, "properties", cJSON_CreateObject());
+    add_number(add(properties, "path", typed("string")), "minLength", 1);
+    cJSON *weight = add(properties, "weight", typed("number"));
+    add_number(weight, "exclusiveMinimum", 0);
+    add_number(weight, "maximum", 1);
+    add_number(add(properties, "until_tokens", typed("integer")), "minimum", 1);
+    add_comment(properties);
+    cJSON *required = add(source, "required", cJSON_CreateArray());
+    append(required, cJSON_CreateString("path"));
+    append(required, cJSON_CreateString("weight"));
+    return blend;
+}
+
+static cJSON *list_schema(const Option *o) {
+    cJSON *either = cJSON_CreateArray(), *one = typed("string"), *many = typed("array");
+    if (o->min > 0) add_number(one, "minLength", o->min);
+    add_number(add(many, "items", typed("string")), "minLength", 1);
+    if (o->min > 0) add_number(many, "minItems", o->min);
+    append(either, one);
+    append(either, many);
+    if (o->type == OPTION_SOURCES) append(either, blend_schema());
+    return either;
+}
+
+static cJSON *option_schema(const Option *o) {
+    cJSON *schema = cJSON_CreateObject();
+    add_text(schema, "description", o->help);
+    switch (o->type) {
+    case OPTION_IGNORED: add_text(schema, "type", "string"); break;
+    case OPTION_FLAG:    add_text(schema, "type", "boolean"); break;
+    case OPTION_TEXT:
+        add_text(schema, "type", "string");
+        if (o->min > 0) add_number(schema, "minLength", o->min);
+        break;
+    case OPTION_LIST:
+    case OPTION_SOURCES: add(schema, "anyOf", list_schema(o)); break;
+    case OPTION_WORD:
+    case OPTION_CHOICE: {
+        cJSON *words = add(schema, "enum", cJSON_CreateArray());
+        for (int i = 0; o->words[i]; i++) append(words, cJSON_CreateString(o->words[i]));
+        break;
+    }
+    case OPTION_INTEGER:
+    case OPTION_REAL:
+        add_text(schema, "type", o->type == OPTION_INTEGER ? "integer" : "number");
+        add_number(schema, "minimum", o->min);
+        add_number(schema, o->half_open ? "exclusiveMaximum" : "maximum", o->max);
+        break;
+    }
+    if (o->fallback) add(schema, "default", cJSON_Parse(o->fallback));
+    return schema;
+}
+
+/* Adds the rule that a model has a preset, or all five sizes. */
+static void add_model_rule(cJSON *schema) {
+    cJSON *any = add(schema, "anyOf", cJSON_CreateArray());
+    cJSON *preset = cJSON_CreateObject(), *sizes = cJSON_CreateObject();
+    cJSON *not_empty = add(add(preset, "properties", cJSON_CreateObject()), "preset", cJSON_CreateObject());
+    cJSON *required = add(sizes, "required", cJSON_CreateArray());
+    append(add(preset, "required", cJSON_CreateArray()), cJSON_CreateString("preset"));
+    add_number(not_empty, "minLength", 1);
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (OPTIONS[i].need == NEED_MODEL) append(required, cJSON_CreateString(option_name(&OPTIONS[i])));
+    append(any, preset);
+    append(any, sizes);
+}
+
+/* Returns the schema of one section. *needed: 1 if a config must have it. */
+static cJSON *section_schema(const char *section, int *needed) {
+    cJSON *schema = typed("object"), *required = cJSON_CreateArray();
+    int    has_sizes = 0;
+    add(schema, "additionalProperties", cJSON_CreateFalse());
+    cJSON *properties = add(schema, "properties", cJSON_CreateObject());
+    add_comment(properties);
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        if (!option_in_section(o, section)) continue;
+        add(properties, option_name(o), option_schema(o));
+        if (o->need == NEED_ALWAYS) append(required, cJSON_CreateString(option_name(o)));
+        has_sizes |= o->need == NEED_MODEL;
+    }
+    *needed = required->child || has_sizes;
+    if (required->child) add(schema, "required", required);
+    else cJSON_Delete(required);
+    if (has_sizes) add_model_rule(schema);
+    return schema;
+}
+
+void config_print_schema(FILE *out) {
+    cJSON *schema = cJSON_CreateObject(), *properties = cJSON_CreateObject();
+    add_text(schema, "$schema", "https://json-schema.org/draft/2020-12/schema");
+    add_text(schema, "title", "Run config of train_gpt");
+    add_text(schema, "type", "object");
+    add(schema, "additionalProperties", cJSON_CreateFalse());
+    cJSON *required = add(schema, "required", cJSON_CreateArray());
+    add(schema, "properties", properties);
+    add_comment(properties);
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (!*option_home(&OPTIONS[i])) add(properties, OPTIONS[i].key, option_schema(&OPTIONS[i]));
+    for (int k = 0; option_section(k); k++) {
+        int needed;
+        add(properties, option_section(k), section_schema(option_section(k), &needed));
+        if (needed) append(required, cJSON_CreateString(option_section(k)));
+    }
+    char *text = cJSON_Print(schema);
+    if (!text) fail(EXIT_MEMORY, "out of memory while writing the schema");
+    fprintf(out, "%s\n", text);
+    free(text);
+    cJSON_Delete(schema);
 }

@@ -1,7 +1,9 @@
-/* options.c - see options.h: the table, and the functions of a single row. */
+/* options.c - see options.h: the table, and what its rows can do: set a value from JSON, check it, write it. */
 #include "run/config/options.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,92 +11,32 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/io.h"
 #include "model/block.h"
 #include "model/optimizer.h"
 #include "model/precision.h"
-#include "run/config/sources.h"
 
 #define EXACT 9007199254740992.0 /* 2^53: JSON numbers are exact up to here */
 #define DIM   2147483647.0       /* limit of token ids and dimensions, which are 32-bit */
 #define BIG   1e30               /* largest real, finite as fp32 */
 
-/* Shapes of llama and qwen3. Further fields follow the sizes. Without them positions are not scaled, and other fields
- * have the defaults of the options. */
-#define LLAMA_SHAPE(layers, heads, keys, width, inner, positions, vocabulary, ...)                                     \
-    {.n_layer = layers, .n_head = heads, .n_kv_head = keys, .n_embd = width, .n_inner = inner, .n_positions = positions, \
-     .vocab_size = vocabulary, .arch = ARCH_LLAMA, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4,               \
-     .rope_original_positions = 8192, __VA_ARGS__}
-#define QWEN3_SHAPE(layers, heads, width, inner, tied) \
-    {.n_layer = layers, .n_head = heads, .n_kv_head = 8, .n_embd = width, .n_inner = inner, .n_positions = 40960, .vocab_size = 151936, \
-     .arch = ARCH_QWEN3, .tie_embeddings = tied, .head_dim = 128, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_low_freq_factor = 1, \
-     .rope_high_freq_factor = 4, .rope_original_positions = 8192}
-#define QWEN3_MOE_SHAPE(layers, heads, keys, width, head, experts, chosen, inner, positions, vocabulary) \
-    {.n_layer = layers, .n_head = heads, .n_kv_head = keys, .n_embd = width, .n_positions = positions, .vocab_size = vocabulary, \
-     .arch = ARCH_QWEN3_MOE, .head_dim = head, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, \
-     .rope_original_positions = 8192, .n_experts = experts, .top_k = chosen, .n_expert_inner = inner, .norm_top_k = 1, \
-     .balance = BALANCE_SWITCH, .balance_rate = 1e-3}
-static const Preset PRESETS[] = { /* sizes as published on Hugging Face */
-    {"gpt2-124m", GPT2_SHAPE(12, 12, 768, 1024, 50257)}, /* Radford et al. 2019 */
-    {"gpt2-355m", GPT2_SHAPE(24, 16, 1024, 1024, 50257)},
-    {"gpt2-774m", GPT2_SHAPE(36, 20, 1280, 1024, 50257)},
-    {"gpt2-1558m", GPT2_SHAPE(48, 25, 1600, 1024, 50257)},
-    /* JackFram/llama-160m */
-    {"llama-160m", LLAMA_SHAPE(12, 12, 12, 768, 3072, 2048, 32000, .norm_eps = 1e-6, .rope_theta = 10000)},
-    {"llama3-1b", LLAMA_SHAPE(16, 32, 8, 2048, 8192, 131072, 128256, .norm_eps = 1e-5, .rope_theta = 500000, /* Llama 3.2 */
-                              .tie_embeddings = 1, .rope_factor = 32)},
-    {"llama3-8b", LLAMA_SHAPE(32, 32, 8, 4096, 14336, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)}, /* Grattafiori et al. 2024 */
-    {"llama3-70b", LLAMA_SHAPE(80, 64, 8, 8192, 28672, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)},
-    {"llama3-405b", LLAMA_SHAPE(126, 128, 8, 16384, 53248, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)},
-    {"qwen3-0.6b", QWEN3_SHAPE(28, 16, 1024, 3072, 1)}, /* Yang et al. 2025 */
-    {"qwen3-1.7b", QWEN3_SHAPE(28, 16, 2048, 6144, 1)},
-    {"qwen3-4b", QWEN3_SHAPE(36, 32, 2560, 9728, 1)},
-    {"qwen3-8b", QWEN3_SHAPE(36, 32, 4096, 12288, 0)},
-    {"qwen3-30b-a3b", QWEN3_MOE_SHAPE(48, 32, 4, 2048, 128, 128, 8, 768, 40960, 151936)},
-    {"qwen3-moe-small", QWEN3_MOE_SHAPE(8, 8, 4, 512, 64, 16, 2, 512, 2048, 50257)}, /* ours, for one machine */
-};
-
-static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
-                                              "llama3-70b", "llama3-405b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b",
-                                              "qwen3-30b-a3b", "qwen3-moe-small", NULL};
-static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3",
-                                              [ARCH_QWEN3_MOE] = "qwen3-moe", NULL};
-static const char *const BALANCE_WORDS[]   = {[BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch",
-                                              NULL};
-static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
-static const char *const NONFINITE_WORDS[] =
-    {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
-static const char *const SPIKE_WORDS[] =
-    {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", [ON_TROUBLE_WARN] = "warn", NULL};
-static const char *const OPTIMIZER_WORDS[] = {"adamw", "muon", NULL};
-static const char *const NEWTON_WORDS[]    = {[NEWTON_QUINTIC] = "quintic", [NEWTON_POLAR_EXPRESS] = "polar_express", NULL};
-static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
-                                              [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
-static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear", NULL};
-static const char *const WEIGHT_DECAY_WORDS[] = {[WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr",
-                                                 [WEIGHT_DECAY_LINEAR] = "linear", NULL};
-static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
-                                              [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", [PRECISION_FP8] = "fp8", NULL};
-static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
-                                              [PARALLEL_MPI] = "mpi", NULL};
-static const char *const OFFLOAD_WORDS[] = {[MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer", NULL};
-static const char *const RECOMPUTE_WORDS[] =
-    {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block", NULL};
-
-static const char *const SEND_WORDS[]     = {[SEND_DELTAS] = "deltas", [SEND_GRADIENTS] = "gradients", NULL};
-static const char *const WAIT_WORDS[]     = {[WAIT_ALL] = "all", [WAIT_NONE] = "none", NULL};
-static const char *const COMPRESS_WORDS[] = {[COMPRESS_NONE] = "none", [COMPRESS_BF16] = "bf16", [COMPRESS_INT8] = "int8", NULL};
-
 /* The offset of a field. The compiler refuses it if the field does not have the type of the row. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
+/* The words of a row, by the values of its enum. */
+#define WORDS(...)                 ((const char *const[]){__VA_ARGS__, NULL})
 /* KEY(field, default, allowed values, help and further members) */
 #define TEXT(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_TEXT, .offset = FIELD(f, const char *), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define WORD(f, d, w, ...)         {.key = #f, .type = OPTION_WORD, .offset = FIELD(f, const char *), .fallback = d, .words = w, .help = __VA_ARGS__}
-#define CHOICE(f, d, w, ...)       {.key = #f, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
-#define FLAG(f, d, ...)            {.key = #f, .type = OPTION_FLAG, .offset = FIELD(f, int), .fallback = d, .help = __VA_ARGS__}
-#define INTEGER(f, d, lo, hi, ...) {.key = #f, .type = OPTION_INTEGER, .offset = FIELD(f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define SIZE(f, d, lo, hi, ...)    {.key = "model." #f, .type = OPTION_INTEGER, .offset = FIELD(model.shape.f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define SHAPE_REAL(f, d, lo, hi, ...) {.key = "model." #f, .type = OPTION_REAL, .offset = FIELD(model.shape.f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define REAL(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define CHOICE_AT(k, f, d, w, ...) {.key = k, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
+#define FLAG_AT(k, f, d, ...)      {.key = k, .type = OPTION_FLAG, .offset = FIELD(f, int), .fallback = d, .help = __VA_ARGS__}
+#define INTEGER_AT(k, f, d, lo, hi, ...) {.key = k, .type = OPTION_INTEGER, .offset = FIELD(f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define REAL_AT(k, f, d, lo, hi, ...) {.key = k, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define CHOICE(f, ...)             CHOICE_AT(#f, f, __VA_ARGS__)
+#define FLAG(f, ...)               FLAG_AT(#f, f, __VA_ARGS__)
+#define INTEGER(f, ...)            INTEGER_AT(#f, f, __VA_ARGS__)
+#define REAL(f, ...)               REAL_AT(#f, f, __VA_ARGS__)
+#define SIZE(f, ...)               INTEGER_AT("model." #f, model.shape.f, __VA_ARGS__)
+#define SHAPE_REAL(f, ...)         REAL_AT("model." #f, model.shape.f, __VA_ARGS__)
 #define LIST(f, d, lo, ...)        {.key = #f, .type = OPTION_LIST, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
 #define SOURCES(f, d, lo, ...)     {.key = #f, .type = OPTION_SOURCES, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
 #define REQUIRED   .need = NEED_ALWAYS
@@ -110,15 +52,18 @@ const Option OPTIONS[] = {
     INTEGER(run.stop_step, "0", 0, EXACT,
             "step after which the run saves and stops, with exit code 75; the schedule stays that of run.steps; 0 = none"),
     INTEGER(run.seed, "1337", 0, EXACT, "seed of first weights, shuffle and sampling", FIXED),
-    CHOICE(run.resume, "\"auto\"", RESUME_WORDS,
+    CHOICE(run.resume, "\"auto\"", WORDS([RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must"),
            "auto: start from the newest complete checkpoint in run.dir, if there is one; never: refuse a folder that holds a run; "
            "must: refuse a folder without a checkpoint"),
     LIST(run.allow_change, "[]", 0, "keys or sections whose values may differ from the checkpoint's when a run resumes"),
     REAL(run.max_minutes, "0", 0, BIG, "minutes after which the run saves and stops, with exit code 75; 0 = no limit"),
-    CHOICE(run.on_nonfinite, "\"stop\"", NONFINITE_WORDS,
+    CHOICE(run.on_nonfinite, "\"stop\"",
+           WORDS([ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback"),
            "what to do when loss or gradient is not finite, and still is not when the step is computed again: stop: end with exit "
            "code 76; skip: leave the step out; rollback: return to the newest checkpoint and leave out the data since"),
-    CHOICE(run.on_spike, "\"warn\"", SPIKE_WORDS,
+    CHOICE(run.on_spike, "\"warn\"",
+           WORDS([ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback",
+                 [ON_TROUBLE_WARN] = "warn"),
            "what to do when the loss is far above the recent ones (run.spike_threshold), and still is when the step is computed "
            "again: warn: print a warning and train on; stop: end with exit code 76; skip: leave the step out; rollback: return to "
            "the newest checkpoint and leave out the data since"),
@@ -135,24 +80,26 @@ const Option OPTIONS[] = {
          "seconds without progress after which the job ends with exit code 77; 0 = 300 s while the job starts, then 20 x the "
          "longest pause so far, at least 30 s"),
 
-    WORD(model.preset, "\"\"", PRESET_WORDS,
+    WORD(model.preset, "\"\"", PRESET_NAMES,
          "a model of published size; other keys of the section model override its values; \"\" = none"),
     SIZE(n_layer, NULL, 1, 65536, "number of blocks", .need = NEED_MODEL, FIXED, .example = "12"),
     SIZE(n_head, NULL, 1, DIM, "attention heads of a block; must divide n_embd unless head_dim is given", .need = NEED_MODEL, FIXED, .example = "12"),
     SIZE(n_embd, NULL, 1, DIM, "width of the model: channels of a token", .need = NEED_MODEL, FIXED, .example = "768"),
     SIZE(n_positions, NULL, 1, DIM, "positions that the model knows: its longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
     SIZE(vocab_size, NULL, 1, DIM, "entries of the vocabulary: token ids run from 0 to vocab_size - 1", .need = NEED_MODEL, FIXED, .example = "50257"),
-    {.key = "model.arch", .type = OPTION_CHOICE, .offset = FIELD(model.shape.arch, int), .fallback = "\"gpt2\"", .words = ARCH_WORDS,
-     .help = "kind of model: gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of "
-             "each head of q and k; qwen3-moe: qwen3 with experts (moe.*). The keys from n_kv_head to rope_original_positions apply "
-             "to llama, qwen3 and qwen3-moe only", FIXED},
+    CHOICE_AT("model.arch", model.shape.arch, "\"gpt2\"",
+              WORDS([ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3",
+                    [ARCH_QWEN3_MOE] = "qwen3-moe"),
+              "kind of model: gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of "
+              "each head of q and k; qwen3-moe: qwen3 with experts (moe.*). The keys from n_kv_head to rope_original_positions apply "
+              "to llama, qwen3 and qwen3-moe only", FIXED),
     SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values that the n_head query heads share; must divide n_head; 0 = n_head", FIXED),
     SIZE(head_dim, "0", 0, DIM, "channels of an attention head; 0 = n_embd / n_head", FIXED),
     SIZE(n_inner, "0", 0, DIM,
          "width of the MLP: llama and qwen3 need it; 0 = 4 x n_embd, for gpt2; qwen3-moe has moe.n_inner in its place", FIXED),
-    {.key = "model.tie_embeddings", .type = OPTION_FLAG, .offset = FIELD(model.shape.tie_embeddings, int), .fallback = "true",
-     .help = "true: the output head uses the weights of the embedding; false: it has its own; if the key is not given, llama, qwen3 "
-             "and qwen3-moe have false", FIXED},
+    FLAG_AT("model.tie_embeddings", model.shape.tie_embeddings, "true",
+            "true: the output head uses the weights of the embedding; false: it has its own; if the key is not given, llama, qwen3 "
+            "and qwen3-moe have false", FIXED),
     SHAPE_REAL(norm_eps, "1e-5", 1e-30, 1,
          "number that RMSNorm adds to the mean square under the root; if the key is not given, qwen3 and qwen3-moe have 1e-6", FIXED),
     SHAPE_REAL(rope_theta, "10000", 1, BIG, "base of the wavelengths of rotary positions", FIXED),
@@ -178,22 +125,23 @@ const Option OPTIONS[] = {
     REAL(init.std, "0.02", 1e-30, 1,
          "standard deviation of first weights; projections into the residual stream have init.std / sqrt(2 n_layer)", FIXED),
 
-    {.key = "moe.experts", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_experts, int64_t), .fallback = "0", .min = 0,
-     .max = 4096, .help = "experts of each block of qwen3-moe, which needs moe.experts, moe.top_k and moe.n_inner; 0 for other "
-             "kinds of model", FIXED},
-    {.key = "moe.top_k", .type = OPTION_INTEGER, .offset = FIELD(model.shape.top_k, int64_t), .fallback = "0", .min = 0, .max = 4096,
-     .help = "experts that compute each token of qwen3-moe; 0 for other kinds of model", FIXED},
-    {.key = "moe.n_inner", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_expert_inner, int64_t), .fallback = "0", .min = 0,
-     .max = DIM, .help = "width of the MLP of one expert of qwen3-moe; 0 for other kinds of model", FIXED},
-    {.key = "moe.norm_top_k", .type = OPTION_FLAG, .offset = FIELD(model.shape.norm_top_k, int), .fallback = "true",
-     .help = "true: the weights of the experts of a token are divided by their sum", FIXED},
-    {.key = "moe.balance", .type = OPTION_CHOICE, .offset = FIELD(model.shape.balance, int), .fallback = "\"switch\"",
-     .words = BALANCE_WORDS, .help = "how experts come to equal shares of the tokens: switch: by an extra loss; bias: by a number "
-             "for each expert, which moves after each step and is added when experts are chosen (a tensor that Hugging Face's class "
-             "does not have); none: not at all", FIXED},
-    {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3",
-     .min = 0, .max = BIG, .help = "with moe.balance=switch the factor of the extra loss; with moe.balance=bias how far an expert's "
-             "bias moves in a step", FIXED},
+    INTEGER_AT("moe.experts", model.shape.n_experts, "0", 0, 4096,
+               "experts of each block of qwen3-moe, which needs moe.experts, moe.top_k and moe.n_inner; 0 for other kinds of model",
+               FIXED),
+    INTEGER_AT("moe.top_k", model.shape.top_k, "0", 0, 4096,
+               "experts that compute each token of qwen3-moe; 0 for other kinds of model", FIXED),
+    INTEGER_AT("moe.n_inner", model.shape.n_expert_inner, "0", 0, DIM,
+               "width of the MLP of one expert of qwen3-moe; 0 for other kinds of model", FIXED),
+    FLAG_AT("moe.norm_top_k", model.shape.norm_top_k, "true",
+            "true: the weights of the experts of a token are divided by their sum", FIXED),
+    CHOICE_AT("moe.balance", model.shape.balance, "\"switch\"",
+              WORDS([BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch"),
+              "how experts come to equal shares of the tokens: switch: by an extra loss; bias: by a number for each expert, which "
+              "moves after each step and is added when experts are chosen (a tensor that Hugging Face's class does not have); none: "
+              "not at all", FIXED),
+    REAL_AT("moe.balance_rate", model.shape.balance_rate, "1e-3", 0, BIG,
+            "with moe.balance=switch the factor of the extra loss; with moe.balance=bias how far an expert's bias moves in a step",
+            FIXED),
     REAL(moe.capacity, "2.0", 1e-3, 4096,
          "with parallel.expert: rows for which a rank has memory, as a multiple of the even share; further rows take further "
          "rounds, which backward computes again"),
@@ -219,7 +167,7 @@ const Option OPTIONS[] = {
     INTEGER(batch.seq_len, NULL, 1, DIM, "tokens of a sequence, at most n_positions", .need = NEED_DERIVED, .example = "512",
             .shown = "model.n_positions", FIXED),
 
-    WORD(optimizer.name, "\"adamw\"", OPTIMIZER_WORDS,
+    WORD(optimizer.name, "\"adamw\"", WORDS("adamw", "muon"),
          "update rule: adamw; muon: Muon for the matrices of blocks, with learning rates like AdamW's, and AdamW for all other "
          "weights", FIXED),
     REAL(optimizer.learning_rate, "6e-4", 0, BIG, "highest learning rate of the schedule", FIXED),
@@ -227,26 +175,32 @@ const Option OPTIONS[] = {
     REAL(optimizer.beta2, "0.95", 0, 1, "decay of AdamW's second moment", .half_open = 1, FIXED),
     REAL(optimizer.eps, "1e-8", 1e-30, 1, "number that AdamW adds to the root of the second moment", FIXED),
     REAL(optimizer.weight_decay, "0.1", 0, BIG, "decoupled weight decay of the tensors with two dimensions or more", FIXED),
-    CHOICE(optimizer.weight_decay_schedule, "\"constant\"", WEIGHT_DECAY_WORDS,
+    CHOICE(optimizer.weight_decay_schedule, "\"constant\"",
+           WORDS([WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr", [WEIGHT_DECAY_LINEAR] = "linear"),
            "weight decay over the run: constant; lr: in proportion to the learning rate; linear: down to 0 at the end", FIXED),
     REAL(optimizer.muon_momentum, "0.95", 0, 1, "muon only: Nesterov momentum of the gradients of matrices", .half_open = 1, FIXED),
-    CHOICE(optimizer.newton_schulz, "\"quintic\"", NEWTON_WORDS,
+    CHOICE(optimizer.newton_schulz, "\"quintic\"",
+           WORDS([NEWTON_QUINTIC] = "quintic", [NEWTON_POLAR_EXPRESS] = "polar_express"),
            "muon only: polynomials of the five Newton-Schulz rounds: quintic: Muon's own; polar_express: those that bring singular "
            "values closer to 1", FIXED),
     FLAG(optimizer.normuon, "false",
          "muon only: true: NorMuon, where each neuron moves about equally far; beta2 is the decay of its second moment, too", FIXED),
     REAL(optimizer.grad_clip, "1.0", 0, BIG, "largest norm of the gradient: a larger gradient is scaled down to it; 0 = off", FIXED),
 
-    CHOICE(schedule.name, "\"cosine\"", SCHEDULE_WORDS,
+    CHOICE(schedule.name, "\"cosine\"",
+           WORDS([SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear", [SCHEDULE_CONSTANT] = "constant",
+                 [SCHEDULE_WSD] = "wsd"),
          "shape of the learning rate after the warmup; wsd is constant, then falls at the end", FIXED),
     INTEGER(schedule.warmup_steps, "0", 0, EXACT, "steps in which the learning rate rises linearly from 0", FIXED),
     REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of the highest one", FIXED),
     REAL(schedule.decay_fraction, "0.2", 0, 1,
          "wsd only: the last part of the run, in which the learning rate falls, as a fraction of run.steps", FIXED),
-    CHOICE(schedule.decay, "\"sqrt\"", DECAY_WORDS,
+    CHOICE(schedule.decay, "\"sqrt\"", WORDS([DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear"),
          "wsd only: shape in which the learning rate falls, with p from 0 to 1: sqrt: 1 - sqrt(p); linear: 1 - p", FIXED),
 
-    CHOICE(precision, "\"auto\"", PRECISION_WORDS,
+    CHOICE(precision, "\"auto\"",
+           WORDS([PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
+                 [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", [PRECISION_FP8] = "fp8"),
            "type of activations and products: auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a "
            "GPU; fp8 = bf16 with the blocks' products in fp8, which the CPU rounds alike, slowly"),
 
@@ -267,7 +221,8 @@ const Option OPTIONS[] = {
             "copies of the state that parallel.zero_stage divides; gradients are summed within a copy first, then across copies "
             "(HSDP)"),
     FLAG(parallel.balance, "false", "true: ranks that compute faster take more of the micro-batches of a step"),
-    CHOICE(parallel.comm, "\"auto\"", COMM_WORDS,
+    CHOICE(parallel.comm, "\"auto\"",
+           WORDS([PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring", [PARALLEL_MPI] = "mpi"),
            "library that exchanges data between ranks: auto = nccl if every rank has its own GPU, else ring; ring: our own, over "
            "MPI; mpi: MPI's collectives"),
     FLAG(parallel.deterministic, "false", "true: the same bits with any number of data ranks"),
@@ -277,10 +232,10 @@ const Option OPTIONS[] = {
          "separated by commas; \"\" = none"),
     INTEGER(outer.every, "100", 1, EXACT,
          "steps of a round, after which an island sends its update and fetches new weights; must divide run.steps", FIXED),
-    CHOICE(outer.send, "\"deltas\"", SEND_WORDS,
+    CHOICE(outer.send, "\"deltas\"", WORDS([SEND_DELTAS] = "deltas", [SEND_GRADIENTS] = "gradients"),
            "what an island sends: deltas: the change of its weights over a round (DiLoCo, local SGD); gradients: the server updates "
            "the weights (parameter server)", FIXED),
-    CHOICE(outer.wait, "\"all\"", WAIT_WORDS,
+    CHOICE(outer.wait, "\"all\"", WORDS([WAIT_ALL] = "all", [WAIT_NONE] = "none"),
          "all: a round ends when every island has sent; none: the server applies each island's update when it comes"),
     REAL(outer.learning_rate, "0.7", 0, BIG,
          "factor of the islands' mean delta when the server applies it; 1 with outer.momentum 0 = plain averaging"),
@@ -294,14 +249,16 @@ const Option OPTIONS[] = {
     INTEGER(outer.least_islands, "1", 1, 4096, "number of islands that the first round waits for"),
     TEXT(outer.key, "\"outer.key\"", 1, 3800,
          "file of the key that server and islands share: serve writes it; copy it to the islands' hosts"),
-    CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS,
+    CHOICE(outer.compress, "\"none\"",
+           WORDS([COMPRESS_NONE] = "none", [COMPRESS_BF16] = "bf16", [COMPRESS_INT8] = "int8"),
          "type in which deltas, and the changes of the weights that come back, are sent; none = fp32; what rounding loses is added "
          "to the next ones"),
 
-    CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS,
+    CHOICE(memory.recompute, "\"none\"",
+           WORDS([RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block"),
            "what backward computes again, to keep less in memory: none; light = norms and activation functions; block = whole "
            "blocks"),
-    CHOICE(memory.offload, "\"none\"", OFFLOAD_WORDS,
+    CHOICE(memory.offload, "\"none\"", WORDS([MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer"),
            "optimizer: masters and moments lie in host memory and are updated there; none: on the GPU; no effect on the CPU"),
 
     INTEGER(checkpoint.every, "1000", 0, EXACT, "steps between checkpoints; 0 = one at the end only"),
@@ -342,9 +299,15 @@ const Option *option_find(const char *key) {
 }
 
 const char *option_section(int k) {
-    static const char *const sections[] = {"run", "model", "moe", "init", "data", "batch", "optimizer", "schedule", "parallel",
-                                           "outer", "memory", "checkpoint", "eval", "sample", "log", NULL};
+    static const char *const sections[] = {"run", "model", "moe", "init", "data", "batch", "optimizer", "schedule",
+                                           "parallel", "outer", "memory", "checkpoint", "eval", "sample", "log", NULL};
     return sections[k];
+}
+
+int option_is_section(const char *name) {
+    for (int k = 0; option_section(k); k++)
+        if (!strcmp(option_section(k), name)) return 1;
+    return 0;
 }
 
 int option_in_section(const Option *o, const char *section) {
@@ -370,17 +333,51 @@ const char *option_name(const Option *o) {
     return dot ? dot + 1 : o->key;
 }
 
-const Preset *preset_find(const char *name) {
-    for (size_t i = 0; i < sizeof PRESETS / sizeof *PRESETS; i++)
-        if (!strcmp(PRESETS[i].name, name)) return &PRESETS[i];
+const char *preset_text(const char *name) {
+    for (int i = 1; PRESET_NAMES[i]; i++)
+        if (!strcmp(PRESET_NAMES[i], name)) return PRESET_TEXTS[i];
     return NULL;
+}
+
+/* --- values as text ----------------------------------------------------------------------------------------------- */
+
+char *option_allowed(const Option *o, char out[ALLOWED_BYTES]) {
+    char low[SHOWN_BYTES], high[SHOWN_BYTES];
+    switch (o->type) {
+    case OPTION_IGNORED:
+    case OPTION_TEXT:    snprintf(out, ALLOWED_BYTES, "a string"); break;
+    case OPTION_FLAG:    snprintf(out, ALLOWED_BYTES, "true or false"); break;
+    case OPTION_LIST:    snprintf(out, ALLOWED_BYTES, "a string or a list of strings"); break;
+    case OPTION_SOURCES:
+        snprintf(out, ALLOWED_BYTES, "a string or a list of strings, or of sources with weights");
+        break;
+    case OPTION_WORD:
+    case OPTION_CHOICE:
+        for (int i = 0, used = 0; o->words[i] && used < ALLOWED_BYTES; i++)
+            used += snprintf(out + used, (size_t)(ALLOWED_BYTES - used), "%s\"%s\"",
+                             i == 0 ? "" : o->words[i + 1] ? ", " : " or ", o->words[i]);
+        break;
+    case OPTION_INTEGER:
+    case OPTION_REAL:
+        snprintf(out, ALLOWED_BYTES, o->half_open ? "%s of at least %.40s and below %.40s" : "%s from %.40s to %.40s",
+                 o->type == OPTION_INTEGER ? "an integer" : "a number", number_text(o->min, low),
+                 number_text(o->max, high));
+        break;
+    }
+    return out;
+}
+
+const char *option_default_text(const Option *o) {
+    if (o->fallback) return o->fallback;
+    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required unless preset" : "required";
 }
 
 /* --- setting ------------------------------------------------------------------------------------------------------ */
 
 struct ConfigKept { ConfigKept *next; };
 
-void *config_keep_bytes(Config *config, size_t bytes) {
+/* Returns zeroed memory that lives as long as the config. */
+static void *keep_bytes(Config *config, size_t bytes) {
     ConfigKept *block = xcalloc(1, sizeof *block + bytes, "reading the config");
     block->next = config->kept;
     config->kept = block;
@@ -389,7 +386,7 @@ void *config_keep_bytes(Config *config, size_t bytes) {
 
 const char *config_keep(Config *config, const char *text) {
     size_t bytes = strlen(text) + 1;
-    return memcpy(config_keep_bytes(config, bytes), text, bytes);
+    return memcpy(keep_bytes(config, bytes), text, bytes);
 }
 
 void config_free(Config *config) {
@@ -405,7 +402,8 @@ static int refuse(const Option *o, const cJSON *value, char *fault, size_t capac
     return 0;
 }
 
-static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, char *fault, size_t capacity) {
+static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, char *fault,
+                    size_t capacity) {
     if (!cJSON_IsString(value)) return refuse(o, value, fault, capacity);
     double bytes = (double)strlen(value->valuestring);
     if (bytes < o->min) {
@@ -420,12 +418,6 @@ static int set_text(const Option *o, Config *config, const cJSON *value, const c
     return 1;
 }
 
-static int find_word(const Option *o, const cJSON *value) {
-    for (int i = 0; cJSON_IsString(value) && o->words[i]; i++)
-        if (!strcmp(o->words[i], value->valuestring)) return i;
-    return -1;
-}
-
 static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity,
                     int *element) {
     int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
@@ -435,22 +427,16 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
         snprintf(fault, capacity, "%s must name at least one", o->key);
         return 0;
     }
-    *list = (StringList){count, count ? config_keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
-    if (count && cJSON_IsString(value)) {
-        Option one = *o;
-        one.type = OPTION_TEXT;
-        one.min = 1;
-        return set_text(&one, config, value, &list->item[0], fault, capacity);
-    }
-    const cJSON *item = value->child;
+    *list = (StringList){count, count ? keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
+    const cJSON *item = cJSON_IsArray(value) ? value->child : value;
+    Option       one = *o;
+    char         key[128], got[SHOWN_BYTES];
+    one.type = OPTION_TEXT, one.min = 1;
     for (int i = 0; i < count; i++, item = item->next) {
-        char key[128], got[SHOWN_BYTES];
-        snprintf(key, sizeof key, "%s[%d]", o->key, i);
-        *element = i;
-        Option one = *o;
-        one.key = key;
-        one.type = OPTION_TEXT;
-        one.min = 1;
+        if (cJSON_IsArray(value)) {
+            snprintf(key, sizeof key, "%s[%d]", o->key, i);
+            one.key = key, *element = i;
+        }
         if (!cJSON_IsString(item)) {
             snprintf(fault, capacity, "%s must be a string, not %s", key, value_text(item, got));
             return 0;
@@ -461,6 +447,170 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
     return 1;
 }
 
+/* --- a blend: a list of sources with weights ---------------------------------------------------------------------- */
+
+static const double SUM_SLACK = 1e-5; /* allows thirds with five digits, which sum to 0.99999 */
+
+static int sources_are_blend(const cJSON *value) { return cJSON_IsArray(value) && cJSON_IsObject(value->child); }
+
+typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* key: "data.train[2]", for messages */
+
+static int refuse_entry(const Entry *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static int refuse_entry(const Entry *e, const char *fmt, ...) {
+    va_list args;
+    int     used = snprintf(e->fault, e->capacity, "%s", e->key);
+    va_start(args, fmt);
+    vsnprintf(e->fault + used, e->capacity - (size_t)used, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+static int refuse_member(const Entry *e, const char *name, const char *allowed, const cJSON *got) {
+    char shown[SHOWN_BYTES];
+    if (!got) return refuse_entry(e, " lacks \"%s\": %s", name, allowed);
+    return refuse_entry(e, ".%s must be %s, not %s", name, allowed, value_text(got, shown));
+}
+
+static int refuse_unknown(const Entry *e, const cJSON *entry) {
+    static const char *const KNOWN[] = {"path", "weight", "until_tokens", "$comment"};
+    for (const cJSON *member = entry->child; member; member = member->next) {
+        char quoted[SHOWN_BYTES];
+        int  is_known = 0;
+        for (int i = 0; i < 4; i++) is_known |= !strcmp(member->string, KNOWN[i]);
+        if (!is_known)
+            return refuse_entry(e, " has the unknown key %s: a source takes path, weight, until_tokens",
+                                json_quote_short(quoted, sizeof quoted, member->string));
+    }
+    return 1;
+}
+
+static int read_entry(const Entry *e, Config *config, const cJSON *entry, double longest, const char **path,
+                      BlendShare *share) {
+    char shown[SHOWN_BYTES];
+    if (!cJSON_IsObject(entry))
+        return refuse_entry(e, " must be an object {\"path\", \"weight\"} as those before it, not %s",
+                            value_text(entry, shown));
+    const cJSON *name = json_member(entry, "path"), *weight = json_member(entry, "weight");
+    const cJSON *until = json_member(entry, "until_tokens");
+    double       w = number_value(weight), end = until ? number_value(until) : 0;
+    if (!refuse_unknown(e, entry)) return 0;
+    if (!cJSON_IsString(name) || !*name->valuestring) return refuse_member(e, "path", "a glob of token shards", name);
+    if ((double)strlen(name->valuestring) > longest) return refuse_entry(e, ".path has more than %.0f bytes", longest);
+    if (!(w > 0 && w <= 1)) return refuse_member(e, "weight", "a number above 0 and at most 1", weight);
+    if (until && !(end >= 1 && end <= 0x1p53 && end == floor(end)))
+        return refuse_member(e, "until_tokens", "an integer of at least 1", until);
+    *path = config_keep(config, name->valuestring);
+    *share = (BlendShare){w, (int64_t)end};
+    return 1;
+}
+
+/* Sets a blend like option_set. Reads its entries one by one. sources_check checks them together. */
+static int sources_set(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault,
+                       size_t capacity, int *element) {
+    int count = cJSON_GetArraySize(value);
+    if (count > BLEND_SHARES) {
+        snprintf(fault, capacity, "%s is a blend of %d entries; at most %d are allowed", o->key, count, BLEND_SHARES);
+        return 0;
+    }
+    const char **path = keep_bytes(config, sizeof *path * (size_t)count);
+    BlendShare  *share = keep_bytes(config, sizeof *share * (size_t)count);
+    const cJSON *entry = value->child;
+    for (int i = 0; i < count; i++, entry = entry->next) {
+        Entry e = {.fault = fault, .capacity = capacity};
+        snprintf(e.key, sizeof e.key, "%s[%d]", o->key, i);
+        *element = i;
+        if (!read_entry(&e, config, entry, o->max, &path[i], &share[i])) return 0;
+    }
+    *element = -1;
+    *list = (StringList){count, path, share};
+    return 1;
+}
+
+/* Returns the end of the stage that begins with entry `from`. */
+static int stage_end(const StringList *list, int from) {
+    int to = from;
+    while (to < list->count && list->share[to].until_tokens == list->share[from].until_tokens) to++;
+    return to;
+}
+
+static void stage_text(const StringList *list, int from, char out[64]) {
+    *out = 0;
+    if (stage_end(list, 0) < list->count && list->share[from].until_tokens)
+        snprintf(out, 64, " until %" PRId64 " tokens", list->share[from].until_tokens);
+    else if (stage_end(list, 0) < list->count) snprintf(out, 64, " of the last stage");
+}
+
+static int check_stage(const Entry *e, const StringList *list, int from, int to) {
+    double sum = 0;
+    char   stage[64], quoted[SHOWN_BYTES];
+    stage_text(list, from, stage);
+    for (int i = from; i < to; i++) {
+        sum += list->share[i].weight;
+        for (int k = from; k < i; k++)
+            if (!strcmp(list->item[k], list->item[i]))
+                return refuse_entry(e, " names %s in two entries%s: give it once, with the sum of its weights",
+                                    json_quote_short(quoted, sizeof quoted, list->item[i]), stage);
+    }
+    if (fabs(sum - 1.0) <= SUM_SLACK) return 1;
+    return refuse_entry(e, ": the weights%s sum to %.6g and must sum to 1: divide each by %.6g", stage, sum, sum);
+}
+
+/* Checks that the next stage ends later than this one, or never. */
+static int check_order(const Entry *e, const StringList *list, int from, int to) {
+    int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
+    if (to == list->count && end)
+        return refuse_entry(e, ": until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave "
+                            "it out there", end);
+    if (to == list->count || (end && (next == 0 || next > end))) return 1;
+    if (!end)
+        return refuse_entry(e, "[%d] follows entries without until_tokens, which hold to the end of the run: give "
+                            "those an end", to);
+    return refuse_entry(e, "[%d].until_tokens = %" PRId64 " follows %" PRId64 ": stages stand in their order", to, next,
+                        end);
+}
+
+int sources_check(const char *key, const StringList *list, char *fault, size_t capacity) {
+    Entry e = {.fault = fault, .capacity = capacity};
+    int   sources = blend_sources(list->item, list->count);
+    snprintf(e.key, sizeof e.key, "%s", key);
+    if (sources > BLEND_SOURCES)
+        return refuse_entry(&e, " is a blend of %d sources; at most %d are allowed", sources, BLEND_SOURCES);
+    for (int from = 0, to; from < list->count; from = to) {
+        to = stage_end(list, from);
+        if (!check_order(&e, list, from, to) || !check_stage(&e, list, from, to)) return 0;
+    }
+    return 1;
+}
+
+/* Returns the index of the path of an entry among the different paths. */
+static int source_of(const cJSON *train, const cJSON *entry) {
+    const char *path[BLEND_SHARES];
+    int         count = 0;
+    for (const cJSON *item = train->child; item && count < BLEND_SHARES; item = item->next) {
+        const cJSON *name = json_member(item, "path");
+        path[count++] = cJSON_IsString(name) ? name->valuestring : "";
+        if (item == entry) return blend_source(path, count - 1);
+    }
+    return -1;
+}
+
+char *sources_text(const cJSON *train) {
+    char  *text = NULL, shown[SHOWN_BYTES];
+    size_t bytes = 0;
+    FILE  *out = memory_file_open(&text, &bytes);
+    if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    for (const cJSON *entry = sources_are_blend(train) ? train->child : NULL; entry; entry = entry->next) {
+        const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
+        const char  *share = weight ? value_text(weight, shown) : "nothing";
+        fprintf(out, "%s%s of source %d", entry == train->child ? "" : ", ", share, source_of(train, entry));
+        if (until) fprintf(out, " until %s", value_text(until, shown));
+    }
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    return text;
+}
+
+/* --- any value ---------------------------------------------------------------------------------------------------- */
+
 static int in_range(const Option *o, double v) {
     return v >= o->min && (o->half_open ? v < o->max : v <= o->max);
 }
@@ -468,7 +618,7 @@ static int in_range(const Option *o, double v) {
 int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element) {
     void  *field = (char *)config + o->offset;
     double number = number_value(value);
-    int    word;
+    int    word = 0;
     *element = -1;
     switch (o->type) {
     case OPTION_IGNORED:
@@ -477,8 +627,8 @@ int option_set(const Option *o, Config *config, const cJSON *value, char *fault,
         return set_text(o, config, value, field, fault, capacity);
     case OPTION_WORD:
     case OPTION_CHOICE:
-        word = find_word(o, value);
-        if (word < 0) return refuse(o, value, fault, capacity);
+        while (cJSON_IsString(value) && o->words[word] && strcmp(o->words[word], value->valuestring)) word++;
+        if (!cJSON_IsString(value) || !o->words[word]) return refuse(o, value, fault, capacity);
         if (o->type == OPTION_WORD) *(const char **)field = o->words[word];
         else                        *(int *)field = word;
         return 1;
@@ -521,30 +671,41 @@ void option_set_default(const Option *o, Config *config) {
     }
 }
 
-static cJSON *value_of(const Option *o, const Config *config) {
-    const void       *field = (const char *)config + o->offset;
-    const StringList *list = field;
-    switch (o->type) {
-    case OPTION_IGNORED: return cJSON_CreateString("");
-    case OPTION_TEXT:
-    case OPTION_WORD:    return cJSON_CreateString(*(const char *const *)field);
-    case OPTION_CHOICE:  return cJSON_CreateString(o->words[*(const int *)field]);
-    case OPTION_FLAG:    return cJSON_CreateBool(*(const int *)field);
-    case OPTION_INTEGER: return number_json((double)*(const int64_t *)field);
-    case OPTION_REAL:    return number_json(*(const double *)field);
-    case OPTION_LIST:
-    case OPTION_SOURCES: break;
-    }
-    if (list->share) return sources_json(list);
+static cJSON *sources_json(const StringList *list) {
     cJSON *array = cJSON_CreateArray();
-    for (int i = 0; i < list->count; i++)
-        if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i])))
-            fail(EXIT_MEMORY, "out of memory while writing the config");
+    int    whole = array != NULL;
+    for (int i = 0; whole && i < list->count; i++) {
+        cJSON *entry = cJSON_CreateObject();
+        whole = entry && cJSON_AddItemToArray(array, entry) && cJSON_AddStringToObject(entry, "path", list->item[i]) &&
+                cJSON_AddItemToObject(entry, "weight", number_json(list->share[i].weight)) &&
+                (!list->share[i].until_tokens ||
+                 cJSON_AddItemToObject(entry, "until_tokens", number_json((double)list->share[i].until_tokens)));
+    }
+    if (!whole) fail(EXIT_MEMORY, "out of memory while writing the config");
     return array;
 }
 
 cJSON *option_to_json(const Option *o, const Config *config) {
-    cJSON *value = value_of(o, config);
+    const void       *field = (const char *)config + o->offset;
+    const StringList *list = field;
+    cJSON            *value = NULL;
+    switch (o->type) {
+    case OPTION_IGNORED: value = cJSON_CreateString(""); break;
+    case OPTION_TEXT:
+    case OPTION_WORD:    value = cJSON_CreateString(*(const char *const *)field); break;
+    case OPTION_CHOICE:  value = cJSON_CreateString(o->words[*(const int *)field]); break;
+    case OPTION_FLAG:    value = cJSON_CreateBool(*(const int *)field); break;
+    case OPTION_INTEGER: value = number_json((double)*(const int64_t *)field); break;
+    case OPTION_REAL:    value = number_json(*(const double *)field); break;
+    case OPTION_LIST:
+    case OPTION_SOURCES:
+        if (list->share) return sources_json(list);
+        value = cJSON_CreateArray();
+        for (int i = 0; i < list->count; i++)
+            if (!cJSON_AddItemToArray(value, cJSON_CreateString(list->item[i])))
+                fail(EXIT_MEMORY, "out of memory while writing the config");
+        break;
+    }
     if (!value) fail(EXIT_MEMORY, "out of memory while writing the config");
     return value;
 }

@@ -16,7 +16,7 @@ typedef enum {
     OPTION_INTEGER, /* int64_t                                               */
     OPTION_REAL,    /* double                                                */
     OPTION_LIST,    /* StringList: a string or a list of strings; min = fewest   */
-    OPTION_SOURCES  /* StringList like OPTION_LIST, or a list of sources with weights (sources.h) */
+    OPTION_SOURCES  /* StringList like OPTION_LIST, or a blend (data/blend.h): {"path", "weight", "until_tokens"} */
 } OptionType;
 
 typedef enum {
@@ -50,6 +50,7 @@ const Option *option_find(const char *key);       /* NULL if there is none */
 const char   *option_left(const char *key);
 /* Returns the k-th section ("run", "model", ...), or NULL after the last. */
 const char   *option_section(int k);
+int           option_is_section(const char *name);
 int           option_in_section(const Option *o, const char *section);
 const char   *option_home(const Option *o);       /* the section of the key, "" at the top level */
 const char   *option_name(const Option *o);       /* the key without its section */
@@ -66,11 +67,21 @@ const char *option_default_text(const Option *o);
 enum { ALLOWED_BYTES = 480 };
 char *option_allowed(const Option *o, char out[ALLOWED_BYTES]);
 
-typedef struct { const char *name; ModelShape shape; } Preset;
-const Preset *preset_find(const char *name);      /* NULL if there is none */
+/* The presets of models: files of configs/presets, as make puts them into the program, by family and size. A file is a
+ * part of a config: sections with keys, of any option that a preset sets. */
+extern const char *const PRESET_NAMES[]; /* "" first, for none; ends with NULL */
+extern const char *const PRESET_TEXTS[]; /* the text of each file, in the same order */
+const char *preset_text(const char *name);        /* NULL if there is none */
 
-/* Return a copy of text, and zeroed memory, that live as long as the config. */
+/* Returns a copy of text that lives as long as the config. */
 const char *config_keep(Config *config, const char *text);
-void       *config_keep_bytes(Config *config, size_t bytes);
+
+/* Checks a blend: stages are in order, weights sum to 1, no source is twice in a stage, and there are at most
+ * BLEND_SOURCES. Returns 1, or 0 with a sentence in fault. */
+int sources_check(const char *key, const StringList *list, char *fault, size_t capacity);
+
+/* Returns the blend in the JSON of a config as text, malloc'ed: "0.7 of source 0 until 1000, ...". The text has no
+ * paths, because hosts may have the files in other folders. "": no blend. Exit 71 without memory. */
+char *sources_text(const cJSON *train);
 
 #endif

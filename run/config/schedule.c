@@ -1,5 +1,5 @@
-/* schedule.c - see schedule.h. */
-#include "run/config/schedule.h"
+/* schedule.c - the learning rate and weight decay of a step, and the clipping factor for a gradient norm. */
+#include "run/config/config.h"
 
 #include <math.h>
 
@@ -36,4 +36,6 @@ int64_t schedule_last_step(const Config *config) {
     return stop > 0 && stop < config->run.steps ? stop : config->run.steps;
 }
 
-double clip_scale(double norm, double grad_clip) { return grad_clip > 0.0 && norm > grad_clip ? grad_clip / norm : 1.0; }
+double clip_scale(double norm, double grad_clip) {
+    return grad_clip > 0.0 && norm > grad_clip ? grad_clip / norm : 1.0;
+}

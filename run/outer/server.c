@@ -9,7 +9,7 @@
 #include "core/thread.h"
 #include "core/error.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/config/schedule.h"
+#include "run/config/config.h"
 #include "run/guard/requests.h"
 #include "run/outer/server_state.h"
 

@@ -11,7 +11,7 @@
 #include "core/thread.h"
 #include "core/json.h"
 #include "core/error.h"
-#include "run/config/config_diff.h"
+#include "run/config/config.h"
 #include "run/config/options.h"
 
 struct PeerMessage {

@@ -3,8 +3,9 @@
 
 #include <ctype.h>
 #include <dirent.h>
-#include <float.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,6 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "run/config/faults.h"
-#include "run/config/nearest.h"
 
 /* --- the keys of a file ------------------------------------------------------------------------------------------- */
 
@@ -56,37 +55,65 @@ static const Key KEYS[] = {
     {"checkpoint.restart_s", FIELD(restart_s), KEY_NUMBER, 0, 0, 1e9, 0},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof *KEYS };
-static const char *const LINK_KEYS[] = {"ranks", "bytes_per_s", "latency_s"};
+static const Key LINK_KEYS[] = {{"ranks", offsetof(Link, ranks), KEY_WHOLE, 1, 0, 1 << 20, 0},
+                                {"bytes_per_s", offsetof(Link, bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
+                                {"latency_s", offsetof(Link, latency_s), KEY_NUMBER, 1, 0, 1, 0}};
 
-/* Returns 1 if the path is an object or a list that has keys. */
-static int is_section(const char *path) {
-    if (strcmp(path, "links") == 0) return 1;
-    for (int i = 0; i < KEY_COUNT; i++)
-        if (strncmp(KEYS[i].path, path, strlen(path)) == 0 && KEYS[i].path[strlen(path)] == '.') return 1;
-    return 0;
-}
-static int is_link_key(const char *path) {
-    const char *key = strstr(path, "].");
-    if (strncmp(path, "links[", 6) != 0) return 0;
-    if (!key) return 1;
-    for (int i = 0; i < 3; i++)
-        if (strcmp(key + 2, LINK_KEYS[i]) == 0) return 1;
-    return 0;
-}
+/* Returns 1 if the path is a key, or an object or a list that has keys. */
 static int is_key(const char *path) {
-    for (int i = 0; i < KEY_COUNT; i++)
-        if (strcmp(KEYS[i].path, path) == 0) return 1;
-    const char *last = strrchr(path, '.');
-    return is_section(path) || is_link_key(path) || strcmp(last ? last + 1 : path, "$comment") == 0;
+    const char *last = strrchr(path, '.'), *of_link = strstr(path, "].");
+    size_t      length = strlen(path);
+    if (strcmp(last ? last + 1 : path, "$comment") == 0 || strcmp(path, "links") == 0) return 1;
+    if (strncmp(path, "links[", 6) == 0 && !of_link) return 1;
+    for (int i = 0; i < 3 && strncmp(path, "links[", 6) == 0; i++)
+        if (strcmp(of_link + 2, LINK_KEYS[i].path) == 0) return 1;
+    for (int i = 0; i < KEY_COUNT; i++) {
+        char next = KEYS[i].path[strnlen(KEYS[i].path, length)];
+        if (strncmp(KEYS[i].path, path, length) == 0 && (next == '.' || next == '\0')) return 1;
+    }
+    return 0;
 }
 
 /* --- reading a file ----------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    const char *path;
-    Json        json;
-    Faults      faults;
-} Reading;
+PlanFile plan_file_open(const char *key, const char *path) {
+    PlanFile  f = {.path = path};
+    JsonFault fault;
+    int64_t   bytes = io_read_input(path, JSON_LIMIT, &f.text);
+    if (bytes < 0) fail(EXIT_CONFIG, "plan: %s%s cannot be read: %s", key, path, io_error_text((int)bytes));
+    if (!json_parse(f.text, (size_t)bytes, JSON_LIMIT, &f.json, &fault))
+        fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
+    if (!cJSON_IsObject(f.json.root)) fail(EXIT_CONFIG, "%s: a JSON object is expected", path);
+    return f;
+}
+
+void plan_file_close(PlanFile *f) {
+    if (f->faults.count > 0) fail_lines(EXIT_CONFIG, faults_take(&f->faults));
+    json_free(&f->json);
+    free(f->text);
+}
+
+void plan_file_fault(PlanFile *f, const char *key, const char *fmt, ...) {
+    const JsonEntry *entry = json_entry(&f->json, key);
+    Where            where = {.file = f->path};
+    char             text[4 * SHOWN_BYTES];
+    va_list          args;
+    if (entry) where.at = entry->value;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    faults_add(&f->faults, where, "%s %s", key, text);
+}
+
+int plan_file_number(PlanFile *f, const char *key, const cJSON *node, double least, double most, int is_whole,
+                     const char *expected, double *out) {
+    char   shown[SHOWN_BYTES];
+    double value = cJSON_IsNumber(node) ? number_value(node) : NAN;
+    int    is_good = value >= least && value <= most && (!is_whole || value == floor(value));
+    if (is_good) *out = value;
+    else plan_file_fault(f, key, "= %s: %s is expected", value_text(node, shown), expected);
+    return is_good;
+}
 
 static const cJSON *find(const cJSON *at, const char *path) {
     char name[64];
@@ -99,26 +126,11 @@ static const cJSON *find(const cJSON *at, const char *path) {
     return at;
 }
 
-static void add_fault(Reading *r, const char *path, const char *text) {
-    const JsonEntry *entry = json_entry(&r->json, path);
-    Where            where = {.file = r->path};
-    if (entry) where.at = entry->value;
-    faults_add(&r->faults, where, "%s %s", path, text);
-}
-
-/* Reads a number within the limits of the key. Returns 1, or 0 after it has recorded a fault. */
-static int take_number(Reading *r, const char *path, const cJSON *node, Key key, double *out) {
-    char   text[3 * SHOWN_BYTES], shown[SHOWN_BYTES], least[SHOWN_BYTES], most[SHOWN_BYTES];
-    double value = cJSON_IsNumber(node) ? number_value(node) : NAN;
-    if (value >= key.least && value <= key.most && (key.type != KEY_WHOLE || value == floor(value))) {
-        *out = value;
-        return 1;
-    }
-    snprintf(text, sizeof text, "= %s: a %snumber from %s to %s is expected", value_text(node, shown),
-             key.type == KEY_WHOLE ? "whole " : "",
+static void take_number(PlanFile *r, const char *path, const cJSON *node, Key key, double *out) {
+    char expected[3 * SHOWN_BYTES], least[SHOWN_BYTES], most[SHOWN_BYTES];
+    snprintf(expected, sizeof expected, "a %snumber from %s to %s", key.type == KEY_WHOLE ? "whole " : "",
              number_text(key.least, least), number_text(key.most, most));
-    add_fault(r, path, text);
-    return 0;
+    plan_file_number(r, path, node, key.least, key.most, key.type == KEY_WHOLE, expected, out);
 }
 
 /* Returns 1 if the text can be shown on a terminal. */
@@ -128,41 +140,34 @@ static int is_printable(const char *text) {
     return 1;
 }
 
-static void take_key(Reading *r, Cluster *c, Key key) {
-    char         *field = (char *)c + key.field;
-    const cJSON  *node = find(r->json.root, key.path);
-    char          text[2 * SHOWN_BYTES], shown[SHOWN_BYTES];
+static void take_key(PlanFile *r, Cluster *c, Key key) {
+    void        *field = (char *)c + key.field;
+    const cJSON *node = find(r->json.root, key.path);
+    char         shown[SHOWN_BYTES];
     if (!node) {
-        if (key.type == KEY_BOOL) *(int *)(void *)field = key.otherwise != 0;
-        else if (key.type != KEY_NAME) *(double *)(void *)field = key.otherwise;
-        if (key.is_needed) add_fault(r, key.path, "is missing");
+        if (key.type == KEY_BOOL) *(int *)field = key.otherwise != 0;
+        else if (key.type != KEY_NAME) *(double *)field = key.otherwise;
+        if (key.is_needed) plan_file_fault(r, key.path, "is missing");
     } else if (key.type == KEY_NAME) {
-        if (cJSON_IsString(node) && node->valuestring[0] && strlen(node->valuestring) < CLUSTER_NAME && is_printable(node->valuestring)) {
-            snprintf(field, CLUSTER_NAME, "%s", node->valuestring);
-            return;
-        }
-        snprintf(text, sizeof text, "= %s: a string of 1 to %d printable characters is expected", value_text(node, shown),
-                 CLUSTER_NAME - 1);
-        add_fault(r, key.path, text);
+        const char *name = cJSON_IsString(node) ? node->valuestring : "";
+        if (*name && strlen(name) < CLUSTER_NAME && is_printable(name)) snprintf(field, CLUSTER_NAME, "%s", name);
+        else plan_file_fault(r, key.path, "= %s: a string of 1 to %d printable characters is expected",
+                             value_text(node, shown), CLUSTER_NAME - 1);
     } else if (key.type == KEY_BOOL) {
-        *(int *)(void *)field = cJSON_IsTrue(node);
-        if (cJSON_IsBool(node)) return;
-        snprintf(text, sizeof text, "= %s: true or false is expected", value_text(node, shown));
-        add_fault(r, key.path, text);
+        *(int *)field = cJSON_IsTrue(node);
+        if (!cJSON_IsBool(node))
+            plan_file_fault(r, key.path, "= %s: true or false is expected", value_text(node, shown));
     } else {
-        take_number(r, key.path, node, key, (double *)(void *)field);
+        take_number(r, key.path, node, key, field);
     }
 }
 
 /* Reads the links, from near to far: each must reach more ranks than the one before, and the last all. */
-static void take_links(Reading *r, Cluster *c) {
-    static const Key LIMITS[] = {{"ranks", offsetof(Link, ranks), KEY_WHOLE, 1, 0, 1 << 20, 0},
-                                 {"bytes_per_s", offsetof(Link, bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
-                                 {"latency_s", offsetof(Link, latency_s), KEY_NUMBER, 1, 0, 1, 0}};
+static void take_links(PlanFile *r, Cluster *c) {
     const cJSON *list = json_member(r->json.root, "links");
     int          count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
     if (count < 1 || count > CLUSTER_LINKS) {
-        add_fault(r, "links", "must be a list of 1 to 4 objects {\"ranks\", \"bytes_per_s\", \"latency_s\"}");
+        plan_file_fault(r, "links", "must be a list of 1 to 4 objects {\"ranks\", \"bytes_per_s\", \"latency_s\"}");
         return;
     }
     for (c->links = 0; c->links < count; c->links++) {
@@ -170,21 +175,21 @@ static void take_links(Reading *r, Cluster *c) {
         Link        *link = &c->link[c->links];
         char         path[64];
         for (int k = 0; k < 3; k++) {
-            const cJSON *node = json_member(one, LIMITS[k].path);
-            snprintf(path, sizeof path, "links[%d].%s", c->links, LIMITS[k].path);
-            if (!node) add_fault(r, path, "is missing");
-            else take_number(r, path, node, LIMITS[k], (double *)(void *)((char *)link + LIMITS[k].field));
+            const cJSON *node = json_member(one, LINK_KEYS[k].path);
+            snprintf(path, sizeof path, "links[%d].%s", c->links, LINK_KEYS[k].path);
+            if (!node) plan_file_fault(r, path, "is missing");
+            else take_number(r, path, node, LINK_KEYS[k], (void *)((char *)link + LINK_KEYS[k].field));
         }
         int is_last = c->links == count - 1;
         snprintf(path, sizeof path, "links[%d].ranks", c->links);
-        if (is_last && link->ranks != 0) add_fault(r, path, "must be 0 in the last link: it reaches all ranks");
+        if (is_last && link->ranks != 0) plan_file_fault(r, path, "must be 0 in the last link: it reaches all ranks");
         if (!is_last && (link->ranks < 1 || (c->links > 0 && link->ranks <= link[-1].ranks)))
-            add_fault(r, path, "must grow from link to link");
+            plan_file_fault(r, path, "must grow from link to link");
     }
 }
 
 /* Records a fault for each unknown key, with the nearest key. */
-static void tell_unknown(Reading *r) {
+static void tell_unknown(PlanFile *r) {
     for (int i = 0; i < r->json.entries; i++) {
         const JsonEntry *e = &r->json.entry[i];
         if (is_key(e->path)) continue;
@@ -233,7 +238,8 @@ static NORETURN void no_such_cluster(const char *name, const char *folder) {
     }
     if (dir) closedir(dir);
     if (!*folder)
-        fail(EXIT_CONFIG, "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; name a file: cluster=./mine.json", name);
+        fail(EXIT_CONFIG, "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; name a "
+             "file: cluster=./mine.json", name);
     fail(EXIT_CONFIG,
          "plan: cluster=%s: no such cluster%s%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name,
          names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder : "", "");
@@ -255,33 +261,26 @@ static void file_of(const char *name, char out[PATH_ROOM]) {
 }
 
 Cluster cluster_load(const char *name_or_file) {
-    char      path[PATH_ROOM];
-    Cluster   c = {.name = ""};
-    JsonFault fault;
-    file_of(name_or_file, path);
-    char   *text = NULL;
-    int64_t bytes = io_read_input(path, JSON_LIMIT, &text);
-    if (bytes < 0) fail(EXIT_CONFIG, "plan: cluster=%s: %s cannot be read: %s", name_or_file, path, io_error_text((int)bytes));
-    Reading r = {.path = path};
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &r.json, &fault))
-        fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
-    if (!cJSON_IsObject(r.json.root)) fail(EXIT_CONFIG, "%s: a JSON object is expected", path);
-    for (int k = 0; k < KEY_COUNT; k++) take_key(&r, &c, KEYS[k]);
     static const char *const SECTIONS[] = {"gpu", "gpu.flops", "efficiency", "overlap", "checkpoint"};
-    for (int i = 0; i < 5; i++)
-        if (find(r.json.root, SECTIONS[i]) && !cJSON_IsObject(find(r.json.root, SECTIONS[i])))
-            add_fault(&r, SECTIONS[i], "must be an object");
+    char                     path[PATH_ROOM], key[PATH_ROOM];
+    Cluster                  c = {.name = ""};
+    file_of(name_or_file, path);
+    snprintf(key, sizeof key, "cluster=%s: ", name_or_file);
+    PlanFile r = plan_file_open(key, path);
+    for (int k = 0; k < KEY_COUNT; k++) take_key(&r, &c, KEYS[k]);
+    for (int i = 0; i < 5; i++) {
+        const cJSON *section = find(r.json.root, SECTIONS[i]);
+        if (section && !cJSON_IsObject(section)) plan_file_fault(&r, SECTIONS[i], "must be an object");
+    }
     take_links(&r, &c);
     tell_unknown(&r);
     if (r.faults.count == 0 && c.fp32 + c.tf32 + c.bf16 + c.fp16 == 0)
-        add_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
-    if (r.faults.count > 0) fail_lines(EXIT_CONFIG, faults_take(&r.faults));
+        plan_file_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
+    plan_file_close(&r);
     if (c.attention < 0) c.attention = c.product;
     const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     size_t      length = strlen(base), ending = length > 5 && strcmp(base + length - 5, ".json") == 0 ? 5 : 0;
     snprintf(c.name, sizeof c.name, "%.*s", (int)(length - ending), base);
-    json_free(&r.json);
-    free(text);
     return c;
 }
 
@@ -301,8 +300,9 @@ static const char *cluster_with(const char *gpu) {
     }
     Nearest near = nearest_word(gpu, names);
     int     is_near = near.sure && !isdigit((unsigned char)gpu[0]); /* 5090 is another card, not a slip for 4090 */
-    fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other: copy configs/clusters/pcie-4090.json", gpu,
-         is_near ? " (did you mean " : "", is_near ? near.word : "", is_near ? "?)" : "", list);
+    fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other: copy "
+         "configs/clusters/pcie-4090.json", gpu, is_near ? " (did you mean " : "", is_near ? near.word : "",
+         is_near ? "?)" : "", list);
 }
 
 Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {
@@ -312,8 +312,8 @@ Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {
     if (ranks % nodes != 0)
         fail(EXIT_CONFIG, "plan: ranks=%d are not the same number on each of nodes=%d", ranks, nodes);
     if (ranks / nodes > most)
-        fail(EXIT_CONFIG, "plan: a node of %s has %d GPUs, and ranks=%d on nodes=%d are %d on each: nodes=%d or more", gpu,
-             most, ranks, nodes, ranks / nodes, (ranks + most - 1) / most);
+        fail(EXIT_CONFIG, "plan: a node of %s has %d GPUs, and ranks=%d on nodes=%d are %d on each: nodes=%d or more",
+             gpu, most, ranks, nodes, ranks / nodes, (ranks + most - 1) / most);
     c.gpus_per_node = c.link[0].ranks = ranks / nodes;
     return c;
 }
@@ -330,21 +330,20 @@ static double wave_fill(const Cluster *c, int64_t m, int64_t n) {
     return c->processors > 0 ? tiles / (ceil(tiles / c->processors) * c->processors) : 1.0;
 }
 
-static double longer(double a, double b) { return a > b ? a : b; }
-
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes) {
     double bytes_per_s = c->bytes_per_s * c->memory, bytes = e->bytes / bytes_per_s;
     if (strncmp(e->op, "matmul", 6) == 0) {
         double most = strncmp(e->op, "matmul, fp8", 11) == 0 ? c->fp8 : flops;
-        double k = (double)e->dim[2], rate = most * c->product * sqrt(wave_fill(c, e->dim[0], e->dim[1])) * k / (k + c->ramp);
-        return c->op_s + longer(e->flops / rate, bytes);
+        double k = (double)e->dim[2], fill = wave_fill(c, e->dim[0], e->dim[1]);
+        double rate = most * c->product * sqrt(fill) * k / (k + c->ramp);
+        return c->op_s + fmax(e->flops / rate, bytes);
     }
     if (strncmp(e->op, "attention_", 10) == 0 && c->attention_passes > 0) {
         double B = (double)e->dim[0], T = (double)e->dim[1], H = (double)e->dim[2];
         double scores = B * H * T * T * (double)element_bytes;
         return c->op_s + 2.0 * e->flops / (flops * c->product) + c->attention_passes * scores / bytes_per_s;
     }
-    if (strncmp(e->op, "attention_", 10) == 0) return c->op_s + longer(e->flops / (flops * c->attention), bytes);
+    if (strncmp(e->op, "attention_", 10) == 0) return c->op_s + fmax(e->flops / (flops * c->attention), bytes);
     return c->op_s + bytes;
 }
 
@@ -386,7 +385,8 @@ double cluster_collective_seconds(const Cluster *c, Reach r, double bytes, int r
     const Link *link = &c->link[r.farthest];
     double      tree = ceil(log2(r.ranks > 1 ? r.ranks : 2)) * link->latency_s;
     if (r.ranks == 1) return 0.0;
-    return bytes / (link->bytes_per_s * c->link_efficiency) + rounds * (rounds > 1 && tree < r.latency_s ? tree : r.latency_s);
+    double latency_s = rounds > 1 && tree < r.latency_s ? tree : r.latency_s;
+    return bytes / (link->bytes_per_s * c->link_efficiency) + rounds * latency_s;
 }
 
 double cluster_message_seconds(const Cluster *c, Reach r, double bytes) {

@@ -4,9 +4,11 @@
 #ifndef TRAIN_GPT_RUN_PLAN_CLUSTER_H
 #define TRAIN_GPT_RUN_PLAN_CLUSTER_H
 
+#include "core/json.h"
 #include "core/ledger.h"
 #include "core/mesh.h"
 #include "core/tensor.h"
+#include "run/config/faults.h"
 
 enum { CLUSTER_LINKS = 4, CLUSTER_NAME = 64 };
 
@@ -42,6 +44,25 @@ Cluster cluster_load(const char *name_or_file);
 /* Reads the file of configs/clusters/ for a GPU by its short name ("h100"), with ranks / nodes GPUs in a node. nodes 0:
  * as many as in the file. Exit 64 for an unknown name, or if the ranks do not fill the nodes evenly. */
 Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes);
+
+/* A JSON file that is read strictly, with the list of its faults. Private to run/plan/. */
+typedef struct {
+    const char *path;
+    char       *text; /* owned */
+    Json        json;
+    Faults      faults;
+} PlanFile;
+
+/* Reads a file whose root is an object. Exit 64 if it cannot be read or is no JSON. key: "cluster=here: " or "rates=",
+ * which stands before the path in the message. */
+PlanFile plan_file_open(const char *key, const char *path);
+/* Frees the file. If it has faults, ends the program with exit 64 and lists them. */
+void     plan_file_close(PlanFile *f);
+/* Adds a fault at the place of a key: the key, and then the text. */
+void     plan_file_fault(PlanFile *f, const char *key, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Reads a number within limits into *out. Returns 1, or 0 after it has added a fault that says what is expected. */
+int      plan_file_number(PlanFile *f, const char *key, const cJSON *node, double least, double most, int is_whole,
+                          const char *expected, double *out);
 
 /* Returns FLOP/s of matrix products in this precision, 0 if there are none. */
 double cluster_flops(const Cluster *c, DType type, int is_tf32);

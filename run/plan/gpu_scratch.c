@@ -1,7 +1,7 @@
-/* gpu_scratch.c - see gpu_scratch.h. Each function repeats what the host code of some operations in layers/ (.cu)
- * allocates, with their constants rounded up. test/emu/test_plan_bound.sh compares the sum with what that code
- * allocates. */
-#include "run/plan/gpu_scratch.h"
+/* gpu_scratch.c - an upper bound of the scratch memory of a GPU: see simulate.h. Each function repeats what the host
+ * code of some operations in layers/ (.cu) allocates, with their constants rounded up. test/emu/test_plan_bound.sh
+ * compares the sum with what that code allocates. */
+#include "run/plan/simulate.h"
 
 #include "model/matrices.h"
 #include "model/params.h"
@@ -36,7 +36,8 @@ static int64_t attention(Sizes z) {
     int64_t heads = z.B * dim_size(DIM_Q, z.shape) / shape_head_dim(z.shape) / z.tensor, D = shape_head_dim(z.shape);
     int64_t sums = 4 * heads * rounded(z.T, KEYS) * D, columns = dim_size(DIM_QKV, z.shape) / z.tensor;
     int64_t parts = z.B * most_of((z.T + ROWS - 1) / ROWS, PARTS);
-    return 4 * heads * (2 * rounded(z.T, PADDED) + z.T) + (sums < HEADS_BYTES ? sums : HEADS_BYTES) + 4 * (parts + COLUMN_PARTS) * columns;
+    return 4 * heads * (2 * rounded(z.T, PADDED) + z.T) + (sums < HEADS_BYTES ? sums : HEADS_BYTES) +
+           4 * (parts + COLUMN_PARTS) * columns;
 }
 
 /* Returns the buffers to sort tokens or rows of experts (embedding.cu, experts.cu), with 256 counts for each 1,024 of
@@ -51,8 +52,8 @@ static int64_t fp8(Sizes z, const Layout *l) {
     int64_t most = 0, rows = rounded(z.N * most_of(1, z.shape.top_k), ROWS);
     if (!z.spec->fp8) return 0;
     for (int i = 0; i < l->params; i++) {
-        const Param *p = &l->param[i];
-        if (p->group == GROUP_MATRIX) most = most_of(most, 3 * rows * most_of(p->local[0], p->local[1]) + p->local[0] * p->local[1]);
+        int64_t m = l->param[i].local[0], n = l->param[i].local[1];
+        if (l->param[i].group == GROUP_MATRIX) most = most_of(most, 3 * rows * most_of(m, n) + m * n);
     }
     return most + 2 * rows * (z.widest + z.shape.n_embd);
 }
@@ -61,7 +62,8 @@ static int64_t fp8(Sizes z, const Layout *l) {
  * type of the activations. */
 static int64_t muon(Sizes z, const Layout *l) {
     enum { DESKS = 2, FEW = 4096 };
-    int64_t part = 0, whole = 0, newton = 0, ranks = z.spec->shards.ranks * z.tensor * most_of(1, z.spec->shards.replicas);
+    int64_t part = 0, whole = 0, newton = 0;
+    int64_t ranks = z.spec->shards.ranks * z.tensor * most_of(1, z.spec->shards.replicas);
     if (!z.spec->optimizer || !z.spec->optimizer->has_matrices) return 0;
     for (int i = 0; i < l->params; i++) {
         const Param *p = &l->param[i];
@@ -78,10 +80,12 @@ size_t gpu_scratch_bytes(const ModelSpec *spec) {
     enum { SLACK = 1 << 20 }; /* every buffer is rounded up to ARENA_ALIGN */
     Layout  l = model_spec_layout(spec);
     int64_t context = most_of(1, spec->context_ranks);
-    Sizes   z = {spec, spec->shards.shape, spec->B * spec->T / context, spec->B, spec->T / context, most_of(1, spec->shards.tensor_ranks), 0,
-                 (int64_t)dtype_bytes(spec->shards.act)};
+    Sizes   z = {.spec = spec, .shape = spec->shards.shape, .N = spec->B * spec->T / context, .B = spec->B,
+                 .T = spec->T / context, .tensor = most_of(1, spec->shards.tensor_ranks),
+                 .act_bytes = (int64_t)dtype_bytes(spec->shards.act)};
     for (int i = 0; i < l.params; i++)
-        if (l.param[i].group == GROUP_MATRIX) z.widest = most_of(z.widest, most_of(l.param[i].local[0], l.param[i].local[1]));
+        if (l.param[i].group == GROUP_MATRIX)
+            z.widest = most_of(z.widest, most_of(l.param[i].local[0], l.param[i].local[1]));
     int64_t sum = workspace() + column_sums(z) + attention(z) + tokens(z) + fp8(z, &l) + muon(z, &l) + SLACK;
     layout_destroy(&l);
     return (size_t)sum;

@@ -1,44 +1,20 @@
 /* plan.c - see plan.h. Nothing here allocates the memory it counts. */
 #include "run/plan/plan.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/io.h"
+#include "core/terminal.h"
+#include "data/dataset.h"
 #include "data/loader.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/outer/island.h"
 #include "run/outer/rule.h"
-#include "run/plan/serve_memory.h"
-
-/* Returns 1 if islands send gradients: then the server updates the weights, and the islands do not. */
-static int server_updates(const Config *c) {
-    return c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS;
-}
-
-ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
-    int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
-    Mesh       mesh = config_mesh(c, ranks);
-    int        is_idle = server_updates(c);
-    ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
-                         .replicas = mesh.size[AXIS_REPLICA], .tensor_ranks = mesh.size[AXIS_TENSOR],
-                         .expert_ranks = (int)c->parallel.expert, .zero_stage = (int)c->parallel.zero_stage,
-                         .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * config_datas(c, ranks)) : 0,
-                         .act = act, .use = GPT_TRAINING};
-    PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
-                             .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
-    ModelSpec    spec = {.shards = shards, .capacity = c->moe.capacity, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
-                         .optimizer = is_idle ? &OPTIMIZER_IDLE : optimizer_kind(c->optimizer.name, c->optimizer.normuon),
-                         .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
-                         .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
-                         .offload = device_is_host() ? MEMORY_DEVICE : is_idle ? MEMORY_HOST : (OptimizerMemory)c->memory.offload,
-                         .fp8 = c->precision == PRECISION_FP8, .any_threads = c->parallel.deterministic};
-    if (groups) model_take_groups(&spec, groups);
-    return spec;
-}
 
 static size_t largest_follower(const Config *c) {
     size_t most = 0;
@@ -50,34 +26,47 @@ static size_t largest_follower(const Config *c) {
     return most;
 }
 
+/* Returns the bytes of the buffers in host memory through which ranks exchange. leaves: of the trees that add gradients
+ * in order, or 0. */
+static size_t exchange_bytes(const Config *c, PlanRanks ranks, Mesh mesh, const Layout *layout, int64_t leaves) {
+    int64_t C = c->model.shape.n_embd, KV = dim_size(DIM_KV, c->model.shape), tensor = mesh.size[AXIS_TENSOR];
+    int64_t B = c->batch.micro_batch, T = c->batch.seq_len, N = B * (T / mesh.size[AXIS_CONTEXT]);
+    int     nodes = 1, shards = mesh.size[AXIS_SHARD]; /* nodes of the trees whose buckets travel between ranks */
+    for (int r = 0; leaves && r < shards; r++)
+        if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
+    return groups_buffer_bytes(mesh, ranks.comm, (int)c->parallel.expert) +
+           comm_staging_bytes(ranks.comm, ranks.count, layout->memory_elems * nodes) +
+           comm_staging_bytes(ranks.comm, (int)tensor, N * C) +
+           comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE], 4 * N / tensor * C) +
+           comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT], 2 * B * T * KV / tensor) +
+           comm_staging_bytes(ranks.comm, (int)c->parallel.expert, 4 * N * c->model.shape.top_k * C);
+}
+
 static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
-    int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
-    ModelSpec  spec = plan_model(c, act, ranks.count, ranks.stage, NULL);
+    ModelSpec  spec = config_model_spec(c, act, ranks.count, ranks.stage, NULL);
     Mesh       mesh = config_mesh(c, ranks.count);
-    int64_t    micro_steps = c->batch.global_tokens / (B * T * config_datas(c, ranks.count));
+    int64_t    micro_steps = spec.pipeline.micro_batches, B = spec.B, own_T = spec.T / mesh.size[AXIS_CONTEXT];
     Ledger     step = {0};
     ModelBytes model = model_dry(spec, micro_steps, &step);
     Layout     layout = model_spec_layout(&spec);
     Arena      batches = arena_dry("batches");
-    int64_t    leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD], batches_kept = pipeline_batches(spec.pipeline);
-    int       nodes = 1; /* nodes of the trees of gradients whose buckets travel between ranks */
-    for (int r = 0, shards = mesh.size[AXIS_SHARD]; leaves && r < shards; r++)
-        if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
-    GroupsUse use = {(int)c->parallel.expert, optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices, leaves > 0};
-    size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, mesh.size[AXIS_SHARD], leaves) : 0,
-           nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
-    int64_t own_T = T / mesh.size[AXIS_CONTEXT];
+    int64_t    leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD];
+    size_t     tree_bytes = leaves ? comm_tree_bytes(ranks.comm, mesh.size[AXIS_SHARD], leaves) : 0;
+    size_t     nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
+    int        has_server = c->outer.server && *c->outer.server, in_memory = c->checkpoint.memory_every > 0;
+    GroupsUse  use = {(int)c->parallel.expert, optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices,
+                      leaves > 0};
     arena_tensor(&batches, I32, 2, B, own_T, 1); /* inputs and targets of evaluation, besides the loader's */
     arena_tensor(&batches, I32, 2, B, own_T, 1);
     if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1); /* where their documents begin */
-    arena_take(&batches, loader_bytes(B, own_T, batches_kept, spec.document_mask));
+    arena_take(&batches, loader_bytes(B, own_T, pipeline_batches(spec.pipeline), spec.document_mask));
 
     Plan p = {.act = act,
               .ranks = ranks,
               .parameters = layout.elems,
               .tokens_per_step = c->batch.global_tokens,
               .micro_steps = micro_steps,
-              .flops_per_token = model_flops_per_token(c->model.shape, T),
+              .flops_per_token = model_flops_per_token(c->model.shape, spec.T),
               .step_flops = ledger_flops(&step),
               .step_bytes = ledger_bytes(&step),
               .step_sent = ledger_sent(&step, NULL),
@@ -91,25 +80,17 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
-              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm, use)),
+              .reserve_bytes = device_reserve_bytes() +
+                               (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm, use)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
-              .comm_bytes = groups_buffer_bytes(mesh, ranks.comm, (int)c->parallel.expert) +
-                            comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
-                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * own_T * c->model.shape.n_embd) +
-                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE],
-                                               4 * B * own_T / mesh.size[AXIS_TENSOR] * c->model.shape.n_embd) +
-                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT],
-                                               2 * B * T * dim_size(DIM_KV, c->model.shape) / mesh.size[AXIS_TENSOR]) +
-                            comm_staging_bytes(ranks.comm, (int)c->parallel.expert,
-                                               4 * B * own_T * c->model.shape.top_k * c->model.shape.n_embd) +
-                            tree_bytes - nccl_bytes,
+              .comm_bytes = exchange_bytes(c, ranks, mesh, &layout, leaves) + tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps, spec.document_mask),
-              .island_bytes = c->outer.server && *c->outer.server ? island_bytes(c, &layout) : 0,
-              .copies_bytes = c->checkpoint.memory_every > 0 ? memory_copies_bytes(&layout, spec.optimizer, ranks.hosts) : 0,
+              .island_bytes = has_server ? island_bytes(c, &layout) : 0,
+              .copies_bytes = in_memory ? memory_copies_bytes(&layout, spec.optimizer, ranks.hosts) : 0,
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer),
-              .server_bytes = c->outer.server && *c->outer.server ? serve_bytes(c, 0).all : 0,
+              .server_bytes = has_server ? serve_bytes(c, 0).all : 0,
               .follower_bytes = largest_follower(c)};
     p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes + p.island_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes +
@@ -132,7 +113,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
         if (ranks.stage < 0) ranks.stage = 0;
         return plan_stage(c, act, ranks);
     }
-    PipelineSpec stages = plan_model(c, act, ranks.count, 0, NULL).pipeline;
+    PipelineSpec stages = config_model_spec(c, act, ranks.count, 0, NULL).pipeline;
     int         *like = pipeline_alike(c->model.shape, stages);
     for (int p = 0; p < stages.stages; p++) {
         if (like[p] != p) continue;
@@ -168,62 +149,73 @@ int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t 
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
-static void print_row(FILE *out, const char *what, size_t bytes) {
+static void print_row(FILE *out, size_t bytes, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static void print_row(FILE *out, size_t bytes, const char *fmt, ...) {
+    char    what[96];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
     fprintf(out, "  %-58s %10.1f MiB\n", what, (double)bytes / 1048576.0);
 }
 
+/* Prints the memory of a GPU that is not this program's own. */
+static void print_others(FILE *out, const Plan *p) {
+    int has_nccl = !p->ranks.joined && p->ranks.count > 1 && p->ranks.comm == COMM_NCCL;
+    print_row(out, p->library_bytes, device_memory_total() ? "not ours, as measured: context, libraries, other programs"
+                                                           : "not ours: the context, not measured without a GPU");
+    print_row(out, p->reserve_bytes, has_nccl ? "not ours, an estimate: NCCL, kernels, cuBLASLt, graph"
+                                              : "not ours, an estimate: kernels loaded later, cuBLASLt, graph");
+    print_row(out, p->device_bytes, "total, GPU memory");
+}
+
 void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
-    const char *recompute[] = {"", ", light recompute", ", block recompute"}, *comm[] = {"the ring", "MPI", "NCCL"};
-    int         shared = c->parallel.zero_stage && p->ranks.count > 1, on_host = device_is_host();
-    char        row[96];
-    fprintf(out, "memory per rank (%s)\n", c->precision == PRECISION_FP8 ? "bf16, with products in fp8" : dtype_name(p->act));
-    print_row(out, "weights", p->params_bytes);
-    if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
-    print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
+    const char *const    recompute[] = {"", ", light recompute", ", block recompute"};
+    const char *const    comm[] = {"the ring", "MPI", "NCCL"};
     const OptimizerKind *kind = optimizer_kind(c->optimizer.name, c->optimizer.normuon);
-    int                  used = snprintf(row, sizeof row, "optimizer: %s", server_updates(c) ? "the server's" : "");
-    for (int k = 0; k < kind->states && !server_updates(c); k++)
-        used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
-    snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters",
-             shared ? ", this rank's share" : "");
-    if (p->offload_bytes == 0) print_row(out, row, p->optimizer_bytes);
-    snprintf(row, sizeof row, "activations%s", recompute[c->memory.recompute]);
-    print_row(out, row, p->activation_bytes);
-    print_row(out, "scratch", p->scratch_bytes);
-    print_row(out, "batches", p->batch_bytes);
-    if (p->tree_bytes > 0) print_row(out, "what other ranks send to be added in order", p->tree_bytes);
-    if (!on_host) {
-        print_row(out,
-                  device_memory_total() ? "not ours, as measured: context, libraries, other programs"
-                                        : "not ours: the context, not measured without a GPU",
-                  p->library_bytes);
-        print_row(out,
-                  p->ranks.joined || p->ranks.count == 1 || p->ranks.comm != COMM_NCCL
-                      ? "not ours, an estimate: kernels loaded later, cuBLASLt, graph"
-                      : "not ours, an estimate: NCCL, kernels, cuBLASLt, graph",
-                  p->reserve_bytes);
-        print_row(out, "total, GPU memory", p->device_bytes);
-    }
-    snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
-    if (p->ranks.count > 1) print_row(out, row, p->comm_bytes);
-    if (p->offload_bytes > 0) {
-        const char *what = server_updates(c) ? "fp32 masters of the weights, with their pages" : "optimizer, with its pages";
-        snprintf(row, sizeof row, "host: %s%s", what, shared ? ", this rank's share" : "");
-        print_row(out, row, p->offload_bytes);
-    }
-    print_row(out, on_host ? "host copy for checkpoints" : "host: copy for checkpoints", p->host_copy_bytes);
-    print_row(out, on_host ? "batches read ahead" : "host: batches read ahead", p->ahead_bytes);
-    snprintf(row, sizeof row, "%scopy of a round's weights, for outer.server", on_host ? "" : "host: ");
-    if (p->island_bytes > 0) print_row(out, row, p->island_bytes);
-    if (on_host) print_row(out, "program and libraries", p->library_bytes);
-    snprintf(row, sizeof row, "copies in memory, two of this rank%s", p->ranks.hosts > 1 ? " and two of a neighbour" : "");
-    if (p->copies_bytes > 0 && on_host) print_row(out, row, p->copies_bytes);
-    print_row(out, on_host ? "total" : "total, pinned host memory", on_host ? p->device_bytes : p->host_bytes);
-    if (p->copies_bytes > 0 && !on_host) print_row(out, row, p->copies_bytes);
-    snprintf(row, sizeof row, "server, where it runs: with the deltas of %lld island%s",
-             (long long)c->outer.least_islands, c->outer.least_islands == 1 ? "" : "s");
-    if (p->server_bytes > 0) print_row(out, row, p->server_bytes);
-    if (p->follower_bytes > 0) print_row(out, "each other server, where it runs: at most", p->follower_bytes);
+    int                  on_host = device_is_host(), is_idle = config_server_updates(c), used = 0;
+    const char          *host = on_host ? "" : "host: ";
+    const char          *share = c->parallel.zero_stage && p->ranks.count > 1 ? ", this rank's share" : "";
+    char                 states[64] = "", copies[64];
+    fprintf(out, "memory per rank (%s)\n",
+            c->precision == PRECISION_FP8 ? "bf16, with products in fp8" : dtype_name(p->act));
+    print_row(out, p->params_bytes, "weights");
+    if (p->gradient_buffers == 0) print_row(out, p->grads_bytes, "gradients");
+    else print_row(out, p->grads_bytes, "gradients, and %d buffers to add them in order", p->gradient_buffers);
+    for (int k = 0; k < kind->states && !is_idle; k++)
+        used += snprintf(states + used, sizeof states - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
+    if (p->offload_bytes == 0)
+        print_row(out, p->optimizer_bytes, "optimizer: %s%s%s", is_idle ? "the server's" : states,
+                  p->act == F32 ? "" : ", fp32 masters", share);
+    print_row(out, p->activation_bytes, "activations%s", recompute[c->memory.recompute]);
+    print_row(out, p->scratch_bytes, "scratch");
+    print_row(out, p->batch_bytes, "batches");
+    if (p->tree_bytes > 0) print_row(out, p->tree_bytes, "what other ranks send to be added in order");
+    if (!on_host) print_others(out, p);
+    if (p->ranks.count > 1) print_row(out, p->comm_bytes, "%sexchange between ranks, by %s", host, comm[p->ranks.comm]);
+    if (p->offload_bytes > 0)
+        print_row(out, p->offload_bytes, "host: %s%s",
+                  is_idle ? "fp32 masters of the weights, with their pages" : "optimizer, with its pages", share);
+    print_row(out, p->host_copy_bytes, on_host ? "host copy for checkpoints" : "host: copy for checkpoints");
+    print_row(out, p->ahead_bytes, "%sbatches read ahead", host);
+    if (p->island_bytes > 0) print_row(out, p->island_bytes, "%scopy of a round's weights, for outer.server", host);
+    if (on_host) print_row(out, p->library_bytes, "program and libraries");
+    snprintf(copies, sizeof copies, "copies in memory, two of this rank%s",
+             p->ranks.hosts > 1 ? " and two of a neighbour" : "");
+    if (p->copies_bytes > 0 && on_host) print_row(out, p->copies_bytes, "%s", copies);
+    if (on_host) print_row(out, p->device_bytes, "total");
+    else print_row(out, p->host_bytes, "total, pinned host memory");
+    if (p->copies_bytes > 0 && !on_host) print_row(out, p->copies_bytes, "%s", copies);
+    if (p->server_bytes > 0)
+        print_row(out, p->server_bytes, "server, where it runs: with the deltas of %lld island%s",
+                  (long long)c->outer.least_islands, c->outer.least_islands == 1 ? "" : "s");
+    if (p->follower_bytes > 0) print_row(out, p->follower_bytes, "each other server, where it runs: at most");
+}
+
+char *plan_sharers(int datas, int ranks, char out[64]) {
+    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+    else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
+    return out;
 }
 
 /* The bytes of a block have, for each row: the row and its output, gate and up, swiglu and its gradient, a weight and
@@ -235,8 +227,8 @@ char *plan_experts(const Config *c, DType act, char out[240]) {
     double bytes = (double)room * ((double)dtype_bytes(act) * (double)(2 * s.n_embd + 4 * s.n_expert_inner) + 8.0);
     out[0] = '\0';
     if (e > 1)
-        snprintf(out, 240, "%lld of %lld on each of %lld ranks; room for %lld rows, %lld are the even share: %s a block; "
-                 "more take further rounds, computed again in backward",
+        snprintf(out, 240, "%lld of %lld on each of %lld ranks; room for %lld rows, %lld are the even share: %s a "
+                 "block; more take further rounds, computed again in backward",
                  (long long)(s.n_experts / e), (long long)s.n_experts, (long long)e, (long long)room, (long long)even,
                  bytes_text(bytes).text);
     return out;
@@ -255,7 +247,8 @@ char *plan_memory_advice(const Config *c, const Plan *p) {
         fprintf(out, " batch.micro_batch = %lld takes %s;", (long long)(B / 2),
                 bytes_text((double)total_with(c, p, B / 2, recompute)).text);
     if (recompute != RECOMPUTE_BLOCK)
-        fprintf(out, " memory.recompute = \"block\" takes %s;", bytes_text((double)total_with(c, p, B, RECOMPUTE_BLOCK)).text);
+        fprintf(out, " memory.recompute = \"block\" takes %s;",
+                bytes_text((double)total_with(c, p, B, RECOMPUTE_BLOCK)).text);
     if (B == 1 || recompute == RECOMPUTE_BLOCK)
         fprintf(out, " %s;",
                 c->parallel.zero_stage ? "more ranks share the optimizer's part"
@@ -263,4 +256,94 @@ char *plan_memory_advice(const Config *c, const Plan *p) {
     fprintf(out, " `train_gpt plan` shows each\n");
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for a plan");
     return text;
+}
+
+/* --- data and disk ------------------------------------------------------------------------------------------------ */
+
+ShortText plan_count_text(double value) {
+    static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};
+    ShortText t;
+    int  unit = 0;
+    if (value >= 1e4)
+        for (; value >= 999.5 && unit < 6; unit++) value /= 1e3;
+    snprintf(t.text, sizeof t.text, unit ? "%.3g%s" : "%.0f%s", value, units[unit]);
+    return t;
+}
+
+typedef struct {
+    SampleCount found;
+    char        missing[SHARD_SENTENCE_CHARS]; /* why the data cannot be counted; "" if they can */
+} DataCount;
+
+static DataCount count_data(const StringList *globs, const Config *c) {
+    DataCount d = {0};
+    for (int i = 0; i < globs->count; i++) {
+        IoPaths files = {NULL, 0};
+        dataset_files(globs->item[i], &files);
+        if (!files.count) snprintf(d.missing, sizeof d.missing, "%.4000s is not there yet", globs->item[i]);
+        for (size_t f = 0; f < files.count; f++) {
+            ShardHeader header;
+            if (shard_look(files.path[f], c->model.shape.vocab_size, &header, d.missing) == 0)
+                sample_count_file(&d.found, &header, c->batch.seq_len);
+        }
+        io_paths_free(&files);
+    }
+    return d;
+}
+
+/* Returns the free bytes for run.dir, in its nearest folder that exists. */
+static int64_t free_bytes_for(const char *dir) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s", *dir ? dir : ".");
+    int64_t bytes;
+    while ((bytes = io_free_bytes(path)) < 0) {
+        char *slash = strrchr(path, '/');
+        if (slash && slash > path) *slash = 0;
+        else if (strcmp(path, ".") != 0 && strcmp(path, "/") != 0) strcpy(path, slash ? "/" : ".");
+        else return bytes;
+    }
+    return bytes;
+}
+
+static void print_count(const DataCount *d, const Config *c, int64_t wanted) {
+    const SampleCount *n = &d->found;
+    char               unread[SAMPLE_COUNT_CHARS];
+    if (d->missing[0]) print_plain(stdout, "data         %s: epochs unknown\n", d->missing);
+    else if (n->samples == 0)
+        printf("data         %s tokens: not one sample of %lld\n", plan_count_text((double)n->tokens).text,
+               (long long)c->batch.seq_len);
+    else
+        printf("data         %lld file%s, %s tokens, %lld sample%s of %lld: %.2f epochs%s\n", (long long)n->files,
+               n->files == 1 ? "" : "s", plan_count_text((double)n->tokens).text, (long long)n->samples,
+               n->samples == 1 ? "" : "s", (long long)c->batch.seq_len, sample_epochs(wanted, n->samples),
+               sample_count_unread(n, c->batch.seq_len, "; ", unread));
+}
+
+void plan_print_data(const Config *c) {
+    const StringList *train = &c->data.train;
+    int64_t           wanted = position_after((Position){0, 0, 0}, c, c->run.steps).samples, share[BLEND_SOURCES];
+    Blend             blend;
+    if (train->share) {
+        blend_make(&blend, train->item, train->share, train->count, c->batch.seq_len);
+        blend_count(&blend, wanted, share);
+    }
+    for (int i = 0, seen = 0; i < (train->share ? train->count : 1); i++) {
+        StringList source = {1, &train->item[i], NULL};
+        if (train->share && blend_source(train->item, i) < seen) continue; /* a path in several stages counts once */
+        DataCount count = count_data(train->share ? &source : train, c);
+        print_count(&count, c, train->share ? share[seen] : wanted);
+        seen++;
+    }
+}
+
+void plan_print_disk(const Config *c, double bytes, PlanDisk where) {
+    int64_t count = checkpoint_most(c);
+    double  most = bytes * (double)count;
+    int64_t room = where == DISK_HERE ? free_bytes_for(c->run.dir) : -1;
+    printf("checkpoint   %s each, %lld kept and one being written: %s", bytes_text(bytes).text,
+           (long long)count - 1, bytes_text(most).text);
+    if (room >= 0)
+        print_plain(stdout, " of %s free under %s%s", bytes_text((double)room).text, c->run.dir,
+               most > (double)room ? ": not enough" : "");
+    printf("\n");
 }

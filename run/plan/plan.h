@@ -7,9 +7,8 @@
 #include <stdio.h>
 
 #include "core/format.h"
-#include "model/groups.h"
-#include "model/model.h"
-#include "run/config/config.h"
+#include "model/optimizer.h"
+#include "run/config/spec.h"
 
 /* The ranks that share the work. */
 typedef struct {
@@ -57,10 +56,6 @@ typedef struct {
     size_t    follower_bytes;               /* the largest of the other servers; 0 if there is one server */
 } Plan;
 
-/* Returns the model of a run of this config on so many ranks. groups is NULL for a plan, which is for the first rank of
- * the stage. */
-ModelSpec plan_model(const Config *config, DType act, int ranks, int stage, const Groups *groups);
-
 /* Makes a plan by dry runs of the model and the batches. act is the resolved precision. scratch is for the number of
  * threads that is set now. */
 Plan plan_make(const Config *config, DType act, PlanRanks ranks);
@@ -83,9 +78,48 @@ char *plan_experts(const Config *config, DType act, char out[240]);
  * free it with free(). */
 char *plan_memory_advice(const Config *config, const Plan *plan);
 
-/* Prints the output of the verb: bytes by category per rank, tokens, steps, FLOPs, and an estimated time from a 0.1 s
- * probe of matrix products. matmul_flops: of all ranks together, 0 if not measured. memory_bytes: of a rank's device,
- * to print the largest micro-batch; 0 if not wanted. */
-void plan_print(const Config *config, const Plan *plan, double matmul_flops, size_t memory_bytes);
+/* --- lines about data and disk ------------------------------------------------------------------------------------ */
+
+/* Missing data are not a fault, because a plan can come before the data. */
+
+/* Returns "1.88 M", "12.3 k"; below ten thousand a plain number. */
+ShortText plan_count_text(double value);
+
+/* Prints files, tokens, samples and epochs of data.train, or of each source of a blend, as far as the files exist. */
+void plan_print_data(const Config *config);
+
+/* Prints how many checkpoints of `checkpoint_bytes` exist at once. DISK_HERE: with the free space for run.dir. */
+typedef enum { DISK_HERE, DISK_ELSEWHERE } PlanDisk;
+void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk where);
+
+/* --- the memory of a server of islands: serve_memory.c ------------------------------------------------------------ */
+
+/* The bytes are computed from the tables that a server allocates from. `serve` allocates them; `plan` counts them. */
+
+/* x and its states, as run/outer has them. The server that leads has the whole model in an optimizer of one rank
+ * in host memory. Another server has its part in one block of memory. */
+typedef struct {
+    Arena     params, grads, state, sums;
+    Shards   *shards;    /* owned; without memory if the server has a part */
+    Optimizer optimizer; /* owned; without memory if the server has a part */
+    float    *part;      /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros; owned. NULL if the server
+                          * leads */
+} ServeWeights;
+
+/* Allocates the weights of server `part` of outer.server, from 0, which leads. Ends the program with 71 if the memory
+ * of serve_bytes cannot be allocated. */
+ServeWeights serve_weights_create(const Config *config, int part);
+void         serve_weights_destroy(ServeWeights *w);
+
+/* Bytes of a server. Each connection needs CHANNEL_BYTES more. */
+typedef struct {
+    size_t weights;      /* the weights, and what an update of x needs */
+    size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
+    size_t changes;      /* outer.compress: the change of a round and what rounding lost; wait=none: what each of
+                          * outer.least_islands islands holds */
+    size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
+    size_t all;          /* sum of the bytes above */
+} ServeBytes;
+ServeBytes serve_bytes(const Config *config, int part);
 
 #endif

@@ -1,16 +1,15 @@
-/* plan_cluster.c - see plan_cluster.h. */
+/* plan_cluster.c - see plan_cluster.h: prints a simulated step and the whole run, as text or JSON. */
 #include "run/plan/plan_cluster.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/io.h"
 #include "core/json.h"
+#include "core/io.h"
 #include "core/terminal.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/plan/plan_gpu.h"
 #include "run/log/progress.h"
 
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
@@ -18,14 +17,38 @@ static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMP
 
 /* --- goodput under failures --------------------------------------------------------------------------------------- */
 
-static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
-    ModelSpec spec = plan_model(c, act, asked->ranks, s->fullest, NULL);
+static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked,
+                       const Simulated *s) {
+    ModelSpec spec = config_model_spec(c, act, asked->ranks, s->fullest, NULL);
     Layout    layout = model_spec_layout(&spec);
     double    copied = (double)saver_bytes(&layout, spec.optimizer),
            written = (double)checkpoint_disk_bytes(&layout, spec.optimizer);
     layout_destroy(&layout);
     return goodput_of(copied / cluster->copy_bytes_per_s, written / cluster->write_bytes_per_s, cluster->restart_s,
                       asked->mtbf_hours * 3600.0);
+}
+
+/* --- a whole run -------------------------------------------------------------------------------------------------- */
+
+static const double CHINCHILLA = 20.0; /* tokens a parameter: Hoffmann et al., arXiv:2203.15556 */
+
+/* The totals of a run. Times are the simulator's, without evaluations, saves and failures. */
+typedef struct {
+    double       tokens, parameters, hours, gpu_hours, peak_flops, checkpoint_bytes;
+    LargestBatch largest;
+} WholeRun;
+
+static WholeRun whole_run(const Config *c, DType act, int ranks, const Cluster *cluster, const Simulated *s) {
+    ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);
+    Layout    layout = model_spec_layout(&spec);
+    WholeRun  w = {.tokens = (double)c->run.steps * (double)c->batch.global_tokens, .parameters = (double)layout.elems,
+                   .hours = s->step_s * (double)c->run.steps / 3600.0,
+                   .peak_flops = cluster_flops(cluster, act, c->precision == PRECISION_TF32),
+                   .checkpoint_bytes = (double)checkpoint_disk_bytes(&layout, spec.optimizer),
+                   .largest = search_largest_batch(c, act, ranks, cluster)};
+    w.gpu_hours = w.hours * ranks;
+    layout_destroy(&layout);
+    return w;
 }
 
 /* --- as JSON ------------------------------------------------------------------------------------------------------ */
@@ -36,7 +59,7 @@ static cJSON *by_axis(const double value[AXES], double unit) {
     return object;
 }
 
-static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
+static cJSON *json_of(const Simulated *s, int ranks) {
     cJSON *object = cJSON_CreateObject(), *grid = cJSON_AddObjectToObject(object, "grid");
     int    datas = s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA];
     cJSON_AddNumberToObject(grid, "tensor", s->mesh.size[AXIS_TENSOR]);
@@ -49,7 +72,6 @@ static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
     cJSON_AddNumberToObject(grid, "zero_stage", s->zero_stage);
     cJSON_AddNumberToObject(grid, "micro_batch", (double)s->micro_batch);
     cJSON_AddStringToObject(grid, "recompute", RECOMPUTE_NAMES[s->recompute]);
-    if (zero_bubble) cJSON_AddTrueToObject(grid, "zero_bubble");
     cJSON_AddNumberToObject(object, "ranks", ranks);
     cJSON_AddItemToObject(object, "step_ms", number_json(s->step_s * 1e3));
     cJSON_AddItemToObject(object, "tokens_per_s", number_json(s->tokens_per_s));
@@ -62,10 +84,18 @@ static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
     return object;
 }
 
-static void print_json(cJSON *object, const Cluster *cluster) {
-    cJSON_AddStringToObject(object, "cluster", cluster->name);
-    cJSON_AddTrueToObject(object, "simulated");
-    json_print(object);
+static void add_whole_run(cJSON *object, const ClusterPlan *asked, const Cluster *cluster, WholeRun w) {
+    cJSON_AddStringToObject(object, "gpu", cluster->gpu);
+    cJSON_AddItemToObject(object, "gpu_memory_bytes", number_json(cluster->memory_bytes));
+    cJSON_AddItemToObject(object, "peak_flops", number_json(w.peak_flops));
+    cJSON_AddNumberToObject(object, "largest_micro_batch", (double)w.largest.micro_batch);
+    cJSON_AddItemToObject(object, "hours", number_json(w.hours));
+    cJSON_AddItemToObject(object, "gpu_hours", number_json(w.gpu_hours));
+    if (asked->price > 0) cJSON_AddItemToObject(object, "dollars", number_json(asked->price * w.gpu_hours));
+    cJSON_AddItemToObject(object, "parameters", number_json(w.parameters));
+    cJSON_AddItemToObject(object, "tokens", number_json(w.tokens));
+    cJSON_AddItemToObject(object, "tokens_per_parameter", number_json(w.tokens / w.parameters));
+    cJSON_AddItemToObject(object, "checkpoint_bytes", number_json(w.checkpoint_bytes));
 }
 
 /* --- as text ------------------------------------------------------------------------------------------------------ */
@@ -77,15 +107,13 @@ static ShortText seconds_text(double s) {
     return t;
 }
 
-static void print_grid(const Simulated *s, const Cluster *cluster, int zero_bubble) {
+static void print_grid(const Simulated *s, const Cluster *cluster) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
     if (s->expert_ranks > 1) printf(", experts on %d", s->expert_ranks);
-    if (s->mesh.size[AXIS_STAGE] > 1)
-        printf(", interleave %d%s", s->parts,
-               zero_bubble ? ", backward in two halves (which the simulator alone has)" : "");
-    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1 ? "" : "es",
-           (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute]);
+    if (s->mesh.size[AXIS_STAGE] > 1) printf(", interleave %d", s->parts);
+    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches,
+           s->micro_batches == 1 ? "" : "es", (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute]);
     printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node,
            mesh_crossing(s->mesh, (int)cluster->gpus_per_node, axes));
 }
@@ -106,7 +134,9 @@ static void print_memory(FILE *out, const Simulated *s, const Cluster *cluster) 
     }
 }
 
-static const char *waits_in(Axis axis, const char *stages) { return axis == AXIS_STAGE ? stages : mesh_axis_name(axis); }
+static const char *waits_in(Axis axis, const char *stages) {
+    return axis == AXIS_STAGE ? stages : mesh_axis_name(axis);
+}
 
 static void print_times(const Config *c, const Simulated *s, int ranks) {
     char time[32];
@@ -121,16 +151,13 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
     printf("\n");
     if (s->mesh.size[AXIS_STAGE] > 1) printf("simulated    bubble %.1f %%\n", 100.0 * s->bubble);
     if (ranks > 1) printf("simulated    a rank of stage 0 sends");
-    for (int a = 0, first = 1; a < AXES; a++)
-        if (s->mesh.size[a] > 1) printf("%s %s %.0f bytes", first ? "" : ",", mesh_axis_name((Axis)a), s->sent[a]), first = 0;
+    for (int a = 0, first = 1; a < AXES; a++) {
+        if (s->mesh.size[a] == 1) continue;
+        printf("%s %s %.0f bytes", first ? "" : ",", mesh_axis_name((Axis)a), s->sent[a]);
+        first = 0;
+    }
     if (ranks > 1) printf(" a step\n");
     printf("simulated    %lld steps: %s\n", (long long)c->run.steps, time);
-}
-
-static void print_goodput(Goodput g, double mtbf_hours) {
-    printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, "
-           "and it is on disk %.3g s later); goodput %.1f %%\n",
-           mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
 }
 
 /* Prints the part of the step that grew most against the best grid. */
@@ -147,8 +174,8 @@ static void print_why(const Simulated *s, const Simulated *best) {
 static void print_found(const Found *f, const Cluster *cluster) {
     printf("simulated    the quickest of %lld grids and their variants, in %s:\n", (long long)f->allowed,
            bytes_text(cluster->memory_bytes).text);
-    printf(
-        "\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s  MFU %%  bubble %%   GiB   why not first\n");
+    printf("\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s"
+           "  MFU %%  bubble %%   GiB   why not first\n");
     for (int i = 0; i < f->count; i++) {
         const Simulated *s = &f->best[i];
         printf("simulated    %6d %7d %8d %10d %8d %4d %10d %11lld %9s %7.4g %6.1f %9.1f %5.1f",
@@ -159,6 +186,25 @@ static void print_found(const Found *f, const Cluster *cluster) {
         print_why(s, &f->best[0]);
     }
     printf("\n");
+}
+
+static void print_whole_run(const Config *c, const ClusterPlan *asked, const Cluster *cluster, const Simulated *s,
+                            WholeRun w) {
+    char time[32];
+    duration_text(time, w.hours * 3.6e6);
+    printf("simulated    fits: %s of %s; largest batch.micro_batch %lld, %s\n", bytes_text(s->memory_bytes).text,
+           bytes_text(cluster->memory_bytes).text, (long long)w.largest.micro_batch,
+           w.largest.micro_batch == s->micro_batch * s->micro_batches ? "all that a rank has of a step"
+                                                                       : bytes_text(w.largest.memory_bytes).text);
+    printf("estimate     %s, %.4g GPU hours: %.1f %% of the card's %.4g TFLOP/s, without evals and saves\n", time,
+           w.gpu_hours, 100.0 * s->mfu, w.peak_flops * 1e-12);
+    if (asked->price > 0)
+        printf("estimate     %.2f dollars at %g a GPU hour\n", asked->price * w.gpu_hours, asked->price);
+    printf("parameters   %s\n", plan_count_text(w.parameters).text);
+    printf("tokens       %s: %.3g per parameter (Chinchilla: %g)\n", plan_count_text(w.tokens).text,
+           w.tokens / w.parameters, CHINCHILLA);
+    plan_print_data(c);
+    plan_print_disk(c, w.checkpoint_bytes, DISK_ELSEWHERE);
 }
 
 /* --- a grid that does not fit ------------------------------------------------------------------------------------- */
@@ -172,16 +218,16 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
     print_plain(out, "plan: no room on %s\n", cluster->name);
     print_memory(out, s, cluster);
     Simulated    room;
-    LargestBatch largest = plan_gpu_largest(c, act, asked->ranks, cluster);
+    LargestBatch largest = search_largest_batch(c, act, asked->ranks, cluster);
     if (largest.micro_batch > 0)
         fprintf(out, "simulated    largest batch.micro_batch %lld: %s\n", (long long)largest.micro_batch,
                 bytes_text(largest.memory_bytes).text);
     if (!search_room(c, act, asked->ranks, cluster, &room)) {
         fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
     } else {
-        fprintf(out,
-                "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 parallel.context=1 parallel.replicas=1 "
-                "parallel.zero_stage=%d batch.micro_batch=1 memory.recompute=block; search=true finds quicker ones\n",
+        fprintf(out, "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 "
+                "parallel.context=1 parallel.replicas=1 parallel.zero_stage=%d batch.micro_batch=1 "
+                "memory.recompute=block; search=true finds quicker ones\n",
                 room.mesh.size[AXIS_TENSOR], room.mesh.size[AXIS_STAGE], room.zero_stage);
     }
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for a plan");
@@ -192,7 +238,8 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
 
 static DType precision_on(const Config *c, const Cluster *cluster) {
     DType act = precision_resolve((Precision)c->precision, cluster->bf16 > 0).act;
-    int   is_fp8 = c->precision == PRECISION_FP8, has_act = cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0;
+    int   is_fp8 = c->precision == PRECISION_FP8;
+    int   has_act = cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0;
     if (has_act && (!is_fp8 || cluster->fp8 > 0)) return act;
     const char *name = c->precision == PRECISION_TF32 ? "tf32" : has_act ? "fp8" : dtype_name(act);
     fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name,
@@ -208,43 +255,52 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
              asked.mtbf_hours, cluster.name);
     if (config->memory.offload)
         fail(EXIT_CONFIG,
-             "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: memory.offload=none",
+             "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: "
+             "memory.offload=none",
              cluster.name);
     Found f = {.count = 0};
     if (asked.searches) {
-        f = search(config, act, asked.ranks, &cluster, asked.held, asked.zero_bubble);
+        f = search(config, act, asked.ranks, &cluster, asked.held);
         if (f.allowed == 0) {
             char *fault = config_check_changed(config, asked.ranks);
             fail(EXIT_CONFIG, "plan: search=true: the config allows no grid of %d ranks that it looks at%s%s",
                  asked.ranks, fault ? ": " : "", fault ? fault : "");
         }
         if (f.count == 0)
-            fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or "
-                 "other values of what is held", asked.ranks, cluster.name);
+            fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more "
+                 "ranks, or other values of what is held", asked.ranks, cluster.name);
     }
-    Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster, asked.zero_bubble);
+    Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster);
     Config    c = asked.searches ? search_config(config, &s) : *config;
     if (s.memory_bytes > cluster.memory_bytes) fail_for_room(&c, act, &cluster, &asked, &s);
     if (asked.json) {
-        cJSON *object = json_of(&s, asked.ranks, asked.zero_bubble),
-              *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
-        for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks, asked.zero_bubble));
+        cJSON *object = json_of(&s, asked.ranks);
+        cJSON *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
+        for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks));
         if (asked.mtbf_hours > 0) {
             Goodput g = goodput(&c, act, &cluster, &asked, &s);
             cJSON_AddItemToObject(object, "checkpoint_s", number_json(g.interval_s));
             cJSON_AddItemToObject(object, "goodput", number_json(g.goodput));
         }
-        if (asked.gpu) plan_gpu_json(object, &c, act, &asked, &cluster, &s);
-        print_json(object, &cluster);
+        if (asked.gpu) add_whole_run(object, &asked, &cluster, whole_run(&c, act, asked.ranks, &cluster, &s));
+        cJSON_AddStringToObject(object, "cluster", cluster.name);
+        cJSON_AddTrueToObject(object, "simulated");
+        json_print(object);
         return;
     }
     print_plain(stdout, "plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks,
-           asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu, config->precision == PRECISION_FP8 ? "fp8" : dtype_name(act));
+                asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu,
+                config->precision == PRECISION_FP8 ? "fp8" : dtype_name(act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);
-    print_grid(&s, &cluster, asked.zero_bubble);
+    print_grid(&s, &cluster);
     print_memory(stdout, &s, &cluster);
     print_times(&c, &s, asked.ranks);
-    if (asked.mtbf_hours > 0) print_goodput(goodput(&c, act, &cluster, &asked, &s), asked.mtbf_hours);
-    if (asked.gpu) plan_gpu_print(&c, act, &asked, &cluster, &s);
+    if (asked.mtbf_hours > 0) {
+        Goodput g = goodput(&c, act, &cluster, &asked, &s);
+        printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, "
+               "and it is on disk %.3g s later); goodput %.1f %%\n",
+               asked.mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
+    }
+    if (asked.gpu) print_whole_run(&c, &asked, &cluster, &s, whole_run(&c, act, asked.ranks, &cluster, &s));
 }

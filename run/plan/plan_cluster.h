@@ -1,10 +1,10 @@
 /* plan_cluster.h - `train_gpt plan config.json cluster=...` or gpu=...: memory and time of a grid on a machine
- * described in a file. Private to the verb (run/verbs/plan.c).
+ * described in a file, and the search of its quickest grids. Private to the verb (run/verbs/plan.c).
  */
 #ifndef TRAIN_GPT_RUN_PLAN_PLAN_CLUSTER_H
 #define TRAIN_GPT_RUN_PLAN_PLAN_CLUSTER_H
 
-#include "run/plan/search.h"
+#include "run/plan/simulate.h"
 
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
@@ -12,7 +12,7 @@ typedef struct {
     int         nodes;        /* with gpu; 0: as in the card's file */
     double      price;        /* dollars an hour of one `gpu`; 0 if not set */
     int         ranks;        /* ranks of the job */
-    int         searches, json, zero_bubble; /* 1 if the verb's key is set: search, json, zero_bubble */
+    int         searches, json; /* 1 if the verb's key is set: search, json */
     unsigned    held;         /* options that a search keeps: HOLD_... */
     double      mtbf_hours;   /* mean time between failures of the whole job; 0 if not set */
 } ClusterPlan;
@@ -20,5 +20,43 @@ typedef struct {
 /* Prints the simulated step, or the ten quickest grids, as text or as one JSON object. Every line with a figure
  * contains "simulated". Exit 64 for a faulty cluster, 71 if a stage does not fit in its memory. */
 void plan_cluster(const Config *config, ClusterPlan asked);
+
+/* --- the quickest grids of a config on a cluster: search.c -------------------------------------------------------- */
+
+enum { SEARCH_BEST = 10 };
+
+typedef struct {
+    Simulated best[SEARCH_BEST]; /* quickest first */
+    int64_t   number[SEARCH_BEST]; /* place of each in the order of trial: of equally quick grids the first is kept */
+    int       count;               /* grids in best */
+    int64_t   allowed;             /* grids that the rules allow; each is tried with the zero_stage and recompute that
+                                    * fit */
+} Found;
+
+/* Bits for the options that a search keeps as the config sets them. */
+enum { HOLD_TENSOR = 1, HOLD_CONTEXT = 2, HOLD_PIPELINE = 4, HOLD_INTERLEAVE = 8, HOLD_REPLICAS = 16,
+       HOLD_ZERO_STAGE = 32, HOLD_MICRO_BATCH = 64, HOLD_RECOMPUTE = 128 };
+/* Returns the bits of the options that overrides ("parallel.tensor=8") set. */
+unsigned search_held(char *const *overrides, int count);
+
+/* Searches tensor within a node, context, pipeline, interleave, replicas, zero_stage, micro_batch and recompute. A grid
+ * is left out if its least time (simulate_least_s) is above that of the tenth found, or if it does not fit in memory. A
+ * higher zero_stage or more recompute sends or computes more, so it is tried only if less of it does not fit. */
+Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held);
+
+/* Returns the config with this grid. */
+Config search_config(const Config *config, const Simulated *grid);
+
+/* Finds a grid that fits in a GPU's memory, with block recompute and the fewest ranks to a model. Returns 1 if there is
+ * one. */
+int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room);
+
+/* Returns the largest batch.micro_batch that fits in the cluster's memory, of those that the rest of the config allows
+ * on so many ranks; 0 if none fits. */
+typedef struct { int64_t micro_batch; double memory_bytes; } LargestBatch;
+LargestBatch search_largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster);
+
+/* Returns the most ranks, at most `ranks`, that the config allows with its own grid and batch; 0 if none. */
+int search_fit(const Config *config, int ranks);
 
 #endif

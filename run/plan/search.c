@@ -1,5 +1,5 @@
-/* search.c - see search.h. */
-#include "run/plan/search.h"
+/* search.c - the quickest grids of a config on a cluster: see plan_cluster.h. */
+#include "run/plan/plan_cluster.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -54,7 +54,8 @@ static double least_bytes(const Config *c, DType act, int ranks) {
     double own = (double)all / (double)(c->parallel.tensor * c->parallel.pipeline), A = (double)dtype_bytes(act);
     double Z = (double)ranks / (double)(c->parallel.tensor * c->parallel.pipeline * c->parallel.replicas);
     double state = c->memory.offload ? 0.0 : 12.0 * own / (c->parallel.zero_stage ? Z : 1.0);
-    return state + (c->parallel.zero_stage < 3 ? A * own : A * own / Z) + (c->parallel.zero_stage < 2 ? 4.0 * own : 4.0 * own / Z);
+    double weights = c->parallel.zero_stage < 3 ? A * own : A * own / Z;
+    return state + weights + (c->parallel.zero_stage < 2 ? 4.0 * own : 4.0 * own / Z);
 }
 
 /* The arguments of one search. */
@@ -64,7 +65,6 @@ typedef struct {
     int            ranks;
     const Cluster *cluster;
     unsigned       held;
-    int            zero_bubble;
 } Job;
 
 static void add(Grids *all, const Job *j, Grid g) {
@@ -74,14 +74,15 @@ static void add(Grids *all, const Job *j, Grid g) {
         all->room = all->room ? 2 * all->room : 1024;
         all->grid = xrealloc(all->grid, sizeof g * (size_t)all->room, "a search of grids");
     }
-    g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster, j->zero_bubble);
+    g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster);
     g.number = all->count;
     all->grid[all->count++] = g;
 }
 
 /* Adds the grid with one copy of the state, and with a copy in each node if several ranks share it there. */
 static void add_replicas(Grids *all, const Job *j, Grid g) {
-    int datas = j->ranks / (g.tensor * g.context * g.pipeline), in_node = (int)j->cluster->gpus_per_node / (g.tensor * g.context);
+    int datas = j->ranks / (g.tensor * g.context * g.pipeline);
+    int in_node = (int)j->cluster->gpus_per_node / (g.tensor * g.context);
     int most = in_node > 0 && datas % in_node == 0 && in_node * g.context > 1 ? datas / in_node : 1;
     g.zero_stage = j->held & HOLD_ZERO_STAGE ? (int)j->config->parallel.zero_stage : datas * g.context > 1;
     g.replicas = j->held & HOLD_REPLICAS ? (int)j->config->parallel.replicas : 1;
@@ -93,56 +94,43 @@ static void add_replicas(Grids *all, const Job *j, Grid g) {
 /* More parts only shorten the time in which stages are idle. Below this share of idle time no more parts are tried. */
 static const double LITTLE_IDLE = 0.01;
 
-static void add_parts(Grids *all, const Job *j, Grid g) {
-    int64_t          micro_batches = j->config->batch.global_tokens / (g.micro_batch * j->config->batch.seq_len *
-                                                              (j->ranks / (g.tensor * g.context * g.pipeline)));
+/* Adds the grids of a tensor, context and pipeline size: each micro-batch, with each number of parts. */
+static void add_batches(Grids *all, const Job *j, Grid g) {
     static const int PARTS[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
-    if (j->held & HOLD_INTERLEAVE) {
-        g.interleave = (int)j->config->parallel.interleave;
-        add_replicas(all, j, g);
-        return;
-    }
-    for (size_t v = 0; v < (g.pipeline > 1 ? sizeof PARTS / sizeof *PARTS : 1); v++) {
-        g.interleave = PARTS[v];
-        if (v > 0 && work_idle(g.pipeline, PARTS[v - 1], micro_batches) < LITTLE_IDLE) break;
-        if (g.interleave * g.pipeline <= j->config->model.shape.n_layer) add_replicas(all, j, g);
-    }
-}
-
-static void add_micro_batches(Grids *all, const Job *j, Grid g) {
-    int64_t T = j->config->batch.seq_len, total = j->config->batch.global_tokens;
-    int64_t tokens = T * (j->ranks / (g.tensor * g.context * g.pipeline)); /* tokens of a micro-batch of one sequence,
-                                                                            * on all ranks */
-    int64_t held = j->held & HOLD_MICRO_BATCH ? j->config->batch.micro_batch : 0;
+    const Config    *c = j->config;
+    int64_t total = c->batch.global_tokens, held = j->held & HOLD_MICRO_BATCH ? c->batch.micro_batch : 0;
+    /* tokens of a micro-batch of one sequence, on all ranks */
+    int64_t tokens = c->batch.seq_len * (j->ranks / (g.tensor * g.context * g.pipeline));
+    size_t  parts = g.pipeline > 1 ? sizeof PARTS / sizeof *PARTS : 1;
     for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch;
-         g.micro_batch *= 2)
-        add_parts(all, j, g);
-}
-
-static void add_pipelines(Grids *all, const Job *j, Grid g) {
-    int64_t held = j->held & HOLD_PIPELINE ? j->config->parallel.pipeline : 0;
-    for (int64_t p = held ? held : 1; p <= (held ? held : j->config->model.shape.n_layer); p++) {
-        g.pipeline = (int)p;
-        if (j->ranks % (g.tensor * g.context * p) == 0) add_micro_batches(all, j, g);
-    }
-}
-
-static void add_contexts(Grids *all, const Job *j, Grid g) {
-    int64_t held = j->held & HOLD_CONTEXT ? j->config->parallel.context : 0;
-    for (int64_t c = held ? held : 1; c == 1 || c == held || (!held && j->config->batch.seq_len / c >= 1024); c *= 2) {
-        g.context = (int)c;
-        if (j->ranks % (g.tensor * c) == 0) add_pipelines(all, j, g);
-        if (held) break;
+         g.micro_batch *= 2) {
+        if (j->held & HOLD_INTERLEAVE) {
+            g.interleave = (int)c->parallel.interleave;
+            add_replicas(all, j, g);
+            continue;
+        }
+        for (size_t v = 0; v < parts; v++) {
+            g.interleave = PARTS[v];
+            if (v > 0 && work_idle(g.pipeline, PARTS[v - 1], total / (g.micro_batch * tokens)) < LITTLE_IDLE) break;
+            if (g.interleave * g.pipeline <= c->model.shape.n_layer) add_replicas(all, j, g);
+        }
     }
 }
 
 static void add_all(Grids *all, const Job *j) {
     const Config *c = j->config;
-    int64_t       held = j->held & HOLD_TENSOR ? c->parallel.tensor : 0;
+    int64_t       tensor = j->held & HOLD_TENSOR ? c->parallel.tensor : 0;
+    int64_t       context = j->held & HOLD_CONTEXT ? c->parallel.context : 0;
+    int64_t       pipeline = j->held & HOLD_PIPELINE ? c->parallel.pipeline : 0;
     Grid          g = {.recompute = j->held & HOLD_RECOMPUTE ? c->memory.recompute : RECOMPUTE_NONE};
-    for (int64_t t = held ? held : 1; t <= (held ? held : (int64_t)j->cluster->gpus_per_node); t++) {
-        g.tensor = (int)t;
-        if (j->ranks % t == 0 && c->model.shape.n_head % t == 0 && c->model.shape.n_embd % t == 0) add_contexts(all, j, g);
+    for (int64_t t = tensor ? tensor : 1; t <= (tensor ? tensor : (int64_t)j->cluster->gpus_per_node); t++) {
+        if (j->ranks % t || c->model.shape.n_head % t || c->model.shape.n_embd % t) continue;
+        for (int64_t x = context ? context : 1;
+             x == context || (!context && (x == 1 || c->batch.seq_len / x >= 1024)); x *= 2)
+            for (int64_t p = pipeline ? pipeline : 1; p <= (pipeline ? pipeline : c->model.shape.n_layer); p++) {
+                g.tensor = (int)t, g.context = (int)x, g.pipeline = (int)p;
+                if (j->ranks % (t * x * p) == 0) add_batches(all, j, g);
+            }
     }
 }
 
@@ -160,7 +148,8 @@ static int is_before(const Found *f, const Simulated *s, int64_t number, int at)
 static void keep(Found *f, const Simulated *s, int64_t number) {
     if (f->count == SEARCH_BEST && !is_before(f, s, number, SEARCH_BEST - 1)) return;
     int at = f->count < SEARCH_BEST ? f->count++ : SEARCH_BEST - 1;
-    for (; at > 0 && is_before(f, s, number, at - 1); at--) f->best[at] = f->best[at - 1], f->number[at] = f->number[at - 1];
+    for (; at > 0 && is_before(f, s, number, at - 1); at--)
+        f->best[at] = f->best[at - 1], f->number[at] = f->number[at - 1];
     f->best[at] = *s, f->number[at] = number;
 }
 
@@ -176,12 +165,12 @@ static double limit_s(const Found *f) {
 static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
     double memory = j->cluster->memory_bytes;
     if (!is_allowed(c, j->ranks)) return 0;
-    if (simulate_least_s(c, j->act, j->ranks, j->cluster, j->zero_bubble) > limit_s(f)) return 1; /* more recompute is
-                                                                                                   * slower still */
-    if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0; /* 0.7: stages at the ends of a pipeline have fewer
-                                                                    * blocks */
+    /* more recompute is slower still */
+    if (simulate_least_s(c, j->act, j->ranks, j->cluster) > limit_s(f)) return 1;
+    /* 0.7: stages at the ends of a pipeline have fewer blocks */
+    if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0;
     if (simulate_memory(c, j->act, j->ranks, j->cluster).memory_bytes > memory) return 0;
-    Simulated s = simulate(c, j->act, j->ranks, j->cluster, j->zero_bubble);
+    Simulated s = simulate(c, j->act, j->ranks, j->cluster);
     if (s.memory_bytes > memory) return 0;
     #pragma omp critical(found)
     keep(f, &s, number);
@@ -206,8 +195,8 @@ static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
 }
 
 /* Each core takes the next grid. The result is the same in any order. */
-Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held, int zero_bubble) {
-    Job   j = {config, act, ranks, cluster, held, zero_bubble};
+Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held) {
+    Job   j = {config, act, ranks, cluster, held};
     Grids all = {0};
     Found f = {.count = 0};
     add_all(&all, &j);
@@ -246,9 +235,10 @@ unsigned search_held(char *const *overrides, int count) {
 }
 
 int search_fit(const Config *c, int ranks) {
-    int64_t model = c->parallel.tensor * c->parallel.context * c->parallel.pipeline, unit = c->batch.micro_batch * c->batch.seq_len;
+    int64_t model = c->parallel.tensor * c->parallel.context * c->parallel.pipeline;
+    int64_t unit = c->batch.micro_batch * c->batch.seq_len, total = c->batch.global_tokens;
     for (; ranks > 0; ranks--)
-        if (ranks % model == 0 && c->batch.global_tokens % (unit * (ranks / model)) == 0 && is_allowed(c, ranks)) return ranks;
+        if (ranks % model == 0 && total % (unit * (ranks / model)) == 0 && is_allowed(c, ranks)) return ranks;
     return 0;
 }
 
@@ -268,4 +258,16 @@ int search_room(const Config *config, DType act, int ranks, const Cluster *clust
             }
         }
     return 0;
+}
+
+LargestBatch search_largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster) {
+    Config  c = *config;
+    int64_t sequences = c.batch.global_tokens / (c.batch.seq_len * config_datas(&c, ranks));
+    for (int64_t B = sequences; B > 0; B--) {
+        c.batch.micro_batch = B;
+        if (sequences % B != 0 || !is_allowed(&c, ranks)) continue;
+        double bytes = simulate_memory(&c, act, ranks, cluster).memory_bytes;
+        if (bytes <= cluster->memory_bytes) return (LargestBatch){B, bytes};
+    }
+    return (LargestBatch){0, 0.0};
 }

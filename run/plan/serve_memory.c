@@ -1,5 +1,5 @@
-/* serve_memory.c - see serve_memory.h. */
-#include "run/plan/serve_memory.h"
+/* serve_memory.c - the memory of a server of islands: see plan.h. */
+#include "run/plan/plan.h"
 
 #include <stdlib.h>
 
@@ -7,14 +7,13 @@
 #include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/outer/rule.h"
-#include "run/plan/plan.h"
 
 /* Carves shards and optimizer of one rank. A server applies AdamW to all weights alike, or keeps its momentum in the
  * place of AdamW's m. optimizer.name does not matter. */
 static void carve(const Config *c, ServeWeights *w) {
     ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
-    w->shards = shards_create(spec, model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0}), step_sums_create(&w->sums),
-                              &w->params, &w->grads);
+    Layout     layout = model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
+    w->shards = shards_create(spec, layout, step_sums_create(&w->sums), &w->params, &w->grads);
     w->optimizer = optimizer_create(&OPTIMIZER_ADAMW, w->shards, MEMORY_DEVICE, &w->state);
 }
 
@@ -58,26 +57,23 @@ static void check_memory(const Config *c, int part) {
     ServeBytes b = serve_bytes(c, part);
     void      *all = malloc(b.all);
     if (!all)
-        fail(EXIT_MEMORY,
-             "a server of %s takes %s of memory, and this machine does not give it: %s for weights, "
-             "%s for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld)",
+        fail(EXIT_MEMORY, "a server of %s takes %s of memory, and this machine does not give it: %s for weights, %s "
+             "for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld)",
              part > 0 ? "a part of this model" : "this model", bytes_text((double)b.all).text,
              bytes_text((double)b.weights).text, bytes_text((double)b.copy).text,
-             bytes_text((double)b.changes).text, bytes_text((double)b.deltas).text, (long long)c->outer.least_islands);
+             bytes_text((double)b.changes).text, bytes_text((double)b.deltas).text,
+             (long long)c->outer.least_islands);
     free(all);
-}
-
-static ServeWeights create_part(const Config *c, int part) {
-    ServeWeights w = carve_dry(c);
-    size_t       elems = elems_of(c, &w.shards->layout, part);
-    w.part = xcalloc(elems * WEIGHTS_TENSORS, sizeof *w.part, "this server's part of the weights");
-    return w;
 }
 
 ServeWeights serve_weights_create(const Config *c, int part) {
     check_memory(c, part);
-    if (part > 0) return create_part(c, part);
     ServeWeights dry = carve_dry(c), w = {0};
+    if (part > 0) {
+        size_t elems = elems_of(c, &dry.shards->layout, part);
+        dry.part = xcalloc(elems * WEIGHTS_TENSORS, sizeof *dry.part, "this server's part of the weights");
+        return dry;
+    }
     w.params = arena_create("parameters", dry.params.peak_bytes);
     w.grads = arena_create("gradients", dry.grads.peak_bytes);
     w.state = arena_create_host("optimizer", dry.state.peak_bytes), w.sums = arena_create("sums", dry.sums.peak_bytes);

@@ -1,4 +1,5 @@
-/* simulate.c - see simulate.h. */
+/* simulate.c - see simulate.h: the ledger of a dry run becomes a history of durations for each stage; clocks replay the
+ * histories of all stages. */
 #include "run/plan/simulate.h"
 
 #include <math.h>
@@ -9,11 +10,188 @@
 #include "data/loader.h"
 #include "model/block.h"
 #include "model/precision.h"
-#include "run/plan/gpu_scratch.h"
-#include "run/plan/history.h"
+#include "model/work.h"
 
-/* Most works of all stages of a step that is replayed completely. */
-static const int64_t REPLAYED_MOST = 1 << 15;
+/* --- a step of one stage as a list of durations ------------------------------------------------------------------- */
+
+typedef enum {
+    PASSAGE_COMPUTE,  /* operations of `seconds` */
+    PASSAGE_BLOCKS,   /* a collective of `seconds` that keeps the rank from computing */
+    PASSAGE_START,    /* starts a collective of `seconds` that runs beside the operations */
+    PASSAGE_WAIT      /* waits for the end of the collective on its line that started `back` before the latest */
+} PassageKind;
+/* The lines of collectives, which a wait counts along: one for each axis, and one for the ranks that share the state of
+ * the same experts. */
+enum { LINE_OF_EXPERTS = AXES, LINES };
+typedef struct {
+    PassageKind kind;
+    Axis        axis;
+    double      seconds, sent; /* duration; bytes sent */
+    int64_t     back; /* PASSAGE_WAIT: how many collectives before the latest */
+    int         line; /* line of the collective: an axis, or LINE_OF_EXPERTS */
+} Passage;
+
+/* A work of the work list, or another section of a step. */
+typedef struct {
+    Passage *passage;         /* owned */
+    int      passages;        /* length of passage */
+    double   message_bytes;   /* size of the message to another stage; 0 if none */
+} Chapter;
+
+/* The micro-batches of a step have three histories: the first, the last, and all between. */
+enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
+
+typedef struct {
+    Chapter  begin, finish, update; /* before the works; after them; the optimizer's update */
+    Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS], or, with each_work, one for
+                               * each work of the list */
+    int64_t  works;           /* length of work */
+    int      parts, each_work; /* parts of the stage; 1 if every work has a history of its own */
+    size_t   scratch_bytes;   /* scratch memory of the dry run */
+} History;
+
+typedef struct {
+    const Cluster *cluster;
+    double         flops;     /* FLOP/s of matrix products in this precision */
+    size_t         element_bytes; /* bytes of an activation */
+    Reach          reach[AXES], all, twins; /* for collectives: by axis (AXIS_SHARD: the ranks that share a state), of
+                                             * all ranks; for messages: first stage to last */
+    Reach          experts, expert_state;   /* for collectives of the ranks that divide the experts, and of those that
+                                             * share the state of the same experts */
+} Durations;
+
+/* --- the durations of a ledger's entries -------------------------------------------------------------------------- */
+
+static Durations durations_of(const Cluster *cluster, Mesh mesh, int expert_ranks, DType act, double flops) {
+    Durations d = {.cluster = cluster, .flops = flops, .element_bytes = dtype_bytes(act)};
+    static const unsigned AXES_OF[AXES] = {WITH_TENSOR, WITH_CONTEXT, WITH_STATE, WITH_REPLICA, WITH_STAGE};
+    for (int a = 0; a < AXES; a++) d.reach[a] = cluster_reach(cluster, mesh, AXES_OF[a]);
+    d.all = cluster_reach(cluster, mesh, WITH_TENSOR | WITH_CONTEXT | WITH_DATA | WITH_STAGE);
+    d.experts = cluster_every_reach(cluster, 1, expert_ranks);
+    d.expert_state = cluster_every_reach(cluster, expert_ranks, d.reach[AXIS_SHARD].ranks / expert_ranks);
+    d.twins = cluster_pair_reach(cluster, 0, mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = mesh.size[AXIS_STAGE] - 1}));
+    return d;
+}
+
+/* Returns the axis of a group, by its name. The group of all ranks is not named after an axis. If all ranks share the
+ * state, it is the group of AXIS_SHARD. */
+static Axis axis_of(const char *group) {
+    for (int a = 0; a < AXES; a++)
+        if (strcmp(group, mesh_axis_name((Axis)a)) == 0) return (Axis)a;
+    return AXIS_SHARD;
+}
+
+static int is_of_experts(const LedgerEntry *e) { return strcmp(e->group, GROUP_OF_EXPERTS) == 0; }
+static int is_of_expert_state(const LedgerEntry *e) { return strcmp(e->group, GROUP_OF_EXPERT_STATE) == 0; }
+
+static double collective_seconds(const Durations *d, const LedgerEntry *e, Axis axis) {
+    int   rounds = strncmp(e->op, "all-reduce", 10) == 0 || strncmp(e->op, "maximum", 7) == 0 ? 2 : 1;
+    Reach reach = is_of_experts(e) ? d->experts : is_of_expert_state(e) ? d->expert_state : d->reach[axis];
+    return cluster_collective_seconds(d->cluster, reach, e->bytes, rounds);
+}
+
+/* --- the history of a stage, in chapters -------------------------------------------------------------------------- */
+
+static void append(Chapter *c, Passage p) {
+    Passage *last = c->passages ? &c->passage[c->passages - 1] : NULL;
+    if (last && last->kind == p.kind &&
+        (p.kind == PASSAGE_COMPUTE || (p.kind == PASSAGE_BLOCKS && last->axis == p.axis))) {
+        last->seconds += p.seconds, last->sent += p.sent;
+        return;
+    }
+    if ((c->passages & (c->passages - 1)) == 0) { /* a power of two: the list is full */
+        size_t most = c->passages ? 2 * (size_t)c->passages : 1;
+        c->passage = xrealloc(c->passage, sizeof p * most, "a history of passages");
+    }
+    c->passage[c->passages++] = p;
+}
+
+static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
+    Axis axis = axis_of(e->group);
+    int  is_op = e->kind == LEDGER_OP, line = is_of_expert_state(e) ? LINE_OF_EXPERTS : (int)axis;
+    if (is_op && !*e->group) {
+        double seconds = cluster_op_seconds(d->cluster, e, d->flops, d->element_bytes);
+        append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0, 0});
+    } else if (axis == AXIS_STAGE) {
+        if (!is_op || e->bytes == 0.0) return; /* bytes 0: a receive */
+        /* The work lists send the messages of works. Those of the tied embedding, at the end of the step, are waited
+         * for at once. */
+        double seconds = cluster_message_seconds(d->cluster, d->twins, e->bytes);
+        if (is_work) c->message_bytes = e->bytes;
+        else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, seconds, e->bytes, 0, AXIS_STAGE});
+    } else if (axis == AXIS_TENSOR || axis == AXIS_CONTEXT || is_of_experts(e) || !d->cluster->overlaps) {
+        if (is_op) append(c, (Passage){PASSAGE_BLOCKS, axis, collective_seconds(d, e, axis), e->bytes, 0, axis});
+    } else if (is_op) {
+        append(c, (Passage){PASSAGE_START, axis, collective_seconds(d, e, axis), e->bytes, 0, line});
+    } else {
+        append(c, (Passage){PASSAGE_WAIT, axis, 0, 0, e->dim[0], line});
+    }
+}
+
+static Chapter *chapter_of(const History *h, int part, int kind, int micro) {
+    return &h->work[(part * (WORK_BACKWARD + 1) + kind) * MICRO_KINDS + micro];
+}
+
+/* Returns which of the three kinds micro-batch k of n is. */
+static int micro_kind(int64_t k, int64_t n) { return k == n - 1 ? MICRO_AT_END : k == 0 ? MICRO_FIRST : MICRO_BETWEEN; }
+
+static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, const Durations *d) {
+    int64_t *seen = xcalloc((size_t)h->parts * (WORK_BACKWARD + 1), sizeof *seen, "a history of parts");
+    Chapter *to = &h->begin, none = {0};
+    int      is_work = 0;
+    int64_t  at = 0;
+    for (int i = 0; i < l->entries; i++) {
+        const LedgerEntry *e = &l->entry[i];
+        if (e->kind != LEDGER_MARK) {
+            if (to != &none) add_entry(to, d, e, is_work);
+            continue;
+        }
+        is_work = strcmp(e->op, "finish") != 0 && strcmp(e->op, "update") != 0;
+        if (!is_work) {
+            to = strcmp(e->op, "finish") == 0 ? &h->finish : &h->update;
+            continue;
+        }
+        int part = (int)e->dim[0], kind = strcmp(e->op, "forward") == 0 ? WORK_FORWARD : WORK_BACKWARD;
+        int micro = micro_kind(seen[part * (WORK_BACKWARD + 1) + kind]++, micro_batches);
+        to = h->each_work ? &h->work[at++] : chapter_of(h, part, kind, micro);
+        if (to->passages) to = &none; /* the first history of this kind is used for all */
+    }
+    free(seen);
+}
+
+/* Returns 1 if each work needs a history of its own: ZeRO stage 3 with a pipeline, or stage 2 with interleave. The
+ * blocks in their slots depend on the works before. */
+static int history_is_of_list(const ModelSpec *stage) {
+    int zero = stage->shards.zero_stage;
+    return stage->pipeline.stages > 1 && (zero == 3 || (zero == 2 && stage->pipeline.parts > 1));
+}
+
+static History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
+    History h = {.parts = stage.pipeline.parts, .each_work = history_is_of_list(&stage)};
+    Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
+    int64_t fewest = stage.pipeline.parts > 1 ? 2 * stage.pipeline.stages : 3; /* micro-batches of all three kinds */
+    int64_t run = h.each_work || stage.shards.micro_batches || micro_batches < fewest ? micro_batches : fewest;
+    h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
+    h.work = xcalloc((size_t)h.works, sizeof *h.work, "a history of works");
+    stage.pipeline.micro_batches = run;
+    h.scratch_bytes = model_dry(stage, run, &ledger).scratch;
+    read_ledger(&h, &ledger, run, d);
+    ledger_free(&ledger);
+    return h;
+}
+
+static void history_free(History *h) {
+    for (int64_t i = 0; i < h->works; i++) free(h->work[i].passage);
+    free(h->work);
+    free(h->begin.passage);
+    free(h->finish.passage);
+    free(h->update.passage);
+}
+
+static const Chapter *history_work(const History *h, const WorkList *list, int64_t at, int64_t micro_batches) {
+    Work w = list->work[at];
+    return h->each_work ? &h->work[at] : chapter_of(h, w.part, w.kind, micro_kind(w.micro, micro_batches));
+}
 
 /* --- the clocks of a stage ---------------------------------------------------------------------------------------- */
 
@@ -26,7 +204,6 @@ typedef struct {
     WorkList       list;
     double         now, queue;      /* until when it computes; until when its queue of collectives is busy */
     Reach          to[2];           /* by kind of work: the stage that receives its message */
-    double         later;           /* zero bubble: seconds of gradients of weights that are still to compute */
     double         compute_s, exposed_s[AXES], sent[AXES];
     double        *end[LINES];      /* [ENDS] ring of the ends of collectives; the latest is number `started` - 1;
                                      * owned */
@@ -38,31 +215,25 @@ typedef struct {
                                      * `at` */
 } Stage;
 
-static double later_of(double a, double b) { return a > b ? a : b; }
-
 static void wait_until(Stage *s, double when, Axis axis) {
     if (when <= s->now) return;
-    double useful = s->later < when - s->now ? s->later : when - s->now;
-    if (axis != AXIS_STAGE) useful = 0;
-    s->later -= useful, s->compute_s += useful;
-    s->exposed_s[axis] += when - s->now - useful;
+    s->exposed_s[axis] += when - s->now;
     s->now = when;
 }
 
-/* Runs a chapter. share: the part of the operations' time that is not put off. */
-static void run_chapter(Stage *s, const Chapter *c, double share) {
+static void run_chapter(Stage *s, const Chapter *c) {
     for (int i = 0; i < c->passages; i++) {
         const Passage *p = &c->passage[i];
         s->sent[p->axis] += p->sent;
         switch (p->kind) {
         case PASSAGE_COMPUTE:
-            s->now += p->seconds * share, s->compute_s += p->seconds * share;
+            s->now += p->seconds, s->compute_s += p->seconds;
             break;
         case PASSAGE_BLOCKS:
             s->now += p->seconds, s->exposed_s[p->axis] += p->seconds;
             break;
         case PASSAGE_START:
-            s->queue = later_of(s->queue, s->now) + p->seconds;
+            s->queue = fmax(s->queue, s->now) + p->seconds;
             s->end[p->line][s->started[p->line]++ % ENDS] = s->queue;
             break;
         case PASSAGE_WAIT:
@@ -73,19 +244,12 @@ static void run_chapter(Stage *s, const Chapter *c, double share) {
     }
 }
 
-static double operations_of(const Chapter *c) {
-    double sum = 0.0;
-    for (int i = 0; i < c->passages; i++)
-        if (c->passage[i].kind == PASSAGE_COMPUTE) sum += c->passage[i].seconds;
-    return sum;
-}
-
 /* --- the order of stages: the rules of model/pipeline.h ----------------------------------------------------------- */
 
 typedef struct {
     Stage         *stage;
     const Cluster *cluster;
-    int            stages, parts, zero_bubble;
+    int            stages, parts;
     int64_t        micro_batches;
 } Replay;
 
@@ -112,7 +276,7 @@ static int deliver(const Replay *r, int p) {
         Message *out = &r->stage[p].out[kind];
         Stage   *to = &r->stage[receiver_of(r, kind, p)];
         if (!out->is_there || to->posted[kind] < 0 || to->in[kind].is_there) continue;
-        double arrives = later_of(out->at, to->posted[kind]) + (r->cluster->messages_overlap ? out->seconds : 0.0);
+        double arrives = fmax(out->at, to->posted[kind]) + (r->cluster->messages_overlap ? out->seconds : 0.0);
         to->in[kind] = (Message){1, arrives, 0};
         to->posted[kind] = -1;
         *out = (Message){0, arrives, 0};
@@ -137,14 +301,7 @@ static int run_next(const Replay *r, int p) {
     if (to_message) wait_until(s, s->out[w.kind].at, AXIS_STAGE);
     s->at++;
     post(r, p, s->now);
-    double share = 1.0;
-    if (r->zero_bubble && w.kind == WORK_BACKWARD) {
-        double all = operations_of(c), most = c->weights_s * (double)(r->stages - p);
-        share = all > 0 ? 1.0 - c->weights_s / all : 1.0;
-        s->later += c->weights_s;
-        if (s->later > most) s->now += s->later - most, s->compute_s += s->later - most, s->later = most;
-    }
-    run_chapter(s, c, share);
+    run_chapter(s, c);
     if (to_message) {
         double seconds = cluster_message_seconds(r->cluster, s->to[w.kind], c->message_bytes);
         if (!r->cluster->messages_overlap) s->now += seconds, s->exposed_s[AXIS_STAGE] += seconds;
@@ -159,37 +316,30 @@ static void run_step(const Replay *r) {
     for (int p = 0; p < r->stages; p++) {
         Stage *s = &r->stage[p];
         s->at = 0, s->posted[0] = s->posted[1] = -1;
-        run_chapter(s, &s->history->begin, 1.0);
+        run_chapter(s, &s->history->begin);
         post(r, p, s->now);
     }
     for (int moved = 1; moved;) {
         moved = 0;
-        for (int p = 0; p < r->stages; p++) {
+        for (int p = 0; p < r->stages; p++)
             while (run_next(r, p) || deliver(r, p)) moved = 1;
-        }
     }
     double meet = 0.0;
     for (int p = 0; p < r->stages; p++) {
         Stage *s = &r->stage[p];
-        CHECK(s->at == s->list.count, "stage %d stands at work %lld of %lld", p, (long long)s->at, (long long)s->list.count);
-        s->now += s->later, s->compute_s += s->later, s->later = 0;
-        run_chapter(s, &s->history->finish, 1.0);
-        meet = later_of(meet, s->now);
+        CHECK(s->at == s->list.count, "stage %d stands at work %lld of %lld", p, (long long)s->at,
+              (long long)s->list.count);
+        run_chapter(s, &s->history->finish);
+        meet = fmax(meet, s->now);
     }
     for (int p = 0; p < r->stages; p++) wait_until(&r->stage[p], meet, AXIS_STAGE);
-}
-
-static void forget(Stage *s) {
-    s->compute_s = 0.0;
-    memset(s->exposed_s, 0, sizeof s->exposed_s);
-    memset(s->sent, 0, sizeof s->sent);
 }
 
 /* --- one grid ----------------------------------------------------------------------------------------------------- */
 
 static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
     DType     dry = act == F16 ? BF16 : act; /* BF16 has the size of F16, and a CPU build can run it dry */
-    ModelSpec spec = plan_model(c, dry, ranks, stage, NULL);
+    ModelSpec spec = config_model_spec(c, dry, ranks, stage, NULL);
     int64_t   most = 4 * spec.pipeline.stages; /* more are never under way */
     spec.offload = (OptimizerMemory)c->memory.offload;
     spec.sizes = cluster->processors > 0 ? SIZES_OF_GPU : SIZES_OF_CPU;
@@ -201,35 +351,20 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) +
                    (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
-    int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* leaves of the trees that add gradients in
-                                                                         * order */
+    /* leaves of the trees that add gradients in order */
+    int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD];
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
     double    gpu = cluster->processors > 0 ? trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
-    double  evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN; /* an evaluation batch, besides
-                                                                                          * the loader's */
-    return model + evaluation + (double)loader_bytes(spec.B, T, kept, spec.document_mask) + cluster->reserved_bytes + gpu;
-}
-
-static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster, int stage) {
-    Ledger     none = {.is_elsewhere = 1, .times = -1};
-    ModelBytes m = model_dry(spec, 0, &none);
-    if (cluster->processors > 0) m.scratch = gpu_scratch_bytes(&spec);
-    double     bytes = bytes_of(spec, out->mesh, cluster, m);
-    if (bytes > out->memory_bytes) out->memory_bytes = bytes, out->memory = m, out->fullest = stage;
-    ledger_free(&none);
-}
-
-static ModelSpec timed_spec(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
-    ModelSpec spec = spec_of(c, act, ranks, stage, cluster);
-    spec.fp8_casts = spec.fp8 && cluster->fp8_casts;
-    spec.sizes = SIZES_OF_CPU; /* the rates of clusters belong to these sizes */
-    return spec;
+    /* an evaluation batch, besides the loader's */
+    double evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN;
+    double batches = evaluation + (double)loader_bytes(spec.B, T, kept, spec.document_mask);
+    return model + batches + cluster->reserved_bytes + gpu;
 }
 
 static Simulated describe(const Config *c, int ranks) {
-    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave, .expert_ranks = (int)c->parallel.expert,
-                     .zero_stage = (int)c->parallel.zero_stage,
+    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave,
+                     .expert_ranks = (int)c->parallel.expert, .zero_stage = (int)c->parallel.zero_stage,
                      .micro_batch = c->batch.micro_batch, .recompute = (int)c->memory.recompute};
     out.micro_batches = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, ranks));
     return out;
@@ -238,8 +373,16 @@ static Simulated describe(const Config *c, int ranks) {
 Simulated simulate_memory(const Config *c, DType act, int ranks, const Cluster *cluster) {
     Simulated out = describe(c, ranks);
     int      *like = pipeline_alike(c->model.shape, spec_of(c, act, ranks, 0, cluster).pipeline);
-    for (int p = 0; p < out.mesh.size[AXIS_STAGE]; p++)
-        if (like[p] == p) keep_fullest(&out, spec_of(c, act, ranks, p, cluster), cluster, p);
+    for (int p = 0; p < out.mesh.size[AXIS_STAGE]; p++) {
+        if (like[p] != p) continue;
+        ModelSpec  spec = spec_of(c, act, ranks, p, cluster);
+        Ledger     none = {.is_elsewhere = 1, .times = -1};
+        ModelBytes m = model_dry(spec, 0, &none);
+        if (cluster->processors > 0) m.scratch = gpu_scratch_bytes(&spec);
+        double bytes = bytes_of(spec, out.mesh, cluster, m);
+        if (bytes > out.memory_bytes) out.memory_bytes = bytes, out.memory = m, out.fullest = p;
+        ledger_free(&none);
+    }
     free(like);
     return out;
 }
@@ -248,31 +391,15 @@ static double matmul_flops(const Config *c, DType act, const Cluster *cluster) {
     return cluster_flops(cluster, act, c->precision == PRECISION_TF32);
 }
 
-/* Sums over a step. compute_s and exposed_s are means over the stages; sent is of the first stage. */
-typedef struct { double step_s, compute_s, exposed_s[AXES], sent[AXES]; size_t scratch_bytes; } Totals;
-
-static Totals total(const Replay *r, double step_s) {
-    Totals t = {.step_s = step_s};
-    for (int p = 0; p < r->stages; p++) {
-        t.compute_s += r->stage[p].compute_s / r->stages;
-        for (int a = 0; a < AXES; a++) t.exposed_s[a] += r->stage[p].exposed_s[a] / r->stages;
-        if (r->stage[p].history->scratch_bytes > t.scratch_bytes) t.scratch_bytes = r->stage[p].history->scratch_bytes;
-    }
-    memcpy(t.sent, r->stage[0].sent, sizeof t.sent);
-    return t;
-}
-
 static int rank_of_stage(Mesh mesh, int p) { return mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = p}); }
 
-static Totals replay(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
+/* Replays a step. Sets its times, bytes sent and scratch memory. compute_s and exposed_s are means over the stages;
+ * sent is of the first stage. */
+static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
     Mesh      mesh = config_mesh(c, ranks);
     int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
     Durations d = durations_of(cluster, mesh, (int)c->parallel.expert, act, matmul_flops(c, act, cluster));
-    Replay    r = {.cluster = cluster,
-                   .stages = P,
-                   .parts = V,
-                   .zero_bubble = zero_bubble && P > 1,
-                   .micro_batches = micro_batches};
+    Replay    r = {.cluster = cluster, .stages = P, .parts = V, .micro_batches = micro_batches};
     ModelSpec first = spec_of(c, act, ranks, 0, cluster);
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = xcalloc((size_t)P, sizeof *history, "simulating stages");
@@ -281,25 +408,39 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
     for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p;
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];
-        if (like[p] == p) history[p] = history_of(timed_spec(c, act, ranks, p, cluster), micro_batches, &d);
+        int    rank = rank_of_stage(mesh, p);
+        if (like[p] == p) {
+            ModelSpec spec = spec_of(c, act, ranks, p, cluster);
+            spec.fp8_casts = spec.fp8 && cluster->fp8_casts;
+            spec.sizes = SIZES_OF_CPU; /* the rates of clusters belong to these sizes */
+            history[p] = history_of(spec, micro_batches, &d);
+        }
         s->history = &history[like[p]];
         s->list = work_list(P, V, micro_batches, p);
         for (int kind = 0; kind < 2; kind++)
-            s->to[kind] =
-                cluster_pair_reach(cluster, rank_of_stage(mesh, p), rank_of_stage(mesh, receiver_of(&r, kind, p)));
-        for (int a = 0; a < LINES; a++) {
-            s->end[a] = xmalloc(sizeof **s->end * ENDS, "simulating stages");
-        }
+            s->to[kind] = cluster_pair_reach(cluster, rank, rank_of_stage(mesh, receiver_of(&r, kind, p)));
+        for (int a = 0; a < LINES; a++) s->end[a] = xmalloc(sizeof **s->end * ENDS, "simulating stages");
     }
     double meet[2];
     for (int step = 0; step < 2; step++) { /* the first step leaves weights on their way to the second, which counts */
         run_step(&r);
         meet[step] = r.stage[0].now;
-        for (int p = 0; p < P && step == 0; p++) forget(&r.stage[p]);
-        for (int p = 0; p < P && step == 0; p++) run_chapter(&r.stage[p], &r.stage[p].history->update, 1.0);
+        for (int p = 0; p < P && step == 0; p++) {
+            Stage *s = &r.stage[p];
+            s->compute_s = 0.0;
+            memset(s->exposed_s, 0, sizeof s->exposed_s);
+            memset(s->sent, 0, sizeof s->sent);
+            run_chapter(s, &s->history->update);
+        }
     }
     double numbers_s = cluster_collective_seconds(cluster, d.all, 0.0, 2); /* the one reduction of scalars */
-    Totals t = total(&r, meet[1] - meet[0] + numbers_s);
+    Simulated t = {.step_s = meet[1] - meet[0] + numbers_s};
+    memcpy(t.sent, r.stage[0].sent, sizeof t.sent);
+    for (int p = 0; p < P; p++) {
+        t.compute_s += r.stage[p].compute_s / P;
+        for (int a = 0; a < AXES; a++) t.exposed_s[a] += r.stage[p].exposed_s[a] / P;
+        if (r.stage[p].history->scratch_bytes > t.memory.scratch) t.memory.scratch = r.stage[p].history->scratch_bytes;
+    }
     t.exposed_s[AXIS_SHARD] += numbers_s;
     for (int p = 0; p < P; p++) {
         work_list_free(&r.stage[p].list);
@@ -312,21 +453,25 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
     return t;
 }
 
+/* Most works of all stages of a step that is replayed completely. */
+static const int64_t REPLAYED_MOST = 1 << 15;
+
 /* Extrapolates from the totals a and b of two steps, which differ by `between` micro-batches, to a step with `more`
  * than b. */
-static double onward(double a, double b, int64_t between, int64_t more) { return b + (b - a) / (double)between * (double)more; }
+static double onward(double a, double b, int64_t between, int64_t more) {
+    return b + (b - a) / (double)between * (double)more;
+}
 
 /* Replays a step. A long step repeats itself between its first and last micro-batches, so it is extrapolated from two
  * shorter ones. */
-static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
+static Simulated replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
     int64_t P = c->parallel.pipeline, few = 3 * P, more = 4 * P;
     if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more)
-        return replay(c, act, ranks, cluster, zero_bubble, micro_batches);
-    Totals a = replay(c, act, ranks, cluster, zero_bubble, few), b = replay(c, act, ranks, cluster, zero_bubble, more);
-    int64_t between = more - few, rest = micro_batches - more;
-    Totals  t = {.step_s = onward(a.step_s, b.step_s, between, rest),
-                 .compute_s = onward(a.compute_s, b.compute_s, between, rest),
-                 .scratch_bytes = b.scratch_bytes};
+        return replay(c, act, ranks, cluster, micro_batches);
+    Simulated a = replay(c, act, ranks, cluster, few), b = replay(c, act, ranks, cluster, more), t = b;
+    int64_t   between = more - few, rest = micro_batches - more;
+    t.step_s = onward(a.step_s, b.step_s, between, rest);
+    t.compute_s = onward(a.compute_s, b.compute_s, between, rest);
     for (int i = 0; i < AXES; i++) {
         t.exposed_s[i] = onward(a.exposed_s[i], b.exposed_s[i], between, rest);
         t.sent[i] = onward(a.sent[i], b.sent[i], between, rest);
@@ -334,11 +479,12 @@ static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *
     return t;
 }
 
-Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble) {
+Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster) {
     Simulated out = simulate_memory(c, act, ranks, cluster);
-    Totals    t = replay_long(c, act, ranks, cluster, zero_bubble, out.micro_batches);
+    Simulated t = replay_long(c, act, ranks, cluster, out.micro_batches);
     double    tokens = (double)c->batch.global_tokens;
-    if (cluster->processors == 0) out.memory.scratch = t.scratch_bytes, out.memory_bytes += (double)t.scratch_bytes;
+    if (cluster->processors == 0)
+        out.memory.scratch = t.memory.scratch, out.memory_bytes += (double)t.memory.scratch;
     out.step_s = t.step_s, out.compute_s = t.compute_s;
     memcpy(out.exposed_s, t.exposed_s, sizeof out.exposed_s);
     memcpy(out.sent, t.sent, sizeof out.sent);
@@ -371,20 +517,21 @@ static double blocking_bytes(const Config *c, DType act, const Simulated *grid, 
     return 3.0 * blocks * (ranks - 1.0) * N * 2.0 * (double)dim_size(DIM_KV, c->model.shape) / t * A;
 }
 
-double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble) {
+double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cluster) {
     ModelShape shape = c->model.shape;
     Simulated  grid = describe(c, ranks);
-    double P = grid.mesh.size[AXIS_STAGE];
-    double L = (double)shape.n_layer, C = (double)shape.n_embd, blocks = 6.0 * L * block_elements(shape);
-    double model = blocks + 6.0 * (double)shape.vocab_size * C + 6.0 * L * (double)dim_size(DIM_Q, shape) * (double)c->batch.seq_len;
-    double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0,
-           best = later_of(cluster->product, cluster->attention);
+    double     P = grid.mesh.size[AXIS_STAGE], L = (double)shape.n_layer, C = (double)shape.n_embd;
+    double     blocks = 6.0 * L * block_elements(shape);
+    double     model = blocks + 6.0 * (double)shape.vocab_size * C +
+                   6.0 * L * (double)dim_size(DIM_Q, shape) * (double)c->batch.seq_len;
+    double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0;
+    double     best = fmax(cluster->product, cluster->attention);
     double busy = (model + again) * (double)c->batch.global_tokens / (ranks * matmul_flops(c, act, cluster) * best);
     for (int a = AXIS_TENSOR; a <= AXIS_CONTEXT; a++) {
         Reach r = cluster_reach(cluster, grid.mesh, 1u << a);
         if (r.ranks > 1) busy += cluster_message_seconds(cluster, r, blocking_bytes(c, act, &grid, (Axis)a) / P);
     }
-    return 0.9 * busy * (1.0 + (zero_bubble ? 0.0 : (P - 1.0) / (double)(grid.micro_batches * grid.parts)));
+    return 0.9 * busy * (1.0 + (P - 1.0) / (double)(grid.micro_batches * grid.parts));
 }
 
 /* --- goodput under failures --------------------------------------------------------------------------------------- */

@@ -35,22 +35,24 @@ typedef struct {
                                                 * (model_flops_per_token) */
 } Simulated;
 
-/* Simulates a step with the grid and batch of the config. ranks is a multiple of what the grid needs. zero_bubble
- * computes backward in two halves (Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241): a stage computes
- * gradients of weights where it would wait. */
-Simulated simulate(const Config *config, DType act, int ranks, const Cluster *cluster, int zero_bubble);
+/* Simulates a step with the grid and batch of the config. ranks is a multiple of what the grid needs. */
+Simulated simulate(const Config *config, DType act, int ranks, const Cluster *cluster);
 
 /* Computes only the memory: memory_bytes, fullest, memory. */
 Simulated simulate_memory(const Config *config, DType act, int ranks, const Cluster *cluster);
 
 /* Returns a time that no grid of this config on so many ranks can beat: its operations at the best rate, and the time
  * that stages wait. */
-double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster, int zero_bubble);
+double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster);
 
 /* Returns the first-order best time between saves, and the share of time in which training runs (Young, "A first order
  * approximation to the optimum checkpoint interval", 1974). Training stops for save_s at a save, which is on disk
  * write_s later. Every mtbf_s the job fails, and restart_s and the steps since the last save on disk are lost. */
 typedef struct { double save_s, write_s, interval_s, goodput; } Goodput;
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s);
+
+/* Returns an upper bound of a CUDA build's scratch bytes, the same on every build: the sum of what its operations
+ * allocate, as if all did so at once (gpu_scratch.c). */
+size_t gpu_scratch_bytes(const ModelSpec *spec);
 
 #endif

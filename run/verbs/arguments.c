@@ -12,7 +12,7 @@
 #include "comm/comm.h"
 #include "core/io.h"
 #include "core/error.h"
-#include "run/config/nearest.h"
+#include "run/config/faults.h"
 #include "run/verbs/verbs.h"
 
 enum { MOST_KEYS = 32, LIST_BYTES = 1024 };

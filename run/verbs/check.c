@@ -11,7 +11,6 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/config/config.h"
 #include "run/config/options.h"
-#include "run/config/schedule.h"
 #include "run/banner.h"
 #include "run/text/sample.h"
 #include "run/text/tasks.h"

@@ -12,7 +12,6 @@
 #include "core/terminal.h"
 #include "run/checkpoint/weights.h"
 #include "run/config/config.h"
-#include "run/config/config_diff.h"
 #include "run/verbs/inspect.h"
 #include "run/log/run_log.h"
 #include "run/verbs/arguments.h"

@@ -6,7 +6,7 @@
 #include "core/io.h"
 #include "core/terminal.h"
 #include "run/config/config.h"
-#include "run/config/nearest.h"
+#include "run/config/faults.h"
 #include "run/config/options.h"
 #include "run/verbs/verbs.h"
 

@@ -14,7 +14,7 @@
 #include "data/tokenizer.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/checkpoint/weights.h"
-#include "run/config/nearest.h"
+#include "run/config/faults.h"
 #include "run/verbs/inspect.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"

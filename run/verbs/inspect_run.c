@@ -9,10 +9,10 @@
 
 #include "core/io.h"
 #include "core/format.h"
-#include "run/config/config_diff.h"
+#include "run/config/config.h"
 #include "run/verbs/inspect.h"
 #include "run/log/run_log.h"
-#include "run/plan/plan_data.h"
+#include "run/plan/plan.h"
 
 enum { NAMED = 3 }; /* data files and checkpoints that are named; others are counted */
 

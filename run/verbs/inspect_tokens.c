@@ -10,7 +10,7 @@
 #include "data/text_file.h"
 #include "data/tokenizer.h"
 #include "run/verbs/inspect.h"
-#include "run/plan/plan_data.h"
+#include "run/plan/plan.h"
 
 enum { COUNTED = 1 << 20, BLOCK = 1 << 20, COMMONEST = 5, FIRST = 32 };
 

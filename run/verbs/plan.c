@@ -11,7 +11,7 @@
 #include "run/plan/kernels.h"
 #include "run/checkpoint/weights.h"
 #include "run/plan/plan_cluster.h"
-#include "run/plan/plan_data.h"
+#include "run/plan/plan.h"
 #include "run/log/progress.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
@@ -30,7 +30,7 @@ static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AX
 /* Prints a stage: its blocks ("blocks 0-3, 8-11"), micro-batches in flight and memory. */
 static void print_stage(const Config *c, const Plan *p, int stage) {
     PlanRanks    ranks = p->ranks;
-    ModelSpec    spec = plan_model(c, p->act, ranks.count, stage, NULL);
+    ModelSpec    spec = config_model_spec(c, p->act, ranks.count, stage, NULL);
     GptPartSpec *part = pipeline_parts(c->model.shape, spec.pipeline);
     char         blocks[64] = "";
     int          used = 0, tapes = 0;
@@ -109,13 +109,9 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
                (long long)plan_largest_micro_batch(c, p, memory_bytes));
 }
 
-char *plan_sharers(int datas, int ranks, char out[64]) {
-    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
-    else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
-    return out;
-}
-
-void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
+/* matmul_flops: of all ranks together, 0 if not measured. memory_bytes: of a rank's device, to print the largest
+ * micro-batch; 0 if not wanted. */
+static void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
     int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
     print_plain(stdout, "plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
@@ -158,7 +154,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
 /* Prints every operation of a step of one rank, from the dry run. */
 static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
-    model_dry(plan_model(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
+    model_dry(config_model_spec(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
     printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
            plan_count_text(ledger_flops(&step)).text, bytes_text(ledger_bytes(&step)).text,
            bytes_text(ledger_sent(&step, NULL)).text);
@@ -171,7 +167,7 @@ static void print_ledger(const Config *c, const Plan *p) {
 typedef struct { int ranks; size_t memory_bytes; int ledger, fits, kernels; const char *rates; ClusterPlan on; } Asked;
 
 enum { MOST_RANKS = 1 << 20 };
-enum { RANKS, MEMORY, LEDGER, GPU, NODES, PRICE, CLUSTER, SEARCH, FIT, MTBF_HOURS, JSON, ZERO_BUBBLE, KERNELS, RATES };
+enum { RANKS, MEMORY, LEDGER, GPU, NODES, PRICE, CLUSTER, SEARCH, FIT, MTBF_HOURS, JSON, KERNELS, RATES };
 const VerbKey PLAN_KEYS[] = {
     [RANKS] = {"ranks", "8", "1", "ranks of the job"},
     [MEMORY] = {"memory", "80GiB", "this machine's", "memory of a rank: prints the largest micro-batch that fits"},
@@ -184,7 +180,6 @@ const VerbKey PLAN_KEYS[] = {
     [FIT] = {"fit", "true", "false", "take the most ranks, of those there are, that the config allows"},
     [MTBF_HOURS] = {"mtbf_hours", "3.1", "", "hours between failures of the job: how often to save, and what is lost"},
     [JSON] = {"json", "true", "false", "figures of the simulation as JSON; with fit=true here, the ranks alone"},
-    [ZERO_BUBBLE] = {"zero_bubble", "true", "false", "simulate pipelines whose backward is in two halves"},
     [KERNELS] = {"kernels", "true", "false", "a step of one gpu=, kernel by kernel, beside what it could take"},
     [RATES] = {"rates", "h100.json", "", "measured rates of kernels, a file, in place of estimates"},
     {.name = NULL},
@@ -192,6 +187,9 @@ const VerbKey PLAN_KEYS[] = {
 
 /* Takes an argument. Returns 1 if it is a key of the verb, 0 for a key of the config. */
 static int take_one(Asked *asked, const char *argument) {
+    if (strcmp(argument, "zero_bubble=false") == 0) return 1; /* a key of former versions, with its default */
+    if (strncmp(argument, "zero_bubble=", 12) == 0)
+        fail(EXIT_CONFIG, "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave it out");
     VerbArgument a = verb_key_or_config("plan", argument);
     switch (a.row) {
         case RANKS: asked->ranks = (int)verb_count(&a, 1, MOST_RANKS); return 1;
@@ -205,7 +203,6 @@ static int take_one(Asked *asked, const char *argument) {
         case FIT: asked->fits = verb_flag(&a); return 1;
         case MTBF_HOURS: asked->on.mtbf_hours = verb_number(&a, 1e-6, 1e9); return 1;
         case JSON: asked->on.json = verb_flag(&a); return 1;
-        case ZERO_BUBBLE: asked->on.zero_bubble = verb_flag(&a); return 1;
         case KERNELS: asked->kernels = verb_flag(&a); return 1;
         case RATES: asked->rates = verb_text(&a); return 1;
         default: return 0;
@@ -217,9 +214,9 @@ static void check_kernels(const Asked *asked) {
         fail(EXIT_CONFIG, "plan: rates=%s are of kernels=true: gpu=h100 kernels=true rates=%s", asked->rates, asked->rates);
     if (asked->kernels && !asked->on.gpu)
         fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: gpu=h100 or gpu=h200");
-    if (asked->kernels && (asked->on.searches || asked->on.price > 0 || asked->on.mtbf_hours > 0 || asked->on.zero_bubble || asked->fits))
+    if (asked->kernels && (asked->on.searches || asked->on.price > 0 || asked->on.mtbf_hours > 0 || asked->fits))
         fail(EXIT_CONFIG, "plan: kernels=true is one step of one GPU; "
-             "search=, fit=, price=, mtbf_hours= and zero_bubble= are of the whole job");
+             "search=, fit=, price= and mtbf_hours= are of the whole job");
 }
 
 /* Removes the keys of the verb from the overrides, and reads them. The others keep their order. */
@@ -235,10 +232,9 @@ static Asked take_asked(int *count, char **overrides) {
              asked.on.cluster);
     if (!asked.on.gpu && (asked.on.nodes || asked.on.price > 0))
         fail(EXIT_CONFIG, "plan: nodes= and price= are of gpu=, as in gpu=h100 ranks=16 nodes=2 price=2.5");
-    if (!elsewhere &&
-        (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
+    if (!elsewhere && (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.mtbf_hours > 0))
         fail(EXIT_CONFIG,
-             "plan: search=, json=, zero_bubble= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of a cluster's file");
+             "plan: search=, json= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of a cluster's file");
     if (elsewhere && (asked.memory_bytes || asked.ledger))
         fail(EXIT_CONFIG,
              "plan: memory= and ledger= are of a run on this machine, and %s=%s says what another has: one of them",

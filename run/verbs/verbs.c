@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/version.h"
 #include "run/config/config.h"
-#include "run/config/nearest.h"
+#include "run/config/faults.h"
 #include "run/start.h"
 
 static int verb_schema(int argc, char **argv) {

@@ -28,8 +28,10 @@ expect "a search lists ten grids, the quickest first" [ "$(grep -cE '^simulated 
 expect "and says why the next are slower" [ "$(grep -cE '\+[0-9.]+ m?s (compute|bubble|tensor|context|shard|replica)' <<< "$search")" -eq 9 ]
 held=$(plan ranks=32 cluster=dgx-h100 search=true $small 'parallel={"tensor":4}')
 expect "what a section of the command line says is held" [ "$(grep -cE '^simulated +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ ' <<< "$held")" -eq 10 -a "$(grep -cE '^simulated +4 +[0-9]+ +[0-9]+ ' <<< "$held")" -eq 10 ]
+experts="model.preset=qwen3-moe-small batch.micro_batch=1 batch.seq_len=1024 batch.global_tokens=65536"
+expect "a search of a model with experts leaves out tensor ranks, which divide none" [ "$(plan ranks=8 cluster=dgx-h100 search=true $experts | grep -cE '^simulated +1 +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ ')" -eq 10 ]
 expect "a GPU's precision is planned on any build" diff <(plan ranks=32 cluster=dgx-h100 $small precision=fp16 | sed 1d) <(plan ranks=32 cluster=dgx-h100 $small precision=bf16 | sed 1d)
-expect "zero bubble says that it is simulated alone" grep -q "two halves (which the simulator alone has)" <<< "$(plan ranks=32 cluster=dgx-h100 parallel.pipeline=2 $small zero_bubble=true)"
+expect "a key of former versions with its default says nothing" diff <(plan ranks=32 cluster=dgx-h100 $small zero_bubble=false) <(plan ranks=32 cluster=dgx-h100 $small)
 fit="fit=true parallel.tensor=4 parallel.pipeline=2 model.n_layer=2 model.n_embd=192 batch.global_tokens=$((2048 * 12)) batch.micro_batch=1"
 expect "fit=true: the most ranks that the config allows" grep -q "fit          24 of 31 ranks" <<< "$(plan ranks=31 $fit)"
 expect "with json=true the ranks alone, for scripts" [ "$(plan ranks=31 $fit json=true)" = '{"ranks":24,"of":31}' ]
@@ -52,6 +54,7 @@ refuses "fewer ranks than any grid of the config" 64 "parallel.tensor" ranks=3 f
 refuses "more ranks than are taken" 64 "1048576" ranks=1048577 cluster=dgx-h100
 refuses "hours that are none" 64 "mtbf_hours=" ranks=8 cluster=dgx-h100 mtbf_hours=-1
 refuses "a grid that does not divide the ranks" 64 "12 or 15 ranks" ranks=14 cluster=dgx-h100 parallel.tensor=3 model.n_embd=1536 batch.seq_len=1536
+refuses "a key of former versions" 64 "no longer a key" ranks=8 cluster=dgx-h100 zero_bubble=true
 refuses "no rate of this precision" 64 "gpu.flops" ranks=2 cluster=here precision=bf16
 refuses "a model without room" 71 "parallel." ranks=64 cluster=dgx-h100 model.n_layer=48 model.n_head=64 model.n_embd=8192 batch.micro_batch=1
 refuses "  and names the stage" 71 "memory of stage 0" ranks=64 cluster=dgx-h100 model.n_layer=48 model.n_head=64 model.n_embd=8192 batch.micro_batch=1

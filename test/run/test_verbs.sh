@@ -35,7 +35,7 @@ done
 has_keys() { local verb=$1 key; shift; for key; do "$TRAIN" help "$verb" | grep -qE "^  $key=" || echo "no $key"; done; }
 says "help check has its keys" 0 '^ *$' has_keys check ranks
 says "help plan has its keys" 0 '^ *$' has_keys plan ranks memory ledger gpu nodes price cluster search fit \
-    mtbf_hours json zero_bubble kernels rates
+    mtbf_hours json kernels rates
 says "help train-tokenizer has its keys" 0 '^ *$' has_keys train-tokenizer out vocab_size field pattern memory
 says "help tokenize has its keys" 0 '^ *$' has_keys tokenize out tokenizer field val eot shard_tokens
 says "help sample has its keys" 0 '^ *$' has_keys sample prompt tokens temperature top_k top_p min_p n seed stop eot tokenizer parallel.tensor parallel.context parallel.pipeline

@@ -2,7 +2,7 @@
 #include <glob.h>
 
 #include "model/precision.h"
-#include "run/config/nearest.h"
+#include "run/config/faults.h"
 #include "test/run/config/bad_configs.h"
 #include "test/run/config/config_fixture.h"
 #include "test/run/config/every_value.h"

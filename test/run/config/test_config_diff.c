@@ -1,5 +1,5 @@
 /* test_config_diff.c - which keys of two configs differ, and which differ from the defaults. */
-#include "run/config/config_diff.h"
+#include "run/config/config.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

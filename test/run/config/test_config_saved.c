@@ -13,16 +13,25 @@ static void test_presets(void **state) {
         {"qwen3-0.6b", 596049920}, {"qwen3-1.7b", 1720574976}, {"qwen3-4b", 4022468096}, {"qwen3-8b", 8190735360},
         {"qwen3-30b-a3b", 30532122624}, {"qwen3-moe-small", 158493184},
     };
+    static const char sizeless[] = "{\"run\": {\"steps\": 1}, \"model\": {}, \"data\": {\"train\": \"x\"},"
+                                   " \"batch\": {\"global_tokens\": 8, \"micro_batch\": 1, \"seq_len\": 8}}";
+    for (int i = 1; PRESET_NAMES[i]; i++) { /* every file of configs/presets is a part of a config */
+        Config c;
+        char   override[64];
+        snprintf(override, sizeof override, "model.preset=%s", PRESET_NAMES[i]);
+        load_good(sizeless, override, 0, &c);
+        assert_string_equal(c.model.preset, PRESET_NAMES[i]);
+    }
     for (size_t i = 0; i < COUNT(want); i++) {
-        const Preset *p = preset_find(want[i].name);
-        Config        c = {.path = ""};
-        int64_t       parameters, by_table = 0;
-        int           rows;
-        assert_non_null(p);
-        c.model.shape = p->shape;
+        Config  c;
+        char    override[64];
+        int64_t parameters, by_table = 0;
+        int     rows;
+        snprintf(override, sizeof override, "model.preset=%s", want[i].name);
+        load_good(sizeless, override, 0, &c);
         assert_true(model_parameters(c.model.shape, &parameters));
         assert_true(parameters == want[i].parameters);
-        Param *param = model_params(p->shape, &rows);
+        Param *param = model_params(c.model.shape, &rows);
         for (int r = 0; r < rows; r++) by_table += param[r].dim[0] * (param[r].dims == 2 ? param[r].dim[1] : 1);
         free(param);
         assert_true(parameters == by_table);

@@ -1,5 +1,5 @@
 /* test_schedule.c - the learning rate of every schedule at its corners, compared with the formulas computed by hand. */
-#include "run/config/schedule.h"
+#include "run/config/config.h"
 
 #include <math.h>
 #include <setjmp.h>

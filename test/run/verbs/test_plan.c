@@ -16,7 +16,6 @@
 #include "data/loader.h"
 #include "run/plan/plan.h"
 #include "run/outer/rule.h"
-#include "run/plan/serve_memory.h"
 #include "run/verbs/verbs.h"
 #include "test/run/lib/child.h"
 
@@ -131,7 +130,7 @@ static void largest_micro_batch(void **state) {
 /* Arenas of exactly the planned sizes hold the model and the optimizer, and are full afterwards. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks_of(ranks));
-    ModelSpec spec = plan_model(c, act, ranks, 0, NULL);
+    ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);
     spec.shards.rank = rank;
     Arena     params = arena_create("weights", p.params_bytes), grads = arena_create("gradients", p.grads_bytes);
     Arena     optimizer = arena_create("optimizer", p.optimizer_bytes),
