@@ -9,7 +9,7 @@
 #include "core/terminal.h"
 #include "core/version.h"
 #include "core/xalloc.h"
-#include "model/algorithms_file.h"
+#include "run/checkpoint/algorithms_file.h"
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/memory_copy.h"
 #include "run/config/schedule.h"

@@ -17,7 +17,7 @@
 #include "run/checkpoint/checkpoint_refuse.h"
 #include "run/checkpoint/lineage.h"
 #include "run/checkpoint/memory_rescue.h"
-#include "model/algorithms_file.h"
+#include "run/checkpoint/algorithms_file.h"
 #include "run/checkpoint/weights_file.h"
 
 /* --- which checkpoint --------------------------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
 #include "core/io.h"
 #include "core/xalloc.h"
 #include "data/tokenizer_json.h"
-#include "model/algorithms_file.h"
+#include "run/checkpoint/algorithms_file.h"
 #include "model/hf_gpt2.h"
 #include "run/checkpoint/safetensors.h"
 
