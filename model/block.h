@@ -1,5 +1,6 @@
 /* block.h - a kind of block: tables of its parameters and activations, and three plain functions that compose ops of
- * layers.h.
+ * layers.h. Some of these ops depend on the run: on the ranks that divide matrices or sequences, and on fp8. The blocks
+ * call them through the functions below, and need not know.
  *
  * model/gpt.c runs the blocks of any kind. A new kind of model is a file like gpt2.c.
  */
@@ -11,14 +12,22 @@
 #include "core/batch.h"
 #include "core/device.h"
 #include "layers/layers.h"
-#include "model/ends.h"
-#include "model/fp8.h"
 #include "model/hf_gpt2.h"
 #include "model/params.h"
+#include "model/precision.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_BLOCK } Recompute;
 /* GPT_SAMPLING is inference that keeps the keys and values of all blocks, from token to token. */
 typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
+
+/* --- the ends: parameters before and after the blocks, which the model reads by name ------------------------------ */
+
+/* Parameters that a kind of model lacks are tensor_none(). */
+typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* [V',C] [P,C]; wpe is none with rotary positions */
+typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* [C] [C] [V',C]; head is none if wte is the head */
+
+/* The final norm: the stream that it reads, its output and its statistics. Kinds with RMS norms do not set mean. */
+typedef struct { Tensor residual, y, mean, rstd; } FinalActs;   /* [n,C] [n,C] act; [n] [n] f32 */
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
@@ -102,6 +111,11 @@ typedef struct {
     Fp8    fp8;
 } BlockRun;
 
+/* --- tensor and context ranks ------------------------------------------------------------------------------------- */
+
+/* Returns all elements as one row. */
+static inline Tensor tensor_flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
+
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
  * Products by columns read the rows of all tensor ranks. Products by rows leave a partial sum on each rank. With one
  * tensor rank these functions do not communicate: gather_rows returns part, the others return room. room: buffer
@@ -127,6 +141,51 @@ Tensor batch_rows(const BlockRun *r, Tensor qkv);
  * must be added once. */
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
+
+/* --- products in the run's type or in fp8 -------------------------------------------------------------------------- */
+
+/* The four products of a block and the ops before and after them, in the run's type or in fp8 with the block's scales.
+ * The ops themselves are in layers.h.
+ *
+ * In fp8 the op before a product writes the product's operand directly in fp8 (layers.h, "outputs in fp8") if nothing
+ * else reads it. These ops are the norms, except with tensor ranks, which gather rows; GELU and SwiGLU; and the
+ * gradients of GELU, SwiGLU and attention. A separate cast is needed in a run's first step, whose scales are not known,
+ * and in micro-batches whose number of rows is not a multiple of 16. Operands written directly lie in the first half of
+ * the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
+
+/* linear_forward, linear_gelu_forward, linear_backward, linear_delta_backward (delta may be none), head_forward and
+ * head_backward for product p. x was written by one of the ops below. */
+void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
+void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
+void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
+void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
+void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
+void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
+/* linear_gelu_backward for PRODUCT_DOWN. Returns the dy of PRODUCT_UP: dpre, or in fp8 its codes in the memory of x. */
+Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
+                             Tensor w);
+
+/* attend_backward for the output of PRODUCT_QKV. Returns the dy of PRODUCT_QKV: dqkv, or in fp8 codes in the memory of
+ * dqkv. Sets *dbias to none if it has added the bias gradient. Otherwise the product has to add it. */
+Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
+
+/* The last product of a branch: product_forward or product_head_forward into r->update, summed over tensor ranks.
+ * Returns the rows that must still be added to `before`. Returns none if the product has added them; then `after` holds
+ * the stream. */
+Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b);
+Tensor product_head_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w);
+/* The norm before product p. Sets stream = before + update and normalizes it. If update is none, stream is only
+ * read. */
+void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream, Tensor before, Tensor update,
+                       Tensor w, Tensor b, float eps);
+void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before, Tensor update, Tensor w, float eps);
+/* gelu_forward and swiglu_forward, the ops before PRODUCT_DOWN. */
+void product_gelu(const BlockRun *r, Tensor y, Tensor x);
+void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
+/* swiglu_backward, then head_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
+void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x, Tensor w);
+
+/* --- kinds -------------------------------------------------------------------------------------------------------- */
 
 /* Config keys that a kind reads, in addition to its five sizes. A key that a kind does not read is refused unless it
  * has its default value. */

@@ -8,7 +8,6 @@
  */
 #include "layers/layers.h"
 #include "model/block.h"
-#include "model/products.h"
 
 #define LAYERNORM_EPS 1e-5f
 

@@ -13,7 +13,6 @@
 #include "layers/layers.h"
 #include "model/block.h"
 #include "model/experts.h"
-#include "model/products.h"
 
 typedef struct {
     Tensor q_norm, k_norm;            /* [D] [D]: only in Qwen3         */

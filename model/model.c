@@ -74,10 +74,10 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
 
 static void carve(Model *m) {
     const ModelSpec *spec = &m->spec;
-    m->sums = step_sums_create(&m->activations_arena);
-    if (spec->optimizer && block_kind(spec->shards.shape)->has_experts)
-        step_sums_count(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * spec->shards.shape.n_experts);
-    if (spec->fp8) step_sums_fp8(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * FP8_BLOCK_CELLS);
+    ModelShape shape = spec->shards.shape;
+    int        counts = spec->optimizer && block_kind(shape)->has_experts;
+    m->sums = step_sums_create(&m->activations_arena, counts ? shape.n_layer * shape.n_experts : 0,
+                               spec->fp8 ? shape.n_layer * FP8_BLOCK_CELLS : 0);
     PipelineSpec pipeline = pipeline_of(spec);
     GptPartSpec *part = pipeline_parts(spec->shards.shape, pipeline);
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);

@@ -1,4 +1,4 @@
-/* fp8_steps.h - the scales of fp8 from step to step (model/fp8.h). The maxima of all ranks are reduced with the numbers
+/* fp8_steps.h - the scales of fp8 from step to step (model/precision.h). The maxima of all ranks are reduced with the numbers
  * of the step. They enter the scales once the step is accepted. */
 #ifndef TRAIN_GPT_RUN_FP8_STEPS_H
 #define TRAIN_GPT_RUN_FP8_STEPS_H

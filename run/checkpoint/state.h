@@ -3,7 +3,6 @@
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_STATE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_STATE_H
 
-#include "model/fp8.h"
 #include "model/precision.h"
 #include "run/checkpoint/manifest.h"
 #include "run/config/config.h"

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 
 #include "model/block.h"
-#include "model/mup.h"
+#include "model/params.h"
 #include "run/config/config_load.h"
 
 /* Adds a fault about the key. Later rules that need the key are skipped. */

@@ -288,7 +288,7 @@ int main(int argc, char **argv) {
                       .B = b.B,
                       .T = b.T};
     Arena     dry = arena_dry("model"), counted = arena_dry("bench");
-    StepSums  sums = step_sums_create(&dry);
+    StepSums  sums = step_sums_create(&dry, 0, 0);
     Gpt g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0}), sums,
                                      &dry, &dry),
                        (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE, 0, NULL, 0.0, 0, SIZES_HERE}, &dry);

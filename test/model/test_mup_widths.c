@@ -89,7 +89,7 @@ static void test_widths(void **state) {
 
 /* Muon's update of a matrix is lr 0.2 sqrt(max(R,M)) times a factor of the width times a matrix. The singular values of
  * that matrix are about 1, so its root mean square is min(R,M) sqrt(1/RM), and an element moves by lr 0.2 factor.
- * model/mup.h has 1/sqrt(m) as the factor. */
+ * model/params.h has 1/sqrt(m) as the factor. */
 static void test_muon_rate(void **state) {
     (void)state;
     if (stage_is_slow()) return;
