@@ -99,7 +99,7 @@ typedef struct {
     Tensor delta;
     Tensor keys, dkeys;        /* [ranks*N,2KV/t] act: keys and values of all context ranks, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds that have_rope             */
-    /* borrowed: ranks that divide the experts (model/expert_ranks.h); NULL: each rank has all */
+    /* borrowed: ranks that divide the experts (model/experts.h); NULL: each rank has all */
     struct ExpertRanks *experts;
     /* borrowed [ranks][E]: rows that each expert rank has for each expert, counted by forward */
     int64_t *expert_rows;

@@ -12,7 +12,7 @@
 #include "core/batch.h"
 #include "layers/layers.h"
 #include "model/block.h"
-#include "model/expert_ranks.h"
+#include "model/experts.h"
 #include "model/shards.h"
 
 /* Operations of a block. They are recorded the second time they run, because the first time products choose their
@@ -34,7 +34,7 @@ typedef struct {
 } GptPart;
 
 /* One part of a pipeline stage: blocks [first, end), and the micro-batches whose activations it keeps
- * (model/work.h). */
+ * (model/pipeline.h). */
 typedef struct { int64_t first, end; int tapes; } GptPartSpec;
 
 typedef struct {

@@ -12,7 +12,7 @@ typedef struct {
     int64_t *counts;          /* owned [n_layer * experts]: assignments in the step, over all ranks; NULL: no experts */
     double   busiest;         /* largest share of the assignments of one block that one expert had */
     double   entropy;         /* entropy of the shares, mean over blocks: 1 if all are equal, 0 if one expert has all */
-    int64_t  rounds;          /* most rounds of a block on any rank (model/expert_ranks.h); 0: undivided experts */
+    int64_t  rounds;          /* most rounds of a block on any rank (model/experts.h); 0: undivided experts */
     int      has_warned;
 } ExpertLoad;
 

@@ -3,7 +3,7 @@
 #ifndef TRAIN_GPT_RUN_PLAN_HISTORY_H
 #define TRAIN_GPT_RUN_PLAN_HISTORY_H
 
-#include "model/work.h"
+#include "model/pipeline.h"
 #include "run/plan/cluster.h"
 #include "run/plan/plan.h"
 
