@@ -217,7 +217,7 @@ typedef struct {
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
     int  has_own_head;                     /* the head is FinalParams.head; 0: the embedding is the head */
     int  has_experts;                      /* blocks have experts, and count assignments */
-    /* has_experts: offset in the weights' struct of the bias that moves the choice of experts (model/balance.h) */
+    /* has_experts: offset in the weights' struct of the bias that moves the choice of experts (model/optimizer.h) */
     size_t experts_bias;
     /* blocks read BlockRun.frequencies; the kind reads rope_theta and the keys of its scaling */
     int  has_rope;

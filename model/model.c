@@ -1,9 +1,6 @@
 /* model.c - see model.h. */
 #include "model/model.h"
 
-#include "model/balance.h"
-#include "model/groups.h"
-
 #include <stdlib.h>
 
 #include "core/xalloc.h"
@@ -89,7 +86,7 @@ static void carve(Model *m) {
     free(part);
     if (!spec->optimizer) return;
     m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
-    if (spec->optimizer->has_matrices) m->optimizer.muon = spec->muon;
+    if (spec->optimizer->has_matrices) m->optimizer.settings = spec->optimizer_settings;
 }
 
 static void drop(Model *m) {
@@ -113,7 +110,7 @@ static Batch same_batch(void *batch) { return *(Batch *)batch; }
  * is run. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
-    AdamW            h = {.step = 1};
+    OptimizerStep    h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T / at_least_1(spec->context_ranks));
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
     int              runs_list = m->pipeline.spec.stages > 1 || m->stream.ledger->in_order;

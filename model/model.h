@@ -12,7 +12,7 @@
 typedef struct {
     ShardsSpec shards;
     const OptimizerKind *optimizer;      /* NULL for inference                                         */
-    MuonSettings muon;                   /* settings if the optimizer is Muon                          */
+    OptimizerSettings optimizer_settings; /* used if the optimizer has matrices                        */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: one rank */
     Comm      *context;

@@ -43,9 +43,9 @@ static char *model_header(const Layout *layout, size_t *bytes) {
 }
 
 static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, size_t *bytes) {
-    SafeTensor t[OPTIMIZER_STATES];
+    SafeTensor t[OPTIMIZER_MOST_STATES];
     for (int k = 0; k < kind->states; k++)
-        t[k] = (SafeTensor){.name = kind->state[k], .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
+        t[k] = (SafeTensor){.name = kind->state[k].name, .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
     return safetensors_header(t, kind->states, bytes);
 }
 

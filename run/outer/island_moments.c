@@ -4,8 +4,8 @@
 #include "core/error.h"
 #include "run/outer/island_state.h"
 
-static const MessageKind SENT[OPTIMIZER_STATES] = {MESSAGE_M, MESSAGE_V};
-static const MessageKind ASKED[OPTIMIZER_STATES] = {MESSAGE_GET_M, MESSAGE_GET_V};
+static const MessageKind SENT[ADAMW_STATES] = {MESSAGE_M, MESSAGE_V};
+static const MessageKind ASKED[ADAMW_STATES] = {MESSAGE_GET_M, MESSAGE_GET_V};
 
 static int is_packed(const Link *l) { return !l->send.is_on; }
 static int is_answered(const Link *l) { return l->rank > 0 || l->has_moments || l->is_put_off; }
@@ -16,7 +16,7 @@ Awaited island_give_moments(Island *s) {
     Link *l = s->link;
     char  text[MESSAGE_TEXT];
     Given given = {s->updates};
-    for (int k = 0; k < OPTIMIZER_STATES; k++) {
+    for (int k = 0; k < ADAMW_STATES; k++) {
         round_copy_state(&s->copy, k);
         link_send_moments(l, SENT[k]);
         Awaited now = island_await(s, is_packed, 1);
@@ -29,7 +29,7 @@ Awaited island_give_moments(Island *s) {
 
 /* Fetches both moments. If the second fails, the first is cleared too. */
 static Awaited fetch_moments(Island *s) {
-    for (int k = 0; k < OPTIMIZER_STATES; k++) {
+    for (int k = 0; k < ADAMW_STATES; k++) {
         Awaited now = island_fetch(s, ASKED[k], s->link->open.round);
         if (now != MET) {
             optimizer_zero_states(s->parts.optimizer, s->parts.stream);

@@ -22,14 +22,14 @@ static int takers(const Server *s) {
 /* --- which island gives, and which take --------------------------------------------------------------------------- */
 
 void server_end_moments(Server *s) {
-    for (int k = 0; k < OPTIMIZER_STATES; k++) free(s->peer_moments.values[k]);
+    for (int k = 0; k < ADAMW_STATES; k++) free(s->peer_moments.values[k]);
     s->peer_moments = (PeerMoments){0};
 }
 
-static double mib_of(const Server *s) { return OPTIMIZER_STATES * sizeof(float) * (double)s->elems / 1048576.0; }
+static double mib_of(const Server *s) { return ADAMW_STATES * sizeof(float) * (double)s->elems / 1048576.0; }
 
 static int make_room(Server *s) {
-    for (int k = 0; k < OPTIMIZER_STATES; k++)
+    for (int k = 0; k < ADAMW_STATES; k++)
         if (!(s->peer_moments.values[k] = malloc(sizeof(float) * (size_t)s->elems))) return 0;
     return 1;
 }
@@ -130,7 +130,7 @@ void server_take_given(Server *s, Peer *p, const char *text, size_t bytes) {
 
 int server_may_take(Server *s, Peer *p, const FrameHeader *h) {
     Member *m = p->member;
-    if (takes(m) && s->peer_moments.updates > 0 && m->taken + h->elems <= OPTIMIZER_STATES * s->elems) {
+    if (takes(m) && s->peer_moments.updates > 0 && m->taken + h->elems <= ADAMW_STATES * s->elems) {
         m->taken += h->elems;
         return 1;
     }
@@ -173,7 +173,7 @@ static void give_up(Server *s, const char *why, int may_come_later) {
 
 /* Returns 1 if the island has requested all moments, and all were sent. */
 static int has_all(const Server *s, const Member *m) {
-    if (m->taken < OPTIMIZER_STATES * s->elems) return 0;
+    if (m->taken < ADAMW_STATES * s->elems) return 0;
     for (int i = 0; i < s->peers.count; i++)
         if (s->peers.peer[i]->member == m && s->peers.peer[i]->gets > 0) return 0;
     return 1;

@@ -21,7 +21,7 @@ typedef struct { MessageKind kind; /* kind of the answer */ int64_t round, offse
 /* The values that peers can request. */
 typedef struct {
     const ServerWeights *weights;                   /* source of X; borrowed */
-    float               *moments[OPTIMIZER_STATES]; /* [elems] sources of M and V; borrowed. NULL if there are none */
+    float               *moments[ADAMW_STATES]; /* [elems] sources of M and V; borrowed. NULL if there are none */
     const RoundChange   *change;                    /* source of CHANGE; borrowed */
 } PeerValues;
 

@@ -19,9 +19,9 @@ typedef struct {
                                           * arrived */
     int64_t lease, round;                /* lease and round of the giver when its OPEN was sent */
     int64_t updates;                     /* optimizer updates behind the moments; 0 until they are complete */
-    int64_t elems[OPTIMIZER_STATES];     /* elements of m and of v that have arrived */
+    int64_t elems[ADAMW_STATES];     /* elements of m and of v that have arrived */
     int     given;                       /* ranks that have sent GIVEN */
-    float  *values[OPTIMIZER_STATES];    /* [elements of the model] owned; NULL while no island takes moments */
+    float  *values[ADAMW_STATES];    /* [elements of the model] owned; NULL while no island takes moments */
     double  heard_ms;                    /* when the last frame of the giver arrived */
 } PeerMoments;
 

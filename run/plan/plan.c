@@ -32,7 +32,7 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Gro
                              .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
     ModelSpec    spec = {.shards = shards, .capacity = c->moe.capacity, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
                          .optimizer = is_idle ? &OPTIMIZER_IDLE : optimizer_kind(c->optimizer.name, c->optimizer.normuon),
-                         .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
+                         .optimizer_settings = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
                          .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
                          .offload = device_is_host() ? MEMORY_DEVICE : is_idle ? MEMORY_HOST : (OptimizerMemory)c->memory.offload,
                          .fp8 = c->precision == PRECISION_FP8, .any_threads = c->parallel.deterministic};
@@ -190,7 +190,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     const OptimizerKind *kind = optimizer_kind(c->optimizer.name, c->optimizer.normuon);
     int                  used = snprintf(row, sizeof row, "optimizer: %s", server_updates(c) ? "the server's" : "");
     for (int k = 0; k < kind->states && !server_updates(c); k++)
-        used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
+        used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k].name);
     snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters",
              shared ? ", this rank's share" : "");
     if (p->offload_bytes == 0) print_row(out, row, p->optimizer_bytes);

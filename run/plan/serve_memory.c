@@ -48,7 +48,7 @@ ServeBytes serve_bytes(const Config *c, int part) {
     ServeBytes    b = {.weights = WEIGHTS_TENSORS * sizeof(float) * elems,
                        .changes = round_change_bytes(c, elems) + held_bytes(c, elems) * (size_t)c->outer.least_islands,
                        .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands,
-                       .moments = c->outer.moments == MOMENTS_PEER ? OPTIMIZER_STATES * sizeof(float) * elems : 0};
+                       .moments = c->outer.moments == MOMENTS_PEER ? ADAMW_STATES * sizeof(float) * elems : 0};
     if (part == 0) {
         b.weights = w.params.peak_bytes + w.grads.peak_bytes + w.state.peak_bytes + w.sums.peak_bytes;
         b.copy = saver_bytes(layout, w.optimizer.kind);

@@ -5,9 +5,8 @@
 #define TEST_MODEL_CURVE_FIXTURE_H
 
 #include "core/rng.h"
-#include "model/balance.h"
-#include "model/gpt.h"
 #include "model/optimizer.h"
+#include "model/gpt.h"
 
 /* on the emulator graphs are made in the first step and run in the second */
 enum { STEPS = 20, STEPS_EMULATED = 3, WARMUP = 5, SEQUENCES = 4 };
@@ -125,7 +124,7 @@ static inline double gradient_norm(Model *m) {
 }
 
 static inline void update(Model *m, int64_t step, double norm) {
-    AdamW h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
+    OptimizerStep h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
     optimizer_update(&m->optimizer, &m->stream, h, norm > GRAD_CLIP ? (float)(GRAD_CLIP / norm) : 1.0f);
     if (tensor_is_none(m->sums.experts)) return;
     int64_t *counts = malloc(tensor_bytes(m->sums.experts));
@@ -192,7 +191,7 @@ static inline void follow_curve(void) {
 static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
     Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     RecordFile adamw = m->records, muon = record_load(file);
-    m->optimizer.muon.newton = newton;
+    m->optimizer.settings.newton = newton;
     double     worst_loss = 0.0;
     int64_t    steps = !stage_is_slow() ? STEPS : kind == &OPTIMIZER_MUON && newton == NEWTON_QUINTIC ? STEPS_EMULATED : 2;
     for (int64_t step = 0; step < steps; step++) {
