@@ -12,7 +12,7 @@
 #include "core/batch.h"
 #include "core/device.h"
 #include "layers/layers.h"
-#include "model/hf_gpt2.h"
+#include "model/hf.h"
 #include "model/params.h"
 #include "model/precision.h"
 

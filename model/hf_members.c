@@ -1,26 +1,23 @@
-/* hf_members.c - see hf_members.h. What each member does was read in transformers 5: configuration_gpt2.py,
+/* hf_members.c - the list of known members of config.json: see hf.h. What each member does was read in transformers 5: configuration_gpt2.py,
  * configuration_llama.py, configuration_qwen3.py, configuration_qwen3_moe.py and configuration_utils.py. */
-#include "model/hf_members.h"
+#include "model/hf.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/json_scan.h"
 #include "core/json_text.h"
 #include "core/memory_file.h"
-#include "model/params.h"
 
 enum {
     G = 1 << ARCH_GPT2, L = 1 << ARCH_LLAMA, Q = 1 << ARCH_QWEN3, M = 1 << ARCH_QWEN3_MOE,
     LQM = L | Q | M, ALL = G | LQM
 };
 
-/* A member of config.json, of one of three sorts. With `option` it is read by hf_gpt2.c, hf_llama.c or
- * run/text/stored_model.c; option is the config key of its value, or "". With `only` it is refused unless its value is
+/* A member of config.json, of one of three sorts. With `option` it is read by hf.c or run/text/stored_model.c; option is the config key of its value, or "". With `only` it is refused unless its value is
  * one of these JSON texts, which | separates; null, [] and {} are always allowed. With neither it changes no result.
  * `ours` is the end of the refusal. */
 typedef struct { const char *name; int kinds; const char *option, *only, *ours; } Member;
@@ -164,13 +161,6 @@ NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ou
     char theirs[SHOWN_BYTES];
     fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string,
          value_text(value, theirs), ours);
-}
-
-int hf_flag_of(const cJSON *config, const char *key, int fallback, const char *path) {
-    const cJSON *value = json_member(config, key);
-    if (!value || cJSON_IsNull(value)) return fallback;
-    if (!cJSON_IsBool(value)) hf_refuse_key(path, value, "true or false is expected");
-    return cJSON_IsTrue(value);
 }
 
 /* Returns 1 if the value is null, [], {} or one of the JSON texts. A text that is a list of one element allows a list

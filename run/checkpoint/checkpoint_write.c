@@ -15,7 +15,7 @@
 #include "core/xalloc.h"
 #include "data/tokenizer_json.h"
 #include "run/checkpoint/algorithms_file.h"
-#include "model/hf_gpt2.h"
+#include "model/hf.h"
 #include "run/checkpoint/safetensors.h"
 
 static void note(Save *s, const char *what, const Path *path, int error) {

@@ -1,9 +1,11 @@
-/* hf_gpt2.h - GPT-2 in files of Hugging Face: reads and writes config.json, and knows tensors that are not parameters.
+/* hf.h - models in files of Hugging Face: config.json and its neighbours, and names of tensors. hf.c reads and writes
+ * them for each kind of model. hf_members.c lists the known members of config.json.
  *
- * The rows of the kind (model/gpt2.c) have the names, shapes and orientation of parameters as in the files: a matrix is
- * [in,out], as Conv1D keeps it. Nothing is transposed. */
-#ifndef TRAIN_GPT_MODEL_HF_GPT2_H
-#define TRAIN_GPT_MODEL_HF_GPT2_H
+ * The rows of a kind have the names, shapes and orientation of parameters as in the files: a matrix of gpt2 is [in,out],
+ * as Conv1D keeps it, one of llama [out,in]. Nothing is transposed.
+ */
+#ifndef TRAIN_GPT_MODEL_HF_H
+#define TRAIN_GPT_MODEL_HF_H
 
 #include <cjson/cJSON.h>
 
@@ -49,11 +51,35 @@ char *hf_plain_name(const char *name, char out[HF_NAME_BYTES]);
 typedef enum { HF_ROW, HF_HEAD, HF_NOTHING } HfExtra;
 HfExtra hf_extra(const char *plain);
 
-/* Helpers for hf_gpt2.c and hf_llama.c. hf_size_of returns a size, and exits with 65 if it is missing or not a whole
- * number from 1 to 2^31 - 1. */
-int     hf_is_word(const cJSON *value, const char *word);
-int64_t hf_size_of(const cJSON *config, const char *key, const char *path);
-/* Exits with 65 if config.json says that the head is not the embedding and the weights hold no head. */
-void    hf_expect_head(const char *path, int is_tied, int has_head);
+/* Returns the cap of a config.json, 0 if it has none. Exits with 65 if its model_type has a cap and the key is not a
+ * number above 0. */
+double hf_softcap_of(const cJSON *config, const char *path);
+
+/* --- members ------------------------------------------------------------------------------------------------------ */
+
+/* Lists the settings of generation_config.json that `sample` does not use: "temperature 0.6 (temperature=0.6),
+ * repetition_penalty 1.1 (not computed here)". Returns a malloc'ed text, or NULL if there are none. Settings whose key
+ * of `sample` is in `given`, which ends with NULL, are left out, because the user has set them. is_own_file is 0 if
+ * config is a config.json without a generation_config.json beside it. */
+char *hf_generation_unused(const cJSON *config, const char *const *given, int is_own_file);
+/* Returns the member of config.json that has the value of a config key for this kind of model, such as
+ * "num_hidden_layers" for "model.n_layer", or NULL. */
+const char *hf_member_of(int arch, const char *option);
+/* Exits with 65 if a member of config.json that has the value of a config key is a number other than `stored`, which
+ * the shapes of the weights show. */
+void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored);
+/* Copies text into out [capacity] with each config key replaced by the name of its member in config.json. */
+void hf_members_translate(int arch, const char *text, char *out, size_t capacity);
+
+/* --- for hf.c ----------------------------------------------------------------------------------------------------- */
+
+/* Checks a config.json by the list of known members: those that the program reads, those that change nothing, and those
+ * that are refused unless they have the one value that the program computes. Exits with 65, naming a member with a value
+ * that this kind of model (Arch) does not support. Warns, in one line, of members that are not on the list. */
+void hf_members_check(const cJSON *config, const char *path, int arch);
+/* Checks the object rope_scaling or rope_parameters in the same way. */
+void hf_members_check_rope(const cJSON *rope, const char *path);
+/* Exits with 65 and the message "FILE: key is VALUE; " followed by `ours`, which says what is supported. */
+NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours);
 
 #endif
