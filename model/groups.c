@@ -27,16 +27,6 @@ static void make_pair(Groups *g, int from, int to, Comm **out, Comm **in) {
     *(comm_rank(pair) == 0 ? out : in) = pair;
 }
 
-static void make_pairs(Groups *g, int is_ring) {
-    int stages = comm_size(g->stages), borders = is_ring ? stages : stages - 1;
-    for (int p = 0; p < borders; p++) {
-        make_pair(g, p, (p + 1) % stages, &g->forward_out, &g->forward_in);
-        make_pair(g, (p + 1) % stages, p, &g->backward_out, &g->backward_in);
-    }
-    make_pair(g, stages - 1, 0, &g->twin_up, &g->twin_up);
-    make_pair(g, 0, stages - 1, &g->twin_down, &g->twin_down);
-}
-
 /* All ranks make the groups in the same order, that of the axes. */
 Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     MeshPlace place = mesh_place(mesh, comm_rank(job));
@@ -51,7 +41,14 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     if (g.context) comm_set_inline(g.context);
     g.weights = ranks_with(mesh, WITH_REPLICA) > 1 ? group_or_job(job, mesh, WITH_WEIGHTS, "weights") : g.state;
     g.stages = group_or_none(job, mesh, WITH_STAGE, "stages");
-    if (g.stages) make_pairs(&g, is_ring);
+    if (!g.stages) return g;
+    int stages = comm_size(g.stages), borders = is_ring ? stages : stages - 1;
+    for (int p = 0; p < borders; p++) {
+        make_pair(&g, p, (p + 1) % stages, &g.forward_out, &g.forward_in);
+        make_pair(&g, (p + 1) % stages, p, &g.backward_out, &g.backward_in);
+    }
+    make_pair(&g, stages - 1, 0, &g.twin_up, &g.twin_up);
+    make_pair(&g, 0, stages - 1, &g.twin_down, &g.twin_down);
     return g;
 }
 
@@ -99,14 +96,6 @@ void groups_free(Groups *g) {
     *g = (Groups){0};
 }
 
-/* Returns the multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one
- * runs at a time. The receives of pairs are posted in advance and wait. */
-static int blocks_beside(const Groups *g, CommKind kind) {
-    int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
-    for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
-    return (is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) + receives * comm_library_blocks(kind, COMM_FOR_PAIR);
-}
-
 /* The groups of weights and of stages make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends messages through host
  * memory, to find a fault, or if ranks share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
@@ -118,7 +107,12 @@ void groups_set_kind(const Groups *g, CommKind kind) {
         int by_host = axis[i] == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
         if (!is_small) comm_set_kind(all[i], by_host ? COMM_RING : kind);
     }
-    device_leave_multiprocessors(blocks_beside(g, kind));
+    /* The multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one runs at a
+     * time. The receives of pairs are posted in advance and wait. */
+    int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
+    for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
+    device_leave_multiprocessors((is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) +
+                                 receives * comm_library_blocks(kind, COMM_FOR_PAIR));
 }
 
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {

@@ -212,12 +212,6 @@ void hf_members_check_rope(const cJSON *rope, const char *path) {
     check(ROPE_MEMBERS, sizeof ROPE_MEMBERS / sizeof *ROPE_MEMBERS, rope, what, path, ARCH_LLAMA);
 }
 
-static int is_given(const char *const *given, const char *key) {
-    for (; *given; given++)
-        if (strcmp(*given, key) == 0) return 1;
-    return 0;
-}
-
 /* Writes one setting that is not used, with its value and the key of `sample` that does the same. */
 static void tell_unused(FILE *out, int count, const cJSON *item, const char *key) {
     char shown[SHOWN_BYTES], name[100];
@@ -241,7 +235,9 @@ char *hf_generation_unused(const cJSON *config, const char *const *given, int is
         int i = generation_find(item->string), is_known = i < GENERATIONS;
         if ((!is_known && !is_own_file) || cJSON_IsNull(item)) continue;
         if (is_known && (!GENERATION[i].idle || is_among(item, GENERATION[i].idle))) continue;
-        if (is_known && is_given(given, GENERATION[i].key)) continue;
+        int is_given = 0;
+        for (const char *const *key = given; is_known && *key; key++) is_given |= strcmp(*key, GENERATION[i].key) == 0;
+        if (is_given) continue;
         if (++count <= NAMED) tell_unused(out, count, item, is_known ? GENERATION[i].key : NULL);
     }
     if (count > NAMED) fprintf(out, " and %d more", count - NAMED);

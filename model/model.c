@@ -14,20 +14,16 @@ static PipelineSpec pipeline_of(const ModelSpec *spec) {
     return p;
 }
 
-/* Extends `hold` by the buckets of experts. The experts of a block are on the stage of the block. */
-static BucketHold *hold_experts(BucketHold *hold, ModelShape shape) {
-    hold = xrealloc(hold, sizeof *hold * (size_t)(model_expert_bucket(shape, (int)shape.n_layer) + 1), "the tables of the blocks");
-    for (int b = 1; b <= shape.n_layer; b++) hold[model_expert_bucket(shape, b)] = hold[b];
-    return hold;
-}
-
 Layout model_spec_layout(const ModelSpec *spec) {
     ShardsSpec  s = spec->shards;
-    int         experts = at_least_1(s.expert_ranks);
+    int         experts = at_least_1(s.expert_ranks), blocks = (int)s.shape.n_layer;
     BucketHold *hold = pipeline_holds(s.shape, pipeline_of(spec));
-    if (experts > 1) hold = hold_experts(hold, s.shape);
-    Layout      layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold, experts,
-                                                             s.rank % experts});
+    if (experts > 1) { /* the buckets of experts, which are on the stage of their block */
+        hold = xrealloc(hold, sizeof *hold * (size_t)(model_expert_bucket(s.shape, blocks) + 1), "the tables of the blocks");
+        for (int b = 1; b <= blocks; b++) hold[model_expert_bucket(s.shape, b)] = hold[b];
+    }
+    Layout layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold, experts,
+                                                        s.rank % experts});
     free(hold);
     return layout;
 }

@@ -10,16 +10,6 @@
 
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 
-static void make_pages(Optimizer *o, Arena *arena) {
-    /* a small model has several pages, too */
-    int64_t elems = (shards_state_elems(o->shards) / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
-    if (elems > PAGE_MOST) elems = PAGE_MOST;
-    for (int k = 0; k < 2; k++) {
-        o->grad_page[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
-        o->page[k] = arena_tensor(arena, o->shards->params.type, 1, elems, 1, 1);
-    }
-}
-
 /* Fills left_out. Matrices are left out in whole packs of 64 elements, so that the next span stays aligned. */
 static void leave_out_matrices(Optimizer *o) {
     const Shards *z = o->shards;
@@ -49,7 +39,12 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
         o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0)
                                    : arena_tensor(arena, F32, 1, elems - (kind->state[k].no_matrices ? shards_matrix_elems(z) : 0), 1, 1);
     o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
-    if (o.on_host) make_pages(&o, arena);
+    int64_t page = (elems / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN; /* a small model has several pages, too */
+    if (page > PAGE_MOST) page = PAGE_MOST;
+    for (int k = 0; k < 2 && o.on_host; k++) {
+        o.grad_page[k] = arena_tensor(arena, F32, 1, page, 1, 1);
+        o.page[k] = arena_tensor(arena, z->params.type, 1, page, 1, 1);
+    }
     o.spans = xmalloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1), "the list of spans to update");
     o.own_grad = xmalloc(sizeof(Tensor) * (size_t)(z->spans + 1), "the list of spans to update");
     return o;

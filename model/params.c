@@ -105,15 +105,11 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
 /* Returns how often row i is repeated: once for each expert, or once. Rows that repeat are adjacent. */
 static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
-static int64_t rows_of(const ParamTable *t, ModelShape s) {
-    int64_t n = 0;
-    for (int i = 0; i < t->rows; i++) n += repeats(t, i, s);
-    return n;
-}
-
 int64_t model_rows(ModelShape s) {
     const BlockKind *kind = block_kind(s);
-    return kind->embedding.rows + s.n_layer * rows_of(&kind->block, s) + kind->final.rows;
+    int64_t          rows = kind->embedding.rows + kind->final.rows;
+    for (int i = 0; i < kind->block.rows; i++) rows += s.n_layer * repeats(&kind->block, i, s);
+    return rows;
 }
 
 /* Appends the rows of a table at p. Returns their number. */

@@ -10,13 +10,10 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Returns the k-th forward of a stage. Each part in order computes P micro-batches, then the first part the next P. */
+/* Returns the k-th forward of a stage. Each part in order computes P micro-batches, then the first part the next P.
+ * Backwards have the same order, with the parts from last to first. */
 static Work forward_at(int64_t P, int64_t V, int64_t k) {
     return (Work){WORK_FORWARD, (int)(k % (P * V) / P), 0, V == 1 ? k : k / (P * V) * P + k % P};
-}
-static Work backward_at(int64_t P, int64_t V, int64_t k) {
-    Work w = forward_at(P, V, k);
-    return (Work){WORK_BACKWARD, (int)(V - 1 - w.part), 0, w.micro};
 }
 
 /* Returns the number of forwards before the first backward. */
@@ -61,8 +58,9 @@ WorkList work_list(int stages, int parts, int64_t micro_batches, int stage) {
     w.work = xmalloc(sizeof *w.work * (size_t)(2 * all + 1), "a list of works");
     w.tapes = xcalloc((size_t)parts, sizeof *w.tapes, "a list of works");
     for (int64_t i = 0; i < w.count; i++) {
-        w.work[i] = forwards < all && forwards <= backwards + ahead ? forward_at(stages, parts, forwards++)
-                                                                    : backward_at(stages, parts, backwards++);
+        int  is_forward = forwards < all && forwards <= backwards + ahead;
+        Work one = forward_at(stages, parts, is_forward ? forwards++ : backwards++);
+        w.work[i] = is_forward ? one : (Work){WORK_BACKWARD, parts - 1 - one.part, 0, one.micro};
     }
     give_tapes(&w, parts, micro_batches);
     return w;
@@ -196,11 +194,6 @@ static void post(const Pipeline *p, Work w) {
     if (from) comm_receive_start(from, tensor_flat(w.kind == WORK_FORWARD ? p->gpt->forward_in : p->gpt->backward_in));
 }
 
-static void send(const Pipeline *p, Work w) {
-    Comm *to = gives(p, w);
-    if (to) comm_send_start(to, tensor_flat(w.kind == WORK_FORWARD ? p->gpt->forward_out : p->gpt->backward_out));
-}
-
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
 static void take(const Pipeline *p, Stream *s, Work w, Batch batch) {
@@ -229,7 +222,8 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
         take(p, s, w, batch[w.micro % list->micros]);
         if (i + 1 < list->count) post(p, list->work[i + 1]);
         compute(p, s, w, batch[w.micro % list->micros], grad_scale);
-        send(p, w);
+        Tensor result = w.kind == WORK_FORWARD ? p->gpt->forward_out : p->gpt->backward_out;
+        if (gives(p, w)) comm_send_start(gives(p, w), tensor_flat(result));
     }
     finish_sends(p);
     free(batch);

@@ -566,18 +566,15 @@ int64_t shards_state_at(const Shards *z, Span span) { return z->stage ? span.sha
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
     return tensor_slice(state, shards_state_at(z, span), span.elems);
 }
-static int64_t matrix_elems_of(const Shards *z, int rank) {
-    Span   *span = z->span + z->spans; /* memory after the list, enough for the spans of one bucket */
-    int64_t elems = 0;
-    for (int b = 0; b < z->layout.buckets; b++)
-        for (int i = layout_spans(&z->layout, b, piece_number(z, b, rank), span); i-- > 0;)
-            if (span[i].group == GROUP_MATRIX) elems += span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN;
-    return elems;
-}
+
 int64_t shards_matrix_elems(const Shards *z) {
+    Span   *span = z->span + z->spans; /* memory after the list, enough for the spans of one bucket */
     int64_t least = INT64_MAX, all = 0;
     for (int r = 0; r < z->layout.ranks; r++) {
-        int64_t elems = matrix_elems_of(z, r);
+        int64_t elems = 0;
+        for (int b = 0; b < z->layout.buckets; b++)
+            for (int i = layout_spans(&z->layout, b, piece_number(z, b, r), span); i-- > 0;)
+                if (span[i].group == GROUP_MATRIX) elems += span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN;
         all += elems;
         if (elems < least) least = elems;
     }
