@@ -58,29 +58,25 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
     return tensor_1d(NULL, type, e.own);
 }
 
-void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e,
-                        Recompute recompute, GptUse use, void *like, Arena *arena) {
-    char *all = xcalloc((size_t)blocks, kind->act_bytes, "the tables of the blocks");
-    for (int64_t l = 0; l < blocks; l++) {
-        void *mine = all + (size_t)l * kind->act_bytes;
-        for (int i = 0; i < kind->acts; i++) {
-            const ActRow *row = &kind->act[i];
-            Tensor       *t = tensor_at(mine, row->field);
-            if (use != GPT_TRAINING && row->keep == KEEP_BACKWARD) continue;
-            *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : row->type == TYPE_F32 ? F32 : I32);
-            if (use != GPT_TRAINING && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
-            else if ((l > 0 || like) && is_shared(row->keep, use, recompute))
-                t->data = tensor_at(like ? like : all, row->field)->data;
-            else t->data = arena_take(arena, tensor_bytes(*t));
-        }
+void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Extent e, Recompute recompute, GptUse use,
+                        const void *like, Arena *arena) {
+    void *mine = xcalloc(1, kind->act_bytes, "the tables of the blocks");
+    for (int i = 0; i < kind->acts; i++) {
+        const ActRow *row = &kind->act[i];
+        Tensor       *t = tensor_at(mine, row->field);
+        if (use != GPT_TRAINING && row->keep == KEEP_BACKWARD) continue;
+        *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : row->type == TYPE_F32 ? F32 : I32);
+        if (use != GPT_TRAINING && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
+        else if (like && is_shared(row->keep, use, recompute)) t->data = ((const Tensor *)(const void *)((const char *)like + row->field))->data;
+        else t->data = arena_take(arena, tensor_bytes(*t));
     }
-    return all;
+    return mine;
 }
 
 int block_keeps_past(GptUse use, Recompute recompute) { return !is_shared(KEEP_CACHE, use, recompute); }
 
-void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out) {
-    memcpy(out, (const char *)acts + (size_t)l * kind->act_bytes, kind->act_bytes);
+void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, Extent e, void *out) {
+    memcpy(out, acts, kind->act_bytes);
     for (int i = 0; i < kind->acts; i++) {
         Tensor *t = tensor_at(out, kind->act[i].field);
         void   *data = t->data;

@@ -106,7 +106,9 @@ typedef struct {
     /* [E] i64: assignments of the block in this step, to which forward adds; none: not counted */
     Tensor expert_counts;
     Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
-    Tensor starts;             /* [B,T] i32: starts of documents (layers.h); none: each sequence is one document */
+    /* [B,T] i32: the first key that each query sees (layers.h), the start of its document. The last is the query itself.
+     * none: each query sees the sequence from its begin */
+    Tensor starts;
     /* scales, maxima and counts of the block's FP8_BLOCK_CELLS tensors; scale none: products are of act */
     Fp8    fp8;
 } BlockRun;
@@ -197,7 +199,8 @@ typedef enum {
     READS_NORM_EPS  = 16 /* without it 1e-5                             */
 } KindKeys;
 
-typedef struct {
+typedef struct BlockKind BlockKind;
+struct BlockKind {
     const char *name;                      /* "gpt2" */
     /* parts of tensor names in files: "transformer.", and "h" for "transformer.h.3." */
     const char *prefix, *blocks;
@@ -229,23 +232,32 @@ typedef struct {
     int  has_biases;                       /* backward adds to entry_sums, and uses exit_sums if they are there */
     NeuronSide neurons;                    /* columns for matrices [in,out], rows for [out,in] */
     const HfFiles *files;                  /* functions that read and write config.json */
-} BlockKind;
+    /* Blocks that differ: block l of the model is of kind pattern[l % period]. The ends, the files and the config keys
+     * are those of this kind. period 0: all blocks are of this kind. Blocks may differ in all fields up to `backward`
+     * that concern a block, in experts_bias, has_delta, has_biases and neurons. In ZeRO stages 2 and 3 they must have
+     * the same rows of parameters, because blocks share slots. A pipeline takes all blocks for equally expensive. */
+    const BlockKind *const *pattern;       /* borrowed [period] */
+    int  period;
+};
 
 extern const BlockKind BLOCK_GPT2, BLOCK_GPT2_HEAD, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
 extern const BlockKind BLOCK_QWEN3_MOE[2][2]; /* [the choice of experts has a bias][the head is tied] */
 
 /* Returns the kind of a model of this shape. */
 const BlockKind *block_kind(ModelShape shape);
+/* Returns the kind of block l of such a model. */
+static inline const BlockKind *block_kind_at(ModelShape shape, int64_t l) {
+    const BlockKind *kind = block_kind(shape);
+    return kind->period ? kind->pattern[l % kind->period] : kind;
+}
 
-/* Returns the structs of `blocks` blocks, act_bytes each, with memory from the arena. The caller frees them with
- * free(). like: structs of other blocks whose memory for rows that are not kept is used here, too; NULL: the first
- * block here gets that memory. */
-void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e,
-                        Recompute recompute, GptUse use, void *like, Arena *arena);
+/* Returns the struct of a block, act_bytes, with memory from the arena. The caller frees it with free(). like: struct of
+ * another block with the same rows, whose memory for rows that are not kept is used here, too; or NULL. */
+void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Extent e, Recompute recompute, GptUse use,
+                        const void *like, Arena *arena);
 /* Returns whether each block has its own memory for keys and values, so that they outlive a forward. */
 int block_keeps_past(GptUse use, Recompute recompute);
-/* Writes the struct of block l into out [act_bytes], with the shapes of a micro-batch, which may be smaller than the
- * memory. */
-void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out);
+/* Copies a struct into out [act_bytes], with the shapes of a micro-batch, which may be smaller than the memory. */
+void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, Extent e, void *out);
 
 #endif

@@ -67,8 +67,11 @@ static Tensor first_rows(Tensor t, int64_t rows) {
 /* A part, and the place where it keeps the activations of one micro-batch. */
 typedef struct { GptPart *part; int tape; } Tape;
 
+/* Returns the place of a block and a tape in the tables of a part. */
+static int64_t number_of(Tape t, int64_t l) { return t.tape * (t.part->end - t.part->first) + l - t.part->first; }
+
 static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
-    block_acts_view(g->kind, g->shape, t.part->acts[t.tape], l - t.part->first, e, g->one_block);
+    block_acts_view(g->kinds[l], g->shape, t.part->acts[number_of(t, l)], e, g->one_block);
     return g->one_block;
 }
 
@@ -112,25 +115,34 @@ static Tensor act_of(Gpt *g, Tape t, int64_t l, Extent e, size_t offset) {
     return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + offset);
 }
 /* Returns the residual stream before block l. */
-static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return act_of(g, t, l, e, g->kind->entry); }
+static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return act_of(g, t, l, e, g->kinds[l]->entry); }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the elements of BlockRun.expert_rows of one block. */
 static int64_t expert_table(const Gpt *g) { return g->experts ? comm_size(g->experts->comm) * g->shape.n_experts : 0; }
 
-/* Tensors that are not kept use the memory of the first block of the first part. */
+/* Returns the structs of the first block that has been created with the activation rows of this kind, or NULL. */
+static const void *first_like(const Gpt *g, const BlockKind *kind) {
+    for (int p = 0; p < g->parts; p++)
+        for (int64_t l = g->part[p].first; l < g->part[p].end; l++)
+            if (g->kinds[l]->act == kind->act) return g->part[p].acts[l - g->part[p].first];
+    return NULL;
+}
+
+/* Tensors that are not kept use the memory of the first block with the same rows. */
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;
     *p = (GptPart){.first = spec.first, .end = spec.end, .embeds = spec.first == 0, .classifies = spec.end == g->shape.n_layer, .tapes = spec.tapes};
-    p->acts = xcalloc((size_t)p->tapes, sizeof *p->acts, "the tables of the blocks");
+    p->acts = xcalloc((size_t)(p->tapes * blocks), sizeof *p->acts, "the tables of the blocks");
     p->graph = xcalloc((size_t)(GRAPHS * p->tapes * blocks), sizeof *p->graph, "the tables of the blocks");
     if (g->experts)
         p->expert_rows = xcalloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows, "the tables of the blocks");
     for (int t = 0; t < p->tapes; t++)
-        p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use,
-                                       part || t ? g->part[0].acts[0] : NULL, a);
+        for (int64_t l = p->first; l < p->end; l++)
+            p->acts[number_of((Tape){p, t}, l)] =
+                block_acts_create(g->kinds[l], g->shape, g->act, e, g->recompute, g->use, first_like(g, g->kinds[l]), a);
 }
 
 /* Allocates the tensors exchanged with the stages before and after this one: forward_* for activations, backward_* for
@@ -162,7 +174,15 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     GptPartSpec whole = {0, shape.n_layer, 1};
     g.parts = spec.part ? spec.parts : 1;
     g.part = xcalloc((size_t)g.parts, sizeof *g.part, "the tables of a model");
-    g.one_block = xcalloc(1, g.kind->act_bytes, "the tables of a model");
+    g.kinds = xcalloc((size_t)shape.n_layer, sizeof *g.kinds, "the tables of a model");
+    size_t act_bytes = 0;
+    int    has_biases = 0, has_delta = 0;
+    for (int64_t l = 0; l < shape.n_layer; l++) {
+        g.kinds[l] = block_kind_at(shape, l);
+        if (g.kinds[l]->act_bytes > act_bytes) act_bytes = g.kinds[l]->act_bytes;
+        has_biases |= g.kinds[l]->has_biases, has_delta |= g.kinds[l]->has_delta;
+    }
+    g.one_block = xcalloc(1, act_bytes, "the tables of a model");
     for (int p = 0; p < g.parts; p++) create_part(&g, p, spec.part ? spec.part[p] : whole, e, a);
     create_borders(&g, e, a);
     /* the gradient of attention's output uses the memory of update, too */
@@ -182,9 +202,9 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
-    g.dresidual_sums = trains && g.kind->has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
+    g.dresidual_sums = trains && has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
     /* On the CPU attention's backward computes delta at no cost, from rows that it has loaded. */
-    g.delta = trains && g.kind->has_delta && on_gpu ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1) : tensor_none();
+    g.delta = trains && has_delta && on_gpu ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1) : tensor_none();
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
@@ -210,15 +230,16 @@ void gpt_destroy(Gpt *g) {
     for (int p = 0; p < g->parts; p++) {
         GptPart *part = &g->part[p];
         for (int64_t i = 0; i < GRAPHS * part->tapes * (part->end - part->first); i++) graph_destroy(&part->graph[i].graph);
-        for (int t = 0; t < part->tapes; t++) free(part->acts[t]);
+        for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++) free(part->acts[i]);
         free(part->acts);
         free(part->graph);
         free(part->expert_rows);
     }
     expert_ranks_destroy(g->experts);
     free(g->part);
+    free(g->kinds);
     free(g->one_block);
-    g->part = NULL, g->one_block = NULL, g->parts = 0;
+    g->part = NULL, g->kinds = NULL, g->one_block = NULL, g->parts = 0;
 }
 
 /* --- small numbers that the host computes and the device reads ---------------------------------------------------- */
@@ -247,7 +268,8 @@ static void take_balance(Gpt *g, Stream *s, float grad_scale) {
  * unless a block here reads these sums and another block here, or the final norm, computes them. */
 static Tensor sums_at(const Gpt *g, const GptPart *part, int64_t l) {
     int is_between = l > part->first && (l < part->end || part->classifies);
-    return is_between ? g->dresidual_sums : tensor_none();
+    if (!is_between || !g->kinds[l - 1]->has_biases) return tensor_none();
+    return (l < g->shape.n_layer ? g->kinds[l] : g->kind)->has_biases ? g->dresidual_sums : tensor_none();
 }
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
@@ -258,12 +280,10 @@ static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 
 typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 
-static int64_t number_of(Tape t, int64_t l) { return t.tape * (t.part->end - t.part->first) + l - t.part->first; }
-
 static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
     if (!tensor_is_none(g->sums.experts)) r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
-    g->kind->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
+    g->kinds[l]->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
 
 static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
@@ -271,9 +291,9 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
     r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
     r->fp8.counts = tensor_none(); /* forward has counted these elements already */
-    g->kind->recompute(r, x, w);
+    g->kinds[l]->recompute(r, x, w);
     r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
-    g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
+    g->kinds[l]->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
 /* Queues the operations of a block. The second time they are recorded; from then on the graph is launched. There is no
@@ -365,7 +385,7 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
         queue_block(g, &r, t, l, GRAPH_FORWARD, forward_ops);
         device_range_end();
         shards_poll(g->shards);
-        r.mid = r.has_joined ? tensor_none() : act_of(g, t, l, e, g->kind->mid);
+        r.mid = r.has_joined ? tensor_none() : act_of(g, t, l, e, g->kinds[l]->mid);
     }
     if (!t.part->classifies) {
         if (!r.has_joined) residual_forward(s, exit_of(g, t, t.part->end - 1, e), r.mid, own_rows(&r, r.update));

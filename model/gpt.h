@@ -27,7 +27,7 @@ typedef struct {
     int64_t    first, end;           /* blocks [first, end)                                   */
     int        embeds, classifies;   /* the part begins with the embedding; ends with the head */
     int        tapes;                /* micro-batches whose activations the part keeps        */
-    void     **acts;                 /* owned [tapes]: arrays [end - first] of the kind's structs */
+    void     **acts;                 /* owned [tapes][end - first]: structs of the block's kind */
     BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]                    */
     /* owned [tapes][end - first][ranks][E]: BlockRun.expert_rows; NULL: no ranks divide the experts */
     int64_t    *expert_rows;
@@ -39,7 +39,8 @@ typedef struct { int64_t first, end; int tapes; } GptPartSpec;
 
 typedef struct {
     ModelShape shape;
-    const BlockKind *kind;
+    const BlockKind *kind;           /* of the ends                                           */
+    const BlockKind **kinds;         /* owned [n_layer]: of each block                        */
     Recompute  recompute;
     GptUse     use;
     DType      act;

@@ -226,9 +226,12 @@ static Tensor muon_field(const void *ctx, int field, Span span) {
 static void muon_direction(const void *ctx, Stream *s, int param, const Tensor whole[MATRIX_FIELDS]) {
     const MuonWork  *w = (const MuonWork *)ctx;
     const Optimizer *o = w->optimizer;
-    int64_t          parts = layout_parts(&o->shards->layout.param[param]);
+    ModelShape       shape = o->shards->spec.shape;
+    const Param     *p = &o->shards->layout.param[param];
+    const BlockKind *block = block_kind_at(shape, model_view_bucket(shape, p->bucket) - 1);
+    int64_t          parts = layout_parts(p);
     newton_schulz(s, whole[0], parts, o->shards->params.type, o->settings.newton);
-    if (o->kind->is_normuon) normuon(s, whole[0], whole[1], parts, block_kind(o->shards->spec.shape)->neurons, w->beta2);
+    if (o->kind->is_normuon) normuon(s, whole[0], whole[1], parts, block->neurons, w->beta2);
 }
 
 static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
@@ -315,13 +318,12 @@ static void add_on_device(Optimizer *o, Stream *s, Span span, const float *step)
 void experts_balance(Optimizer *o, Stream *s, const int64_t *counts) {
     const Shards    *z = o->shards;
     ModelShape       shape = z->spec.shape;
-    const BlockKind *kind = block_kind(shape);
-    if (!kind->has_experts || shape.balance != BALANCE_BIAS) return;
+    if (!block_kind(shape)->has_experts || shape.balance != BALANCE_BIAS) return;
     float *step = xcalloc((size_t)shape.n_experts, sizeof *step, "the bias of the experts");
     for (int i = 0; i < z->spans; i++) {
         Span         span = z->span[i];
         const Param *p = &z->layout.param[span.param];
-        if (p->bucket < 1 || p->bucket > shape.n_layer || p->field != kind->experts_bias) continue;
+        if (p->bucket < 1 || p->bucket > shape.n_layer || p->field != block_kind_at(shape, p->bucket - 1)->experts_bias) continue;
         if (counts) steps_of(step, counts + (p->bucket - 1) * shape.n_experts, shape, span.first, span.elems);
         if (!o->on_host) add_on_device(o, s, span, step);
         else if (!s->ledger) add_on_host(o, s, span, step);

@@ -61,7 +61,7 @@ static int attention_power(const ParamRow *row) {
 }
 
 int mup_knows_attention(ModelShape s) {
-    const ParamTable *block = &block_kind(s)->block;
+    const ParamTable *block = &block_kind_at(s, 0)->block;
     for (int i = 0; i < block->rows; i++)
         if (attention_power(&block->row[i]) > 0) return 1;
     return 0;
@@ -105,10 +105,18 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
 /* Returns how often row i is repeated: once for each expert, or once. Rows that repeat are adjacent. */
 static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
+static int period_of(const BlockKind *kind) { return kind->period ? kind->period : 1; }
+
+/* Returns the number of blocks that have place k in the pattern of kinds. */
+static int64_t blocks_of(const BlockKind *kind, int k, ModelShape s) { return (s.n_layer - k + period_of(kind) - 1) / period_of(kind); }
+
 int64_t model_rows(ModelShape s) {
     const BlockKind *kind = block_kind(s);
     int64_t          rows = kind->embedding.rows + kind->final.rows;
-    for (int i = 0; i < kind->block.rows; i++) rows += s.n_layer * repeats(&kind->block, i, s);
+    for (int k = 0; k < period_of(kind); k++) {
+        const ParamTable *block = &block_kind_at(s, k)->block;
+        for (int i = 0; i < block->rows; i++) rows += blocks_of(kind, k, s) * repeats(block, i, s);
+    }
     return rows;
 }
 
@@ -129,7 +137,7 @@ static int append_rows(Param *p, const ParamTable *t, const char *prefix, int bu
 
 static const ParamTable *table_of(ModelShape s, int bucket) {
     const BlockKind *kind = block_kind(s);
-    return bucket == 0 ? &kind->embedding : bucket > s.n_layer ? &kind->final : &kind->block;
+    return bucket == 0 ? &kind->embedding : bucket > s.n_layer ? &kind->final : &block_kind_at(s, bucket - 1)->block;
 }
 
 size_t model_view_bytes(ModelShape s, int bucket) { return table_of(s, bucket)->view_bytes; }
@@ -143,7 +151,7 @@ Param *model_params(ModelShape s, int *count) {
     for (int b = 0; b < (int)s.n_layer + 2; b++) {
         const ParamTable *table = table_of(s, b);
         char              prefix[48];
-        if (table == &kind->block) snprintf(prefix, sizeof prefix, "%s%s.%d.", kind->prefix, kind->blocks, b - 1);
+        if (b > 0 && b <= s.n_layer) snprintf(prefix, sizeof prefix, "%s%s.%d.", kind->prefix, kind->blocks, b - 1);
         else snprintf(prefix, sizeof prefix, "%s", kind->prefix);
         at += append_rows(p + at, table, prefix, b, s);
     }
@@ -151,16 +159,19 @@ Param *model_params(ModelShape s, int *count) {
     return p;
 }
 
+/* Counts the parameters of a table with `experts` experts. */
+static __int128 count_rows(const ParamTable *t, int64_t experts, ModelShape s) {
+    __int128 all = 0;
+    for (int i = 0; i < t->rows; i++)
+        all += (__int128)(is_each(&t->row[i]) ? experts : 1) * dim_size(t->row[i].dim[0], s) * dim_size(t->row[i].dim[1], s);
+    return all;
+}
+
 /* Counts parameters with `experts` experts in each block. Each size is below 2^31, so 128 bits are enough. */
 static int count_parameters(ModelShape s, int64_t experts, int64_t *parameters) {
-    const BlockKind  *kind = block_kind(s);
-    const ParamTable *tables[] = {&kind->embedding, &kind->block, &kind->final};
-    const int64_t     times[] = {1, s.n_layer, 1};
-    __int128          all = 0;
-    for (int t = 0; t < 3; t++)
-        for (int i = 0; i < tables[t]->rows; i++)
-            all += (__int128)times[t] * (is_each(&tables[t]->row[i]) ? experts : 1) * dim_size(tables[t]->row[i].dim[0], s) *
-                   dim_size(tables[t]->row[i].dim[1], s);
+    const BlockKind *kind = block_kind(s);
+    __int128         all = count_rows(&kind->embedding, 1, s) + count_rows(&kind->final, 1, s);
+    for (int k = 0; k < period_of(kind); k++) all += blocks_of(kind, k, s) * count_rows(&block_kind_at(s, k)->block, experts, s);
     *parameters = (int64_t)all;
     return all <= INT64_MAX;
 }
