@@ -98,6 +98,30 @@ static int is_type(const cJSON *config, const char *plain) {
     return is_word(type, plain) || (length == (int)strlen(plain) && strncmp(type->valuestring, plain, (size_t)length) == 0);
 }
 
+/* --- classes ------------------------------------------------------------------------------------------------------ */
+
+/* The class of each kind, and its defaults for keys that config.json of a llama lacks. A default of 0 means: heads share
+ * no keys; head_dim is the width divided by the heads. */
+typedef struct {
+    const char *type, *name;
+    int64_t     positions, n_kv_head, head_dim;
+    const char *rest; /* keys that only this class has, as text */
+} HfClass;
+#define NO_WINDOW "\"use_sliding_window\": false,\n  \"sliding_window\": null"
+static const HfClass CLASSES[ARCH_COUNT] = {
+    [ARCH_GPT2] = {"gpt2", "GPT2LMHeadModel", 0, 0, 0, NULL},
+    [ARCH_LLAMA] = {"llama", "LlamaForCausalLM", 2048, 0, 0, "\"mlp_bias\": false"},
+    [ARCH_QWEN3] = {"qwen3", "Qwen3ForCausalLM", 32768, 32, 128, NO_WINDOW},
+    [ARCH_QWEN3_MOE] = {"qwen3_moe", "Qwen3MoeForCausalLM", 32768, 4, 0, NO_WINDOW},
+};
+
+/* Returns the kind (Arch) that a config.json names, -1 if none. */
+static int arch_of(const cJSON *config) {
+    for (int arch = 0; arch < ARCH_COUNT; arch++)
+        if (is_type(config, CLASSES[arch].type)) return arch;
+    return -1;
+}
+
 /* --- gpt2 --------------------------------------------------------------------------------------------------------- */
 
 static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *text) {
@@ -134,8 +158,6 @@ static int is_gelu_by_tanh(const cJSON *value) {
     return 0;
 }
 
-static int gpt2_reads(const cJSON *config) { return is_type(config, "gpt2"); }
-
 static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape, int has_head) {
     char         ours[80];
     const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
@@ -151,40 +173,9 @@ static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape,
     expect_head(path, flag_of(config, "tie_word_embeddings", 1, path), has_head);
 }
 
-const HfFiles HF_GPT2 = {gpt2_text, gpt2_reads, gpt2_shape, gpt2_expect};
+const HfFiles HF_GPT2 = {gpt2_text, gpt2_shape, gpt2_expect};
 
 /* --- llama, qwen3 and qwen3-moe: as the classes of Hugging Face do ------------------------------------------------ */
-
-/* The classes, and their defaults for keys that config.json lacks. A default of 0 means: heads share no keys; head_dim
- * is the width divided by the heads. */
-typedef struct {
-    Arch        arch;
-    const char *type, *name;
-    int64_t     positions, n_kv_head, head_dim;
-    const char *rest; /* keys that only this class has, as text */
-} HfClass;
-static const HfClass CLASSES[] = {
-    {ARCH_LLAMA, "llama", "LlamaForCausalLM", 2048, 0, 0, "\"mlp_bias\": false"},
-    {ARCH_QWEN3, "qwen3", "Qwen3ForCausalLM", 32768, 32, 128, "\"use_sliding_window\": false,\n  \"sliding_window\": null"},
-    {ARCH_QWEN3_MOE, "qwen3_moe", "Qwen3MoeForCausalLM", 32768, 4, 0, "\"use_sliding_window\": false,\n  \"sliding_window\": null"},
-};
-enum { CLASS_COUNT = sizeof CLASSES / sizeof *CLASSES };
-
-static const HfClass *class_of(int arch) {
-    const HfClass *c = CLASSES;
-    while (c < CLASSES + CLASS_COUNT && c->arch != (Arch)arch) c++;
-    CHECK(c < CLASSES + CLASS_COUNT, "model.arch %d has no class here", arch);
-    return c;
-}
-
-/* Returns the class that a config.json names, NULL if it is of another kind. */
-static const HfClass *class_of_config(const cJSON *config) {
-    for (int i = 0; i < CLASS_COUNT; i++)
-        if (is_type(config, CLASSES[i].type)) return &CLASSES[i];
-    return NULL;
-}
-
-static int llama_reads(const cJSON *config) { return class_of_config(config) != NULL; }
 
 /* DeepSeek-V3's value of topk_method for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
 static const char WITH_BIAS[] = "noaux_tc";
@@ -201,7 +192,7 @@ static void experts_text(ModelShape g, char *text, size_t room) {
 }
 
 static int llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
-    const HfClass *class = class_of(g.arch);
+    const HfClass *class = &CLASSES[g.arch];
     char           scaling[240] = "null", experts[420] = "";
     int64_t        inner = dim_size(DIM_FC, g);
     if (g.arch == ARCH_QWEN3_MOE) experts_text(g, experts, sizeof experts), inner = g.top_k * g.n_expert_inner;
@@ -312,14 +303,15 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
         hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "at most num_experts is expected");
 }
 
-static ModelShape shape_of(const cJSON *config, const char *path, const HfClass *class, int warns) {
-    int64_t    heads = size_of(config, "num_attention_heads", path);
-    ModelShape shape = {.n_layer = size_of(config, "num_hidden_layers", path),
+static ModelShape shape_of(const cJSON *config, const char *path, int arch, int warns) {
+    const HfClass *class = &CLASSES[arch];
+    int64_t        heads = size_of(config, "num_attention_heads", path);
+    ModelShape     shape = {.n_layer = size_of(config, "num_hidden_layers", path),
                         .n_head = heads,
                         .n_embd = size_of(config, "hidden_size", path),
                         .n_positions = size_or(config, "max_position_embeddings", class->positions, path),
                         .vocab_size = size_of(config, "vocab_size", path),
-                        .arch = class->arch,
+                        .arch = arch,
                         .tie_embeddings = flag_of(config, "tie_word_embeddings", 0, path),
                         .n_kv_head = size_or(config, "num_key_value_heads", class->n_kv_head ? class->n_kv_head : heads, path),
                         .head_dim = size_or(config, "head_dim", class->head_dim, path),
@@ -328,7 +320,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, const HfClass 
                         .rope_theta = real_of(config, "rope_theta", 10000.0, path),
                         .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
     take_scaling(&shape, config, path, warns);
-    if (class->arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
+    if (arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
     refuse_window(config, path, shape);
     if (shape.n_head % shape.n_kv_head != 0 || (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
         fail(EXIT_DATA,
@@ -339,7 +331,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, const HfClass 
 }
 
 static ModelShape llama_shape(const cJSON *config, const char *path) {
-    return shape_of(config, path, class_of_config(config), 0);
+    return shape_of(config, path, arch_of(config), 0);
 }
 
 static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
@@ -359,12 +351,12 @@ static NORETURN void refuse_value(const char *path, const char *key, double thei
 }
 
 static void llama_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
-    const HfClass *class = class_of(ours.arch);
+    const HfClass *class = &CLASSES[ours.arch];
     const cJSON   *type = json_member(config, "model_type");
     char           arch[40];
     snprintf(arch, sizeof arch, "model.arch is %s", ours.arch == ARCH_QWEN3_MOE ? "qwen3-moe" : class->type);
     if (type && !is_type(config, class->type)) hf_refuse_key(path, type, arch);
-    ModelShape theirs = shape_of(config, path, class, 1);
+    ModelShape theirs = shape_of(config, path, ours.arch, 1);
     expect_head(path, theirs.tie_embeddings, has_head);
     if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings; /* the stored values decide */
     struct { const char *key; double theirs, ours; } of[] = {
@@ -386,7 +378,7 @@ static void llama_expect(const cJSON *config, const char *path, ModelShape ours,
         if (differ(of[i].theirs, of[i].ours)) refuse_value(path, of[i].key, of[i].theirs, of[i].ours);
 }
 
-const HfFiles HF_LLAMA = {llama_text, llama_reads, llama_shape, llama_expect};
+const HfFiles HF_LLAMA = {llama_text, llama_shape, llama_expect};
 
 /* --- any kind ----------------------------------------------------------------------------------------------------- */
 
@@ -425,14 +417,15 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_be
 /* Refuses `architectures` that name the language model of another kind, because programs that read it would compute
  * another model. Names of other classes are ignored. */
 static void expect_architecture(const cJSON *config, const char *path, int arch) {
-    static const char *const stems[ARCH_COUNT] = {"GPT2", "Llama", "Qwen3", "Qwen3Moe"}, *const ends[] = {"LMHeadModel", "ForCausalLM"};
+    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* of equal length */
+    const char  *ours = CLASSES[arch].name;
     const cJSON *all = json_member(config, "architectures"), *type = json_member(config, "model_type"), *one;
     cJSON_ArrayForEach(one, all) {
         for (int i = 0; i < 2 && cJSON_IsString(one); i++) {
             const char *name = one->valuestring;
             size_t      bytes = strlen(name), tail = strlen(ends[i]), stem = bytes > tail ? bytes - tail : 0;
             if (stem == 0 || strcmp(name + stem, ends[i]) != 0) continue;
-            if (stem == strlen(stems[arch]) && strncasecmp(name, stems[arch], stem) == 0) continue; /* early files have LLaMA */
+            if (stem == strlen(ours) - tail && strncasecmp(name, ours, stem) == 0) continue; /* early files have LLaMA */
             if (!type) fail(EXIT_DATA, "%s: model_type is missing, and architectures names %.80s: add the model_type of this model", path, name);
             fail(EXIT_DATA, "%s: architectures names %.80s, but model_type is %.80s: correct the one of them that is wrong", path, name,
                  cJSON_IsString(type) ? type->valuestring : "no text");
@@ -444,10 +437,7 @@ static void expect_architecture(const cJSON *config, const char *path, int arch)
 static const HfFiles *files_of(const cJSON *config, const char *path) {
     const cJSON *type = json_member(config, "model_type");
     if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
-    for (int arch = 0; arch < ARCH_COUNT; arch++) {
-        const HfFiles *files = block_kind((ModelShape){.arch = arch})->files;
-        if (files->reads(config)) return files;
-    }
+    if (arch_of(config) >= 0) return block_kind((ModelShape){.arch = arch_of(config)})->files;
     if (!type) expect_architecture(config, path, ARCH_GPT2);
     if (type) hf_refuse_key(path, type, "gpt2, llama, qwen3 and qwen3_moe are supported");
     return &HF_GPT2;

@@ -17,8 +17,6 @@ enum { HF_CONFIG_BYTES = 2048 };
 typedef struct {
     /* Writes config.json into text [HF_CONFIG_BYTES]. Returns its length. end: the id that ends a text, or "null". */
     int        (*text)(ModelShape shape, const char *end, const char *dtype, char *text);
-    /* returns 1 if config.json describes one of these kinds */
-    int        (*reads)(const cJSON *config);
     /* Returns the shape. Exits with 65, naming a key that is wrong or has a value that is not supported. */
     ModelShape (*shape)(const cJSON *config, const char *path);
     /* Exits with 65, naming a key that differs from `ours`. */

@@ -158,7 +158,9 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     if (own > 0) norm_squared(s, step_sum(&z->sums, SUM_GRAD_SQUARES), o->own_grad, own);
 }
 
-void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) { o->kind->update(o, s, h, grad_scale); }
+void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
+    if (o->kind->update) o->kind->update(o, s, h, grad_scale);
+}
 
 /* --- adamw -------------------------------------------------------------------------------------------------------- */
 
@@ -257,13 +259,11 @@ static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     adamw_on_device(o, s, h, grad_scale, ADAMW_BUT_MATRICES);
 }
 
-static void idle(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) { (void)o, (void)s, (void)h, (void)grad_scale; }
-
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
 
 #define ADAMW_STATE_ROWS {{.name = "m", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}}
 const OptimizerKind OPTIMIZER_ADAMW = {.name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .update = adamw};
-const OptimizerKind OPTIMIZER_IDLE = {.name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .is_idle = 1, .update = idle};
+const OptimizerKind OPTIMIZER_IDLE = {.name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .is_idle = 1};
 
 #define MUON_SETTINGS {.momentum = 0.95, .newton = NEWTON_QUINTIC}
 const OptimizerKind OPTIMIZER_MUON = {

@@ -31,7 +31,7 @@ typedef struct {
     int         has_matrices;            /* the update needs whole matrices; the shards have a group for that */
     int         is_normuon;              /* "muon" with optimizer.normuon                               */
     int         is_idle;                 /* the kind keeps no states                                    */
-    /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). */
+    /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). NULL: does nothing */
     void      (*update)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
 } OptimizerKind;
 extern const OptimizerKind OPTIMIZER_ADAMW;

@@ -62,11 +62,6 @@ static int first_own(const Shards *z) {
     while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
     return b;
 }
-static int last_here(const Shards *z) {
-    int b = last_bucket(z);
-    while (!is_here(z, b)) b--;
-    return b;
-}
 /* Returns the bucket of the i-th block of this rank. Adjacent blocks have different slots. */
 static int block_here(const Shards *z, int i) {
     for (int b = 1; b < last_bucket(z); b++)
@@ -123,19 +118,10 @@ static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
 static Tensor piece_among(const Shards *z, Tensor pieces, int b) {
     return tensor_slice(pieces, z->layout.bucket[b].shard - z->layout.bucket[1].shard, z->layout.bucket[b].piece_elems);
 }
-/* Returns the elements of this rank's pieces of all blocks, which are adjacent. */
-static int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_bucket(z)].shard - z->layout.bucket[1].shard; }
 /* Returns whether this rank has a whole copy of the state. */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 
 /* --- gradients in the order of a tree ----------------------------------------------------------------------------- */
-
-/* Carves as many buffers as the rank that needs most. */
-static GradOrder order_create(const Layout *layout, int64_t leaves, Tensor grads, Arena *arena) {
-    GradOrder t = {.leaves = leaves, .grads = grads, .buffers = tree_buffers(leaves, layout->ranks)};
-    for (int i = 0; i < t.buffers; i++) t.buffer[i] = arena_tensor(arena, F32, 1, layout->memory_elems, 1, 1);
-    return t;
-}
 
 /* Adds the gradients of a micro-batch, which is not this rank's last, to the sum they belong to, or moves them to a
  * buffer. Either half's memory may hold the sum, because a + b has the bits of b + a. */
@@ -284,8 +270,9 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);
     z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1)
                                          : tensor_1d(NULL, F32, z->layout.memory_elems);
-    if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces_elems(z), 1, 1);
-    if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces_elems(z), 1, 1);
+    int64_t pieces = layout.bucket[last_bucket(z)].shard - layout.bucket[1].shard; /* those of all blocks are adjacent */
+    if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces, 1, 1);
+    if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces, 1, 1);
     z->weight_view = make_views(z, weights_of);
     z->grad_view = make_views(z, grads_of);
     z->gather = xcalloc((size_t)layout.buckets, sizeof *z->gather, "the tables of buckets");
@@ -301,7 +288,10 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
     if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING) z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
     if (spec.micro_batches) {
-        z->order = order_create(&z->layout, spec.micro_batches * spec.ranks, z->grads, grads);
+        GradOrder *t = &z->order; /* with as many buffers as the rank that needs most */
+        t->leaves = spec.micro_batches * spec.ranks, t->grads = z->grads;
+        t->buffers = tree_buffers(t->leaves, z->layout.ranks);
+        for (int i = 0; i < t->buffers; i++) t->buffer[i] = arena_tensor(grads, F32, 1, z->layout.memory_elems, 1, 1);
         if (spec.comm) comm_tree_open(spec.comm, z->order.leaves);
     }
     return z;
@@ -433,7 +423,9 @@ static Tensor check_row(const Shards *z) {
 void shards_begin(Shards *z, Stream *s) {
     shards_empty(z, s);
     memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
-    inject_gradient(s, check_row(z), last_row(z, last_here(z)));
+    int last = last_bucket(z); /* on this rank */
+    while (!is_here(z, last)) last--;
+    inject_gradient(s, check_row(z), last_row(z, last));
     z->order.leaf = z->spec.micro_batches * z->spec.rank;
     z->order.nodes.count = 0;
 }
