@@ -67,7 +67,8 @@ void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Exte
         if (use != GPT_TRAINING && row->keep == KEEP_BACKWARD) continue;
         *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : row->type == TYPE_F32 ? F32 : I32);
         if (use != GPT_TRAINING && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
-        else if (like && is_shared(row->keep, use, recompute)) t->data = ((const Tensor *)(const void *)((const char *)like + row->field))->data;
+        else if (like && is_shared(row->keep, use, recompute))
+            t->data = ((const Tensor *)(const void *)((const char *)like + row->field))->data;
         else t->data = arena_take(arena, tensor_bytes(*t));
     }
     return mine;
@@ -126,7 +127,9 @@ HeadShape heads_of(const BlockRun *r) {
 static int64_t query_columns(const BlockRun *r) { return heads_of(r).query * heads_of(r).size; }
 
 /* Returns this rank's rows of the keys of all context ranks. */
-static Tensor own_keys(const BlockRun *r, Tensor keys) { return tensor_rows(keys, comm_rank(r->context) * r->e.N, r->e.N); }
+static Tensor own_keys(const BlockRun *r, Tensor keys) {
+    return tensor_rows(keys, comm_rank(r->context) * r->e.N, r->e.N);
+}
 
 Tensor batch_rows(const BlockRun *r, Tensor qkv) { return tensor_rows(qkv, r->e.past, r->e.N); }
 
@@ -149,11 +152,13 @@ void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv) {
     attention_context_forward(r->s, y, lse, qkv, r->keys, r->starts, context_part(r->context), heads_of(r));
 }
 
-int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv) {
+int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                    Tensor qkv) {
     int64_t Q = query_columns(r);
     if (!r->context) return attention_backward(r->s, dqkv, dbias, dy, y, lse, delta, qkv, r->starts, heads_of(r));
     gather_keys(r, qkv);
-    attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, delta, qkv, r->keys, r->starts, context_part(r->context), heads_of(r));
+    attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, delta, qkv, r->keys, r->starts,
+                               context_part(r->context), heads_of(r));
     comm_reduce_scatter(r->context, tensor_flat(r->dkeys));
     copy_columns(r->s, dqkv, Q, own_keys(r, r->dkeys), 0, qkv.dim[1] - Q);
     return 0;
@@ -198,12 +203,14 @@ void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pr
     product_gelu(r, y, pre);
 }
 
-void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
+void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                      Tensor w) {
     if (is_fp8(r)) fp8_linear_backward(r->s, dx, dw, db, dy, input_of(r, p, x), w, fp8_of(r, p));
     else linear_backward(r->s, dx, dw, db, dy, x, w);
 }
 
-void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
+void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy,
+                            Tensor x, Tensor w) {
     if (is_fp8(r) || tensor_is_none(delta)) {
         product_backward(r, p, dx, dw, db, dy, x, w);
         if (!tensor_is_none(delta)) attention_delta(r->s, delta, dx, x);
@@ -212,8 +219,8 @@ void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor
     linear_delta_backward(r->s, dx, delta, dw, db, dy, x, w);
 }
 
-Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                             Tensor w) {
+Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                             Tensor pre, Tensor w) {
     if (!is_fp8(r)) {
         linear_gelu_backward(r->s, dpre, dbias, dw, db, dy, x, pre, w);
         return dpre;
@@ -228,11 +235,13 @@ Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tenso
     return x;
 }
 
-Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv) {
+Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
+                               Tensor delta, Tensor qkv) {
     Tensor codes = dqkv;
     codes.type = E5M2;
     int is_cast = writes_codes(r, dqkv) && !r->context &&
-                  fp8_attention_backward(r->s, codes, *dbias, dy, y, lse, delta, qkv, r->starts, heads_of(r), fp8_of(r, PRODUCT_QKV));
+                  fp8_attention_backward(r->s, codes, *dbias, dy, y, lse, delta, qkv, r->starts, heads_of(r),
+                                         fp8_of(r, PRODUCT_QKV));
     if (is_cast || attend_backward(r, dqkv, *dbias, dy, y, lse, delta, qkv)) *dbias = tensor_none();
     return is_cast ? codes : dqkv;
 }
@@ -267,8 +276,8 @@ Tensor product_head_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor
 
 /* --- before them -------------------------------------------------------------------------------------------------- */
 
-void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream, Tensor before, Tensor update,
-                       Tensor w, Tensor b, float eps) {
+void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream,
+                       Tensor before, Tensor update, Tensor w, Tensor b, float eps) {
     int    is_whole = tensor_is_none(update);
     Tensor codes = input_of(r, p, y), x = is_whole ? stream : before, sum = is_whole ? update : stream;
     if (codes.type != y.type) fp8_layernorm_forward(r->s, sum, codes, mean, rstd, x, update, w, b, eps, fp8_of(r, p));
@@ -276,7 +285,8 @@ void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean,
     else residual_layernorm_forward(r->s, sum, y, mean, rstd, x, update, w, b, eps);
 }
 
-void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before, Tensor update, Tensor w, float eps) {
+void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before,
+                     Tensor update, Tensor w, float eps) {
     int    is_whole = tensor_is_none(update);
     Tensor codes = input_of(r, p, y), x = is_whole ? stream : before, sum = is_whole ? update : stream;
     if (codes.type != y.type) fp8_rmsnorm_forward(r->s, sum, codes, rstd, x, update, w, eps, fp8_of(r, p));
@@ -296,7 +306,8 @@ void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up) {
     else swiglu_forward(r->s, y, gate_up);
 }
 
-void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x, Tensor w) {
+void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x,
+                             Tensor w) {
     size_t mark = arena_mark(&r->s->scratch);
     Tensor gradient = gate_up;
     if (writes_codes(r, gate_up)) {

@@ -106,8 +106,8 @@ typedef struct {
     /* [E] i64: assignments of the block in this step, to which forward adds; none: not counted */
     Tensor expert_counts;
     Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
-    /* [B,T] i32: the first key that each query sees (layers.h), the start of its document. The last is the query itself.
-     * none: each query sees the sequence from its begin */
+    /* [B,T] i32: the first key that each query sees, the start of its document (layers.h). The last key is the query
+     * itself. none: each query sees the sequence from its begin */
     Tensor starts;
     /* scales, maxima and counts of the block's FP8_BLOCK_CELLS tensors; scale none: products are of act */
     Fp8    fp8;
@@ -135,7 +135,8 @@ Tensor update_before(const BlockRun *r);
  *   dbias and the returned value: as in attention_backward */
 HeadShape heads_of(const BlockRun *r); /* returns the heads of this tensor rank */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
-int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
+int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                    Tensor qkv);
 ContextPart context_part(const Comm *context);
 /* Returns the rows of the batch's own tokens, which follow the rows of past tokens. */
 Tensor batch_rows(const BlockRun *r, Tensor qkv);
@@ -144,7 +145,7 @@ Tensor batch_rows(const BlockRun *r, Tensor qkv);
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
 
-/* --- products in the run's type or in fp8 -------------------------------------------------------------------------- */
+/* --- products in the run's type or in fp8 ------------------------------------------------------------------------- */
 
 /* The four products of a block and the ops before and after them, in the run's type or in fp8 with the block's scales.
  * The ops themselves are in layers.h.
@@ -159,17 +160,20 @@ int    is_counting(const Comm *tensor);
  * head_backward for product p. x was written by one of the ops below. */
 void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
 void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
-void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
+void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                      Tensor w);
+void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy,
+                            Tensor x, Tensor w);
 void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
 void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
 /* linear_gelu_backward for PRODUCT_DOWN. Returns the dy of PRODUCT_UP: dpre, or in fp8 its codes in the memory of x. */
-Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                             Tensor w);
+Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                             Tensor pre, Tensor w);
 
 /* attend_backward for the output of PRODUCT_QKV. Returns the dy of PRODUCT_QKV: dqkv, or in fp8 codes in the memory of
  * dqkv. Sets *dbias to none if it has added the bias gradient. Otherwise the product has to add it. */
-Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
+Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
+                               Tensor delta, Tensor qkv);
 
 /* The last product of a branch: product_forward or product_head_forward into r->update, summed over tensor ranks.
  * Returns the rows that must still be added to `before`. Returns none if the product has added them; then `after` holds
@@ -178,14 +182,16 @@ Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor befo
 Tensor product_head_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w);
 /* The norm before product p. Sets stream = before + update and normalizes it. If update is none, stream is only
  * read. */
-void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream, Tensor before, Tensor update,
-                       Tensor w, Tensor b, float eps);
-void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before, Tensor update, Tensor w, float eps);
+void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream,
+                       Tensor before, Tensor update, Tensor w, Tensor b, float eps);
+void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before,
+                     Tensor update, Tensor w, float eps);
 /* gelu_forward and swiglu_forward, the ops before PRODUCT_DOWN. */
 void product_gelu(const BlockRun *r, Tensor y, Tensor x);
 void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
 /* swiglu_backward, then head_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
-void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x, Tensor w);
+void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x,
+                             Tensor w);
 
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
 
@@ -251,8 +257,8 @@ static inline const BlockKind *block_kind_at(ModelShape shape, int64_t l) {
     return kind->period ? kind->pattern[l % kind->period] : kind;
 }
 
-/* Returns the struct of a block, act_bytes, with memory from the arena. The caller frees it with free(). like: struct of
- * another block with the same rows, whose memory for rows that are not kept is used here, too; or NULL. */
+/* Returns the struct of a block, act_bytes, with memory from the arena. The caller frees it with free(). like: the
+ * struct of another block with the same rows, whose memory for rows that are not kept is used here, too; or NULL. */
 void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Extent e, Recompute recompute, GptUse use,
                         const void *like, Arena *arena);
 /* Returns whether each block has its own memory for keys and values, so that they outlive a forward. */

@@ -51,14 +51,17 @@ static int64_t expert_stride(const BlockRun *r) {
 static Tensor expert_gate_up(const ExpertParams *w) {
     Tensor both = w->gate;
     both.dim[0] *= 2;
-    CHECK(!both.data || (char *)both.data + tensor_bytes(w->gate) == (char *)w->up.data, "gate and up are no neighbours");
+    CHECK(!both.data || (char *)both.data + tensor_bytes(w->gate) == (char *)w->up.data,
+          "gate and up are no neighbours");
     return both;
 }
 
 static void gate_up(const BlockRun *r, ExpertRows e, const ExpertParams *w) {
     expert_linear_forward(r->s, e.gate_up, e.rows, expert_gate_up(w), expert_stride(r), e.first);
 }
-static void swiglu(const BlockRun *r, ExpertRows e) { expert_swiglu_forward(r->s, e.swiglu, e.gate_up, e.weight, e.order); }
+static void swiglu(const BlockRun *r, ExpertRows e) {
+    expert_swiglu_forward(r->s, e.swiglu, e.gate_up, e.weight, e.order);
+}
 static void down(const BlockRun *r, ExpertRows e, const ExpertParams *w) {
     expert_linear_forward(r->s, e.out, e.swiglu, w->down, expert_stride(r), e.first);
 }
@@ -125,7 +128,8 @@ static Tensor rows_of(Tensor t, int64_t first, int64_t rows) {
 
 /* Adds the message of `rows` rows between rank `from`, which has the tokens, and rank `to`, which has their expert. One
  * of the two is this rank. */
-static void add_message(const BlockRun *r, Ends t, Way way, int from, int to, int64_t token_row, int64_t expert_row, int64_t rows) {
+static void add_message(const BlockRun *r, Ends t, Way way, int from, int to, int64_t token_row, int64_t expert_row,
+                        int64_t rows) {
     ExpertRanks *p = r->experts;
     int          rank = comm_rank(p->comm);
     if (from == rank && to == rank) {
@@ -147,7 +151,8 @@ static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
         int to = (int)(e / each);
         if (e % each == 0) at = 0; /* place among the rows that this expert's rank receives */
         for (int from = 0; from < ranks; from++) {
-            int64_t rows = r->expert_rows[from * p->experts + e], first = at > begin ? at : begin, last = at + rows < end ? at + rows : end;
+            int64_t rows = r->expert_rows[from * p->experts + e], first = at > begin ? at : begin,
+                    last = at + rows < end ? at + rows : end;
             if (first < last && (from == rank || to == rank))
                 add_message(r, t, way, from, to, token_row + first - at, first - begin, last - first);
             at += rows;
@@ -182,9 +187,15 @@ static Tensor weights_of(Tensor t, int64_t n) { return tensor_2d(t.data, F32, n,
 
 /* Returns the first n of the rows that this rank computes at once. */
 static ExpertRows rows_here(const BlockRun *r, const ExpertActs *x, int64_t n) {
-    return (ExpertRows){tensor_rows(x->rows_here, 0, n), tensor_rows(x->gate_up, 0, n), tensor_rows(x->swiglu, 0, n),
-                        tensor_rows(x->out_here, 0, n), tensor_rows(x->dswiglu, 0, n), weights_of(x->weight_here, n),
-                        weights_of(x->dweight_here, n), tensor_none(), tensor_slice(x->first_here, 0, experts_each(r->experts) + 1)};
+    return (ExpertRows){.rows = tensor_rows(x->rows_here, 0, n),
+                        .gate_up = tensor_rows(x->gate_up, 0, n),
+                        .swiglu = tensor_rows(x->swiglu, 0, n),
+                        .out = tensor_rows(x->out_here, 0, n),
+                        .dswiglu = tensor_rows(x->dswiglu, 0, n),
+                        .weight = weights_of(x->weight_here, n),
+                        .dweight = weights_of(x->dweight_here, n),
+                        .order = tensor_none(),
+                        .first = tensor_slice(x->first_here, 0, experts_each(r->experts) + 1)};
 }
 
 /* Runs the products with the most rows in a dry run, because they use the most scratch memory. The dry run itself has
@@ -245,7 +256,7 @@ static void rounds_forward(const BlockRun *r, const ExpertActs *x, const ExpertP
 static void rounds_backward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, const ExpertParams *d) {
     ExpertRanks *p = r->experts;
     int          rounds = rounds_of(r);
-    Ends         gradient = {x->out, x->out_here}, rows = {x->rows, x->rows_here}, weight = {x->weight_rows, x->dweight_here};
+    Ends gradient = {x->out, x->out_here}, rows = {x->rows, x->rows_here}, weight = {x->weight_rows, x->dweight_here};
     ExpertParams sums = *d; /* the first round sets fresh gradients, even without rows; the others add */
     if (rounds > p->rounds) p->rounds = rounds;
     if (r->s->ledger) measure_largest(r, x, w, d);
@@ -290,7 +301,8 @@ void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *
     rows_combine(r->s, r->update, x->out, x->place);
 }
 
-void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, const ExpertParams *d) {
+void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w,
+                      const ExpertParams *d) {
     Tensor none = tensor_none();
     int    has_loss = r->shape.balance == BALANCE_SWITCH;
     rows_dispatch(r->s, x->out, r->dresidual, x->order);
@@ -299,8 +311,8 @@ void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const
     else mlps_backward(r, all_rows(x), w, d);
     rows_combine(r->s, r->dbranch, x->out, x->place);
     if (has_loss) router_count(r->s, x->counts, none, x->expert);
-    router_backward(r->s, x->logits, x->dweight, x->probability, x->expert, x->weight, weight_kind(r), has_loss ? x->counts : none,
-                    has_loss ? r->balance : none);
+    router_backward(r->s, x->logits, x->dweight, x->probability, x->expert, x->weight, weight_kind(r),
+                    has_loss ? x->counts : none, has_loss ? r->balance : none);
     head_backward(r->s, x->dnorm, d->router, x->logits, norm, w->router);
     residual_forward(r->s, r->dbranch, r->dbranch, x->dnorm);
 }

@@ -54,7 +54,8 @@ void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const 
 /* Computes from swiglu to r->update. */
 void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w);
 /* Computes from r->dresidual to r->dbranch, the gradient of the norm's output. */
-void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, const ExpertParams *d);
+void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w,
+                      const ExpertParams *d);
 
 /* --- ranks that divide the experts -------------------------------------------------------------------------------- */
 

@@ -55,7 +55,8 @@ static Extent batch_extent(const Gpt *g, Batch batch) {
           (long long)e.past, (long long)e.B);
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
     CHECK(e.B <= g->B && e.past + e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
-          "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B, (long long)(e.past + e.T), (long long)g->B, (long long)g->T);
+          "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B, (long long)(e.past + e.T), (long long)g->B,
+          (long long)g->T);
     return e;
 }
 
@@ -92,6 +93,8 @@ static void take_starts(Gpt *g, Stream *s, Extent e, Batch batch) {
 }
 
 static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
+    Tensor delta = g->delta;
+    if (!tensor_is_none(delta)) delta.dim[1] = e.N;
     return (BlockRun){.s = s,
                       .shape = g->shape,
                       .recompute = g->recompute,
@@ -103,7 +106,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .starts = batch_starts(g, e),
                       .entry_sums = tensor_none(), .exit_sums = tensor_none(),
                       .update = first_rows(g->update, e.N),
-                      .delta = tensor_is_none(g->delta) ? g->delta : tensor_2d(g->delta.data, F32, g->delta.dim[0], e.N),
+                      .delta = delta,
                       .dresidual = first_rows(g->dresidual, e.own),
                       .dbranch = first_rows(g->dbranch, e.N),
                       .keys = first_rows(g->keys, context_part(g->context).ranks * e.N),
@@ -134,15 +137,17 @@ static const void *first_like(const Gpt *g, const BlockKind *kind) {
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;
-    *p = (GptPart){.first = spec.first, .end = spec.end, .embeds = spec.first == 0, .classifies = spec.end == g->shape.n_layer, .tapes = spec.tapes};
+    *p = (GptPart){.first = spec.first, .end = spec.end, .tapes = spec.tapes};
+    p->embeds = spec.first == 0, p->classifies = spec.end == g->shape.n_layer;
     p->acts = xcalloc((size_t)(p->tapes * blocks), sizeof *p->acts, "the tables of the blocks");
     p->graph = xcalloc((size_t)(GRAPHS * p->tapes * blocks), sizeof *p->graph, "the tables of the blocks");
     if (g->experts)
-        p->expert_rows = xcalloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows, "the tables of the blocks");
+        p->expert_rows =
+            xcalloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows, "the tables of the blocks");
     for (int t = 0; t < p->tapes; t++)
         for (int64_t l = p->first; l < p->end; l++)
-            p->acts[number_of((Tape){p, t}, l)] =
-                block_acts_create(g->kinds[l], g->shape, g->act, e, g->recompute, g->use, first_like(g, g->kinds[l]), a);
+            p->acts[number_of((Tape){p, t}, l)] = block_acts_create(g->kinds[l], g->shape, g->act, e, g->recompute,
+                                                                    g->use, first_like(g, g->kinds[l]), a);
 }
 
 /* Allocates the tensors exchanged with the stages before and after this one: forward_* for activations, backward_* for
@@ -161,7 +166,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     int64_t    B = spec.B, T = spec.T;
     ModelShape shape = z->spec.shape;
     DType      act = z->spec.act;
-    CHECK(shape.head_dim || shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
+    CHECK(shape.head_dim || shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd,
+          (long long)shape.n_head);
     Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = spec.recompute, .use = z->spec.use, .act = act,
                  .B = B, .T = T, .tensor = z->spec.tensor,
                  .context = spec.context, .shards = z, .sums = z->sums};
@@ -169,7 +175,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (spec.experts) g.experts = expert_ranks_create(spec.experts, shape.n_experts, e.N * shape.top_k, spec.capacity);
     if (g.experts) e.room = g.experts->room;
     int64_t N = e.N, C = shape.n_embd;
-    int     trains = g.use == GPT_TRAINING, on_gpu = spec.sizes == SIZES_HERE ? !device_is_host() : spec.sizes == SIZES_OF_GPU;
+    int     trains = g.use == GPT_TRAINING;
+    int     on_gpu = spec.sizes == SIZES_HERE ? !device_is_host() : spec.sizes == SIZES_OF_GPU;
 
     GptPartSpec whole = {0, shape.n_layer, 1};
     g.parts = spec.part ? spec.parts : 1;
@@ -217,7 +224,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (g.tensor) g.tokens = arena_tensor(a, I32, 1, N, 1, 1);
     g.starts = spec.document_mask ? arena_tensor(a, I32, 2, B, T, 1) : tensor_none();
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
-    g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1) : tensor_none();
+    g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1)
+                                                                                 : tensor_none();
     if (spec.fp8) g.fp8 = fp8_scales_create(shape.n_layer, a);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
@@ -229,7 +237,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
 void gpt_destroy(Gpt *g) {
     for (int p = 0; p < g->parts; p++) {
         GptPart *part = &g->part[p];
-        for (int64_t i = 0; i < GRAPHS * part->tapes * (part->end - part->first); i++) graph_destroy(&part->graph[i].graph);
+        for (int64_t i = 0; i < GRAPHS * part->tapes * (part->end - part->first); i++)
+            graph_destroy(&part->graph[i].graph);
         for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++) free(part->acts[i]);
         free(part->acts);
         free(part->graph);
@@ -250,7 +259,8 @@ static void take_frequencies(Gpt *g, Stream *s) {
     if (!g->kind->has_rope || g->has_frequencies || s->ledger) return;
     float *frequencies = xmalloc(tensor_bytes(g->frequencies), "the table of rotary positions");
     rope_frequencies(frequencies, shape_head_dim(m), m.rope_theta,
-                     (RopeScaling){m.rope_factor, m.rope_low_freq_factor, m.rope_high_freq_factor, m.rope_original_positions});
+                     (RopeScaling){m.rope_factor, m.rope_low_freq_factor, m.rope_high_freq_factor,
+                                   m.rope_original_positions});
     device_from_host(s, g->frequencies, frequencies);
     free(frequencies);
     g->has_frequencies = 1;
@@ -282,7 +292,8 @@ typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 
 static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
-    if (!tensor_is_none(g->sums.experts)) r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
+    if (!tensor_is_none(g->sums.experts))
+        r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
     g->kinds[l]->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
 
@@ -301,8 +312,8 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
  * rows; and in the first step with fp8, which computes its scales itself. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, BlockOps *ops) {
     BlockGraph *b = &t.part->graph[kind * t.part->tapes * (t.part->end - t.part->first) + number_of(t, l)];
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context && !g->experts &&
-                !g->fp8.uses_own;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context &&
+                !g->experts && !g->fp8.uses_own;
     if (g->experts) r->expert_rows = t.part->expert_rows + number_of(t, l) * expert_table(g);
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
@@ -355,12 +366,13 @@ static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingPara
 void gpt_take_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     Extent e = batch_extent(g, batch);
     Tape   t = {&g->part[part], tape};
-    if (!t.part->embeds) cast_forward(s, tensor_flat(entry_of(g, t, t.part->first, e)), tensor_flat(first_rows(g->forward_in, e.own)));
+    if (!t.part->embeds)
+        cast_forward(s, tensor_flat(entry_of(g, t, t.part->first, e)), tensor_flat(first_rows(g->forward_in, e.own)));
 }
 
 static FinalActs final_acts(const Gpt *g, Extent e) {
-    return (FinalActs){first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own), first_rows(g->ln_f_mean, e.own),
-                       first_rows(g->ln_f_rstd, e.own)};
+    return (FinalActs){first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own),
+                       first_rows(g->ln_f_mean, e.own), first_rows(g->ln_f_rstd, e.own)};
 }
 
 /* Returns the tensor for the stream after block l: the entry of the next block, of the final norm, or of another
@@ -414,8 +426,9 @@ static LossTerms loss_terms(const Gpt *g) { return (LossTerms){(float)g->shape.l
 
 /* Computes the losses of rows if tensor ranks divide the logits, or if the caller reads g->most and g->part_sums. */
 static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tensor targets, float grad_scale) {
-    int64_t n = logits.dim[0], columns = logits.dim[1], V = g->shape.vocab_size - (g->tensor ? comm_rank(g->tensor) : 0) * columns;
-    Tensor  most = first_rows(g->most, n), sums = first_rows(g->part_sums, 2 * n), two = tensor_2d(sums.data, F32, 2, n);
+    int64_t n = logits.dim[0], columns = logits.dim[1];
+    int64_t V = g->shape.vocab_size - (g->tensor ? comm_rank(g->tensor) : 0) * columns;
+    Tensor most = first_rows(g->most, n), sums = first_rows(g->part_sums, 2 * n), two = tensor_2d(sums.data, F32, 2, n);
     V = V < 0 ? 0 : V > columns ? columns : V;
     classifier_part_most(s, most, logits, V, loss_terms(g));
     if (g->tensor) comm_all_reduce_max(g->tensor, most);
@@ -478,7 +491,8 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     int64_t  ranks = tensor_ranks(g), columns = g->logits.dim[1];
     Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update), all = first_rows(g->logits, ranks);
-    head_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1), head_of(g, s, shards_need));
+    head_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1),
+                 head_of(g, s, shards_need));
     all = tensor_slice(all, 0, ranks * columns);
     if (g->tensor) comm_all_gather(g->tensor, all);
     return all;

@@ -39,8 +39,8 @@ typedef struct { int64_t first, end; int tapes; } GptPartSpec;
 
 typedef struct {
     ModelShape shape;
-    const BlockKind *kind;           /* of the ends                                           */
-    const BlockKind **kinds;         /* owned [n_layer]: of each block                        */
+    const BlockKind *kind;           /* the kind of the ends                                  */
+    const BlockKind **kinds;         /* owned [n_layer]: the kind of each block               */
     Recompute  recompute;
     GptUse     use;
     DType      act;
@@ -121,7 +121,7 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
 /* The functions from here on work on a rank that has the whole model. */
 /* up to the final norm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);
-void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
+void gpt_loss(Gpt *g, Stream *s, Batch batch); /* after gpt_forward: adds the rows' losses to SUM_LOSS */
 /* After gpt_forward: writes each row's loss, largest logit and logit of the target to out [3][rows] in host memory. */
 void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);
 /* After gpt_forward: adds losses as gpt_loss does, and adds the gradients of grad_scale * (sum of losses) to those of

@@ -72,18 +72,20 @@ void groups_add_experts(Groups *g, int ranks) {
 
 void groups_add_tree(Groups *g) { comm_set_exchanges(g->state); }
 
-enum { MOST = 16 };
+enum { MOST = 10 + MOST_PAIRS };
 /* Lists each group once and returns their number. axis: the axis for which a group's times and bytes count. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
-    Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights, g->stages,
-                         g->pair[0], g->pair[1], g->pair[2], g->pair[3], g->pair[4], g->pair[5], g->matrices, g->experts, g->expert_state};
-    Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD, AXIS_STAGE,
-                      AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_SHARD, AXIS_SHARD, AXIS_SHARD};
-    int   count = 0;
+    const struct { Comm *comm; Axis axis; } each[MOST] = {
+        {g->job, AXIS_SHARD},         {g->tensor, AXIS_TENSOR},   {g->context, AXIS_CONTEXT}, {g->state, AXIS_SHARD},
+        {g->replicas, AXIS_REPLICA},  {g->weights, AXIS_SHARD},   {g->stages, AXIS_STAGE},    {g->pair[0], AXIS_STAGE},
+        {g->pair[1], AXIS_STAGE},     {g->pair[2], AXIS_STAGE},   {g->pair[3], AXIS_STAGE},   {g->pair[4], AXIS_STAGE},
+        {g->pair[5], AXIS_STAGE},     {g->matrices, AXIS_SHARD},  {g->experts, AXIS_SHARD},   {g->expert_state, AXIS_SHARD},
+    };
+    int count = 0;
     for (int i = 0; i < MOST; i++) {
-        int is_new = each[i] != NULL;
-        for (int k = 0; k < i; k++) is_new &= each[k] != each[i];
-        if (is_new) all[count] = each[i], axis[count++] = of[i];
+        int is_new = each[i].comm != NULL;
+        for (int k = 0; k < i; k++) is_new &= each[k].comm != each[i].comm;
+        if (is_new) all[count] = each[i].comm, axis[count++] = each[i].axis;
     }
     return count;
 }
@@ -107,8 +109,8 @@ void groups_set_kind(const Groups *g, CommKind kind) {
         int by_host = axis[i] == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
         if (!is_small) comm_set_kind(all[i], by_host ? COMM_RING : kind);
     }
-    /* The multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one runs at a
-     * time. The receives of pairs are posted in advance and wait. */
+    /* The multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one runs at
+     * a time. The receives of pairs are posted in advance and wait. */
     int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
     for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
     device_leave_multiprocessors((is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) +
@@ -118,7 +120,8 @@ void groups_set_kind(const Groups *g, CommKind kind) {
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
     int    all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE);
     size_t sum = comm_buffer_bytes(kind, all) + comm_buffer_bytes(kind, ranks_with(mesh, WITH_TENSOR)) +
-                 comm_buffer_bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
+                 comm_buffer_bytes(kind, ranks_with(mesh, WITH_CONTEXT)) +
+                 comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
     if (state < all) sum += comm_buffer_bytes(kind, state);
     if (mesh.size[AXIS_STAGE] > 1) sum += 4 * comm_buffer_bytes(kind, 2);
     /* rows are sent as messages, without buffers */
@@ -127,20 +130,23 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
 
 /* Counts the groups that groups_create and the groups_add_ functions make. */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use) {
-    int     all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE), stage = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS), of_matrices = 0;
+    int all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE),
+        stage = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS), of_matrices = 0;
     CommUse of_all = COMM_FOR_BUCKETS, of_state = use.has_tree ? COMM_FOR_MESSAGES : COMM_FOR_BUCKETS;
     if (use.has_matrices && stage == all) of_all = COMM_FOR_MESSAGES;
     else if (use.has_matrices && stage == state) of_state = COMM_FOR_MESSAGES;
     else if (use.has_matrices) of_matrices = stage;
     if (state == all && of_state == COMM_FOR_MESSAGES) of_all = COMM_FOR_MESSAGES;
-    size_t sum = comm_library_bytes(kind, all, of_all) + comm_library_bytes(kind, ranks_with(mesh, WITH_TENSOR), COMM_FOR_INLINE) +
+    size_t sum = comm_library_bytes(kind, all, of_all) +
+                 comm_library_bytes(kind, ranks_with(mesh, WITH_TENSOR), COMM_FOR_INLINE) +
                  comm_library_bytes(kind, ranks_with(mesh, WITH_CONTEXT), COMM_FOR_INLINE) +
                  comm_library_bytes(kind, ranks_with(mesh, WITH_REPLICA), COMM_FOR_BUCKETS) +
                  comm_library_bytes(kind, of_matrices, COMM_FOR_MESSAGES);
     if (state < all) sum += comm_library_bytes(kind, state, of_state);
     if (mesh.size[AXIS_STAGE] > 1) sum += MOST_PAIRS * comm_library_bytes(kind, 2, COMM_FOR_PAIR);
     if (use.experts <= 1) return sum;
-    return sum + comm_library_bytes(kind, use.experts, COMM_FOR_MESSAGES) + comm_library_bytes(kind, state / use.experts, COMM_FOR_BUCKETS);
+    return sum + comm_library_bytes(kind, use.experts, COMM_FOR_MESSAGES) +
+           comm_library_bytes(kind, state / use.experts, COMM_FOR_BUCKETS);
 }
 
 GroupTimes groups_times(const Groups *g) {

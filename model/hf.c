@@ -14,7 +14,9 @@
 
 /* --- values in config.json ---------------------------------------------------------------------------------------- */
 
-static int is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
+static int is_word(const cJSON *value, const char *word) {
+    return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0;
+}
 
 /* Returns a member as a flag, or `fallback` if it is missing or null. Exits with 65 if it is neither true nor false. */
 static int flag_of(const cJSON *config, const char *key, int fallback, const char *path) {
@@ -60,8 +62,8 @@ static void expect_head(const char *path, int is_tied, int has_head) {
 /* --- soft cap ----------------------------------------------------------------------------------------------------- */
 
 /* The library transformers has no class with a soft cap for the kinds here. So model_type is "gpt2_softcap" or
- * "llama_softcap": transformers refuses these names instead of computing wrong logits. The cap is stored as Gemma 2's key
- * final_logit_softcapping. */
+ * "llama_softcap": transformers refuses these names instead of computing wrong logits. The cap is stored as Gemma 2's
+ * key final_logit_softcapping. */
 #define SUFFIX "_softcap"
 #define TYPE   "\"model_type\": \""
 
@@ -95,13 +97,14 @@ double hf_softcap_of(const cJSON *config, const char *path) {
 static int is_type(const cJSON *config, const char *plain) {
     const cJSON *type = json_member(config, "model_type");
     int          length = capped_type(type);
-    return is_word(type, plain) || (length == (int)strlen(plain) && strncmp(type->valuestring, plain, (size_t)length) == 0);
+    return is_word(type, plain) ||
+           (length == (int)strlen(plain) && strncmp(type->valuestring, plain, (size_t)length) == 0);
 }
 
 /* --- classes ------------------------------------------------------------------------------------------------------ */
 
-/* The class of each kind, and its defaults for keys that config.json of a llama lacks. A default of 0 means: heads share
- * no keys; head_dim is the width divided by the heads. */
+/* The class of each kind, and its defaults for keys that config.json of a llama lacks. A default of 0 means: heads
+ * share no keys; head_dim is the width divided by the heads. */
 typedef struct {
     const char *type, *name;
     int64_t     positions, n_kv_head, head_dim;
@@ -125,13 +128,16 @@ static int arch_of(const cJSON *config) {
 /* --- gpt2 --------------------------------------------------------------------------------------------------------- */
 
 static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *text) {
-    return snprintf(text, HF_CONFIG_BYTES,
-        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64 ",\n  \"n_positions\": %" PRId64
-        ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
+    return snprintf(
+        text, HF_CONFIG_BYTES,
+        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64
+        ",\n  \"n_positions\": %" PRId64 ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64
+        ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
         ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  \"attn_pdrop\": 0.0,\n"
         "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": %.15g,\n"
         "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": true,\n  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
-        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, shape_init_std(g), end, end, dtype, dtype);
+        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, shape_init_std(g), end, end, dtype,
+        dtype);
 }
 
 static ModelShape gpt2_shape(const cJSON *config, const char *path) {
@@ -142,7 +148,8 @@ static ModelShape gpt2_shape(const cJSON *config, const char *path) {
                                     size_of_either(config, "n_positions", "max_position_embeddings", path),
                                     size_of(config, "vocab_size", path));
     if (shape.n_embd % shape.n_head != 0)
-        fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd, (long long)shape.n_head);
+        fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd,
+             (long long)shape.n_head);
     if (inner && !cJSON_IsNull(inner) && size_of(config, "n_inner", path) != 4 * shape.n_embd)
         hf_refuse_key(path, inner, "only null or 4 x n_embd is supported");
     shape.tie_embeddings = flag_of(config, "tie_word_embeddings", 1, path);
@@ -161,7 +168,8 @@ static int is_gelu_by_tanh(const cJSON *value) {
 static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape, int has_head) {
     char         ours[80];
     const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
-    const cJSON *activation = json_member(config, "activation_function"), *epsilon = json_member(config, "layer_norm_epsilon");
+    const cJSON *activation = json_member(config, "activation_function"),
+                *epsilon = json_member(config, "layer_norm_epsilon");
     snprintf(ours, sizeof ours, "model.n_head is %" PRId64, shape.n_head);
     if (type && !is_type(config, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
     if (!heads) heads = json_member(config, "num_attention_heads");
@@ -182,13 +190,14 @@ static const char WITH_BIAS[] = "noaux_tc";
 
 /* Writes the keys of experts. Every block has experts, so intermediate_size, the width in blocks without, is unused. */
 static void experts_text(ModelShape g, char *text, size_t room) {
-    snprintf(text, room,
-             ",\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"num_experts\": %" PRId64
-             ",\n  \"num_experts_per_tok\": %" PRId64 ",\n  \"moe_intermediate_size\": %" PRId64
-             ",\n  \"norm_topk_prob\": %s,\n  \"output_router_logits\": false,\n  \"router_aux_loss_coef\": %.15g%s%s%s",
-             g.n_experts, g.top_k, g.n_expert_inner, g.norm_top_k ? "true" : "false", g.balance == BALANCE_SWITCH ? g.balance_rate : 0.0,
-             g.balance == BALANCE_BIAS ? ",\n  \"topk_method\": \"" : "", g.balance == BALANCE_BIAS ? WITH_BIAS : "",
-             g.balance == BALANCE_BIAS ? "\"" : "");
+    snprintf(
+        text, room,
+        ",\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"num_experts\": %" PRId64
+        ",\n  \"num_experts_per_tok\": %" PRId64 ",\n  \"moe_intermediate_size\": %" PRId64
+        ",\n  \"norm_topk_prob\": %s,\n  \"output_router_logits\": false,\n  \"router_aux_loss_coef\": %.15g%s%s%s",
+        g.n_experts, g.top_k, g.n_expert_inner, g.norm_top_k ? "true" : "false",
+        g.balance == BALANCE_SWITCH ? g.balance_rate : 0.0, g.balance == BALANCE_BIAS ? ",\n  \"topk_method\": \"" : "",
+        g.balance == BALANCE_BIAS ? WITH_BIAS : "", g.balance == BALANCE_BIAS ? "\"" : "");
 }
 
 static int llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
@@ -218,7 +227,8 @@ static int llama_text(ModelShape g, const char *end, const char *dtype, char *te
 static double real_of(const cJSON *config, const char *key, double fallback, const char *path) {
     const cJSON *n = json_member(config, key);
     if (!n || cJSON_IsNull(n)) return fallback;
-    if (!cJSON_IsNumber(n) || !(n->valuedouble > 0.0) || !isfinite(n->valuedouble)) hf_refuse_key(path, n, "a number above 0 is expected");
+    if (!cJSON_IsNumber(n) || !(n->valuedouble > 0.0) || !isfinite(n->valuedouble))
+        hf_refuse_key(path, n, "a number above 0 is expected");
     return n->valuedouble;
 }
 
@@ -305,7 +315,7 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
 
 static ModelShape shape_of(const cJSON *config, const char *path, int arch, int warns) {
     const HfClass *class = &CLASSES[arch];
-    int64_t        heads = size_of(config, "num_attention_heads", path);
+    int64_t        heads = size_of(config, "num_attention_heads", path), shared = class->n_kv_head;
     ModelShape     shape = {.n_layer = size_of(config, "num_hidden_layers", path),
                         .n_head = heads,
                         .n_embd = size_of(config, "hidden_size", path),
@@ -313,7 +323,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, int arch, int 
                         .vocab_size = size_of(config, "vocab_size", path),
                         .arch = arch,
                         .tie_embeddings = flag_of(config, "tie_word_embeddings", 0, path),
-                        .n_kv_head = size_or(config, "num_key_value_heads", class->n_kv_head ? class->n_kv_head : heads, path),
+                        .n_kv_head = size_or(config, "num_key_value_heads", shared ? shared : heads, path),
                         .head_dim = size_or(config, "head_dim", class->head_dim, path),
                         .n_inner = size_of(config, "intermediate_size", path),
                         .norm_eps = real_of(config, "rms_norm_eps", 1e-6, path),
@@ -322,7 +332,8 @@ static ModelShape shape_of(const cJSON *config, const char *path, int arch, int 
     take_scaling(&shape, config, path, warns);
     if (arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
     refuse_window(config, path, shape);
-    if (shape.n_head % shape.n_kv_head != 0 || (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
+    if (shape.n_head % shape.n_kv_head != 0 ||
+        (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
         fail(EXIT_DATA,
              "%s: num_attention_heads %lld, hidden_size %lld, num_key_value_heads %lld: head_dim, or hidden_size / num_attention_heads, must "
              "be even, and num_attention_heads a multiple of num_key_value_heads",
@@ -346,8 +357,8 @@ static void value_as_given(const char *key, double value, char out[SHOWN_BYTES])
 static NORETURN void refuse_value(const char *path, const char *key, double theirs, double ours) {
     char has[SHOWN_BYTES], have[SHOWN_BYTES];
     value_as_given(key, theirs, has), value_as_given(key, ours, have);
-    fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key, has, have, key,
-         has);
+    fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key,
+         has, have, key, has);
 }
 
 static void llama_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
@@ -402,7 +413,8 @@ int hf_generation_text(int32_t end_of_text, char *text) {
     return snprintf(text, HF_CONFIG_BYTES, "{\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"pad_token_id\": %s\n}\n", end, end, end);
 }
 
-int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_begin, const char *end_of_text, char *text) {
+int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_begin, const char *end_of_text,
+                             char *text) {
     char end[200] = "null", bos[200] = "null";
     if (end_of_text) json_quote_short(end, sizeof end, end_of_text);
     if (begin || end_of_text) json_quote_short(bos, sizeof bos, begin ? begin : end_of_text);
@@ -417,7 +429,7 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_be
 /* Refuses `architectures` that name the language model of another kind, because programs that read it would compute
  * another model. Names of other classes are ignored. */
 static void expect_architecture(const cJSON *config, const char *path, int arch) {
-    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* of equal length */
+    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* both have 11 letters */
     const char  *ours = CLASSES[arch].name;
     const cJSON *all = json_member(config, "architectures"), *type = json_member(config, "model_type"), *one;
     cJSON_ArrayForEach(one, all) {
@@ -425,10 +437,15 @@ static void expect_architecture(const cJSON *config, const char *path, int arch)
             const char *name = one->valuestring;
             size_t      bytes = strlen(name), tail = strlen(ends[i]), stem = bytes > tail ? bytes - tail : 0;
             if (stem == 0 || strcmp(name + stem, ends[i]) != 0) continue;
-            if (stem == strlen(ours) - tail && strncasecmp(name, ours, stem) == 0) continue; /* early files have LLaMA */
-            if (!type) fail(EXIT_DATA, "%s: model_type is missing, and architectures names %.80s: add the model_type of this model", path, name);
-            fail(EXIT_DATA, "%s: architectures names %.80s, but model_type is %.80s: correct the one of them that is wrong", path, name,
-                 cJSON_IsString(type) ? type->valuestring : "no text");
+            /* early files have LLaMA */
+            if (stem == strlen(ours) - tail && strncasecmp(name, ours, stem) == 0) continue;
+            if (!type)
+                fail(EXIT_DATA,
+                     "%s: model_type is missing, and architectures names %.80s: add the model_type of this model", path,
+                     name);
+            fail(EXIT_DATA,
+                 "%s: architectures names %.80s, but model_type is %.80s: correct the one of them that is wrong", path,
+                 name, cJSON_IsString(type) ? type->valuestring : "no text");
         }
     }
 }

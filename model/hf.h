@@ -1,8 +1,8 @@
 /* hf.h - models in files of Hugging Face: config.json and its neighbours, and names of tensors. hf.c reads and writes
  * them for each kind of model. hf_members.c lists the known members of config.json.
  *
- * The rows of a kind have the names, shapes and orientation of parameters as in the files: a matrix of gpt2 is [in,out],
- * as Conv1D keeps it, one of llama [out,in]. Nothing is transposed.
+ * The rows of a kind have the names, shapes and orientation of parameters as in the files: a matrix of gpt2 is
+ * [in,out], as Conv1D keeps it, one of llama [out,in]. Nothing is transposed.
  */
 #ifndef TRAIN_GPT_MODEL_HF_H
 #define TRAIN_GPT_MODEL_HF_H
@@ -28,10 +28,11 @@ extern const HfFiles HF_GPT2, HF_LLAMA;
  * text, or -1. dtype is the type of the weights, such as "float32". */
 int hf_config_text(ModelShape shape, int32_t end_of_text, const char *dtype, char *text);
 /* Write generation_config.json, and tokenizer_config.json for a folder with a tokenizer.json, into text
- * [HF_CONFIG_BYTES]. Return the length. end_of_text is -1 or NULL if there is none. begin is the bos_token, NULL for the
- * end of text. adds_begin is add_bos_token, -1 to leave it out. */
+ * [HF_CONFIG_BYTES]. Return the length. end_of_text is -1 or NULL if there is none. begin is the bos_token, NULL for
+ * the end of text. adds_begin is add_bos_token, -1 to leave it out. */
 int hf_generation_text(int32_t end_of_text, char *text);
-int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_begin, const char *end_of_text, char *text);
+int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_begin, const char *end_of_text,
+                             char *text);
 
 /* Returns the sizes in a config.json that was parsed from `path`. Exits with 65, naming a key without a valid size. */
 ModelShape hf_config_shape(const cJSON *config, const char *path);
@@ -72,8 +73,8 @@ void hf_members_translate(int arch, const char *text, char *out, size_t capacity
 /* --- for hf.c ----------------------------------------------------------------------------------------------------- */
 
 /* Checks a config.json by the list of known members: those that the program reads, those that change nothing, and those
- * that are refused unless they have the one value that the program computes. Exits with 65, naming a member with a value
- * that this kind of model (Arch) does not support. Warns, in one line, of members that are not on the list. */
+ * that are refused unless they have the one value that the program computes. Exits with 65, naming a member with a
+ * value that this kind of model (Arch) does not support. Warns, in one line, of members that are not on the list. */
 void hf_members_check(const cJSON *config, const char *path, int arch);
 /* Checks the object rope_scaling or rope_parameters in the same way. */
 void hf_members_check_rope(const cJSON *rope, const char *path);

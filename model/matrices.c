@@ -48,11 +48,12 @@ static int     parts_are_whole(const Matrices *m, const Param *p) {
 
 /* Returns Matrices with the ranks that compute the matrices, and this rank's place. */
 static Matrices matrices_among(const Shards *z, MatricesOf of) {
-    int      replicas = z->spec.replicas > 1 ? z->spec.replicas : 1, ranks = z->layout.ranks, experts = z->layout.expert_ranks;
+    int      replicas = z->spec.replicas > 1 ? z->spec.replicas : 1, ranks = z->layout.ranks;
+    int      experts = z->layout.expert_ranks;
     Matrices m = {.shards = z, .comm = z->spec.matrices, .tensor = z->layout.tensor_ranks};
     if (of == MATRICES_OF_EXPERTS)
-        return (Matrices){.shards = z, .comm = z->spec.expert_state, .copies = 1, .pieces = ranks / experts, .tensor = 1,
-                          .rank = z->spec.rank / experts};
+        return (Matrices){.shards = z, .comm = z->spec.expert_state, .copies = 1, .pieces = ranks / experts,
+                          .tensor = 1, .rank = z->spec.rank / experts};
     m.pieces = z->stage ? ranks : 1;
     m.copies = z->stage ? replicas : replicas * ranks;
     m.rank = (z->spec.replica * ranks + z->spec.rank) * m.tensor + z->layout.tensor_rank;
@@ -63,8 +64,8 @@ Matrices matrices_create(const Shards *z, MatricesOf of) {
     Matrices m = matrices_among(z, of);
     Priced  *priced = xmalloc(sizeof *priced * (size_t)z->layout.params, "a table of matrices");
     int      ranks = m.copies * m.pieces * m.tensor;
-    CHECK(!m.comm || (ranks == comm_size(m.comm) && m.rank == comm_rank(m.comm)), "rank %d of %d shares matrices among %d", m.rank,
-          ranks, m.comm ? comm_size(m.comm) : 1);
+    CHECK(!m.comm || (ranks == comm_size(m.comm) && m.rank == comm_rank(m.comm)),
+          "rank %d of %d shares matrices among %d", m.rank, ranks, m.comm ? comm_size(m.comm) : 1);
     for (int i = 0; i < z->layout.params; i++) {
         const Param *p = &z->layout.param[i];
         if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN || p->local_elems == 0) continue;
@@ -107,8 +108,8 @@ typedef struct { Tensor parts[MATRIX_FIELDS], whole[MATRIX_FIELDS]; } Desk;
 typedef enum { TO_OWNER, FROM_OWNER } Way;
 
 /* Adds the messages for one matrix between its owner and one holder of a piece of a slice. */
-static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x, int holder, int part,
-                        Span span) {
+static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x, int holder,
+                        int part, Span span) {
     int     is_mine = x->owner == m->rank;
     int64_t at = part * room_of(m->shards->layout.param[span.param].local_elems) + span.first;
     if (!is_mine && holder != m->rank) return;
@@ -209,7 +210,8 @@ void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
     for (int k = 0; k < 2; k++)
         for (int f = 0; f < w.fields; f++) {
             desk[k].parts[f] = arena_tensor(&s->scratch, F32, 1, m->part_elems * m->tensor, 1, 1);
-            desk[k].whole[f] = m->whole_elems ? arena_tensor(&s->scratch, F32, 1, m->whole_elems, 1, 1) : desk[k].parts[f];
+            desk[k].whole[f] =
+                m->whole_elems ? arena_tensor(&s->scratch, F32, 1, m->whole_elems, 1, 1) : desk[k].parts[f];
         }
     for (int turn = -1; turn < m->turns; turn++) {
         int now = turn & 1, next = !now;

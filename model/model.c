@@ -19,11 +19,12 @@ Layout model_spec_layout(const ModelSpec *spec) {
     int         experts = at_least_1(s.expert_ranks), blocks = (int)s.shape.n_layer;
     BucketHold *hold = pipeline_holds(s.shape, pipeline_of(spec));
     if (experts > 1) { /* the buckets of experts, which are on the stage of their block */
-        hold = xrealloc(hold, sizeof *hold * (size_t)(model_expert_bucket(s.shape, blocks) + 1), "the tables of the blocks");
+        hold = xrealloc(hold, sizeof *hold * (size_t)(model_expert_bucket(s.shape, blocks) + 1),
+                        "the tables of the blocks");
         for (int b = 1; b <= blocks; b++) hold[model_expert_bucket(s.shape, b)] = hold[b];
     }
-    Layout layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold, experts,
-                                                        s.rank % experts});
+    Layout layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold,
+                                                        experts, s.rank % experts});
     free(hold);
     return layout;
 }
@@ -32,7 +33,8 @@ Layout model_spec_layout(const ModelSpec *spec) {
  * ranks that share a state. */
 static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     ShardsSpec s = spec->shards;
-    int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks), replicas = at_least_1(s.replicas);
+    int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks);
+    int        replicas = at_least_1(s.replicas);
     int        stages = at_least_1(spec->pipeline.stages), ranks = tensor * s.ranks * replicas * stages;
     Mesh       mesh = mesh_of(ranks, (MeshSizes){tensor, context, stages, replicas});
     MeshPlace  place = {{[AXIS_TENSOR] = s.tensor_rank,
@@ -76,7 +78,8 @@ static void carve(Model *m) {
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards,
                         (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part,
-                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity, spec->fp8, spec->sizes},
+                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity,
+                                  spec->fp8, spec->sizes},
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);
@@ -225,7 +228,8 @@ Model *model_create(ModelSpec spec) {
     m->bytes = model_dry(spec, 1, NULL);
     m->params_arena = arena_create("parameters", m->bytes.params);
     m->grads_arena = arena_create("gradients", m->bytes.grads);
-    m->optimizer_arena = (spec.offload == MEMORY_HOST ? arena_create_host : arena_create)("optimizer", m->bytes.optimizer);
+    m->optimizer_arena =
+        (spec.offload == MEMORY_HOST ? arena_create_host : arena_create)("optimizer", m->bytes.optimizer);
     m->activations_arena = arena_create("activations", m->bytes.activations);
     m->stream = stream_create(m->bytes.scratch);
     m->stream.math = spec.math;

@@ -34,12 +34,18 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     Optimizer o = {.kind = kind, .settings = kind->settings, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
     leave_out_matrices(&o);
-    if (kind->has_matrices) o.matrices = matrices_create(z, MATRICES_OF_ALL), o.expert_matrices = matrices_create(z, MATRICES_OF_EXPERTS);
-    for (int k = 0; k < kind->states; k++)
-        o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0)
-                                   : arena_tensor(arena, F32, 1, elems - (kind->state[k].no_matrices ? shards_matrix_elems(z) : 0), 1, 1);
-    o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
-    int64_t page = (elems / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN; /* a small model has several pages, too */
+    if (kind->has_matrices) {
+        o.matrices = matrices_create(z, MATRICES_OF_ALL);
+        o.expert_matrices = matrices_create(z, MATRICES_OF_EXPERTS);
+    }
+    for (int k = 0; k < kind->states; k++) {
+        int64_t without = kind->state[k].no_matrices ? shards_matrix_elems(z) : 0;
+        o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0) : arena_tensor(arena, F32, 1, elems - without, 1, 1);
+    }
+    if (z->params.type == F32 && !o.on_host) o.master = tensor_1d(NULL, F32, elems);
+    else o.master = arena_tensor(arena, F32, 1, elems, 1, 1);
+    /* a small model has several pages, too */
+    int64_t page = (elems / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
     if (page > PAGE_MOST) page = PAGE_MOST;
     for (int k = 0; k < 2 && o.on_host; k++) {
         o.grad_page[k] = arena_tensor(arena, F32, 1, page, 1, 1);
@@ -101,7 +107,8 @@ static Tensor part_of(Tensor span, Part p) { return tensor_slice(span, p.at, p.e
 static void send_weights(Optimizer *o, Stream *s, Part p, int turn) {
     Span   span = o->shards->span[p.span];
     Tensor weights = part_of(shards_weight(o->shards, span), p);
-    device_from_host_queued(s, weights, weights.type == F32 ? part_of(optimizer_master(o, span), p).data : o->page[turn].data);
+    device_from_host_queued(s, weights,
+                            weights.type == F32 ? part_of(optimizer_master(o, span), p).data : o->page[turn].data);
 }
 
 static void publish_from_host(Optimizer *o, Stream *s) {
@@ -120,7 +127,8 @@ void optimizer_publish(Optimizer *o, Stream *s) {
     const Shards *z = o->shards;
     if (o->on_host) publish_from_host(o, s);
     else if (z->params.type != F32)
-        for (int i = 0; i < z->spans; i++) cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
+        for (int i = 0; i < z->spans; i++)
+            cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
 }
 
 void optimizer_zero_states(const Optimizer *o, Stream *s) {
@@ -149,7 +157,8 @@ void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash) {
 
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     const Shards *z = o->shards;
-    for (int k = 0; k < o->kind->states && !o->on_host && !o->kind->is_idle; k++) inject_flip(s, o->kind->state[k].flip, o->state[k]);
+    for (int k = 0; k < o->kind->states && !o->on_host && !o->kind->is_idle; k++)
+        inject_flip(s, o->kind->state[k].flip, o->state[k]);
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
     int own = 0;
@@ -185,9 +194,13 @@ static void adamw_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_s
         Span span = o->shards->span[p.span];
         event_wait(o->grads_in[turn]);
         Part      page = {.elems = p.elems};
-        AdamWSpan part = {part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p),
-                          part_of(optimizer_state(o, 1, span), p),
-                          part_of(o->page[turn], page), part_of(o->grad_page[turn], page), span.group != GROUP_VECTOR, rate_of(o, span)};
+        AdamWSpan part = {.master = part_of(optimizer_master(o, span), p),
+                          .m = part_of(optimizer_state(o, 0, span), p),
+                          .v = part_of(optimizer_state(o, 1, span), p),
+                          .working = part_of(o->page[turn], page),
+                          .grad = part_of(o->grad_page[turn], page),
+                          .decays = span.group != GROUP_VECTOR,
+                          .rate = rate_of(o, span)};
         adamw_update_host(part, h, grad_scale);
         send_weights(o, s, p, turn);
     }
@@ -200,8 +213,13 @@ static void adamw_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
         if (span.group == GROUP_MATRIX && of == ADAMW_BUT_MATRICES) continue;
-        o->spans[count++] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
-                                        shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR, rate_of(o, span)};
+        o->spans[count++] = (AdamWSpan){.master = optimizer_master(o, span),
+                                        .m = optimizer_state(o, 0, span),
+                                        .v = optimizer_state(o, 1, span),
+                                        .working = shards_weight(z, span),
+                                        .grad = shards_grad(z, span),
+                                        .decays = span.group != GROUP_VECTOR,
+                                        .rate = rate_of(o, span)};
     }
     adamw_update(s, o->spans, count, h, grad_scale);
 }
@@ -242,7 +260,8 @@ static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     CHECK(!o->on_host, "muon updates where the products run");
     for (int i = 0; i < z->spans; i++)
         if (z->span[i].group == GROUP_MATRIX)
-            muon_momentum(s, shards_grad(z, z->span[i]), optimizer_state(o, 0, z->span[i]), o->settings.momentum, grad_scale);
+            muon_momentum(s, shards_grad(z, z->span[i]), optimizer_state(o, 0, z->span[i]), o->settings.momentum,
+                          grad_scale);
     MatrixWork work = {o->kind->is_normuon ? 2 : 1, muon_field, muon_direction, &w};
     matrices_each(&o->matrices, s, work);
     if (o->expert_matrices.count) matrices_each(&o->expert_matrices, s, work);
@@ -262,15 +281,19 @@ static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
 
 #define ADAMW_STATE_ROWS {{.name = "m", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}}
-const OptimizerKind OPTIMIZER_ADAMW = {.name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .update = adamw};
-const OptimizerKind OPTIMIZER_IDLE = {.name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .is_idle = 1};
+const OptimizerKind OPTIMIZER_ADAMW = {
+    .name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .update = adamw};
+const OptimizerKind OPTIMIZER_IDLE = {
+    .name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .is_idle = 1};
 
 #define MUON_SETTINGS {.momentum = 0.95, .newton = NEWTON_QUINTIC}
 const OptimizerKind OPTIMIZER_MUON = {
-    .name = "muon", .states = 2, .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v", .no_matrices = 1}},
+    .name = "muon", .states = 2,
+    .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v", .no_matrices = 1}},
     .settings = MUON_SETTINGS, .has_matrices = 1, .update = muon};
 const OptimizerKind OPTIMIZER_NORMUON = {
-    .name = "muon", .states = 2, .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}},
+    .name = "muon", .states = 2,
+    .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}},
     .settings = MUON_SETTINGS, .has_matrices = 1, .is_normuon = 1, .update = muon};
 
 /* The kinds that optimizer.name and optimizer.normuon can name. */
@@ -278,7 +301,8 @@ static const OptimizerKind *const KINDS[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON, 
 
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon) {
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
-        if (strcmp(name, KINDS[i]->name) == 0 && (!KINDS[i]->has_matrices || KINDS[i]->is_normuon == (is_normuon != 0))) return KINDS[i];
+        if (strcmp(name, KINDS[i]->name) == 0 && (!KINDS[i]->has_matrices || KINDS[i]->is_normuon == (is_normuon != 0)))
+            return KINDS[i];
     return NULL;
 }
 
@@ -323,7 +347,8 @@ void experts_balance(Optimizer *o, Stream *s, const int64_t *counts) {
     for (int i = 0; i < z->spans; i++) {
         Span         span = z->span[i];
         const Param *p = &z->layout.param[span.param];
-        if (p->bucket < 1 || p->bucket > shape.n_layer || p->field != block_kind_at(shape, p->bucket - 1)->experts_bias) continue;
+        if (p->bucket < 1 || p->bucket > shape.n_layer || p->field != block_kind_at(shape, p->bucket - 1)->experts_bias)
+            continue;
         if (counts) steps_of(step, counts + (p->bucket - 1) * shape.n_experts, shape, span.first, span.elems);
         if (!o->on_host) add_on_device(o, s, span, step);
         else if (!s->ledger) add_on_host(o, s, span, step);

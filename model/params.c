@@ -86,7 +86,8 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     size_t before = strcspn(row->name, "*");
     int    length = snprintf(p.name, sizeof p.name, "%s%s", prefix, row->name);
     if (is_each(row))
-        length = snprintf(p.name, sizeof p.name, "%s%.*s%d%s", prefix, (int)before, row->name, expert, row->name + before + 1);
+        length = snprintf(p.name, sizeof p.name, "%s%.*s%d%s", prefix, (int)before, row->name, expert,
+                          row->name + before + 1);
     CHECK(length < (int)sizeof p.name, "%s%s", prefix, row->name);
     p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
     p.dim[0] = dim_size(row->dim[0], s);
@@ -108,7 +109,9 @@ static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t
 static int period_of(const BlockKind *kind) { return kind->period ? kind->period : 1; }
 
 /* Returns the number of blocks that have place k in the pattern of kinds. */
-static int64_t blocks_of(const BlockKind *kind, int k, ModelShape s) { return (s.n_layer - k + period_of(kind) - 1) / period_of(kind); }
+static int64_t blocks_of(const BlockKind *kind, int k, ModelShape s) {
+    return (s.n_layer - k + period_of(kind) - 1) / period_of(kind);
+}
 
 int64_t model_rows(ModelShape s) {
     const BlockKind *kind = block_kind(s);
@@ -163,7 +166,8 @@ Param *model_params(ModelShape s, int *count) {
 static __int128 count_rows(const ParamTable *t, int64_t experts, ModelShape s) {
     __int128 all = 0;
     for (int i = 0; i < t->rows; i++)
-        all += (__int128)(is_each(&t->row[i]) ? experts : 1) * dim_size(t->row[i].dim[0], s) * dim_size(t->row[i].dim[1], s);
+        all += (__int128)(is_each(&t->row[i]) ? experts : 1) * dim_size(t->row[i].dim[0], s) *
+               dim_size(t->row[i].dim[1], s);
     return all;
 }
 
@@ -171,7 +175,8 @@ static __int128 count_rows(const ParamTable *t, int64_t experts, ModelShape s) {
 static int count_parameters(ModelShape s, int64_t experts, int64_t *parameters) {
     const BlockKind *kind = block_kind(s);
     __int128         all = count_rows(&kind->embedding, 1, s) + count_rows(&kind->final, 1, s);
-    for (int k = 0; k < period_of(kind); k++) all += blocks_of(kind, k, s) * count_rows(&block_kind_at(s, k)->block, experts, s);
+    for (int k = 0; k < period_of(kind); k++)
+        all += blocks_of(kind, k, s) * count_rows(&block_kind_at(s, k)->block, experts, s);
     *parameters = (int64_t)all;
     return all <= INT64_MAX;
 }
@@ -181,7 +186,8 @@ int model_parameters(ModelShape s, int64_t *parameters) { return count_parameter
 Layout model_layout(ModelShape s, LayoutPlace place) {
     int    count;
     Param *rows = model_params(s, &count);
-    int    ranks = place.expert_ranks > 1 ? place.expert_ranks : 1, first = 1 + (int)s.n_experts / ranks * place.expert_rank;
+    int    ranks = place.expert_ranks > 1 ? place.expert_ranks : 1;
+    int    first = 1 + (int)s.n_experts / ranks * place.expert_rank;
     for (int i = 0; i < count; i++) {
         if (!rows[i].expert) continue;
         if (rows[i].expert != first) rows[i].field = NO_FIELD;
@@ -205,11 +211,12 @@ ShapeText model_shape_text(ModelShape s) {
     const BlockKind *k = block_kind(s);
     if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
     if (k->has_experts)
-        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ",
-                 k->name, shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
+        snprintf(kind, sizeof kind,
+                 "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ", k->name,
+                 shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
     else if (k->keys & READS_N_INNER)
-        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", k->name, shape_kv_heads(s),
-                 dim_size(DIM_FC, s));
+        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", k->name,
+                 shape_kv_heads(s), dim_size(DIM_FC, s));
     snprintf(t.text, sizeof t.text,
              "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
              kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);

@@ -42,7 +42,8 @@ static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
         }
         one->tape = *tape;
         if (begun - ended > w->micros) w->micros = begun - ended;
-        if (i + 1 < w->count && begun + 1 - ended > w->micros && w->work[i + 1].kind == WORK_FORWARD && w->work[i + 1].part == 0)
+        if (i + 1 < w->count && begun + 1 - ended > w->micros && w->work[i + 1].kind == WORK_FORWARD &&
+            w->work[i + 1].part == 0)
             w->micros = begun + 1 - ended;
     }
     free(tape_of);
@@ -53,7 +54,8 @@ WorkList work_list(int stages, int parts, int64_t micro_batches, int stage) {
     CHECK(stages > 0 && parts > 0 && stage >= 0 && stage < stages && (parts == 1 || micro_batches % stages == 0),
           "stage %d of %d with %d parts, %lld micro-batches",
           stage, stages, parts, (long long)micro_batches);
-    int64_t  all = micro_batches * parts, ahead = warmup(stages, parts, micro_batches, stage), forwards = 0, backwards = 0;
+    int64_t  all = micro_batches * parts, ahead = warmup(stages, parts, micro_batches, stage);
+    int64_t  forwards = 0, backwards = 0;
     WorkList w = {.count = 2 * all};
     w.work = xmalloc(sizeof *w.work * (size_t)(2 * all + 1), "a list of works");
     w.tapes = xcalloc((size_t)parts, sizeof *w.tapes, "a list of works");
@@ -148,7 +150,8 @@ int64_t pipeline_batches(PipelineSpec s) {
 }
 
 Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt) {
-    return (Pipeline){.spec = spec, .gpt = gpt, .list = work_list(spec.stages, spec.parts, spec.micro_batches, spec.stage)};
+    WorkList list = work_list(spec.stages, spec.parts, spec.micro_batches, spec.stage);
+    return (Pipeline){.spec = spec, .gpt = gpt, .list = list};
 }
 
 /* Waits for sends of a forward without backward. */

@@ -8,17 +8,13 @@
 #include "core/xalloc.h"
 
 Numerics precision_resolve(Precision asked, int native_bf16) {
-    static const Numerics fp32 = {F32, MATH_STRICT, "fp32"}, tf32 = {F32, MATH_TF32, "tf32"}, bf16 = {BF16, MATH_STRICT, "bf16"},
-                          fp16 = {F16, MATH_STRICT, "fp16"}, fp8 = {BF16, MATH_STRICT, "fp8"};
-    switch (asked) {
-        case PRECISION_FP32: return fp32;
-        case PRECISION_TF32: return tf32;
-        case PRECISION_BF16: return bf16;
-        case PRECISION_FP16: return fp16;
-        case PRECISION_FP8: return fp8;
-        case PRECISION_AUTO: break;
-    }
-    return native_bf16 ? bf16 : fp32;
+    static const Numerics all[] = {[PRECISION_FP32] = {F32, MATH_STRICT, "fp32"},
+                                   [PRECISION_TF32] = {F32, MATH_TF32, "tf32"},
+                                   [PRECISION_BF16] = {BF16, MATH_STRICT, "bf16"},
+                                   [PRECISION_FP16] = {F16, MATH_STRICT, "fp16"},
+                                   [PRECISION_FP8] = {BF16, MATH_STRICT, "fp8"}};
+    if (asked == PRECISION_AUTO) asked = native_bf16 ? PRECISION_BF16 : PRECISION_FP32;
+    return all[asked];
 }
 
 /* 2^16 leaves a loss gradient of one in the upper half of fp16's range; 2^24 is past any use, and keeps scaled norms
@@ -56,8 +52,9 @@ void fp8_history_destroy(Fp8History *h) {
 void fp8_history_add(Fp8History *h, const int64_t *amax) {
     memmove(h->exponent + h->cells, h->exponent, (size_t)((FP8_STEPS - 1) * h->cells));
     for (int64_t c = 0; c < h->cells; c++) {
-        int says_nothing = amax[c] <= 0 || amax[c] >= 0x7f800000;
-        h->exponent[c] = (int8_t)(says_nothing ? FP8_SILENT : fp8_exponent((uint32_t)amax[c], c % FP8_TENSORS == FP8_DY ? E5M2 : E4M3));
+        int   says_nothing = amax[c] <= 0 || amax[c] >= 0x7f800000;
+        DType type = c % FP8_TENSORS == FP8_DY ? E5M2 : E4M3;
+        h->exponent[c] = (int8_t)(says_nothing ? FP8_SILENT : fp8_exponent((uint32_t)amax[c], type));
     }
     if (h->steps < FP8_STEPS) h->steps++;
 }
@@ -90,7 +87,8 @@ static int digit_of(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' &
 static int read_step(int8_t *exponent, int64_t cells, const cJSON *step) {
     if (!cJSON_IsString(step) || (int64_t)strlen(step->valuestring) != 2 * cells) return 0;
     for (int64_t c = 0; c < cells; c++) {
-        int high = digit_of(step->valuestring[2 * c]), low = digit_of(step->valuestring[2 * c + 1]), value = 16 * high + low - 128;
+        int high = digit_of(step->valuestring[2 * c]), low = digit_of(step->valuestring[2 * c + 1]);
+        int value = 16 * high + low - 128;
         if (high < 0 || low < 0 || ((value < FP8_LEAST || value > FP8_MOST) && value != FP8_SILENT)) return 0;
         exponent[c] = (int8_t)value;
     }
@@ -124,7 +122,8 @@ void fp8_scales_set(Fp8Scales *f, Stream *s, const Fp8History *h) {
     float *values = xcalloc(1, tensor_bytes(f->scale), "the scales of tensors");
     for (int64_t c = 0; c < h->cells; c++) {
         int exponent = fp8_history_exponent(h, c);
-        values[FP8_SCALES * c + FP8_SCALE] = fp8_power(exponent), values[FP8_SCALES * c + FP8_INVERSE] = fp8_power(-exponent);
+        values[FP8_SCALES * c + FP8_SCALE] = fp8_power(exponent);
+        values[FP8_SCALES * c + FP8_INVERSE] = fp8_power(-exponent);
     }
     device_from_host(s, f->scale, values);
     free(values);

@@ -13,7 +13,9 @@
 /* --- types -------------------------------------------------------------------------------------------------------- */
 
 /* The values of the option `precision`. */
-typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16, PRECISION_FP8 } Precision;
+typedef enum {
+    PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16, PRECISION_FP8
+} Precision;
 
 typedef struct {
     DType       act;    /* type of activations and working weights                 */

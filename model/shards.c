@@ -106,8 +106,12 @@ static Tensor grads_of(const Shards *z, int b) {
 }
 
 /* comm_of returns the ranks that share a bucket. piece_number returns the number of a rank's piece of it. */
-static Comm *comm_of(const Shards *z, int b) { return layout_is_of_experts(&z->layout, b) ? z->spec.expert_state : z->spec.comm; }
-static int   piece_number(const Shards *z, int b, int rank) { return rank / (z->layout.ranks / z->layout.bucket[b].ranks); }
+static Comm *comm_of(const Shards *z, int b) {
+    return layout_is_of_experts(&z->layout, b) ? z->spec.expert_state : z->spec.comm;
+}
+static int piece_number(const Shards *z, int b, int rank) {
+    return rank / (z->layout.ranks / z->layout.bucket[b].ranks);
+}
 
 /* Return this rank's piece. piece_of: inside a bucket. piece_among: of block b in `pieces`, the pieces of all
  * blocks. */
@@ -171,7 +175,8 @@ static void set_adds(Shards *z, int b, int adds) {
     z->adds[b] = adds;
     for (int i = 0; is_here(z, b) && i < z->layout.bucket[b].params; i++) {
         const Param *p = &z->layout.param[z->layout.bucket[b].first_param + i];
-        if (p->bucket == b && p->field != NO_FIELD && is_of_products(z, p)) ((Tensor *)(void *)(view + p->field))->is_fresh = !adds;
+        if (p->bucket == b && p->field != NO_FIELD && is_of_products(z, p))
+            ((Tensor *)(void *)(view + p->field))->is_fresh = !adds;
     }
 }
 
@@ -221,13 +226,16 @@ void shards_empty(Shards *z, Stream *s) {
 static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, int b)) {
     const Layout *l = &z->layout;
     void        **view = xcalloc((size_t)l->buckets, sizeof *view, "the tables of buckets");
-    for (int b = 0; b <= last_bucket(z); b++) view[b] = xcalloc(1, model_view_bytes(z->spec.shape, b), "the tables of buckets");
+    for (int b = 0; b <= last_bucket(z); b++)
+        view[b] = xcalloc(1, model_view_bytes(z->spec.shape, b), "the tables of buckets");
     for (int i = 0; i < l->params; i++) {
         const Param *p = &l->param[i];
         void        *in = view[model_view_bucket(z->spec.shape, p->bucket)];
         if (!in || !is_here(z, p->bucket) || p->field == NO_FIELD) continue;
-        Tensor bucket = bucket_of(z, p->bucket), t = tensor_of(NULL, bucket.type, p->dims, p->local[0], p->local[1], 1, 1);
-        if (bucket.data) t.data = (char *)bucket.data + (size_t)(p->memory - l->bucket[p->bucket].memory) * dtype_bytes(bucket.type);
+        Tensor  bucket = bucket_of(z, p->bucket);
+        Tensor  t = tensor_of(NULL, bucket.type, p->dims, p->local[0], p->local[1], 1, 1);
+        int64_t at = p->memory - l->bucket[p->bucket].memory;
+        if (bucket.data) t.data = (char *)bucket.data + (size_t)at * dtype_bytes(bucket.type);
         memcpy((char *)in + p->field, &t, sizeof t);
     }
     return view;
@@ -265,12 +273,14 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->spec = spec, z->layout = layout, z->sums = sums;
     CHECK(layout.buckets > 2, "%d buckets", layout.buckets);
     for (int64_t l = 1; spec.zero_stage > 1 && l < spec.shape.n_layer; l++)
-        CHECK(block_kind_at(spec.shape, l)->block.row == block_kind_at(spec.shape, 0)->block.row, "block %lld has other rows", (long long)l);
+        CHECK(block_kind_at(spec.shape, l)->block.row == block_kind_at(spec.shape, 0)->block.row,
+              "block %lld has other rows", (long long)l);
     z->stage = spec.zero_stage > 1 && is_alone(z) ? 1 : spec.zero_stage;
     z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);
     z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1)
                                          : tensor_1d(NULL, F32, z->layout.memory_elems);
-    int64_t pieces = layout.bucket[last_bucket(z)].shard - layout.bucket[1].shard; /* those of all blocks are adjacent */
+    /* this rank's pieces of all blocks are adjacent */
+    int64_t pieces = layout.bucket[last_bucket(z)].shard - layout.bucket[1].shard;
     if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces, 1, 1);
     if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces, 1, 1);
     z->weight_view = make_views(z, weights_of);
@@ -286,7 +296,8 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
-    if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING) z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
+    if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING)
+        z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
     if (spec.micro_batches) {
         GradOrder *t = &z->order; /* with as many buffers as the rank that needs most */
         t->leaves = spec.micro_batches * spec.ranks, t->grads = z->grads;
@@ -440,7 +451,8 @@ static void take_sum(Shards *z, Stream *s, int slot) {
     if (z->sums_of[b]++) add_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
     else cast_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
     zero_tensors(s, z->rest, list_rest(z, b, 0));
-    if (z->sum_is_last[slot] && z->spec.across) comm_all_reduce_start(z->spec.across, piece_among(z, z->grad_pieces, b));
+    if (z->sum_is_last[slot] && z->spec.across)
+        comm_all_reduce_start(z->spec.across, piece_among(z, z->grad_pieces, b));
 }
 
 const void *shards_grads(Shards *z, Stream *s, int bucket) {
@@ -581,7 +593,8 @@ int shards_is_own(const Shards *z, Span span) {
     const Param  *p = &z->layout.param[span.param];
     const Bucket *b = &z->layout.bucket[p->bucket];
     if (p->cut == CUT_NONE && z->layout.tensor_rank > 0) return 0;
-    return z->spec.replica == 0 && (span.memory - b->memory) / b->piece_elems == piece_number(z, p->bucket, z->spec.rank);
+    int is_own_piece = (span.memory - b->memory) / b->piece_elems == piece_number(z, p->bucket, z->spec.rank);
+    return z->spec.replica == 0 && is_own_piece;
 }
 
 int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
@@ -618,7 +631,9 @@ void shards_hash_whole(const Shards *z, Stream *s, Tensor hash) {
         const Param *p = &z->layout.param[i];
         if (p->cut != CUT_NONE || !is_here(z, p->bucket) || layout_is_of_experts(&z->layout, p->bucket)) continue;
         if (has_param_slots(z) && is_block(z, p->bucket)) continue;
-        hash_words(s, hash, tensor_slice(weights_of(z, p->bucket), p->memory - z->layout.bucket[p->bucket].memory, p->local_elems));
+        hash_words(s, hash,
+                   tensor_slice(weights_of(z, p->bucket), p->memory - z->layout.bucket[p->bucket].memory,
+                                p->local_elems));
     }
 }
 

@@ -74,8 +74,8 @@ StepValues step_sums_fetch(const StepSums *n, Stream *s);
 
 /* --- shards ------------------------------------------------------------------------------------------------------- */
 
-/* parallel.deterministic: adds a step's gradients in the order of comm/tree.h, for any number of ranks. The gradients of
- * each micro-batch are complete before they are added to anything. Sums that wait for their other half are kept in
+/* parallel.deterministic: adds a step's gradients in the order of comm/tree.h, for any number of ranks. The gradients
+ * of each micro-batch are complete before they are added to anything. Sums that wait for their other half are kept in
  * buffers apart from the model's gradients. The last micro-batch's gradients stay in the model's gradients, and its
  * buckets are exchanged between the ranks as backward completes them. */
 typedef struct {

@@ -1,6 +1,6 @@
-/* test_layer_kinds.c - a model whose blocks are of several kinds (BlockKind.pattern). Kinds that compute the same give the
- * bits of a model with one kind, in every mode of recompute. Attention in a window in some blocks only is such a pattern,
- * too: what a token depends on shows which blocks have the window. */
+/* test_layer_kinds.c - a model whose blocks are of several kinds (BlockKind.pattern). Kinds that compute the same give
+ * the bits of a model with one kind, in every mode of recompute. Attention in a window in some blocks only is such a
+ * pattern, too: what a token depends on shows which blocks have the window. */
 #include "test/ref/test.h"
 
 #include "model/model.h"
@@ -44,8 +44,13 @@ static BlockKind mixed(int period) {
 }
 
 static Model *model_with(GptUse use, Recompute recompute) {
-    return model_create((ModelSpec){.shards = {.shape = GPT2_SHAPE(LAYERS, 2, 32, T, V), .ranks = 1, .zero_stage = 1, .act = F32, .use = use},
-                                    .optimizer = use == GPT_TRAINING ? &OPTIMIZER_ADAMW : NULL, .B = B, .T = T, .recompute = recompute});
+    return model_create(
+        (ModelSpec){.shards =
+                        {.shape = GPT2_SHAPE(LAYERS, 2, 32, T, V), .ranks = 1, .zero_stage = 1, .act = F32, .use = use},
+                    .optimizer = use == GPT_TRAINING ? &OPTIMIZER_ADAMW : NULL,
+                    .B = B,
+                    .T = T,
+                    .recompute = recompute});
 }
 
 static void fill(Stream *s, Tensor tokens, int first) {
@@ -103,7 +108,13 @@ static void kinds_that_compute_the_same_have_the_same_bits(void **state) {
 static void a_pattern_has_the_rows_of_its_kinds(void **state) {
     (void)state;
     BlockKind  kind = mixed(3), longer = BLOCK_LLAMA;
-    ModelShape shape = {.n_layer = LAYERS, .n_head = 2, .n_embd = 32, .n_positions = T, .vocab_size = V, .n_inner = 48, .norm_eps = 1e-5};
+    ModelShape             shape = {.n_layer = LAYERS,
+                                    .n_head = 2,
+                                    .n_embd = 32,
+                                    .n_positions = T,
+                                    .vocab_size = V,
+                                    .n_inner = 48,
+                                    .norm_eps = 1e-5};
     const BlockKind *const turns[] = {&BLOCK_GPT2, &longer};
     int64_t    gpt2, llama, both;
     int        count;
@@ -117,7 +128,8 @@ static void a_pattern_has_the_rows_of_its_kinds(void **state) {
     free(model_params(shape, &count));
     assert_int_equal(count, model_rows(shape));
     /* blocks 0, 2 and 4 are gpt2's, blocks 1 and 3 llama's; the ends are gpt2's */
-    int64_t ends = V * 32 + T * 32 + 2 * 32, of_gpt2 = (gpt2 - ends) / LAYERS, of_llama = (llama - 2 * V * 32 - 32) / LAYERS;
+    int64_t ends = V * 32 + T * 32 + 2 * 32, of_gpt2 = (gpt2 - ends) / LAYERS,
+            of_llama = (llama - 2 * V * 32 - 32) / LAYERS;
     assert_int_equal(both, ends + 3 * of_gpt2 + 2 * of_llama);
     chosen = NULL;
 }
