@@ -2,7 +2,6 @@
  * configuration_llama.py, configuration_qwen3.py, configuration_qwen3_moe.py and configuration_utils.py. */
 #include "model/hf.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
