@@ -10,7 +10,7 @@
 
 #include "core/thread.h"
 #include "core/io.h"
-#include "model/balance.h"
+#include "model/optimizer.h"
 #include "run/banner.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/evaluate.h"
@@ -93,9 +93,9 @@ static int64_t roll_back(Run *r, int64_t step) {
     return to;
 }
 
-static AdamW adamw_at(const Run *r, int64_t step) {
+static OptimizerStep optimizer_step_at(const Run *r, int64_t step) {
     const Config *c = r->config;
-    return (AdamW){schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2,
+    return (OptimizerStep){schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2,
                    c->optimizer.eps, schedule_weight_decay(c, step), step + 1 - r->state.missed};
 }
 
@@ -155,7 +155,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
         case GUARD_UPDATE:
             fp8_steps_accept(&r->fp8, model);                        /* sets the scales of the next step */
             if (rounds_send_gradients(r)) break;                     /* the server updates the weights */
-            optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
+            optimizer_update(&model->optimizer, &model->stream, optimizer_step_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
             experts_balance(&model->optimizer, &model->stream, r->experts.counts);
             watchdog_tick(r->watchdog, "the exchange of the weights");

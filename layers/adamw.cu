@@ -62,7 +62,7 @@ static bool piece_fits(const AdamWSpan &p) {
     return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data});
 }
 
-template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, AdamW h) {
+template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, OptimizerStep h) {
     int64_t n = p.master.dim[0];
     if (n == 0) return;
     all->piece[all->count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working), ptr<float>(p.grad), n,
@@ -72,7 +72,7 @@ template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSp
 
 /* Updates as many pieces as fit into one launch: consecutive ones, all aligned to packs or all not. Returns their
  * number. */
-template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, AdamW h) {
+template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, OptimizerStep h) {
     Pieces<T> all = {};
     int       taken = 0;
     bool      fit = piece_fits(piece[0]);
@@ -82,7 +82,7 @@ template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *
     return taken;
 }
 
-void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale) {
+void adamw_update(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h, float grad_scale) {
     if (adamw_contract(s, span, spans, h)) return;
     Factors f = adamw_factors(h, grad_scale);
     for (int done = 0; done < spans;) {

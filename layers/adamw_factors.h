@@ -15,12 +15,12 @@ typedef struct { /* the formula's constants, rounded once from float64 */
 
 /* The learning rate and decay of one span. Their product is the same for every `rate`. */
 typedef struct { float learning_rate, decay; } SpanFactors;
-static inline SpanFactors adamw_span_factors(const AdamWSpan *span, AdamW h) {
+static inline SpanFactors adamw_span_factors(const AdamWSpan *span, OptimizerStep h) {
     double rate = span->rate > 0.0f ? (double)span->rate : 1.0;
     return (SpanFactors){(float)(h.learning_rate * rate), span->decays ? (float)(h.weight_decay / rate) : 0.0f};
 }
 
-static inline Factors adamw_factors(AdamW h, float grad_scale) {
+static inline Factors adamw_factors(OptimizerStep h, float grad_scale) {
     Factors f;
     f.beta1 = (float)h.beta1, f.one_minus_beta1 = (float)(1.0 - h.beta1);
     f.beta2 = (float)h.beta2, f.one_minus_beta2 = (float)(1.0 - h.beta2);

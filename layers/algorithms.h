@@ -2,7 +2,7 @@
  *
  * At the first product of a shape matmul.cu times cuBLASLt's candidates and its own kernel, and adds the fastest to
  * this table. Another choice sums in another order, so a run repeats its bits only with the table it had.
- * model/algorithms_file.c stores the records, sets them before the first step of the next process, and gives rank 0's
+ * run/checkpoint/algorithms_file.c stores the records, sets them before the first step of the next process, and gives rank 0's
  * to every rank. On the CPU the table stays empty.
  */
 #ifndef TRAIN_GPT_LAYERS_ALGORITHMS_H

@@ -357,7 +357,7 @@ static inline void adamw_expect(const AdamWSpan *span) {
     EXPECT1(working, working.type, n);
     CHECK(working.type != F32 || working.data == master.data, "an fp32 working copy is its own master");
 }
-static inline int adamw_contract(Stream *s, const AdamWSpan *span, int spans, AdamW h) {
+static inline int adamw_contract(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h) {
     double elems = 0.0, bytes = 0.0;
     CHECK(h.step >= 1, "step %lld", (long long)h.step);
     for (int i = 0; i < spans; i++) {

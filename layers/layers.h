@@ -293,7 +293,7 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
 typedef struct {
     double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is computed before anything is rounded to f32 */
     int64_t step;                                           /* from 1; the bias corrections are 1 - beta^step */
-} AdamW;
+} OptimizerStep;
 
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
  *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
@@ -303,10 +303,10 @@ typedef struct {
  *   master, m, v [n] f32 in/out   grad [n] f32 in
  *   working [n] act out: p rounded; if it is F32 it is the master itself */
 typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } AdamWSpan;
-void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale);
+void adamw_update(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h, float grad_scale);
 /* Updates one span whose tensors are in host memory, on the cores of this process, before it returns. The bits are
  * those of the CPU build. working may be apart from an F32 master; it is then not written. */
-void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale);
+void adamw_update_host(AdamWSpan span, OptimizerStep h, float grad_scale);
 
 /* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Ops in this order.
  * 1. Nesterov's momentum: g = grad_scale * grad;   m = m + (1-beta) (g - m);   grad = g + beta (m - g)

@@ -1,5 +1,6 @@
 /* block.h - a kind of block: tables of its parameters and activations, and three plain functions that compose ops of
- * layers.h.
+ * layers.h. Some of these ops depend on the run: on the ranks that divide matrices or sequences, and on fp8. The blocks
+ * call them through the functions below, and need not know.
  *
  * model/gpt.c runs the blocks of any kind. A new kind of model is a file like gpt2.c.
  */
@@ -11,14 +12,22 @@
 #include "core/batch.h"
 #include "core/device.h"
 #include "layers/layers.h"
-#include "model/ends.h"
-#include "model/fp8.h"
-#include "model/hf_gpt2.h"
+#include "model/hf.h"
 #include "model/params.h"
+#include "model/precision.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_BLOCK } Recompute;
 /* GPT_SAMPLING is inference that keeps the keys and values of all blocks, from token to token. */
 typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
+
+/* --- the ends: parameters before and after the blocks, which the model reads by name ------------------------------ */
+
+/* Parameters that a kind of model lacks are tensor_none(). */
+typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* [V',C] [P,C]; wpe is none with rotary positions */
+typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* [C] [C] [V',C]; head is none if wte is the head */
+
+/* The final norm: the stream that it reads, its output and its statistics. Kinds with RMS norms do not set mean. */
+typedef struct { Tensor residual, y, mean, rstd; } FinalActs;   /* [n,C] [n,C] act; [n] [n] f32 */
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
@@ -90,17 +99,24 @@ typedef struct {
     Tensor delta;
     Tensor keys, dkeys;        /* [ranks*N,2KV/t] act: keys and values of all context ranks, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds that have_rope             */
-    /* borrowed: ranks that divide the experts (model/expert_ranks.h); NULL: each rank has all */
+    /* borrowed: ranks that divide the experts (model/experts.h); NULL: each rank has all */
     struct ExpertRanks *experts;
     /* borrowed [ranks][E]: rows that each expert rank has for each expert, counted by forward */
     int64_t *expert_rows;
     /* [E] i64: assignments of the block in this step, to which forward adds; none: not counted */
     Tensor expert_counts;
     Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
-    Tensor starts;             /* [B,T] i32: starts of documents (layers.h); none: each sequence is one document */
+    /* [B,T] i32: the first key that each query sees, the start of its document (layers.h). The last key is the query
+     * itself. none: each query sees the sequence from its begin */
+    Tensor starts;
     /* scales, maxima and counts of the block's FP8_BLOCK_CELLS tensors; scale none: products are of act */
     Fp8    fp8;
 } BlockRun;
+
+/* --- tensor and context ranks ------------------------------------------------------------------------------------- */
+
+/* Returns all elements as one row. */
+static inline Tensor tensor_flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
  * Products by columns read the rows of all tensor ranks. Products by rows leave a partial sum on each rank. With one
@@ -119,7 +135,8 @@ Tensor update_before(const BlockRun *r);
  *   dbias and the returned value: as in attention_backward */
 HeadShape heads_of(const BlockRun *r); /* returns the heads of this tensor rank */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
-int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv);
+int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                    Tensor qkv);
 ContextPart context_part(const Comm *context);
 /* Returns the rows of the batch's own tokens, which follow the rows of past tokens. */
 Tensor batch_rows(const BlockRun *r, Tensor qkv);
@@ -127,6 +144,56 @@ Tensor batch_rows(const BlockRun *r, Tensor qkv);
  * must be added once. */
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
+
+/* --- products in the run's type or in fp8 ------------------------------------------------------------------------- */
+
+/* The four products of a block and the ops before and after them, in the run's type or in fp8 with the block's scales.
+ * The ops themselves are in layers.h.
+ *
+ * In fp8 the op before a product writes the product's operand directly in fp8 (layers.h, "outputs in fp8") if nothing
+ * else reads it. These ops are the norms, except with tensor ranks, which gather rows; GELU and SwiGLU; and the
+ * gradients of GELU, SwiGLU and attention. A separate cast is needed in a run's first step, whose scales are not known,
+ * and in micro-batches whose number of rows is not a multiple of 16. Operands written directly lie in the first half of
+ * the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
+
+/* linear_forward, linear_gelu_forward, linear_backward, linear_delta_backward (delta may be none), head_forward and
+ * head_backward for product p. x was written by one of the ops below. */
+void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
+void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
+void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                      Tensor w);
+void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy,
+                            Tensor x, Tensor w);
+void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
+void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
+/* linear_gelu_backward for PRODUCT_DOWN. Returns the dy of PRODUCT_UP: dpre, or in fp8 its codes in the memory of x. */
+Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                             Tensor pre, Tensor w);
+
+/* attend_backward for the output of PRODUCT_QKV. Returns the dy of PRODUCT_QKV: dqkv, or in fp8 codes in the memory of
+ * dqkv. Sets *dbias to none if it has added the bias gradient. Otherwise the product has to add it. */
+Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
+                               Tensor delta, Tensor qkv);
+
+/* The last product of a branch: product_forward or product_head_forward into r->update, summed over tensor ranks.
+ * Returns the rows that must still be added to `before`. Returns none if the product has added them; then `after` holds
+ * the stream. */
+Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b);
+Tensor product_head_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w);
+/* The norm before product p. Sets stream = before + update and normalizes it. If update is none, stream is only
+ * read. */
+void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream,
+                       Tensor before, Tensor update, Tensor w, Tensor b, float eps);
+void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before,
+                     Tensor update, Tensor w, float eps);
+/* gelu_forward and swiglu_forward, the ops before PRODUCT_DOWN. */
+void product_gelu(const BlockRun *r, Tensor y, Tensor x);
+void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
+/* swiglu_backward, then head_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
+void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x,
+                             Tensor w);
+
+/* --- kinds -------------------------------------------------------------------------------------------------------- */
 
 /* Config keys that a kind reads, in addition to its five sizes. A key that a kind does not read is refused unless it
  * has its default value. */
@@ -138,7 +205,8 @@ typedef enum {
     READS_NORM_EPS  = 16 /* without it 1e-5                             */
 } KindKeys;
 
-typedef struct {
+typedef struct BlockKind BlockKind;
+struct BlockKind {
     const char *name;                      /* "gpt2" */
     /* parts of tensor names in files: "transformer.", and "h" for "transformer.h.3." */
     const char *prefix, *blocks;
@@ -158,7 +226,7 @@ typedef struct {
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
     int  has_own_head;                     /* the head is FinalParams.head; 0: the embedding is the head */
     int  has_experts;                      /* blocks have experts, and count assignments */
-    /* has_experts: offset in the weights' struct of the bias that moves the choice of experts (model/balance.h) */
+    /* has_experts: offset in the weights' struct of the bias that moves the choice of experts (model/optimizer.h) */
     size_t experts_bias;
     /* blocks read BlockRun.frequencies; the kind reads rope_theta and the keys of its scaling */
     int  has_rope;
@@ -170,23 +238,32 @@ typedef struct {
     int  has_biases;                       /* backward adds to entry_sums, and uses exit_sums if they are there */
     NeuronSide neurons;                    /* columns for matrices [in,out], rows for [out,in] */
     const HfFiles *files;                  /* functions that read and write config.json */
-} BlockKind;
+    /* Blocks that differ: block l of the model is of kind pattern[l % period]. The ends, the files and the config keys
+     * are those of this kind. period 0: all blocks are of this kind. Blocks may differ in all fields up to `backward`
+     * that concern a block, in experts_bias, has_delta, has_biases and neurons. In ZeRO stages 2 and 3 they must have
+     * the same rows of parameters, because blocks share slots. A pipeline takes all blocks for equally expensive. */
+    const BlockKind *const *pattern;       /* borrowed [period] */
+    int  period;
+};
 
 extern const BlockKind BLOCK_GPT2, BLOCK_GPT2_HEAD, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
 extern const BlockKind BLOCK_QWEN3_MOE[2][2]; /* [the choice of experts has a bias][the head is tied] */
 
 /* Returns the kind of a model of this shape. */
 const BlockKind *block_kind(ModelShape shape);
+/* Returns the kind of block l of such a model. */
+static inline const BlockKind *block_kind_at(ModelShape shape, int64_t l) {
+    const BlockKind *kind = block_kind(shape);
+    return kind->period ? kind->pattern[l % kind->period] : kind;
+}
 
-/* Returns the structs of `blocks` blocks, act_bytes each, with memory from the arena. The caller frees them with
- * free(). like: structs of other blocks whose memory for rows that are not kept is used here, too; NULL: the first
- * block here gets that memory. */
-void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e,
-                        Recompute recompute, GptUse use, void *like, Arena *arena);
+/* Returns the struct of a block, act_bytes, with memory from the arena. The caller frees it with free(). like: the
+ * struct of another block with the same rows, whose memory for rows that are not kept is used here, too; or NULL. */
+void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Extent e, Recompute recompute, GptUse use,
+                        const void *like, Arena *arena);
 /* Returns whether each block has its own memory for keys and values, so that they outlive a forward. */
 int block_keeps_past(GptUse use, Recompute recompute);
-/* Writes the struct of block l into out [act_bytes], with the shapes of a micro-batch, which may be smaller than the
- * memory. */
-void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out);
+/* Copies a struct into out [act_bytes], with the shapes of a micro-batch, which may be smaller than the memory. */
+void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, Extent e, void *out);
 
 #endif

@@ -3,8 +3,16 @@
  * arXiv:2505.09388). The blocks of llama.c use it.
  *
  * Every assignment is computed, none is dropped. The rows are sorted by expert, and one product runs over the rows of
- * all experts (layers.h). If ranks divide the experts, rows are sent to the expert's rank and back:
- * model/expert_ranks.h.
+ * all experts (layers.h).
+ *
+ * Ranks can divide the experts (parallel.expert): Lepikhin et al., "GShard", arXiv:2006.16668. `ranks` adjacent ranks
+ * hold E/ranks experts each. In forward a row is sent to the rank of its expert, and the output is sent back. In
+ * backward the row and the gradient of its output are sent there, and the gradient of the row is sent back. The ranks
+ * first exchange how many rows each has for each expert, so every rank knows all messages.
+ *
+ * A rank computes `room` rows at once; more rows take further rounds. The rows sent to a rank are sorted by expert, and
+ * for one expert by sending rank. Round k computes rows [k room, (k+1) room) of this order. Backward uses the
+ * activations of round 0 that forward has left, and computes the other rounds again.
  */
 #ifndef TRAIN_GPT_MODEL_EXPERTS_H
 #define TRAIN_GPT_MODEL_EXPERTS_H
@@ -46,11 +54,27 @@ void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const 
 /* Computes from swiglu to r->update. */
 void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w);
 /* Computes from r->dresidual to r->dbranch, the gradient of the norm's output. */
-void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, const ExpertParams *d);
+void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w,
+                      const ExpertParams *d);
 
-/* expert_stride returns the elements of memory from one expert's matrices to the next one's. expert_gate_up returns
- * gate and up of the rank's first expert, which are adjacent, as one matrix. */
-int64_t expert_stride(const BlockRun *r);
-Tensor  expert_gate_up(const ExpertParams *w);
+/* --- ranks that divide the experts -------------------------------------------------------------------------------- */
+
+typedef struct ExpertRanks {
+    Comm        *comm;              /* borrowed */
+    int64_t      experts, room;     /* E; rows that a rank computes in a round */
+    CommMessage *message;           /* owned: the messages of one exchange */
+    int          messages;
+    int32_t     *first;             /* owned [E+1]: the first row of each expert, in host memory */
+    int          is_offline;        /* no communication, see gpt_set_offline */
+    int          rounds;            /* largest number of rounds of a backward since the caller set it to 0 */
+} ExpertRanks;
+
+/* Returns the rows that a rank computes at once: `capacity` times the even share, but at most what all `ranks` can
+ * send. */
+int64_t      expert_room(int64_t even, double capacity, int64_t ranks);
+/* rows: the most rows that one rank has for all experts together. room becomes `capacity` times `rows`
+ * (expert_room). */
+ExpertRanks *expert_ranks_create(Comm *comm, int64_t experts, int64_t rows, double capacity);
+void         expert_ranks_destroy(ExpertRanks *p); /* does nothing if p is NULL */
 
 #endif

@@ -1,4 +1,4 @@
-/* gpt.c - see gpt.h. The model reads top to bottom: memory, forward, head, backward. */
+/* gpt.c - see gpt.h. The model reads top to bottom: sizes, memory, blocks, forward, head, backward. */
 #include "model/gpt.h"
 
 #include <math.h>
@@ -6,23 +6,57 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "model/ends.h"
-#include "model/gpt_numbers.h"
 
-/* --- views of the current micro-batch, which may be smaller than the memory --------------------------------------- */
+/* --- sizes from the shape and the ranks --------------------------------------------------------------------------- */
 
 static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) : 1; }
 
-static int64_t room_of(const Gpt *g) { return g->experts ? g->experts->room : 0; }
+/* the rows of a large chunk are a multiple, so that all tiles of the product are full */
+enum { HEAD_TILE = 128 };
+/* Bytes of logits in a classifier chunk. A chunk is so large that reading and writing dwte, fp32, costs little compared
+ * with the chunk's products. A GPU's products are faster relative to its memory: at 124M parameters, 128 MiB would read
+ * and write dwte 47 times in a micro-batch of 64. */
+static const int64_t LOGITS_BYTES_CPU = 128 << 20, LOGITS_BYTES_GPU = 1 << 30;
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu) {
+    int64_t bytes = N * padded_vocab * (int64_t)dtype_bytes(act);
+    int64_t chunks = ceil_div(bytes, on_gpu ? LOGITS_BYTES_GPU : LOGITS_BYTES_CPU);
+    if (chunks < 2 && N >= 64) chunks = 2;
+    int64_t rows = ceil_div(N, chunks < 1 ? 1 : chunks);
+    return rows > HEAD_TILE ? ceil_div(rows, HEAD_TILE) * HEAD_TILE : rows;
+}
+
+int64_t gpt_scored_length(const Gpt *g, int64_t tokens) {
+    int64_t most = context_part(g->context).ranks * g->T, length = gpt_sample_step(g);
+    while (length < tokens) length *= 2;
+    return length < most ? length : most;
+}
+
+int gpt_keeps_past(const Gpt *g) { return !g->context && block_keeps_past(g->use, g->recompute); }
+
+int64_t gpt_token_rows(const Gpt *g) { return tensor_ranks(g); }
+
+int64_t gpt_sample_step(const Gpt *g) {
+    int64_t step = SAMPLE_STEP;
+    /* a rank's share of a sequence is whole tiles of attention */
+    if (g->context) step = 4 * SAMPLE_STEP * comm_size(g->context);
+    for (int64_t least = step; step / context_part(g->context).ranks % tensor_ranks(g);) step += least;
+    return step;
+}
+
+/* --- views of the current micro-batch, which may be smaller than the memory --------------------------------------- */
 
 static Extent batch_extent(const Gpt *g, Batch batch) {
     Extent e = extent_of(batch.inputs.dim[0], batch.inputs.dim[1], tensor_ranks(g));
-    e.past = g->past, e.room = room_of(g);
+    e.past = g->past, e.room = g->experts ? g->experts->room : 0;
     CHECK(e.past == 0 || (e.B == 1 && gpt_keeps_past(g)), "%lld tokens before a batch of %lld sequences",
           (long long)e.past, (long long)e.B);
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
     CHECK(e.B <= g->B && e.past + e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
-          "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B, (long long)(e.past + e.T), (long long)g->B, (long long)g->T);
+          "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B, (long long)(e.past + e.T), (long long)g->B,
+          (long long)g->T);
     return e;
 }
 
@@ -33,10 +67,12 @@ static Tensor first_rows(Tensor t, int64_t rows) {
 
 /* A part, and the place where it keeps the activations of one micro-batch. */
 typedef struct { GptPart *part; int tape; } Tape;
-static Tape tape_of(const Gpt *g, int part, int tape) { return (Tape){&g->part[part], tape}; }
+
+/* Returns the place of a block and a tape in the tables of a part. */
+static int64_t number_of(Tape t, int64_t l) { return t.tape * (t.part->end - t.part->first) + l - t.part->first; }
 
 static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
-    block_acts_view(g->kind, g->shape, t.part->acts[t.tape], l - t.part->first, e, g->one_block);
+    block_acts_view(g->kinds[l], g->shape, t.part->acts[number_of(t, l)], e, g->one_block);
     return g->one_block;
 }
 
@@ -56,11 +92,9 @@ static void take_starts(Gpt *g, Stream *s, Extent e, Batch batch) {
     else device_zero(s, here);
 }
 
-static Tensor batch_delta(const Gpt *g, Extent e) {
-    return tensor_is_none(g->delta) ? g->delta : tensor_2d(g->delta.data, F32, g->delta.dim[0], e.N);
-}
-
 static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
+    Tensor delta = g->delta;
+    if (!tensor_is_none(delta)) delta.dim[1] = e.N;
     return (BlockRun){.s = s,
                       .shape = g->shape,
                       .recompute = g->recompute,
@@ -72,39 +106,48 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .starts = batch_starts(g, e),
                       .entry_sums = tensor_none(), .exit_sums = tensor_none(),
                       .update = first_rows(g->update, e.N),
-                      .delta = batch_delta(g, e),
+                      .delta = delta,
                       .dresidual = first_rows(g->dresidual, e.own),
                       .dbranch = first_rows(g->dbranch, e.N),
                       .keys = first_rows(g->keys, context_part(g->context).ranks * e.N),
                       .dkeys = first_rows(g->dkeys, context_part(g->context).ranks * e.N)};
 }
 
-/* entry_of returns the residual stream before block l. mid_of returns the stream after it without its last branch. */
-static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) {
-    return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->entry);
+/* Returns the tensor of block l at an offset in the kind's struct (BlockKind.entry, BlockKind.mid). */
+static Tensor act_of(Gpt *g, Tape t, int64_t l, Extent e, size_t offset) {
+    return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + offset);
 }
-static Tensor mid_of(Gpt *g, Tape t, int64_t l, Extent e) {
-    return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->mid);
-}
-static Tensor flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
+/* Returns the residual stream before block l. */
+static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return act_of(g, t, l, e, g->kinds[l]->entry); }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the elements of BlockRun.expert_rows of one block. */
 static int64_t expert_table(const Gpt *g) { return g->experts ? comm_size(g->experts->comm) * g->shape.n_experts : 0; }
 
-/* Tensors that are not kept use the memory of the first block of the first part. */
+/* Returns the structs of the first block that has been created with the activation rows of this kind, or NULL. */
+static const void *first_like(const Gpt *g, const BlockKind *kind) {
+    for (int p = 0; p < g->parts; p++)
+        for (int64_t l = g->part[p].first; l < g->part[p].end; l++)
+            if (g->kinds[l]->act == kind->act) return g->part[p].acts[l - g->part[p].first];
+    return NULL;
+}
+
+/* Tensors that are not kept use the memory of the first block with the same rows. */
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;
-    *p = (GptPart){.first = spec.first, .end = spec.end, .embeds = spec.first == 0, .classifies = spec.end == g->shape.n_layer, .tapes = spec.tapes};
-    p->acts = xcalloc((size_t)p->tapes, sizeof *p->acts, "the tables of the blocks");
+    *p = (GptPart){.first = spec.first, .end = spec.end, .tapes = spec.tapes};
+    p->embeds = spec.first == 0, p->classifies = spec.end == g->shape.n_layer;
+    p->acts = xcalloc((size_t)(p->tapes * blocks), sizeof *p->acts, "the tables of the blocks");
     p->graph = xcalloc((size_t)(GRAPHS * p->tapes * blocks), sizeof *p->graph, "the tables of the blocks");
     if (g->experts)
-        p->expert_rows = xcalloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows, "the tables of the blocks");
+        p->expert_rows =
+            xcalloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows, "the tables of the blocks");
     for (int t = 0; t < p->tapes; t++)
-        p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use,
-                                       part || t ? g->part[0].acts[0] : NULL, a);
+        for (int64_t l = p->first; l < p->end; l++)
+            p->acts[number_of((Tape){p, t}, l)] = block_acts_create(g->kinds[l], g->shape, g->act, e, g->recompute,
+                                                                    g->use, first_like(g, g->kinds[l]), a);
 }
 
 /* Allocates the tensors exchanged with the stages before and after this one: forward_* for activations, backward_* for
@@ -123,20 +166,30 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     int64_t    B = spec.B, T = spec.T;
     ModelShape shape = z->spec.shape;
     DType      act = z->spec.act;
-    CHECK(shape.head_dim || shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
+    CHECK(shape.head_dim || shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd,
+          (long long)shape.n_head);
     Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = spec.recompute, .use = z->spec.use, .act = act,
                  .B = B, .T = T, .tensor = z->spec.tensor,
                  .context = spec.context, .shards = z, .sums = z->sums};
     Extent  e = extent_of(B, T, tensor_ranks(&g));
     if (spec.experts) g.experts = expert_ranks_create(spec.experts, shape.n_experts, e.N * shape.top_k, spec.capacity);
-    e.room = room_of(&g);
+    if (g.experts) e.room = g.experts->room;
     int64_t N = e.N, C = shape.n_embd;
-    int     trains = g.use == GPT_TRAINING, on_gpu = spec.sizes == SIZES_HERE ? !device_is_host() : spec.sizes == SIZES_OF_GPU;
+    int     trains = g.use == GPT_TRAINING;
+    int     on_gpu = spec.sizes == SIZES_HERE ? !device_is_host() : spec.sizes == SIZES_OF_GPU;
 
     GptPartSpec whole = {0, shape.n_layer, 1};
     g.parts = spec.part ? spec.parts : 1;
     g.part = xcalloc((size_t)g.parts, sizeof *g.part, "the tables of a model");
-    g.one_block = xcalloc(1, g.kind->act_bytes, "the tables of a model");
+    g.kinds = xcalloc((size_t)shape.n_layer, sizeof *g.kinds, "the tables of a model");
+    size_t act_bytes = 0;
+    int    has_biases = 0, has_delta = 0;
+    for (int64_t l = 0; l < shape.n_layer; l++) {
+        g.kinds[l] = block_kind_at(shape, l);
+        if (g.kinds[l]->act_bytes > act_bytes) act_bytes = g.kinds[l]->act_bytes;
+        has_biases |= g.kinds[l]->has_biases, has_delta |= g.kinds[l]->has_delta;
+    }
+    g.one_block = xcalloc(1, act_bytes, "the tables of a model");
     for (int p = 0; p < g.parts; p++) create_part(&g, p, spec.part ? spec.part[p] : whole, e, a);
     create_borders(&g, e, a);
     /* the gradient of attention's output uses the memory of update, too */
@@ -144,7 +197,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     g.update = arena_tensor(a, act, 2, N, trains && heads > C ? heads : C, 1);
     g.update.dim[1] = C;
     if (g.part[g.parts - 1].classifies) {
-        Tape    last = tape_of(&g, g.parts - 1, 0);
+        Tape    last = {&g.part[g.parts - 1], 0};
         int64_t padded = g.kind->has_own_head ? ((const FinalParams *)z->weight_view[1 + shape.n_layer])->head.dim[0]
                                               : ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
         g.residual_final = trains ? arena_tensor(a, act, 2, e.own, C, 1) : entry_of(&g, last, last.part->first, e);
@@ -156,9 +209,9 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
-    g.dresidual_sums = trains && g.kind->has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
+    g.dresidual_sums = trains && has_biases && !g.tensor ? arena_tensor(a, F32, 1, C, 1, 1) : tensor_none();
     /* On the CPU attention's backward computes delta at no cost, from rows that it has loaded. */
-    g.delta = trains && g.kind->has_delta && on_gpu ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1) : tensor_none();
+    g.delta = trains && has_delta && on_gpu ? arena_tensor(a, F32, 2, shape.n_head / e.tensor, N, 1) : tensor_none();
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
@@ -171,7 +224,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (g.tensor) g.tokens = arena_tensor(a, I32, 1, N, 1, 1);
     g.starts = spec.document_mask ? arena_tensor(a, I32, 2, B, T, 1) : tensor_none();
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
-    g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1) : tensor_none();
+    g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1)
+                                                                                 : tensor_none();
     if (spec.fp8) g.fp8 = fp8_scales_create(shape.n_layer, a);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
@@ -183,16 +237,49 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
 void gpt_destroy(Gpt *g) {
     for (int p = 0; p < g->parts; p++) {
         GptPart *part = &g->part[p];
-        for (int64_t i = 0; i < GRAPHS * part->tapes * (part->end - part->first); i++) graph_destroy(&part->graph[i].graph);
-        for (int t = 0; t < part->tapes; t++) free(part->acts[t]);
+        for (int64_t i = 0; i < GRAPHS * part->tapes * (part->end - part->first); i++)
+            graph_destroy(&part->graph[i].graph);
+        for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++) free(part->acts[i]);
         free(part->acts);
         free(part->graph);
         free(part->expert_rows);
     }
     expert_ranks_destroy(g->experts);
     free(g->part);
+    free(g->kinds);
     free(g->one_block);
-    g->part = NULL, g->one_block = NULL, g->parts = 0;
+    g->part = NULL, g->kinds = NULL, g->one_block = NULL, g->parts = 0;
+}
+
+/* --- small numbers that the host computes and the device reads ---------------------------------------------------- */
+
+/* Computes the rotary frequencies, once. */
+static void take_frequencies(Gpt *g, Stream *s) {
+    ModelShape m = g->shape;
+    if (!g->kind->has_rope || g->has_frequencies || s->ledger) return;
+    float *frequencies = xmalloc(tensor_bytes(g->frequencies), "the table of rotary positions");
+    rope_frequencies(frequencies, shape_head_dim(m), m.rope_theta,
+                     (RopeScaling){m.rope_factor, m.rope_low_freq_factor, m.rope_high_freq_factor,
+                                   m.rope_original_positions});
+    device_from_host(s, g->frequencies, frequencies);
+    free(frequencies);
+    g->has_frequencies = 1;
+}
+
+/* Sets the factor of the loss that balances experts, for each token. */
+static void take_balance(Gpt *g, Stream *s, float grad_scale) {
+    float factor = (float)(g->shape.balance_rate * (double)grad_scale);
+    if (tensor_is_none(g->balance) || s->ledger || factor == g->balance_there) return;
+    device_from_host(s, g->balance, &factor);
+    g->balance_there = factor;
+}
+
+/* Returns the buffer for the column sums of dresidual where block l begins; l may be the part's end. Returns none
+ * unless a block here reads these sums and another block here, or the final norm, computes them. */
+static Tensor sums_at(const Gpt *g, const GptPart *part, int64_t l) {
+    int is_between = l > part->first && (l < part->end || part->classifies);
+    if (!is_between || !g->kinds[l - 1]->has_biases) return tensor_none();
+    return (l < g->shape.n_layer ? g->kinds[l] : g->kind)->has_biases ? g->dresidual_sums : tensor_none();
 }
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
@@ -203,22 +290,21 @@ static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 
 typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 
-static int64_t number_of(Tape t, int64_t l) { return t.tape * (t.part->end - t.part->first) + l - t.part->first; }
-
 static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
-    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
-    if (!tensor_is_none(g->sums.experts)) r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
-    g->kind->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
+    r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
+    if (!tensor_is_none(g->sums.experts))
+        r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
+    g->kinds[l]->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
 
 static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
-    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
+    r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
     r->fp8.counts = tensor_none(); /* forward has counted these elements already */
-    g->kind->recompute(r, x, w);
-    r->fp8 = fp8_of_block(&g->fp8, &g->sums, l);
-    g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
+    g->kinds[l]->recompute(r, x, w);
+    r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
+    g->kinds[l]->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
 /* Queues the operations of a block. The second time they are recorded; from then on the graph is launched. There is no
@@ -226,8 +312,8 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
  * rows; and in the first step with fp8, which computes its scales itself. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, BlockOps *ops) {
     BlockGraph *b = &t.part->graph[kind * t.part->tapes * (t.part->end - t.part->first) + number_of(t, l)];
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context && !g->experts &&
-                !g->fp8.uses_own;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context &&
+                !g->experts && !g->fp8.uses_own;
     if (g->experts) r->expert_rows = t.part->expert_rows + number_of(t, l) * expert_table(g);
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
@@ -240,14 +326,13 @@ static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, 
 }
 
 void gpt_set_offline(Gpt *g, int is_offline) {
-    shards_set_offline(g->shards, is_offline);
+    g->shards->is_offline = is_offline;
     if (g->tensor) comm_set_offline(g->tensor, is_offline);
     if (g->context) comm_set_offline(g->context, is_offline);
     if (g->experts) comm_set_offline(g->experts->comm, g->experts->is_offline = is_offline);
 }
 
-/* --- embedding: each tensor rank has a slice of the vocabulary
- * ----------------------------------------------------- */
+/* --- embedding: each tensor rank has a slice of the vocabulary ---------------------------------------------------- */
 
 /* Returns tokens, or targets, counted from this rank's first row of wte, or of the head. */
 static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
@@ -267,7 +352,7 @@ static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParam
     embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, wpe),
                       r->starts, context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
-    cast_forward(r->s, flat(entry), flat(rows));
+    cast_forward(r->s, tensor_flat(entry), tensor_flat(rows));
 }
 
 static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *d) {
@@ -280,13 +365,14 @@ static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingPara
 
 void gpt_take_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     Extent e = batch_extent(g, batch);
-    Tape   t = tape_of(g, part, tape);
-    if (!t.part->embeds) cast_forward(s, flat(entry_of(g, t, t.part->first, e)), flat(first_rows(g->forward_in, e.own)));
+    Tape   t = {&g->part[part], tape};
+    if (!t.part->embeds)
+        cast_forward(s, tensor_flat(entry_of(g, t, t.part->first, e)), tensor_flat(first_rows(g->forward_in, e.own)));
 }
 
 static FinalActs final_acts(const Gpt *g, Extent e) {
-    return (FinalActs){first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own), first_rows(g->ln_f_mean, e.own),
-                       first_rows(g->ln_f_rstd, e.own)};
+    return (FinalActs){first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own),
+                       first_rows(g->ln_f_mean, e.own), first_rows(g->ln_f_rstd, e.own)};
 }
 
 /* Returns the tensor for the stream after block l: the entry of the next block, of the final norm, or of another
@@ -297,11 +383,11 @@ static Tensor exit_of(Gpt *g, Tape t, int64_t l, Extent e) {
 }
 
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
-    gpt_take_frequencies(g, s);
+    take_frequencies(g, s);
     Extent   e = batch_extent(g, batch);
     take_starts(g, s, e, batch);
     BlockRun r = block_run(g, s, e);
-    Tape     t = tape_of(g, part, tape);
+    Tape     t = {&g->part[part], tape};
     if (t.part->embeds) embed(g, &r, t, batch, (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET));
     for (int64_t l = t.part->first; l < t.part->end; l++) {
         shards_need(g->shards, s, block_bucket(l)); /* waits here, because a graph cannot contain the wait */
@@ -311,7 +397,7 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
         queue_block(g, &r, t, l, GRAPH_FORWARD, forward_ops);
         device_range_end();
         shards_poll(g->shards);
-        r.mid = r.has_joined ? tensor_none() : mid_of(g, t, l, e);
+        r.mid = r.has_joined ? tensor_none() : act_of(g, t, l, e, g->kinds[l]->mid);
     }
     if (!t.part->classifies) {
         if (!r.has_joined) residual_forward(s, exit_of(g, t, t.part->end - 1, e), r.mid, own_rows(&r, r.update));
@@ -330,23 +416,19 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the matrix of the head [V',C]. It is the embedding if they are tied. */
-static Tensor head_of(const Gpt *g, Stream *s) {
-    if (g->kind->has_own_head) return ((const FinalParams *)shards_need(g->shards, s, final_bucket(g)))->head;
-    return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte;
-}
-
-static Tensor head_gradient(const Gpt *g, Stream *s) {
-    if (g->kind->has_own_head) return ((const FinalParams *)shards_grads(g->shards, s, final_bucket(g)))->head;
-    return ((const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET))->wte;
+/* Returns the matrix of the head [V',C], or with shards_grads its gradient. It is the embedding if they are tied. */
+static Tensor head_of(const Gpt *g, Stream *s, const void *bucket_of(Shards *, Stream *, int)) {
+    if (g->kind->has_own_head) return ((const FinalParams *)bucket_of(g->shards, s, final_bucket(g)))->head;
+    return ((const EmbeddingParams *)bucket_of(g->shards, s, EMBEDDING_BUCKET))->wte;
 }
 
 static LossTerms loss_terms(const Gpt *g) { return (LossTerms){(float)g->shape.logit_softcap, (float)g->shape.z_loss}; }
 
 /* Computes the losses of rows if tensor ranks divide the logits, or if the caller reads g->most and g->part_sums. */
 static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tensor targets, float grad_scale) {
-    int64_t n = logits.dim[0], columns = logits.dim[1], V = g->shape.vocab_size - (g->tensor ? comm_rank(g->tensor) : 0) * columns;
-    Tensor  most = first_rows(g->most, n), sums = first_rows(g->part_sums, 2 * n), two = tensor_2d(sums.data, F32, 2, n);
+    int64_t n = logits.dim[0], columns = logits.dim[1];
+    int64_t V = g->shape.vocab_size - (g->tensor ? comm_rank(g->tensor) : 0) * columns;
+    Tensor most = first_rows(g->most, n), sums = first_rows(g->part_sums, 2 * n), two = tensor_2d(sums.data, F32, 2, n);
     V = V < 0 ? 0 : V > columns ? columns : V;
     classifier_part_most(s, most, logits, V, loss_terms(g));
     if (g->tensor) comm_all_reduce_max(g->tensor, most);
@@ -363,9 +445,9 @@ typedef enum { LOSS_ONLY, WITH_GRADIENT } HeadPass;
 static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float grad_scale) {
     Stream *s = r->s;
     int64_t N = r->e.N, V = g->shape.vocab_size;
-    Tensor  targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s);
+    Tensor  targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s, shards_need);
     Tensor  ln_f = gather_rows(r, first_rows(g->ln_f, r->e.own), r->update);
-    Tensor  dhead = pass == LOSS_ONLY ? tensor_none() : head_gradient(g, s);
+    Tensor  dhead = pass == LOSS_ONLY ? tensor_none() : head_of(g, s, shards_grads);
     if (g->tensor) targets = own_tokens(g, s, targets, head);
     for (int64_t row = 0; row < N; row += g->head_rows, dhead.is_fresh = 0) {
         int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
@@ -389,7 +471,7 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch) {
 void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     int64_t  N = r.e.N;
-    Tensor   targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s);
+    Tensor   targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s, shards_need);
     Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update);
     if (g->tensor) targets = own_tokens(g, s, targets, head);
     for (int64_t row = 0; row < N; row += g->head_rows) {
@@ -409,7 +491,8 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     int64_t  ranks = tensor_ranks(g), columns = g->logits.dim[1];
     Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update), all = first_rows(g->logits, ranks);
-    head_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1), head_of(g, s));
+    head_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1),
+                 head_of(g, s, shards_need));
     all = tensor_slice(all, 0, ranks * columns);
     if (g->tensor) comm_all_gather(g->tensor, all);
     return all;
@@ -463,22 +546,22 @@ static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale
     device_range_end();
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
-    r->entry_sums = gpt_sums_at(g, &g->part[g->parts - 1], g->shape.n_layer);
+    r->entry_sums = sums_at(g, &g->part[g->parts - 1], g->shape.n_layer);
     g->kind->final_backward(r, final_acts(g, e), sum_rows(r, r->dbranch), *final, *dfinal);
     shards_done(g->shards, s, final_bucket(g), which);
 }
 
 void gpt_take_backward(Gpt *g, Stream *s, Batch batch) {
     Extent e = batch_extent(g, batch);
-    cast_forward(s, flat(first_rows(g->dresidual, e.own)), flat(first_rows(g->backward_in, e.own)));
+    cast_forward(s, tensor_flat(first_rows(g->dresidual, e.own)), tensor_flat(first_rows(g->backward_in, e.own)));
 }
 
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which) {
     Extent   e = batch_extent(g, batch);
     take_starts(g, s, e, batch);
     BlockRun r = block_run(g, s, e);
-    Tape     t = tape_of(g, part, tape);
-    gpt_take_balance(g, s, grad_scale);
+    Tape     t = {&g->part[part], tape};
+    take_balance(g, s, grad_scale);
     if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
     /* the head's share of the tied embedding */
     if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
@@ -486,14 +569,14 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
         shards_need(g->shards, s, block_bucket(l)); /* waits outside of the graph, as in forward */
         if (l > t.part->first) shards_prefetch(g->shards, s, block_bucket(l - 1));
         shards_grads(g->shards, s, block_bucket(l));
-        r.entry_sums = gpt_sums_at(g, t.part, l), r.exit_sums = gpt_sums_at(g, t.part, l + 1);
+        r.entry_sums = sums_at(g, t.part, l), r.exit_sums = sums_at(g, t.part, l + 1);
         device_range_begin("block backward");
-        queue_block(g, &r, t, l, shards_adds(g->shards, block_bucket(l)) ? GRAPH_ADDS : GRAPH_SETS, backward_ops);
+        queue_block(g, &r, t, l, g->shards->adds[block_bucket(l)] ? GRAPH_ADDS : GRAPH_SETS, backward_ops);
         device_range_end();
         shards_done(g->shards, s, block_bucket(l), which);
     }
     if (!t.part->embeds) {
-        cast_forward(s, flat(first_rows(g->backward_out, e.own)), flat(r.dresidual));
+        cast_forward(s, tensor_flat(first_rows(g->backward_out, e.own)), tensor_flat(r.dresidual));
         return;
     }
     embed_backward(g, &r, batch, (const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET));

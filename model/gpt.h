@@ -12,7 +12,7 @@
 #include "core/batch.h"
 #include "layers/layers.h"
 #include "model/block.h"
-#include "model/expert_ranks.h"
+#include "model/experts.h"
 #include "model/shards.h"
 
 /* Operations of a block. They are recorded the second time they run, because the first time products choose their
@@ -27,19 +27,20 @@ typedef struct {
     int64_t    first, end;           /* blocks [first, end)                                   */
     int        embeds, classifies;   /* the part begins with the embedding; ends with the head */
     int        tapes;                /* micro-batches whose activations the part keeps        */
-    void     **acts;                 /* owned [tapes]: arrays [end - first] of the kind's structs */
+    void     **acts;                 /* owned [tapes][end - first]: structs of the block's kind */
     BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]                    */
     /* owned [tapes][end - first][ranks][E]: BlockRun.expert_rows; NULL: no ranks divide the experts */
     int64_t    *expert_rows;
 } GptPart;
 
 /* One part of a pipeline stage: blocks [first, end), and the micro-batches whose activations it keeps
- * (model/work.h). */
+ * (model/pipeline.h). */
 typedef struct { int64_t first, end; int tapes; } GptPartSpec;
 
 typedef struct {
     ModelShape shape;
-    const BlockKind *kind;
+    const BlockKind *kind;           /* the kind of the ends                                  */
+    const BlockKind **kinds;         /* owned [n_layer]: the kind of each block               */
     Recompute  recompute;
     GptUse     use;
     DType      act;
@@ -120,7 +121,7 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
 /* The functions from here on work on a rank that has the whole model. */
 /* up to the final norm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);
-void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
+void gpt_loss(Gpt *g, Stream *s, Batch batch); /* after gpt_forward: adds the rows' losses to SUM_LOSS */
 /* After gpt_forward: writes each row's loss, largest logit and logit of the target to out [3][rows] in host memory. */
 void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);
 /* After gpt_forward: adds losses as gpt_loss does, and adds the gradients of grad_scale * (sum of losses) to those of

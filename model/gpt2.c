@@ -8,7 +8,6 @@
  */
 #include "layers/layers.h"
 #include "model/block.h"
-#include "model/products.h"
 
 #define LAYERNORM_EPS 1e-5f
 
@@ -78,22 +77,24 @@ static const ActRow ACT_ROWS[] = {
 
 /* Computes all tensors of the block after ln_1 that backward needs. The projection of the MLP is not among them. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
-    product_forward(r, PRODUCT_QKV, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
+    product_forward(r, PRODUCT_QKV, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w,
+                    w->c_attn_b);
     attend(r, x->attention, x->lse, x->qkv);
-    Tensor update = product_join(r, PRODUCT_ATTENTION, x->residual_mid, x->residual, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
-    product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, x->residual, update, w->ln_2_w, w->ln_2_b,
-                      LAYERNORM_EPS);
+    Tensor update = product_join(r, PRODUCT_ATTENTION, x->residual_mid, x->residual, x->attention, w->attn_proj_w,
+                                 counted_once(r, w->attn_proj_b));
+    product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, x->residual, update,
+                      w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
     product_gelu_forward(r, PRODUCT_UP, x->gelu, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w, w->c_fc_b);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
-    product_layernorm(r, PRODUCT_QKV, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, r->mid, update_before(r), w->ln_1_w, w->ln_1_b,
-                      LAYERNORM_EPS);
+    product_layernorm(r, PRODUCT_QKV, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, r->mid, update_before(r),
+                      w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     inner_forward(r, x, w);
-    r->has_joined = tensor_is_none(
-        product_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b)));
+    r->has_joined = tensor_is_none(product_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->gelu, w->mlp_proj_w,
+                                                counted_once(r, w->mlp_proj_b)));
 }
 
 /* Computes again the tensors that were not kept, by the same ops on the same inputs. */
@@ -102,12 +103,13 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockParams *w = (const BlockParams *)weights;
     Tensor             none = tensor_none();
     if (r->recompute == RECOMPUTE_NONE) return;
-    product_layernorm(r, PRODUCT_QKV, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, none, none, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    product_layernorm(r, PRODUCT_QKV, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, none, none, w->ln_1_w,
+                      w->ln_1_b, LAYERNORM_EPS);
     if (r->recompute == RECOMPUTE_BLOCK) {
         inner_forward(r, x, w);
     } else {
-        product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, none, none, w->ln_2_w, w->ln_2_b,
-                          LAYERNORM_EPS);
+        product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, none, none, w->ln_2_w,
+                          w->ln_2_b, LAYERNORM_EPS);
         product_gelu(r, x->gelu, x->fc);
     }
 }
@@ -128,30 +130,39 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     dattention.data = r->update.data;
     int                is_summed = !tensor_is_none(r->exit_sums);
     if (is_summed) add_forward(r->s, d->mlp_proj_b, r->exit_sums);
-    Tensor dfc = product_gelu_backward(r, x->dfc, d->c_fc_b, d->mlp_proj_w, is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
+    Tensor dfc = product_gelu_backward(r, x->dfc, d->c_fc_b, d->mlp_proj_w,
+                                       is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
                                        gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
-    product_backward(r, PRODUCT_UP, r->dbranch, d->c_fc_w, tensor_none(), dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
-    layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b, r->dresidual,
-                       sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
+    product_backward(r, PRODUCT_UP, r->dbranch, d->c_fc_w, tensor_none(), dfc, gather_rows(r, x->ln_2, r->update),
+                     w->c_fc_w);
+    layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b,
+                       r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
-    product_delta_backward(r, PRODUCT_ATTENTION, dattention, r->delta, d->attn_proj_w, r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
-                    gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
-    Tensor dbias = d->c_attn_b, dqkv = product_attend_backward(r, &dbias, x->dqkv, dattention, x->attention, x->lse, r->delta, x->qkv);
-    product_backward(r, PRODUCT_QKV, r->dbranch, d->c_attn_w, dbias, dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
-    layernorm_backward(r->s, r->dresidual, entry_sums(r), d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual,
-                       w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
+    product_delta_backward(r, PRODUCT_ATTENTION, dattention, r->delta, d->attn_proj_w,
+                           r->tensor ? counted_once(r, d->attn_proj_b) : tensor_none(),
+                           gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
+    Tensor dbias = d->c_attn_b,
+           dqkv = product_attend_backward(r, &dbias, x->dqkv, dattention, x->attention, x->lse, r->delta, x->qkv);
+    product_backward(r, PRODUCT_QKV, r->dbranch, d->c_attn_w, dbias, dqkv, gather_rows(r, x->ln_1, r->update),
+                     w->c_attn_w);
+    layernorm_backward(r->s, r->dresidual, entry_sums(r), d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch),
+                       x->residual, w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }
 
 static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
     Tensor update = update_before(r);
-    if (tensor_is_none(update)) layernorm_forward(r->s, x.y, x.mean, x.rstd, x.residual, w.norm_w, w.norm_b, LAYERNORM_EPS);
-    else residual_layernorm_forward(r->s, x.residual, x.y, x.mean, x.rstd, r->mid, update, w.norm_w, w.norm_b, LAYERNORM_EPS);
+    if (tensor_is_none(update))
+        layernorm_forward(r->s, x.y, x.mean, x.rstd, x.residual, w.norm_w, w.norm_b, LAYERNORM_EPS);
+    else
+        residual_layernorm_forward(r->s, x.residual, x.y, x.mean, x.rstd, r->mid, update, w.norm_w, w.norm_b,
+                                   LAYERNORM_EPS);
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
     Tensor nothing = r->dresidual; /* no gradient bypasses the final norm */
     nothing.data = NULL;
-    layernorm_backward(r->s, r->dresidual, entry_sums(r), d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean, x.rstd);
+    layernorm_backward(r->s, r->dresidual, entry_sums(r), d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean,
+                       x.rstd);
 }
 
 #define TABLE(rows, without, type) {rows, sizeof rows / sizeof *rows - (without), sizeof(type)}

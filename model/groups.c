@@ -27,16 +27,6 @@ static void make_pair(Groups *g, int from, int to, Comm **out, Comm **in) {
     *(comm_rank(pair) == 0 ? out : in) = pair;
 }
 
-static void make_pairs(Groups *g, int is_ring) {
-    int stages = comm_size(g->stages), borders = is_ring ? stages : stages - 1;
-    for (int p = 0; p < borders; p++) {
-        make_pair(g, p, (p + 1) % stages, &g->forward_out, &g->forward_in);
-        make_pair(g, (p + 1) % stages, p, &g->backward_out, &g->backward_in);
-    }
-    make_pair(g, stages - 1, 0, &g->twin_up, &g->twin_up);
-    make_pair(g, 0, stages - 1, &g->twin_down, &g->twin_down);
-}
-
 /* All ranks make the groups in the same order, that of the axes. */
 Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     MeshPlace place = mesh_place(mesh, comm_rank(job));
@@ -51,7 +41,14 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     if (g.context) comm_set_inline(g.context);
     g.weights = ranks_with(mesh, WITH_REPLICA) > 1 ? group_or_job(job, mesh, WITH_WEIGHTS, "weights") : g.state;
     g.stages = group_or_none(job, mesh, WITH_STAGE, "stages");
-    if (g.stages) make_pairs(&g, is_ring);
+    if (!g.stages) return g;
+    int stages = comm_size(g.stages), borders = is_ring ? stages : stages - 1;
+    for (int p = 0; p < borders; p++) {
+        make_pair(&g, p, (p + 1) % stages, &g.forward_out, &g.forward_in);
+        make_pair(&g, (p + 1) % stages, p, &g.backward_out, &g.backward_in);
+    }
+    make_pair(&g, stages - 1, 0, &g.twin_up, &g.twin_up);
+    make_pair(&g, 0, stages - 1, &g.twin_down, &g.twin_down);
     return g;
 }
 
@@ -75,18 +72,20 @@ void groups_add_experts(Groups *g, int ranks) {
 
 void groups_add_tree(Groups *g) { comm_set_exchanges(g->state); }
 
-enum { MOST = 16 };
+enum { MOST = 10 + MOST_PAIRS };
 /* Lists each group once and returns their number. axis: the axis for which a group's times and bytes count. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
-    Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights, g->stages,
-                         g->pair[0], g->pair[1], g->pair[2], g->pair[3], g->pair[4], g->pair[5], g->matrices, g->experts, g->expert_state};
-    Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD, AXIS_STAGE,
-                      AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_SHARD, AXIS_SHARD, AXIS_SHARD};
-    int   count = 0;
+    const struct { Comm *comm; Axis axis; } each[MOST] = {
+        {g->job, AXIS_SHARD},         {g->tensor, AXIS_TENSOR},   {g->context, AXIS_CONTEXT}, {g->state, AXIS_SHARD},
+        {g->replicas, AXIS_REPLICA},  {g->weights, AXIS_SHARD},   {g->stages, AXIS_STAGE},    {g->pair[0], AXIS_STAGE},
+        {g->pair[1], AXIS_STAGE},     {g->pair[2], AXIS_STAGE},   {g->pair[3], AXIS_STAGE},   {g->pair[4], AXIS_STAGE},
+        {g->pair[5], AXIS_STAGE},     {g->matrices, AXIS_SHARD},  {g->experts, AXIS_SHARD},   {g->expert_state, AXIS_SHARD},
+    };
+    int count = 0;
     for (int i = 0; i < MOST; i++) {
-        int is_new = each[i] != NULL;
-        for (int k = 0; k < i; k++) is_new &= each[k] != each[i];
-        if (is_new) all[count] = each[i], axis[count++] = of[i];
+        int is_new = each[i].comm != NULL;
+        for (int k = 0; k < i; k++) is_new &= each[k].comm != each[i].comm;
+        if (is_new) all[count] = each[i].comm, axis[count++] = each[i].axis;
     }
     return count;
 }
@@ -97,14 +96,6 @@ void groups_free(Groups *g) {
     Axis  axis[MOST];
     for (int i = list(g, all, axis); i-- > 1;) comm_free(all[i]);
     *g = (Groups){0};
-}
-
-/* Returns the multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one
- * runs at a time. The receives of pairs are posted in advance and wait. */
-static int blocks_beside(const Groups *g, CommKind kind) {
-    int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
-    for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
-    return (is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) + receives * comm_library_blocks(kind, COMM_FOR_PAIR);
 }
 
 /* The groups of weights and of stages make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends messages through host
@@ -118,13 +109,19 @@ void groups_set_kind(const Groups *g, CommKind kind) {
         int by_host = axis[i] == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
         if (!is_small) comm_set_kind(all[i], by_host ? COMM_RING : kind);
     }
-    device_leave_multiprocessors(blocks_beside(g, kind));
+    /* The multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one runs at
+     * a time. The receives of pairs are posted in advance and wait. */
+    int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
+    for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
+    device_leave_multiprocessors((is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) +
+                                 receives * comm_library_blocks(kind, COMM_FOR_PAIR));
 }
 
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
     int    all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE);
     size_t sum = comm_buffer_bytes(kind, all) + comm_buffer_bytes(kind, ranks_with(mesh, WITH_TENSOR)) +
-                 comm_buffer_bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
+                 comm_buffer_bytes(kind, ranks_with(mesh, WITH_CONTEXT)) +
+                 comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
     if (state < all) sum += comm_buffer_bytes(kind, state);
     if (mesh.size[AXIS_STAGE] > 1) sum += 4 * comm_buffer_bytes(kind, 2);
     /* rows are sent as messages, without buffers */
@@ -133,20 +130,23 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
 
 /* Counts the groups that groups_create and the groups_add_ functions make. */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use) {
-    int     all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE), stage = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS), of_matrices = 0;
+    int all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE),
+        stage = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS), of_matrices = 0;
     CommUse of_all = COMM_FOR_BUCKETS, of_state = use.has_tree ? COMM_FOR_MESSAGES : COMM_FOR_BUCKETS;
     if (use.has_matrices && stage == all) of_all = COMM_FOR_MESSAGES;
     else if (use.has_matrices && stage == state) of_state = COMM_FOR_MESSAGES;
     else if (use.has_matrices) of_matrices = stage;
     if (state == all && of_state == COMM_FOR_MESSAGES) of_all = COMM_FOR_MESSAGES;
-    size_t sum = comm_library_bytes(kind, all, of_all) + comm_library_bytes(kind, ranks_with(mesh, WITH_TENSOR), COMM_FOR_INLINE) +
+    size_t sum = comm_library_bytes(kind, all, of_all) +
+                 comm_library_bytes(kind, ranks_with(mesh, WITH_TENSOR), COMM_FOR_INLINE) +
                  comm_library_bytes(kind, ranks_with(mesh, WITH_CONTEXT), COMM_FOR_INLINE) +
                  comm_library_bytes(kind, ranks_with(mesh, WITH_REPLICA), COMM_FOR_BUCKETS) +
                  comm_library_bytes(kind, of_matrices, COMM_FOR_MESSAGES);
     if (state < all) sum += comm_library_bytes(kind, state, of_state);
     if (mesh.size[AXIS_STAGE] > 1) sum += MOST_PAIRS * comm_library_bytes(kind, 2, COMM_FOR_PAIR);
     if (use.experts <= 1) return sum;
-    return sum + comm_library_bytes(kind, use.experts, COMM_FOR_MESSAGES) + comm_library_bytes(kind, state / use.experts, COMM_FOR_BUCKETS);
+    return sum + comm_library_bytes(kind, use.experts, COMM_FOR_MESSAGES) +
+           comm_library_bytes(kind, state / use.experts, COMM_FOR_BUCKETS);
 }
 
 GroupTimes groups_times(const Groups *g) {

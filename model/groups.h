@@ -23,7 +23,8 @@ typedef struct {
     Comm *forward_in, *forward_out, *backward_in, *backward_out;
     /* messages of the tied embedding: its gradient from the last stage to the first; its weights back */
     Comm *twin_up, *twin_down;
-    Comm *pair[MOST_PAIRS]; /* groups among the six above that are not NULL, in the order in which all ranks made them */
+    /* groups among the six above that are not NULL, in the order in which all ranks made them */
+    Comm *pair[MOST_PAIRS];
     int   pairs;
     Comm *experts;  /* ranks that divide the experts; NULL: each rank has all experts               */
     Comm *expert_state; /* ranks that share the state of the same experts; NULL if experts is NULL  */

@@ -1,24 +1,20 @@
-/* hf_members.c - see hf_members.h. What each member does was read in transformers 5: configuration_gpt2.py,
+/* hf_members.c - the list of known members of config.json: see hf.h. What each member does was read in transformers 5: configuration_gpt2.py,
  * configuration_llama.py, configuration_qwen3.py, configuration_qwen3_moe.py and configuration_utils.py. */
-#include "model/hf_members.h"
+#include "model/hf.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/io.h"
-#include "model/params.h"
 
 enum {
     G = 1 << ARCH_GPT2, L = 1 << ARCH_LLAMA, Q = 1 << ARCH_QWEN3, M = 1 << ARCH_QWEN3_MOE,
     LQM = L | Q | M, ALL = G | LQM
 };
 
-/* A member of config.json, of one of three sorts. With `option` it is read by hf_gpt2.c, hf_llama.c or
- * run/text/stored_model.c; option is the config key of its value, or "". With `only` it is refused unless its value is
+/* A member of config.json, of one of three sorts. With `option` it is read by hf.c or run/text/stored_model.c; option is the config key of its value, or "". With `only` it is refused unless its value is
  * one of these JSON texts, which | separates; null, [] and {} are always allowed. With neither it changes no result.
  * `ours` is the end of the refusal. */
 typedef struct { const char *name; int kinds; const char *option, *only, *ours; } Member;
@@ -102,6 +98,7 @@ static const Member MEMBERS[] = {
     {"attn_implementation", ALL, NULL, NULL, NULL}, {"_attn_implementation", ALL, NULL, NULL, NULL},
     {"_attn_implementation_autoset", ALL, NULL, NULL, NULL}, {"keys_to_ignore_at_inference", ALL, NULL, NULL, NULL},
     {"_commit_hash", ALL, NULL, NULL, NULL}, {"$comment", ALL, NULL, NULL, NULL},
+    {NULL, 0, NULL, NULL, NULL},
 };
 
 static const Member ROPE_MEMBERS[] = {
@@ -114,6 +111,7 @@ static const Member ROPE_MEMBERS[] = {
     {"original_max_position_embeddings", ALL, "model.rope_original_positions", NULL, NULL},
     {"partial_rotary_factor", ALL, NULL, "1", "only rotation of all channels of a head is supported"},
     {"mrope_section", ALL, NULL, "null", "only one position for each token is supported"},
+    {NULL, 0, NULL, NULL, NULL},
 };
 
 /* Settings that `generate` of transformers reads, from generation_config.json or, without one, from config.json. A
@@ -152,9 +150,11 @@ static int generation_find(const char *name) {
     return i;
 }
 
-static const Member *member_find(const Member *table, size_t rows, const char *name, int arch) {
-    for (size_t i = 0; i < rows; i++)
-        if (table[i].kinds & 1 << arch && strcmp(table[i].name, name) == 0) return &table[i];
+/* Returns the next row of this kind of model, from m on, with this name or with this option. NULL: any. */
+static const Member *member_find(const Member *m, int arch, const char *name, const char *option) {
+    for (; m->name; m++)
+        if (m->kinds & 1 << arch && (!name || strcmp(m->name, name) == 0) && (!option || (m->option && strcmp(m->option, option) == 0)))
+            return m;
     return NULL;
 }
 
@@ -162,13 +162,6 @@ NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ou
     char theirs[SHOWN_BYTES];
     fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string,
          value_text(value, theirs), ours);
-}
-
-int hf_flag_of(const cJSON *config, const char *key, int fallback, const char *path) {
-    const cJSON *value = json_member(config, key);
-    if (!value || cJSON_IsNull(value)) return fallback;
-    if (!cJSON_IsBool(value)) hf_refuse_key(path, value, "true or false is expected");
-    return cJSON_IsTrue(value);
 }
 
 /* Returns 1 if the value is null, [], {} or one of the JSON texts. A text that is a list of one element allows a list
@@ -190,7 +183,7 @@ static int is_among(const cJSON *value, const char *texts) {
 }
 
 /* Checks an object by a table. `what` is written before the names of unknown members: "" or "rope_scaling.". */
-static void check(const Member *table, size_t rows, const cJSON *object, const char *what, const char *path, int arch) {
+static void check(const Member *table, const cJSON *object, const char *what, const char *path, int arch) {
     enum { NAMED = 8 };
     char  *names = NULL, quoted[100];
     size_t bytes;
@@ -198,7 +191,7 @@ static void check(const Member *table, size_t rows, const cJSON *object, const c
     FILE  *out = memory_file_open(&names, &bytes);
     if (!out) fail(EXIT_MEMORY, "no memory to check %s", path);
     for (const cJSON *item = object->child; item; item = item->next) {
-        const Member *m = member_find(table, rows, item->string, arch);
+        const Member *m = member_find(table, arch, item->string, NULL);
         if (m && m->only && !is_among(item, m->only)) hf_refuse_key(path, item, m->ours);
         if (m || (!*what && (cJSON_IsNull(item) || generation_find(item->string) < GENERATIONS))) continue;
         if (unknown++ < NAMED)
@@ -211,19 +204,13 @@ static void check(const Member *table, size_t rows, const cJSON *object, const c
 }
 
 void hf_members_check(const cJSON *config, const char *path, int arch) {
-    check(MEMBERS, sizeof MEMBERS / sizeof *MEMBERS, config, "", path, arch);
+    check(MEMBERS, config, "", path, arch);
 }
 
 void hf_members_check_rope(const cJSON *rope, const char *path) {
     char what[64];
     snprintf(what, sizeof what, "%s.", rope->string);
-    check(ROPE_MEMBERS, sizeof ROPE_MEMBERS / sizeof *ROPE_MEMBERS, rope, what, path, ARCH_LLAMA);
-}
-
-static int is_given(const char *const *given, const char *key) {
-    for (; *given; given++)
-        if (strcmp(*given, key) == 0) return 1;
-    return 0;
+    check(ROPE_MEMBERS, rope, what, path, ARCH_LLAMA);
 }
 
 /* Writes one setting that is not used, with its value and the key of `sample` that does the same. */
@@ -249,7 +236,9 @@ char *hf_generation_unused(const cJSON *config, const char *const *given, int is
         int i = generation_find(item->string), is_known = i < GENERATIONS;
         if ((!is_known && !is_own_file) || cJSON_IsNull(item)) continue;
         if (is_known && (!GENERATION[i].idle || is_among(item, GENERATION[i].idle))) continue;
-        if (is_known && is_given(given, GENERATION[i].key)) continue;
+        int is_given = 0;
+        for (const char *const *key = given; is_known && *key; key++) is_given |= strcmp(*key, GENERATION[i].key) == 0;
+        if (is_given) continue;
         if (++count <= NAMED) tell_unused(out, count, item, is_known ? GENERATION[i].key : NULL);
     }
     if (count > NAMED) fprintf(out, " and %d more", count - NAMED);
@@ -259,26 +248,18 @@ char *hf_generation_unused(const cJSON *config, const char *const *given, int is
     return NULL;
 }
 
-static const char *member_with(const Member *table, size_t rows, int arch, const char *option) {
-    for (size_t i = 0; i < rows; i++)
-        if (table[i].kinds & 1 << arch && table[i].option && strcmp(table[i].option, option) == 0) return table[i].name;
-    return NULL;
-}
-
 const char *hf_member_of(int arch, const char *option) {
-    const char *name = member_with(MEMBERS, sizeof MEMBERS / sizeof *MEMBERS, arch, option);
-    return name || arch == ARCH_GPT2
-               ? name
-               : member_with(ROPE_MEMBERS, sizeof ROPE_MEMBERS / sizeof *ROPE_MEMBERS, arch, option);
+    const Member *m = member_find(MEMBERS, arch, NULL, option);
+    if (!m && arch != ARCH_GPT2) m = member_find(ROPE_MEMBERS, arch, NULL, option);
+    return m ? m->name : NULL;
 }
 
 void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored) {
     char ours[160];
     snprintf(ours, sizeof ours, "the shapes of the weights beside it show %lld: correct it, or use the config.json of these weights",
              (long long)stored);
-    for (size_t i = 0; i < sizeof MEMBERS / sizeof *MEMBERS; i++) {
-        const cJSON *value = json_member(config, MEMBERS[i].name);
-        if (!(MEMBERS[i].kinds & 1 << arch) || !MEMBERS[i].option || strcmp(MEMBERS[i].option, option) != 0) continue;
+    for (const Member *m = MEMBERS; (m = member_find(m, arch, NULL, option)); m++) {
+        const cJSON *value = json_member(config, m->name);
         if (cJSON_IsNumber(value) && value->valuedouble != (double)stored) hf_refuse_key(path, value, ours);
     }
 }

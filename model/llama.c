@@ -13,7 +13,6 @@
 #include "layers/layers.h"
 #include "model/block.h"
 #include "model/experts.h"
-#include "model/products.h"
 
 typedef struct {
     Tensor q_norm, k_norm;            /* [D] [D]: only in Qwen3         */
@@ -148,9 +147,11 @@ static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w
     rope_backward(r->s, x->dqkv, r->frequencies, h, r->e.T, 0, context_part(r->context));
     if (has_head_norms(r)) {
         head_norm_backward(r->s, x->dqkv, d->q_norm, x->dqkv, x->products, 0, h.query, w->q_norm, x->q_rstd);
-        head_norm_backward(r->s, x->dqkv, d->k_norm, x->dqkv, x->products, h.query * h.size, h.key, w->k_norm, x->k_rstd);
+        head_norm_backward(r->s, x->dqkv, d->k_norm, x->dqkv, x->products, h.query * h.size, h.key, w->k_norm,
+                           x->k_rstd);
     }
-    product_head_backward(r, PRODUCT_QKV, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+    product_head_backward(r, PRODUCT_QKV, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update),
+                          qkv_of(w));
 }
 
 static int has_experts(const BlockRun *r) { return r->shape.arch == ARCH_QWEN3_MOE; }
@@ -161,7 +162,8 @@ static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, E
         experts_forward(r, &x->experts, x->norm_2, &w->experts, pass);
         return;
     }
-    if (pass != EXPERTS_LIGHT) product_head_forward(r, PRODUCT_UP, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    if (pass != EXPERTS_LIGHT)
+        product_head_forward(r, PRODUCT_UP, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
     product_swiglu(r, x->swiglu, x->gate_up);
 }
 
@@ -171,8 +173,10 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
         experts_backward(r, &x->experts, x->norm_2, &w->experts, &d->experts);
         return;
     }
-    product_head_backward(r, PRODUCT_DOWN, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu, w->down);
-    product_swiglu_backward(r, r->dbranch, gate_up_of(d), x->dswiglu, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    product_head_backward(r, PRODUCT_DOWN, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu,
+                          w->down);
+    product_swiglu_backward(r, r->dbranch, gate_up_of(d), x->dswiglu, x->gate_up, gather_rows(r, x->norm_2, r->update),
+                            gate_up_of(w));
 }
 
 /* Computes all tensors of the block after norm_1 that backward needs. The projection of the MLP is not among them. */
@@ -189,8 +193,12 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
     const BlockParams *w = (const BlockParams *)weights;
     product_rmsnorm(r, PRODUCT_QKV, x->norm_1, x->rstd_1, x->residual, r->mid, update_before(r), w->norm_1, eps_of(r));
     inner_forward(r, x, w, EXPERTS_ALL);
-    if (has_experts(r)) experts_output(r, &x->experts, &w->experts);
-    else r->has_joined = tensor_is_none(product_head_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->swiglu, w->down));
+    if (has_experts(r)) {
+        experts_output(r, &x->experts, &w->experts);
+        return;
+    }
+    Tensor update = product_head_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->swiglu, w->down);
+    r->has_joined = tensor_is_none(update);
 }
 
 /* Computes again the tensors that were not kept, by the same ops on the same inputs. */
@@ -198,11 +206,13 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
     if (r->recompute == RECOMPUTE_NONE) return;
-    product_rmsnorm(r, PRODUCT_QKV, x->norm_1, x->rstd_1, x->residual, tensor_none(), tensor_none(), w->norm_1, eps_of(r));
+    product_rmsnorm(r, PRODUCT_QKV, x->norm_1, x->rstd_1, x->residual, tensor_none(), tensor_none(), w->norm_1,
+                    eps_of(r));
     if (r->recompute == RECOMPUTE_BLOCK) {
         inner_forward(r, x, w, EXPERTS_AGAIN);
     } else {
-        product_rmsnorm(r, PRODUCT_UP, x->norm_2, x->rstd_2, x->residual_mid, tensor_none(), tensor_none(), w->norm_2, eps_of(r));
+        product_rmsnorm(r, PRODUCT_UP, x->norm_2, x->rstd_2, x->residual_mid, tensor_none(), tensor_none(), w->norm_2,
+                        eps_of(r));
         mlp_forward(r, x, w, EXPERTS_LIGHT);
     }
 }
@@ -213,12 +223,15 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     Tensor             dattention = x->attention; /* in the memory of update, which is free between its uses below */
     dattention.data = r->update.data;
     mlp_backward(r, x, w, d);
-    rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2, x->rstd_2);
+    rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2,
+                     x->rstd_2);
 
-    product_head_backward(r, PRODUCT_ATTENTION, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch), x->attention, w->o);
+    product_head_backward(r, PRODUCT_ATTENTION, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch),
+                          x->attention, w->o);
     attend_backward(r, x->dqkv, tensor_none(), dattention, x->attention, x->lse, tensor_none(), x->qkv);
     heads_backward(r, x, w, d);
-    rmsnorm_backward(r->s, r->dresidual, d->norm_1, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->norm_1, x->rstd_1);
+    rmsnorm_backward(r->s, r->dresidual, d->norm_1, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->norm_1,
+                     x->rstd_1);
 }
 
 static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {

@@ -6,8 +6,6 @@
 #include "core/error.h"
 #include "layers/layers.h"
 
-static int at_least_1(int n) { return n > 1 ? n : 1; }
-
 /* --- owners ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the FLOPs of a Newton-Schulz iteration, up to a factor that is the same for all matrices. */
@@ -23,6 +21,7 @@ static int dearest_first(const void *a, const void *b) {
     return x->cost != y->cost ? (x->cost < y->cost ? 1 : -1) : x->param - y->param;
 }
 
+/* Assigns the matrices, the dearest first, each to the rank with the least work so far. */
 static void give_away(Matrices *m, const Priced *priced, int ranks) {
     double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
     int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
@@ -47,18 +46,14 @@ static int     parts_are_whole(const Matrices *m, const Param *p) {
     return !is_cut(m, p) || (p->cut == CUT_ROWS && p->local_elems == room_of(p->local_elems));
 }
 
-static void measure(Matrices *m, const Param *p) {
-    if (room_of(p->local_elems) > m->part_elems) m->part_elems = room_of(p->local_elems);
-    if (!parts_are_whole(m, p) && p->elems > m->whole_elems) m->whole_elems = p->elems;
-}
-
 /* Returns Matrices with the ranks that compute the matrices, and this rank's place. */
 static Matrices matrices_among(const Shards *z, MatricesOf of) {
-    int      replicas = at_least_1(z->spec.replicas), ranks = z->layout.ranks, experts = z->layout.expert_ranks;
+    int      replicas = z->spec.replicas > 1 ? z->spec.replicas : 1, ranks = z->layout.ranks;
+    int      experts = z->layout.expert_ranks;
     Matrices m = {.shards = z, .comm = z->spec.matrices, .tensor = z->layout.tensor_ranks};
     if (of == MATRICES_OF_EXPERTS)
-        return (Matrices){.shards = z, .comm = z->spec.expert_state, .copies = 1, .pieces = ranks / experts, .tensor = 1,
-                          .rank = z->spec.rank / experts};
+        return (Matrices){.shards = z, .comm = z->spec.expert_state, .copies = 1, .pieces = ranks / experts,
+                          .tensor = 1, .rank = z->spec.rank / experts};
     m.pieces = z->stage ? ranks : 1;
     m.copies = z->stage ? replicas : replicas * ranks;
     m.rank = (z->spec.replica * ranks + z->spec.rank) * m.tensor + z->layout.tensor_rank;
@@ -68,16 +63,16 @@ static Matrices matrices_among(const Shards *z, MatricesOf of) {
 Matrices matrices_create(const Shards *z, MatricesOf of) {
     Matrices m = matrices_among(z, of);
     Priced  *priced = xmalloc(sizeof *priced * (size_t)z->layout.params, "a table of matrices");
-    int      ranks;
-    ranks = m.copies * m.pieces * m.tensor;
-    CHECK(!m.comm || (ranks == comm_size(m.comm) && m.rank == comm_rank(m.comm)), "rank %d of %d shares matrices among %d", m.rank,
-          ranks, m.comm ? comm_size(m.comm) : 1);
+    int      ranks = m.copies * m.pieces * m.tensor;
+    CHECK(!m.comm || (ranks == comm_size(m.comm) && m.rank == comm_rank(m.comm)),
+          "rank %d of %d shares matrices among %d", m.rank, ranks, m.comm ? comm_size(m.comm) : 1);
     for (int i = 0; i < z->layout.params; i++) {
         const Param *p = &z->layout.param[i];
         if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN || p->local_elems == 0) continue;
         if (layout_is_of_experts(&z->layout, p->bucket) != (of == MATRICES_OF_EXPERTS)) continue;
         priced[m.count++] = (Priced){i, cost_of(p)};
-        measure(&m, p);
+        if (room_of(p->local_elems) > m.part_elems) m.part_elems = room_of(p->local_elems);
+        if (!parts_are_whole(&m, p) && p->elems > m.whole_elems) m.whole_elems = p->elems;
     }
     m.matrix = xmalloc(sizeof *m.matrix * (size_t)(m.count + 1), "a table of matrices");
     /* In a round this rank exchanges its own matrix with all others, and a slice of each other rank's matrix. */
@@ -110,20 +105,16 @@ static int span_of(const Matrices *m, int param, int piece, Span *out) {
 /* The buffers of a round, for each field: the slices of the matrix, one after another, and the joined matrix. */
 typedef struct { Tensor parts[MATRIX_FIELDS], whole[MATRIX_FIELDS]; } Desk;
 
-static Tensor place_of(const Matrices *m, const Desk *d, int field, int part, Span span) {
-    const Param *p = &m->shards->layout.param[span.param];
-    return tensor_slice(d->parts[field], part * room_of(p->local_elems) + span.first, span.elems);
-}
-
 typedef enum { TO_OWNER, FROM_OWNER } Way;
 
 /* Adds the messages for one matrix between its owner and one holder of a piece of a slice. */
-static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x, int holder, int part,
-                        Span span) {
-    int is_mine = x->owner == m->rank;
+static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x, int holder,
+                        int part, Span span) {
+    int     is_mine = x->owner == m->rank;
+    int64_t at = part * room_of(m->shards->layout.param[span.param].local_elems) + span.first;
     if (!is_mine && holder != m->rank) return;
     for (int f = 0; f < w.fields; f++) {
-        Tensor here = is_mine ? place_of(m, d, f, part, span) : w.of(w.ctx, f, span);
+        Tensor here = is_mine ? tensor_slice(d->parts[f], at, span.elems) : w.of(w.ctx, f, span);
         if (holder == x->owner) {
             Tensor own = w.of(w.ctx, f, span);
             if (way == TO_OWNER) cast_forward(s, here, own);
@@ -219,7 +210,8 @@ void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
     for (int k = 0; k < 2; k++)
         for (int f = 0; f < w.fields; f++) {
             desk[k].parts[f] = arena_tensor(&s->scratch, F32, 1, m->part_elems * m->tensor, 1, 1);
-            desk[k].whole[f] = m->whole_elems ? arena_tensor(&s->scratch, F32, 1, m->whole_elems, 1, 1) : desk[k].parts[f];
+            desk[k].whole[f] =
+                m->whole_elems ? arena_tensor(&s->scratch, F32, 1, m->whole_elems, 1, 1) : desk[k].parts[f];
         }
     for (int turn = -1; turn < m->turns; turn++) {
         int now = turn & 1, next = !now;

@@ -1,9 +1,6 @@
 /* model.c - see model.h. */
 #include "model/model.h"
 
-#include "model/balance.h"
-#include "model/groups.h"
-
 #include <stdlib.h>
 
 #include "core/error.h"
@@ -17,20 +14,17 @@ static PipelineSpec pipeline_of(const ModelSpec *spec) {
     return p;
 }
 
-/* Extends `hold` by the buckets of experts. The experts of a block are on the stage of the block. */
-static BucketHold *hold_experts(BucketHold *hold, ModelShape shape) {
-    hold = xrealloc(hold, sizeof *hold * (size_t)(model_expert_bucket(shape, (int)shape.n_layer) + 1), "the tables of the blocks");
-    for (int b = 1; b <= shape.n_layer; b++) hold[model_expert_bucket(shape, b)] = hold[b];
-    return hold;
-}
-
 Layout model_spec_layout(const ModelSpec *spec) {
     ShardsSpec  s = spec->shards;
-    int         experts = at_least_1(s.expert_ranks);
+    int         experts = at_least_1(s.expert_ranks), blocks = (int)s.shape.n_layer;
     BucketHold *hold = pipeline_holds(s.shape, pipeline_of(spec));
-    if (experts > 1) hold = hold_experts(hold, s.shape);
-    Layout      layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold, experts,
-                                                             s.rank % experts});
+    if (experts > 1) { /* the buckets of experts, which are on the stage of their block */
+        hold = xrealloc(hold, sizeof *hold * (size_t)(model_expert_bucket(s.shape, blocks) + 1),
+                        "the tables of the blocks");
+        for (int b = 1; b <= blocks; b++) hold[model_expert_bucket(s.shape, b)] = hold[b];
+    }
+    Layout layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold,
+                                                        experts, s.rank % experts});
     free(hold);
     return layout;
 }
@@ -39,7 +33,8 @@ Layout model_spec_layout(const ModelSpec *spec) {
  * ranks that share a state. */
 static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     ShardsSpec s = spec->shards;
-    int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks), replicas = at_least_1(s.replicas);
+    int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks);
+    int        replicas = at_least_1(s.replicas);
     int        stages = at_least_1(spec->pipeline.stages), ranks = tensor * s.ranks * replicas * stages;
     Mesh       mesh = mesh_of(ranks, (MeshSizes){tensor, context, stages, replicas});
     MeshPlace  place = {{[AXIS_TENSOR] = s.tensor_rank,
@@ -74,22 +69,23 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
 
 static void carve(Model *m) {
     const ModelSpec *spec = &m->spec;
-    m->sums = step_sums_create(&m->activations_arena);
-    if (spec->optimizer && block_kind(spec->shards.shape)->has_experts)
-        step_sums_count(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * spec->shards.shape.n_experts);
-    if (spec->fp8) step_sums_fp8(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * FP8_BLOCK_CELLS);
+    ModelShape shape = spec->shards.shape;
+    int        counts = spec->optimizer && block_kind(shape)->has_experts;
+    m->sums = step_sums_create(&m->activations_arena, counts ? shape.n_layer * shape.n_experts : 0,
+                               spec->fp8 ? shape.n_layer * FP8_BLOCK_CELLS : 0);
     PipelineSpec pipeline = pipeline_of(spec);
     GptPartSpec *part = pipeline_parts(spec->shards.shape, pipeline);
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards,
                         (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part,
-                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity, spec->fp8, spec->sizes},
+                                  pipeline.parts, spec->recompute, spec->document_mask, spec->experts, spec->capacity,
+                                  spec->fp8, spec->sizes},
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);
     if (!spec->optimizer) return;
     m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
-    if (spec->optimizer->has_matrices) m->optimizer.muon = spec->muon;
+    if (spec->optimizer->has_matrices) m->optimizer.settings = spec->optimizer_settings;
 }
 
 static void drop(Model *m) {
@@ -113,7 +109,7 @@ static Batch same_batch(void *batch) { return *(Batch *)batch; }
  * is run. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
-    AdamW            h = {.step = 1};
+    OptimizerStep    h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T / at_least_1(spec->context_ranks));
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
     int              runs_list = m->pipeline.spec.stages > 1 || m->stream.ledger->in_order;
@@ -232,7 +228,8 @@ Model *model_create(ModelSpec spec) {
     m->bytes = model_dry(spec, 1, NULL);
     m->params_arena = arena_create("parameters", m->bytes.params);
     m->grads_arena = arena_create("gradients", m->bytes.grads);
-    m->optimizer_arena = (spec.offload == MEMORY_HOST ? arena_create_host : arena_create)("optimizer", m->bytes.optimizer);
+    m->optimizer_arena =
+        (spec.offload == MEMORY_HOST ? arena_create_host : arena_create)("optimizer", m->bytes.optimizer);
     m->activations_arena = arena_create("activations", m->bytes.activations);
     m->stream = stream_create(m->bytes.scratch);
     m->stream.math = spec.math;

@@ -12,7 +12,7 @@
 typedef struct {
     ShardsSpec shards;
     const OptimizerKind *optimizer;      /* NULL for inference                                         */
-    MuonSettings muon;                   /* settings if the optimizer is Muon                          */
+    OptimizerSettings optimizer_settings; /* used if the optimizer has matrices                        */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: one rank */
     Comm      *context;
@@ -25,7 +25,7 @@ typedef struct {
     int        document_mask;            /* batches may hold several documents (GptSpec)               */
     OptimizerMemory offload;             /* the place of the optimizer's memory                        */
     MathMode   math;
-    int        fp8;                      /* products of blocks are in fp8 (model/fp8.h)                */
+    int        fp8;                      /* products of blocks are in fp8 (model/precision.h)                */
     /* model_dry: a step that casts all operands of products, as a first step does */
     int        fp8_casts;
     int        any_threads;              /* results have equal bits for any number of threads (core/device.h) */

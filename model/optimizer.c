@@ -1,6 +1,7 @@
 /* optimizer.c - see optimizer.h. */
 #include "model/optimizer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,16 +9,6 @@
 #include "core/error.h"
 
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
-
-static void make_pages(Optimizer *o, Arena *arena) {
-    /* a small model has several pages, too */
-    int64_t elems = (shards_state_elems(o->shards) / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
-    if (elems > PAGE_MOST) elems = PAGE_MOST;
-    for (int k = 0; k < 2; k++) {
-        o->grad_page[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
-        o->page[k] = arena_tensor(arena, o->shards->params.type, 1, elems, 1, 1);
-    }
-}
 
 /* Fills left_out. Matrices are left out in whole packs of 64 elements, so that the next span stays aligned. */
 static void leave_out_matrices(Optimizer *o) {
@@ -40,15 +31,26 @@ static int number_of(const Shards *z, Span span) {
 }
 
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory memory, Arena *arena) {
-    Optimizer o = {.kind = kind, .muon = MUON_DEFAULTS, .shards = z, .on_host = memory == MEMORY_HOST};
+    Optimizer o = {.kind = kind, .settings = kind->settings, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
     leave_out_matrices(&o);
-    if (kind->has_matrices) o.matrices = matrices_create(z, MATRICES_OF_ALL), o.expert_matrices = matrices_create(z, MATRICES_OF_EXPERTS);
-    for (int k = 0; k < kind->states; k++)
-        o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0)
-                                   : arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
-    o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
-    if (o.on_host) make_pages(&o, arena);
+    if (kind->has_matrices) {
+        o.matrices = matrices_create(z, MATRICES_OF_ALL);
+        o.expert_matrices = matrices_create(z, MATRICES_OF_EXPERTS);
+    }
+    for (int k = 0; k < kind->states; k++) {
+        int64_t without = kind->state[k].no_matrices ? shards_matrix_elems(z) : 0;
+        o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0) : arena_tensor(arena, F32, 1, elems - without, 1, 1);
+    }
+    if (z->params.type == F32 && !o.on_host) o.master = tensor_1d(NULL, F32, elems);
+    else o.master = arena_tensor(arena, F32, 1, elems, 1, 1);
+    /* a small model has several pages, too */
+    int64_t page = (elems / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
+    if (page > PAGE_MOST) page = PAGE_MOST;
+    for (int k = 0; k < 2 && o.on_host; k++) {
+        o.grad_page[k] = arena_tensor(arena, F32, 1, page, 1, 1);
+        o.page[k] = arena_tensor(arena, z->params.type, 1, page, 1, 1);
+    }
     o.spans = xmalloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1), "the list of spans to update");
     o.own_grad = xmalloc(sizeof(Tensor) * (size_t)(z->spans + 1), "the list of spans to update");
     return o;
@@ -65,7 +67,7 @@ void optimizer_destroy(Optimizer *o) {
 
 Tensor optimizer_state(const Optimizer *o, int k, Span span) {
     if (o->kind->is_idle) return tensor_1d(NULL, F32, span.elems);
-    if (!o->kind->no_matrices[k]) return shards_state_view(o->shards, o->state[k], span);
+    if (!o->kind->state[k].no_matrices) return shards_state_view(o->shards, o->state[k], span);
     if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
     int64_t at = shards_state_at(o->shards, span) - o->left_out[number_of(o->shards, span)];
     return tensor_slice(o->state[k], at, span.elems);
@@ -105,7 +107,8 @@ static Tensor part_of(Tensor span, Part p) { return tensor_slice(span, p.at, p.e
 static void send_weights(Optimizer *o, Stream *s, Part p, int turn) {
     Span   span = o->shards->span[p.span];
     Tensor weights = part_of(shards_weight(o->shards, span), p);
-    device_from_host_queued(s, weights, weights.type == F32 ? part_of(optimizer_master(o, span), p).data : o->page[turn].data);
+    device_from_host_queued(s, weights,
+                            weights.type == F32 ? part_of(optimizer_master(o, span), p).data : o->page[turn].data);
 }
 
 static void publish_from_host(Optimizer *o, Stream *s) {
@@ -124,7 +127,8 @@ void optimizer_publish(Optimizer *o, Stream *s) {
     const Shards *z = o->shards;
     if (o->on_host) publish_from_host(o, s);
     else if (z->params.type != F32)
-        for (int i = 0; i < z->spans; i++) cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
+        for (int i = 0; i < z->spans; i++)
+            cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
 }
 
 void optimizer_zero_states(const Optimizer *o, Stream *s) {
@@ -153,8 +157,8 @@ void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash) {
 
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     const Shards *z = o->shards;
-    static const char *const points[OPTIMIZER_STATES] = {"guard.m", "guard.v"};
-    for (int k = 0; k < o->kind->states && !o->on_host && !o->kind->is_idle; k++) inject_flip(s, points[k], o->state[k]);
+    for (int k = 0; k < o->kind->states && !o->on_host && !o->kind->is_idle; k++)
+        inject_flip(s, o->kind->state[k].flip, o->state[k]);
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
     int own = 0;
@@ -163,7 +167,9 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     if (own > 0) norm_squared(s, step_sum(&z->sums, SUM_GRAD_SQUARES), o->own_grad, own);
 }
 
-void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) { o->kind->update(o, s, h, grad_scale); }
+void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
+    if (o->kind->update) o->kind->update(o, s, h, grad_scale);
+}
 
 /* --- adamw -------------------------------------------------------------------------------------------------------- */
 
@@ -176,7 +182,7 @@ static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
 
 /* The gradients of the next slice are copied while this one is updated. Their copy is queued after the copy of the
  * weights from the same page. So once the gradients have arrived, that page may be overwritten. */
-static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
+static void adamw_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     Part p = {0}, next = {0};
     int  more = next_part(o, &next);
     for (int k = 0; k < 2 && !o->grads_in[k].handle; k++) o->grads_in[k] = event_create();
@@ -188,46 +194,164 @@ static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         Span span = o->shards->span[p.span];
         event_wait(o->grads_in[turn]);
         Part      page = {.elems = p.elems};
-        AdamWSpan part = {part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p),
-                          part_of(optimizer_state(o, 1, span), p),
-                          part_of(o->page[turn], page), part_of(o->grad_page[turn], page), span.group != GROUP_VECTOR, rate_of(o, span)};
+        AdamWSpan part = {.master = part_of(optimizer_master(o, span), p),
+                          .m = part_of(optimizer_state(o, 0, span), p),
+                          .v = part_of(optimizer_state(o, 1, span), p),
+                          .working = part_of(o->page[turn], page),
+                          .grad = part_of(o->grad_page[turn], page),
+                          .decays = span.group != GROUP_VECTOR,
+                          .rate = rate_of(o, span)};
         adamw_update_host(part, h, grad_scale);
         send_weights(o, s, p, turn);
     }
 }
 
-void optimizer_adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, AdamWOf of) {
+typedef enum { ADAMW_ALL, ADAMW_BUT_MATRICES } AdamWOf;
+static void adamw_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale, AdamWOf of) {
     const Shards *z = o->shards;
     int           count = 0;
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
         if (span.group == GROUP_MATRIX && of == ADAMW_BUT_MATRICES) continue;
-        o->spans[count++] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
-                                        shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR, rate_of(o, span)};
+        o->spans[count++] = (AdamWSpan){.master = optimizer_master(o, span),
+                                        .m = optimizer_state(o, 0, span),
+                                        .v = optimizer_state(o, 1, span),
+                                        .working = shards_weight(z, span),
+                                        .grad = shards_grad(z, span),
+                                        .decays = span.group != GROUP_VECTOR,
+                                        .rate = rate_of(o, span)};
     }
     adamw_update(s, o->spans, count, h, grad_scale);
 }
 
-static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
-    if (!o->on_host) optimizer_adamw_on_device(o, s, h, grad_scale, ADAMW_ALL);
+static void adamw(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
+    if (!o->on_host) adamw_on_device(o, s, h, grad_scale, ADAMW_ALL);
     else if (!stream_note(s, "adamw_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0))
         adamw_on_host(o, s, h, grad_scale);
 }
 
-static void idle(Optimizer *o, Stream *s, AdamW h, float grad_scale) { (void)o, (void)s, (void)h, (void)grad_scale; }
+/* --- muon: Muon for the matrices of blocks, AdamW for all other parameters ---------------------------------------- */
+
+static const double MUON_SCALE = 0.2; /* AdamW's updates have about this root mean square */
+
+typedef struct { const Optimizer *optimizer; double beta2; } MuonWork;
+
+/* Returns field 0, the gradients, which hold the direction of the momentum by now; or field 1, NorMuon's second
+ * moments. */
+static Tensor muon_field(const void *ctx, int field, Span span) {
+    const Optimizer *o = ((const MuonWork *)ctx)->optimizer;
+    return field == 0 ? shards_grad(o->shards, span) : optimizer_state(o, 1, span);
+}
+
+static void muon_direction(const void *ctx, Stream *s, int param, const Tensor whole[MATRIX_FIELDS]) {
+    const MuonWork  *w = (const MuonWork *)ctx;
+    const Optimizer *o = w->optimizer;
+    ModelShape       shape = o->shards->spec.shape;
+    const Param     *p = &o->shards->layout.param[param];
+    const BlockKind *block = block_kind_at(shape, model_view_bucket(shape, p->bucket) - 1);
+    int64_t          parts = layout_parts(p);
+    newton_schulz(s, whole[0], parts, o->shards->params.type, o->settings.newton);
+    if (o->kind->is_normuon) normuon(s, whole[0], whole[1], parts, block->neurons, w->beta2);
+}
+
+static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
+    Shards  *z = o->shards;
+    MuonWork w = {o, h.beta2};
+    CHECK(!o->on_host, "muon updates where the products run");
+    for (int i = 0; i < z->spans; i++)
+        if (z->span[i].group == GROUP_MATRIX)
+            muon_momentum(s, shards_grad(z, z->span[i]), optimizer_state(o, 0, z->span[i]), o->settings.momentum,
+                          grad_scale);
+    MatrixWork work = {o->kind->is_normuon ? 2 : 1, muon_field, muon_direction, &w};
+    matrices_each(&o->matrices, s, work);
+    if (o->expert_matrices.count) matrices_each(&o->expert_matrices, s, work);
+    for (int i = 0; i < z->spans; i++) {
+        Span         span = z->span[i];
+        const Param *p = &z->layout.param[span.param];
+        int64_t      rows = p->dim[0], columns = p->dim[1] / layout_parts(p);
+        double       scale = MUON_SCALE * (double)p->matrix_rate * sqrt((double)(rows > columns ? rows : columns));
+        if (span.group != GROUP_MATRIX) continue;
+        muon_update(s, optimizer_master(o, span), shards_grad(z, span), h.learning_rate * scale,
+                    h.learning_rate * h.weight_decay);
+        if (z->params.type != F32) cast_forward(s, shards_weight(z, span), optimizer_master(o, span));
+    }
+    adamw_on_device(o, s, h, grad_scale, ADAMW_BUT_MATRICES);
+}
 
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
 
-const OptimizerKind OPTIMIZER_ADAMW = {.name = "adamw", .states = 2, .state = {"m", "v"}, .update = adamw};
-const OptimizerKind OPTIMIZER_IDLE = {.name = "adamw", .states = 2, .state = {"m", "v"}, .is_idle = 1, .update = idle};
+#define ADAMW_STATE_ROWS {{.name = "m", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}}
+const OptimizerKind OPTIMIZER_ADAMW = {
+    .name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .update = adamw};
+const OptimizerKind OPTIMIZER_IDLE = {
+    .name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .is_idle = 1};
+
+#define MUON_SETTINGS {.momentum = 0.95, .newton = NEWTON_QUINTIC}
 const OptimizerKind OPTIMIZER_MUON = {
-    .name = "muon", .states = 2, .state = {"momentum", "v"}, .no_matrices = {0, 1}, .has_matrices = 1, .update = muon_step};
+    .name = "muon", .states = 2,
+    .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v", .no_matrices = 1}},
+    .settings = MUON_SETTINGS, .has_matrices = 1, .update = muon};
 const OptimizerKind OPTIMIZER_NORMUON = {
-    .name = "muon", .states = 2, .state = {"momentum", "v"}, .has_matrices = 1, .is_normuon = 1, .update = muon_step};
+    .name = "muon", .states = 2,
+    .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}},
+    .settings = MUON_SETTINGS, .has_matrices = 1, .is_normuon = 1, .update = muon};
+
+/* The kinds that optimizer.name and optimizer.normuon can name. */
+static const OptimizerKind *const KINDS[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON, &OPTIMIZER_NORMUON};
 
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon) {
-    static const OptimizerKind *const kinds[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON, &OPTIMIZER_NORMUON};
-    for (int i = 0; i < 3; i++)
-        if (strcmp(name, kinds[i]->name) == 0 && (!kinds[i]->has_matrices || kinds[i]->is_normuon == (is_normuon != 0))) return kinds[i];
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
+        if (strcmp(name, KINDS[i]->name) == 0 && (!KINDS[i]->has_matrices || KINDS[i]->is_normuon == (is_normuon != 0)))
+            return KINDS[i];
     return NULL;
+}
+
+/* --- the bias that balances experts ------------------------------------------------------------------------------- */
+
+/* Writes to out [n] the changes of elements [first, first + n) of a block's bias after a step. */
+static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_t first, int64_t n) {
+    int64_t all = 0;
+    for (int64_t e = 0; e < shape.n_experts; e++) all += counts[e];
+    for (int64_t i = 0; i < n; i++) {
+        __int128 over = (__int128)counts[first + i] * shape.n_experts - all; /* E times the difference from the mean */
+        out[i] = (float)shape.balance_rate * (float)((over < 0) - (over > 0));
+    }
+}
+
+static void add_on_host(Optimizer *o, Stream *s, Span span, const float *step) {
+    Tensor  weights = shards_weight(o->shards, span);
+    float  *master = (float *)optimizer_master(o, span).data;
+    char   *rounded = xmalloc(tensor_bytes(weights), "the bias of the experts");
+    for (int64_t i = 0; i < span.elems; i++) {
+        master[i] += step[i];
+        tensor_set(tensor_1d(rounded, weights.type, span.elems), i, master[i]);
+    }
+    device_from_host(s, weights, rounded);
+    free(rounded);
+}
+
+static void add_on_device(Optimizer *o, Stream *s, Span span, const float *step) {
+    size_t mark = arena_mark(&s->scratch);
+    Tensor steps = arena_tensor(&s->scratch, F32, 1, span.elems, 1, 1), master = optimizer_master(o, span);
+    if (!s->ledger) device_from_host(s, steps, step);
+    add_forward(s, master, steps);
+    if (o->shards->params.type != F32) cast_forward(s, shards_weight(o->shards, span), master);
+    arena_release(&s->scratch, mark);
+}
+
+void experts_balance(Optimizer *o, Stream *s, const int64_t *counts) {
+    const Shards    *z = o->shards;
+    ModelShape       shape = z->spec.shape;
+    if (!block_kind(shape)->has_experts || shape.balance != BALANCE_BIAS) return;
+    float *step = xcalloc((size_t)shape.n_experts, sizeof *step, "the bias of the experts");
+    for (int i = 0; i < z->spans; i++) {
+        Span         span = z->span[i];
+        const Param *p = &z->layout.param[span.param];
+        if (p->bucket < 1 || p->bucket > shape.n_layer || p->field != block_kind_at(shape, p->bucket - 1)->experts_bias)
+            continue;
+        if (counts) steps_of(step, counts + (p->bucket - 1) * shape.n_experts, shape, span.first, span.elems);
+        if (!o->on_host) add_on_device(o, s, span, step);
+        else if (!s->ledger) add_on_host(o, s, span, step);
+    }
+    free(step);
 }

@@ -9,19 +9,30 @@
 #include "layers/layers.h"
 #include "model/matrices.h"
 
-enum { OPTIMIZER_STATES = 2 };
+/* ADAMW_STATES: m and v. A server of outer steps and its islands exchange them. */
+enum { ADAMW_STATES = 2, OPTIMIZER_MOST_STATES = 4 };
 typedef struct Optimizer Optimizer;
+
+/* Numbers of an optimizer for each element that this rank updates. */
+typedef struct {
+    const char *name;                    /* in optimizer.safetensors: "m", "v"; "momentum", "v"             */
+    const char *flip;                    /* point where a test damages it (core/injection.h): "guard.m"     */
+    int         no_matrices;             /* the state is not kept for matrices; in files it is zero         */
+} OptimizerState;
+
+/* Settings that only some kinds read, the same in all steps. Those of a step are OptimizerStep (layers.h). */
+typedef struct { double momentum; NewtonKind newton; } OptimizerSettings;
 
 typedef struct {
     const char *name;                    /* optimizer.name: "adamw", "muon"                             */
     int         states;
-    const char *state[OPTIMIZER_STATES]; /* names in optimizer.safetensors: "m", "v"; "momentum", "v"   */
-    int         no_matrices[OPTIMIZER_STATES]; /* this state is not kept for matrices; in files it is zero   */
+    OptimizerState state[OPTIMIZER_MOST_STATES];
+    OptimizerSettings settings;          /* the defaults                                                */
     int         has_matrices;            /* the update needs whole matrices; the shards have a group for that */
     int         is_normuon;              /* "muon" with optimizer.normuon                               */
     int         is_idle;                 /* the kind keeps no states                                    */
-    /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). */
-    void      (*update)(Optimizer *o, Stream *s, AdamW h, float grad_scale);
+    /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). NULL: does nothing */
+    void      (*update)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
 } OptimizerKind;
 extern const OptimizerKind OPTIMIZER_ADAMW;
 /* A kind for weights that a server updates (outer.send=gradients): AdamW's files, without states and update. */
@@ -30,18 +41,15 @@ extern const OptimizerKind OPTIMIZER_IDLE;
  * Muon matrices have no v. With NorMuon each element of v is the second moment of the element's neuron. The rules of
  * the config refuse these kinds with an optimizer in host memory. */
 extern const OptimizerKind OPTIMIZER_MUON, OPTIMIZER_NORMUON;
-/* returns the kind by optimizer.name, NULL if there is none */
+/* Returns the kind by optimizer.name, NULL if there is none. Kinds with one name differ in optimizer.normuon. */
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon);
-
-typedef struct { double momentum; NewtonKind newton; } MuonSettings;
-#define MUON_DEFAULTS ((MuonSettings){0.95, NEWTON_QUINTIC})
 
 struct Optimizer {
     const OptimizerKind *kind;
-    MuonSettings muon;
+    OptimizerSettings settings;
     Matrices   matrices, expert_matrices; /* owned; used if kind->has_matrices                          */
     Shards    *shards;                   /* borrowed                                                    */
-    Tensor     state[OPTIMIZER_STATES];  /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
+    Tensor     state[OPTIMIZER_MOST_STATES]; /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
     /* owned [spans + 1]: elements of matrices before each span, which no_matrices leaves out */
     int64_t   *left_out;
     Tensor     master;                   /* [shards_state_elems] f32; data NULL if the working copy is F32 */
@@ -88,12 +96,13 @@ void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash);
 enum { NUMBERS_REPLICAS = 1, NUMBERS_GRADS = 2 };
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes);
 
-void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale);
+void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
 
-/* For kinds of optimizers. optimizer_adamw_on_device: AdamW for all spans, or for all except matrices. muon_step: the
- * step of muon.c. */
-typedef enum { ADAMW_ALL, ADAMW_BUT_MATRICES } AdamWOf;
-void optimizer_adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, AdamWOf of);
-void muon_step(Optimizer *o, Stream *s, AdamW h, float grad_scale);
+/* Gives experts equal shares of the tokens, by a bias that is added when experts are chosen. After each step the bias
+ * falls by balance_rate for an expert with more than its share of the step's assignments, and rises by balance_rate for
+ * one with less. Wang et al., arXiv:2408.15664. The bias is a row of the parameters; its gradient is always zero, so
+ * the update does not change it. Call it after optimizer_update and before the weights are published. counts [n_layer * E]:
+ * the step's assignments, summed over all ranks; NULL in a dry run. Does nothing in models without such a bias. */
+void experts_balance(Optimizer *o, Stream *s, const int64_t *counts);
 
 #endif

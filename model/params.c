@@ -10,8 +10,6 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "model/block.h"
-#include "model/mup.h"
-
 
 int64_t dim_size(Dim dim, ModelShape s) {
     switch (dim) {
@@ -44,6 +42,42 @@ const char *dim_option(Dim dim) {
     return names[dim] ? names[dim] : "1";
 }
 
+/* --- µP ----------------------------------------------------------------------------------------------------------- */
+
+/* Parameters of blocks that are multiplied by b^power. */
+static const struct { const char *name; int power; } ATTENTION[] = {
+    {"attn.c_attn.weight", 1},      {"attn.c_attn.bias", 1},        {"attn.c_proj.weight", -1},
+    {"self_attn.q_proj.weight", 1}, {"self_attn.k_proj.weight", 1}, {"self_attn.v_proj.weight", 1},
+    {"self_attn.o_proj.weight", -1},
+    /* with these norms the sizes of q and k do not matter */
+    {"self_attn.q_norm.weight", 1}, {"self_attn.k_norm.weight", 1},
+};
+
+static int attention_power(const ParamRow *row) {
+    for (size_t i = 0; i < sizeof ATTENTION / sizeof *ATTENTION; i++)
+        if (strcmp(row->name, ATTENTION[i].name) == 0) return ATTENTION[i].power;
+    return 0;
+}
+
+int mup_knows_attention(ModelShape s) {
+    const ParamTable *block = &block_kind_at(s, 0)->block;
+    for (int i = 0; i < block->rows; i++)
+        if (attention_power(&block->row[i]) > 0) return 1;
+    return 0;
+}
+
+MupFactors mup_factors(ModelShape s, int bucket, const ParamRow *row) {
+    if (s.mup_base_n_embd == 0) return (MupFactors){1.0, 1.0, 1.0};
+    double m = (double)s.n_embd / (double)s.mup_base_n_embd, head = (double)shape_head_dim(s);
+    double b = s.mup_base_head_dim ? pow((double)s.mup_base_head_dim / head, 0.25) : 1.0;
+    int    in_block = bucket > 0 && bucket <= s.n_layer, is_last = bucket > s.n_layer;
+    double size = is_last && row->group == GROUP_VECTOR ? 1.0 / m : in_block ? pow(b, attention_power(row)) : 1.0;
+    if (row->group != GROUP_MATRIX) return (MupFactors){size, size, size};
+    return (MupFactors){size / sqrt(m), size / m, size / sqrt(m)};
+}
+
+/* --- rows --------------------------------------------------------------------------------------------------------- */
+
 static int is_each(const ParamRow *row) { return strchr(row->name, '*') != NULL; }
 
 static Param param_of(const ParamRow *row, const char *prefix, int bucket, ModelShape s, int expert) {
@@ -51,7 +85,8 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     size_t before = strcspn(row->name, "*");
     int    length = snprintf(p.name, sizeof p.name, "%s%s", prefix, row->name);
     if (is_each(row))
-        length = snprintf(p.name, sizeof p.name, "%s%.*s%d%s", prefix, (int)before, row->name, expert, row->name + before + 1);
+        length = snprintf(p.name, sizeof p.name, "%s%.*s%d%s", prefix, (int)before, row->name, expert,
+                          row->name + before + 1);
     CHECK(length < (int)sizeof p.name, "%s%s", prefix, row->name);
     p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
     p.dim[0] = dim_size(row->dim[0], s);
@@ -70,15 +105,21 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
 /* Returns how often row i is repeated: once for each expert, or once. Rows that repeat are adjacent. */
 static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
-static int64_t rows_of(const ParamTable *t, ModelShape s) {
-    int64_t n = 0;
-    for (int i = 0; i < t->rows; i++) n += repeats(t, i, s);
-    return n;
+static int period_of(const BlockKind *kind) { return kind->period ? kind->period : 1; }
+
+/* Returns the number of blocks that have place k in the pattern of kinds. */
+static int64_t blocks_of(const BlockKind *kind, int k, ModelShape s) {
+    return (s.n_layer - k + period_of(kind) - 1) / period_of(kind);
 }
 
 int64_t model_rows(ModelShape s) {
     const BlockKind *kind = block_kind(s);
-    return kind->embedding.rows + s.n_layer * rows_of(&kind->block, s) + kind->final.rows;
+    int64_t          rows = kind->embedding.rows + kind->final.rows;
+    for (int k = 0; k < period_of(kind); k++) {
+        const ParamTable *block = &block_kind_at(s, k)->block;
+        for (int i = 0; i < block->rows; i++) rows += blocks_of(kind, k, s) * repeats(block, i, s);
+    }
+    return rows;
 }
 
 /* Appends the rows of a table at p. Returns their number. */
@@ -98,7 +139,7 @@ static int append_rows(Param *p, const ParamTable *t, const char *prefix, int bu
 
 static const ParamTable *table_of(ModelShape s, int bucket) {
     const BlockKind *kind = block_kind(s);
-    return bucket == 0 ? &kind->embedding : bucket > s.n_layer ? &kind->final : &kind->block;
+    return bucket == 0 ? &kind->embedding : bucket > s.n_layer ? &kind->final : &block_kind_at(s, bucket - 1)->block;
 }
 
 size_t model_view_bytes(ModelShape s, int bucket) { return table_of(s, bucket)->view_bytes; }
@@ -112,7 +153,7 @@ Param *model_params(ModelShape s, int *count) {
     for (int b = 0; b < (int)s.n_layer + 2; b++) {
         const ParamTable *table = table_of(s, b);
         char              prefix[48];
-        if (table == &kind->block) snprintf(prefix, sizeof prefix, "%s%s.%d.", kind->prefix, kind->blocks, b - 1);
+        if (b > 0 && b <= s.n_layer) snprintf(prefix, sizeof prefix, "%s%s.%d.", kind->prefix, kind->blocks, b - 1);
         else snprintf(prefix, sizeof prefix, "%s", kind->prefix);
         at += append_rows(p + at, table, prefix, b, s);
     }
@@ -120,16 +161,21 @@ Param *model_params(ModelShape s, int *count) {
     return p;
 }
 
+/* Counts the parameters of a table with `experts` experts. */
+static __int128 count_rows(const ParamTable *t, int64_t experts, ModelShape s) {
+    __int128 all = 0;
+    for (int i = 0; i < t->rows; i++)
+        all += (__int128)(is_each(&t->row[i]) ? experts : 1) * dim_size(t->row[i].dim[0], s) *
+               dim_size(t->row[i].dim[1], s);
+    return all;
+}
+
 /* Counts parameters with `experts` experts in each block. Each size is below 2^31, so 128 bits are enough. */
 static int count_parameters(ModelShape s, int64_t experts, int64_t *parameters) {
-    const BlockKind  *kind = block_kind(s);
-    const ParamTable *tables[] = {&kind->embedding, &kind->block, &kind->final};
-    const int64_t     times[] = {1, s.n_layer, 1};
-    __int128          all = 0;
-    for (int t = 0; t < 3; t++)
-        for (int i = 0; i < tables[t]->rows; i++)
-            all += (__int128)times[t] * (is_each(&tables[t]->row[i]) ? experts : 1) * dim_size(tables[t]->row[i].dim[0], s) *
-                   dim_size(tables[t]->row[i].dim[1], s);
+    const BlockKind *kind = block_kind(s);
+    __int128         all = count_rows(&kind->embedding, 1, s) + count_rows(&kind->final, 1, s);
+    for (int k = 0; k < period_of(kind); k++)
+        all += blocks_of(kind, k, s) * count_rows(&block_kind_at(s, k)->block, experts, s);
     *parameters = (int64_t)all;
     return all <= INT64_MAX;
 }
@@ -139,7 +185,8 @@ int model_parameters(ModelShape s, int64_t *parameters) { return count_parameter
 Layout model_layout(ModelShape s, LayoutPlace place) {
     int    count;
     Param *rows = model_params(s, &count);
-    int    ranks = place.expert_ranks > 1 ? place.expert_ranks : 1, first = 1 + (int)s.n_experts / ranks * place.expert_rank;
+    int    ranks = place.expert_ranks > 1 ? place.expert_ranks : 1;
+    int    first = 1 + (int)s.n_experts / ranks * place.expert_rank;
     for (int i = 0; i < count; i++) {
         if (!rows[i].expert) continue;
         if (rows[i].expert != first) rows[i].field = NO_FIELD;
@@ -163,11 +210,12 @@ ShapeText model_shape_text(ModelShape s) {
     const BlockKind *k = block_kind(s);
     if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
     if (k->has_experts)
-        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ",
-                 k->name, shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
+        snprintf(kind, sizeof kind,
+                 "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ", k->name,
+                 shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
     else if (k->keys & READS_N_INNER)
-        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", k->name, shape_kv_heads(s),
-                 dim_size(DIM_FC, s));
+        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", k->name,
+                 shape_kv_heads(s), dim_size(DIM_FC, s));
     snprintf(t.text, sizeof t.text,
              "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
              kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);

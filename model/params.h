@@ -1,5 +1,6 @@
 /* params.h - the parameters of a model as table rows: name, shape, first values, group and cut of each tensor. Memory,
- * the views of blocks, weight decay, buckets, names in files and the plan are computed from the rows.
+ * the views of blocks, weight decay, buckets, names in files and the plan are computed from the rows. With µP, first
+ * values and learning rates follow the width.
  */
 #ifndef TRAIN_GPT_MODEL_PARAMS_H
 #define TRAIN_GPT_MODEL_PARAMS_H
@@ -31,7 +32,7 @@ typedef struct {
     int     norm_top_k;        /* the weights of a token's experts are divided by their sum       */
     int     balance;           /* ExpertBalance                                                   */
     double  balance_rate;      /* change of the bias in a step; or the factor of the loss         */
-    /* width (0: no µP) and head size (0: this model's) of the base model of model/mup.h */
+    /* width (0: no µP) and head size (0: this model's) of the base model of µP (below) */
     int64_t mup_base_n_embd, mup_base_head_dim;
     double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
     double  z_loss;            /* factor of a term that changes gradients, not the loss (LossTerms in layers.h) */
@@ -53,7 +54,7 @@ enum { VOCAB_PAD = 128 };
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;
 /* Distribution of first weights. INIT_NORMAL: N(0, std) with std = init_std, default 0.02. INIT_RESIDUAL, for
  * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. Both are multiplied by
- * MupFactors.init (model/mup.h). */
+ * MupFactors.init. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
 typedef struct {
     /* Name in files, after the prefix of the block: "attn.c_attn.weight". Adjacent rows with a * are repeated for each
@@ -110,5 +111,32 @@ ShapeText model_shape_text(ModelShape shape);
 /* Writes fp32 first values of `elems` elements of row p to out, from the element at global offset `offset`. They depend
  * only on seed and offset. */
 void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems, uint64_t seed);
+
+/* --- µP ----------------------------------------------------------------------------------------------------------- */
+
+/* µP, the maximal update parametrization: first values and learning rates that follow the width, so that the best
+ * learning rate of a narrow model is that of a wide one. Yang et al., arXiv:2203.03466, table 8.
+ *
+ * With m = n_embd / mup_base_n_embd and D the size of a head, against the model of the base width:
+ *   matrices of blocks   standard deviation x 1/sqrt(m), Adam's rate x 1/m
+ *   logits               x 1/m
+ *   attention            scores x sqrt(D_base) / D, not 1 / sqrt(D)
+ * Embeddings, a head of its own, gains and biases are as at the base.
+ *
+ * A factor f of a result is applied through the weights before it. If their first values and Adam's rate are multiplied
+ * by f, training follows the same path with f times those weights. Logits get their factor from the final norm's gain
+ * and bias, x 1/m. Scores get theirs from q, k and v, each x b = (D_base / D)^(1/4); the projection after attention is
+ * x 1/b. No other code depends on the base width, and files hold the weights of a plain model. */
+typedef struct {
+    double init;      /* factor of the first values: of their mean and standard deviation                        */
+    double rate;      /* factor of AdamW's learning rate; rate x decay is unchanged                               */
+    double muon_rate; /* factor of Muon's rate: 1/sqrt(m), not 1/m, since 0.2 sqrt(max(R,M)) grows with the width
+                         (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
+} MupFactors;
+
+/* Returns the factors of a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
+MupFactors mup_factors(ModelShape shape, int bucket, const ParamRow *row);
+/* Returns whether blocks of this kind have rows that can hold attention's factor. */
+int        mup_knows_attention(ModelShape shape);
 
 #endif

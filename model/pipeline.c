@@ -5,13 +5,96 @@
 
 #include "core/error.h"
 
+/* --- the order of work -------------------------------------------------------------------------------------------- */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Returns the k-th forward of a stage. Each part in order computes P micro-batches, then the first part the next P.
+ * Backwards have the same order, with the parts from last to first. */
+static Work forward_at(int64_t P, int64_t V, int64_t k) {
+    return (Work){WORK_FORWARD, (int)(k % (P * V) / P), 0, V == 1 ? k : k / (P * V) * P + k % P};
+}
+
+/* Returns the number of forwards before the first backward. */
+static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
+    return V == 1 ? least(M, P - 1 - p) : least(M * V, 2 * (P - p - 1) + (V - 1) * P);
+}
+
+/* Assigns tapes. A forward uses the lowest free tape of its part; its backward frees it. */
+static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
+    int *tape_of = xmalloc(sizeof *tape_of * (size_t)(parts * micro_batches), "a list of works");
+    char *taken = xcalloc((size_t)(parts * micro_batches), 1, "a list of works");
+    int64_t begun = 0, ended = 0;
+    for (int64_t i = 0; i < w->count; i++) {
+        Work *one = &w->work[i];
+        char *mine = taken + one->part * micro_batches;
+        int  *tape = &tape_of[one->part * micro_batches + one->micro];
+        if (one->kind == WORK_FORWARD) {
+            for (*tape = 0; mine[*tape]; ++*tape) {}
+            mine[*tape] = 1;
+            if (*tape >= w->tapes[one->part]) w->tapes[one->part] = *tape + 1;
+            if (one->part == 0 && one->micro >= begun) begun = one->micro + 1;
+        } else {
+            mine[*tape] = 0;
+            /* the last backward of a micro-batch; micro-batches end in order */
+            if (one->part == 0) ended = one->micro + 1;
+        }
+        one->tape = *tape;
+        if (begun - ended > w->micros) w->micros = begun - ended;
+        if (i + 1 < w->count && begun + 1 - ended > w->micros && w->work[i + 1].kind == WORK_FORWARD &&
+            w->work[i + 1].part == 0)
+            w->micros = begun + 1 - ended;
+    }
+    free(tape_of);
+    free(taken);
+}
+
+WorkList work_list(int stages, int parts, int64_t micro_batches, int stage) {
+    CHECK(stages > 0 && parts > 0 && stage >= 0 && stage < stages && (parts == 1 || micro_batches % stages == 0),
+          "stage %d of %d with %d parts, %lld micro-batches",
+          stage, stages, parts, (long long)micro_batches);
+    int64_t  all = micro_batches * parts, ahead = warmup(stages, parts, micro_batches, stage);
+    int64_t  forwards = 0, backwards = 0;
+    WorkList w = {.count = 2 * all};
+    w.work = xmalloc(sizeof *w.work * (size_t)(2 * all + 1), "a list of works");
+    w.tapes = xcalloc((size_t)parts, sizeof *w.tapes, "a list of works");
+    for (int64_t i = 0; i < w.count; i++) {
+        int  is_forward = forwards < all && forwards <= backwards + ahead;
+        Work one = forward_at(stages, parts, is_forward ? forwards++ : backwards++);
+        w.work[i] = is_forward ? one : (Work){WORK_BACKWARD, parts - 1 - one.part, 0, one.micro};
+    }
+    give_tapes(&w, parts, micro_batches);
+    return w;
+}
+
+void work_list_free(WorkList *w) {
+    free(w->work);
+    free(w->tapes);
+    *w = (WorkList){0};
+}
+
+double work_idle(int stages, int parts, int64_t micro_batches) {
+    double idle = stages - 1, busy = (double)micro_batches * parts;
+    return idle / (busy + idle);
+}
+
+BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part) {
+    CHECK(parts > 0 && parts <= blocks && part >= 0 && part < parts, "part %d of %d of %lld blocks", part, parts,
+          (long long)blocks);
+    if (parts == 1) return (BlockRange){0, blocks};
+    int64_t last = (int64_t)((double)(blocks + head_blocks) / parts - head_blocks + 0.5), most = blocks - (parts - 1);
+    last = last < 1 ? 1 : last > most ? most : last;
+    int64_t others = parts - 1, rest = blocks - last;
+    if (part == parts - 1) return (BlockRange){rest, blocks};
+    return (BlockRange){rest * part / others, rest * (part + 1) / others};
+}
+
 /* --- which blocks ------------------------------------------------------------------------------------------------- */
 
-/* Returns the cost of the head in blocks. For a row the head costs 2 V C, a block 24 C^2 plus attention. */
-static double head_blocks(ModelShape shape) { return (double)shape.vocab_size / (12.0 * (double)shape.n_embd); }
-
 static BlockRange blocks_of(ModelShape shape, PipelineSpec s, int part) {
-    return work_blocks(shape.n_layer, s.stages * s.parts, head_blocks(shape), part * s.stages + s.stage);
+    /* For a row the head costs 2 V C, a block 24 C^2 plus attention. */
+    double head_blocks = (double)shape.vocab_size / (12.0 * (double)shape.n_embd);
+    return work_blocks(shape.n_layer, s.stages * s.parts, head_blocks, part * s.stages + s.stage);
 }
 
 GptPartSpec *pipeline_parts(ModelShape shape, PipelineSpec s) {
@@ -66,7 +149,8 @@ int64_t pipeline_batches(PipelineSpec s) {
 }
 
 Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt) {
-    return (Pipeline){.spec = spec, .gpt = gpt, .list = work_list(spec.stages, spec.parts, spec.micro_batches, spec.stage)};
+    WorkList list = work_list(spec.stages, spec.parts, spec.micro_batches, spec.stage);
+    return (Pipeline){.spec = spec, .gpt = gpt, .list = list};
 }
 
 /* Waits for sends of a forward without backward. */
@@ -106,16 +190,10 @@ static Tensor message(Tensor room, const Gpt *g, Batch batch) {
     int64_t ranks = g->tensor ? comm_size(g->tensor) : 1;
     return tensor_slice(room, 0, tensor_elems(batch.inputs) / ranks * g->shape.n_embd);
 }
-static Tensor whole_message(Tensor room) { return tensor_slice(room, 0, tensor_elems(room)); }
 
 static void post(const Pipeline *p, Work w) {
     Comm *from = takes(p, w);
-    if (from) comm_receive_start(from, whole_message(w.kind == WORK_FORWARD ? p->gpt->forward_in : p->gpt->backward_in));
-}
-
-static void send(const Pipeline *p, Work w) {
-    Comm *to = gives(p, w);
-    if (to) comm_send_start(to, whole_message(w.kind == WORK_FORWARD ? p->gpt->forward_out : p->gpt->backward_out));
+    if (from) comm_receive_start(from, tensor_flat(w.kind == WORK_FORWARD ? p->gpt->forward_in : p->gpt->backward_in));
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
@@ -146,7 +224,8 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
         take(p, s, w, batch[w.micro % list->micros]);
         if (i + 1 < list->count) post(p, list->work[i + 1]);
         compute(p, s, w, batch[w.micro % list->micros], grad_scale);
-        send(p, w);
+        Tensor result = w.kind == WORK_FORWARD ? p->gpt->forward_out : p->gpt->backward_out;
+        if (gives(p, w)) comm_send_start(gives(p, w), tensor_flat(result));
     }
     finish_sends(p);
     free(batch);

@@ -1,6 +1,7 @@
 /* pipeline.h - runs the micro-batches of a step or of an evaluation through the stages of a pipeline. Each stage runs
- * its work list (model/work.h) over its parts of the model (model/gpt.h). Without a pipeline, the one stage has the
- * whole model.
+ * its work list over its parts of the model (model/gpt.h). Without a pipeline, the one stage has the whole model. The
+ * work list is the order in which a stage computes its parts for the micro-batches. The program runs it, and a plan
+ * simulates it.
  *
  * In forward the residual stream is sent from stage to stage, in backward its gradient. There is one message for each
  * part and micro-batch. While a stage computes one item of work, it receives the message of the next item and sends
@@ -10,7 +11,45 @@
 #define TRAIN_GPT_MODEL_PIPELINE_H
 
 #include "model/gpt.h"
-#include "model/work.h"
+
+/* --- the order of work: pure functions ---------------------------------------------------------------------------- */
+
+/* There are P stages with V parts of the model each. Virtual stage v P + p is part v of stage p. The model's blocks are
+ * cut into P V ranges, one for each virtual stage. With V = 1 the order is 1F1B (Narayanan et al., "PipeDream",
+ * arXiv:1806.03377), with V > 1 its interleaved form (Narayanan et al., arXiv:2104.04473). A stage begins with some
+ * forwards. Then each forward is followed by a backward, so that few micro-batches are in flight. A stage is idle for
+ * (P - 1)/(M V) of the time that M micro-batches take. */
+
+typedef enum { WORK_FORWARD, WORK_BACKWARD } WorkKind;
+typedef struct {
+    WorkKind kind;
+    int      part;  /* number of the part in this stage */
+    int      tape;  /* place where the part keeps this micro-batch's activations; free again after its backward */
+    int64_t  micro;
+} Work;
+
+typedef struct {
+    Work   *work;    /* owned: the work in order */
+    int64_t count;
+    int    *tapes;   /* owned [parts]: most micro-batches that each part has in flight */
+    int64_t micros;  /* most micro-batches in flight on the stage, from the first forward to the last backward */
+} WorkList;
+
+/* Returns the list of `stage` for a step of micro_batches. With several parts, micro_batches is a multiple of
+ * stages. */
+WorkList work_list(int stages, int parts, int64_t micro_batches, int stage);
+void     work_list_free(WorkList *w);
+
+/* Returns the share of a step in which a stage is idle if all items of work take equally long: (P - 1)/(M V + P -
+ * 1). */
+double   work_idle(int stages, int parts, int64_t micro_batches);
+
+/* work_blocks returns the blocks of virtual stage `part` of `parts`. Each has at least one block. head_blocks is the
+ * cost of the head in blocks; the last virtual stage has that many fewer. */
+typedef struct { int64_t first, end; } BlockRange;
+BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part);
+
+/* --- a pipeline --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int     stages, stage, parts; /* stages, this rank's stage, and its parts (parallel.interleave) */

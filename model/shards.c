@@ -1,5 +1,5 @@
 /* shards.c - see shards.h. */
-#include "model/shards_places.h"
+#include "model/shards.h"
 
 #include <stdlib.h>
 
@@ -11,9 +11,155 @@
  * started. */
 enum { FIRST_GATHERS = 2 };
 
+/* --- the numbers of a step ---------------------------------------------------------------------------------------- */
+
+StepSums step_sums_create(Arena *arena, int64_t experts, int64_t fp8_cells) {
+    StepSums n = {tensor_none(), tensor_none(), tensor_none(), tensor_none()};
+    n.cells = arena_tensor(arena, I64, 1, SUMS * EXACT_WORDS + HASHES, 1, 1);
+    if (experts) n.experts = arena_tensor(arena, I64, 1, experts, 1, 1);
+    if (!fp8_cells) return n;
+    n.fp8_amax = arena_tensor(arena, I32, 1, fp8_cells, 1, 1);
+    n.fp8_counts = arena_tensor(arena, I64, 1, 2 * fp8_cells, 1, 1);
+    return n;
+}
+
+void step_sums_zero(const StepSums *n, Stream *s) {
+    device_zero(s, n->cells);
+    if (!tensor_is_none(n->experts)) device_zero(s, n->experts);
+    if (tensor_is_none(n->fp8_amax)) return;
+    device_zero(s, n->fp8_amax);
+    device_zero(s, n->fp8_counts);
+}
+
+Tensor step_sum(const StepSums *n, int which) { return tensor_slice(n->cells, which * EXACT_WORDS, EXACT_WORDS); }
+
+Tensor step_hash(const StepSums *n, int which) { return tensor_slice(n->cells, SUMS * EXACT_WORDS + which, 1); }
+
+StepValues step_sums_fetch(const StepSums *n, Stream *s) {
+    StepValues values;
+    CHECK(sizeof values == tensor_bytes(n->cells), "%zu bytes of sums", sizeof values);
+    device_to_host(s, &values, n->cells);
+    return values;
+}
+
+/* --- which buckets ------------------------------------------------------------------------------------------------ */
+
+/* Returns the bucket of the final norm. The buckets of experts come after it. */
+static int last_bucket(const Shards *z) {
+    int b = z->layout.buckets - 1;
+    while (layout_is_of_experts(&z->layout, b)) b--;
+    return b;
+}
+static int is_block(const Shards *z, int b) { return b > 0 && b < last_bucket(z); }
+static int has_experts(const Shards *z, int b) { return z->layout.expert_ranks > 1 && is_block(z, b); }
+static int experts_of(const Shards *z, int b) { return last_bucket(z) + b; }
+static int is_here(const Shards *z, int b) { return z->layout.bucket[b].hold != BUCKET_ELSEWHERE; }
+static int is_twin(const Shards *z, int b) { return z->layout.bucket[b].hold == BUCKET_TWIN; }
+static int has_twin(const Shards *z, int b) { return b == 0 && z->spec.twin_up && !is_twin(z, 0); }
+/* Returns the bucket whose backward ends a micro-batch on this rank. */
+static int first_own(const Shards *z) {
+    int b = 0;
+    while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
+    return b;
+}
+/* Returns the bucket of the i-th block of this rank. Adjacent blocks have different slots. */
+static int block_here(const Shards *z, int i) {
+    for (int b = 1; b < last_bucket(z); b++)
+        if (is_here(z, b) && i-- == 0) return b;
+    return 0;
+}
+static int blocks_before(const Shards *z, int b) {
+    int before = 0;
+    for (int k = 1; k < b; k++) before += is_here(z, k);
+    return before;
+}
+static int slot_of(const Shards *z, int b) { return blocks_before(z, b) % SHARDS_SLOTS; }
+
+/* --- where buckets lie -------------------------------------------------------------------------------------------- */
+
+static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
+static int has_param_slots(const Shards *z) { return z->stage == 3; }
+static int is_in_slot(const Shards *z, int b) { return has_grad_slots(z) && is_block(z, b); }
+
+/* With slots the order in memory is: first bucket, last bucket, slots, experts. All blocks have the same size. */
+static int64_t end_of_slots(const Shards *z) {
+    const Bucket *bucket = z->layout.bucket;
+    return bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems;
+}
+static int64_t place_of(const Shards *z, int slots, int b) {
+    const Bucket *bucket = z->layout.bucket;
+    int           last = last_bucket(z);
+    if (!slots) return bucket[b].memory;
+    if (b == 0) return 0;
+    if (b > last) return end_of_slots(z) + bucket[b].memory - bucket[last + 1].memory;
+    return bucket[0].elems + (is_block(z, b) ? bucket[last].elems + slot_of(z, b) * bucket[b].elems : 0);
+}
+static int64_t room_of(const Shards *z, int slots) {
+    const Bucket *last = &z->layout.bucket[last_bucket(z)];
+    return slots ? end_of_slots(z) + z->layout.memory_elems - (last->memory + last->elems) : z->layout.memory_elems;
+}
+static Tensor weights_of(const Shards *z, int b) {
+    return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems);
+}
+static Tensor grads_of(const Shards *z, int b) {
+    return tensor_slice(z->grads, place_of(z, has_grad_slots(z), b), z->layout.bucket[b].elems);
+}
+
+/* comm_of returns the ranks that share a bucket. piece_number returns the number of a rank's piece of it. */
+static Comm *comm_of(const Shards *z, int b) {
+    return layout_is_of_experts(&z->layout, b) ? z->spec.expert_state : z->spec.comm;
+}
+static int piece_number(const Shards *z, int b, int rank) {
+    return rank / (z->layout.ranks / z->layout.bucket[b].ranks);
+}
+
+/* Return this rank's piece. piece_of: inside a bucket. piece_among: of block b in `pieces`, the pieces of all
+ * blocks. */
+static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
+    int64_t q = z->layout.bucket[b].piece_elems;
+    return tensor_slice(bucket, piece_number(z, b, z->spec.rank) * q, q);
+}
+static Tensor piece_among(const Shards *z, Tensor pieces, int b) {
+    return tensor_slice(pieces, z->layout.bucket[b].shard - z->layout.bucket[1].shard, z->layout.bucket[b].piece_elems);
+}
 /* Returns whether this rank has a whole copy of the state. */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
-static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor || z->spec.twin_up; }
+
+/* --- gradients in the order of a tree ----------------------------------------------------------------------------- */
+
+/* Adds the gradients of a micro-batch, which is not this rank's last, to the sum they belong to, or moves them to a
+ * buffer. Either half's memory may hold the sum, because a + b has the bits of b + a. */
+static void order_keep(GradOrder *t, Stream *s) {
+    if (t->buffers == 0) return; /* a step has one micro-batch, and this one only times products */
+    int at = t->nodes.count, joined = tree_push(&t->nodes, (TreeNode){t->leaf++, 1});
+    if (joined == 0) cast_forward(s, t->buffer[at], t->grads);
+    for (Tensor sum = t->grads; joined > 0; joined--, sum = t->buffer[at]) add_forward(s, t->buffer[--at], sum);
+}
+
+static Tensor of_bucket(Tensor flat, Bucket bucket) { return tensor_slice(flat, bucket.memory, bucket.elems); }
+
+/* Returns the number of nodes that still wait in buffers after the last micro-batch has been added to its halves. */
+static int waiting(const GradOrder *t) {
+    TreeNodes nodes = t->nodes;
+    return t->nodes.count - tree_push(&nodes, (TreeNode){t->leaf, 1});
+}
+
+/* Adds the sums of this rank to a bucket of the last micro-batch. */
+static void order_join(const GradOrder *t, Stream *s, Bucket bucket) {
+    for (int at = t->nodes.count - 1; at >= waiting(t); at--)
+        add_forward(s, of_bucket(t->grads, bucket), of_bucket(t->buffer[at], bucket));
+}
+
+/* Starts the sum of a bucket over the ranks, which leaves the whole sum in this rank's piece of the gradients. With one
+ * rank, or comm NULL, the sum is complete at once. */
+static void order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm) {
+    Tensor x = of_bucket(t->grads, bucket), node[TREE_MOST];
+    int    count = waiting(t);
+    for (int i = 0; i < count; i++) node[i] = of_bucket(t->buffer[i], bucket);
+    if (comm && comm_size(comm) > 1) comm_tree_sum_start(comm, x, node, count);
+    else
+        for (int i = count - 1; i >= 0; i--) add_forward(s, x, node[i]);
+}
 
 /* --- gradients that products set ---------------------------------------------------------------------------------- */
 
@@ -29,11 +175,10 @@ static void set_adds(Shards *z, int b, int adds) {
     z->adds[b] = adds;
     for (int i = 0; is_here(z, b) && i < z->layout.bucket[b].params; i++) {
         const Param *p = &z->layout.param[z->layout.bucket[b].first_param + i];
-        if (p->bucket == b && p->field != NO_FIELD && is_of_products(z, p)) ((Tensor *)(void *)(view + p->field))->is_fresh = !adds;
+        if (p->bucket == b && p->field != NO_FIELD && is_of_products(z, p))
+            ((Tensor *)(void *)(view + p->field))->is_fresh = !adds;
     }
 }
-
-int shards_adds(const Shards *z, int bucket) { return z->adds[bucket]; }
 
 /* Call it after the products of a micro-batch. The products of the next one add, except in a slot and with ordered
  * sums, where each micro-batch begins with empty gradients. */
@@ -76,23 +221,22 @@ void shards_empty(Shards *z, Stream *s) {
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Returns this rank's slice of a parameter as a tensor inside its bucket, with padding rows. */
-static Tensor row_view(Tensor bucket, const Param *p, int64_t first) {
-    Tensor t = tensor_of(NULL, bucket.type, p->dims, p->local[0], p->local[1], 1, 1);
-    if (bucket.data) t.data = (char *)bucket.data + (size_t)(p->memory - first) * dtype_bytes(bucket.type);
-    return t;
-}
-
+/* Makes the structs that blocks read. A tensor is this rank's slice of a parameter inside its bucket, with padding
+ * rows. */
 static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, int b)) {
     const Layout *l = &z->layout;
     void        **view = xcalloc((size_t)l->buckets, sizeof *view, "the tables of buckets");
-    for (int b = 0; b <= last_bucket(z); b++) view[b] = xcalloc(1, model_view_bytes(z->spec.shape, b), "the tables of buckets");
+    for (int b = 0; b <= last_bucket(z); b++)
+        view[b] = xcalloc(1, model_view_bytes(z->spec.shape, b), "the tables of buckets");
     for (int i = 0; i < l->params; i++) {
-        int   b = l->param[i].bucket;
-        void *in = view[model_view_bucket(z->spec.shape, b)];
-        if (!in || !is_here(z, b) || l->param[i].field == NO_FIELD) continue;
-        Tensor t = row_view(bucket_of(z, b), &l->param[i], l->bucket[b].memory);
-        memcpy((char *)in + l->param[i].field, &t, sizeof t);
+        const Param *p = &l->param[i];
+        void        *in = view[model_view_bucket(z->spec.shape, p->bucket)];
+        if (!in || !is_here(z, p->bucket) || p->field == NO_FIELD) continue;
+        Tensor  bucket = bucket_of(z, p->bucket);
+        Tensor  t = tensor_of(NULL, bucket.type, p->dims, p->local[0], p->local[1], 1, 1);
+        int64_t at = p->memory - l->bucket[p->bucket].memory;
+        if (bucket.data) t.data = (char *)bucket.data + (size_t)at * dtype_bytes(bucket.type);
+        memcpy((char *)in + p->field, &t, sizeof t);
     }
     return view;
 }
@@ -128,12 +272,17 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     Shards *z = xcalloc(1, sizeof *z, "a model");
     z->spec = spec, z->layout = layout, z->sums = sums;
     CHECK(layout.buckets > 2, "%d buckets", layout.buckets);
+    for (int64_t l = 1; spec.zero_stage > 1 && l < spec.shape.n_layer; l++)
+        CHECK(block_kind_at(spec.shape, l)->block.row == block_kind_at(spec.shape, 0)->block.row,
+              "block %lld has other rows", (long long)l);
     z->stage = spec.zero_stage > 1 && is_alone(z) ? 1 : spec.zero_stage;
     z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);
     z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1)
                                          : tensor_1d(NULL, F32, z->layout.memory_elems);
-    if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces_elems(z), 1, 1);
-    if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces_elems(z), 1, 1);
+    /* this rank's pieces of all blocks are adjacent */
+    int64_t pieces = layout.bucket[last_bucket(z)].shard - layout.bucket[1].shard;
+    if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces, 1, 1);
+    if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces, 1, 1);
     z->weight_view = make_views(z, weights_of);
     z->grad_view = make_views(z, grads_of);
     z->gather = xcalloc((size_t)layout.buckets, sizeof *z->gather, "the tables of buckets");
@@ -147,9 +296,13 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
-    if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING) z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
+    if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING)
+        z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
     if (spec.micro_batches) {
-        z->order = grad_order_create(&z->layout, spec.micro_batches * spec.ranks, z->grads, grads);
+        GradOrder *t = &z->order; /* with as many buffers as the rank that needs most */
+        t->leaves = spec.micro_batches * spec.ranks, t->grads = z->grads;
+        t->buffers = tree_buffers(t->leaves, z->layout.ranks);
+        for (int i = 0; i < t->buffers; i++) t->buffer[i] = arena_tensor(grads, F32, 1, z->layout.memory_elems, 1, 1);
         if (spec.comm) comm_tree_open(spec.comm, z->order.leaves);
     }
     return z;
@@ -258,8 +411,7 @@ void shards_rewind(Shards *z, Stream *s) {
     for (int i = 0; i < SHARDS_SLOTS; i++) shards_prefetch(z, s, block_here(z, i));
 }
 
-int  shards_gathers(const Shards *z) { return has_param_slots(z) || z->layout.expert_ranks > 1; }
-void shards_set_offline(Shards *z, int is_offline) { z->is_offline = is_offline; }
+int shards_gathers(const Shards *z) { return has_param_slots(z) || z->layout.expert_ranks > 1; }
 
 /* --- gradients ---------------------------------------------------------------------------------------------------- */
 
@@ -282,8 +434,11 @@ static Tensor check_row(const Shards *z) {
 void shards_begin(Shards *z, Stream *s) {
     shards_empty(z, s);
     memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
-    inject_gradient(s, check_row(z), last_row(z, last_here(z)));
-    if (z->order.leaves) grad_order_begin(&z->order, z->spec.micro_batches * z->spec.rank);
+    int last = last_bucket(z); /* on this rank */
+    while (!is_here(z, last)) last--;
+    inject_gradient(s, check_row(z), last_row(z, last));
+    z->order.leaf = z->spec.micro_batches * z->spec.rank;
+    z->order.nodes.count = 0;
 }
 
 /* Waits for the sum over the ranks in a slot, and adds this rank's piece to the sum of the earlier micro-batches. The
@@ -296,7 +451,8 @@ static void take_sum(Shards *z, Stream *s, int slot) {
     if (z->sums_of[b]++) add_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
     else cast_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
     zero_tensors(s, z->rest, list_rest(z, b, 0));
-    if (z->sum_is_last[slot] && z->spec.across) comm_all_reduce_start(z->spec.across, piece_among(z, z->grad_pieces, b));
+    if (z->sum_is_last[slot] && z->spec.across)
+        comm_all_reduce_start(z->spec.across, piece_among(z, z->grad_pieces, b));
 }
 
 const void *shards_grads(Shards *z, Stream *s, int bucket) {
@@ -309,7 +465,7 @@ const void *shards_grads(Shards *z, Stream *s, int bucket) {
 static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Tensor grads = grads_of(z, bucket);
     Bucket at = z->layout.bucket[bucket];
-    if (z->order.leaves) grad_order_join(&z->order, s, at);
+    if (z->order.leaves) order_join(&z->order, s, at);
     if (bucket == first_own(z)) {
         Tensor row = check_row(z);
         norm_squared(s, step_sum(&z->sums, SUM_RANK_CHECK), &row, 1);
@@ -323,16 +479,10 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
         comm_reduce_scatter_start(z->spec.comm, grads);
         return;
     }
-    if (z->order.leaves) grad_order_share(&z->order, s, at, z->spec.comm);
+    if (z->order.leaves) order_share(&z->order, s, at, z->spec.comm);
     else comm_reduce_scatter_start(comm_of(z, bucket), grads);
     if (z->spec.across && !is_twin(z, bucket) && !has_twin(z, bucket))
         comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), comm_of(z, bucket));
-}
-
-/* With ordered sums: takes the gradients of a micro-batch away, so that the next one begins with empty gradients. */
-static void keep_micro_batch(Shards *z, Stream *s) {
-    grad_order_keep(&z->order, s);
-    shards_empty(z, s);
 }
 
 /* When the weights of the last gathers are in use, starts the next gathers, twice as many, so that both overlap. */
@@ -345,12 +495,16 @@ void shards_poll(Shards *z) {
 
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_due = which == MICRO_LAST || is_in_slot(z, bucket);
+    int has_peers = !is_alone(z) || z->spec.across || z->spec.tensor || z->spec.twin_up;
     pile_up(z, bucket);
     if (has_experts(z, bucket)) pile_up(z, experts_of(z, bucket));
-    if (is_due && !z->is_offline && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
+    if (is_due && !z->is_offline && (has_peers || z->order.leaves)) start_sum(z, s, bucket, which);
     if (which == MICRO_LAST && !z->is_offline && has_experts(z, bucket)) start_sum(z, s, experts_of(z, bucket), which);
     int is_last_here = bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z));
-    if (which == MICRO_EARLIER && !z->is_offline && z->order.leaves && is_last_here) keep_micro_batch(z, s);
+    if (which == MICRO_EARLIER && !z->is_offline && z->order.leaves && is_last_here) {
+        order_keep(&z->order, s);
+        shards_empty(z, s); /* the next micro-batch begins with empty gradients */
+    }
     shards_poll(z);
 }
 
@@ -381,20 +535,17 @@ static void copy_whole(Shards *z, Stream *s, int to_grads) {
     }
 }
 
-/* Sums rows that no tensor rank cuts. Ring and NCCL give all ranks equal bits, so the rows stay equal on all ranks. */
-static void sum_whole(Shards *z, Stream *s) {
-    copy_whole(z, s, 0);
-    comm_all_reduce(z->spec.tensor, z->whole_grads);
-    copy_whole(z, s, 1);
-}
-
 void shards_finish(Shards *z, Stream *s) {
     for (int slot = SHARDS_SLOTS - 1; slot >= 0; slot--) take_sum(z, s, slot);
     if (z->spec.across) comm_finish(z->spec.across);
     if (!is_alone(z)) comm_finish(z->spec.comm);
     if (z->spec.expert_state) comm_finish(z->spec.expert_state);
     if (z->spec.twin_up) join_twin(z, s);
-    if (z->spec.tensor) sum_whole(z, s);
+    if (z->spec.tensor) { /* ring and NCCL give all ranks equal bits, so rows that no tensor rank cuts stay equal */
+        copy_whole(z, s, 0);
+        comm_all_reduce(z->spec.tensor, z->whole_grads);
+        copy_whole(z, s, 1);
+    }
     if (!is_alone(z) && !z->stage) {
         for (int b = 0; b < z->layout.buckets; b++)
             if (is_here(z, b) && !is_twin(z, b)) comm_all_gather_start(z->spec.comm, grads_of(z, b));
@@ -411,5 +562,90 @@ void shards_await(Shards *z, Stream *s) {
     for (int is_past = 0; !is_past;) {
         is_past = event_is_past(z->computed);
         if (z->spec.comm) comm_poll(z->spec.comm); /* after the event, which also passes if a collective was aborted */
+    }
+}
+
+/* --- for the optimizer -------------------------------------------------------------------------------------------- */
+
+int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
+int64_t shards_state_at(const Shards *z, Span span) { return z->stage ? span.shard : span.memory; }
+Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
+    return tensor_slice(state, shards_state_at(z, span), span.elems);
+}
+
+int64_t shards_matrix_elems(const Shards *z) {
+    Span   *span = z->span + z->spans; /* memory after the list, enough for the spans of one bucket */
+    int64_t least = INT64_MAX, all = 0;
+    for (int r = 0; r < z->layout.ranks; r++) {
+        int64_t elems = 0;
+        for (int b = 0; b < z->layout.buckets; b++)
+            for (int i = layout_spans(&z->layout, b, piece_number(z, b, r), span); i-- > 0;)
+                if (span[i].group == GROUP_MATRIX) elems += span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN;
+        all += elems;
+        if (elems < least) least = elems;
+    }
+    return z->stage ? least : all;
+}
+
+int shards_state_is_shared(const Shards *z) { return !z->stage; }
+
+int shards_is_own(const Shards *z, Span span) {
+    const Param  *p = &z->layout.param[span.param];
+    const Bucket *b = &z->layout.bucket[p->bucket];
+    if (p->cut == CUT_NONE && z->layout.tensor_rank > 0) return 0;
+    int is_own_piece = (span.memory - b->memory) / b->piece_elems == piece_number(z, p->bucket, z->spec.rank);
+    return z->spec.replica == 0 && is_own_piece;
+}
+
+int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
+    if (z->spec.replicas > 1 && bucket % z->spec.replicas != z->spec.replica) return 0;
+    return layout_spans(&z->layout, bucket, piece_number(z, bucket, z->spec.rank), spans);
+}
+
+/* Returns the tensor of a span. It is in `pieces` for a block if blocks have slots, otherwise in `bucket`. */
+static Tensor span_of(const Shards *z, int slots, Tensor bucket, Tensor pieces, int b, Span span) {
+    if (slots && is_block(z, b)) return tensor_slice(pieces, span.shard - z->layout.bucket[1].shard, span.elems);
+    return tensor_slice(bucket, span.memory - z->layout.bucket[b].memory, span.elems);
+}
+Tensor shards_weight(const Shards *z, Span span) {
+    int b = z->layout.param[span.param].bucket;
+    return span_of(z, has_param_slots(z), weights_of(z, b), z->param_pieces, b, span);
+}
+Tensor shards_grad(const Shards *z, Span span) {
+    int b = z->layout.param[span.param].bucket;
+    return span_of(z, has_grad_slots(z), grads_of(z, b), z->grad_pieces, b, span);
+}
+
+void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {
+    if (!has_param_slots(z)) {
+        hash_words(s, hash, z->params);
+        return;
+    }
+    if (is_here(z, 0)) hash_words(s, hash, weights_of(z, 0));
+    for (int b = last_bucket(z); b < z->layout.buckets; b++)
+        if (is_here(z, b)) hash_words(s, hash, weights_of(z, b));
+}
+
+void shards_hash_whole(const Shards *z, Stream *s, Tensor hash) {
+    for (int i = 0; i < z->layout.params; i++) {
+        const Param *p = &z->layout.param[i];
+        if (p->cut != CUT_NONE || !is_here(z, p->bucket) || layout_is_of_experts(&z->layout, p->bucket)) continue;
+        if (has_param_slots(z) && is_block(z, p->bucket)) continue;
+        hash_words(s, hash,
+                   tensor_slice(weights_of(z, p->bucket), p->memory - z->layout.bucket[p->bucket].memory,
+                                p->local_elems));
+    }
+}
+
+void shards_hash_pieces(const Shards *z, Stream *s, Tensor hash) {
+    if (has_param_slots(z)) hash_words(s, hash, z->param_pieces);
+}
+
+void shards_hash_grads(const Shards *z, Stream *s, Tensor hash) {
+    for (int b = 0; b < z->layout.buckets; b++) {
+        if (!is_here(z, b)) continue;
+        Tensor grads = grads_of(z, b);
+        if (has_grad_slots(z) && is_block(z, b)) hash_words(s, hash, piece_among(z, z->grad_pieces, b));
+        else hash_words(s, hash, z->stage ? piece_of(z, grads, b) : grads);
     }
 }

@@ -39,9 +39,52 @@
 #define TRAIN_GPT_MODEL_SHARDS_H
 
 #include "comm/comm.h"
+#include "core/exact.h"
 #include "model/block.h"
-#include "model/grad_order.h"
-#include "model/step_sums.h"
+
+/* --- the numbers of a step that the host reads -------------------------------------------------------------------- */
+
+/* The numbers are adjacent on the device and fetched in one copy. The sums are exact: any order of addition gives the
+ * same bits. */
+
+/* SUM_LOSS: losses of the rows. SUM_GRAD_SQUARES: squares of the summed gradients that this rank counts
+ * (shards_is_own). SUM_RANK_CHECK: see shards_done. */
+enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
+/* Hashes (hash_words). HASH_REPLICAS: memory that all ranks hold with equal bits. HASH_OWN_GRADS: a rank's own
+ * gradients. HASH_GRADS: the summed gradients that a rank updates with. */
+enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
+
+/* cells: the sums and the hashes. experts: assignments of each expert of each block; dims 0 in a model without experts.
+ * fp8_amax, fp8_counts: maxima and counts of Fp8 for every block, in runs with fp8 (model/precision.h). */
+typedef struct {
+    Tensor cells, experts;       /* [SUMS * EXACT_WORDS + HASHES], [n_layer * E] i64 */
+    Tensor fp8_amax, fp8_counts; /* [cells] i32, [2 cells] i64 */
+} StepSums;
+
+typedef struct { Exact sum[SUMS]; int64_t hash[HASHES]; } StepValues;
+
+/* Allocates the numbers. experts: number of assignment counts; fp8_cells: number of tensors in fp8; 0: none. */
+StepSums   step_sums_create(Arena *arena, int64_t experts, int64_t fp8_cells);
+void       step_sums_zero(const StepSums *n, Stream *s);
+Tensor     step_sum(const StepSums *n, int which);  /* returns one sum, an Exact: [EXACT_WORDS] i64 */
+Tensor     step_hash(const StepSums *n, int which); /* returns one hash: [1] i64 */
+/* Waits for the stream and returns the sums and the hashes. */
+StepValues step_sums_fetch(const StepSums *n, Stream *s);
+
+/* --- shards ------------------------------------------------------------------------------------------------------- */
+
+/* parallel.deterministic: adds a step's gradients in the order of comm/comm.h, for any number of ranks. The gradients
+ * of each micro-batch are complete before they are added to anything. Sums that wait for their other half are kept in
+ * buffers apart from the model's gradients. The last micro-batch's gradients stay in the model's gradients, and its
+ * buckets are exchanged between the ranks as backward completes them. */
+typedef struct {
+    int64_t   leaves;              /* micro-batches of a step over all ranks; 0: not in this mode    */
+    int64_t   leaf;                /* the micro-batch whose gradients are computed next              */
+    TreeNodes nodes;               /* sums of this rank's earlier micro-batches; node i is in buffer i */
+    Tensor    grads;               /* [memory_elems] f32, borrowed: the model's gradients            */
+    Tensor    buffer[TREE_MOST];   /* [memory_elems] f32 each: sums that wait                        */
+    int       buffers;
+} GradOrder;
 
 enum { SHARDS_SLOTS = 2 };
 
@@ -96,7 +139,8 @@ typedef struct {
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS];
     int64_t       sum_number[SHARDS_SLOTS];  /* number of the collective that computes that sum                */
     int           sum_is_last[SHARDS_SLOTS]; /* is the sum the step's last for the bucket?                     */
-    int           is_offline;      /* no communication, see shards_set_offline                                 */
+    /* this rank does not communicate, see gpt_set_offline; its slots may hold the weights of other blocks */
+    int           is_offline;
     int           hashes_own;      /* shards_done adds HASH_OWN_GRADS, of this rank's gradients before their sum */
 } Shards;
 
@@ -114,8 +158,6 @@ void        shards_need_all(Shards *z);
 void        shards_begin(Shards *z, Stream *s);  /* begins a step with empty gradients */
 void        shards_empty(Shards *z, Stream *s);  /* empties the gradients outside of a step */
 const void *shards_grads(Shards *z, Stream *s, int bucket);
-/* returns 1 if the next products add to the bucket's matrices, 0 if they set them */
-int         shards_adds(const Shards *z, int bucket);
 typedef enum { MICRO_EARLIER, MICRO_LAST } MicroBatch;
 /* Call it when backward has added all gradients of a bucket. With several ranks or ordered sums it also adds to
  * SUM_RANK_CHECK the squares of the gradients that backward completes last, before the sum over ranks. NaN or Inf
@@ -133,9 +175,6 @@ void        shards_rewind(Shards *z, Stream *s);
 /* Returns whether a forward communicates, so that all ranks must run equally many: it gathers weights (stage 3), or
  * sends rows to experts. */
 int         shards_gathers(const Shards *z);
-/* While is_offline this rank does not communicate. For timing a rank that computes without the others. Its slots may
- * hold the weights of other blocks. */
-void        shards_set_offline(Shards *z, int is_offline);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 

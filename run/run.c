@@ -9,7 +9,7 @@
 #include "core/terminal.h"
 #include "core/version.h"
 #include "core/error.h"
-#include "model/algorithms_file.h"
+#include "run/checkpoint/algorithms_file.h"
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/config/config.h"

@@ -23,7 +23,7 @@ typedef struct {
     int64_t *counts;          /* owned [n_layer * experts]: assignments in the step, over all ranks; NULL: no experts */
     double   busiest;         /* largest share of the assignments of one block that one expert had */
     double   entropy;         /* entropy of the shares, mean over blocks: 1 if all are equal, 0 if one expert has all */
-    int64_t  rounds;          /* most rounds of a block on any rank (model/expert_ranks.h); 0: undivided experts */
+    int64_t  rounds;          /* most rounds of a block on any rank (model/experts.h); 0: undivided experts */
     int      has_warned;
 } ExpertLoad;
 
@@ -38,7 +38,7 @@ ExpertShares expert_shares(const int64_t *counts, int64_t n);
 
 /* --- fp8 -------------------------------------------------------------------------------------------------------------- */
 
-/* Keeps the scales of fp8 from step to step (model/fp8.h). The maxima of all ranks are reduced with the numbers of the
+/* Keeps the scales of fp8 from step to step (model/precision.h). The maxima of all ranks are reduced with the numbers of the
  * step. They enter the scales once the step is accepted. */
 
 typedef struct {

@@ -18,7 +18,7 @@
 #include "core/io.h"
 #include "core/terminal.h"
 #include "core/error.h"
-#include "model/algorithms_file.h"
+#include "run/checkpoint/algorithms_file.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/checkpoint/weights.h"
@@ -362,7 +362,7 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     read_spans(state, &model, &model.header.tensor[0], 0, block); /* the tensors adjoin, so they are read as one */
     for (int k = 0; k < state->optimizer->kind->states; k++)
         read_spans(state, &states,
-                   own_tensor(&states, state->optimizer->kind->state[k], 1, &layout->elems,
+                   own_tensor(&states, state->optimizer->kind->state[k].name, 1, &layout->elems,
                               4 * (uint64_t)k * (uint64_t)layout->elems),
                    1 + k, block);
     free(block);

@@ -13,8 +13,7 @@
 #include "core/terminal.h"
 #include "core/error.h"
 #include "data/tokens_json.h"
-#include "model/hf_gpt2.h"
-#include "model/hf_members.h"
+#include "model/hf.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
 

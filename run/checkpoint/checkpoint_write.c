@@ -15,8 +15,8 @@
 #include "core/io.h"
 #include "core/error.h"
 #include "data/tokenizer.h"
-#include "model/algorithms_file.h"
-#include "model/hf_gpt2.h"
+#include "run/checkpoint/algorithms_file.h"
+#include "model/hf.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/checkpoint/weights.h"
 
@@ -45,9 +45,9 @@ static char *model_header(const Layout *layout, size_t *bytes) {
 }
 
 static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, size_t *bytes) {
-    SafeTensor t[OPTIMIZER_STATES];
+    SafeTensor t[OPTIMIZER_MOST_STATES];
     for (int k = 0; k < kind->states; k++)
-        t[k] = (SafeTensor){.name = kind->state[k], .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
+        t[k] = (SafeTensor){.name = kind->state[k].name, .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
     return safetensors_header(t, kind->states, bytes);
 }
 

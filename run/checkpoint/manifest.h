@@ -82,8 +82,8 @@ typedef struct {
     double        loss_scale;
     int64_t       loss_scale_steps; /* steps without overflow since the scale changed; 0 if absent */
     Guard         guard;          /* empty if absent */
-    const cJSON  *gemm;           /* borrowed: the table of model/algorithms_file.h; NULL: there is none */
-    const cJSON  *fp8;            /* borrowed: the history of model/fp8.h; NULL: there is none */
+    const cJSON  *gemm;           /* borrowed: the table of run/checkpoint/algorithms_file.h; NULL: there is none */
+    const cJSON  *fp8;            /* borrowed: the history of model/precision.h; NULL: there is none */
     const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
     ManifestData *data;           /* owned */
     int           data_files;

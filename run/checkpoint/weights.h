@@ -104,7 +104,7 @@ uint64_t weights_set_fingerprint(const WeightsSet *set);
 
 /* Returns the tensor of exactly this name, in any of the files. */
 WeightsTensor weights_set_find(const WeightsSet *set, const char *name);
-/* Returns the tensor of this plain name (model/hf_gpt2.h), in any of the files. */
+/* Returns the tensor of this plain name (model/hf.h), in any of the files. */
 WeightsTensor weights_set_find_plain(const WeightsSet *set, const char *plain);
 /* Returns the number of blocks, by the names of the tensors. */
 int64_t       weights_set_blocks(const WeightsSet *set);
@@ -117,7 +117,7 @@ WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout);
 typedef struct { const char *config; int arch, warns; } WeightsSizes;
 
 /* Finds the tensor of each parameter row by its plain name. Returns a malloc'ed array [layout->params]. Tensors to
- * ignore (model/hf_gpt2.h) and weights_set_head() are skipped. If the embedding is not stored, a tied head is used for
+ * ignore (model/hf.h) and weights_set_head() are skipped. If the embedding is not stored, a tied head is used for
  * it. If a tensor is in two files, the one that the index lists is used.
  *
  * Exit 65 naming tensor, found and expected: for any other extra tensor, a missing one, another shape, or a type other

@@ -10,7 +10,7 @@
 #include "core/device.h"
 #include "core/json.h"
 #include "model/block.h"
-#include "model/mup.h"
+#include "model/params.h"
 #include "model/optimizer.h"
 #include "model/precision.h"
 #include "run/config/config_load.h"

@@ -31,7 +31,7 @@ ModelSpec config_model_spec(const Config *c, DType act, int ranks, int stage, co
     ModelSpec    spec = {.shards = shards, .capacity = c->moe.capacity, .context_ranks = mesh.size[AXIS_CONTEXT],
                          .pipeline = pipeline,
                          .optimizer = is_idle ? &OPTIMIZER_IDLE : optimizer_kind(c->optimizer.name, c->optimizer.normuon),
-                         .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
+                         .optimizer_settings = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
                          .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
                          .offload = device_is_host() ? MEMORY_DEVICE : is_idle ? MEMORY_HOST : (OptimizerMemory)c->memory.offload,
                          .fp8 = c->precision == PRECISION_FP8, .any_threads = c->parallel.deterministic};

@@ -153,7 +153,7 @@ static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
 }
 
 static void step_adamw(const WeightsRun *r, const Step *step, float *d) {
-    AdamW  h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
+    OptimizerStep  h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
     Tensor x = tensor_1d(r->at[0], F32, r->elems);
     adamw_update_host((AdamWSpan){x, tensor_1d(r->at[1], F32, r->elems), tensor_1d(r->at[2], F32, r->elems), x,
                                   tensor_1d(d, F32, r->elems), r->decays, r->rate},

@@ -183,7 +183,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->gradient_buffers == 0) print_row(out, p->grads_bytes, "gradients");
     else print_row(out, p->grads_bytes, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     for (int k = 0; k < kind->states && !is_idle; k++)
-        used += snprintf(states + used, sizeof states - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
+        used += snprintf(states + used, sizeof states - (size_t)used, "%s%s", k ? ", " : "", kind->state[k].name);
     if (p->offload_bytes == 0)
         print_row(out, p->optimizer_bytes, "optimizer: %s%s%s", is_idle ? "the server's" : states,
                   p->act == F32 ? "" : ", fp32 masters", share);

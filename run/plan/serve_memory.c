@@ -13,7 +13,7 @@
 static void carve(const Config *c, ServeWeights *w) {
     ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
     Layout     layout = model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
-    w->shards = shards_create(spec, layout, step_sums_create(&w->sums), &w->params, &w->grads);
+    w->shards = shards_create(spec, layout, step_sums_create(&w->sums, 0, 0), &w->params, &w->grads);
     w->optimizer = optimizer_create(&OPTIMIZER_ADAMW, w->shards, MEMORY_DEVICE, &w->state);
 }
 

@@ -10,7 +10,7 @@
 #include "data/loader.h"
 #include "model/block.h"
 #include "model/precision.h"
-#include "model/work.h"
+#include "model/pipeline.h"
 
 /* --- a step of one stage as a list of durations ------------------------------------------------------------------- */
 

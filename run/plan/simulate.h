@@ -2,7 +2,7 @@
  *
  * Nothing of the program is written a second time. The model's own step runs dry on one rank of each stage that differs
  * (model_dry). It leaves its history in a ledger: operations, collectives, waits, in order. The work lists of
- * model/work.h have the order in which stages compute and wait for each other's messages. Only the durations are a
+ * model/pipeline.h have the order in which stages compute and wait for each other's messages. Only the durations are a
  * model: run/plan/cluster.h.
  *
  *   compute    a stage does one thing at a time

@@ -13,8 +13,7 @@
 #include "core/terminal.h"
 #include "data/dataset.h"
 #include "model/block.h"
-#include "model/hf_gpt2.h"
-#include "model/hf_members.h"
+#include "model/hf.h"
 #include "run/checkpoint/weights.h"
 #include "run/config/config.h"
 

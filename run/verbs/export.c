@@ -19,7 +19,7 @@
 #include "core/terminal.h"
 #include "core/tensor.h"
 #include "core/error.h"
-#include "model/hf_softcap.h"
+#include "model/hf.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
 #include "run/checkpoint/safetensors.h"

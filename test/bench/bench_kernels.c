@@ -180,7 +180,7 @@ OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS))
 OP(classifier_b, classifier_forward_backward(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 1e-3f))
-OP(adamw, AdamW h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10};
+OP(adamw, OptimizerStep h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10};
    adamw_update(s, &(AdamWSpan){b->master, b->m, b->v, b->working, b->grad, 1, 0}, 1, h, 1.0f))
 OP(norm, norm_squared(s, b->sum, &b->grad, 1))
 OP(sum, sum_forward(s, b->sum, b->loss))
@@ -288,7 +288,7 @@ int main(int argc, char **argv) {
                       .B = b.B,
                       .T = b.T};
     Arena     dry = arena_dry("model"), counted = arena_dry("bench");
-    StepSums  sums = step_sums_create(&dry);
+    StepSums  sums = step_sums_create(&dry, 0, 0);
     Gpt g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0}), sums,
                                      &dry, &dry),
                        (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE, 0, NULL, 0.0, 0, SIZES_HERE}, &dry);

@@ -18,7 +18,7 @@ typedef struct { double batch_ms, update_ms; } Times;
 static Times times_of(const OptimizerKind *kind, DType act, int64_t T, int64_t B, int64_t layers) {
     ModelShape shape = GPT2_SHAPE(layers, 12, 768, T, 50257);
     Model     *m = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
-                                            .optimizer = kind, .muon = MUON_DEFAULTS, .B = B, .T = T});
+                                            .optimizer = kind, .optimizer_settings = OPTIMIZER_MUON.settings, .B = B, .T = T});
     Arena      tokens = arena_create("tokens", 2 * (size_t)(B * T) * sizeof(int32_t) + 4096);
     Batch      batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()};
     Times      best = {INFINITY, INFINITY};
@@ -34,7 +34,7 @@ static Times times_of(const OptimizerKind *kind, DType act, int64_t T, int64_t B
         shards_finish(m->shards, &m->stream);
         device_sync(&m->stream);
         double middle = clock_ms();
-        optimizer_update(&m->optimizer, &m->stream, (AdamW){6e-4, 0.9, 0.95, 1e-8, 0.1, step}, 1.0f);
+        optimizer_update(&m->optimizer, &m->stream, (OptimizerStep){6e-4, 0.9, 0.95, 1e-8, 0.1, step}, 1.0f);
         device_sync(&m->stream);
         best.batch_ms = fmin(best.batch_ms, middle - start), best.update_ms = fmin(best.update_ms, clock_ms() - middle);
     }

@@ -34,7 +34,7 @@ static inline double step_ms(Model *m, Batch batch, int64_t step) {
     gpt_backward(&m->gpt, &m->stream, batch, 1.0f / (float)tensor_elems(batch.inputs), MICRO_LAST);
     shards_finish(m->shards, &m->stream);
     double norm = grad_norm(m);
-    AdamW  h = {6e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, step};
+    OptimizerStep  h = {6e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, step};
     optimizer_update(&m->optimizer, &m->stream, h, (float)(norm > 1.0 ? 1.0 / norm : 1.0));
     device_sync(&m->stream);
     return clock_ms() - start;

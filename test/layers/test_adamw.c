@@ -5,17 +5,17 @@
 
 #include "core/rng.h"
 
-static const AdamW HYPER = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
+static const OptimizerStep HYPER = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
 
 typedef struct { int64_t n; double *p, *m, *v, *grad; } State64;
 
 /* Computes a step of the float64 reference. Its hyper-parameters are the floats that the op gets. */
-static void step64(State64 k, AdamW h, double grad_scale) {
+static void step64(State64 k, OptimizerStep h, double grad_scale) {
     ref_adamw(k.p, k.m, k.v, k.grad, k.n, (double)h.learning_rate, (double)h.beta1, (double)h.beta2, (double)h.eps,
               (double)h.weight_decay, h.step, grad_scale);
 }
 
-static void update_one(Stage *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale) {
+static void update_one(Stage *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, OptimizerStep h, float grad_scale) {
     AdamWSpan piece = {master, m, v, working, grad, 1, 0};
     adamw_update(&s->stream, &piece, 1, h, grad_scale);
 }
@@ -34,7 +34,7 @@ static void test_records(void **state) {
     Tensor  all = stage_record(&s, grads, F32);
     int64_t n = p0->elems;
     State64 k = {n, stage_widen(&s, master), stage_doubles(&s, n), stage_doubles(&s, n), NULL};
-    AdamW   h = HYPER;
+    OptimizerStep   h = HYPER;
     for (h.step = 1; h.step <= 3; h.step++) {
         char name[16];
         snprintf(name, sizeof name, "adamw.p%d", (int)h.step);
@@ -63,7 +63,7 @@ static void compare(DType act, int64_t n) {
     Tensor  master_cut = stage_copy(&s, master), m_cut = stage_copy(&s, m), v_cut = stage_copy(&s, v);
     Tensor  working_cut = act == F32 ? master_cut : stage_tensor(&s, act, 1, n, 1);
     State64 k = {n, stage_widen(&s, master), stage_doubles(&s, n), stage_doubles(&s, n), NULL};
-    AdamW   h = HYPER;
+    OptimizerStep   h = HYPER;
     for (h.step = 1; h.step <= STEPS; h.step++) {
         Tensor grad = stage_random(&s, F32, 1, n, 1, 10 + (uint64_t)h.step, 1e-3, 0);
         h.weight_decay = h.step == 3 ? 0.0f : HYPER.weight_decay;
@@ -99,7 +99,7 @@ static void compare_host(DType act, int64_t n) {
     AdamWSpan span = {tensor_1d(p, F32, n), tensor_1d(array[1], F32, n), tensor_1d(array[2], F32, n),
                       tensor_1d(act == F32 ? (void *)p : rounded, act, n),
                       tensor_1d(grads, F32, n), 1, 0};
-    AdamW     h = HYPER;
+    OptimizerStep     h = HYPER;
     for (h.step = 1; h.step <= STEPS; h.step++) {
         rng_normal(grads, n, 2, (uint64_t)(h.step * n), 0.0f, 1e-3f);
         for (int64_t i = 0; i < n; i++) k.grad[i] = (double)grads[i];
@@ -148,7 +148,7 @@ static void test_many_pieces(void **state) {
         Tensor     master_one = stage_copy(&s, master), m_one = stage_copy(&s, m), v_one = stage_copy(&s, v);
         Tensor     working_one = act == F32 ? master_one : stage_tensor(&s, act, 1, N, 1);
         AdamWSpan all = {master, m, v, working, grad, 1, 0}, one = {master_one, m_one, v_one, working_one, grad, 1, 0}, list[PIECES];
-        AdamW      h = HYPER;
+        OptimizerStep      h = HYPER;
         int64_t    first = 0;
         h.step = 3;
         for (int i = 0; i < PIECES; first += i++) {
@@ -174,7 +174,7 @@ static void test_rates(void **state) {
     Stage     s = stage_create(0);
     AdamWSpan list[3];
     State64   k[3];
-    AdamW     h = HYPER;
+    OptimizerStep     h = HYPER;
     for (int i = 0; i < 3; i++) {
         Tensor p = stage_random(&s, F32, 1, N, 1, 1, 1, 1), m = stage_random(&s, F32, 1, N, 1, 1, 0, 0),
                grad = stage_random(&s, F32, 1, N, 1, 7, 1e-3, 0);
@@ -186,7 +186,7 @@ static void test_rates(void **state) {
         device_sync(&s.stream);
         adamw_update_host(list[2], h, 1.0f);
         for (int i = 0; i < 3; i++) {
-            AdamW  own = h;
+            OptimizerStep  own = h;
             double rate = rates[i] > 0.0f ? (double)rates[i] : 1.0;
             own.learning_rate *= rate, own.weight_decay /= rate;
             step64(k[i], own, 1.0);
@@ -203,7 +203,7 @@ static void test_first_step(void **state) {
     Stage  s = stage_create(0);
     Tensor p = stage_random(&s, F32, 1, 4, 1, 0, 0, 1), m = stage_random(&s, F32, 1, 4, 1, 0, 0, 0),
            v = stage_copy(&s, m), grad = stage_copy(&s, m);
-    AdamW  h = HYPER;
+    OptimizerStep  h = HYPER;
     h.weight_decay = 0.0f;
     tensor_set(grad, 0, 1.0f), tensor_set(grad, 1, -1e-3f), tensor_set(grad, 2, 1e6f), tensor_set(grad, 3, 0.0f);
     update_one(&s, p, m, v, p, grad, h, 1.0f);

@@ -5,9 +5,8 @@
 #define TEST_MODEL_CURVE_FIXTURE_H
 
 #include "core/rng.h"
-#include "model/balance.h"
-#include "model/gpt.h"
 #include "model/optimizer.h"
+#include "model/gpt.h"
 
 /* on the emulator graphs are made in the first step and run in the second */
 enum { STEPS = 20, STEPS_EMULATED = 3, WARMUP = 5, SEQUENCES = 4 };
@@ -48,8 +47,7 @@ static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, i
     m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20),
     m->state = stage_arena("optimizer", 16 << 20);
     m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
-    m->sums = step_sums_create(&m->activations);
-    if (block_kind(SHAPE)->has_experts) step_sums_count(&m->sums, &m->activations, SHAPE.n_layer * SHAPE.n_experts);
+    m->sums = step_sums_create(&m->activations, block_kind(SHAPE)->has_experts ? SHAPE.n_layer * SHAPE.n_experts : 0, 0);
     m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = ranks, .act = act, .use = use},
                               model_layout(SHAPE, (LayoutPlace){ranks, 1, 0, NULL, 1, 0}), m->sums, &m->params, &m->grads);
     m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute, DOCUMENT_MASK, NULL, 0.0, 0, SIZES_HERE}, &m->activations);
@@ -126,7 +124,7 @@ static inline double gradient_norm(Model *m) {
 }
 
 static inline void update(Model *m, int64_t step, double norm) {
-    AdamW h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
+    OptimizerStep h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
     optimizer_update(&m->optimizer, &m->stream, h, norm > GRAD_CLIP ? (float)(GRAD_CLIP / norm) : 1.0f);
     if (tensor_is_none(m->sums.experts)) return;
     int64_t *counts = malloc(tensor_bytes(m->sums.experts));
@@ -193,7 +191,7 @@ static inline void follow_curve(void) {
 static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
     Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     RecordFile adamw = m->records, muon = record_load(file);
-    m->optimizer.muon.newton = newton;
+    m->optimizer.settings.newton = newton;
     double     worst_loss = 0.0;
     int64_t    steps = !stage_is_slow() ? STEPS : kind == &OPTIMIZER_MUON && newton == NEWTON_QUINTIC ? STEPS_EMULATED : 2;
     for (int64_t step = 0; step < steps; step++) {

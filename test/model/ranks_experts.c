@@ -4,7 +4,7 @@
  *
  * Runs on 2 4 ranks.
  */
-#include "model/balance.h"
+#include "model/optimizer.h"
 #include "test/model/moe_shape.h"
 #include "test/model/ranks_fixture.h"
 
@@ -59,7 +59,7 @@ static void create(Job *j, const Grid *g) {
                                  .use = GPT_TRAINING},
                       .capacity = g->capacity,
                       .optimizer = g->optimizer,
-                      .muon = MUON_DEFAULTS,
+                      .optimizer_settings = OPTIMIZER_MUON.settings,
                       .B = g->B,
                       .T = T,
                       .pipeline = {.stages = g->stages, .parts = 1, .micro_batches = micro_batches(j)},

@@ -100,7 +100,7 @@ static inline double learning_rate(int64_t s) {
 }
 
 static inline void update(Ranked *r, int64_t step, double norm) {
-    AdamW h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
+    OptimizerStep h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
     optimizer_update(&r->model->optimizer, &r->model->stream, h, norm > GRAD_CLIP ? (float)(GRAD_CLIP / norm) : 1.0f);
 }
 

@@ -1,7 +1,7 @@
 /* test_fp8_scales.c - the history of scales: the least exponent of the last FP8_STEPS steps, and its conversion to JSON
  * and back. */
 #include "core/tensor.h"
-#include "model/fp8.h"
+#include "model/precision.h"
 
 #include <math.h>
 #include <stdlib.h>

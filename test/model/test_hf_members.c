@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/hf_gpt2.h"
-#include "model/hf_members.h"
+#include "model/hf.h"
 #include "model/params.h"
 
 static void keys_have_the_names_of_members(void **state) {

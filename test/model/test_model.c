@@ -14,7 +14,7 @@ static void run_everything(Model *m) {
     Arena  tokens = arena_create("tokens", 1 << 20);
     Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1),
                      tensor_none()}; /* all tokens are 0 */
-    AdamW  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
+    OptimizerStep  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
     model_init_weights(m, 1, NULL, NULL);
     step_sums_zero(&m->sums, &m->stream);

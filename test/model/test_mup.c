@@ -1,8 +1,8 @@
-/* test_mup.c - µP (model/mup.h): the factors of each row; and twenty steps compared with PyTorch's float64 record of
+/* test_mup.c - µP (model/params.h): the factors of each row; and twenty steps compared with PyTorch's float64 record of
  * the paper's form, where scores and logits have the factors and the weights have none. */
 #include "test/ref/test.h"
 
-#include "model/mup.h"
+#include "model/params.h"
 
 enum { T = 40 };
 /* m = 2 and b = 2, so that the program's first values equal the record's exactly. A head of the base is 16 times as

@@ -32,7 +32,7 @@ static double *seen(Model *m, Batch batch) {
 
 static void train(Model *m, Batch batch) {
     for (int64_t step = 1; step <= STEPS; step++) {
-        AdamW h = {8e-3, 0.9, 0.95, 1e-8, 0.1, step};
+        OptimizerStep h = {8e-3, 0.9, 0.95, 1e-8, 0.1, step};
         shards_begin(m->shards, &m->stream);
         step_sums_zero(&m->sums, &m->stream);
         gpt_forward(&m->gpt, &m->stream, batch);
@@ -89,7 +89,7 @@ static void test_widths(void **state) {
 
 /* Muon's update of a matrix is lr 0.2 sqrt(max(R,M)) times a factor of the width times a matrix. The singular values of
  * that matrix are about 1, so its root mean square is min(R,M) sqrt(1/RM), and an element moves by lr 0.2 factor.
- * model/mup.h has 1/sqrt(m) as the factor. */
+ * model/params.h has 1/sqrt(m) as the factor. */
 static void test_muon_rate(void **state) {
     (void)state;
     if (stage_is_slow()) return;
@@ -99,7 +99,7 @@ static void test_muon_rate(void **state) {
         ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_TRAINING},
                           .optimizer = &OPTIMIZER_MUON, .B = B, .T = T};
         Model        *m = model_create(spec);
-        AdamW         h = {1e-3, 0.9, 0.95, 1e-8, 0.0, 1};
+        OptimizerStep         h = {1e-3, 0.9, 0.95, 1e-8, 0.0, 1};
         const Layout *l = &m->shards->layout;
         float        *before = malloc(sizeof *before * (size_t)l->memory_elems);
         model_init_weights(m, 1, NULL, NULL);

@@ -32,7 +32,7 @@ static void test_pages(void **state) {
         Shards *z = m->shards;
         int64_t n = shards_state_elems(z), parts = 0;
         Copies  want = {copy_of(n), copy_of(n), copy_of(n), copy_of(n)};
-        AdamW   h = {1e-2, 0.9, 0.95, 1e-8, 0.1, 0};
+        OptimizerStep   h = {1e-2, 0.9, 0.95, 1e-8, 0.1, 0};
         model_init_weights(m, 7, NULL, NULL);
         for (int i = 0; i < z->spans; i++) {
             Span span = z->span[i];
@@ -52,7 +52,7 @@ static void test_pages(void **state) {
             Span  span = z->span[i];
             float bits[2];
             for (int64_t step = 1; step <= STEPS; step++) {
-                AdamW at = h;
+                OptimizerStep at = h;
                 at.step = step;
                 rng_normal(want.grad, n, 11, (uint64_t)(step * n), 0.0f, 1.0f);
                 float *p = want.master + span.shard;

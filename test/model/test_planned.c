@@ -64,7 +64,7 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
     }
-    optimizer_update(&m->optimizer, &m->stream, (AdamW){.step = 1}, 1.0f);
+    optimizer_update(&m->optimizer, &m->stream, (OptimizerStep){.step = 1}, 1.0f);
     for (int64_t b = 1; b <= B; b++) { /* the last batch of an evaluation */
         Batch part = {tensor_2d(batch.inputs.data, I32, b, T), tensor_2d(batch.targets.data, I32, b, T), tensor_none()};
         gpt_forward(&m->gpt, &m->stream, part);

@@ -1,7 +1,7 @@
 /* test_work.c - work lists as pure functions: every part of every micro-batch once in each direction, no deadlock with
  * one message in flight in each channel, the promised number of tapes, and the idle time of the formula. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
-#include "model/work.h"
+#include "model/pipeline.h"
 
 #include <math.h>
 #include <setjmp.h>

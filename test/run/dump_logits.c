@@ -10,7 +10,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
-#include "model/hf_gpt2.h"
+#include "model/hf.h"
 #include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
 

@@ -113,7 +113,7 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
     f->grads_arena = arena_create("gradients", (size_t)layout.memory_elems * 4 + 4096);
     f->optimizer_arena = arena_create("optimizer", (size_t)layout.memory_elems * 12 + 4096);
     f->sums_arena = arena_create("sums", 4096);
-    f->shards = shards_create(spec, layout, step_sums_create(&f->sums_arena), &f->params_arena, &f->grads_arena);
+    f->shards = shards_create(spec, layout, step_sums_create(&f->sums_arena, 0, 0), &f->params_arena, &f->grads_arena);
     f->optimizer = optimizer_create(&OPTIMIZER_ADAMW, f->shards, MEMORY_DEVICE, &f->optimizer_arena);
     f->shard[0] = (Shard){.path = "data/train_000.bin", .file_bytes = 3000, .header = {2, 1024, 988, 0}};
     f->shard[1] = (Shard){.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}};

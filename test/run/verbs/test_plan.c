@@ -135,7 +135,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     Arena     params = arena_create("weights", p.params_bytes), grads = arena_create("gradients", p.grads_bytes);
     Arena     optimizer = arena_create("optimizer", p.optimizer_bytes),
           activations = arena_create("activations", p.activation_bytes);
-    StepSums  sums = step_sums_create(&activations);
+    StepSums  sums = step_sums_create(&activations, 0, 0);
     Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, (LayoutPlace){ranks, 1, 0, NULL, 1, 0}), sums, &params, &grads);
     Gpt       g = gpt_create(z, (GptSpec){spec.B, spec.T, NULL, NULL, 1, spec.recompute, spec.document_mask, NULL, 0.0, spec.fp8, SIZES_HERE},
                              &activations);

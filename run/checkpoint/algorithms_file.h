@@ -6,8 +6,8 @@
  *   {"gpu": "NVIDIA H100 80GB HBM3", "isa": "sm_90", "library": "cuBLASLt 13.1.0",
  *    "products": [{"product": key, "algorithm": [id, its 16 words]}, ...]}
  */
-#ifndef TRAIN_GPT_MODEL_ALGORITHMS_FILE_H
-#define TRAIN_GPT_MODEL_ALGORITHMS_FILE_H
+#ifndef TRAIN_GPT_RUN_CHECKPOINT_ALGORITHMS_FILE_H
+#define TRAIN_GPT_RUN_CHECKPOINT_ALGORITHMS_FILE_H
 
 #include <cjson/cJSON.h>
 

@@ -12,7 +12,7 @@
 #include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
 
 #include "layers/algorithms.h"
-#include "model/algorithms_file.h"
+#include "run/checkpoint/algorithms_file.h"
 #include "test/run/lib/child.h"
 
 static void test_round_trip(void **state) {

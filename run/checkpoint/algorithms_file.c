@@ -1,5 +1,5 @@
 /* algorithms_file.c - see algorithms_file.h. */
-#include "model/algorithms_file.h"
+#include "run/checkpoint/algorithms_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

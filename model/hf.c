@@ -1,0 +1,532 @@
+/* hf.c - see hf.h. First the values of config.json that all kinds have, then each kind, then names of tensors. */
+#include "model/hf.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/json.h"
+#include "model/block.h"
+
+/* --- values in config.json ---------------------------------------------------------------------------------------- */
+
+static int is_word(const cJSON *value, const char *word) {
+    return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0;
+}
+
+/* Returns a member as a flag, or `fallback` if it is missing or null. Exits with 65 if it is neither true nor false. */
+static int flag_of(const cJSON *config, const char *key, int fallback, const char *path) {
+    const cJSON *value = json_member(config, key);
+    if (!value || cJSON_IsNull(value)) return fallback;
+    if (!cJSON_IsBool(value)) hf_refuse_key(path, value, "true or false is expected");
+    return cJSON_IsTrue(value);
+}
+
+/* Returns a size. Exits with 65 if it is missing or not a whole number from 1 to 2^31 - 1. */
+static int64_t size_of(const cJSON *config, const char *key, const char *path) {
+    const cJSON *n = json_member(config, key);
+    char         shown[SHOWN_BYTES];
+    if (!n)
+        fail(EXIT_DATA,
+             "%s: %s is missing: add it, with the value of this model (most follow from the shapes of its weights)",
+             path, key);
+    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > INT32_MAX ||
+        n->valuedouble != floor(n->valuedouble))
+        fail(EXIT_DATA, "%s: %s is %s; a whole number from 1 to %d is expected", path, key, value_text(n, shown),
+             INT32_MAX);
+    return (int64_t)n->valuedouble;
+}
+
+/* Returns a size that has two names in transformers. Exits with 65 if both are there and differ. */
+static int64_t size_of_either(const cJSON *config, const char *name, const char *other, const char *path) {
+    if (!json_member(config, other)) return size_of(config, name, path);
+    if (!json_member(config, name)) return size_of(config, other, path);
+    if (size_of(config, name, path) != size_of(config, other, path))
+        fail(EXIT_DATA, "%s: %s and %s are two names of one size, but differ: remove one of them", path, name, other);
+    return size_of(config, name, path);
+}
+
+/* Exits with 65 if config.json says that the head is not the embedding and the weights hold no head. */
+static void expect_head(const char *path, int is_tied, int has_head) {
+    if (!is_tied && !has_head)
+        fail(EXIT_DATA,
+             "%s: tie_word_embeddings is false or missing, but the weights hold no lm_head.weight: if the head of this "
+             "model is its embedding, set tie_word_embeddings to true there",
+             path);
+}
+
+/* --- soft cap ----------------------------------------------------------------------------------------------------- */
+
+/* The library transformers has no class with a soft cap for the kinds here. So model_type is "gpt2_softcap" or
+ * "llama_softcap": transformers refuses these names instead of computing wrong logits. The cap is stored as Gemma 2's
+ * key final_logit_softcapping. */
+#define SUFFIX "_softcap"
+#define TYPE   "\"model_type\": \""
+
+/* Turns the text of a plain model's config.json into one with a cap. text has `bytes` bytes in a buffer of
+ * HF_CONFIG_BYTES. Returns the new number of bytes. */
+static int softcap_text(char *text, int bytes, double softcap) {
+    char  plain[HF_CONFIG_BYTES], *type = strstr(text, TYPE), *end = type ? strchr(type + strlen(TYPE), '"') : NULL;
+    CHECK(end, "a config.json without a model_type");
+    memcpy(plain, text, (size_t)bytes + 1);
+    int before = (int)(end - text);
+    return snprintf(text, HF_CONFIG_BYTES,
+                    "%.*s" SUFFIX "\",\n  \"final_logit_softcapping\": %.15g%s", before, plain, softcap, plain + before + 1);
+}
+
+/* Returns the length of a model_type without the suffix, -1 if it has no suffix or is not a string. */
+static int capped_type(const cJSON *type) {
+    if (!cJSON_IsString(type)) return -1;
+    int length = (int)(strlen(type->valuestring) - strlen(SUFFIX));
+    return length > 0 && strcmp(type->valuestring + length, SUFFIX) == 0 ? length : -1;
+}
+
+double hf_softcap_of(const cJSON *config, const char *path) {
+    const cJSON *cap = json_member(config, "final_logit_softcapping");
+    if (capped_type(json_member(config, "model_type")) < 0) return 0.0;
+    if (!cJSON_IsNumber(cap) || !(cap->valuedouble > 0.0) || !isfinite(cap->valuedouble))
+        fail(EXIT_DATA, "%s: final_logit_softcapping is missing or no number above 0", path);
+    return cap->valuedouble;
+}
+
+/* Returns whether model_type is `plain`, with or without a cap. */
+static int is_type(const cJSON *config, const char *plain) {
+    const cJSON *type = json_member(config, "model_type");
+    int          length = capped_type(type);
+    return is_word(type, plain) ||
+           (length == (int)strlen(plain) && strncmp(type->valuestring, plain, (size_t)length) == 0);
+}
+
+/* --- classes ------------------------------------------------------------------------------------------------------ */
+
+/* The class of each kind, and its defaults for keys that config.json of a llama lacks. A default of 0 means: heads
+ * share no keys; head_dim is the width divided by the heads. */
+typedef struct {
+    const char *type, *name;
+    int64_t     positions, n_kv_head, head_dim;
+    const char *rest; /* keys that only this class has, as text */
+} HfClass;
+#define NO_WINDOW "\"use_sliding_window\": false,\n  \"sliding_window\": null"
+static const HfClass CLASSES[ARCH_COUNT] = {
+    [ARCH_GPT2] = {"gpt2", "GPT2LMHeadModel", 0, 0, 0, NULL},
+    [ARCH_LLAMA] = {"llama", "LlamaForCausalLM", 2048, 0, 0, "\"mlp_bias\": false"},
+    [ARCH_QWEN3] = {"qwen3", "Qwen3ForCausalLM", 32768, 32, 128, NO_WINDOW},
+    [ARCH_QWEN3_MOE] = {"qwen3_moe", "Qwen3MoeForCausalLM", 32768, 4, 0, NO_WINDOW},
+};
+
+/* Returns the kind (Arch) that a config.json names, -1 if none. */
+static int arch_of(const cJSON *config) {
+    for (int arch = 0; arch < ARCH_COUNT; arch++)
+        if (is_type(config, CLASSES[arch].type)) return arch;
+    return -1;
+}
+
+/* --- gpt2 --------------------------------------------------------------------------------------------------------- */
+
+static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *text) {
+    return snprintf(
+        text, HF_CONFIG_BYTES,
+        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64
+        ",\n  \"n_positions\": %" PRId64 ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64
+        ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
+        ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  \"attn_pdrop\": 0.0,\n"
+        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": %.15g,\n"
+        "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": true,\n  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
+        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, shape_init_std(g), end, end, dtype,
+        dtype);
+}
+
+static ModelShape gpt2_shape(const cJSON *config, const char *path) {
+    const cJSON *inner = json_member(config, "n_inner");
+    ModelShape   shape = GPT2_SHAPE(size_of_either(config, "n_layer", "num_hidden_layers", path),
+                                    size_of_either(config, "n_head", "num_attention_heads", path),
+                                    size_of_either(config, "n_embd", "hidden_size", path),
+                                    size_of_either(config, "n_positions", "max_position_embeddings", path),
+                                    size_of(config, "vocab_size", path));
+    if (shape.n_embd % shape.n_head != 0)
+        fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd,
+             (long long)shape.n_head);
+    if (inner && !cJSON_IsNull(inner) && size_of(config, "n_inner", path) != 4 * shape.n_embd)
+        hf_refuse_key(path, inner, "only null or 4 x n_embd is supported");
+    shape.tie_embeddings = flag_of(config, "tie_word_embeddings", 1, path);
+    return shape;
+}
+
+/* Returns whether value is one of transformers' names for GELU by tanh. */
+static int is_gelu_by_tanh(const cJSON *value) {
+    static const char *const names[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate",
+                                        "gelu_python_tanh"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (is_word(value, names[i])) return 1;
+    return 0;
+}
+
+static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape, int has_head) {
+    char         ours[80];
+    const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
+    const cJSON *activation = json_member(config, "activation_function"),
+                *epsilon = json_member(config, "layer_norm_epsilon");
+    snprintf(ours, sizeof ours, "model.n_head is %" PRId64, shape.n_head);
+    if (type && !is_type(config, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
+    if (!heads) heads = json_member(config, "num_attention_heads");
+    if (heads && number_value(heads) != (double)shape.n_head) hf_refuse_key(path, heads, ours);
+    if (activation && !is_gelu_by_tanh(activation))
+        hf_refuse_key(path, activation, "only gelu_new (by tanh) is supported");
+    if (epsilon && !(fabs(number_value(epsilon) - 1e-5) <= 1e-11))
+        hf_refuse_key(path, epsilon, "only 1e-5 is supported");
+    expect_head(path, flag_of(config, "tie_word_embeddings", 1, path), has_head);
+}
+
+const HfFiles HF_GPT2 = {gpt2_text, gpt2_shape, gpt2_expect};
+
+/* --- llama, qwen3 and qwen3-moe: as the classes of Hugging Face do ------------------------------------------------ */
+
+/* DeepSeek-V3's value of topk_method for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
+static const char WITH_BIAS[] = "noaux_tc";
+
+/* Writes the keys of experts. Every block has experts, so intermediate_size, the width in blocks without, is unused. */
+static void experts_text(ModelShape g, char *text, size_t room) {
+    snprintf(
+        text, room,
+        ",\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"num_experts\": %" PRId64
+        ",\n  \"num_experts_per_tok\": %" PRId64 ",\n  \"moe_intermediate_size\": %" PRId64
+        ",\n  \"norm_topk_prob\": %s,\n  \"output_router_logits\": false,\n  \"router_aux_loss_coef\": %.15g%s%s%s",
+        g.n_experts, g.top_k, g.n_expert_inner, g.norm_top_k ? "true" : "false",
+        g.balance == BALANCE_SWITCH ? g.balance_rate : 0.0, g.balance == BALANCE_BIAS ? ",\n  \"topk_method\": \"" : "",
+        g.balance == BALANCE_BIAS ? WITH_BIAS : "", g.balance == BALANCE_BIAS ? "\"" : "");
+}
+
+static int llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
+    const HfClass *class = &CLASSES[g.arch];
+    char           scaling[240] = "null", experts[420] = "";
+    int64_t        inner = dim_size(DIM_FC, g);
+    if (g.arch == ARCH_QWEN3_MOE) experts_text(g, experts, sizeof experts), inner = g.top_k * g.n_expert_inner;
+    if (g.rope_factor != 0.0)
+        snprintf(scaling, sizeof scaling,
+                 "{\"rope_type\": \"llama3\", \"factor\": %.15g, \"low_freq_factor\": %.15g, \"high_freq_factor\": %.15g, "
+                 "\"original_max_position_embeddings\": %" PRId64 "}",
+                 g.rope_factor, g.rope_low_freq_factor, g.rope_high_freq_factor, g.rope_original_positions);
+    return snprintf(text, HF_CONFIG_BYTES,
+        "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"vocab_size\": %" PRId64
+        ",\n  \"max_position_embeddings\": %" PRId64 ",\n  \"hidden_size\": %" PRId64 ",\n  \"intermediate_size\": %" PRId64
+        ",\n  \"num_hidden_layers\": %" PRId64 ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
+        ",\n  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.15g,\n  \"rope_theta\": %.15g,\n"
+        "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  %s%s,\n  \"attention_dropout\": 0.0,\n"
+        "  \"initializer_range\": %.15g,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
+        "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
+        class->name, class->type, g.vocab_size, g.n_positions, g.n_embd, inner, g.n_layer, g.n_head, shape_kv_heads(g),
+        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, experts, shape_init_std(g), end, end,
+        g.tie_embeddings ? "true" : "false", dtype, dtype);
+}
+
+/* Returns a number above 0, or `fallback` if the key is missing or null. */
+static double real_of(const cJSON *config, const char *key, double fallback, const char *path) {
+    const cJSON *n = json_member(config, key);
+    if (!n || cJSON_IsNull(n)) return fallback;
+    if (!cJSON_IsNumber(n) || !(n->valuedouble > 0.0) || !isfinite(n->valuedouble))
+        hf_refuse_key(path, n, "a number above 0 is expected");
+    return n->valuedouble;
+}
+
+static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, const char *path) {
+    const cJSON *n = json_member(config, key);
+    return !n || cJSON_IsNull(n) ? fallback : size_of(config, key, path);
+}
+
+/* Returns the object with the rotary parameters, or NULL. As in transformers 5 it is rope_scaling, or rope_parameters
+ * if rope_scaling is empty. With `warns` it warns if the two differ, and of unknown members. */
+static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    const cJSON *rope = NULL;
+    for (int i = 0; i < 2; i++) {
+        const cJSON *one = json_member(config, names[i]);
+        if (one && !cJSON_IsNull(one) && !cJSON_IsObject(one))
+            hf_refuse_key(path, one, "an object or null is expected");
+        if (!one || !one->child) continue;
+        if (warns) hf_members_check_rope(one, path);
+        if (!rope) rope = one;
+        else if (warns && !cJSON_Compare(rope, one, 1))
+            warn("%s: rope_scaling and rope_parameters differ: only rope_scaling is used, as in transformers 5", path);
+    }
+    return rope;
+}
+
+static void need_real(const cJSON *rope, const char *key, double *value, const char *path) {
+    const cJSON *n = json_member(rope, key);
+    if (!n || cJSON_IsNull(n))
+        fail(EXIT_DATA, "%s: %s.%s is missing, which rope_type \"llama3\" needs: add it", path, rope->string, key);
+    *value = real_of(rope, key, 0.0, path);
+}
+
+static void take_scaling(ModelShape *shape, const cJSON *config, const char *path, int warns) {
+    const cJSON *rope = rope_of(config, path, warns), *type = json_member(rope, "rope_type");
+    if (!rope) return;
+    shape->rope_theta = real_of(rope, "rope_theta", shape->rope_theta, path);
+    if (!type) type = json_member(rope, "type");
+    if (!type || is_word(type, "default")) return;
+    if (!is_word(type, "llama3")) hf_refuse_key(path, type, "only \"default\" and \"llama3\" are supported");
+    need_real(rope, "factor", &shape->rope_factor, path);
+    need_real(rope, "low_freq_factor", &shape->rope_low_freq_factor, path);
+    need_real(rope, "high_freq_factor", &shape->rope_high_freq_factor, path);
+    const char  *known = "original_max_position_embeddings";
+    const cJSON *outside = json_member(config, known);
+    shape->rope_original_positions = size_or(rope, known, size_or(config, known, shape->n_positions, path), path);
+    if (outside && !cJSON_IsNull(outside) && size_of(config, known, path) != shape->rope_original_positions)
+        hf_refuse_key(path, outside, "rope_scaling or rope_parameters has another value: remove one of the two");
+    if (shape->rope_factor < 1.0 || shape->rope_low_freq_factor >= shape->rope_high_freq_factor)
+        hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
+}
+
+/* Refuses a sliding window that limits any layer of the model. In qwen3 it limits layers from max_window_layers on, in
+ * qwen3_moe all layers. */
+static void refuse_window(const cJSON *config, const char *path, ModelShape shape) {
+    const cJSON *window = json_member(config, "sliding_window");
+    const cJSON *first = json_member(config, "max_window_layers");
+    double       from = shape.arch != ARCH_QWEN3 ? 0.0 : cJSON_IsNumber(first) ? number_value(first) : 28.0;
+    if (shape.arch == ARCH_LLAMA || !flag_of(config, "use_sliding_window", 0, path)) return;
+    if (window && (cJSON_IsNull(window) || number_value(window) >= (double)shape.n_positions)) return;
+    if (from >= (double)shape.n_layer) return;
+    hf_refuse_key(path, json_member(config, "use_sliding_window"),
+                  "only false is supported: a token sees all tokens before it");
+}
+
+static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
+    const cJSON *method = json_member(config, "topk_method");
+    shape->n_inner = 0;
+    /* in transformers 5, and in 4 */
+    const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts";
+    shape->n_experts = size_of(config, count, path);
+    if (json_member(config, "num_experts") && size_of(config, "num_experts", path) != shape->n_experts)
+        fail(EXIT_DATA,
+             "%s: num_experts and num_local_experts are two names of one size, but differ: remove one of them", path);
+    shape->top_k = size_of(config, "num_experts_per_tok", path);
+    shape->n_expert_inner = size_of(config, "moe_intermediate_size", path);
+    shape->norm_top_k = flag_of(config, "norm_topk_prob", 0, path);
+    if (method && !cJSON_IsNull(method) && !is_word(method, WITH_BIAS) && !is_word(method, "greedy"))
+        hf_refuse_key(path, method, "only \"greedy\" and \"noaux_tc\" are supported");
+    shape->balance = is_word(method, WITH_BIAS) ? BALANCE_BIAS : BALANCE_NONE;
+    if (shape->top_k > shape->n_experts)
+        hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "at most num_experts is expected");
+}
+
+static ModelShape shape_of(const cJSON *config, const char *path, int arch, int warns) {
+    const HfClass *class = &CLASSES[arch];
+    int64_t        heads = size_of(config, "num_attention_heads", path), shared = class->n_kv_head;
+    ModelShape     shape = {.n_layer = size_of(config, "num_hidden_layers", path),
+                        .n_head = heads,
+                        .n_embd = size_of(config, "hidden_size", path),
+                        .n_positions = size_or(config, "max_position_embeddings", class->positions, path),
+                        .vocab_size = size_of(config, "vocab_size", path),
+                        .arch = arch,
+                        .tie_embeddings = flag_of(config, "tie_word_embeddings", 0, path),
+                        .n_kv_head = size_or(config, "num_key_value_heads", shared ? shared : heads, path),
+                        .head_dim = size_or(config, "head_dim", class->head_dim, path),
+                        .n_inner = size_of(config, "intermediate_size", path),
+                        .norm_eps = real_of(config, "rms_norm_eps", 1e-6, path),
+                        .rope_theta = real_of(config, "rope_theta", 10000.0, path),
+                        .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
+    take_scaling(&shape, config, path, warns);
+    if (arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
+    refuse_window(config, path, shape);
+    if (shape.n_head % shape.n_kv_head != 0 ||
+        (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
+        fail(EXIT_DATA,
+             "%s: num_attention_heads %lld, hidden_size %lld, num_key_value_heads %lld: head_dim, or hidden_size / num_attention_heads, must "
+             "be even, and num_attention_heads a multiple of num_key_value_heads",
+             path, (long long)shape.n_head, (long long)shape.n_embd, (long long)shape.n_kv_head);
+    return shape;
+}
+
+static ModelShape llama_shape(const cJSON *config, const char *path) {
+    return shape_of(config, path, arch_of(config), 0);
+}
+
+static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
+
+/* Writes a value as in a config: a number with all its digits, or true or false. */
+static void value_as_given(const char *key, double value, char out[SHOWN_BYTES]) {
+    int is_flag = strcmp(key, "model.tie_embeddings") == 0 || strcmp(key, "moe.norm_top_k") == 0;
+    if (is_flag) snprintf(out, SHOWN_BYTES, value != 0.0 ? "true" : "false");
+    else number_text(value, out);
+}
+
+static NORETURN void refuse_value(const char *path, const char *key, double theirs, double ours) {
+    char has[SHOWN_BYTES], have[SHOWN_BYTES];
+    value_as_given(key, theirs, has), value_as_given(key, ours, have);
+    fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key,
+         has, have, key, has);
+}
+
+static void llama_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
+    const HfClass *class = &CLASSES[ours.arch];
+    const cJSON   *type = json_member(config, "model_type");
+    char           arch[40];
+    snprintf(arch, sizeof arch, "model.arch is %s", ours.arch == ARCH_QWEN3_MOE ? "qwen3-moe" : class->type);
+    if (type && !is_type(config, class->type)) hf_refuse_key(path, type, arch);
+    ModelShape theirs = shape_of(config, path, ours.arch, 1);
+    expect_head(path, theirs.tie_embeddings, has_head);
+    if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings; /* the stored values decide */
+    struct { const char *key; double theirs, ours; } of[] = {
+        {"model.n_head", (double)theirs.n_head, (double)ours.n_head},
+        {"model.head_dim", (double)shape_head_dim(theirs), (double)shape_head_dim(ours)},
+        {"model.n_kv_head", (double)theirs.n_kv_head, (double)shape_kv_heads(ours)},
+        {"model.tie_embeddings", theirs.tie_embeddings, ours.tie_embeddings},
+        {"model.norm_eps", theirs.norm_eps, ours.norm_eps},
+        {"moe.top_k", (double)theirs.top_k, (double)ours.top_k},
+        {"moe.norm_top_k", theirs.norm_top_k, ours.arch == ARCH_QWEN3_MOE ? ours.norm_top_k : 0},
+        {"model.rope_theta", theirs.rope_theta, ours.rope_theta},
+        {"model.rope_factor", theirs.rope_factor, ours.rope_factor},
+        {"model.rope_low_freq_factor", theirs.rope_low_freq_factor, ours.rope_low_freq_factor},
+        {"model.rope_high_freq_factor", theirs.rope_high_freq_factor, ours.rope_high_freq_factor},
+        {"model.rope_original_positions", (double)theirs.rope_original_positions, (double)ours.rope_original_positions},
+    };
+    int scaled = theirs.rope_factor != 0.0 || ours.rope_factor != 0.0;
+    for (int i = 0; i < (scaled ? 12 : 9); i++)
+        if (differ(of[i].theirs, of[i].ours)) refuse_value(path, of[i].key, of[i].theirs, of[i].ours);
+}
+
+const HfFiles HF_LLAMA = {llama_text, llama_shape, llama_expect};
+
+/* --- any kind ----------------------------------------------------------------------------------------------------- */
+
+/* Writes an id, or null if there is none. A key must not be missing: transformers would use GPT-2's 50256. */
+enum { ID_CHARS = 16 };
+static const char *id_text(int32_t id, char out[ID_CHARS]) {
+    snprintf(out, ID_CHARS, id < 0 ? "null" : "%d", id);
+    return out;
+}
+
+int hf_config_text(ModelShape g, int32_t end_of_text, const char *dtype, char *text) {
+    char end[ID_CHARS];
+    id_text(end_of_text, end);
+    int bytes = block_kind(g)->files->text(g, end, dtype, text);
+    return g.logit_softcap > 0.0 ? softcap_text(text, bytes, g.logit_softcap) : bytes;
+}
+
+int hf_generation_text(int32_t end_of_text, char *text) {
+    char end[ID_CHARS];
+    id_text(end_of_text, end);
+    return snprintf(text, HF_CONFIG_BYTES, "{\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"pad_token_id\": %s\n}\n", end, end, end);
+}
+
+int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_begin, const char *end_of_text,
+                             char *text) {
+    char end[200] = "null", bos[200] = "null";
+    if (end_of_text) json_quote_short(end, sizeof end, end_of_text);
+    if (begin || end_of_text) json_quote_short(bos, sizeof bos, begin ? begin : end_of_text);
+    return snprintf(text, HF_CONFIG_BYTES,
+                    "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": %" PRId64
+                    ",\n  \"add_prefix_space\": false,\n  \"clean_up_tokenization_spaces\": false,\n  \"bos_token\": %s,\n"
+                    "%s  \"eos_token\": %s,\n  \"unk_token\": %s\n}\n",
+                    n_positions, bos,
+                    adds_begin < 0 ? "" : adds_begin ? "  \"add_bos_token\": true,\n" : "  \"add_bos_token\": false,\n", end, end);
+}
+
+/* Refuses `architectures` that name the language model of another kind, because programs that read it would compute
+ * another model. Names of other classes are ignored. */
+static void expect_architecture(const cJSON *config, const char *path, int arch) {
+    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* both have 11 letters */
+    const char  *ours = CLASSES[arch].name;
+    const cJSON *all = json_member(config, "architectures"), *type = json_member(config, "model_type"), *one;
+    cJSON_ArrayForEach(one, all) {
+        for (int i = 0; i < 2 && cJSON_IsString(one); i++) {
+            const char *name = one->valuestring;
+            size_t      bytes = strlen(name), tail = strlen(ends[i]), stem = bytes > tail ? bytes - tail : 0;
+            if (stem == 0 || strcmp(name + stem, ends[i]) != 0) continue;
+            /* early files have LLaMA */
+            if (stem == strlen(ours) - tail && strncasecmp(name, ours, stem) == 0) continue;
+            if (!type)
+                fail(EXIT_DATA,
+                     "%s: model_type is missing, and architectures names %.80s: add the model_type of this model", path,
+                     name);
+            fail(EXIT_DATA,
+                 "%s: architectures names %.80s, but model_type is %.80s: correct the one of them that is wrong", path,
+                 name, cJSON_IsString(type) ? type->valuestring : "no text");
+        }
+    }
+}
+
+/* Returns how config.json is read, by its model_type; without one it is read as gpt2. */
+static const HfFiles *files_of(const cJSON *config, const char *path) {
+    const cJSON *type = json_member(config, "model_type");
+    if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
+    if (arch_of(config) >= 0) return block_kind((ModelShape){.arch = arch_of(config)})->files;
+    if (!type) expect_architecture(config, path, ARCH_GPT2);
+    if (type) hf_refuse_key(path, type, "gpt2, llama, qwen3 and qwen3_moe are supported");
+    return &HF_GPT2;
+}
+
+ModelShape hf_config_shape(const cJSON *config, const char *path) {
+    ModelShape shape = files_of(config, path)->shape(config, path);
+    shape.logit_softcap = hf_softcap_of(config, path);
+    return shape;
+}
+
+void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
+    if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
+    hf_members_check(config, path, ours.arch);
+    double cap = hf_softcap_of(config, path);
+    char has[SHOWN_BYTES], have[SHOWN_BYTES];
+    number_text(cap, has), number_text(ours.logit_softcap, have);
+    if (cap != ours.logit_softcap)
+        fail(EXIT_DATA,
+             "%s: the soft cap of this model's logits is %s, ours %s (0: none; the shapes of weights do not show it): give "
+             "model.logit_softcap=%s",
+             path, has, have, has);
+    block_kind(ours)->files->expect(config, path, ours, has_head);
+    expect_architecture(config, path, ours.arch);
+}
+
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+/* Parts of names that other programs add at the front, or anywhere, and that carry no meaning. They come from the
+ * wrappers of torch (compile, data parallel, FSDP, recomputation) and from models that transformers keeps inside
+ * another. */
+static const char *const PREFIXES[] = {"module.", "model.", "transformer.", "language_model."};
+static const char *const WRAPPERS[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
+
+/* Returns the length of the first of `parts` that text begins with, or 0. */
+static size_t begins_with(const char *text, const char *const *parts, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(text, parts[i], strlen(parts[i])) == 0) return strlen(parts[i]);
+    return 0;
+}
+
+char *hf_plain_name(const char *name, char out[HF_NAME_BYTES]) {
+    size_t at = 0, own, is_start = 1;
+    while (*name && at + 1 < HF_NAME_BYTES) {
+        own = is_start ? begins_with(name, WRAPPERS, sizeof WRAPPERS / sizeof *WRAPPERS) : 0;
+        if (!own && at == 0) own = begins_with(name, PREFIXES, sizeof PREFIXES / sizeof *PREFIXES);
+        name += own;
+        if (own) continue;
+        is_start = *name == '.';
+        out[at++] = *name++;
+    }
+    out[at] = 0;
+    return out;
+}
+
+/* '#' stands for the number of a block. */
+static const struct { const char *name; HfExtra is; } EXTRAS[] = {
+    {"lm_head.weight", HF_HEAD},
+    {"h.#.attn.bias", HF_NOTHING},        /* attention's causal mask, */
+    {"h.#.attn.masked_bias", HF_NOTHING}, /* and what it writes: in old files */
+    {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of angles, in files of llama */
+    {"rotary_emb.inv_freq", HF_NOTHING},
+};
+
+static int is_like(const char *name, const char *pattern) {
+    for (; *pattern && *pattern != '#'; name++, pattern++)
+        if (*name != *pattern) return 0;
+    if (!*pattern) return !*name;
+    size_t digits = strspn(name, "0123456789");
+    return digits > 0 && strcmp(name + digits, pattern + 1) == 0;
+}
+
+HfExtra hf_extra(const char *plain) {
+    for (size_t i = 0; i < sizeof EXTRAS / sizeof *EXTRAS; i++)
+        if (is_like(plain, EXTRAS[i].name)) return EXTRAS[i].is;
+    return HF_ROW;
+}
